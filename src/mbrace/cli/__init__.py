@@ -1,0 +1,48 @@
+"""The command line. Each command is a module here with `add` (its options) and `run` (one call of the library)."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+from mbrace.errors import UserError
+
+COMMANDS = ("decode", "score", "demo")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run `mbrace COMMAND ...`; a user's mistake is one line on stderr and exit status 2."""
+    try:
+        args = _parser().parse_args(arguments)
+        status: int = args.run(args)
+        sys.stdout.flush()
+        return status
+    except UserError as error:
+        print(f"mbrace: error: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:  # the reader of our output went away (`| head`): not an error of ours
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except KeyboardInterrupt:
+        print("mbrace: interrupted", file=sys.stderr)
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="mbrace", description="Minimum Bayes risk decoding that races (Cheng & Vlachos, EMNLP 2023)."
+    )
+    parser.add_argument("--version", action="version", version=f"mbrace {_version()}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for name in COMMANDS:
+        importlib.import_module(f"mbrace.cli.{name}").add(commands)
+    return parser
+
+
+def _version() -> str:
+    from mbrace import __version__
+
+    return __version__

@@ -1,0 +1,19 @@
+"""The one error a user is meant to read, and the hint for a missing extra."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+
+class UserError(ValueError):
+    """Something the user gave is wrong: the message names it and says what to do. The command line exits with 2."""
+
+
+def require(module: str, *, extra: str) -> Any:
+    """Import `module`, or say which extra of mbrace brings it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        package = module.split(".")[0]
+        raise UserError(f"{package} is not installed ({error}); install it with: pip install 'mbrace[{extra}]'") from error
