@@ -26,10 +26,10 @@ def open_input(path: str) -> Iterator[BinaryIO]:
             yield sys.stdin.buffer
         elif path.endswith(".gz"):
             with gzip.open(path) as file:
-                yield io.BufferedReader(file)  # type: ignore[arg-type]
+                yield io.BufferedReader(file)
         elif path.endswith(".xz"):
             with lzma.open(path) as file:
-                yield io.BufferedReader(file)  # type: ignore[arg-type]
+                yield io.BufferedReader(file)
         else:
             with open(path, "rb") as plain:
                 yield plain
@@ -133,7 +133,7 @@ def read_flat(
     for number in itertools.count(1):
         candidates: Any = next(groups, missing)
         pool: Any = next(pools, missing)
-        text: Any = next(sources, missing)  # type: ignore[call-overload]
+        text: Any = next(sources, missing)
         if candidates is missing:
             for path, extra in ((references, pool), (source, text)):
                 if path is not None and extra is not missing:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from mbrace.decode import decode_corpus
@@ -83,7 +83,7 @@ def decode_job(
 
 def _standard_calls(record: Record, schedule: Schedule, utility: Utility) -> int:
     given = record.pseudo_references
-    listed = len(given) if hasattr(given, "__len__") else None
+    listed = len(given) if isinstance(given, Sequence) else None
     if schedule == "all":
         return len(record.hypotheses) * (listed or 0)
     last = list(utility.schedule if schedule is None else schedule)[-1]

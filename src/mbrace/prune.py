@@ -69,7 +69,8 @@ class Confidence:
         rival = standings.ranking()[min(standings.nbest, alive) - 1]
         differences = leader_differences(standings, int(rival))
         resamples = self.resamples(standings)
-        return np.count_nonzero(differences @ resamples.T >= 0, axis=1) / self.bootstraps
+        wins: NDArray[np.int64] = np.count_nonzero(differences @ resamples.T >= 0, axis=1)
+        return wins / self.bootstraps
 
     def resamples(self, standings: Standings) -> NDArray[np.float64]:
         """(bootstraps, distinct): how often each distinct pseudo-reference is in each resample of R_t."""
@@ -86,7 +87,7 @@ def leader_differences(standings: Standings, rival: int) -> NDArray[np.float64]:
     hypothesis equal to the rival ties exactly. The grid has 52 bits for the largest possible sum.
     """
     utilities = standings.utilities.astype(np.float64)
-    differences = utilities - utilities[rival]
+    differences: NDArray[np.float64] = utilities - utilities[rival]
     per_draw = standings.weights / standings.counts
     if np.ptp(per_draw) > 1e-12 * per_draw.max():  # model-based weights; else every draw weighs the same
         differences *= per_draw / per_draw.max()
@@ -94,7 +95,9 @@ def leader_differences(standings: Standings, rival: int) -> NDArray[np.float64]:
     if largest == 0:
         return differences
     grid = math.ldexp(1.0, math.frexp(largest)[1] - 52)
-    return np.rint(differences / grid) * grid
+    np.rint(differences / grid, out=differences)
+    differences *= grid
+    return differences
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
         Output(args.output, resume=args.resume, force=args.force, text=args.text) as output,
         progress("decoding", total) as advance,
     ):
-        warnings.showwarning = _show_warning
+        warnings.showwarning = _show_warning  # type: ignore[assignment]
         summary = decode_job(
             records,
             output,
