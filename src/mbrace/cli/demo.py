@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
     ]
     answers: dict[str, list[Any]] = {}
     table = Table(title=f"{len(records)} German captions, 256 hypotheses x 256 pseudo-references each, chrF++")
-    for heading in ("pruning", "agrees", "chrF++", "utility calls", "saved", "pseudo-refs", "seconds"):
+    for heading in ("pruning", "agrees", "chrF++", "utility calls", "saved", "refs", "seconds"):
         table.add_column(heading, justify="left" if heading == "pruning" else "right", no_wrap=True)
     for name, prune in rules:
         started = time.perf_counter()
