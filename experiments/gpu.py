@@ -47,13 +47,15 @@ def main() -> None:
 def pipeline(name: str, args: argparse.Namespace, started: float) -> None:
     """Train one model, then generate with it; a failed training is tried once more (it resumes)."""
     pair, size, share, dropout, more = MODELS[name]
-    valid = next(Path("carry").glob(f"valid.{pair}.*"))
-    train = next(Path("carry").glob(f"train.{pair}.*"))
+    valid, train = (next(Path("carry").glob(f"{part}.{pair}.*")) for part in ("valid", "train"))
+    if args.small:
+        valid, train = head(valid, 40), head(train, 2000)
     command = [
         sys.executable, "-m", "mbrace", "train", "--train", str(train), "--valid", str(valid), "-o", f"out/models/{name}",
         "--size", "tiny" if args.small else size, "--spm", f"carry/{name}.spm", "--dropout", str(dropout), *more,
     ]  # fmt: skip
-    command += ["--steps", "20", "--tokens", "1024"] if args.small else []
+    if args.small:
+        command += ["--steps", "20", "--tokens", "1024", "--validate-every", "20", "--device", "cpu"]
     for attempt in (1, 2):
         left = 60 * args.minutes * share - (time.monotonic() - started)
         if left < 60 and not args.small:
@@ -66,6 +68,16 @@ def pipeline(name: str, args: argparse.Namespace, started: float) -> None:
         f"{remaining - 15:.0f}", *(["--small"] if args.small else []),
     ]  # fmt: skip
     run(generate, OUT / f"{name}.generate.log", remaining, f"{name}: generation", started)
+
+
+def head(path: Path, rows: int) -> Path:
+    """The last rows of a file (the first are of one origin), for a rehearsal."""
+    from mbrace.models.text import read_lines
+
+    out = OUT / "small" / path.name.replace(".bz2", "").replace(".xz", "").replace(".gz", "")
+    out.parent.mkdir(exist_ok=True)
+    out.write_text("".join(line + "\n" for line in list(read_lines(path))[-rows:]), encoding="utf-8")
+    return out
 
 
 def run(command: list[str], log: Path, seconds: float, what: str, started: float) -> bool:

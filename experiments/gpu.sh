@@ -7,6 +7,9 @@ cd "$(dirname "$0")/.."
 export PYTHONPATH="$PWD/src:$PWD/carry/wheels" PYTHONUNBUFFERED=1 TOKENIZERS_PARALLELISM=false OMP_NUM_THREADS=4
 export HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 PYTORCH_ALLOC_CONF=expandable_segments:True
 PYTHON=${PYTHON:-python3}
+# The carried wheels are for Python 3.12; a rehearsal under another Python uses its own packages.
+"$PYTHON" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 12))' || export PYTHONPATH="$PWD/src"
+cp -n carry/_native*.so src/mbrace/ 2> /dev/null
 mkdir -p out
 seconds=${2:-570}
 case "${1:-}" in
@@ -24,9 +27,10 @@ while [ ! -e out/finished ] && [ "$(date +%s)" -lt "$end" ]; do sleep 2; done
 echo "== $(( $(date +%s) - $(cat out/started) )) s since start; finished: $([ -e out/finished ] && echo yes || echo no)"
 tail -n 25 out/gpu.log
 for log in out/*.train.log out/*.generate.log; do [ -e "$log" ] && echo "-- $log" && tail -n 4 "$log"; done
+for report in out/results/*.json; do [ -e "$report" ] && cat "$report" && echo; done
 nvidia-smi --query-gpu=utilization.gpu,memory.used --format=csv,noheader 2> /dev/null
 if [ -n "${OUT:-}" ]; then
-  cp out/results/* "$OUT"/ 2> /dev/null
+  cp out/results/*.jsonl.xz out/results/*.tar "$OUT"/ 2> /dev/null  # with the logs: 8 files
   tar cJf "$OUT"/logs.tar.xz out/*.log out/models/*/training.json out/results/*.json 2> /dev/null
   ls -l "$OUT"
 fi

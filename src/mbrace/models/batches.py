@@ -40,16 +40,17 @@ class Corpus:
         """Cut one epoch into batches of at most `tokens` padded ids a side; without `rng` in order of length."""
         lengths = self.lengths()
         widths = -(-lengths // 8) * 8  # padded widths are multiples of 8: the GPU's matrix units like them
+        widest = widths.max(axis=1)
         noise = rng.random(len(self)) if rng is not None else np.zeros(len(self))
-        order = np.lexsort((noise, widths[:, 0], widths[:, 1]))
-        batches, first, width = [], 0, 0
-        for position, pair in enumerate(order):
-            wider = max(width, int(widths[pair].max()))
-            if position > first and wider * (position - first + 1) > tokens:
-                batches.append(order[first:position])
-                first, wider = position, int(widths[pair].max())
-            width = wider
-        batches.append(order[first:])
+        order = np.lexsort((noise, widths[:, 1], widths[:, 0], widest))
+        batches, first = [], 0
+        while first < len(order):
+            # in order of width, a batch is as wide as its last pair
+            count = max(1, tokens // int(widest[order[first]]))
+            last = min(first + count, len(order)) - 1
+            count = max(1, tokens // int(widest[order[last]]))
+            batches.append(order[first : first + count])
+            first += count
         if rng is not None:
             batches = [batches[number] for number in rng.permutation(len(batches))]
         return batches
