@@ -4,8 +4,8 @@
 # Both copy what is finished to $OUT. Everything is kept in out/ (ignored), so a broken follow loses nothing.
 set -u
 cd "$(dirname "$0")/.."
-export PYTHONPATH="$PWD/src:$PWD/carry/wheels" PYTHONUNBUFFERED=1 TOKENIZERS_PARALLELISM=false OMP_NUM_THREADS=4
-export HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 PYTORCH_ALLOC_CONF=expandable_segments:True
+export PYTHONPATH="$PWD/src:$PWD/carry/wheels" PYTHONUNBUFFERED=1 TOKENIZERS_PARALLELISM=false OMP_NUM_THREADS=${OMP_NUM_THREADS:-4}
+export HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1
 PYTHON=${PYTHON:-python3}
 # The carried wheels are for Python 3.12; a rehearsal under another Python uses its own packages.
 "$PYTHON" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 12))' || export PYTHONPATH="$PWD/src"

@@ -33,6 +33,10 @@ def main() -> None:
     parser.add_argument("--small", action="store_true")
     args = parser.parse_args()
     end = time.monotonic() + args.seconds
+    if args.name == "preflight":
+        global RESULTS  # noqa: PLW0603
+        RESULTS = Path("out/preflight")
+        RESULTS.mkdir(parents=True, exist_ok=True)
     folder = f"out/models/{args.name}"
     report: dict[str, Any] = {"model": args.name, "pair": args.pair}
 
@@ -48,7 +52,7 @@ def main() -> None:
         write(RESULTS / f"{args.name}.json", json.dumps(report, indent=1).encode())
         print(what, report[what], report[f"{what} seconds"], flush=True)
 
-    if args.name == "bundled":
+    if args.name in ("bundled", "preflight"):
         attempt("bundle", lambda: bundle(folder))
     model = Seq2Seq(folder)
     sets = {path.name.split(".")[0]: path for path in sorted(Path("carry").glob(f"*.{args.pair}.*")) if path.name[0] in "vt" and "train" not in path.name}
@@ -68,7 +72,7 @@ def main() -> None:
 
 def candidates(model: Seq2Seq, path: Path, args: argparse.Namespace, options: Candidates, part: str, seconds: float) -> int:
     """Candidates of the first sentences, as .jsonl.xz; as many as time allows."""
-    plain = Path("out") / f"{args.pair}.{part}.jsonl"
+    plain = Path("out") / f"{args.name}.{part}.jsonl"
     count = generate(
         model, read_sources(str(path))[: args.sentences], str(plain), options, prefix=f"{args.pair}.{part}.",
         together=8 if args.small else 32, minutes=seconds / 60,
@@ -136,10 +140,11 @@ def sync() -> None:
 
 def bundle(folder: str) -> dict[str, Any]:
     """The int8 translator as one .tar (its files are packed already)."""
-    size = quantise(folder, "out/translator-de-en")
+    weights = Path("out/preflight" if RESULTS.name == "preflight" else "out") / "translator-de-en"
+    size = quantise(folder, weights)
     target = RESULTS / "translator-de-en.tar"
     with tarfile.open(str(target) + ".part", "w") as archive:
-        archive.add("out/translator-de-en", arcname="translator-de-en")
+        archive.add(weights, arcname="translator-de-en")
         archive.add(f"{folder}/training.json", arcname="translator-de-en/training.json")
     os.replace(str(target) + ".part", target)
     return {"MiB": round(size / 2**20, 2)}

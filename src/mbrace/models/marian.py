@@ -15,6 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+# cuDNN's attention plans anew for every shape, and here every batch and every step is a new shape.
+torch.backends.cuda.enable_cudnn_sdp(False)
+
 
 def forward(model: Any, source: Tensor, target: Tensor, *, pad: int) -> Tensor:
     """Logits (sentences, target width, vocabulary) of a MarianMTModel for `target` given `source` (sentences, width)."""

@@ -100,10 +100,13 @@ def sample(
 
 
 def choose(weights: Tensor, u: Tensor) -> Tensor:
-    """Ids by inverse CDF: the first whose cumulative weight exceeds u times the sum. Weights (rows, ids), u (rows,)."""
-    cdf = weights.cumsum(-1)
+    """Ids by inverse CDF: the first whose cumulative weight exceeds u times the sum. Weights (rows, ids), u (rows,).
+
+    Sums are of integers: exact in any order, so that a weight of zero is never drawn and every device agrees.
+    """
+    cdf = (weights * 2.0**40).long().cumsum(-1)
     total = cdf[:, -1]
-    point = torch.minimum((u * total).float(), torch.nextafter(total, torch.zeros_like(total)))
+    point = torch.minimum((u * total).long(), total - 1)
     return torch.searchsorted(cdf, point[:, None], right=True)[:, 0]
 
 

@@ -8,6 +8,7 @@ which is worth much in a short run; without one it falls with the inverse square
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 import math
 import os
@@ -67,6 +68,7 @@ class Training:
     chrf_sentences: int = 100
     longest: int = 200
     device: str | None = None
+    bfloat16: bool | None = None  # None: on a GPU
     threads: int = field(default_factory=lambda: os.cpu_count() or 1)
 
 
@@ -145,15 +147,16 @@ class _Run:
         self.model = new_model(size, vocabulary, dropout=options.dropout).to(device)
         self.rate = options.rate or size.rate
         self.parameters = [weight for weight in self.model.parameters() if weight.requires_grad]
+        # On a GPU all arithmetic is bfloat16, on a copy of the float32 weights that the optimizer keeps.
+        self.low = options.bfloat16 if options.bfloat16 is not None else device.type == "cuda"
+        self.working = copy.deepcopy(self.model).to(torch.bfloat16) if self.low else self.model
+        self.working_parameters = [weight for weight in self.working.parameters() if weight.requires_grad]
         self.optimizer = torch.optim.AdamW(
             self.parameters, lr=self.rate, betas=(0.9, 0.98), eps=1e-9, weight_decay=0.0, fused=device.type == "cuda"
         )
         self.step, self.history, self.stale = 0, [], 0  # type: int, list[dict[str, Any]], int
         self.best: tuple[float, dict[str, Any]] | None = None
         self.recent: list[dict[str, Any]] = []
-        if device.type == "cuda":
-            torch.backends.cuda.matmul.allow_tf32 = True
-            torch.backends.cudnn.allow_tf32 = True
 
     def weights(self) -> int:
         return sum(weight.numel() for weight in self.parameters)
@@ -180,13 +183,14 @@ class _Run:
         import torch
 
         self.resume()
+        self.working.train()
         batches = prefetch(
             self.corpus, tokens=self.options.tokens, pad=self.vocabulary.pad, seed=self.options.seed, first=self.step,
             device=self.device,
         )  # fmt: skip
         total, count = torch.zeros((), device=self.device), 0
         mark, checked, saved = self.elapsed(), self.progress(), self.elapsed()
-        self.model.train()
+        self.refresh()
         with contextlib.closing(batches):
             while self.progress() < 1.0 and self.stale < self.options.patience:
                 source, target, ids = next(batches)
@@ -194,12 +198,13 @@ class _Run:
                     group["lr"] = self.learning_rate()
                 loss = self.loss(source, target)
                 (loss / ids).backward()
-                torch.nn.utils.clip_grad_norm_(self.parameters, self.options.clip)
-                self.optimizer.step()
-                self.optimizer.zero_grad(set_to_none=True)
+                self.update()
                 total += loss.detach()  # stays on the device: reading it would stop the queue of kernels
                 count += ids
                 self.step += 1
+                # the last tenth of a budget gives the checkpoints to average; without a budget, validations do
+                if self.progress() >= 1.0 - 0.1 * (1.0 - len(self.recent) / self.options.average):
+                    self.recent.append(self.snapshot())
                 if self.due(checked) or self.progress() >= 1.0:
                     rate = count / (self.elapsed() - mark)
                     self.validate(float(total) / count, rate)
@@ -210,6 +215,26 @@ class _Run:
                     total.zero_()
                     count, mark = 0, self.elapsed()
         return self.finish()
+
+    def update(self) -> None:
+        """One step of the optimizer on the float32 weights, by the gradients of the working copy."""
+        import torch
+
+        if self.low:
+            for weight, working in zip(self.parameters, self.working_parameters, strict=True):
+                weight.grad, working.grad = working.grad.float(), None
+        torch.nn.utils.clip_grad_norm_(self.parameters, self.options.clip)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Bring the working copy up to date."""
+        import torch
+
+        if self.low:
+            with torch.no_grad():
+                torch._foreach_copy_(self.working_parameters, self.parameters)
 
     def due(self, checked: float) -> bool:
         every = self.options.validate_every
@@ -224,8 +249,7 @@ class _Run:
         from mbrace.models.marian import forward
 
         pad = self.vocabulary.pad
-        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.device.type == "cuda"):
-            logits = forward(self.model, source, target, pad=pad)
+        logits = forward(self.working, source, target, pad=pad)
         return torch.nn.functional.cross_entropy(
             logits.flatten(0, 1).float(), target.flatten(), ignore_index=pad, reduction="sum"
         )
@@ -233,14 +257,15 @@ class _Run:
     def valid_loss(self) -> float:
         import torch
 
-        self.model.eval()
+        self.refresh()
+        self.working.eval()
         total, count = torch.zeros((), device=self.device), 0
         with torch.inference_mode():
             for batch in self.valid.plan(self.options.tokens, None):
                 source, target, ids = self.valid.padded(batch, self.vocabulary.pad)
                 total += self.loss(torch.from_numpy(source).to(self.device), torch.from_numpy(target).to(self.device))
                 count += ids
-        self.model.train()
+        self.working.train()
         return float(total) / count
 
     def valid_chrf(self) -> float:
@@ -251,15 +276,19 @@ class _Run:
         if not part:
             return 0.0
         self.model.eval()
-        translator = Seq2Seq.of(self.model, self.vocabulary, dtype="bfloat16" if self.device.type == "cuda" else None)
+        translator = Seq2Seq.of(self.model, self.vocabulary)
         texts = [beam.texts[0] for beam in translator.beam([source for source, _ in part], k=4)]
         self.model.train()
         return chrf(texts, [target for _, target in part])
 
+    def snapshot(self) -> dict[str, Any]:
+        return {name: weight.detach().clone() for name, weight in self.model.state_dict().items()}
+
     def validate(self, train_loss: float, rate: float) -> None:
         loss = self.valid_loss()
-        state = {name: weight.detach().clone() for name, weight in self.model.state_dict().items()}
-        self.recent = [*self.recent, state][-self.options.average :]
+        state = self.snapshot()
+        if not (self.options.minutes or self.options.steps):
+            self.recent = [*self.recent, state][-self.options.average :]
         self.stale = 0 if self.best is None or loss < self.best[0] else self.stale + 1
         if self.stale == 0:
             self.best = loss, state
@@ -276,6 +305,7 @@ class _Run:
         if self.best is None:
             self.validate(float("nan"), 0.0)
         assert self.best is not None
+        self.recent = self.recent or [self.best[1]]
         average = {name: sum(state[name] for state in self.recent) / len(self.recent) for name in self.recent[-1]}
         self.model.load_state_dict(average)
         averaged = self.valid_loss()
