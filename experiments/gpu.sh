@@ -16,6 +16,17 @@ case "${1:-}" in
   start)
     if [ ! -e out/started ]; then
       date +%s > out/started
+      # Small models leave most of the GPU idle: let their processes run on it at the same time, where that works.
+      export CUDA_MPS_PIPE_DIRECTORY=/tmp/mps CUDA_MPS_LOG_DIRECTORY=/tmp/mps-log
+      mkdir -p /tmp/mps /tmp/mps-log
+      if command -v nvidia-cuda-mps-control > /dev/null && nvidia-cuda-mps-control -d \
+        && timeout 45 "$PYTHON" -c 'import torch; print(torch.ones(8, device="cuda").sum().item())'; then
+        echo "processes share the GPU (MPS)"
+      else
+        echo quit | timeout 10 nvidia-cuda-mps-control > /dev/null 2>&1
+        unset CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY
+        echo "processes take turns on the GPU"
+      fi
       setsid nohup "$PYTHON" experiments/gpu.py "${@:3}" > out/gpu.log 2>&1 < /dev/null &
       sleep 1
     fi ;;
