@@ -99,7 +99,12 @@ class _Pages:
             return self._page("finished.html", **common)
         texts = (turn.item.a, turn.item.b) if turn.a_left else (turn.item.b, turn.item.a)
         left, right = await run_in_threadpool(differences, *texts)
-        common |= {"source": pieces(turn.item.source), "sides": (left, right), "comment_length": _COMMENT}
+        common |= {
+            "source": pieces(turn.item.source),
+            "sides": (left, right),
+            "comment": turn.comment,
+            "comment_length": _COMMENT,
+        }
         return self._page("rate.html", **common, site=self.site)
 
     async def rate(self, request: Request) -> Response:

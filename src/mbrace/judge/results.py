@@ -211,8 +211,12 @@ def report(results: Results) -> str:
     if results.agreement:
         agreement = results.agreement
         measures = [f"{agreement.same:.1%} of pairs of answers are the same"]
-        measures += [f"Krippendorff's alpha {_number(agreement.krippendorff_alpha)}"]
-        measures += [f"Fleiss' kappa {_number(agreement.fleiss_kappa)}"]
+        alpha = agreement.krippendorff_alpha
+        measures += [
+            "Krippendorff's alpha " + ("undefined (no two answers differ)" if alpha is None else f"{alpha:.3f}")
+        ]
+        if agreement.fleiss_kappa is not None:
+            measures += [f"Fleiss' kappa {agreement.fleiss_kappa:.3f}"]
         lines.append(f"Agreement on {agreement.items} items with two or more raters: {', '.join(measures)}.")
     return "\n".join([*lines, "", results.verdict])
 
@@ -228,10 +232,6 @@ def _row(name: str, own: Counts) -> str:
         return counts
     tests = f"{own.sign_test:>14.3g}{own.sign_test_split_ties:>13.3g}"
     return f"{counts}{tests}{own.bootstrap.a_ahead:>10.1%}{own.bootstrap.b_ahead:>10.1%}"
-
-
-def _number(value: float | None) -> str:
-    return "undefined" if value is None else f"{value:.3f}"
 
 
 def to_json(results: Results, ratings: Sequence[Rating]) -> bytes:

@@ -10,13 +10,14 @@ from difflib import SequenceMatcher
 # Characters that reorder, hide or break a page's text: C0/C1 controls (but tab and newline), zero-width space, word
 # joiner and invisible operators, bidirectional embeddings, overrides and isolates, interlinear marks, byte order mark.
 # The joiners U+200C/D and the marks U+200E/F, U+061C stay: scripts need them, and each text is isolated on the page.
-_CONTROL = re.compile("([\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb])")
+_HIDDEN = "\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+_CONTROL = re.compile(f"([{_HIDDEN}])")
 _CJK = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 _PUNCTUATION = "!-/:-@\\[-`{-~\u00a1\u00ab\u00bb\u00bf\u2010-\u2027\u2030-\u205e\u3001-\u303f\uff01-\uff0f\uff1a-\uff20"
-_LETTER = f"[^\\s{_CJK}{_PUNCTUATION}]"
-_TOKEN = re.compile(f"\\s+|[{_CJK}]|{_LETTER}+(?:['’-]{_LETTER}+)*|[{_PUNCTUATION}]")
+_LETTER = f"[^\\s{_CJK}{_PUNCTUATION}{_HIDDEN}]"
+_TOKEN = re.compile(f"\\s+|[{_CJK}]|{_LETTER}+(?:['’-]{_LETTER}+)*|[{_PUNCTUATION}{_HIDDEN}]")
 # SequenceMatcher is quadratic and worse on hostile texts: beyond this many cells all between the common ends is marked.
-_CELLS = 300_000
+_CELLS = 1_000_000
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,11 @@ import numpy as np
 def sign_test(wins: int, losses: int) -> float:
     """Two-sided exact p-value that wins and losses are equally likely (binomial, p = 1/2)."""
     total, larger = wins + losses, max(wins, losses)
-    tail = sum(math.comb(total, count) for count in range(larger, total + 1))
-    # Whole numbers until the last step: a float would overflow from 1,030 ratings on.
-    return min(1.0, 2 * tail / 2**total) if 2 * tail < 2**total else 1.0
+    ways = tail = math.comb(total, larger)  # whole numbers to the end, so that thousands of ratings neither over- nor
+    for count in range(larger, total):  # underflow: ways to win `count` times, each from the one before
+        ways = ways * (total - count) // (count + 1)
+        tail += ways
+    return min(1.0, 2 * tail / 2**total)
 
 
 def sign_test_split_ties(wins: int, losses: int, ties: int) -> float:

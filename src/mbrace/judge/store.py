@@ -46,6 +46,7 @@ class Turn:
     total: int
     item: Item | None
     a_left: bool
+    comment: str = ""  # written with an answer to this item that was undone
 
 
 class Store:
@@ -80,7 +81,13 @@ class Store:
                 "SELECT id, source, a, b, a_left FROM turn JOIN item USING (item) WHERE rater = ? AND position = ?",
                 (rater, position),
             ).fetchone()
-        return Turn(position, total, Item(*row[:4]) if row else None, bool(row and row[4]))
+            undone = self._connection.execute(
+                "SELECT comment FROM event WHERE rater = ? AND position = ? AND action = 'rate' ORDER BY event DESC",
+                (rater, position),
+            ).fetchone()
+        if row is None:
+            return Turn(position, total, None, False)
+        return Turn(position, total, Item(*row[:4]), bool(row[4]), undone[0] if undone else "")
 
     def rate(self, rater: int, position: int, side: str, *, comment: str = "", request: str) -> Outcome:
         """Save "left", "right", "tie" or "skip" for the rater's item at `position`; on disk when this returns."""
