@@ -1,0 +1,187 @@
+// The one file that knows Python: strings in, NumPy arrays out, the interpreter lock released in between.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <cmath>
+#include <limits>
+#include <stdexcept>
+#include <string>
+
+#include "bootstrap.hpp"
+#include "count.hpp"
+#include "index.hpp"
+#include "score.hpp"
+
+namespace nb = nanobind;
+using namespace mbrace;
+
+namespace {
+
+using Floats = nb::ndarray<nb::numpy, float, nb::c_contig>;
+using Integers = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+// Strings whose buffers stay alive while the lock is released: the tuple holds them even if the caller's list changes.
+struct Strings {
+    nb::tuple keep;
+    std::vector<Text> texts;
+
+    explicit Strings(nb::handle sequence)
+        : keep(nb::steal<nb::tuple>(PySequence_Tuple(sequence.ptr()))) {
+        if (!keep.is_valid()) throw nb::python_error();
+        texts.reserve(nb::len(keep));
+        for (nb::handle item : keep) {
+            PyObject* string = item.ptr();
+            if (!PyUnicode_Check(string)) throw nb::type_error("expected a sequence of str");
+            const Py_ssize_t length = PyUnicode_GET_LENGTH(string);
+            if (length > std::numeric_limits<std::int32_t>::max()) throw nb::value_error("a string is too long");
+            texts.push_back({PyUnicode_DATA(string), static_cast<std::size_t>(length), static_cast<int>(PyUnicode_KIND(string))});
+        }
+    }
+};
+
+Options options_of(int char_order, int word_order, bool whitespace) {
+    if (char_order < 0 || word_order < 0 || char_order + word_order < 1 || char_order + word_order > MAX_ORDERS - 8) {
+        throw nb::value_error("char_order and word_order must be at least 0, and 1 to 24 together");
+    }
+    return {char_order, word_order, whitespace};
+}
+
+Formula formula_of(const Options& options, double beta, bool eps_smoothing) {
+    if (!(beta >= 0)) throw nb::value_error("beta must be a number of at least 0");
+    const double on_recall = 1 / (1 + beta * beta);
+    return {static_cast<float>(1 - on_recall), static_cast<float>(on_recall), eps_smoothing, options.orders()};
+}
+
+CountBlock count_of(const std::string& simd) {
+    const Variant* list;
+    const std::size_t count = variants(&list);
+    if (simd.empty() || simd == "auto") return list[0].count;
+    std::string known = "auto";
+    for (std::size_t i = 0; i < count; ++i) {
+        if (simd == list[i].name) return list[i].count;
+        known += std::string(", ") + list[i].name;
+    }
+    throw std::invalid_argument("simd '" + simd + "' is not available on this machine; choose one of: " + known);
+}
+
+Floats make_floats(std::size_t rows, std::size_t columns, bool matrix) {
+    float* data = new float[std::max<std::size_t>(rows * columns, 1)];
+    nb::capsule owner(data, [](void* p) noexcept { delete[] static_cast<float*>(p); });
+    std::size_t shape[2] = {rows, columns};
+    return Floats(data, matrix ? 2 : 1, shape, owner);
+}
+
+std::vector<std::shared_ptr<Index>> build_indexes(nb::list windows, int char_order, int word_order, bool whitespace,
+                                                  int threads) {
+    const Options options = options_of(char_order, word_order, whitespace);
+    std::vector<Strings> strings;
+    for (nb::handle hypotheses : windows) strings.emplace_back(hypotheses);
+    std::vector<std::shared_ptr<Index>> indexes(strings.size());
+    nb::gil_scoped_release release;
+    parallel(strings.size(), threads,
+             [&](int, std::size_t i) { indexes[i] = std::make_shared<Index>(options, strings[i].texts); });
+    return indexes;
+}
+
+nb::tuple score_window_py(nb::list indexes, nb::list survivors, nb::list references, double beta, bool eps_smoothing,
+                          int threads, const std::string& simd) {
+    const std::size_t count = nb::len(indexes);
+    if (nb::len(survivors) != count || nb::len(references) != count) {
+        throw nb::value_error("indexes, survivors and references must be equally long");
+    }
+    const CountBlock count_block = count_of(simd);
+    std::vector<Strings> strings;
+    std::vector<Integers> chosen;
+    std::vector<Ask> asks;
+    nb::list scores;
+    Formula formula{};
+    for (std::size_t i = 0; i < count; ++i) {
+        const Index* index = nb::cast<const Index*>(indexes[i]);
+        const Formula own = formula_of(index->options(), beta, eps_smoothing);
+        if (i && own.orders != formula.orders) throw nb::value_error("the indexes have different orders");
+        formula = own;
+        strings.emplace_back(references[i]);
+        chosen.push_back(nb::cast<Integers>(survivors[i]));
+        const Integers& rows = chosen.back();
+        for (std::size_t k = 0; k < rows.size(); ++k) {
+            if (rows.data()[k] < 0 || static_cast<std::size_t>(rows.data()[k]) >= index->size()) {
+                throw nb::index_error("a survivor is not in the index");
+            }
+        }
+        Floats out = make_floats(rows.size(), strings.back().texts.size(), true);
+        asks.push_back({index, rows.data(), rows.size(), strings.back().texts.data(), strings.back().texts.size(), out.data()});
+        scores.append(nb::cast(out));
+    }
+    double encode_share;
+    {
+        nb::gil_scoped_release release;
+        encode_share = score_window(asks, formula, count_block, threads);
+    }
+    return nb::make_tuple(scores, encode_share);
+}
+
+nb::tuple score_pairs_py(nb::list hypotheses, nb::list references, int char_order, int word_order, bool whitespace,
+                         double beta, bool eps_smoothing, int threads, const std::string& simd) {
+    const Options options = options_of(char_order, word_order, whitespace);
+    const Formula formula = formula_of(options, beta, eps_smoothing);
+    const CountBlock count_block = count_of(simd);
+    const Strings own(hypotheses), theirs(references);
+    if (own.texts.size() != theirs.texts.size()) throw nb::value_error("hypotheses and references must be equally long");
+    Floats scores = make_floats(own.texts.size(), 1, false);
+    const std::size_t orders = options.orders();
+    auto* totals = new std::int64_t[3 * orders]();
+    nb::capsule owner(totals, [](void* p) noexcept { delete[] static_cast<std::int64_t*>(p); });
+    {
+        nb::gil_scoped_release release;
+        score_pairs(options, formula, own.texts, theirs.texts, count_block, threads, scores.data(), totals);
+    }
+    std::size_t shape[2] = {orders, 3};
+    return nb::make_tuple(scores, nb::ndarray<nb::numpy, std::int64_t, nb::c_contig>(totals, 2, shape, owner));
+}
+
+nb::ndarray<nb::numpy, double, nb::c_contig> resample_counts_py(std::uint64_t seed, Integers owners, std::size_t distinct,
+                                                                std::size_t bootstraps) {
+    if (owners.size() > std::numeric_limits<std::uint32_t>::max()) throw nb::value_error("too many pseudo-references");
+    for (std::size_t i = 0; i < owners.size(); ++i) {
+        if (owners.data()[i] < 0 || static_cast<std::size_t>(owners.data()[i]) >= distinct) {
+            throw nb::index_error("an owner is not below distinct");
+        }
+    }
+    auto* counts = new double[std::max<std::size_t>(bootstraps * distinct, 1)]();
+    nb::capsule owner(counts, [](void* p) noexcept { delete[] static_cast<double*>(p); });
+    {
+        nb::gil_scoped_release release;
+        resample_counts(seed, owners.data(), static_cast<std::uint32_t>(owners.size()), distinct, bootstraps, counts);
+    }
+    std::size_t shape[2] = {bootstraps, distinct};
+    return nb::ndarray<nb::numpy, double, nb::c_contig>(counts, 2, shape, owner);
+}
+
+nb::list simd_variants() {
+    const Variant* list;
+    const std::size_t count = variants(&list);
+    nb::list names;
+    for (std::size_t i = 0; i < count; ++i) names.append(list[i].name);
+    return names;
+}
+
+}  // namespace
+
+NB_MODULE(_native, module) {
+    using namespace nb::literals;
+    nb::class_<Index>(module, "ChrFIndex")
+        .def("__len__", &Index::size)
+        .def_prop_ro("nbytes", &Index::bytes)
+        .def_prop_ro("words", &Index::stride);
+    module.def("build_indexes", &build_indexes, "hypotheses"_a, nb::kw_only(), "char_order"_a, "word_order"_a,
+               "whitespace"_a, "threads"_a = 1);
+    module.def("score_window", &score_window_py, "indexes"_a, "survivors"_a, "references"_a, nb::kw_only(), "beta"_a,
+               "eps_smoothing"_a, "threads"_a = 1, "simd"_a = "");
+    module.def("score_pairs", &score_pairs_py, "hypotheses"_a, "references"_a, nb::kw_only(), "char_order"_a,
+               "word_order"_a, "whitespace"_a, "beta"_a, "eps_smoothing"_a, "threads"_a = 1, "simd"_a = "");
+    module.def("resample_counts", &resample_counts_py, "seed"_a, "owners"_a, "distinct"_a, "bootstraps"_a);
+    module.def("simd_variants", &simd_variants);
+}

@@ -1,0 +1,98 @@
+// Text as chrF sees it: code points with or without whitespace, and sacreBLEU's words as ranges of them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+namespace mbrace {
+
+// A string in one of Python's three layouts: 1, 2 or 4 bytes a code point (lone surrogates are code points too).
+struct Text {
+    const void* data;
+    std::size_t length;
+    int kind;
+};
+
+// Code points end at 0x10FFFF, so that 21 bits hold them and three fit in a 64-bit key; these two are none.
+constexpr std::uint32_t END = 0x1FFFFF;     // after the last code point
+constexpr std::uint32_t ABSENT = 0x1FFFFE;  // "this key is of a lower order"
+
+// What Python's str.split() and str.isspace() call whitespace.
+inline bool is_space(std::uint32_t c) {
+    if (c < 0x80) return c == 0x20 || (c >= 0x09 && c <= 0x0D) || (c >= 0x1C && c <= 0x1F);
+    if (c < 0x1680) return c == 0x85 || c == 0xA0;
+    return c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F ||
+           c == 0x3000;
+}
+
+// Python's string.punctuation.
+inline bool is_punctuation(std::uint32_t c) {
+    return (c >= 0x21 && c <= 0x2F) || (c >= 0x3A && c <= 0x40) || (c >= 0x5B && c <= 0x60) || (c >= 0x7B && c <= 0x7E);
+}
+
+struct Word {
+    std::uint32_t begin, end;  // range of Segment::points
+};
+
+// One string ready for counting. Reused from string to string, so that nothing is allocated in the steady state.
+struct Segment {
+    static constexpr std::size_t PADDING = 8;
+
+    std::vector<std::uint32_t> points;  // `length` code points, then PADDING times END
+    std::vector<Word> words;
+    std::size_t length = 0;
+
+    void read(const Text& text, bool keep_whitespace, bool want_words) {
+        words.clear();
+        if (points.size() < text.length + PADDING) points.resize(text.length + PADDING);
+        if (text.kind == 1) {
+            scan(static_cast<const std::uint8_t*>(text.data), text.length, keep_whitespace, want_words);
+        } else if (text.kind == 2) {
+            scan(static_cast<const std::uint16_t*>(text.data), text.length, keep_whitespace, want_words);
+        } else {
+            scan(static_cast<const std::uint32_t*>(text.data), text.length, keep_whitespace, want_words);
+        }
+        for (std::size_t i = 0; i < PADDING; ++i) points[length + i] = END;
+    }
+
+  private:
+    template <class Unit>
+    void scan(const Unit* units, std::size_t count, bool keep_whitespace, bool want_words) {
+        std::uint32_t* out = points.data();
+        std::size_t at = 0;
+        std::size_t i = 0;
+        while (i < count) {
+            std::uint32_t c = units[i];
+            if (is_space(c)) {
+                if (keep_whitespace) out[at++] = c;
+                ++i;
+                continue;
+            }
+            const std::size_t begin = at;
+            do {
+                out[at++] = c;
+                if (++i == count) break;
+                c = units[i];
+            } while (!is_space(c));
+            if (want_words) split(static_cast<std::uint32_t>(begin), static_cast<std::uint32_t>(at));
+        }
+        length = at;
+    }
+
+    // sacreBLEU separates one punctuation mark from the end of a word, else one from its beginning: "(hi)" is "(hi", ")".
+    void split(std::uint32_t begin, std::uint32_t end) {
+        if (end - begin > 1 && is_punctuation(points[end - 1])) {
+            words.push_back({begin, end - 1});
+            words.push_back({end - 1, end});
+        } else if (end - begin > 1 && is_punctuation(points[begin])) {
+            words.push_back({begin, begin + 1});
+            words.push_back({begin + 1, end});
+        } else {
+            words.push_back({begin, end});
+        }
+    }
+};
+
+}  // namespace mbrace

@@ -1,0 +1,148 @@
+"""chrF, chrF+ and chrF++ as a utility: equal to sacreBLEU's, counted in native code (docs/kernel.md)."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mbrace import _native
+from mbrace.errors import UserError
+
+if TYPE_CHECKING:
+    from mbrace.utility import Ask, Sentence
+
+SIMD_VARIABLE = "MBRACE_SIMD"  # forces one of `_native.simd_variants()`
+MAX_ORDERS = 24
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChrF:
+    """Sentence chrF from 0 to 100 (Popovic 2015, 2017) with sacreBLEU's options; the default is chrF++.
+
+    `word_order` 0 is chrF, 1 chrF+, 2 chrF++. `threads`: all cores this process may use; it changes no score.
+    """
+
+    char_order: int = 6
+    word_order: int = 2
+    beta: float = 2
+    lowercase: bool = False
+    whitespace: bool = False
+    eps_smoothing: bool = False
+    threads: int | None = None
+
+    schedule: ClassVar[tuple[int, ...]] = (16, 32, 64, 128, 256)
+    needs_source: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if self.char_order < 0 or self.word_order < 0 or not 1 <= self.char_order + self.word_order <= MAX_ORDERS:
+            raise UserError(
+                f"chrF: char_order {self.char_order} and word_order {self.word_order}: "
+                f"each must be at least 0, and 1 to {MAX_ORDERS} together"
+            )
+        if not (math.isfinite(self.beta) and self.beta >= 0):
+            raise UserError(f"chrF: beta {self.beta} must be a finite number of at least 0")
+        if self.threads is not None and self.threads < 1:
+            raise UserError(f"chrF: threads {self.threads} must be at least 1")
+        simd = os.environ.get(SIMD_VARIABLE, "")
+        if simd and simd != "auto" and simd not in _native.simd_variants():
+            known = ", ".join(["auto", *_native.simd_variants()])
+            raise UserError(f"{SIMD_VARIABLE}={simd} is not available on this machine; choose one of: {known}")
+
+    @property
+    def name(self) -> str:
+        """sacreBLEU's signature, as far as it concerns one sentence."""
+        return (
+            f"chrF{self.beta:g}{'+' * self.word_order}|case:{'lc' if self.lowercase else 'mixed'}"
+            f"|eff:{'no' if self.eps_smoothing else 'yes'}|nc:{self.char_order}|nw:{self.word_order}"
+            f"|space:{'yes' if self.whitespace else 'no'}"
+        )
+
+    def start(self, sentences: Sequence[Sentence]) -> ChrFScorer:
+        """Index the hypotheses of a window; the index lives as long as the race."""
+        return ChrFScorer(self, sentences)
+
+    def pairs(
+        self, hypotheses: Sequence[str], references: Sequence[str], sources: Sequence[str] | None = None
+    ) -> NDArray[np.float32]:
+        """Sentence scores of aligned pairs, (pairs,)."""
+        return self._aligned(hypotheses, references)[0]
+
+    def corpus(self, hypotheses: Sequence[str], references: Sequence[str]) -> float:
+        """Corpus score: F of the n-gram counts summed over all pairs, as sacreBLEU's `corpus_score`."""
+        return self._f_score(self._aligned(hypotheses, references)[1])
+
+    def _f_score(self, totals: NDArray[np.int64]) -> float:
+        """F-beta of totals, (orders, 3): n-grams of the hypotheses, of the references, matches."""
+        factor = self.beta**2
+        present = totals[(totals[:, 0] > 0) & (totals[:, 1] > 0)].astype(np.float64)
+        hypothesis, reference, matches = present[:, 0], present[:, 1], present[:, 2]
+        if self.eps_smoothing:
+            return float(100 * np.sum((1 + factor) * matches / (factor * reference + hypothesis)) / len(totals))
+        if not matches.any():
+            return 0.0
+        precision, recall = np.mean(matches / hypothesis), np.mean(matches / reference)
+        return float(100 * (1 + factor) * precision * recall / (factor * precision + recall))
+
+    def _aligned(
+        self, hypotheses: Sequence[str], references: Sequence[str]
+    ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        if len(hypotheses) != len(references):
+            raise UserError(f"chrF: {len(hypotheses)} hypotheses but {len(references)} references; give one for each")
+        return _native.score_pairs(
+            self._prepared(hypotheses),
+            self._prepared(references),
+            char_order=self.char_order,
+            word_order=self.word_order,
+            whitespace=self.whitespace,
+            beta=self.beta,
+            eps_smoothing=self.eps_smoothing,
+            threads=self._threads(),
+            simd=os.environ.get(SIMD_VARIABLE, ""),
+        )
+
+    def _prepared(self, texts: Sequence[str]) -> list[str]:
+        return [text.lower() for text in texts] if self.lowercase else list(texts)
+
+    def _threads(self) -> int:
+        if self.threads is not None:
+            return self.threads
+        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class ChrFScorer:
+    """The race of one window: hypotheses indexed once, new references scored only against the survivors."""
+
+    def __init__(self, utility: ChrF, sentences: Sequence[Sentence]) -> None:
+        began = time.perf_counter()
+        self._utility = utility
+        self._threads = utility._threads()
+        self._indexes = _native.build_indexes(
+            [utility._prepared(sentence.hypotheses) for sentence in sentences],
+            char_order=utility.char_order,
+            word_order=utility.word_order,
+            whitespace=utility.whitespace,
+            threads=self._threads,
+        )
+        self.encode_seconds = time.perf_counter() - began
+
+    def score(self, asks: Sequence[Ask]) -> Sequence[NDArray[np.float32]]:
+        """The utilities of each ask, (survivors, references)."""
+        began = time.perf_counter()
+        scores, encode_share = _native.score_window(
+            [self._indexes[ask.sentence] for ask in asks],
+            [ask.survivors for ask in asks],
+            [self._utility._prepared(ask.references) for ask in asks],
+            beta=self._utility.beta,
+            eps_smoothing=self._utility.eps_smoothing,
+            threads=self._threads,
+            simd=os.environ.get(SIMD_VARIABLE, ""),
+        )
+        self.encode_seconds += encode_share * (time.perf_counter() - began)
+        return scores

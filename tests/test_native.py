@@ -1,0 +1,195 @@
+"""The kernel itself: variants, threads, lifetimes, bad calls, and the bootstrap's counts."""
+
+from __future__ import annotations
+
+import gc
+import random
+from collections import Counter
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from mbrace import _native
+
+CHRF = {"char_order": 6, "word_order": 2, "whitespace": False}
+
+
+def sentences(count: int, seed: int) -> list[str]:
+    """Texts in all three string layouts, of many lengths, with many repeated n-grams."""
+    rng = random.Random(seed)
+    words = ["a", "aa", "aba", "(ab)", "über", "naïve", "the", "of", "Zug.", "αβγ", "中文", "😀", "x" * 90]
+    return [" ".join(rng.choices(words, k=rng.choice([0, 1, 3, 20, 60]))) for _ in range(count)]
+
+
+def scores(hypotheses: list[str], references: list[str], *, threads: int = 1, simd: str = "", eps: bool = False):
+    indexes = _native.build_indexes([hypotheses], **CHRF, threads=threads)
+    chosen = [np.arange(len(hypotheses))]
+    return _native.score_window(indexes, chosen, [references], beta=2.0, eps_smoothing=eps, threads=threads, simd=simd)[
+        0
+    ][0]
+
+
+@pytest.mark.parametrize("simd", _native.simd_variants())
+@pytest.mark.parametrize("eps", [False, True])
+def test_every_instruction_set_gives_the_same_bits(simd: str, eps: bool) -> None:
+    hypotheses, references = sentences(37, 1), sentences(43, 2)
+    portable = scores(hypotheses, references, simd="portable", eps=eps)
+    assert portable.std() > 5
+    assert scores(hypotheses, references, simd=simd, eps=eps).tobytes() == portable.tobytes()
+
+
+def test_threads_change_no_bit() -> None:
+    hypotheses, references = sentences(30, 3), sentences(200, 4)
+    alone = scores(hypotheses, references)
+    assert scores(hypotheses, references, threads=4).tobytes() == alone.tobytes()
+
+
+def test_window_equals_its_sentences_one_by_one() -> None:
+    texts = [sentences(count, seed) for seed, count in enumerate([3, 1, 17, 40])]
+    others = [sentences(count, seed) for seed, count in enumerate([9, 0, 33, 5], start=10)]
+    indexes = _native.build_indexes(texts, **CHRF, threads=3)
+    chosen = [np.arange(len(own)) for own in texts]
+    window, share = _native.score_window(indexes, chosen, others, beta=2.0, eps_smoothing=False, threads=3)
+    assert 0 < share < 1
+    for own, other, got in zip(texts, others, window, strict=True):
+        assert got.shape == (len(own), len(other))
+        assert got.tobytes() == scores(own, other).tobytes()
+
+
+def test_score_does_not_depend_on_the_other_hypotheses_and_references() -> None:
+    hypotheses, references = sentences(12, 5), sentences(13, 6)
+    together = scores(hypotheses, references)
+    for i, hypothesis in enumerate(hypotheses):
+        for j, reference in enumerate(references):
+            assert scores([hypothesis], [reference])[0, 0] == together[i, j]
+
+
+def test_scores_outlive_the_index_and_the_strings() -> None:
+    got = scores(sentences(5, 7), sentences(5, 8))
+    copy = got.copy()
+    gc.collect()
+    sentences(500, 9)
+    assert (got == copy).all()
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_empty_sides_give_empty_tables(threads: int) -> None:
+    assert scores(["a"], [], threads=threads).shape == (1, 0)
+    assert scores([], ["a"], threads=threads).shape == (0, 1)
+
+
+def test_survivor_outside_the_index_is_refused() -> None:
+    indexes = _native.build_indexes([["a", "b"]], **CHRF)
+    for bad in (2, -1):
+        with pytest.raises(IndexError, match="survivor"):
+            _native.score_window(indexes, [np.array([bad])], [["a"]], beta=2.0, eps_smoothing=False)
+
+
+def test_anything_but_a_string_is_refused() -> None:
+    with pytest.raises(TypeError, match="str"):
+        _native.build_indexes([["a", 1]], **CHRF)  # type: ignore[list-item]
+    indexes = _native.build_indexes([["a"]], **CHRF)
+    with pytest.raises(TypeError, match="str"):
+        _native.score_window(indexes, [np.array([0])], [[b"a"]], beta=2.0, eps_smoothing=False)  # type: ignore[list-item]
+
+
+def test_lists_of_different_length_are_refused() -> None:
+    indexes = _native.build_indexes([["a"]], **CHRF)
+    with pytest.raises(ValueError, match="equally long"):
+        _native.score_window(indexes, [], [["a"]], beta=2.0, eps_smoothing=False)
+    with pytest.raises(ValueError, match="equally long"):
+        _native.score_pairs(["a"], [], **CHRF, beta=2.0, eps_smoothing=False)
+
+
+def test_orders_out_of_range_are_refused() -> None:
+    for bad in (
+        {"char_order": 0, "word_order": 0},
+        {"char_order": -1, "word_order": 2},
+        {"char_order": 25, "word_order": 0},
+    ):
+        with pytest.raises(ValueError, match="order"):
+            _native.build_indexes([["a"]], **bad, whitespace=False)
+
+
+def test_unknown_instruction_set_is_refused() -> None:
+    with pytest.raises(ValueError, match="portable"):
+        scores(["a"], ["b"], simd="mmx")
+
+
+def test_index_reports_its_memory() -> None:
+    small, large = _native.build_indexes([sentences(2, 1), sentences(200, 1)], **CHRF)
+    assert len(large) == 200
+    assert 0 < small.nbytes < large.nbytes
+    assert large.nbytes >= large.words * 8 * 200
+
+
+def resamples(seed: int, owners: list[int], distinct: int, bootstraps: int) -> NDArray[np.float64]:
+    return _native.resample_counts(seed, np.array(owners, dtype=np.int64), distinct, bootstraps)
+
+
+def test_each_resample_has_as_many_draws_as_there_are_pseudo_references() -> None:
+    counts = resamples(1, [0, 1, 1, 2, 3], 4, 200)
+    assert counts.shape == (200, 4)
+    assert (counts.sum(axis=1) == 5).all()
+    assert (counts == np.rint(counts)).all()
+
+
+def test_counts_follow_the_multinomial_distribution() -> None:
+    owners = [0] * 1 + [1] * 2 + [2] * 7
+    counts = resamples(2, owners, 3, 20_000)
+    share = np.array([0.1, 0.2, 0.7])
+    np.testing.assert_allclose(counts.mean(axis=0), 10 * share, atol=0.06)
+    covariance = 10 * (np.diag(share) - np.outer(share, share))
+    np.testing.assert_allclose(np.cov(counts.T), covariance, atol=0.06)
+
+
+def test_resamples_repeat_with_the_seed_and_differ_without_it() -> None:
+    owners = list(range(50))
+    assert (resamples(3, owners, 50, 20) == resamples(3, owners, 50, 20)).all()
+    assert (resamples(3, owners, 50, 20) != resamples(4, owners, 50, 20)).any()
+    assert (resamples(2**64 - 1, owners, 50, 20).sum(axis=1) == 50).all()
+
+
+def test_resamples_equal_a_transcription_of_the_published_generator() -> None:
+    """xoshiro256** after splitmix64, Lemire's bounded numbers: what any platform must draw."""
+    mask, seed, owners, bootstraps = 2**64 - 1, 12345, [0, 1, 1, 2, 2, 2, 3], 40
+    state, z = [], seed
+    for _ in range(4):
+        z = (z + 0x9E3779B97F4A7C15) & mask
+        x = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & mask
+        x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & mask
+        state.append(x ^ (x >> 31))
+
+    def rotate(x: int, k: int) -> int:
+        return ((x << k) | (x >> (64 - k))) & mask
+
+    def halves():
+        while True:
+            result = (rotate((state[1] * 5) & mask, 7) * 9) & mask
+            shifted = (state[1] << 17) & mask
+            state[2] ^= state[0]
+            state[3] ^= state[1]
+            state[1] ^= state[2]
+            state[0] ^= state[3]
+            state[2] ^= shifted
+            state[3] = rotate(state[3], 45)
+            yield result & 0xFFFFFFFF
+            yield result >> 32
+
+    draws, threshold, stream = len(owners), (2**32 - len(owners)) % len(owners), halves()
+    rows = []
+    for _ in range(bootstraps):
+        row: Counter[int] = Counter()
+        while row.total() < draws:
+            product = next(stream) * draws
+            if product & 0xFFFFFFFF >= threshold:
+                row[owners[product >> 32]] += 1
+        rows.append([row[i] for i in range(4)])
+    assert resamples(seed, owners, 4, bootstraps).tolist() == rows
+
+
+def test_owner_out_of_range_is_refused() -> None:
+    for bad in ([0, 4], [-1, 0]):
+        with pytest.raises(IndexError, match="owner"):
+            resamples(1, bad, 4, 3)
