@@ -137,7 +137,7 @@ def test_preference_for_a_side_is_reported_as_such() -> None:
 
 def test_csv_gives_a_spreadsheet_no_formula_to_run() -> None:
     comment = '=HYPERLINK("http://evil.example")'
-    row = list(csv.DictReader(io.StringIO(to_csv([Rating(1, 0, "id", "A", "B", comment, "")]))))[0]
+    row = next(csv.DictReader(io.StringIO(to_csv([Rating(1, 0, "id", "A", "B", comment, "")]))))
     assert row["comment"] == "'" + comment
     assert (row["rater"], row["choice"], row["left"]) == ("1", "A", "B")
 

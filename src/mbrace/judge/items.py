@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import random
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import orjson
 
 from mbrace.errors import UserError
+from mbrace.files import parse_json, read_lines
 
 
 @dataclass(frozen=True)
@@ -87,9 +87,10 @@ def _seen(text: str) -> str:
 
 
 def _read(path: str, field: str) -> _Lines:
-    lines = list(_lines(path))
+    lines = list(read_lines(path))
     if not lines:
         raise UserError(f"{path}: the file is empty; expected one line a source")
+    lines[0] = lines[0].removeprefix("\ufeff")
     if not _is_json(path, lines[0], field):
         return _Lines(path, None, lines)
     numbered = [(number, line) for number, line in enumerate(lines, start=1) if line.strip()]
@@ -98,22 +99,8 @@ def _read(path: str, field: str) -> _Lines:
     return _Lines(path, ids, [text for _, _, text in records])
 
 
-def _lines(path: str) -> Iterator[str]:
-    """The lines of a UTF-8 file, `.gz` or not, split at newlines only (a text may hold U+2028 or U+0085)."""
-    try:
-        with gzip.open(path) if path.endswith(".gz") else open(path, "rb") as file:
-            for number, line in enumerate(file, start=1):
-                try:
-                    yield line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
-                except UnicodeDecodeError as error:
-                    raise UserError(f"{path}:{number}: not UTF-8 ({error.reason}); convert the file first") from error
-    except (OSError, EOFError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-        raise UserError(f"{path}: cannot be read: {reason}") from error
-
-
 def _is_json(path: str, first: str, field: str) -> bool:
-    if path.removesuffix(".gz").endswith((".jsonl", ".ndjson", ".json")):
+    if path.removesuffix(".gz").removesuffix(".xz").endswith((".jsonl", ".ndjson", ".json")):
         return True
     try:  # a plain text whose first line is such an object would be JSON Lines under another name
         record = orjson.loads(first)
@@ -123,10 +110,7 @@ def _is_json(path: str, first: str, field: str) -> bool:
 
 
 def _record(line: str, field: str, where: str) -> tuple[str | None, str]:
-    try:
-        record = orjson.loads(line)
-    except orjson.JSONDecodeError as error:
-        raise UserError(f"{where}: not JSON ({error}); expected one object a line") from error
+    record = parse_json(line.encode(), where)
     if not isinstance(record, dict):
         raise UserError(f"{where}: expected an object with id and {field}, found {type(record).__name__}")
     text, id_ = record.get(field), record.get("id")
@@ -134,7 +118,12 @@ def _record(line: str, field: str, where: str) -> tuple[str | None, str]:
         raise UserError(f"{where}: field {field}: expected a string, found {_kind(text)}")
     if id_ is not None and (isinstance(id_, bool) or not isinstance(id_, str | int)):
         raise UserError(f"{where}: field id: expected a string or a whole number, found {_kind(id_)}")
-    return None if id_ is None else str(id_), text
+    return None if id_ is None else _storable(str(id_)), _storable(text)
+
+
+def _storable(text: str) -> str:
+    """JSON may hold half a surrogate pair, which no page or database can: it becomes U+FFFD."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _kind(value: object) -> str:

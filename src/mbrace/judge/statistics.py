@@ -17,7 +17,7 @@ def sign_test(wins: int, losses: int) -> float:
     for count in range(larger, total):  # underflow: ways to win `count` times, each from the one before
         ways = ways * (total - count) // (count + 1)
         tail += ways
-    return min(1.0, 2 * tail / 2**total)
+    return min(1.0, 2 * tail / (1 << total))
 
 
 def sign_test_split_ties(wins: int, losses: int, ties: int) -> float:
