@@ -24,7 +24,7 @@ QUIET = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "-
 
 def no_browser(reason: str) -> None:
     """Say why there is no browser: a reason to skip for a person, a failure where CI must have one."""
-    message = f"{reason}; on Debian: apt install chromium"
+    message = f"browser tests cannot run: {reason}"
     pytest.fail(message) if os.environ.get("CI") else pytest.skip(message)
 
 
@@ -33,10 +33,10 @@ def browser() -> Iterator[Any]:
     try:
         from playwright.sync_api import sync_playwright
     except ImportError:
-        no_browser("playwright is not installed")
+        no_browser("playwright is not installed; pip install playwright")
     path = next(filter(None, map(shutil.which, BROWSERS)), None)
     if path is None:
-        no_browser(f"no browser found (looked for {', '.join(BROWSERS)})")
+        no_browser(f"none of {', '.join(BROWSERS)} found; on Debian: apt install chromium")
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=path, args=QUIET)
         yield chromium
@@ -280,8 +280,8 @@ def test_host_other_than_loopback_is_warned_of_and_same_command_continues(tmp_pa
 
 def test_no_browser_is_a_failure_in_ci_and_a_skip_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CI", raising=False)
-    with pytest.raises(pytest.skip.Exception, match="apt install chromium"):
+    with pytest.raises(pytest.skip.Exception, match="cannot run: none"):
         no_browser("none")
     monkeypatch.setenv("CI", "1")
-    with pytest.raises(pytest.fail.Exception, match="apt install chromium"):
+    with pytest.raises(pytest.fail.Exception, match="cannot run: none"):
         no_browser("none")

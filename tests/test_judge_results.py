@@ -169,6 +169,12 @@ def test_report_and_exports_hold_every_rating_and_no_token(tmp_path: Path, capsy
         assert token not in printed + (tmp_path / "out.json").read_text() + (tmp_path / "out.csv").read_text()
 
 
+def test_reading_results_leaves_nothing_beside_the_file(tmp_path: Path) -> None:
+    open_study(str(tmp_path / "r.db"), [Item("1", "s", "a", "b")], facts={}, about={}, seed=0, raters=1).close()
+    assert read_ratings(str(tmp_path / "r.db")) == ({}, [])
+    assert [path.name for path in tmp_path.iterdir()] == ["r.db"]
+
+
 def test_files_that_hold_no_ratings_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no such file"):
         read_ratings(str(tmp_path / "none.db"))

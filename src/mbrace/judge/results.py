@@ -100,8 +100,9 @@ def read_ratings(path: str) -> tuple[dict[str, str], list[Rating]]:
     """What is known of the study, and the ratings as they stand; a running server is not disturbed."""
     if not os.path.isfile(path):
         raise UserError(f"{path}: no such file; expected the ratings file of `mbrace judge -o`")
-    sql = sqlite3.connect(f"{Path(path).absolute().as_uri()}?mode=ro", uri=True, timeout=30)
+    sql = sqlite3.connect(f"{Path(path).absolute().as_uri()}?{_mode(path)}", uri=True, timeout=30)
     try:
+        sql.execute("PRAGMA query_only=ON")
         check_ours(sql, path)
         study = dict(sql.execute("SELECT key, value FROM study"))
         rows = sql.execute(
@@ -113,6 +114,13 @@ def read_ratings(path: str) -> tuple[dict[str, str], list[Rating]]:
     finally:
         sql.close()
     return study, [Rating(*row) for row in rows]
+
+
+def _mode(path: str) -> str:
+    """How to open the file. SQLite must write beside it to read a WAL file, and tidies up only where it may write."""
+    if os.access(path, os.W_OK) and os.access(Path(path).absolute().parent, os.W_OK):
+        return "mode=rw"
+    return "mode=ro" if os.path.exists(f"{path}-wal") else "mode=ro&immutable=1"
 
 
 def evaluate(ratings: Sequence[Rating], *, study: Mapping[str, str] | None = None, level: float = 0.05) -> Results:

@@ -201,7 +201,7 @@ def _refuse_other(sql: sqlite3.Connection, path: str, facts: Mapping[str, str]) 
     other = [name for name, value in facts.items() if known.get(name) != value]
     if other:
         raise UserError(
-            f"{path}: holds ratings of another study ({', '.join(other)} differ); "
+            f"{path}: holds ratings of another study (not the same: {', '.join(other)}); "
             "give the files and options it was begun with, or another -o"
         )
 
