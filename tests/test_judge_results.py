@@ -93,6 +93,11 @@ def test_the_papers_counts_are_not_significant() -> None:
     assert results.items.sign_test == pytest.approx(binomtest(48, 90).pvalue)
 
 
+def test_documentation_shows_the_report_as_it_is() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "judge.md").read_text(encoding="utf-8")
+    assert f"```\n{report(evaluate_counts(48, 42, 35))}\n```" in page
+
+
 @pytest.mark.parametrize(("wins", "losses", "better"), [(60, 30, "A is significantly better than B"),
                                                          (30, 60, "B is significantly better than A")])  # fmt: skip
 def test_clear_counts_are_significant_for_the_side_that_won(wins: int, losses: int, better: str) -> None:
