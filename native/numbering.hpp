@@ -10,7 +10,7 @@
 // the slow way, order by order through (n-gram, next code point).
 #pragma once
 
-#include <array>
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <vector>
@@ -44,8 +44,18 @@ struct Grams {
 
 class Numbering {
   public:
-    explicit Numbering(const Options& options) : options_(options) {
-        for (auto& chain : next_) chain.assign(1, 0);
+    // `length` and `texts`: the longest text and how many are to come. A guess of what they hold saves moving tables.
+    Numbering(const Options& options, std::size_t length, std::size_t texts) : options_(options) {
+        const std::size_t distinct = length + length * std::min<std::size_t>(texts, 256) / 16;
+        for (int n = 0; n < options.orders(); ++n) {
+            next_[n].reserve(distinct);
+            next_[n].push_back(0);
+        }
+        if (options.char_order > 0) trigrams_.expect(distinct / 2);
+        if (options.char_order > 3) {
+            sixgrams_.expect(distinct);
+            for (int n = 3; n < std::min(options.char_order, 5); ++n) longer_[n].expect(distinct);
+        }
     }
 
     const Options& options() const { return options_; }
@@ -185,11 +195,15 @@ class Numbering {
     Sixgram rare_sixgram(const std::uint32_t* p, Item trigram, std::uint64_t key) {
         Sixgram gram{{0, 0, 0}};
         Item prefix = trigram;
-        for (int n = 3; n < 6 && n < options_.char_order && prefix != 0 && p[n] != END; ++n) {
+        for (int n = 3; n < 5 && n < options_.char_order && prefix != 0 && p[n] != END; ++n) {
             prefix = longer<Insert>(prefix, p[n], n);
             gram.items[n - 3] = prefix;
         }
-        if constexpr (Insert) sixgrams_.insert(key, gram);
+        if constexpr (Insert) {
+            // No table for order 6: a sixgram whose key is not there is new, one that is looked up in vain is none.
+            if (options_.char_order > 5 && p[5] != END) gram.items[2] = new_item(5);
+            sixgrams_.insert(key, gram);
+        }
         return gram;
     }
 
@@ -257,8 +271,8 @@ class Numbering {
     Table<Sixgram> sixgrams_;
     Table<Item> longer_[MAX_ORDERS];
     Table<Spelling> words_;
-    std::vector<std::uint32_t> letters_;
-    std::vector<Item> next_[MAX_ORDERS];
+    Vector<std::uint32_t> letters_;
+    Vector<Item> next_[MAX_ORDERS];
     std::uint32_t trigram_ids_ = 0;
 };
 

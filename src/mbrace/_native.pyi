@@ -31,7 +31,7 @@ def score_window(
     threads: int = 1,
     simd: str = "",
 ) -> tuple[list[NDArray[np.float32]], float]:
-    """For each sentence the scores, (survivors, references) from 0 to 100, and the share of the time that encoding took.
+    """For each sentence the scores, (survivors, references) 0 to 100, and the share of time that encoding took.
 
     `simd` forces one of `simd_variants()`; all give the same bits.
     """
@@ -48,7 +48,7 @@ def score_pairs(
     threads: int = 1,
     simd: str = "",
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Scores of aligned pairs, (pairs,), and the corpus totals, (orders, 3): hypothesis, reference, matching n-grams."""
+    """Scores of aligned pairs, (pairs,), and the corpus totals, (orders, 3): n-grams of the two sides, matches."""
 
 def resample_counts(seed: int, owners: NDArray[np.int64], distinct: int, bootstraps: int) -> NDArray[np.float64]:
     """Multinomial counts, (bootstraps, distinct): `len(owners)` draws with replacement in each resample.
