@@ -17,7 +17,7 @@ inline std::uint64_t mix(std::uint64_t key) {
 template <class Value>
 class Table {
   public:
-    static constexpr std::uint64_t FREE = ~0ull;  // no key of ours: code points and items leave the top bit clear
+    static constexpr std::uint64_t FREE = ~0ull;  // no key of ours
 
     struct Slot {
         std::uint64_t key = FREE;
@@ -44,6 +44,13 @@ class Table {
 
     // Room for about this many keys, before the first is inserted.
     void expect(std::size_t keys) { resize(std::bit_ceil(keys + keys / 2 + 64)); }
+
+    template <class Visit>
+    void each(Visit visit) {
+        for (Slot& slot : slots_) {
+            if (slot.key != FREE) visit(slot.key, slot.value);
+        }
+    }
 
     std::size_t bytes() const { return slots_.size() * sizeof(Slot); }
 

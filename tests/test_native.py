@@ -5,9 +5,13 @@ from __future__ import annotations
 import gc
 import random
 from collections import Counter
+from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from mbrace import _native
@@ -22,8 +26,16 @@ def sentences(count: int, seed: int) -> list[str]:
     return [" ".join(rng.choices(words, k=rng.choice([0, 1, 3, 20, 60]))) for _ in range(count)]
 
 
-def scores(hypotheses: list[str], references: list[str], *, threads: int = 1, simd: str = "", eps: bool = False):
-    indexes = _native.build_indexes([hypotheses], **CHRF, threads=threads)
+def scores(
+    hypotheses: list[str],
+    references: list[str],
+    *,
+    threads: int = 1,
+    simd: str = "",
+    eps: bool = False,
+    options: dict[str, Any] = CHRF,
+) -> NDArray[np.float32]:
+    indexes = _native.build_indexes([hypotheses], **options, threads=threads)
     chosen = [np.arange(len(hypotheses))]
     return _native.score_window(indexes, chosen, [references], beta=2.0, eps_smoothing=eps, threads=threads, simd=simd)[
         0
@@ -63,6 +75,21 @@ def test_score_does_not_depend_on_the_other_hypotheses_and_references() -> None:
     for i, hypothesis in enumerate(hypotheses):
         for j, reference in enumerate(references):
             assert scores([hypothesis], [reference])[0, 0] == together[i, j]
+
+
+@pytest.mark.parametrize("longest", [0, 70_000])
+@pytest.mark.parametrize("options", [CHRF, {"char_order": 8, "word_order": 3, "whitespace": True}])
+def test_many_hypotheses_score_as_each_alone(longest: int, options: dict[str, Any]) -> None:
+    """More than 256 are split into frequent and rare items, and a long text among them forbids it."""
+    rng = random.Random(11)
+    hypotheses = [f"{text} {rng.choice('abc')}{i}x {i % 50} {i % 17}" for i, text in enumerate(sentences(400, 12))]
+    hypotheses.append("ab " * (longest // 3))
+    references = [*sentences(12, 13), *rng.sample(hypotheses[:-1], 12), "a1x b2x c3x 17 17 1"]
+    together = scores(hypotheses, references, options=options)
+    for simd in _native.simd_variants():
+        assert scores(hypotheses, references, options=options, simd=simd).tobytes() == together.tobytes()
+    for i in [*range(0, 400, 23), 400]:
+        assert scores([hypotheses[i]], references, options=options).tobytes() == together[i].tobytes()
 
 
 def test_scores_outlive_the_index_and_the_strings() -> None:
@@ -125,7 +152,42 @@ def test_index_reports_its_memory() -> None:
 
 
 def resamples(seed: int, owners: list[int], distinct: int, bootstraps: int) -> NDArray[np.float64]:
-    return _native.resample_counts(seed, np.array(owners, dtype=np.int64), distinct, bootstraps)
+    """(bootstraps, distinct): draws of the kernel's resamples added up by owner."""
+    draws = _native.Resamples(seed, len(owners), bootstraps).counts()
+    return draws @ np.eye(distinct)[owners]
+
+
+def exact_wins(utilities: NDArray[np.float32], counts: NDArray[np.float64], rival: int) -> NDArray[np.int64]:
+    """Wins by fractions: no rounding anywhere."""
+    rows = [[Fraction(float(value)) for value in row] for row in utilities]
+    wins = [
+        sum(sum(int(c) * (u - v) for c, u, v in zip(b, row, rows[rival], strict=True)) >= 0 for b in counts)
+        for row in rows
+    ]
+    return np.array(wins)
+
+
+@pytest.mark.parametrize("bootstraps", [1, 31, 32, 33, 100])
+def test_wins_are_those_of_exact_arithmetic(bootstraps: int) -> None:
+    rng = np.random.default_rng(bootstraps)
+    utilities = rng.choice(np.float32([0.1, 0.2, 0.3, 1 / 3, 50.5, 50.6]), (9, 7))
+    utilities[4] = utilities[2]  # an exact tie
+    owners = np.repeat(np.arange(7), [1, 2, 1, 1, 3, 1, 1])
+    resamples = _native.Resamples(5, len(owners), bootstraps)
+    counts = resamples.counts() @ np.eye(7)[owners]
+    wins = resamples.wins(utilities, owners, np.ones(7), 2)
+    np.testing.assert_array_equal(wins, exact_wins(utilities, counts, 2))
+    assert wins[2] == wins[4] == bootstraps
+
+
+@given(st.integers(0, 60), st.integers(0, 2**32))
+def test_stopping_early_changes_no_decision(enough: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    utilities = rng.random((23, 12), dtype=np.float32)
+    resamples, owners = _native.Resamples(seed, 12, 60), np.arange(12)
+    full = resamples.wins(utilities, owners, np.ones(12), 0)
+    early = resamples.wins(utilities, owners, np.ones(12), 0, enough=enough)
+    np.testing.assert_array_equal(early > enough, full > enough)
 
 
 def test_each_resample_has_as_many_draws_as_there_are_pseudo_references() -> None:
@@ -192,4 +254,4 @@ def test_resamples_equal_a_transcription_of_the_published_generator() -> None:
 def test_owner_out_of_range_is_refused() -> None:
     for bad in ([0, 4], [-1, 0]):
         with pytest.raises(IndexError, match="owner"):
-            resamples(1, bad, 4, 3)
+            _native.Resamples(1, 2, 3).wins(np.zeros((1, 4), np.float32), np.array(bad), np.ones(4), 0)

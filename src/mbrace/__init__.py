@@ -1,1 +1,46 @@
-"""mbrace."""
+"""Minimum Bayes risk decoding that races: `decode` for a sentence, `decode_corpus` for many."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from mbrace.chrf import ChrF
+from mbrace.decode import decode, decode_corpus
+from mbrace.errors import UserError
+from mbrace.prune import Bottom, Confidence, Standings
+from mbrace.race import Candidate, Decoded, Step
+from mbrace.records import Record
+from mbrace.schedule import doubling
+from mbrace.utility import Pairwise, Utility
+
+if TYPE_CHECKING:
+    pass
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Bottom",
+    "Candidate",
+    "ChrF",
+    "Confidence",
+    "Decoded",
+    "Pairwise",
+    "Record",
+    "Standings",
+    "Step",
+    "UserError",
+    "Utility",
+    "decode",
+    "decode_corpus",
+    "doubling",
+]
+
+# Names that need an extra, and the module each is in: imported when first used, so the core stays light.
+_EXTRAS: dict[str, str] = {}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _EXTRAS:
+        return getattr(importlib.import_module(_EXTRAS[name]), name)
+    raise AttributeError(f"module 'mbrace' has no attribute {name!r}")

@@ -16,4 +16,6 @@ def require(module: str, *, extra: str) -> Any:
         return importlib.import_module(module)
     except ImportError as error:
         package = module.split(".")[0]
-        raise UserError(f"{package} is not installed ({error}); install it with: pip install 'mbrace[{extra}]'") from error
+        raise UserError(
+            f"{package} is not installed ({error}); install it with: pip install 'mbrace[{extra}]'"
+        ) from error

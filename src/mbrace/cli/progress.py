@@ -1,0 +1,35 @@
+"""A progress bar on stderr, only on a terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+
+
+@contextlib.contextmanager
+def progress(description: str, total: int | None, unit: str = "sentences") -> Iterator[Callable[[int], None]]:
+    """Yields a function to call with the number of things done; it does nothing when stderr is no terminal."""
+    if not sys.stderr.isatty():
+        yield lambda count: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn(f"{unit}, {{task.fields[rate]}} a second"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(description, total=total, rate="-")
+
+        def advance(count: int) -> None:
+            bar.advance(task, count)
+            speed = bar.tasks[0].speed
+            if speed:
+                bar.update(task, rate=f"{speed:,.1f}")
+
+        yield advance

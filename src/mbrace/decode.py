@@ -1,0 +1,181 @@
+"""The public calls: one sentence, or a corpus that streams through in windows."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeAlias
+
+from mbrace.chrf import ChrF
+from mbrace.errors import UserError
+from mbrace.prune import Confidence, PruningFunction
+from mbrace.race import Decoded, Phases, Watch, race
+from mbrace.records import PseudoReferences, Record
+from mbrace.sampler import Listed, Sampler
+from mbrace.schedule import Schedule, check
+from mbrace.utility import PairFunction, Utility, as_utility
+
+OnError: TypeAlias = Callable[[Record, Exception], None]
+
+
+def decode(
+    hypotheses: Sequence[str],
+    pseudo_references: PseudoReferences,
+    *,
+    utility: Utility | PairFunction | None = None,
+    prune: PruningFunction | None = Confidence(),  # noqa: B008  (frozen)
+    schedule: Schedule = None,
+    seed: int = 0,
+    nbest: int = 1,
+    source: str | None = None,
+    id: str | int = 0,
+    logprobs: Sequence[float] | None = None,
+    shuffle: bool = True,
+) -> Decoded:
+    """The hypothesis with the highest expected utility over the pseudo-references, by a race.
+
+    `utility` is chrF++ by default, or any `function(hypothesis, reference) -> float`. `prune=None` is standard MBR.
+    `schedule` is a list of growing sample sizes, None for the utility's own (16 ... 256 for chrF++), or "all" to go on
+    to the last pseudo-reference given. A list of pseudo-references is shuffled first (from `seed` and `id`), since a
+    prefix of an ordered list is no sample; an iterator, or a function asked for n more, is not, and is asked only while
+    the race is open. `logprobs` of the pseudo-references ask for model-based weights (Jinnai et al., 2024).
+    """
+    record = Record(hypotheses, pseudo_references, id=id, source=source, logprobs=logprobs)
+    results = decode_corpus(
+        [record], utility=utility, prune=prune, schedule=schedule, seed=seed, nbest=nbest, shuffle=shuffle
+    )
+    return next(iter(results))
+
+
+def decode_corpus(
+    records: Iterable[Record],
+    *,
+    utility: Utility | PairFunction | None = None,
+    prune: PruningFunction | None = Confidence(),  # noqa: B008  (frozen)
+    schedule: Schedule = None,
+    seed: int = 0,
+    nbest: int = 1,
+    window: int = 64,
+    sampler: Sampler | None = None,
+    shuffle: bool = True,
+    watch: Watch | None = None,
+    phases: Phases | None = None,
+    on_error: OnError | None = None,
+) -> Iterator[Decoded]:
+    """Decode records as they come, `window` of them racing at a time, answers in order; options as for `decode`.
+
+    The window changes speed and memory, never an answer. A `sampler` draws for records without pseudo-references of
+    their own. `watch` is shown every pruning decision. A record that fails stops the run after the answers before it
+    were given, or with `on_error` is handed to that function and left out.
+    """
+    if window < 1 or nbest < 1:
+        raise UserError(f"window {window}, nbest {nbest}: both must be 1 or more")
+    chosen = as_utility(ChrF() if utility is None else utility)
+    if schedule is not None and schedule != "all":
+        schedule = check(schedule)
+    if schedule == "all" and sampler is not None:
+        raise UserError('schedule "all": a live source has no last pseudo-reference; give the sizes')
+    source = sampler if sampler is not None else Listed(seed=seed, shuffle=shuffle)
+    longest = chosen.schedule[-1] if schedule is None else None
+
+    def run(batch: Sequence[Record]) -> list[Decoded]:
+        return race(
+            batch,
+            chosen,
+            prune=prune,
+            schedule=schedule,
+            sampler=source,
+            seed=seed,
+            nbest=nbest,
+            watch=watch,
+            phases=phases,
+        )
+
+    return _answers(_windows(records, window, longest), run, on_error)
+
+
+def _windows(records: Iterable[Record], size: int, longest: int | None) -> Iterator[list[Record]]:
+    """Windows of records; if reading fails, what was read before the failure still comes first."""
+    batch: list[Record] = []
+    failure: Exception | None = None
+    source = iter(records)
+    while failure is None:
+        try:
+            record = next(source)
+            _check_record(record, longest)
+            batch.append(record)
+        except StopIteration:
+            break
+        except Exception as error:
+            failure = error
+        if len(batch) == size:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+    if failure is not None:
+        raise failure
+
+
+def _check_record(record: Record, longest: int | None) -> None:
+    given = record.pseudo_references
+    if not record.where:  # records read from files were checked there
+        _check_strings(record.hypotheses, f"record {record.id!r}: hypotheses")
+        if isinstance(given, Sequence):
+            _check_strings(given, f"record {record.id!r}: pseudo_references")
+    if not isinstance(given, Sequence):
+        return
+    if record.logprobs is not None and len(record.logprobs) != len(given):
+        raise UserError(f"record {record.id!r}: logprobs: {len(record.logprobs)} for {len(given)} pseudo-references")
+    if longest is not None and len(given) > longest:
+        warnings.warn(
+            f'the default schedule ends at {longest} of {len(given)} pseudo-references; schedule="all" uses them all',
+            stacklevel=2,
+        )
+
+
+def _check_strings(values: Sequence[str], field: str) -> None:
+    if isinstance(values, str) or not isinstance(values, Sequence):
+        raise UserError(f"{field}: expected a list of strings, got {type(values).__name__}")
+    if not values:
+        raise UserError(f"{field}: empty; give at least one string")
+    wrong = next((position for position, value in enumerate(values) if not isinstance(value, str)), None)
+    if wrong is not None:
+        raise UserError(f"{field}[{wrong}]: expected a string, got {type(values[wrong]).__name__}")
+
+
+def _answers(
+    windows: Iterator[list[Record]], run: Callable[[Sequence[Record]], list[Decoded]], on_error: OnError | None
+) -> Iterator[Decoded]:
+    for batch in windows:
+        try:
+            results = run(batch)
+        except Exception as error:
+            if len(batch) > 1 and all(_can_run_again(record) for record in batch):
+                yield from _one_by_one(batch, run, on_error)
+            elif len(batch) == 1 and on_error is not None:
+                on_error(batch[0], error)
+            else:
+                raise
+        else:
+            yield from results
+
+
+def _can_run_again(record: Record) -> bool:
+    """Not if an iterator or a function was already asked: what it gave is gone."""
+    return record.pseudo_references is None or isinstance(record.pseudo_references, Sequence)
+
+
+def _one_by_one(
+    batch: Sequence[Record], run: Callable[[Sequence[Record]], list[Decoded]], on_error: OnError | None
+) -> Iterator[Decoded]:
+    """A window failed: decode its records alone, so that only the one at fault is without an answer."""
+    for record in batch:
+        try:
+            results = run([record])
+        except Exception as error:
+            if on_error is None:
+                raise
+            on_error(record, error)
+        else:
+            yield from results

@@ -1,0 +1,122 @@
+"""Pruning functions: who stays in the race (section 3 of the paper).
+
+A pruning function is anything callable that gets `Standings` and returns a mask, True for the hypotheses to keep:
+
+    def above_average(standings):
+        return standings.means >= standings.means.mean()
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mbrace.errors import UserError
+from mbrace.randomness import key
+
+if TYPE_CHECKING:
+    from mbrace._native import Resamples
+
+
+@dataclass(frozen=True)
+class Standings:
+    """The race of one sentence at one time step, as a pruning function sees it."""
+
+    utilities: NDArray[np.float32]  # (alive hypotheses, distinct pseudo-references)
+    counts: NDArray[np.int64]  # (distinct,) how often each pseudo-reference was drawn
+    weights: NDArray[np.float64]  # (distinct,) its share in the expectation; they sum to 1
+    means: NDArray[np.float64]  # (alive,) expected utility U(y, R_t)
+    nbest: int  # how many hypotheses the race is for
+    seed: int  # 64 bits, from (seed, record id, time step) alone
+    run_seed: int = 0  # the seed of the whole run
+
+    @property
+    def rng(self) -> np.random.Generator:
+        """Random numbers for this record and time step."""
+        return np.random.Generator(np.random.PCG64(self.seed))
+
+    def ranking(self) -> NDArray[np.int64]:
+        """Alive hypotheses from best to worst; equal ones in their order."""
+        return np.argsort(-self.means, kind="stable")
+
+
+PruningFunction: TypeAlias = Callable[[Standings], NDArray[np.bool_]]
+
+
+@dataclass(frozen=True)
+class Confidence:
+    """prune_alpha, Algorithm 2: drop a hypothesis whose chance to beat the leader, by bootstrap, is at most 1 - alpha.
+
+    In a race for the n best the rival is the n-th best, so that those n stay.
+    """
+
+    alpha: float = 0.99
+    bootstraps: int = 500
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.alpha <= 1:
+            raise UserError(f"alpha {self.alpha}: must be between 0 and 1")
+        if self.bootstraps < 1:
+            raise UserError(f"bootstraps {self.bootstraps}: must be 1 or more")
+
+    def __call__(self, standings: Standings) -> NDArray[np.bool_]:
+        """Lines 7 to 12 of Algorithm 2: keep y if w > 1 - alpha."""
+        return self._wins(standings, enough=_enough(self.alpha, self.bootstraps)) / self.bootstraps > 1 - self.alpha
+
+    def win_rates(self, standings: Standings) -> NDArray[np.float64]:
+        """(alive,): w, the share of resamples in which U(y, R^i) >= U(rival, R^i), Equation 5."""
+        return self._wins(standings, enough=None) / self.bootstraps
+
+    def resamples(self, standings: Standings) -> Resamples:
+        """The resamples R^1 ... R^n of lines 4 to 6, as counts of draws.
+
+        They depend on the run's seed and |R_t| alone and are drawn once for all sentences of a run. Each sentence's
+        estimate stays what it is: it averages over resamples that are independent of the sentence's utilities.
+        """
+        return _resamples(key(standings.run_seed, 0, "bootstrap"), int(standings.counts.sum()), self.bootstraps)
+
+    def _wins(self, standings: Standings, enough: float | None) -> NDArray[np.int64]:
+        rival = int(standings.ranking()[min(standings.nbest, len(standings.means)) - 1])
+        owners = np.repeat(np.arange(len(standings.counts)), standings.counts)
+        per_draw = standings.weights / standings.counts
+        if np.ptp(per_draw) <= 1e-12 * per_draw.max():  # all draws weigh the same unless weights are model-based
+            per_draw = np.ones_like(per_draw)
+        utilities = np.ascontiguousarray(standings.utilities, dtype=np.float32)
+        return self.resamples(standings).wins(utilities, owners, per_draw, rival, enough=enough)
+
+
+@lru_cache
+def _enough(alpha: float, bootstraps: int) -> int:
+    """The largest number of wins that is still pruned: with one more, counting can stop."""
+    return max(wins for wins in range(bootstraps + 1) if not wins / bootstraps > 1 - alpha)
+
+
+@lru_cache(maxsize=16)
+def _resamples(seed: int, draws: int, bootstraps: int) -> Resamples:
+    from mbrace._native import Resamples
+
+    return Resamples(seed, draws, bootstraps)
+
+
+@dataclass(frozen=True)
+class Bottom:
+    """prune_beta, the paper's baseline: drop the bottom-beta proportion by expected utility, keep at least one."""
+
+    beta: float
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.beta <= 1:
+            raise UserError(f"beta {self.beta}: must be between 0 and 1")
+
+    def __call__(self, standings: Standings) -> NDArray[np.bool_]:
+        alive = len(standings.means)
+        dropped = math.floor(self.beta * alive + 1e-9)  # 0.3 * 10 is a little less than 3
+        keep = np.zeros(alive, dtype=np.bool_)
+        keep[standings.ranking()[: max(1, alive - dropped)]] = True
+        return keep

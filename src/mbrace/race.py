@@ -1,0 +1,286 @@
+"""Algorithm 1 of the paper, once, for a window of sentences in lockstep.
+
+Standard MBR is this loop without pruning; experiments are this loop over stored utilities. Each time step draws new
+pseudo-references for the sentences still open, asks the utility for all of them at once, and prunes each sentence.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mbrace.errors import UserError
+from mbrace.prune import PruningFunction, Standings
+from mbrace.randomness import key
+from mbrace.records import Record
+from mbrace.sampler import Draws, Sampler, Want
+from mbrace.schedule import Schedule, steps
+from mbrace.utility import Ask, Scorer, Sentence, Utility
+
+
+@dataclass(frozen=True)
+class Step:
+    """One time step: pseudo-references drawn so far, survivors after pruning, and what the step cost."""
+
+    pseudo_references: int
+    survivors: int
+    utility_calls: int
+    pairs_scored: int
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A hypothesis of an n-best list: its text, the caller's index of its first copy, its expected utility."""
+
+    text: str
+    index: int
+    utility: float | None
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """The answer for one sentence.
+
+    `utility` is the expected utility over the pseudo-references used, None if all hypotheses were equal and none was
+    needed. `utility_calls` counts as the paper does (alive hypotheses x new pseudo-references, repeated ones included);
+    `pairs_scored` counts what was computed after equal strings were merged.
+    """
+
+    id: str | int
+    text: str
+    index: int
+    utility: float | None
+    utility_calls: int
+    pairs_scored: int
+    pseudo_references: int
+    steps: tuple[Step, ...]
+    nbest: tuple[Candidate, ...]
+
+
+@dataclass
+class Phases:
+    """Seconds spent drawing pseudo-references, encoding strings, scoring pairs, and pruning."""
+
+    draw: float = 0.0
+    encode: float = 0.0
+    score: float = 0.0
+    prune: float = 0.0
+
+
+Watch: TypeAlias = Callable[[Record, NDArray[np.int64], Standings, NDArray[np.bool_]], None]
+
+
+@dataclass
+class _Runner:
+    """One sentence of the window: H_t, R_t and the utilities known so far."""
+
+    record: Record
+    nbest: int
+    hypotheses: list[str] = field(init=False)  # distinct, in the caller's order
+    indices: list[int] = field(init=False)  # the caller's index of the first copy of each
+    alive: NDArray[np.int64] = field(init=False)  # H_t, into `hypotheses`
+    utilities: NDArray[np.float32] = field(init=False)  # (alive, distinct references)
+    columns: dict[str, int] = field(default_factory=dict)  # distinct pseudo-references
+    counts: list[int] = field(default_factory=list)
+    logprobs: list[float] | None = None
+    drawn: int = 0
+    exhausted: bool = False
+    steps: list[Step] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        first: dict[str, int] = {}
+        for index, text in enumerate(self.record.hypotheses):
+            first.setdefault(text, index)
+        if not first:
+            raise UserError(f"{self.where}: hypotheses: empty; give at least one string")
+        self.hypotheses = list(first)
+        self.indices = list(first.values())
+        self.alive = np.arange(len(first))
+        self.utilities = np.empty((len(first), 0), dtype=np.float32)
+
+    @property
+    def where(self) -> str:
+        return self.record.where or f"record {self.record.id!r}"
+
+    @property
+    def open(self) -> bool:
+        """Line 4 of Algorithm 1: more than one hypothesis is left, and more pseudo-references can be had."""
+        return len(self.alive) > 1 and not self.exhausted
+
+    def add(self, draws: Draws, wanted: int) -> list[str]:
+        """Append draws to R_t (line 7) and return the strings that are new."""
+        self.exhausted = len(draws.texts) < wanted
+        known = len(self.columns)
+        for text in draws.texts:
+            column = self.columns.setdefault(text, len(self.counts))
+            if column == len(self.counts):
+                self.counts.append(1)
+            else:
+                self.counts[column] += 1
+        self.drawn += len(draws.texts)
+        new = list(self.columns)[known:]
+        if draws.logprobs is not None:
+            first = dict(zip(reversed(draws.texts), reversed(draws.logprobs), strict=True))
+            self.logprobs = (self.logprobs or []) + [float(first[text]) for text in new]
+        if self.drawn == 0:
+            raise UserError(f"{self.where}: pseudo_references: empty; give at least one")
+        return new
+
+    def standings(self, seed: int) -> Standings:
+        """What a pruning function sees now."""
+        counts = np.array(self.counts)
+        if self.logprobs is None:
+            weights = counts / self.drawn
+        else:  # model-based: each distinct pseudo-reference counts once, by its probability (Jinnai et al., 2024)
+            counts = np.ones_like(counts)
+            weights = np.exp(np.array(self.logprobs) - max(self.logprobs))
+            weights /= weights.sum()
+        means = np.einsum("hr,r->h", self.utilities, weights)  # not BLAS, whose threads could change the last bit
+        purpose = f"prune {len(self.steps)}"
+        return Standings(self.utilities, counts, weights, means, self.nbest, key(seed, self.record.id, purpose), seed)
+
+    def result(self, means: NDArray[np.float64] | None) -> Decoded:
+        """Line 12: the best of the survivors under all pseudo-references so far."""
+        order = range(len(self.alive)) if means is None else np.argsort(-means, kind="stable").tolist()
+        ranked = [
+            Candidate(
+                self.hypotheses[self.alive[rank]],
+                self.indices[self.alive[rank]],
+                None if means is None else float(means[rank]),
+            )
+            for rank in list(order)[: self.nbest]
+        ]
+        best = ranked[0]
+        return Decoded(
+            id=self.record.id,
+            text=best.text,
+            index=best.index,
+            utility=best.utility,
+            utility_calls=sum(step.utility_calls for step in self.steps),
+            pairs_scored=sum(step.pairs_scored for step in self.steps),
+            pseudo_references=self.drawn,
+            steps=tuple(self.steps),
+            nbest=tuple(ranked),
+        )
+
+
+def race(
+    records: Sequence[Record],
+    utility: Utility,
+    *,
+    prune: PruningFunction | None,
+    schedule: Schedule,
+    sampler: Sampler,
+    seed: int,
+    nbest: int,
+    watch: Watch | None = None,
+    phases: Phases | None = None,
+) -> list[Decoded]:
+    """Algorithm 1 for a window of records, in lockstep through the schedule."""
+    phases = phases if phases is not None else Phases()
+    runners = [_Runner(record, nbest) for record in records]
+    if utility.needs_source:
+        for runner in runners:
+            if runner.record.source is None:
+                raise UserError(f"{runner.where}: source: missing; utility {utility.name} scores with the source")
+    means: list[NDArray[np.float64] | None] = [None] * len(runners)
+    racing = [position for position, runner in enumerate(runners) if runner.open]
+    if not racing:
+        return [runner.result(None) for runner in runners]
+
+    window = [runners[position] for position in racing]
+    started = time.perf_counter()
+    drawer = sampler.start([runner.record for runner in window])
+    phases.draw += time.perf_counter() - started
+    started = time.perf_counter()
+    scorer = utility.start([Sentence(r.record.id, r.record.source, r.hypotheses) for r in window])
+    phases.encode += time.perf_counter() - started
+
+    for size in steps(schedule, utility.schedule, pruning=prune is not None):
+        open_now = [place for place, runner in enumerate(window) if runner.open]
+        if not open_now:
+            break
+        started = time.perf_counter()
+        wants = [Want(place, window[place].drawn, size - window[place].drawn) for place in open_now]
+        news: dict[int, list[str]] = {}
+        added: dict[int, int] = {}
+        for want, draws in zip(wants, drawer.draw(wants), strict=True):
+            news[want.sentence] = window[want.sentence].add(draws, want.count)
+            added[want.sentence] = len(draws.texts)
+        phases.draw += time.perf_counter() - started
+
+        open_now = [place for place in open_now if added[place]]
+        _score(window, scorer, {place: news[place] for place in open_now if news[place]}, utility.name, phases)
+
+        started = time.perf_counter()
+        for place in open_now:
+            runner = window[place]
+            alive = len(runner.alive)
+            standings = runner.standings(seed)
+            keep = _kept(prune, standings, runner)
+            if watch is not None:
+                watch(runner.record, runner.alive, standings, keep)
+            if not keep.all():
+                runner.alive = runner.alive[keep]
+                runner.utilities = runner.utilities[keep]
+            means[racing[place]] = standings.means[keep]
+            runner.steps.append(Step(runner.drawn, len(runner.alive), alive * added[place], alive * len(news[place])))
+        phases.prune += time.perf_counter() - started
+    return [runner.result(mean) for runner, mean in zip(runners, means, strict=True)]
+
+
+def _score(
+    window: Sequence[_Runner],
+    scorer: Scorer,
+    news: dict[int, list[str]],
+    name: str,
+    phases: Phases,
+) -> None:
+    """Utilities of the survivors against the new pseudo-references, all open sentences in one call."""
+    if not news:
+        return
+    asks = [Ask(place, window[place].alive, texts) for place, texts in news.items()]
+    started, encoded = time.perf_counter(), scorer.encode_seconds
+    tables = scorer.score(asks)
+    if len(tables) != len(asks):
+        raise UserError(f"utility {name}: returned {len(tables)} tables for {len(asks)} sentences")
+    for ask, table in zip(asks, tables, strict=True):
+        runner = window[ask.sentence]
+        _check(runner, ask, table, name)
+        runner.utilities = np.concatenate([runner.utilities, table], axis=1, dtype=np.float32)
+    encoding = scorer.encode_seconds - encoded
+    phases.encode += encoding
+    phases.score += time.perf_counter() - started - encoding
+
+
+def _check(runner: _Runner, ask: Ask, table: NDArray[np.float32], name: str) -> None:
+    shape = (len(ask.survivors), len(ask.references))
+    if np.shape(table) != shape:
+        raise UserError(f"{runner.where}: utility {name} returned shape {np.shape(table)}, expected {shape}")
+    if not np.isfinite(table).all():
+        row, column = np.argwhere(~np.isfinite(table))[0]
+        hypothesis = runner.hypotheses[ask.survivors[row]]
+        raise UserError(
+            f"{runner.where}: utility {name} returned {table[row, column]} for hypothesis {hypothesis[:60]!r} and "
+            f"pseudo-reference {ask.references[column][:60]!r}; a utility must return finite numbers"
+        )
+
+
+def _kept(prune: PruningFunction | None, standings: Standings, runner: _Runner) -> NDArray[np.bool_]:
+    """The pruning function's mask. The n best by expected utility stay whatever it says: an answer is never lost."""
+    alive = len(standings.means)
+    if prune is None or alive <= standings.nbest:
+        return np.ones(alive, dtype=np.bool_)
+    keep = np.array(prune(standings))
+    if keep.shape != (alive,) or keep.dtype != np.bool_:
+        raise UserError(
+            f"{runner.where}: the pruning function returned {keep.dtype} of shape {keep.shape}, "
+            f"expected True or False for each of {alive} hypotheses"
+        )
+    keep[standings.ranking()[: standings.nbest]] = True
+    return keep

@@ -1,0 +1,95 @@
+"""One record a source sentence: its hypotheses and where its pseudo-references come from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from mbrace.errors import UserError
+
+PseudoReferences: TypeAlias = Sequence[str] | Iterator[str] | Callable[[int], Sequence[str]]
+
+
+@dataclass(frozen=True)
+class Record:
+    """What one race starts from.
+
+    `pseudo_references` is a list, an iterator, or a function that is asked for n more; None leaves them to the sampler
+    of `decode_corpus`. `logprobs`, one for each listed pseudo-reference, ask for model-based weights.
+    """
+
+    hypotheses: Sequence[str]
+    pseudo_references: PseudoReferences | None = None
+    id: str | int = 0
+    source: str | None = None
+    reference: str | None = None
+    logprobs: Sequence[float] | None = None
+    where: str = ""  # "FILE:LINE" for messages
+
+
+def record_from(fields: Mapping[str, Any], *, where: str, default_id: int, live: bool = False) -> Record:
+    """A checked record from a JSON object; `live` allows it to have no pseudo-references."""
+    if not isinstance(fields, dict):
+        raise UserError(
+            f"{where}: expected a JSON object with `hypotheses` and `pseudo_references`, got {kind(fields)}"
+        )
+    hypotheses = _strings(fields, "hypotheses", where)
+    pseudo_references = None
+    if not (live and fields.get("pseudo_references") is None):
+        pseudo_references = _strings(fields, "pseudo_references", where)
+    identity = fields.get("id")
+    if identity is None:
+        identity = default_id
+    elif type(identity) not in (str, int):
+        raise UserError(f"{where}: id: expected a string or a whole number, got {kind(identity)}")
+    return Record(
+        hypotheses=hypotheses,
+        pseudo_references=pseudo_references,
+        id=identity,
+        source=_optional_string(fields, "source", where),
+        reference=_optional_string(fields, "reference", where),
+        logprobs=_logprobs(fields, pseudo_references, where),
+        where=where,
+    )
+
+
+def _strings(fields: Mapping[str, Any], field: str, where: str) -> list[str]:
+    values = fields.get(field)
+    if values is None:
+        raise UserError(f"{where}: {field}: missing; give a list of strings")
+    if not isinstance(values, list):
+        raise UserError(f"{where}: {field}: expected a list of strings, got {kind(values)}")
+    if not values:
+        raise UserError(f"{where}: {field}: empty; give at least one string")
+    if not all(type(value) is str for value in values):
+        position, value = next((i, v) for i, v in enumerate(values) if type(v) is not str)
+        raise UserError(f"{where}: {field}[{position}]: expected a string, got {kind(value)}")
+    return values
+
+
+def _optional_string(fields: Mapping[str, Any], field: str, where: str) -> str | None:
+    value = fields.get(field)
+    if value is None or isinstance(value, str):
+        return value
+    raise UserError(f"{where}: {field}: expected a string, got {kind(value)}")
+
+
+def _logprobs(fields: Mapping[str, Any], pseudo_references: list[str] | None, where: str) -> list[float] | None:
+    values = fields.get("logprobs")
+    if values is None:
+        return None
+    if not isinstance(values, list) or pseudo_references is None or len(values) != len(pseudo_references):
+        raise UserError(f"{where}: logprobs: expected a list with one number for each pseudo-reference")
+    for position, value in enumerate(values):
+        if type(value) not in (int, float) or not math.isfinite(value):
+            raise UserError(f"{where}: logprobs[{position}]: expected a finite number, got {kind(value)}")
+    return values
+
+
+def kind(value: Any) -> str:
+    """What a JSON value is, in JSON's words."""
+    names = {type(None): "null", bool: "true/false", int: "a number", float: "a number", str: "a string"}
+    names |= {list: "a list", dict: "an object"}
+    return names.get(type(value), type(value).__name__)

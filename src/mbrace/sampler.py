@@ -1,0 +1,115 @@
+"""Where pseudo-references come from: lists, iterators, functions, or a live model that serves the whole window.
+
+The race asks for "n more" only for sentences that are still open, so a source never works for a race that is over.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from mbrace.errors import UserError
+from mbrace.randomness import generator
+from mbrace.records import Record
+
+
+@dataclass(frozen=True)
+class Draws:
+    """Pseudo-references as drawn, repeated ones included, and their log-probabilities where the source knows them."""
+
+    texts: Sequence[str]
+    logprobs: Sequence[float] | None = None
+
+
+@dataclass(frozen=True)
+class Want:
+    """Draws number `first` to `first + count - 1` of a sentence of the window."""
+
+    sentence: int
+    first: int
+    count: int
+
+
+class Drawer(Protocol):
+    """Draws for the races of one window; dropped with it."""
+
+    def draw(self, wants: Sequence[Want]) -> Sequence[Draws]:
+        """The draws of each want; fewer than wanted when a source has no more."""
+        ...
+
+
+class Sampler(Protocol):
+    """A live source of pseudo-references, such as a model: all open sentences of a window are drawn for in one call."""
+
+    def start(self, records: Sequence[Record]) -> Drawer:
+        """Begin a window (a model encodes its sources here, once)."""
+        ...
+
+
+class Listed:
+    """The sampler of records that bring their own pseudo-references.
+
+    Lists are shuffled with random numbers from (seed, record id): the first r_1 of a list in beam order, say, would be
+    a biased sample. Iterators and functions are taken in their own order.
+    """
+
+    def __init__(self, *, seed: int, shuffle: bool) -> None:
+        self._seed = seed
+        self._shuffle = shuffle
+
+    def start(self, records: Sequence[Record]) -> _ListedDrawer:
+        return _ListedDrawer([self._source(record) for record in records])
+
+    def _source(self, record: Record) -> _Source:
+        given = record.pseudo_references
+        if given is None:
+            raise UserError(
+                f"{record.where or f'record {record.id!r}'}: pseudo_references: missing; give a list or a sampler"
+            )
+        if callable(given):
+            return _Source(record, ask=given)
+        if not isinstance(given, Sequence):
+            return _Source(record, ask=lambda count: list(itertools.islice(given, count)))
+        texts: Sequence[str] = given
+        logprobs = record.logprobs
+        if self._shuffle and len(texts) > 1:
+            order = generator(self._seed, record.id, "shuffle").permutation(len(texts)).tolist()
+            texts = [texts[position] for position in order]
+            logprobs = None if logprobs is None else [logprobs[position] for position in order]
+        return _Source(record, texts=texts, logprobs=logprobs)
+
+
+class _Source:
+    def __init__(
+        self,
+        record: Record,
+        *,
+        ask: Callable[[int], Sequence[str]] | None = None,
+        texts: Sequence[str] = (),
+        logprobs: Sequence[float] | None = None,
+    ) -> None:
+        self._record = record
+        self._ask = ask
+        self._texts = texts
+        self._logprobs = logprobs
+
+    def draw(self, want: Want) -> Draws:
+        if self._ask is not None:
+            texts = list(self._ask(want.count))
+            if len(texts) > want.count:
+                raise UserError(
+                    f"record {self._record.id!r}: pseudo_references: asked for {want.count} more, got {len(texts)}"
+                )
+            return Draws(texts)
+        part = slice(want.first, want.first + want.count)
+        return Draws(self._texts[part], None if self._logprobs is None else self._logprobs[part])
+
+
+class _ListedDrawer:
+    def __init__(self, sources: Sequence[_Source]) -> None:
+        self._sources = sources
+
+    def draw(self, wants: Sequence[Want]) -> list[Draws]:
+        return [self._sources[want.sentence].draw(want) for want in wants]

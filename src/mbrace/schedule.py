@@ -1,0 +1,40 @@
+"""Sample size schedules r_1 < r_2 < ... < r_T (section 4 of the paper)."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+from typing import Literal, TypeAlias
+
+from mbrace.errors import UserError
+
+Schedule: TypeAlias = "Iterable[int] | Literal['all'] | None"
+
+
+def doubling(first: int, last: int) -> tuple[int, ...]:
+    """`first`, twice that, ... up to and always ending with `last`: doubling(8, 256) = (8, 16, 32, 64, 128, 256)."""
+    if not 1 <= first <= last:
+        raise UserError(f"schedule doubling({first}, {last}): needs 1 <= first <= last")
+    sizes = list(itertools.takewhile(lambda size: size < last, (first << step for step in itertools.count())))
+    return (*sizes, last)
+
+
+def check(sizes: Iterable[int]) -> tuple[int, ...]:
+    """`sizes` as a tuple, refused unless they are whole numbers that increase from at least 1."""
+    sizes = tuple(sizes)
+    if not sizes or any(isinstance(size, bool) or size != int(size) for size in sizes):
+        raise UserError(f"schedule {list(sizes)}: give whole numbers, such as 16,32,64,128,256")
+    if sizes[0] < 1 or any(low >= high for low, high in itertools.pairwise(sizes)):
+        raise UserError(f"schedule {list(sizes)}: sizes must increase and start at 1 or more")
+    return tuple(int(size) for size in sizes)
+
+
+def steps(schedule: Schedule, default: tuple[int, ...], *, pruning: bool) -> Iterator[int]:
+    """The sizes a race goes through. "all" doubles on without end: a race stops where its references do.
+
+    Without pruning the steps between do not change the answer, so there is only the last.
+    """
+    if schedule == "all":
+        return (default[0] << step for step in itertools.count()) if pruning else iter([1 << 62])
+    sizes = check(default if schedule is None else schedule)
+    return iter(sizes if pruning else sizes[-1:])

@@ -1,0 +1,391 @@
+"""The race against brute force, a naive transcription of Algorithms 1 and 2, and counts made by hand."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from conftest import overlap
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import mbrace
+from mbrace.prune import Standings
+from mbrace.utility import Ask, Sentence
+
+WORDS = ["a", "b", "c", "d", "e"]
+sentences = st.lists(st.sampled_from(WORDS), max_size=5).map(" ".join)
+texts = st.lists(sentences, min_size=1, max_size=12)
+
+
+def brute_force(hypotheses: Sequence[str], references: Sequence[str]) -> list[float]:
+    return [float(np.mean([np.float32(overlap(h, r)) for r in references], dtype=np.float64)) for h in hypotheses]
+
+
+@given(texts, texts)
+def test_without_pruning_the_answer_has_the_highest_mean_over_all_pairs(h: list[str], r: list[str]) -> None:
+    best = mbrace.decode(h, r, utility=overlap, prune=None, schedule="all")
+    expected = brute_force(h, r)
+    if len(set(h)) == 1:
+        assert (best.index, best.utility, best.pseudo_references) == (0, None, 0)
+        return
+    assert best.text == h[best.index]
+    assert expected[best.index] == pytest.approx(max(expected), abs=1e-6)
+    assert best.utility == pytest.approx(max(expected), abs=1e-6)
+    assert best.pseudo_references == len(r)
+
+
+@given(texts, texts)
+def test_beta_zero_is_standard_mbr(h: list[str], r: list[str]) -> None:
+    standard = mbrace.decode(h, r, utility=overlap, prune=None, schedule="all")
+    beta = mbrace.decode(h, r, utility=overlap, prune=mbrace.Bottom(0), schedule="all")
+    assert (beta.text, beta.index) == (standard.text, standard.index)
+    assert beta.utility_calls == standard.utility_calls
+
+
+def algorithm_1(
+    hypotheses: list[str], references: list[str], schedule: Sequence[int], alpha: float, n: int, seed: int
+) -> tuple[str, list[int]]:
+    """Algorithms 1 and 2, line by line, with resamples as lists of references; equal references drawn as in mbrace."""
+    alive, survivors, t = list(dict.fromkeys(hypotheses)), [], 0
+    U = lambda y, R: sum(np.float64(np.float32(overlap(y, r))) for r in R)  # noqa: E731
+    current: list[str] = []
+    while t < len(schedule) and len(alive) > 1:
+        current = references[: schedule[t]]
+        distinct = list(dict.fromkeys(current))
+        counts = np.array([current.count(r) for r in distinct])
+        leader = max(alive, key=lambda y: (U(y, current), -alive.index(y)))
+        weights, utilities = counts / len(current), np.zeros((1, len(distinct)), np.float32)
+        standings = Standings(utilities, counts, weights, np.zeros(1), 1, 0, run_seed=seed)
+        grouped = sorted(current, key=distinct.index)  # draws of equal references stand together
+        resamples = [
+            list(itertools.chain.from_iterable([r] * int(c) for r, c in zip(grouped, row, strict=True)))
+            for row in mbrace.Confidence(alpha, n).resamples(standings).counts()
+        ]
+        assert all(len(sample) == len(current) for sample in resamples)
+        alive = [
+            y for y in alive if sum(U(y, sample) >= U(leader, sample) - 1e-12 for sample in resamples) / n > 1 - alpha
+        ]
+        survivors.append(len(alive))
+        t += 1
+    return max(alive, key=lambda y: (U(y, current), -alive.index(y))), survivors
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(sentences, min_size=2, max_size=8),
+    st.lists(sentences, min_size=12, max_size=12),
+    st.sampled_from([0.5, 0.8, 0.9, 0.99]),
+    st.integers(0, 1000),
+)
+def test_with_pruning_it_is_the_naive_transcription_on_the_same_resamples(
+    h: list[str], r: list[str], alpha: float, seed: int
+) -> None:
+    schedule, n = [3, 6, 12], 60
+    best = mbrace.decode(
+        h, r, utility=overlap, prune=mbrace.Confidence(alpha, n), schedule=schedule, seed=seed, shuffle=False
+    )
+    text, survivors = algorithm_1(h, r, schedule, alpha, n, seed)
+    assert [step.survivors for step in best.steps] == survivors
+    chosen, expected = brute_force([best.text, text], r[: best.pseudo_references or 1])
+    assert chosen == pytest.approx(expected, abs=1e-6)
+
+
+def test_alpha_one_prunes_only_what_never_wins() -> None:
+    rng = np.random.default_rng(3)
+    utilities = rng.random((30, 8), dtype=np.float32)
+    counts = np.ones(8, dtype=np.int64)
+    means = utilities.mean(axis=1, dtype=np.float64)
+    standings = Standings(utilities, counts, counts / 8, means, 1, 7)
+    rule = mbrace.Confidence(alpha=1.0)
+    wins = rule.win_rates(standings)
+    assert 0 < np.count_nonzero(wins) < 30
+    np.testing.assert_array_equal(rule(standings), wins > 0)
+
+
+def test_win_rates_are_those_of_gathered_resamples() -> None:
+    rng = np.random.default_rng(5)
+    utilities = rng.integers(0, 5, (20, 6)).astype(np.float32)
+    counts = np.array([1, 3, 1, 2, 1, 4])
+    means = utilities @ (counts / counts.sum())
+    standings = Standings(utilities, counts, counts / counts.sum(), means, 1, 11)
+    rule = mbrace.Confidence(bootstraps=200)
+    leader = int(np.argmax(means))
+    wins = np.zeros(20)
+    drawn = np.repeat(np.arange(6), counts)
+    for row in rule.resamples(standings).counts().astype(int):
+        sample = utilities[:, np.repeat(drawn, row)]
+        wins += sample.sum(axis=1) >= sample[leader].sum()
+    np.testing.assert_allclose(rule.win_rates(standings), wins / 200)
+
+
+class CountingUtility(mbrace.Pairwise):
+    """Remembers every pair it is asked for."""
+
+    def __init__(self) -> None:
+        super().__init__(overlap)
+        self.asked: list[tuple[str, str]] = []
+
+    def start(self, sentences: Sequence[Sentence]):  # type: ignore[no-untyped-def]
+        scorer, plain = super().start(sentences), None
+        plain = scorer.score
+
+        def score(asks: Sequence[Ask]) -> list[np.ndarray]:
+            for ask in asks:
+                texts = sentences[ask.sentence].hypotheses
+                self.asked += [(texts[s], r) for s in ask.survivors for r in ask.references]
+            return plain(asks)
+
+        scorer.score = score  # type: ignore[method-assign]
+        return scorer
+
+
+def test_a_race_that_is_over_draws_and_scores_nothing_more() -> None:
+    asked: list[int] = []
+
+    def more(count: int) -> list[str]:
+        asked.append(count)
+        return ["a b c"] * count
+
+    utility = CountingUtility()
+    best = mbrace.decode(["a b c", "x", "y z"], more, utility=utility, schedule=[4, 8, 16])
+    assert (best.text, best.pseudo_references, asked) == ("a b c", 4, [4])
+    assert len(utility.asked) == 3  # one distinct reference
+    assert best.utility_calls == 12
+    assert best.pairs_scored == 3
+
+
+def test_an_iterator_is_read_no_further_than_the_race_needs() -> None:
+    source = iter(["a b c"] * 100)
+    mbrace.decode(["a b c", "x"], source, utility=overlap, schedule=[4, 8, 16])
+    assert len(list(source)) == 96
+
+
+def test_one_distinct_hypothesis_needs_no_reference_at_all() -> None:
+    def never(count: int) -> list[str]:
+        raise AssertionError("asked")
+
+    best = mbrace.decode(["same", "same"], never, utility=overlap)
+    assert (best.text, best.index, best.utility, best.utility_calls, best.steps) == ("same", 0, None, 0, ())
+
+
+def test_counters_by_hand() -> None:
+    # 3 distinct of 4 hypotheses; references a a b | b c c c. Bottom(0.5) of 3 drops 1, of 2 drops 1.
+    h = ["a", "b", "a", "c c"]
+    r = ["a", "a", "b", "b", "c", "c", "c"]
+    utility = CountingUtility()
+    best = mbrace.decode(h, r, utility=utility, prune=mbrace.Bottom(0.5), schedule=[3, 7], shuffle=False)
+    first, second = best.steps
+    assert (first.pseudo_references, first.survivors, first.utility_calls, first.pairs_scored) == (3, 2, 9, 6)
+    assert (second.pseudo_references, second.survivors, second.utility_calls, second.pairs_scored) == (7, 1, 8, 2)
+    assert (best.utility_calls, best.pairs_scored, best.pseudo_references) == (17, 8, 7)
+    assert len(utility.asked) == len(set(utility.asked)) == 8
+    assert best.text == "a"
+    assert best.utility == pytest.approx(2 / 7)
+
+
+def test_equal_hypotheses_keep_the_callers_first_index() -> None:
+    best = mbrace.decode(["x", "a b", "a b"], ["a b"] * 4, utility=overlap)
+    assert (best.index, best.text) == (1, "a b")
+
+
+def test_equal_references_weigh_by_how_often_they_were_drawn() -> None:
+    best = mbrace.decode(["a", "b"], ["a", "b", "b"], utility=overlap, prune=None)
+    assert (best.text, best.utility) == ("b", pytest.approx(2 / 3))
+
+
+@given(texts, texts, st.integers(1, 5))
+def test_nbest_without_pruning_is_the_sorted_list(h: list[str], r: list[str], n: int) -> None:
+    best = mbrace.decode(h, r, utility=overlap, prune=None, schedule="all", nbest=n)
+    distinct = list(dict.fromkeys(h))
+    assert len(best.nbest) == min(n, len(distinct))
+    assert best.nbest[0].text == best.text
+    if len(distinct) > 1:
+        top = sorted(brute_force(distinct, r), reverse=True)[:n]
+        assert [candidate.utility for candidate in best.nbest] == pytest.approx(top, abs=1e-6)
+
+
+@given(st.lists(sentences, min_size=2, max_size=12), st.integers(2, 5), st.integers(0, 50))
+def test_nbest_with_pruning_always_has_n_ranked_candidates(h: list[str], n: int, seed: int) -> None:
+    r = random.Random(seed).choices(WORDS, k=40)
+    best = mbrace.decode(h, r, utility=overlap, nbest=n, schedule=[4, 8, 40], prune=mbrace.Confidence(0.5, 50))
+    if len(set(h)) == 1:
+        return
+    assert len(best.nbest) == min(n, len(set(h)))
+    values = [candidate.utility for candidate in best.nbest]
+    assert values == sorted(values, reverse=True)  # type: ignore[type-var]
+    assert best.pseudo_references == 40
+    expected = brute_force([candidate.text for candidate in best.nbest], r)
+    assert values == pytest.approx(expected, abs=1e-6)
+
+
+def test_an_equal_utility_ties_exactly_and_is_never_pruned_by_rounding() -> None:
+    # Both hypotheses score 0.1, 0.2, 0.3 ... in every reference, so neither can be dropped at any alpha above 0.
+    table = {("one", f"r{i}"): 0.1 * i for i in range(50)} | {("two", f"r{i}"): 0.1 * i for i in range(50)}
+    best = mbrace.decode(
+        ["one", "two"],
+        [f"r{i}" for i in range(50)],
+        utility=lambda h, r: table[h, r],
+        prune=mbrace.Confidence(alpha=0.01),
+        schedule=[8, 16, 50],
+    )
+    assert [step.survivors for step in best.steps] == [2, 2, 2]
+    assert best.index == 0
+
+
+def test_log_probabilities_weigh_each_distinct_reference_once() -> None:
+    # u(a) = 1 under reference a (p = 0.2), u(b) = 1 under reference b (p = 0.6); a was drawn more often.
+    logprobs = np.log([0.2, 0.2, 0.2, 0.6]).tolist()
+    best = mbrace.decode(["a", "b"], ["a", "a", "a", "b"], utility=overlap, prune=None, logprobs=logprobs)
+    assert (best.text, best.utility) == ("b", pytest.approx(0.75))
+
+
+def test_weighted_win_rates_are_those_of_weighted_resample_means() -> None:
+    rng = np.random.default_rng(2)
+    utilities = rng.random((10, 7), dtype=np.float32)
+    counts, weights = np.ones(7, dtype=np.int64), rng.dirichlet(np.ones(7))
+    means = utilities.astype(float) @ weights
+    standings = Standings(utilities, counts, weights, means, 1, 5)
+    rule = mbrace.Confidence(bootstraps=300)
+    resamples = rule.resamples(standings).counts()
+    resampled = (utilities @ (resamples * weights).T) / (resamples @ weights)
+    wins = (resampled >= resampled[np.argmax(means)] - 1e-12).mean(axis=1)
+    np.testing.assert_allclose(rule.win_rates(standings), wins, atol=1 / 300 + 1e-9)
+
+
+def records(demo_rows: list[dict], count: int) -> list[mbrace.Record]:
+    fields = ("hypotheses", "pseudo_references", "id")
+    return [mbrace.Record(**{name: row[name] for name in fields}) for row in demo_rows[:count]]
+
+
+@pytest.mark.parametrize(("window", "threads"), [(1, 1), (7, 2), (100, 3)])
+def test_windows_threads_and_order_change_no_answer(demo_rows: list[dict], window: int, threads: int) -> None:
+    corpus = records(demo_rows, 20)
+    expected = {answer.id: answer for answer in mbrace.decode_corpus(corpus, utility=mbrace.ChrF(threads=1))}
+    shuffled = random.Random(window).sample(corpus, len(corpus))
+    answers = list(mbrace.decode_corpus(shuffled, utility=mbrace.ChrF(threads=threads), window=window))
+    assert [answer.id for answer in answers] == [record.id for record in shuffled]
+    assert {answer.id: answer for answer in answers} == expected
+
+
+def test_another_seed_draws_other_resamples(demo_rows: list[dict]) -> None:
+    corpus = records(demo_rows, 20)
+    calls = [[a.utility_calls for a in mbrace.decode_corpus(corpus, seed=seed)] for seed in (0, 1)]
+    assert calls[0] != calls[1]
+
+
+def test_all_open_sentences_are_scored_in_one_call_a_step() -> None:
+    calls: list[int] = []
+
+    def batch(hypotheses: Sequence[str], references: Sequence[str]) -> list[float]:
+        calls.append(len(hypotheses))
+        return [overlap(h, r) for h, r in zip(hypotheses, references, strict=True)]
+
+    corpus = [mbrace.Record(["a", "b"], ["a", "b", "c", "d"], id=i) for i in range(5)]
+    utility = mbrace.Pairwise(batch, batch=True)
+    list(mbrace.decode_corpus(corpus, utility=utility, schedule=[2, 4], prune=mbrace.Bottom(0)))
+    assert calls == [5 * 2 * 2, 5 * 2 * 2]
+
+
+def test_a_pruning_function_can_be_three_lines() -> None:
+    def above_average(standings: Standings) -> np.ndarray:
+        return standings.means >= standings.means.mean()
+
+    best = mbrace.decode(["a b", "a", "x"], ["a b"] * 8, utility=overlap, prune=above_average, schedule=[2, 8])
+    assert best.text == "a b"
+    assert best.steps[0].survivors < 3
+
+
+def test_a_pruning_function_that_drops_all_leaves_the_best() -> None:
+    best = mbrace.decode(
+        ["x", "a"], ["a"] * 8, utility=overlap, prune=lambda s: np.zeros(len(s.means), dtype=bool), schedule=[2, 8]
+    )
+    assert (best.text, best.pseudo_references) == ("a", 2)
+
+
+def test_bottom_drops_the_proportion_and_keeps_one() -> None:
+    means = np.array([3.0, 1.0, 2.0, 0.0, 2.0])
+    standings = Standings(means[:, None].astype(np.float32), np.array([1]), np.array([1.0]), means, 1, 0)
+    assert mbrace.Bottom(0.4)(standings).tolist() == [True, False, True, False, True]
+    assert mbrace.Bottom(0.6)(standings).tolist() == [True, False, True, False, False]  # ties: the earlier stays
+    assert mbrace.Bottom(1.0)(standings).tolist() == [True, False, False, False, False]
+
+
+def test_all_goes_on_to_the_last_reference_by_doubling() -> None:
+    best = mbrace.decode(
+        ["a", "b"],
+        ["a", "b"] * 50,
+        utility=mbrace.Pairwise(overlap, schedule=(16, 32)),
+        schedule="all",
+        prune=mbrace.Bottom(0),
+    )
+    assert [step.pseudo_references for step in best.steps] == [16, 32, 64, 100]
+
+
+def test_a_default_schedule_that_leaves_references_unused_says_so() -> None:
+    with pytest.warns(UserWarning, match=r"ends at 256 of 300 .* schedule=\"all\""):
+        best = mbrace.decode(["a", "b"], ["a", "b", "c"] * 100, utility=overlap, prune=None)
+    assert best.pseudo_references == 256
+
+
+def test_a_listed_order_is_no_sample_and_is_shuffled() -> None:
+    ordered = ["a"] * 8 + ["b"] * 56  # a prefix would say "a"
+    best = mbrace.decode(["a", "b"], ordered, utility=overlap, prune=None, schedule=[32])
+    prefix = mbrace.decode(["a", "b"], ordered, utility=overlap, prune=None, schedule=[8], shuffle=False)
+    assert (best.text, prefix.text) == ("b", "a")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"schedule": [8, 8]}, "must increase"),
+        ({"schedule": []}, "whole numbers"),
+        ({"schedule": [0, 4]}, "start at 1"),
+        ({"nbest": 0}, "nbest 0"),
+        ({"hypotheses": []}, "hypotheses: empty"),
+        ({"hypotheses": ["a", 7]}, r"hypotheses\[1\]: expected a string, got int"),
+        ({"hypotheses": "a string"}, "expected a list"),
+        ({"pseudo_references": []}, "pseudo_references: empty"),
+        ({"pseudo_references": iter([])}, "pseudo_references: empty"),
+        ({"pseudo_references": ["a"], "logprobs": [0.0, 1.0]}, "logprobs: 2 for 1"),
+        ({"utility": lambda h, r: float("nan")}, "returned nan for hypothesis"),
+        ({"utility": lambda h, r: "x"}, "return one number"),
+        ({"utility": mbrace.Pairwise(lambda h, r: [0.0], batch=True)}, "one number for each pair"),
+        ({"utility": 3}, "give a utility"),
+        ({"prune": lambda s: [1, 2, 3, 4]}, "pruning function returned"),
+    ],
+)
+def test_bad_arguments_are_named(arguments: dict, message: str) -> None:
+    fields = {"hypotheses": ["a", "b", "c"], "pseudo_references": ["a", "b"], "utility": overlap} | arguments
+    with pytest.raises(mbrace.UserError, match=message):
+        mbrace.decode(fields.pop("hypotheses"), fields.pop("pseudo_references"), **fields)
+
+
+@pytest.mark.parametrize("alpha", [-0.1, 1.1, float("nan")])
+def test_alpha_and_beta_out_of_range_are_refused(alpha: float) -> None:
+    for make in (mbrace.Confidence, mbrace.Bottom):
+        with pytest.raises(mbrace.UserError, match="between 0 and 1"):
+            make(alpha)
+
+
+def test_answers_before_a_bad_record_are_given_first() -> None:
+    corpus = [mbrace.Record(["a", "b"], ["a"], id=i) for i in range(5)]
+    corpus[3] = mbrace.Record(["a", 7], ["a"], id=3)  # type: ignore[list-item]
+    answers = mbrace.decode_corpus(corpus, utility=overlap)
+    assert [next(answers).id for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(mbrace.UserError, match="record 3"):
+        next(answers)
+
+
+def test_one_failing_record_of_a_window_can_be_set_aside() -> None:
+    def utility(h: str, r: str) -> float:
+        return float("nan") if r == "poison" else overlap(h, r)
+
+    corpus = [mbrace.Record(["a", "b"], ["poison" if i == 2 else "a"], id=i) for i in range(5)]
+    failed = []
+    answers = mbrace.decode_corpus(corpus, utility=utility, on_error=lambda record, error: failed.append(record.id))
+    assert [answer.id for answer in answers] == [0, 1, 3, 4]
+    assert failed == [2]
