@@ -38,3 +38,5 @@ browser: .stamp-all
 
 clean:
 	rm -rf .venv .stamp-* build
+
+include native/hardening.mk
