@@ -29,7 +29,7 @@ class Record:
     where: str = ""  # "FILE:LINE" for messages
 
 
-def record_from(fields: Mapping[str, Any], *, where: str, default_id: int, live: bool = False) -> Record:
+def record_from(fields: Mapping[str, Any], *, where: str, default_id: str | int, live: bool = False) -> Record:
     """A checked record from a JSON object; `live` allows it to have no pseudo-references."""
     if not isinstance(fields, dict):
         raise UserError(
