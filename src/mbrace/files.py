@@ -164,6 +164,11 @@ class Seen:
             self._grow()
         return True
 
+    @property
+    def bytes(self) -> int:
+        """Memory its table takes."""
+        return len(self._table) * self._table.itemsize
+
     def _place(self, mark: int) -> int:
         """Where the mark is, or the free place where it belongs."""
         table, mask = self._table, len(self._table) - 1

@@ -187,7 +187,7 @@ class Output:
         try:
             if not self._failed:
                 self.flush()
-                if self._packed and (self._buffer or (complete and not self._written and not self.kept.taken)):
+                if self._packed and (self._buffer or (complete and os.lseek(self._descriptor, 0, os.SEEK_CUR) == 0)):
                     self._write(self._descriptor, pack(self._buffer), self.path)
                     self._buffer = []
             if self._descriptor >= 0 and not self._stream:

@@ -42,8 +42,8 @@ def record_from(fields: Mapping[str, Any], *, where: str, default_id: str | int,
     identity = fields.get("id")
     if identity is None:
         identity = default_id
-    elif type(identity) not in (str, int):
-        raise UserError(f"{where}: id: expected a string or a whole number, got {kind(identity)}")
+    elif type(identity) not in (str, int) or (type(identity) is int and not -(2**63) <= identity < 2**64):
+        raise UserError(f"{where}: id: expected a string or a whole number of 64 bits, got {kind(identity)}")
     return Record(
         hypotheses=hypotheses,
         pseudo_references=pseudo_references,

@@ -79,7 +79,8 @@ def open_url(url: str) -> Iterator[BinaryIO]:
     try:
         with filesystem.open_input_stream(path, compression=None if packed else "detect") as stream:
             raw = io.BufferedReader(stream)
-            yield raw if not packed else io.BufferedReader(lzma.LZMAFile(raw))
+            with contextlib.ExitStack() as stack:
+                yield raw if not packed else io.BufferedReader(stack.enter_context(lzma.LZMAFile(raw)))
     except (UserError, GeneratorExit):
         raise
     except (OSError, EOFError, lzma.LZMAError) as error:
