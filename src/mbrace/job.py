@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from mbrace.decode import decode_corpus
 from mbrace.errors import UserError
@@ -35,6 +35,7 @@ class Summary:
     standard_calls: int = 0  # |H| x |R| with the sizes the schedule allows
     seconds: float = 0.0
     phases: Phases = field(default_factory=Phases)
+    signal: int | None = None  # that ended the run early
 
 
 class Worker(Protocol):
@@ -44,6 +45,22 @@ class Worker(Protocol):
 
     def __call__(self, items: Iterable[Item], *, skip: bool) -> Iterator[Outcome]:
         """The outcomes."""
+        ...
+
+
+class Work(Protocol):
+    """What a run does, in a form that can be sent to another machine; the heavy parts are made there, by `start`."""
+
+    def describe(self) -> dict[str, Any]:
+        """What the output depends on, as JSON values: a run is resumed only with the same."""
+        ...
+
+    def start(self, threads: int) -> Worker:
+        """Load what is needed; `threads` are this worker's share of its machine."""
+        ...
+
+    def item(self, row: bytes, file: str, number: int, prefix: str) -> Item:
+        """The item of an input line."""
         ...
 
 
@@ -158,7 +175,8 @@ def run_job(
         output.put(line, bad)
         advance(1)
     output.flush()
-    output.interrupted = stop is not None and stop.signal is not None
+    summary.signal = None if stop is None else stop.signal
+    output.interrupted = summary.signal is not None
     summary.skipped = output.skipped
     summary.seconds = time.perf_counter() - started
     return summary

@@ -44,6 +44,12 @@ def pack(lines: list[bytes]) -> bytes:
     return packer.compress(b"".join(lines)) + packer.flush()
 
 
+def pack_all(lines: list[bytes]) -> bytes:
+    """Lines as a row of members, as `Output` writes them."""
+    starts = range(0, len(lines), LINES_PER_MEMBER) if lines else [0]
+    return b"".join(pack(lines[start : start + LINES_PER_MEMBER]) for start in starts)
+
+
 def write_all(descriptor: int, data: bytes) -> None:
     """Write every byte (a system call may take fewer)."""
     view = memoryview(data)

@@ -7,6 +7,7 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mbrace.cli.options import add_prune, add_utility, prune_from, schedule_from, utility_from
@@ -14,7 +15,7 @@ from mbrace.errors import UserError
 
 if TYPE_CHECKING:
     from mbrace.files import Item
-    from mbrace.job import Summary
+    from mbrace.job import Decoder, Summary, Work
 
 
 def add(commands: Any) -> None:
@@ -39,6 +40,7 @@ def add(commands: Any) -> None:
     flat.add_argument("--source", metavar="S.txt", help="one source a line")
     add_utility(parser)
     add_prune(parser)
+    add_cluster(parser)
     parser.set_defaults(run=run)
 
 
@@ -59,6 +61,21 @@ def add_output(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_cluster(parser: argparse.ArgumentParser) -> None:
+    """Whether and how to run on a cluster."""
+    group = parser.add_argument_group("cluster (needs mbrace[cluster]); OUT is then a folder of shards")
+    group.add_argument(
+        "--ray",
+        nargs="?",
+        const="local",
+        metavar="ADDRESS",
+        help="run on the Ray cluster at ADDRESS (auto: the one of this machine), or start one here",
+    )
+    group.add_argument("--workers", type=int, metavar="N", help="workers (default: one a CPU but one, or all GPUs)")
+    group.add_argument("--gpus-per-worker", type=float, default=0, metavar="G", help="GPUs of a worker (default: 0)")
+    group.add_argument("--shard-size", type=int, default=1024, metavar="N", help="input lines a shard (default: 1024)")
+
+
 def check_output(args: argparse.Namespace) -> None:
     """Refuse options of `add_output` that make no sense."""
     if args.resume and args.force:
@@ -72,23 +89,19 @@ def check_output(args: argparse.Namespace) -> None:
 def run(args: argparse.Namespace) -> int:
     """Check every option, then decode."""
     from mbrace.cli.progress import progress
-    from mbrace.job import Decoder, run_job
+    from mbrace.job import run_job
     from mbrace.output import Output
     from mbrace.signals import Stop
 
     check_output(args)
     if args.nbest < 1:
         raise UserError(f"--nbest {args.nbest}: must be 1 or more")
-    decoder = Decoder(
-        utility_from(args),
-        prune_from(args),
-        schedule_from(args),
-        seed=args.seed,
-        nbest=args.nbest,
-        window=args.window,
-        shuffle=not args.no_shuffle,
-        text=args.text,
-    )
+    if args.ray is not None:
+        if not args.candidates:
+            raise UserError("--ray: reads CANDIDATES.jsonl or .parquet, not flat text")
+        prune_from(args), schedule_from(args)  # a mistake is named before a cluster is reached for
+        return run_on_cluster(DecodeWork(args), args.candidates, args)
+    decoder = DecodeWork(args).start(args.threads)
     items, total = _input(args)
     with (
         warnings.catch_warnings(),
@@ -99,7 +112,66 @@ def run(args: argparse.Namespace) -> int:
         warnings.showwarning = _show_warning  # type: ignore[assignment]
         summary = run_job(decoder, items, output, skip=args.on_error == "skip", stop=stop, advance=advance)
     print(summary_line(summary), file=sys.stderr)
-    return ended(args, stop.signal)
+    return ended(args, summary.signal)
+
+
+@dataclass(frozen=True)
+class DecodeWork:
+    """What `mbrace decode` was asked to do; the utility is made where the work is done."""
+
+    args: argparse.Namespace
+
+    def describe(self) -> dict[str, Any]:
+        """What answers depend on."""
+        names = ("utility", "prune", "alpha", "bootstraps", "beta", "schedule", "seed", "nbest", "no_shuffle")
+        return {"command": "decode", **{name: getattr(self.args, name) for name in names}}
+
+    def start(self, threads: int) -> Decoder:
+        """The utility, the pruning function and the rest."""
+        from mbrace.job import Decoder
+
+        args = argparse.Namespace(**{**vars(self.args), "threads": self.args.threads or threads})
+        return Decoder(
+            utility_from(args),
+            prune_from(args),
+            schedule_from(args),
+            seed=args.seed,
+            nbest=args.nbest,
+            window=args.window,
+            shuffle=not args.no_shuffle,
+            text=args.text,
+        )
+
+    def item(self, row: bytes, file: str, number: int, prefix: str) -> Item:
+        """A record of JSON."""
+        from mbrace.files import item_from
+
+        return item_from(row, file, number, prefix=prefix)
+
+
+def run_on_cluster(work: Work, inputs: list[str], args: argparse.Namespace) -> int:
+    """Run with `--ray`: options are checked here, before a cluster is reached for."""
+    from mbrace.cli.progress import share_progress
+    from mbrace.cluster import run as run_cluster
+
+    with share_progress("decoding") as progress:
+        summary = run_cluster(
+            work,
+            inputs,
+            args.output,
+            address=None if args.ray == "local" else args.ray,
+            workers=args.workers,
+            gpus_per_worker=args.gpus_per_worker,
+            threads=args.threads,
+            shard_size=args.shard_size,
+            resume=args.resume,
+            force=args.force,
+            skip=args.on_error == "skip",
+            text=args.text,
+            progress=progress,
+        )
+    print(summary_line(summary), file=sys.stderr)
+    return ended(args, summary.signal)
 
 
 def ended(args: argparse.Namespace, signal: int | None) -> int:
@@ -107,7 +179,8 @@ def ended(args: argparse.Namespace, signal: int | None) -> int:
     if signal is None:
         return 0
     how = "" if args.output == "-" else "; go on with the same command and --resume"
-    print(f"mbrace: stopped by signal {signal} after the window at work, which is written{how}", file=sys.stderr)
+    done = "finished shards are kept" if getattr(args, "ray", None) is not None else "the window at work is written"
+    print(f"mbrace: stopped by signal {signal}; {done}{how}", file=sys.stderr)
     return 128 + signal
 
 
