@@ -60,8 +60,12 @@ class Confidence:
             raise UserError(f"bootstraps {self.bootstraps}: must be 1 or more")
 
     def __call__(self, standings: Standings) -> NDArray[np.bool_]:
-        """Lines 7 to 12 of Algorithm 2: keep y if w > 1 - alpha."""
-        return self.win_rates(standings) > 1 - self.alpha
+        """Lines 7 to 12 of Algorithm 2."""
+        return self.keep(self.win_rates(standings))
+
+    def keep(self, win_rates: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Line 9: keep y if w > 1 - alpha. In floating point 1 - 0.9 is a little less than a win rate of 50 / 500."""
+        return win_rates > 1 - self.alpha + 1e-9
 
     def win_rates(self, standings: Standings) -> NDArray[np.float64]:
         """(alive,): the share of resamples in which U(y, R^i) >= U(rival, R^i), Equation 5."""
