@@ -167,15 +167,14 @@ class _ReplayScorer:
 @contextlib.contextmanager
 def tables(
     part: Part,
+    records: Sequence[Record],
     utility: Utility,
     folder: Path,
     *,
-    limit: int | None = None,
     window: int = 8,
     advance: Callable[[int], None] = lambda count: None,
 ) -> Iterator[list[Table]]:
-    """The tables of a candidate file under `folder`, computed where they are not there yet; mapped while in use."""
-    records = part.records(limit)
+    """The tables of a part's records under `folder`, computed where they are not there yet; mapped while in use."""
     identity = hashlib.blake2b(f"{part.digest}\0{utility.name}".encode(), digest_size=8).hexdigest()
     home = folder / f"{part.name}.{part.split}.{slug(utility.name)}.{identity}"
     home.mkdir(parents=True, exist_ok=True)

@@ -66,9 +66,14 @@ class Outcomes:
     about: dict[str, Any] = field(default_factory=dict)  # candidate file, utility, seed, counts
 
     def of(self, setting: Setting) -> dict[str, NDArray[np.float64]]:
-        """The measures of a setting, each (sentences, trials)."""
+        """The measures of a setting, each (sentences, trials); no score where there is no human reference."""
         place = self.settings.index(setting)
-        return {name: values[place].astype(np.float64) for name, values in self.measures.items()}
+        found = {name: values[place].astype(np.float64) for name, values in self.measures.items()}
+        if not self.about.get("references", True):
+            del found["score"]
+        else:
+            found["score"] *= self.about.get("scale", 1)
+        return found
 
     def save(self, path: Path) -> None:
         """One file, written whole or not at all."""
@@ -90,7 +95,9 @@ class Outcomes:
                 measures = {name: stored[name] for name in MEASURES}
                 survivors, pruned = stored["survivors"], stored["pruned"]
         except (OSError, ValueError, KeyError) as error:
-            raise UserError(f"{path}: not outcomes of `mbrace experiment` ({error}); delete it and run again") from error
+            raise UserError(
+                f"{path}: not outcomes of `mbrace experiment` ({error}); delete it and run again"
+            ) from error
         return cls(settings, measures, survivors, pruned, tuple(header["sizes"]), header["about"])
 
 
@@ -229,7 +236,5 @@ def false_pruning(
             pruned[places[size], place, sentence] = not kept[winners[sentence]].any()
 
     sampler = Listed(seed=trial_seed, shuffle=False)
-    race(
-        records, replay, prune=Bottom(0), schedule=sizes, sampler=sampler, seed=trial_seed, nbest=1, watch=watch
-    )
+    race(records, replay, prune=Bottom(0), schedule=sizes, sampler=sampler, seed=trial_seed, nbest=1, watch=watch)
     return pruned
