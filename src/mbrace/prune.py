@@ -11,12 +11,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from functools import lru_cache
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mbrace.errors import UserError
+from mbrace.randomness import key
+
+if TYPE_CHECKING:
+    from mbrace._native import Resamples
 
 
 @dataclass(frozen=True)
@@ -29,6 +34,7 @@ class Standings:
     means: NDArray[np.float64]  # (alive,) expected utility U(y, R_t)
     nbest: int  # how many hypotheses the race is for
     seed: int  # 64 bits, from (seed, record id, time step) alone
+    run_seed: int = 0  # the seed of the whole run
 
     @property
     def rng(self) -> np.random.Generator:
@@ -60,48 +66,37 @@ class Confidence:
             raise UserError(f"bootstraps {self.bootstraps}: must be 1 or more")
 
     def __call__(self, standings: Standings) -> NDArray[np.bool_]:
-        """Lines 7 to 12 of Algorithm 2."""
-        return self.keep(self.win_rates(standings))
-
-    def keep(self, win_rates: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """Line 9: keep y if w > 1 - alpha. In floating point 1 - 0.9 is a little less than a win rate of 50 / 500."""
-        return win_rates > 1 - self.alpha + 1e-9
+        """Lines 7 to 12 of Algorithm 2: keep y if w > 1 - alpha."""
+        enough = math.floor((1 - self.alpha) * self.bootstraps + 1e-9)  # (1 - 0.9) * 500 is a little less than 50
+        return self._wins(standings, enough=enough) > enough
 
     def win_rates(self, standings: Standings) -> NDArray[np.float64]:
-        """(alive,): the share of resamples in which U(y, R^i) >= U(rival, R^i), Equation 5."""
-        alive = len(standings.means)
-        rival = standings.ranking()[min(standings.nbest, alive) - 1]
-        differences = leader_differences(standings, int(rival))
-        resamples = self.resamples(standings)
-        wins: NDArray[np.int64] = np.count_nonzero(differences @ resamples.T >= 0, axis=1)
-        return wins / self.bootstraps
+        """(alive,): w, the share of resamples in which U(y, R^i) >= U(rival, R^i), Equation 5."""
+        return self._wins(standings, enough=None) / self.bootstraps
 
-    def resamples(self, standings: Standings) -> NDArray[np.float64]:
-        """(bootstraps, distinct): how often each distinct pseudo-reference is in each resample of R_t."""
-        from mbrace._native import resample_counts
+    def resamples(self, standings: Standings) -> Resamples:
+        """The resamples R^1 ... R^n of lines 4 to 6, as counts of draws.
 
+        They depend on the run's seed and |R_t| alone and are drawn once for all sentences of a run. Each sentence's
+        estimate stays what it is: it averages over resamples that are independent of the sentence's utilities.
+        """
+        return _resamples(key(standings.run_seed, 0, "bootstrap"), int(standings.counts.sum()), self.bootstraps)
+
+    def _wins(self, standings: Standings, enough: float | None) -> NDArray[np.int64]:
+        rival = int(standings.ranking()[min(standings.nbest, len(standings.means)) - 1])
         owners = np.repeat(np.arange(len(standings.counts)), standings.counts)
-        return resample_counts(standings.seed, owners, len(standings.counts), self.bootstraps)
+        per_draw = standings.weights / standings.counts
+        if np.ptp(per_draw) <= 1e-12 * per_draw.max():  # all draws weigh the same unless weights are model-based
+            per_draw = np.ones_like(per_draw)
+        utilities = np.ascontiguousarray(standings.utilities, dtype=np.float32)
+        return self.resamples(standings).wins(utilities, owners, per_draw, rival, enough=enough)
 
 
-def leader_differences(standings: Standings, rival: int) -> NDArray[np.float64]:
-    """(alive, distinct): utilities less the rival's, weighted, on a grid on which sums over a resample are exact.
+@lru_cache(maxsize=64)
+def _resamples(seed: int, draws: int, bootstraps: int) -> Resamples:
+    from mbrace._native import Resamples
 
-    Exact sums do not depend on the order of addition, so neither BLAS nor its threads can change a decision, and a
-    hypothesis equal to the rival ties exactly. The grid has 52 bits for the largest possible sum.
-    """
-    utilities = standings.utilities.astype(np.float64)
-    differences: NDArray[np.float64] = utilities - utilities[rival]
-    per_draw = standings.weights / standings.counts
-    if np.ptp(per_draw) > 1e-12 * per_draw.max():  # model-based weights; else every draw weighs the same
-        differences *= per_draw / per_draw.max()
-    largest = float(np.abs(differences).max(initial=0.0)) * float(standings.counts.sum())
-    if largest == 0:
-        return differences
-    grid = math.ldexp(1.0, math.frexp(largest)[1] - 52)
-    np.rint(differences / grid, out=differences)
-    differences *= grid
-    return differences
+    return Resamples(seed, draws, bootstraps)
 
 
 @dataclass(frozen=True)

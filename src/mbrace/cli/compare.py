@@ -17,11 +17,15 @@ def add(commands: Any) -> None:
         description="Paired bootstrap (Koehn 2004) and paired approximate randomisation, p-values as sacreBLEU's.",
     )
     for name in ("a", "b"):
-        parser.add_argument(name, metavar=name.upper(), help="text, one translation a line, or JSON Lines of mbrace decode")
+        parser.add_argument(
+            name, metavar=name.upper(), help="text, one translation a line, or JSON Lines of mbrace decode"
+        )
     parser.add_argument("--reference", required=True, metavar="R", help="text, or JSON Lines with `reference`")
     parser.add_argument("--source", metavar="S", help="text, or JSON Lines with `source`; for utilities that read it")
     parser.add_argument("--resamples", type=int, default=1000, metavar="N", help="bootstrap resamples (default: 1000)")
-    parser.add_argument("--shuffles", type=int, default=10000, metavar="N", help="randomisation trials (default: 10000)")
+    parser.add_argument(
+        "--shuffles", type=int, default=10000, metavar="N", help="randomisation trials (default: 10000)"
+    )
     parser.add_argument("--seed", type=int, default=12345, help="random seed (default: 12345, sacreBLEU's)")
     add_utility(parser)
     parser.set_defaults(run=run)
@@ -50,7 +54,9 @@ def run(args: argparse.Namespace) -> int:
     for test in compare(a, b, references, utility, sources=sources, **options):
         print(f"\n{test.measure}")
         print(f"  A {test.a:.4f}   B {test.b:.4f}   A - B {test.difference:+.4f} ({test.low:+.4f} to {test.high:+.4f})")
-        print(f"  paired bootstrap: A higher in {test.wins:.1%} of {args.resamples} resamples, p = {test.p_bootstrap:.4f}")
+        print(
+            f"  paired bootstrap: A higher in {test.wins:.1%} of {args.resamples} resamples, p = {test.p_bootstrap:.4f}"
+        )
         print(f"  paired approximate randomisation: p = {test.p_randomisation:.4f} ({args.shuffles} shuffles)")
     return 0
 

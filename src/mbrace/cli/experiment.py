@@ -35,7 +35,9 @@ def add(commands: Any) -> None:
     timing = parser.add_argument_group("run times (Table 2)")
     timing.add_argument("--runtimes", action="store_true", help="time racing, standard MBR and beam search on a model")
     timing.add_argument("--model", default="bundled", metavar="M", help="a translation model: folder or name")
-    timing.add_argument("--sources", metavar="FILE", help="one source a line, or the candidate file whose sources to take")
+    timing.add_argument(
+        "--sources", metavar="FILE", help="one source a line, or the candidate file whose sources to take"
+    )
     timing.add_argument("--pair", metavar="NAME", help="what to call it (default: from the name of the file)")
     timing.add_argument("--sentences", type=int, default=100, metavar="N", help="how many sources (default: 100)")
     timing.add_argument("--repeats", type=int, default=3, metavar="N", help="timed runs to average (default: 3)")

@@ -1,8 +1,8 @@
 """The whole experiment: candidate files in; data, pictures and one report out.
 
-    DIR/tables/    utilities, packed, one folder for each candidate file and utility: made once, can be deleted
-    DIR/data/      outcomes of every race (.npz), races to watch (.json.gz), run times (.json): all the rest is made of these
-    DIR/*.csv, results.json, figures/, report.html, RESULTS.md
+DIR/tables/    utilities, packed, one folder for each candidate file and utility: made once, can be deleted
+DIR/data/      outcomes of every race (.npz), races to watch (.json.gz), run times (.json): all the rest is made of these
+DIR/*.csv, results.json, figures/, report.html, RESULTS.md
 """
 
 from __future__ import annotations
@@ -50,7 +50,9 @@ def run(
     names = [(part.name, part.split) for part in parts]
     for part in parts:
         if names.count((part.name, part.split)) > 1:
-            raise UserError(f"{part.path}: two files are {part.name} ({part.split}); name them NAME.valid and NAME.test")
+            raise UserError(
+                f"{part.path}: two files are {part.name} ({part.split}); name them NAME.valid and NAME.test"
+            )
     for part in parts:
         alone = sum(other.name == part.name for other in parts) == 1
         whole = alone or part.split != "test"
@@ -93,17 +95,13 @@ def run(
     write(out)
 
 
-def _key(
-    part: Part, utility: str, settings: Iterable[Setting], trials: int, seed: int, limit: int | None
-) -> str:
+def _key(part: Part, utility: str, settings: Iterable[Setting], trials: int, seed: int, limit: int | None) -> str:
     """Two runs with the same key have the same outcomes."""
     what = repr((part.digest, utility, tuple(settings), trials, seed, limit))
     return hashlib.blake2b(what.encode(), digest_size=8).hexdigest()
 
 
-def _about(
-    part: Part, utility: Utility, label: str, stored: Sequence[Table], trials: int, seed: int
-) -> dict[str, Any]:
+def _about(part: Part, utility: Utility, label: str, stored: Sequence[Table], trials: int, seed: int) -> dict[str, Any]:
     human = [table.human for table in stored]
     references = all(np.isfinite(values).all() for values in human)
     # scores between 0 and 1 are shown times 100, as the paper shows COMET's

@@ -173,7 +173,9 @@ def schedules(plt: Any, rows: Sequence[Row]) -> Any:
         for growth, colour in GROWTH_COLOURS.items():
             line = [row for row in own if row["growth"] == growth]
             calls, values = [row["utility_calls"] for row in line], [row["rr"] for row in line]
-            axis.plot(calls, values, color=colour, marker="o", markersize=4.5, linewidth=1.2, label=f"growth ×{growth:g}")
+            axis.plot(
+                calls, values, color=colour, marker="o", markersize=4.5, linewidth=1.2, label=f"growth ×{growth:g}"
+            )
             for row in line:
                 axis.annotate(
                     str(row["first"]),

@@ -65,9 +65,7 @@ class _Watch:
         self._rule = rule
         self._steps = steps
 
-    def __call__(
-        self, record: Record, alive: NDArray[np.int64], standings: Standings, keep: NDArray[np.bool_]
-    ) -> None:
+    def __call__(self, record: Record, alive: NDArray[np.int64], standings: Standings, keep: NDArray[np.bool_]) -> None:
         win_rates = self._rule.win_rates(standings)  # the same random numbers as the decision had
         self._steps.append(
             {

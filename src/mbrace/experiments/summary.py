@@ -39,7 +39,12 @@ def summary(about: Sequence[Mapping[str, Any]], rows: Mapping[str, Sequence[Row]
         lambda: _schedules(rows["schedules"]),
         lambda: _candidates(about),
     ]
-    lines = ["# Results", "", "Written by `mbrace experiment`; only the notes are by hand. `report.html` shows it all.", ""]
+    lines = [
+        "# Results",
+        "",
+        "Written by `mbrace experiment`; only the notes are by hand. `report.html` shows it all.",
+        "",
+    ]
     for section in sections:
         text = section()
         if text:

@@ -29,7 +29,7 @@ from mbrace.sampler import Listed
 ALPHAS = (0.8, 0.9, 0.95, 0.98, 0.99)
 BETAS = tuple(round(0.05 * step, 2) for step in range(1, 20))
 SIZES = (4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64)  # |R| of Figure 1
-CHUNK = 4  # sentences a job
+CHUNK = 10  # sentences a job
 MEASURES = ("score", "accuracy", "rr", "pseudo_references", "utility_calls", "pairs_scored", "steps")
 
 
@@ -230,9 +230,8 @@ def false_pruning(
         size, sentence = int(standings.counts.sum()), positions[record.id]
         if size not in places:  # R* was smaller than the size asked for
             return
-        win_rates = Confidence().win_rates(standings)
         for place, alpha in enumerate(ALPHAS):
-            kept = Confidence(alpha).keep(win_rates)
+            kept = Confidence(alpha)(standings)
             pruned[places[size], place, sentence] = not kept[winners[sentence]].any()
 
     sampler = Listed(seed=trial_seed, shuffle=False)
