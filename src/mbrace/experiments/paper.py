@@ -40,9 +40,8 @@ def metric_of(utility: str) -> str:
 
 
 def table_1(pair: str, utility: str, setting: str, measure: str) -> float | None:
-    """The paper's number for this cell; None where it has none. Pairs go by the language codes in their names."""
-    name = next((known for known in PAIRS if known in pair.split(".")), None)
+    """The paper's number for this cell; None where it has none."""
     values = TABLE_1[metric_of(utility)].get(measure)
-    if name is None or values is None or setting not in SETTINGS:
+    if pair not in PAIRS or values is None or setting not in SETTINGS:
         return None
-    return values[3 * PAIRS.index(name) + SETTINGS.index(setting)]
+    return values[3 * PAIRS.index(pair) + SETTINGS.index(setting)]
