@@ -1,7 +1,7 @@
 """The whole experiment: candidate files in; data, pictures and one report out.
 
 DIR/tables/    utilities, packed, one folder for each candidate file and utility: made once, can be deleted
-DIR/data/      outcomes of every race (.npz), races to watch (.json.gz), run times (.json): all the rest is made of these
+DIR/data/      outcomes of every race (.npz), races to watch (.json.gz), run times (.json); the rest is made of these
 DIR/*.csv, results.json, figures/, report.html, RESULTS.md
 """
 

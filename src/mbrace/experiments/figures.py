@@ -13,6 +13,7 @@ from mbrace.experiments.studies import Row
 ALPHA_COLOURS = {0.8: "#8cc5e3", 0.9: "#4f9fd0", 0.95: "#2a78b5", 0.98: "#1c5493", 0.99: "#0d2f66"}
 ALPHA, BETA, STANDARD, ACCENT = "#1c5493", "#d9772b", "#555555", "#2a9d6f"
 GROWTH_COLOURS = {1.5: "#7b4ea3", 2.0: "#1c5493", 4.0: "#d9772b"}
+LABELS_AT = {1.5: (-4, 6), 2.0: (4, -10), 4.0: (6, 2)}
 PHASE_COLOURS = {
     "generate H": "#b9c2cc",
     "generate R": "#7f8fa3",
@@ -30,12 +31,15 @@ STYLE: dict[str, Any] = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
+    "axes.axisbelow": True,
     "axes.edgecolor": "#999999",
     "axes.labelcolor": "#333333",
     "grid.color": "#e6e6e6",
     "grid.linewidth": 0.7,
     "xtick.color": "#555555",
     "ytick.color": "#555555",
+    "xtick.minor.size": 3.5,
+    "xtick.minor.pad": 3.5,
     "legend.frameon": False,
     "legend.fontsize": 8.5,
     "lines.linewidth": 1.8,
@@ -116,8 +120,16 @@ def tradeoff(plt: Any, rows: Sequence[Row]) -> Any:
                     (r for r in own if r["rule"] == rule and r["value"] > 0), key=lambda row: row["utility_calls"]
                 )
                 calls, values = [r["utility_calls"] for r in line], [r[measure] for r in line]
-                axis.plot(calls, values, color=colour, marker=marker, markersize=4, label=f"prune {rule}", zorder=3)
-            for row in (r for r in own if r["rule"] == "alpha"):
+                axis.plot(
+                    calls,
+                    values,
+                    color=colour,
+                    marker=marker,
+                    markersize=4,
+                    label="prune β" if rule == "beta" else "prune α",
+                    zorder=3,
+                )
+            for row in (r for r in own if r["rule"] == "alpha" and measure != "score"):
                 axis.annotate(
                     f"{row['value']:g}",
                     (row["utility_calls"], row[measure]),
@@ -150,7 +162,8 @@ def survivors(plt: Any, rows: Sequence[Row]) -> Any:
             at = [sizes.index(row["pseudo_references"]) + (place - 2) * 0.16 for row in bars]
             means = [row["mean"] for row in bars]
             axis.bar(at, [mean - 0.8 for mean in means], 0.15, bottom=0.8, color=colour, label=f"α = {alpha:g}")
-            axis.vlines(at, [r["q25"] for r in bars], [r["q75"] for r in bars], color="#222222", linewidth=1)
+            for colour, width in (("white", 3), ("#222222", 1.1)):  # a light edge, to be seen on dark bars
+                axis.vlines(at, [r["q25"] for r in bars], [r["q75"] for r in bars], color=colour, linewidth=width)
         axis.set_yscale("log", base=2)
         axis.set_ylim(0.8, 256)
         axis.set_yticks([1, 2, 4, 8, 16, 32, 64, 128, 256], ["1", "2", "4", "8", "16", "32", "64", "128", "256"])
@@ -181,7 +194,7 @@ def schedules(plt: Any, rows: Sequence[Row]) -> Any:
                     str(row["first"]),
                     (row["utility_calls"], row["rr"]),
                     textcoords="offset points",
-                    xytext=(5, -9),
+                    xytext=LABELS_AT[growth],
                     fontsize=7,
                     color=colour,
                 )

@@ -134,7 +134,7 @@ def compare(
     """Two systems' outputs on the sentence average, and on the corpus score where the utility has one."""
     options: dict[str, Any] = {"resamples": resamples, "shuffles": shuffles, "seed": seed}
     scores = [utility.pairs(system, references, sources)[:, None] for system in (a, b)]
-    found = [paired_tests(*scores, averages(len(references)), measure="sentence average", **options)]
+    found = [paired_tests(scores[0], scores[1], averages(len(references)), measure="sentence average", **options)]
     statistics = getattr(utility, "statistics", None)
     if statistics is not None:
         stats = [statistics(system, references) for system in (a, b)]
@@ -145,5 +145,5 @@ def compare(
             return np.array([from_totals(row.reshape(shape)) for row in totals])
 
         flat = [table.reshape(len(table), -1) for table in stats]
-        found.append(paired_tests(*flat, corpus, measure="corpus", **options))
+        found.append(paired_tests(flat[0], flat[1], corpus, measure="corpus", **options))
     return found

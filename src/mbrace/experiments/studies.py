@@ -34,7 +34,7 @@ def growing(first: int, factor: float, last: int) -> tuple[int, ...]:
     sizes = [float(first)]
     while math.ceil(sizes[-1] * factor) < last:
         sizes.append(math.ceil(sizes[-1] * factor))
-    return tuple(int(size) for size in sizes if size < last) + (last,)
+    return (*(int(size) for size in sizes if size < last), last)
 
 
 def schedule_settings(last: int) -> list[Setting]:

@@ -106,7 +106,8 @@ def _runtimes(rows: Sequence[Row]) -> list[str]:
     for pair, utility in dict.fromkeys((row["pair"], row["utility"]) for row in rows):
         own = [row for row in rows if (row["pair"], row["utility"]) == (pair, utility)]
         text += [
-            f"{pair}, {utility}: {own[0]['sentences']} sentences, mean of {own[0]['trials']} trials, {own[0]['device']}. "
+            f"{pair}, {utility}: {own[0]['sentences']} sentences, mean of {own[0]['trials']} trials, "
+            f"{own[0]['device']}. "
             "The paper: 100 de-en sentences, COMET, one Quadro RTX 8000, one sentence at a time.",
             "",
         ]
@@ -127,8 +128,8 @@ def _schedules(rows: Sequence[Row]) -> list[str]:
     text = [
         "## The schedule",
         "",
-        f"Of all first sizes and growth factors whose reciprocal rank is at most {MARGIN} below that of the utility's own",
-        "schedule (lower end of the paired 95% interval over sentences), the one with the fewest utility calls:",
+        f"Of all first sizes and growth factors whose reciprocal rank is at most {MARGIN} below that of the utility's",
+        "own schedule (lower end of the paired 95% interval over sentences), the one with the fewest utility calls:",
         "",
     ]
     lines = []

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import os
 import re
 import zlib
@@ -53,11 +54,7 @@ class Part:
 
     def records(self, limit: int | None = None) -> list[Record]:
         """Its records, each with a list of pseudo-references."""
-        records = []
-        for record in read_records(self.path):
-            if limit is not None and len(records) == limit:
-                break
-            records.append(record)
+        records = list(itertools.islice(read_records(self.path), limit))
         if not records:
             raise UserError(f"{self.path}: empty; give at least one record")
         return records

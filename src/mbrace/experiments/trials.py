@@ -29,7 +29,6 @@ from mbrace.sampler import Listed
 ALPHAS = (0.8, 0.9, 0.95, 0.98, 0.99)
 BETAS = tuple(round(0.05 * step, 2) for step in range(1, 20))
 SIZES = (4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64)  # |R| of Figure 1
-CHUNK = 10  # sentences a job
 MEASURES = ("score", "accuracy", "rr", "pseudo_references", "utility_calls", "pairs_scored", "steps")
 
 
@@ -111,12 +110,16 @@ def run_trials(
     trials: int = 10,
     seed: int = 0,
     workers: int = 1,
+    chunk: int = 10,
     advance: Callable[[int], None] = lambda count: None,
 ) -> Outcomes:
-    """Every setting on every sentence in every trial. Neither `workers` nor the order of sentences changes a number."""
+    """Every setting on every sentence in every trial, `chunk` sentences a job.
+
+    Neither `workers`, `chunk` nor the order of sentences changes a number.
+    """
     if trials < 1:
         raise UserError(f"trials {trials}: must be 1 or more")
-    chunks = [tables[first : first + CHUNK] for first in range(0, len(tables), CHUNK)]
+    chunks = [tables[first : first + chunk] for first in range(0, len(tables), chunk)]
     jobs = [(chunk, name, schedule, tuple(settings), tuple(sizes), trials, seed) for chunk in chunks]
     done: dict[int, tuple[dict[str, NDArray[Any]], NDArray[np.int16], NDArray[np.bool_]]] = {}
     for position, result in _map(jobs, workers):
