@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -222,7 +222,8 @@ def false_pruning(
 ) -> NDArray[np.bool_]:
     """(sizes, alphas, sentences): is the winner under R* pruned by one application of Confidence at |R| = size?
 
-    A race that prunes nobody passes through the sizes; at each, the decoder's rule is asked what it would do.
+    A race that prunes nobody passes through the sizes; at each, the decoder's rule is asked what it would do with the
+    leader and the winner. The rule compares each hypothesis with the leader alone, so nobody else matters.
     """
     positions: Mapping[str | int, int] = {table.record.id: place for place, table in enumerate(tables)}
     winners = [np.flatnonzero(table.expected == table.expected.max()) for table in tables]
@@ -233,9 +234,12 @@ def false_pruning(
         size, sentence = int(standings.counts.sum()), positions[record.id]
         if size not in places:  # R* was smaller than the size asked for
             return
+        two = np.union1d(standings.ranking()[:1], winners[sentence])  # more if several win
+        seen = replace(standings, utilities=standings.utilities[two], means=standings.means[two])
+        won = np.isin(two, winners[sentence])
         for place, alpha in enumerate(ALPHAS):
-            kept = Confidence(alpha)(standings)
-            pruned[places[size], place, sentence] = not kept[winners[sentence]].any()
+            kept = Confidence(alpha)(seen)
+            pruned[places[size], place, sentence] = not kept[won].any()
 
     sampler = Listed(seed=trial_seed, shuffle=False)
     race(records, replay, prune=Bottom(0), schedule=sizes, sampler=sampler, seed=trial_seed, nbest=1, watch=watch)
