@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
             label=LABELS.get(args.utility, args.utility),
             trials=args.trials,
             seed=args.seed,
-            workers=args.workers or len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1,
+            workers=args.workers or _cores(),
             limit=args.limit,
             races=args.races,
             progress=progress,
@@ -79,6 +79,10 @@ def run(args: argparse.Namespace) -> int:
     if (out / "report.html").exists():
         print(out / "report.html")
     return 0
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _runtimes(args: argparse.Namespace, out: Path) -> None:

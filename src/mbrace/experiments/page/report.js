@@ -90,11 +90,13 @@
       params: [{ name: "step", value: 0 }],
       data: { values: lines },
       transform: [{ filter: "datum.step <= step" }, { calculate: colour, as: "colour" }],
-      layer: [
-        { mark: { type: "line", strokeWidth: 1.4 }, encoding: { x, y, opacity, detail: { field: "hypothesis" }, stroke, order: { field: "step" } } },
-        { mark: { type: "point", filled: true, size: 42 }, encoding: { x, y, opacity, fill: stroke, order: { field: "role" },
-          tooltip: [{ field: "text", title: "hypothesis" }, { field: "mean", format: ".2f", title: "expected utility" }, { field: "rate", format: ".3f", title: "win rate" }] } },
-      ],
+      layer: ["datum.role == 0", "datum.role > 0"].flatMap((filter, marked) => [  // the two that matter lie on top
+        { transform: [{ filter }], mark: { type: "line", strokeWidth: marked ? 3 : 1.4 },
+          encoding: { x, y, opacity, detail: { field: "hypothesis" }, stroke, order: { field: "step" } } },
+        { transform: [{ filter }], mark: { type: "point", filled: true, size: marked ? 75 : 42 },
+          encoding: { x, y, opacity, fill: stroke, tooltip: [{ field: "text", title: "hypothesis" },
+            { field: "mean", format: ".2f", title: "expected utility" }, { field: "rate", format: ".3f", title: "win rate" }] } },
+      ]),
     };
   }
 
