@@ -15,7 +15,7 @@ from conftest import overlap
 import mbrace
 from mbrace.cli import main
 from mbrace.errors import UserError
-from mbrace.experiments import paper, runtimes, studies
+from mbrace.experiments import experiment, paper, runtimes, studies
 from mbrace.experiments.tables import Part, Replay, Table, tables
 from mbrace.experiments.trials import ALPHAS, MEASURES, Outcomes, Setting, measure, run_trials, sample
 from mbrace.prune import Standings
@@ -296,6 +296,22 @@ def test_run_times_have_every_phase_of_every_method_and_their_total(tmp_path: Pa
         assert own.keys() - {"total"} == paper.TABLE_2[method].keys()
         assert sum(own.values()) - own["total"] <= own["total"] + 1e-6
     assert json.loads(runtimes.save(rows, tmp_path).read_text()) == rows
+
+
+def test_without_references_and_without_a_race_the_rest_is_measured(
+    tmp_path: Path, small_rows: list[dict[str, Any]]
+) -> None:
+    rows = [{name: row[name] for name in ("id", "hypotheses", "pseudo_references")} for row in small_rows[:2]]
+    rows.append({"id": "all equal", "hypotheses": ["a b"] * 3, "pseudo_references": ["a b", "c"] * 4})
+    file = write_candidates(tmp_path / "x.jsonl", rows)
+    out = tmp_path / "out"
+    assert main(["experiment", str(file), "-o", str(out), "--trials", "2", "--workers", "1", "--no-report"]) == 0
+    assert not (out / "report.html").exists()
+    found = experiment.gather(out)
+    made = experiment.rows_of(found)
+    assert {row["measure"] for row in made["test_table"]} == set(studies.TABLE) - {"score"}
+    assert found[0].of(Setting("alpha", 0.99))["utility_calls"][2].tolist() == [0, 0]
+    assert found[0].of(Setting("alpha", 0.99))["accuracy"][2].tolist() == [1, 1]
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,9 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--report-only", nargs="*", metavar="DIR", help="race nothing: merge the data of these folders into the report"
     )
+    parser.add_argument(
+        "--no-report", action="store_true", help="write DIR/data only, without pictures and page; merge it later"
+    )
     timing = parser.add_argument_group("run times (Table 2)")
     timing.add_argument("--runtimes", action="store_true", help="time racing, standard MBR and beam search on a model")
     timing.add_argument("--model", default="bundled", metavar="M", help="a translation model: folder or name")
@@ -72,12 +75,12 @@ def run(args: argparse.Namespace) -> int:
             workers=args.workers or _cores(),
             limit=args.limit,
             races=args.races,
+            report=not args.no_report,
             progress=progress,
         )
     else:
         raise UserError("no candidate files; give CANDIDATES.jsonl..., --report-only or --runtimes")
-    if (out / "report.html").exists():
-        print(out / "report.html")
+    print(out / ("data" if args.no_report or not (out / "report.html").exists() else "report.html"))
     return 0
 
 
@@ -103,5 +106,5 @@ def _runtimes(args: argparse.Namespace, out: Path) -> None:
     runtimes.save(rows, out / "data")
     for row in rows:
         print(f"{row['method']:<10} {row['phase']:<12} {row['seconds']:10.3f} s")
-    if list((out / "data").glob("*.npz")):
+    if list((out / "data").glob("*.npz")) and not args.no_report:
         experiment.write(out)

@@ -43,9 +43,13 @@ def run(
     workers: int = 1,
     limit: int | None = None,
     races: int = 12,
+    report: bool = True,
     progress: Progress,
 ) -> None:
-    """Everything for one utility, added to what `out` holds of others. Finished parts are not computed again."""
+    """Everything for one utility, added to what `out` holds of others. Finished parts are not computed again.
+
+    `report=False` leaves it at DIR/data, which needs NumPy alone.
+    """
     parts = [Part.of(path) for path in paths]
     names = [(part.name, part.split) for part in parts]
     for part in parts:
@@ -92,7 +96,8 @@ def run(
         header = {"pair": part.name, "split": part.split, "utility": label, "scale": outcomes.about["scale"]}
         _write_gzip(path, header | {"sentences": viewer})
         outcomes.save(target)
-    write(out)
+    if report:
+        write(out)
 
 
 def _key(part: Part, utility: str, settings: Iterable[Setting], trials: int, seed: int, limit: int | None) -> str:

@@ -108,7 +108,7 @@ def false_pruning(plt: Any, rows: Sequence[Row]) -> Any:
 
 def tradeoff(plt: Any, rows: Sequence[Row]) -> Any:
     """Figure 2: score, accuracy and reciprocal rank against utility calls, both pruning functions."""
-    measures = [name for name in TITLES if name in rows[0]]
+    measures = [name for name in TITLES if all(name in row for row in rows)]
     figure, axes, pairs = _panels(plt, rows, 2.5 * len(measures) + 0.5, len(measures))
     for column, pair in enumerate(pairs):
         own = [row for row in rows if row["pair"] == pair]
@@ -228,9 +228,10 @@ def runtimes(plt: Any, rows: Sequence[Row]) -> Any:
             axis.barh(methods, widths, 0.6, left=[left[m] for m in methods], color=colour, label=phase)
             for method, width in zip(methods, widths, strict=True):
                 left[method] += width
+        totals = {row["method"]: row["seconds"] for row in own if row["phase"] == "total"}
         for method in methods:
             axis.annotate(
-                f"{left[method]:.2f} s",
+                f"{totals[method]:.2f} s",
                 (left[method], method),
                 textcoords="offset points",
                 xytext=(4, -3),

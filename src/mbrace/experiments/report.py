@@ -51,6 +51,7 @@ def write(
             pairs=list(dict.fromkeys(one["name"] for one in about)),
             utilities=list(dict.fromkeys(one["label"] for one in about)),
             alphas=ALPHA_DOMAIN,
+            scored=any("score" in row for row in rows["tradeoff"]),
         ),
         encoding="utf-8",
     )
@@ -195,7 +196,7 @@ def tradeoff(alt: Any, rows: Sequence[Row]) -> Any:
     tooltip = [alt.Tooltip("name:N", title="setting"), alt.Tooltip("utility_calls:Q", format=",.0f")]
     tooltip += [alt.Tooltip("pseudo_references:Q", title="pseudo-references", format=".1f")]
     for name, digits in (("score", ".2f"), ("accuracy", ".3f"), ("rr", ".3f")):
-        if name in rows[0]:
+        if any(name in row for row in rows):
             tooltip.append(alt.Tooltip(f"{name}:Q", title=figures.TITLES[name].lower(), format=digits))
     scale = alt.Scale(domain=["alpha", "beta"], range=[figures.ALPHA, figures.BETA])
     colour = alt.Color("rule:N", scale=scale, legend=alt.Legend(title="pruning function", orient="top"))

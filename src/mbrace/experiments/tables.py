@@ -188,6 +188,9 @@ def tables(
             _write(home / f"{position:05d}.z", values)
         advance(len(positions))
 
+    for stale in home.glob("unpacked.*.f32"):  # of a run that was killed
+        if not _running(int(stale.name.split(".")[1])):
+            stale.unlink(missing_ok=True)
     unpacked = home / f"unpacked.{os.getpid()}.f32"
     ends = np.cumsum([0, *(rows * columns for rows, columns in shapes)]).tolist()
     try:
@@ -241,6 +244,16 @@ def _listed(record: Record) -> Sequence[str]:
 
 def _shape(record: Record) -> tuple[int, int]:
     return len(set(record.hypotheses)), len(set(_listed(record))) + 1
+
+
+def _running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def _write(path: Path, values: NDArray[np.float32]) -> None:
