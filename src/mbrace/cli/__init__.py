@@ -11,7 +11,17 @@ from typing import NoReturn
 
 from mbrace.errors import UserError
 
-COMMANDS = ("decode", "score", "demo", "train", "generate", "judge", "judge_results")
+COMMANDS = (
+    "decode",
+    "score",
+    "demo",
+    "generate",
+    "train",
+    "experiment",
+    "compare",
+    "judge",
+    "judge_results",
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
