@@ -1,4 +1,4 @@
-// Bootstrap resamples as counts: row b says how often each distinct pseudo-reference was drawn in resample b.
+// Random draws for bootstrap resamples.
 #pragma once
 
 #include <cstddef>
@@ -36,27 +36,30 @@ class Random {
     std::uint64_t state_[4];
 };
 
-// `draws` draws with replacement from `draws` pseudo-references for each resample; draw d counts for distinct owners[d].
-// Uniform without a division and without bias (Lemire 2019): 32 random bits a draw, two draws a 64-bit number.
-inline void resample_counts(std::uint64_t seed, const std::int64_t* owners, std::uint32_t draws, std::size_t distinct,
-                            std::size_t bootstraps, double* counts) {
-    Random random(seed);
-    std::uint64_t spare = 0;
-    bool has_spare = false;
-    const std::uint32_t threshold = draws ? (0u - draws) % draws : 0;
-    for (std::size_t b = 0; b < bootstraps; ++b) {
-        double* row = counts + b * distinct;
-        for (std::uint32_t d = 0; d < draws; ++d) {
-            std::uint64_t product;
-            do {
-                if (!has_spare) spare = random.next();
-                product = (spare & 0xFFFFFFFFull) * draws;
-                spare >>= 32;
-                has_spare = !has_spare;
-            } while (static_cast<std::uint32_t>(product) < threshold);
-            row[owners[product >> 32]] += 1.0;
-        }
+// Uniform draws below `bound` without a division and without bias (Lemire 2019): 32 random bits a draw, two draws a
+// 64-bit number.
+class Draws {
+  public:
+    Draws(std::uint64_t seed, std::uint32_t bound)
+        : random_(seed), bound_(bound), threshold_(bound ? (0u - bound) % bound : 0) {}
+
+    std::size_t next() {
+        std::uint64_t product;
+        do {
+            if (!has_spare_) spare_ = random_.next();
+            product = (spare_ & 0xFFFFFFFFull) * bound_;
+            spare_ >>= 32;
+            has_spare_ = !has_spare_;
+        } while (static_cast<std::uint32_t>(product) < threshold_);
+        return static_cast<std::size_t>(product >> 32);
     }
-}
+
+  private:
+    Random random_;
+    std::uint32_t bound_;
+    std::uint32_t threshold_;
+    std::uint64_t spare_ = 0;
+    bool has_spare_ = false;
+};
 
 }  // namespace mbrace

@@ -1,19 +1,21 @@
 // The one file that knows Python: strings in, NumPy arrays out, the interpreter lock released in between.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <stdexcept>
 #include <string>
 
-#include "bootstrap.hpp"
 #include "count.hpp"
 #include "index.hpp"
 #include "score.hpp"
+#include "wins.hpp"
 
 namespace nb = nanobind;
 using namespace mbrace;
@@ -142,22 +144,41 @@ nb::tuple score_pairs_py(nb::list hypotheses, nb::list references, int char_orde
     return nb::make_tuple(scores, nb::ndarray<nb::numpy, std::int64_t, nb::c_contig>(totals, 2, shape, owner));
 }
 
-nb::ndarray<nb::numpy, double, nb::c_contig> resample_counts_py(std::uint64_t seed, Integers owners, std::size_t distinct,
-                                                                std::size_t bootstraps) {
-    if (owners.size() > std::numeric_limits<std::uint32_t>::max()) throw nb::value_error("too many pseudo-references");
+nb::ndarray<nb::numpy, double, nb::c_contig> resample_counts_py(const Resamples& resamples) {
+    const std::size_t bootstraps = resamples.bootstraps(), draws = resamples.draws();
+    auto* counts = new double[std::max<std::size_t>(bootstraps * draws, 1)];
+    nb::capsule owner(counts, [](void* p) noexcept { delete[] static_cast<double*>(p); });
+    for (std::size_t b = 0; b < bootstraps; ++b) {
+        for (std::size_t r = 0; r < draws; ++r) counts[b * draws + r] = resamples.count(b, r);
+    }
+    std::size_t shape[2] = {bootstraps, draws};
+    return nb::ndarray<nb::numpy, double, nb::c_contig>(counts, 2, shape, owner);
+}
+
+using Utilities = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Weights = nb::ndarray<const double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+nb::ndarray<nb::numpy, std::int64_t, nb::c_contig> wins_py(const Resamples& resamples, Utilities utilities,
+                                                           Integers owners, Weights weights, std::size_t rival,
+                                                           std::optional<double> enough) {
+    const std::size_t hypotheses = utilities.shape(0), distinct = utilities.shape(1);
+    if (owners.size() != resamples.draws()) throw nb::value_error("owners: one for each draw of a resample");
+    if (weights.size() != distinct) throw nb::value_error("weights: one for each distinct pseudo-reference");
+    if (rival >= hypotheses) throw nb::index_error("rival: no such hypothesis");
     for (std::size_t i = 0; i < owners.size(); ++i) {
         if (owners.data()[i] < 0 || static_cast<std::size_t>(owners.data()[i]) >= distinct) {
-            throw nb::index_error("an owner is not below distinct");
+            throw nb::index_error("owners: no such pseudo-reference");
         }
     }
-    auto* counts = new double[std::max<std::size_t>(bootstraps * distinct, 1)]();
-    nb::capsule owner(counts, [](void* p) noexcept { delete[] static_cast<double*>(p); });
+    auto* wins = new std::int64_t[hypotheses];
+    nb::capsule owner(wins, [](void* p) noexcept { delete[] static_cast<std::int64_t*>(p); });
     {
         nb::gil_scoped_release release;
-        resample_counts(seed, owners.data(), static_cast<std::uint32_t>(owners.size()), distinct, bootstraps, counts);
+        resamples.wins(utilities.data(), hypotheses, distinct, owners.data(), weights.data(), rival,
+                       enough.value_or(std::nan("")), wins);
     }
-    std::size_t shape[2] = {bootstraps, distinct};
-    return nb::ndarray<nb::numpy, double, nb::c_contig>(counts, 2, shape, owner);
+    std::size_t shape[1] = {hypotheses};
+    return nb::ndarray<nb::numpy, std::int64_t, nb::c_contig>(wins, 1, shape, owner);
 }
 
 nb::list simd_variants() {
@@ -182,6 +203,10 @@ NB_MODULE(_native, module) {
                "eps_smoothing"_a, "threads"_a = 1, "simd"_a = "");
     module.def("score_pairs", &score_pairs_py, "hypotheses"_a, "references"_a, nb::kw_only(), "char_order"_a,
                "word_order"_a, "whitespace"_a, "beta"_a, "eps_smoothing"_a, "threads"_a = 1, "simd"_a = "");
-    module.def("resample_counts", &resample_counts_py, "seed"_a, "owners"_a, "distinct"_a, "bootstraps"_a);
+    nb::class_<Resamples>(module, "Resamples")
+        .def(nb::init<std::uint64_t, std::uint32_t, std::size_t>(), "seed"_a, "draws"_a, "bootstraps"_a)
+        .def("counts", &resample_counts_py)
+        .def("wins", &wins_py, "utilities"_a, "owners"_a, "weights"_a, "rival"_a, nb::kw_only(),
+             "enough"_a = nb::none());
     module.def("simd_variants", &simd_variants);
 }

@@ -5,9 +5,12 @@ from __future__ import annotations
 import gc
 import random
 from collections import Counter
+from fractions import Fraction
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from mbrace import _native
@@ -125,7 +128,42 @@ def test_index_reports_its_memory() -> None:
 
 
 def resamples(seed: int, owners: list[int], distinct: int, bootstraps: int) -> NDArray[np.float64]:
-    return _native.resample_counts(seed, np.array(owners, dtype=np.int64), distinct, bootstraps)
+    """(bootstraps, distinct): draws of the kernel's resamples added up by owner."""
+    draws = _native.Resamples(seed, len(owners), bootstraps).counts()
+    return draws @ np.eye(distinct)[owners]
+
+
+def exact_wins(utilities: NDArray[np.float32], counts: NDArray[np.float64], rival: int) -> NDArray[np.int64]:
+    """Wins by fractions: no rounding anywhere."""
+    rows = [[Fraction(float(value)) for value in row] for row in utilities]
+    wins = [
+        sum(sum(int(c) * (u - v) for c, u, v in zip(b, row, rows[rival], strict=True)) >= 0 for b in counts)
+        for row in rows
+    ]
+    return np.array(wins)
+
+
+@pytest.mark.parametrize("bootstraps", [1, 31, 32, 33, 100])
+def test_wins_are_those_of_exact_arithmetic(bootstraps: int) -> None:
+    rng = np.random.default_rng(bootstraps)
+    utilities = rng.choice(np.float32([0.1, 0.2, 0.3, 1 / 3, 50.5, 50.6]), (9, 7))
+    utilities[4] = utilities[2]  # an exact tie
+    owners = np.repeat(np.arange(7), [1, 2, 1, 1, 3, 1, 1])
+    resamples = _native.Resamples(5, len(owners), bootstraps)
+    counts = resamples.counts() @ np.eye(7)[owners]
+    wins = resamples.wins(utilities, owners, np.ones(7), 2)
+    np.testing.assert_array_equal(wins, exact_wins(utilities, counts, 2))
+    assert wins[2] == wins[4] == bootstraps
+
+
+@given(st.integers(0, 60), st.integers(0, 2**32))
+def test_stopping_early_changes_no_decision(enough: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    utilities = rng.random((23, 12), dtype=np.float32)
+    resamples, owners = _native.Resamples(seed, 12, 60), np.arange(12)
+    full = resamples.wins(utilities, owners, np.ones(12), 0)
+    early = resamples.wins(utilities, owners, np.ones(12), 0, enough=enough)
+    np.testing.assert_array_equal(early > enough, full > enough)
 
 
 def test_each_resample_has_as_many_draws_as_there_are_pseudo_references() -> None:
@@ -192,4 +230,4 @@ def test_resamples_equal_a_transcription_of_the_published_generator() -> None:
 def test_owner_out_of_range_is_refused() -> None:
     for bad in ([0, 4], [-1, 0]):
         with pytest.raises(IndexError, match="owner"):
-            resamples(1, bad, 4, 3)
+            _native.Resamples(1, 2, 3).wins(np.zeros((1, 4), np.float32), np.array(bad), np.ones(4), 0)

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 import mbrace
 from mbrace.prune import Standings
-from mbrace.randomness import key
 from mbrace.utility import Ask, Sentence
 
 WORDS = ["a", "b", "c", "d", "e"]
@@ -59,17 +58,12 @@ def algorithm_1(
         distinct = list(dict.fromkeys(current))
         counts = np.array([current.count(r) for r in distinct])
         leader = max(alive, key=lambda y: (U(y, current), -alive.index(y)))
-        standings = Standings(
-            np.zeros((1, len(distinct)), np.float32),
-            counts,
-            counts / len(current),
-            np.zeros(1),
-            1,
-            key(seed, 0, f"prune {t}"),
-        )
+        weights, utilities = counts / len(current), np.zeros((1, len(distinct)), np.float32)
+        standings = Standings(utilities, counts, weights, np.zeros(1), 1, 0, run_seed=seed)
+        grouped = sorted(current, key=distinct.index)  # draws of equal references stand together
         resamples = [
-            list(itertools.chain.from_iterable([r] * int(c) for r, c in zip(distinct, row, strict=True)))
-            for row in mbrace.Confidence(alpha, n).resamples(standings)
+            list(itertools.chain.from_iterable([r] * int(c) for r, c in zip(grouped, row, strict=True)))
+            for row in mbrace.Confidence(alpha, n).resamples(standings).counts()
         ]
         assert all(len(sample) == len(current) for sample in resamples)
         alive = [
@@ -121,8 +115,9 @@ def test_win_rates_are_those_of_gathered_resamples() -> None:
     rule = mbrace.Confidence(bootstraps=200)
     leader = int(np.argmax(means))
     wins = np.zeros(20)
-    for row in rule.resamples(standings).astype(int):
-        sample = utilities[:, np.repeat(np.arange(6), row)]
+    drawn = np.repeat(np.arange(6), counts)
+    for row in rule.resamples(standings).counts().astype(int):
+        sample = utilities[:, np.repeat(drawn, row)]
         wins += sample.sum(axis=1) >= sample[leader].sum()
     np.testing.assert_allclose(rule.win_rates(standings), wins / 200)
 
@@ -255,7 +250,7 @@ def test_weighted_win_rates_are_those_of_weighted_resample_means() -> None:
     means = utilities.astype(float) @ weights
     standings = Standings(utilities, counts, weights, means, 1, 5)
     rule = mbrace.Confidence(bootstraps=300)
-    resamples = rule.resamples(standings)
+    resamples = rule.resamples(standings).counts()
     resampled = (utilities @ (resamples * weights).T) / (resamples @ weights)
     wins = (resampled >= resampled[np.argmax(means)] - 1e-12).mean(axis=1)
     np.testing.assert_allclose(rule.win_rates(standings), wins, atol=1 / 300 + 1e-9)

@@ -31,7 +31,7 @@ def score_window(
     threads: int = 1,
     simd: str = "",
 ) -> tuple[list[NDArray[np.float32]], float]:
-    """For each sentence the scores, (survivors, references) from 0 to 100, and the share of the time that encoding took.
+    """For each sentence the scores, (survivors, references) from 0 to 100, and encoding's share of the time.
 
     `simd` forces one of `simd_variants()`; all give the same bits.
     """
@@ -48,13 +48,30 @@ def score_pairs(
     threads: int = 1,
     simd: str = "",
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Scores of aligned pairs, (pairs,), and the corpus totals, (orders, 3): hypothesis, reference, matching n-grams."""
+    """Scores of aligned pairs, (pairs,), and corpus totals, (orders, 3): hypothesis, reference, matching n-grams."""
 
-def resample_counts(seed: int, owners: NDArray[np.int64], distinct: int, bootstraps: int) -> NDArray[np.float64]:
-    """Multinomial counts, (bootstraps, distinct): `len(owners)` draws with replacement in each resample.
+class Resamples:
+    """Bootstrap resamples of one size, as counts: the same for the same seed on every platform, shared by sentences."""
 
-    `owners` maps each pseudo-reference to its distinct string. The same seed gives the same counts on every platform.
-    """
+    def __init__(self, seed: int, draws: int, bootstraps: int) -> None: ...
+    def counts(self) -> NDArray[np.float64]:
+        """(bootstraps, draws): how often each draw is in each resample; every row sums to `draws`."""
+
+    def wins(
+        self,
+        utilities: NDArray[np.float32],
+        owners: NDArray[np.int64],
+        weights: NDArray[np.float64],
+        rival: int,
+        *,
+        enough: float | None = None,
+    ) -> NDArray[np.int64]:
+        """(hypotheses,): in how many resamples each has at least the rival's weighted total utility.
+
+        `utilities` is (hypotheses, distinct), `owners` (draws,) maps each draw to its column, `weights` is (distinct,).
+        Counting stops for a hypothesis with more than `enough` wins or too few resamples left to get there.
+        Totals are exact, so equal utilities tie exactly.
+        """
 
 def simd_variants() -> list[str]:
     """The instruction sets this machine can count with, best first; the last is "portable"."""

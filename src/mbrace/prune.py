@@ -11,12 +11,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from functools import lru_cache
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mbrace.errors import UserError
+from mbrace.randomness import key
+
+if TYPE_CHECKING:
+    from mbrace._native import Resamples
 
 
 @dataclass(frozen=True)
@@ -29,6 +34,7 @@ class Standings:
     means: NDArray[np.float64]  # (alive,) expected utility U(y, R_t)
     nbest: int  # how many hypotheses the race is for
     seed: int  # 64 bits, from (seed, record id, time step) alone
+    run_seed: int = 0  # the seed of the whole run
 
     @property
     def rng(self) -> np.random.Generator:
@@ -61,43 +67,41 @@ class Confidence:
 
     def __call__(self, standings: Standings) -> NDArray[np.bool_]:
         """Lines 7 to 12 of Algorithm 2: keep y if w > 1 - alpha."""
-        return self.win_rates(standings) > 1 - self.alpha
+        return self._wins(standings, enough=_enough(self.alpha, self.bootstraps)) / self.bootstraps > 1 - self.alpha
 
     def win_rates(self, standings: Standings) -> NDArray[np.float64]:
-        """(alive,): the share of resamples in which U(y, R^i) >= U(rival, R^i), Equation 5."""
-        alive = len(standings.means)
-        rival = standings.ranking()[min(standings.nbest, alive) - 1]
-        differences = leader_differences(standings, int(rival))
-        resamples = self.resamples(standings)
-        wins: NDArray[np.int64] = np.count_nonzero(differences @ resamples.T >= 0, axis=1)
-        return wins / self.bootstraps
+        """(alive,): w, the share of resamples in which U(y, R^i) >= U(rival, R^i), Equation 5."""
+        return self._wins(standings, enough=None) / self.bootstraps
 
-    def resamples(self, standings: Standings) -> NDArray[np.float64]:
-        """(bootstraps, distinct): how often each distinct pseudo-reference is in each resample of R_t."""
-        from mbrace._native import resample_counts
+    def resamples(self, standings: Standings) -> Resamples:
+        """The resamples R^1 ... R^n of lines 4 to 6, as counts of draws.
 
+        They depend on the run's seed and |R_t| alone and are drawn once for all sentences of a run. Each sentence's
+        estimate stays what it is: it averages over resamples that are independent of the sentence's utilities.
+        """
+        return _resamples(key(standings.run_seed, 0, "bootstrap"), int(standings.counts.sum()), self.bootstraps)
+
+    def _wins(self, standings: Standings, enough: float | None) -> NDArray[np.int64]:
+        rival = int(standings.ranking()[min(standings.nbest, len(standings.means)) - 1])
         owners = np.repeat(np.arange(len(standings.counts)), standings.counts)
-        return resample_counts(standings.seed, owners, len(standings.counts), self.bootstraps)
+        per_draw = standings.weights / standings.counts
+        if np.ptp(per_draw) <= 1e-12 * per_draw.max():  # all draws weigh the same unless weights are model-based
+            per_draw = np.ones_like(per_draw)
+        utilities = np.ascontiguousarray(standings.utilities, dtype=np.float32)
+        return self.resamples(standings).wins(utilities, owners, per_draw, rival, enough=enough)
 
 
-def leader_differences(standings: Standings, rival: int) -> NDArray[np.float64]:
-    """(alive, distinct): utilities less the rival's, weighted, on a grid on which sums over a resample are exact.
+@lru_cache
+def _enough(alpha: float, bootstraps: int) -> int:
+    """The largest number of wins that is still pruned: with one more, counting can stop."""
+    return max(wins for wins in range(bootstraps + 1) if not wins / bootstraps > 1 - alpha)
 
-    Exact sums do not depend on the order of addition, so neither BLAS nor its threads can change a decision, and a
-    hypothesis equal to the rival ties exactly. The grid has 52 bits for the largest possible sum.
-    """
-    utilities = standings.utilities.astype(np.float64)
-    differences: NDArray[np.float64] = utilities - utilities[rival]
-    per_draw = standings.weights / standings.counts
-    if np.ptp(per_draw) > 1e-12 * per_draw.max():  # model-based weights; else every draw weighs the same
-        differences *= per_draw / per_draw.max()
-    largest = float(np.abs(differences).max(initial=0.0)) * float(standings.counts.sum())
-    if largest == 0:
-        return differences
-    grid = math.ldexp(1.0, math.frexp(largest)[1] - 52)
-    np.rint(differences / grid, out=differences)
-    differences *= grid
-    return differences
+
+@lru_cache(maxsize=16)
+def _resamples(seed: int, draws: int, bootstraps: int) -> Resamples:
+    from mbrace._native import Resamples
+
+    return Resamples(seed, draws, bootstraps)
 
 
 @dataclass(frozen=True)

@@ -142,7 +142,7 @@ class _Runner:
             weights /= weights.sum()
         means = np.einsum("hr,r->h", self.utilities, weights)  # not BLAS, whose threads could change the last bit
         purpose = f"prune {len(self.steps)}"
-        return Standings(self.utilities, counts, weights, means, self.nbest, key(seed, self.record.id, purpose))
+        return Standings(self.utilities, counts, weights, means, self.nbest, key(seed, self.record.id, purpose), seed)
 
     def result(self, means: NDArray[np.float64] | None) -> Decoded:
         """Line 12: the best of the survivors under all pseudo-references so far."""

@@ -50,9 +50,17 @@ class Scorer(Protocol):
 class Utility(Protocol):
     """A utility u(hypothesis, reference); higher is better."""
 
-    name: str  # its signature, for results
-    schedule: tuple[int, ...]  # default sample sizes
-    needs_source: bool
+    @property
+    def name(self) -> str:
+        """Its signature, for results."""
+
+    @property
+    def schedule(self) -> tuple[int, ...]:
+        """Default sample sizes."""
+
+    @property
+    def needs_source(self) -> bool:
+        """Whether `Sentence.source` must be there."""
 
     def start(self, sentences: Sequence[Sentence]) -> Scorer:
         """Begin the races of a window."""

@@ -26,7 +26,7 @@ def utility_from(args: argparse.Namespace) -> Utility:
     if args.threads < 0:
         raise UserError(f"--threads {args.threads}: must be 0 (all cores) or more")
     if args.utility in UTILITIES:
-        return ChrF(word_order=UTILITIES[args.utility], threads=args.threads)
+        return ChrF(word_order=UTILITIES[args.utility], threads=args.threads or None)
     raise UserError(f"--utility {args.utility}: unknown; choose from {', '.join(UTILITIES)}")
 
 
