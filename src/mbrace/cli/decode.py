@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from mbrace.cli.options import add_prune, add_utility, prune_from, schedule_from, utility_from
+from mbrace.cli.options import add_prune, add_utility, prune_from, report_truncated, schedule_from, utility_from
 from mbrace.errors import UserError
 
 if TYPE_CHECKING:
@@ -78,6 +78,7 @@ def run(args: argparse.Namespace) -> int:
             text=args.text,
             advance=advance,
         )
+    report_truncated(utility)
     print(summary_line(summary), file=sys.stderr)
     return 0
 

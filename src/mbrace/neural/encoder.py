@@ -8,7 +8,7 @@ filled with longer strings and padded, because there a small batch costs as much
 
 from __future__ import annotations
 
-import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -94,7 +94,8 @@ class Readout:
         if not self.layer_norm:
             return pooled
         mean, deviation = _moments(state.float(), lengths)
-        return (pooled - mean[:, None] * share) / deviation[:, None]
+        centred: Tensor = pooled - mean[:, None] * share
+        return centred / deviation[:, None]
 
 
 def _moments(state: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
@@ -147,7 +148,7 @@ class Encoder:
         if self.truncated and not self._told_truncation:
             self._told_truncation = True
             limit = max(len(encoding.ids) for encoding in encodings)
-            _say(
+            warnings.warn(
                 f"text longer than the metric's limit of {limit} tokens is cut there, as COMET does; the count is kept"
             )
         return [encoding.ids for encoding in encodings]
@@ -198,7 +199,7 @@ class Encoder:
         self.batch_tokens = max(1, self.batch_tokens // 2)  # from the next stream on
         if not self._told_memory:
             self._told_memory = True
-            _say(f"the GPU is out of memory: going on with batches of {self.batch_tokens} tokens or fewer")
+            warnings.warn(f"the GPU is out of memory: going on with batches of {self.batch_tokens} tokens or fewer")
         half = len(rows) // 2
         return torch.cat([self._vectors(rows[:half]), self._vectors(rows[half:])])  # type: ignore[no-any-return]
 
@@ -220,7 +221,3 @@ class Encoder:
         out = self._model(input_ids=ids, attention_mask=attention, output_hidden_states=mixes, return_dict=True)
         states = out.hidden_states if mixes else {-1: out.last_hidden_state}
         return self.readout(states, ids != self._pad, lengths)[:count]
-
-
-def _say(message: str) -> None:
-    print(f"mbrace: {message}", file=sys.stderr)
