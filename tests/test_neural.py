@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -18,10 +19,10 @@ from mbrace.neural import checkpoint, pretrained
 from mbrace.neural.comet import Comet
 from mbrace.neural.embedding import Embedding
 from mbrace.neural.encoder import Encoder
-from mbrace.neural.head import Block, Estimator, _mirrored
+from mbrace.neural.head import Block, Estimator, _mirrored, _mirrors
 
 sys.path.insert(0, str(Path(__file__).parent / "oracle"))
-import tiny  # noqa: E402
+import tiny
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +52,7 @@ def random_head(features: int, sizes: Sequence[int], dtype: torch.dtype, units: 
     widths = [features * units, *sizes, 1]
     layers = [
         (torch.randn(size, width, dtype=dtype) / width**0.5, torch.randn(size, dtype=dtype))
-        for width, size in zip(widths[:-1], widths[1:], strict=True)
+        for width, size in itertools.pairwise(widths)
     ]
     return Estimator(layers, units, torch.nn.Tanh())
 
@@ -86,7 +87,7 @@ def test_factored_head_is_the_plain_concatenation(
         names = np.arange(rows), 1000 + np.arange(columns)
         blocks.append(Block(h, head.prepare(h, s), r, names))
         expected.append(plain(head, h, r, s))
-    found = head._score_together(blocks) if together else head.score(blocks)
+    found = head.score_together(blocks) if together else head.score(blocks)
     for table, wanted in zip(found, expected, strict=True):
         torch.testing.assert_close(table.double(), wanted, atol=tolerance, rtol=tolerance)
 
@@ -98,10 +99,11 @@ def test_mirrored_pairs_share_their_part_and_keep_their_own_score(features: int)
     bank, s = torch.randn(30, 16), torch.randn(1, 16)
     rows, columns = np.arange(5, 25), np.random.default_rng(0).permutation(np.arange(0, 22))
     h, r = bank[rows], bank[columns]
-    found = head.score([Block(h, head.prepare(h, s), r, (rows, columns))])[0]
+    block = Block(h, head.prepare(h, s), r, (rows, columns))
+    found = head.score([block])[0]
     torch.testing.assert_close(found.double(), plain(head, h, r, s), atol=1e-5, rtol=1e-5)
-    order, starts = _mirrored(np.repeat(rows, len(columns)), np.tile(columns, len(rows)))
-    assert order is not None
+    assert _mirrors(block)  # else nothing was shared
+    _, starts = _mirrored(block, np.indices((len(rows), len(columns))).reshape(2, -1))
     both = 17  # strings on both sides
     assert len(starts) - 1 == len(rows) * len(columns) - both * (both - 1) // 2
 

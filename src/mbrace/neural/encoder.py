@@ -56,17 +56,19 @@ class Readout:
     layer: int = -1
     layer_norm: bool = False  # normalise each layer over the sentence's tokens and units before mixing
 
-    def __call__(self, states: Sequence[Tensor] | dict[int, Tensor], kept: Tensor, lengths: Tensor) -> Tensor:
+    def __call__(self, states: Sequence[Tensor] | dict[int, Tensor], kept: Tensor | None, lengths: Tensor) -> Tensor:
         """(strings, units) in float32 from hidden states (strings, tokens, units) of every layer.
 
         `kept` (strings, tokens) is False for padding tokens, and as in COMET also for a literal `<pad>` in the text,
-        which attention and layer norm see and pooling does not; `lengths` (strings,) counts tokens that attend.
+        which attention and layer norm see and pooling does not; None if all are kept. `lengths` (strings,) counts the
+        tokens that attend.
         """
         weights = {self.layer: 1.0} if self.weights is None else dict(enumerate(self.weights))
         if self.pool == "max":
             mixed = sum(w * self._normed(states[layer].float(), lengths) for layer, w in weights.items() if w)
-            mixed = mixed.masked_fill(~kept.unsqueeze(-1), float("-inf"))  # type: ignore[union-attr]
-            return mixed.amax(dim=1)
+            if kept is not None:
+                mixed = mixed.masked_fill(~kept.unsqueeze(-1), float("-inf"))  # type: ignore[union-attr]
+            return mixed.amax(dim=1)  # type: ignore[union-attr]
         # Averaging tokens and mixing layers are both linear: pool each layer first, and mix small vectors.
         vectors = None
         for layer, weight in weights.items():
@@ -83,14 +85,18 @@ class Readout:
         mean, deviation = _moments(state, lengths)
         return (state - mean[:, None, None]) / deviation[:, None, None]
 
-    def _pooled(self, state: Tensor, kept: Tensor, lengths: Tensor) -> Tensor:
+    def _pooled(self, state: Tensor, kept: Tensor | None, lengths: Tensor) -> Tensor:
         torch = require("torch", extra="neural")
+        share: Tensor | float = (
+            1.0  # of the tokens that attend, those that pooling sees: 1, unless the text holds a literal <pad>
+        )
         if self.pool == "cls":
-            pooled, share = state[:, 0].float(), torch.ones_like(lengths[:, None])
+            pooled = state[:, 0].float()
+        elif kept is None:
+            pooled = state.sum(dim=1, dtype=torch.float32) / lengths[:, None]
         else:
-            mask = kept.unsqueeze(-1)
-            pooled = (state.float() * mask).sum(dim=1) / lengths[:, None]
-            share = kept.sum(dim=1, keepdim=True) / lengths[:, None]  # 1, unless the text holds a literal <pad>
+            pooled = (state * kept.unsqueeze(-1)).sum(dim=1, dtype=torch.float32) / lengths[:, None]
+            share = kept.sum(dim=1, keepdim=True) / lengths[:, None]
         if not self.layer_norm:
             return pooled
         mean, deviation = _moments(state.float(), lengths)
@@ -220,4 +226,5 @@ class Encoder:
         mixes = self.readout.weights is not None or self.readout.layer != -1
         out = self._model(input_ids=ids, attention_mask=attention, output_hidden_states=mixes, return_dict=True)
         states = out.hidden_states if mixes else {-1: out.last_hidden_state}
-        return self.readout(states, ids != self._pad, lengths)[:count]
+        kept = None if even and not any(self._pad in row for row in rows) else ids != self._pad
+        return self.readout(states, kept, lengths)[:count]

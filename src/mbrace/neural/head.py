@@ -2,15 +2,16 @@
 
 The features of a pair are [h, r, h*r, |h-r|, h*s, |h-s|] for hypothesis h, reference r and source s (without the last
 two in a head that reads no source). The first linear layer is a sum over features, so it splits into a part for each
-hypothesis, one for each reference, and one for each pair that only h*r and |h-r| enter: a third of the products.
+hypothesis, one for each reference, and one for each pair that only h*r and |h-r| enter: a third of the products. Those
+two are symmetric, so where hypotheses are their own references, (a, b) and (b, a) share that part too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
 # Bytes of one block of pairs: what fits a CPU's cache is fastest there, a GPU wants large products.
 _BLOCK_BYTES = {"cpu": 8 << 20, "cuda": 1 << 30}
+
+# An order of pairs, and where each group of pairs that share their part starts in it (and the end).
+Groups: TypeAlias = "tuple[NDArray[np.int64], NDArray[np.int64]]"
 
 
 @dataclass(frozen=True)
@@ -105,65 +109,58 @@ class Estimator:
         if not blocks:
             return []
         if blocks[0].hypotheses.device.type == "cpu":
-            return [self._score_block(block) for block in blocks]
-        return self._score_together(blocks)
+            return [self.score_together([block])[0] for block in blocks]
+        alone = {place: self.score_together([block])[0] for place, block in enumerate(blocks) if _mirrors(block)}
+        rest = iter(self.score_together([block for place, block in enumerate(blocks) if place not in alone]))
+        return [alone[place] if place in alone else next(rest) for place in range(len(blocks))]
 
-    def _score_together(self, blocks: Sequence[Block]) -> list[Tensor]:
+    def score_together(self, blocks: Sequence[Block]) -> list[Tensor]:
+        """All pairs of all blocks in products over the pairs of several, in pieces that fit memory."""
         torch = require("torch", extra="neural")
-        stacked = Block(
+        if not blocks:
+            return []
+        shapes = [(len(block.hypotheses), len(block.references)) for block in blocks]
+        starts = np.cumsum([(0, 0), *shapes], axis=0)[:-1]
+        pairs = np.concatenate(
+            [np.indices(shape).reshape(2, -1) + start[:, None] for shape, start in zip(shapes, starts, strict=True)],
+            axis=1,
+        )
+        groups = _mirrored(blocks[0], pairs) if len(blocks) == 1 and _mirrors(blocks[0]) else None
+        scores = self._pairs(
             torch.cat([block.hypotheses for block in blocks]),
             torch.cat([block.prepared for block in blocks]),
             torch.cat([block.references for block in blocks]),
-            (
-                np.concatenate([block.names[0] for block in blocks]),
-                np.concatenate([block.names[1] for block in blocks]),
-            ),
+            pairs,
+            groups,
         )
-        pairs: list[NDArray[np.int64]] = []
-        first_row = first_column = 0
-        for block in blocks:
-            rows, columns = len(block.hypotheses), len(block.references)
-            grid = np.indices((rows, columns)).reshape(2, -1)
-            pairs.append(grid + np.array([[first_row], [first_column]]))
-            first_row, first_column = first_row + rows, first_column + columns
-        scores = self._pairs(stacked, np.concatenate(pairs, axis=1))
-        sizes = [part.shape[1] for part in pairs]
-        return [
-            part.view(len(block.hypotheses), len(block.references))
-            for part, block in zip(torch.split(scores, sizes), blocks, strict=True)
-        ]
+        tables = torch.split(scores, [rows * columns for rows, columns in shapes])
+        return [table.view(shape) for table, shape in zip(tables, shapes, strict=True)]
 
-    def _score_block(self, block: Block) -> Tensor:
-        rows, columns = len(block.hypotheses), len(block.references)
-        return self._pairs(block, np.indices((rows, columns)).reshape(2, -1)).view(rows, columns)
-
-    def _pairs(self, block: Block, pairs: NDArray[np.int64]) -> Tensor:
-        """Scores (pairs,) of (row, column) `pairs` (2, pairs), in blocks that fit memory.
-
-        The part for pairs is symmetric, so (a, b) and (b, a) share it where hypotheses and references share strings.
-        """
+    def _pairs(
+        self, hypotheses: Tensor, prepared: Tensor, references: Tensor, pairs: NDArray[np.int64], groups: Groups | None
+    ) -> Tensor:
+        """Scores (pairs,) of (row, column) `pairs` (2, pairs); pairs in one of `groups` share their part."""
         torch = require("torch", extra="neural")
-        device = block.references.device
-        order, starts = _mirrored(block.names[0][pairs[0]], block.names[1][pairs[1]])
-        rows, columns = (torch.from_numpy(side[order] if order is not None else side).to(device) for side in pairs)
-        reference_part = block.references @ self._reference.T
-        scores = torch.empty(pairs.shape[1], device=device)
+        device, count = references.device, pairs.shape[1]
+        order, starts = (np.arange(count), np.arange(count + 1)) if groups is None else groups
+        rows, columns = (torch.from_numpy(side if groups is None else side[order]).to(device) for side in pairs)
+        reference_part = references @ self._reference.T
+        scores = torch.empty(count, device=device, dtype=references.dtype)
         width = 2 * self.units + sum(weight.shape[0] for weight, _ in self.layers) + len(self._bias)
         size = max(64, _BLOCK_BYTES["cpu" if device.type == "cpu" else "cuda"] // (4 * width))
         for begin in range(0, len(starts) - 1, size):
             chosen = starts[begin : begin + size + 1]
-            low, high = int(chosen[0]), int(chosen[-1])
-            here = slice(low, high)
-            once = here if high - low == len(chosen) - 1 else torch.from_numpy(chosen[:-1]).to(device)
-            h, r = block.hypotheses[rows[once]], block.references[columns[once]]
+            here = slice(int(chosen[0]), int(chosen[-1]))
+            once = here if groups is None else torch.from_numpy(chosen[:-1]).to(device)
+            h, r = hypotheses[rows[once]], references[columns[once]]
             shared = torch.cat([h * r, (h - r).abs_()], dim=1) @ self._pair.T
-            if once is not here:
-                counts = torch.from_numpy(np.diff(chosen)).to(device)
-                shared = shared.repeat_interleave(counts, dim=0, output_size=high - low)
-            shared += block.prepared[rows[here]]
+            if groups is not None:
+                copies = torch.from_numpy(np.diff(chosen)).to(device)
+                shared = shared.repeat_interleave(copies, dim=0, output_size=here.stop - here.start)
+            shared += prepared[rows[here]]
             shared += reference_part[columns[here]]
             scores[here] = self._finish(shared)
-        if order is None:
+        if groups is None:
             return scores  # type: ignore[no-any-return]
         back = torch.empty_like(scores)
         back[torch.from_numpy(order).to(device)] = scores
@@ -189,24 +186,19 @@ class Estimator:
         return self._finish(torch.addmm(bias, torch.cat(features, dim=1), weight.T))
 
 
-def _joined(parts: Iterable[NDArray[np.int64]]) -> NDArray[np.int64]:
-    return np.concatenate(list(parts))
+def _mirrors(block: Block) -> bool:
+    """Whether a tenth of the pairs or more have their mirror image among them: k strings on both sides, k(k-1)/2."""
+    both = np.intersect1d(*block.names).size
+    return bool(both * (both - 1) / 2 >= 0.1 * len(block.names[0]) * len(block.names[1]))
 
 
-def _mirrored(left: NDArray[np.int64], right: NDArray[np.int64]) -> tuple[NDArray[np.int64] | None, NDArray[np.int64]]:
-    """An order of pairs that puts (a, b) beside (b, a), and where each group starts (and the end).
-
-    The order is None, and every pair its own group, if hardly any pair has its mirror image among the others.
-    """
-    alone = np.arange(len(left) + 1)
-    if np.intersect1d(left, right).size < 0.1 * min(np.unique(left).size, np.unique(right).size):
-        return None, alone
+def _mirrored(block: Block, pairs: NDArray[np.int64]) -> Groups:
+    """Groups of (a, b) with (b, a), whose h*r and |h-r| are the same."""
+    left, right = block.names[0][pairs[0]], block.names[1][pairs[1]]
     low, high = np.minimum(left, right), np.maximum(left, right)
     order = np.lexsort((high, low))
     low, high = low[order], high[order]
     new = np.flatnonzero((low[1:] != low[:-1]) | (high[1:] != high[:-1])) + 1
-    if len(new) + 1 > 0.9 * len(left):
-        return None, alone
     return order, np.concatenate([[0], new, [len(left)]])
 
 
