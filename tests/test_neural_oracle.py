@@ -13,7 +13,7 @@ from mbrace.neural.comet import Comet
 
 ORACLE = Path(__file__).parent / "oracle"
 sys.path.insert(0, str(ORACLE))
-import tiny
+import tiny  # noqa: E402
 
 SCORES = json.loads((ORACLE / "scores.json").read_text())
 
