@@ -18,7 +18,9 @@ NEURAL = {"comet": "Comet", "embedding": "Embedding", "learned": "Learned"}  # c
 def add_utility(parser: argparse.ArgumentParser) -> None:
     """`--utility` and its settings."""
     group = parser.add_argument_group("utility")
-    group.add_argument("--utility", default="chrf++", metavar="NAME", help=f"{' | '.join([*UTILITIES, *NEURAL])} (default: chrf++)")
+    group.add_argument(
+        "--utility", default="chrf++", metavar="NAME", help=f"{' | '.join([*UTILITIES, *NEURAL])} (default: chrf++)"
+    )
     group.add_argument("--threads", type=int, default=0, metavar="N", help="threads (default: all cores)")
     group.add_argument("--metric-model", metavar="PATH_OR_NAME", help="model of a neural utility: a folder or hub name")
     group.add_argument("--device", metavar="DEVICE", help="cpu | cuda | cuda:1 ... (default: a GPU if there is one)")

@@ -17,7 +17,9 @@ def add(commands: Any) -> None:
         help="train a learned utility from human judgements",
         description="Train COMET's estimator head on a frozen encoder; use it with --utility learned --metric-model DIR.",
     )
-    parser.add_argument("judgements", nargs="+", metavar="JUDGEMENTS.tsv", help="columns lp, mt, ref or pe, z (.gz, .xz)")
+    parser.add_argument(
+        "judgements", nargs="+", metavar="JUDGEMENTS.tsv", help="columns lp, mt, ref or pe, z (.gz, .xz)"
+    )
     parser.add_argument("-o", "--output", required=True, metavar="DIR", help="the checkpoint's folder")
     parser.add_argument("--encoder", metavar="PATH_OR_NAME", help="frozen encoder (default: all-MiniLM-L6-v2)")
     parser.add_argument("--target", default="en", metavar="LANG", help="keep pairs into this language (default: en)")
@@ -52,7 +54,9 @@ def run(args: argparse.Namespace) -> int:
         device=args.device,
         say=_say,
     )
-    print(f"trained on {found.judgements:,} judgements; validation Pearson {found.validation:.3f} (epoch {found.epoch})")
+    print(
+        f"trained on {found.judgements:,} judgements; validation Pearson {found.validation:.3f} (epoch {found.epoch})"
+    )
     for pair, metrics in found.held_out.items():
         for name, (r, tau) in metrics.items():
             print(f"held out {pair}  {name:8} Pearson {r:.3f}  Kendall {tau:.3f}")

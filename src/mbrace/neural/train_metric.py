@@ -152,9 +152,7 @@ def train_metric(
     return found
 
 
-def agreement(
-    rows: Sequence[Judgement], scores: dict[str, Any], vectors: Vectors
-) -> dict[str, tuple[float, float]]:
+def agreement(rows: Sequence[Judgement], scores: dict[str, Any], vectors: Vectors) -> dict[str, tuple[float, float]]:
     """Pearson and Kendall of `scores`, of chrF++ and of the plain cosine (last layer) with the human scores."""
     torch = require("torch", extra="neural")
     from mbrace.chrf import ChrF
@@ -203,7 +201,9 @@ class _Head:
         """COMET's features without the source, [h, r, h*r, |h-r|], for rows of the vectors."""
         torch = require("torch", extra="neural")
         weights = self.mix.softmax(0)
-        h, r = (torch.einsum("l,nlu->nu", weights, self.vectors.values[rows].float()) for rows in (translations, references))
+        h, r = (
+            torch.einsum("l,nlu->nu", weights, self.vectors.values[rows].float()) for rows in (translations, references)
+        )
         return torch.cat([h, r, h * r, (h - r).abs()], dim=1)  # type: ignore[no-any-return]
 
     def forward(self, translations: Tensor, references: Tensor) -> Tensor:
@@ -294,7 +294,9 @@ class _Head:
         """Write COMET's layout: hparams.yaml and checkpoints/model.ckpt, the encoder by reference."""
         torch = require("torch", extra="neural")
         yaml = require("yaml", extra="neural")
-        state = {f"layerwise_attention.scalar_parameters.{n}": value.view(1) for n, value in enumerate(self.mix.detach())}
+        state = {
+            f"layerwise_attention.scalar_parameters.{n}": value.view(1) for n, value in enumerate(self.mix.detach())
+        }
         state["layerwise_attention.gamma"] = torch.ones(1)
         for key, value in self.network.state_dict().items():
             state[f"estimator.ff.{key}"] = value.clone()
