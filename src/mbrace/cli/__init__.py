@@ -17,6 +17,7 @@ COMMANDS = (
     "demo",
     "generate",
     "train",
+    "train_metric",
     "experiment",
     "compare",
     "judge",
