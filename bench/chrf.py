@@ -108,12 +108,8 @@ def steps(budget: float) -> list[dict]:
     ]
     for alive, new in ((256, 16), (64, 16), (16, 32), (4, 64), (2, 128)):
         ask = Ask(0, np.arange(alive), references[:new])
-        rows.append(
-            {
-                "step": f"{alive} survivors x {new} references",
-                "seconds": best(lambda: scorer.score([ask]), seconds=budget),
-            }
-        )
+        took = best(lambda ask=ask: scorer.score([ask]), seconds=budget)
+        rows.append({"step": f"{alive} survivors x {new} references", "seconds": took})
     return rows
 
 
@@ -157,19 +153,16 @@ def memory_of(size: int) -> None:
 
 
 def lengths(budget: float) -> list[dict]:
-    rows = []
-    for characters in (30, 100, 300, 1000, 3000, 10_000):
-        hypotheses, references = documents(64, characters)
-        row = {
-            "characters": characters,
-            "ours": best(lambda: table(hypotheses, references, mbrace.ChrF(threads=1)), seconds=budget),
-        }
-        few = 64 if characters <= 300 else 8
-        row["pairwise"] = (
-            best(lambda: fastchrf.pairwise_chrf([hypotheses[:few]], [references[:few]]), seconds=0) * (64 / few) ** 2
-        )
-        rows.append(row)
-    return rows
+    return [one_length(characters, budget) for characters in (30, 100, 300, 1000, 3000, 10_000)]
+
+
+def one_length(characters: int, budget: float) -> dict:
+    hypotheses, references = documents(64, characters)
+    utility = mbrace.ChrF(threads=1)
+    few = 64 if characters <= 300 else 8
+    peer = best(lambda: fastchrf.pairwise_chrf([hypotheses[:few]], [references[:few]]), seconds=0)
+    ours = best(lambda: table(hypotheses, references, utility), seconds=budget)
+    return {"characters": characters, "ours": ours, "pairwise": peer * (64 / few) ** 2}
 
 
 def plot(results: dict, path: Path) -> None:
@@ -218,12 +211,13 @@ def report(results: dict) -> str:
         "",
         "Written by `python bench/chrf.py`. " + results["machine"],
         "",
-        "Texts: real samples of a translation model joined to about 190 characters (`bench/data/README.md`). Ours is from",
-        "Python strings to a NumPy table; chrF++ counts words, fastChrF does not. Each time is the best of several in the",
-        f"same run. sacreBLEU is timed on at most {SACREBLEU_PAIRS} x {SACREBLEU_PAIRS} pairs and extrapolated.",
+        "Texts: real samples of a translation model joined to about 190 characters (`bench/data/README.md`). Ours is",
+        "from Python strings to a NumPy table; chrF++ counts words, fastChrF does not. Each time is the best of",
+        f"several in the same run. sacreBLEU is timed on at most {SACREBLEU_PAIRS} x {SACREBLEU_PAIRS} pairs and",
+        "extrapolated.",
         "",
-        "| pairs | mbrace chrF++ | mbrace chrF | fastChrF pairwise | fastChrF aggregate (approximate) | sacreBLEU chrF++ "
-        "| x pairwise | x aggregate | x sacreBLEU | largest difference |",
+        "| pairs | mbrace chrF++ | mbrace chrF | fastChrF pairwise | fastChrF aggregate (approximate) "
+        "| sacreBLEU chrF++ | x pairwise | x aggregate | x sacreBLEU | largest difference |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for row in results["sizes"]:
@@ -231,8 +225,9 @@ def report(results: dict) -> str:
             continue
         ours = row["ours"]
         lines.append(
-            f"| {row['size']} x {row['size']} | {seconds(ours)} | {seconds(row['ours_chrf'])} | {seconds(row['pairwise'])} "
-            f"| {seconds(row['aggregate'])} | {seconds(row['sacrebleu'])} | {row['pairwise'] / ours:,.0f} "
+            f"| {row['size']} x {row['size']} | {seconds(ours)} | {seconds(row['ours_chrf'])} "
+            f"| {seconds(row['pairwise'])} | {seconds(row['aggregate'])} "
+            f"| {seconds(row['sacrebleu'])} | {row['pairwise'] / ours:,.0f} "
             f"| {row['aggregate'] / ours:,.1f} | {row['sacrebleu'] / ours:,.0f} | {row['difference']:.1e} |"
         )
     lines += ["", "## The pieces of a race", "", "| step | time |", "|---|---|"]
@@ -259,7 +254,8 @@ def report(results: dict) -> str:
         "|---|---|---|---|",
     ]
     lines += [
-        f"| {row['size']} x {row['size']} | {seconds(row['seconds'])} | {row['result'] / 2**20:.0f} MiB | {row['beyond'] / 2**20:.0f} MiB |"
+        f"| {row['size']} x {row['size']} | {seconds(row['seconds'])} | {row['result'] / 2**20:.0f} MiB "
+        f"| {row['beyond'] / 2**20:.0f} MiB |"
         for row in results["memory"]
     ]
     lines += [
@@ -270,7 +266,8 @@ def report(results: dict) -> str:
         "|---|---|---|---|",
     ]
     lines += [
-        f"| {row['characters']:,} | {seconds(row['ours'])} | {seconds(row['pairwise'])} | {row['pairwise'] / row['ours']:,.0f} |"
+        f"| {row['characters']:,} | {seconds(row['ours'])} | {seconds(row['pairwise'])} "
+        f"| {row['pairwise'] / row['ours']:,.0f} |"
         for row in results["lengths"]
     ]
     return "\n".join([*lines, "", "![time against pairs and length](chrf.png)", ""])
@@ -286,7 +283,8 @@ def machine() -> str:
         ]
         model = names[0] if names else model
     load = f"load average at the start {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else ""
-    return f"Machine: {model}, {os.cpu_count()} cores, {_native.simd_variants()[0]}, Python {platform.python_version()}, {load}."
+    simd = _native.simd_variants()[0]
+    return f"Machine: {model}, {os.cpu_count()} cores, {simd}, Python {platform.python_version()}, {load}."
 
 
 def main() -> None:

@@ -45,15 +45,10 @@ def peers_python(given: str | None) -> str:
 
 
 def run(job: str, path: Path, python: str) -> dict:
-    command = [
-        python if job.startswith("mbrs") else sys.executable,
-        "-W",
-        "ignore",
-        str(HERE / "jobs.py"),
-        job,
-        str(path),
-    ]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    chosen = python if job.startswith("mbrs") else sys.executable
+    done = subprocess.run(
+        [chosen, "-W", "ignore", str(HERE / "jobs.py"), job, str(path)], capture_output=True, text=True
+    )
     if done.returncode:
         raise SystemExit(f"{job} failed:\n{done.stderr}")
     return json.loads(done.stdout.splitlines()[-1])
@@ -71,10 +66,10 @@ def report(rows: list[dict], machine_line: str, many: int, few: int) -> str:
         "",
         f"Written by `python bench/peers.py`. {machine_line}",
         "",
-        "256 hypotheses and 256 pseudo-references a sentence, real candidates bundled with `mbrace demo`, one thread, alpha",
-        f"0.99, 500 resamples, schedule 16 to 256. {many} sentences; sacreBLEU jobs {few}. mbrs's fastest chrF is fastChrF,",
-        "which counts no words, so mbrace is shown with chrF too. Agreement: with standard MBR of the same utility on the",
-        "same sentences. Memory: peak of the process with its imports (mbrs brings torch).",
+        "256 hypotheses and 256 pseudo-references a sentence, real candidates bundled with `mbrace demo`, one thread,",
+        f"alpha 0.99, 500 resamples, schedule 16 to 256. {many} sentences; sacreBLEU jobs {few}. mbrs's fastest chrF",
+        "is fastChrF, which counts no words, so mbrace is shown with chrF too. Agreement: with standard MBR of the same",
+        "utility on the same sentences. Memory: peak of the process with its imports (mbrs brings torch).",
         "",
         "| job | seconds a sentence | utility calls a sentence | peak memory | same answer as standard MBR |",
         "|---|---|---|---|---|",
@@ -89,8 +84,8 @@ def report(rows: list[dict], machine_line: str, many: int, few: int) -> str:
     pruning = per["mbrace chrF pruning"], per["mbrace chrF++ pruning"]
     lines += [
         "",
-        f"Like for like: mbrace is {per['mbrs mbr, fastChrF'] / per['mbrace chrF']:,.0f}x as fast as mbrs in standard MBR "
-        f"and {per['mbrs pruning_mbr, fastChrF'] / pruning[0]:,.0f}x with pruning (chrF); "
+        f"Like for like: mbrace is {per['mbrs mbr, fastChrF'] / per['mbrace chrF']:,.0f}x as fast as mbrs in standard "
+        f"MBR and {per['mbrs pruning_mbr, fastChrF'] / pruning[0]:,.0f}x with pruning (chrF); "
         f"{per['paper: sacreBLEU, standard'] / per['mbrace chrF++']:,.0f}x and "
         f"{per['paper: sacreBLEU, gather bootstrap'] / pruning[1]:,.0f}x the paper's procedure (chrF++).",
         "",

@@ -116,7 +116,7 @@ def main() -> None:
         "",
         f"Written by `python bench/prune.py`. {line}",
         "",
-        f"{BOOTSTRAPS} resamples, one thread, each form in a process of its own; memory is what the decision adds to the peak.",
+        f"{BOOTSTRAPS} resamples, one thread, each form in a process of its own; memory: what it adds to the peak.",
     ]
     for size in (256, 1024):
         chosen = [row for row in rows if row["hypotheses"] == size]
@@ -124,7 +124,8 @@ def main() -> None:
         lines += ["", f"## {size} hypotheses x {size} pseudo-references", ""]
         lines += ["| form | time | of mbrace's | memory |", "|---|---|---|---|"]
         lines += [
-            f"| {FORMS[row['form']]} | {seconds(row['seconds'])} | {row['seconds'] / ours:,.1f}x | {row['peak'] / 2**20:,.0f} MiB |"
+            f"| {FORMS[row['form']]} | {seconds(row['seconds'])} | {row['seconds'] / ours:,.1f}x "
+            f"| {row['peak'] / 2**20:,.0f} MiB |"
             for row in chosen
         ]
     text = "\n".join([*lines, ""])

@@ -50,7 +50,19 @@ def documents(count: int, characters: int, *, seed: int = 0) -> tuple[list[str],
     return [draw(slice(0, 128)) for _ in range(count)], [draw(slice(128, 256)) for _ in range(count)]
 
 
-def candidates(sentences: int) -> list[dict]:
-    """Records of 256 hypotheses and 256 pseudo-references: the bundled ones, over and over with new ids."""
+def candidates(sentences: int, *, captions: int = 1) -> list[dict]:
+    """Records of 256 hypotheses and 256 pseudo-references: the bundled ones, over and over with new ids.
+
+    With `captions` above 1 so many of them are joined, candidate by candidate, to one of longer texts.
+    """
     records = _read(DEMO)
-    return [{**records[i % len(records)], "id": f"{records[i % len(records)]['id']}/{i}"} for i in range(sentences)]
+
+    def join(i: int) -> dict:
+        parts = [records[(i * (k + 1) + 7 * k) % len(records)] for k in range(captions)]
+        texts = {
+            field: [" ".join(texts) for texts in zip(*(part[field] for part in parts), strict=True)]
+            for field in ("hypotheses", "pseudo_references")
+        }
+        return {"id": f"{captions}/{i}", "source": " ".join(part["source"] for part in parts), **texts}
+
+    return [join(i) for i in range(sentences)]

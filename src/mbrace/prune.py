@@ -48,7 +48,7 @@ class Standings:
     def leaders(self) -> NDArray[np.int64]:
         """The `nbest` first of `ranking` (all alive, if there are fewer)."""
         if self.nbest == 1:  # no need to sort
-            return self.means.argmax(keepdims=True)
+            return np.array([self.means.argmax()])
         return self.ranking()[: self.nbest]
 
 
