@@ -10,7 +10,6 @@ import argparse
 import json
 import os
 import platform
-import resource
 import subprocess
 import sys
 import time
@@ -21,6 +20,7 @@ os.environ.setdefault("RAYON_NUM_THREADS", "1")  # fastChrF on one thread, like 
 
 import fastchrf
 import matplotlib as mpl
+import memory as memory_use
 import numpy as np
 from sacrebleu.metrics import CHRF
 from texts import documents, sides
@@ -140,13 +140,12 @@ def memory(size: int) -> dict:
 
 def memory_of(size: int) -> None:
     hypotheses, references = sides(size, size)
-    unit = 1 if sys.platform == "darwin" else 1024
     table(hypotheses[:2], references[:2], mbrace.ChrF(threads=1))
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    before = memory_use.start()
     start = time.perf_counter()
     result = table(hypotheses, references, mbrace.ChrF(threads=1))
     seconds = time.perf_counter() - start
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit - before
+    peak = memory_use.peak() - before
     print(
         json.dumps({"size": size, "seconds": seconds, "beyond": max(0, peak - result.nbytes), "result": result.nbytes})
     )

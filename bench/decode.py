@@ -109,9 +109,9 @@ def main() -> None:
         f"Written by `python bench/decode.py`. {line}",
         "",
         f"{args.sentences:,} records of 256 hypotheses and 256 pseudo-references: the candidates bundled with",
-        "`mbrace demo`, one, two or three captions joined to a record. Best of several rounds in turns. The start (Python,",
-        "imports, one record) is not in the rates; processor seconds do not depend on what else the machine did. JSON:",
-        "reading, parsing and writing timed alone, as a share of the processor time.",
+        "`mbrace demo`, one, two or three captions joined to a record. Best of several rounds in turns. The start",
+        "(Python, imports, one record) is not in the rates; processor seconds do not depend on what else the machine",
+        "did. JSON: reading, parsing and writing timed alone, as a share of the processor time.",
     ]
     for file in files:
         lines += [

@@ -6,10 +6,11 @@ It runs in mbrace's environment or in the one of a peer, so each job imports wha
 from __future__ import annotations
 
 import json
-import resource
 import sys
 import time
 from collections.abc import Callable
+
+import memory
 
 SCHEDULE = [16, 32, 64, 128, 256]
 ALPHA, BOOTSTRAPS = 0.99, 500
@@ -100,8 +101,7 @@ def main(job: str, path: str) -> None:
     started = time.perf_counter()
     indices, calls = JOBS[job](records)
     seconds = time.perf_counter() - started
-    unit = 1 if sys.platform == "darwin" else 1024
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    peak = memory.peak()
     print(json.dumps({"indices": indices, "calls": calls, "seconds": seconds, "peak": peak}))
 
 

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import memory
 import numpy as np
 
 BOOTSTRAPS = 500
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
-UNIT = 1 if sys.platform == "darwin" else 1024
 FORMS = {
     "counts": "mbrace: counts, native (resamples drawn)",
     "shared": "mbrace: counts, native (resamples of an earlier sentence)",
@@ -82,15 +81,15 @@ def measure(form: str, hypotheses: int, references: int) -> dict:
     ours(standings(small))
     if form == "mbrs":
         mbrs_wins(small)
+    before = memory.start()
     if form in ("shared", "exact"):
         decide()
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * UNIT
     times = []
     while len(times) < 3 or (sum(times) < 1 and len(times) < 200):
         start = time.perf_counter()
         decide()
         times.append(time.perf_counter() - start)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * UNIT - before
+    peak = memory.peak() - before
     return {"form": form, "hypotheses": hypotheses, "references": references, "seconds": min(times), "peak": peak}
 
 
