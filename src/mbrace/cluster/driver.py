@@ -8,9 +8,11 @@ and gives it the block again; a block's result is the same whoever makes it, and
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -133,10 +135,11 @@ class _Connection:
         os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
         options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
         try:
-            if address is None:
-                self._ray.init(address="local", include_dashboard=False, **options)
-            else:
-                self._ray.init(address=address, **options)
+            with _quiet():
+                if address is None:
+                    self._ray.init(address="local", include_dashboard=False, **options)
+                else:
+                    self._ray.init(address=address, **options)
         except Exception as error:
             raise UserError(f"--ray {address or ''}: cannot reach or start Ray ({_short(error)})") from error
 
@@ -146,6 +149,20 @@ class _Connection:
     def __exit__(self, *error: object) -> None:
         if self._mine:
             self._ray.shutdown()
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Ray's native code tells of itself on stderr while it starts; errors come as exceptions all the same."""
+    sys.stderr.flush()
+    stderr = os.dup(2)
+    with open(os.devnull, "wb") as nothing:
+        os.dup2(nothing.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)
 
 
 def _pool(ray: Any, files: int, workers: int | None, gpus: float, threads: int) -> Pool:
