@@ -11,7 +11,18 @@ from typing import NoReturn
 
 from mbrace.errors import UserError
 
-COMMANDS = ("decode", "score", "demo")
+COMMANDS = (
+    "decode",
+    "score",
+    "demo",
+    "generate",
+    "train",
+    "train_metric",
+    "experiment",
+    "compare",
+    "judge",
+    "judge_results",
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mbrace.cli.options import add_prune, add_utility, prune_from, schedule_from, utility_from
+from mbrace.cli.options import add_prune, add_utility, prune_from, report_truncated, schedule_from, utility_from
 from mbrace.errors import UserError
 
 if TYPE_CHECKING:
@@ -170,6 +170,7 @@ def run_on_cluster(work: Work, inputs: list[str], args: argparse.Namespace) -> i
             text=args.text,
             progress=progress,
         )
+    report_truncated(utility)
     print(summary_line(summary), file=sys.stderr)
     return ended(args, summary.signal)
 

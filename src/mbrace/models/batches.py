@@ -1,0 +1,126 @@
+"""Batches for training: sentences of like length together, padded ahead of time by a thread of their own."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ids = NDArray[np.uint16]
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Parallel ids, each side one flat array with the offsets of its sentences."""
+
+    sides: tuple[tuple[Ids, NDArray[np.int64]], tuple[Ids, NDArray[np.int64]]]
+
+    @staticmethod
+    def of(sources: Sequence[Ids], targets: Sequence[Ids], *, longest: int | None = None) -> Corpus:
+        """Drop pairs with a side of more than `longest` ids (the model has no positions for them)."""
+        kept = [
+            (source, target) for source, target in zip(sources, targets, strict=True)
+            if longest is None or max(len(source), len(target)) <= longest
+        ]  # fmt: skip
+        return Corpus((_flat([source for source, _ in kept]), _flat([target for _, target in kept])))
+
+    def __len__(self) -> int:
+        return len(self.sides[0][1]) - 1
+
+    def lengths(self) -> NDArray[np.int64]:
+        """(pairs, 2) ids a side."""
+        return np.stack([np.diff(offsets) for _, offsets in self.sides], axis=1)
+
+    def plan(self, tokens: int, rng: np.random.Generator | None) -> list[NDArray[np.int64]]:
+        """Cut one epoch into batches of at most `tokens` padded ids a side; without `rng` in order of length."""
+        lengths = self.lengths()
+        widths = -(-lengths // 8) * 8  # padded widths are multiples of 8: the GPU's matrix units like them
+        widest = widths.max(axis=1)
+        noise = rng.random(len(self)) if rng is not None else np.zeros(len(self))
+        order = np.lexsort((noise, widths[:, 1], widths[:, 0], widest))
+        batches, first = [], 0
+        while first < len(order):
+            # in order of width, a batch is as wide as its last pair
+            count = max(1, tokens // int(widest[order[first]]))
+            last = min(first + count, len(order)) - 1
+            count = max(1, tokens // int(widest[order[last]]))
+            batches.append(order[first : first + count])
+            first += count
+        if rng is not None:
+            batches = [batches[number] for number in rng.permutation(len(batches))]
+        return batches
+
+    def padded(self, batch: NDArray[np.int64], pad: int) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
+        """Source and target ids, each (sentences, width), and how many target ids are real."""
+        source, _ = _pad(*self.sides[0], batch, pad)
+        target, count = _pad(*self.sides[1], batch, pad)
+        return source, target, count
+
+
+def prefetch(
+    corpus: Corpus, *, tokens: int, pad: int, seed: int, first: int, device: Any
+) -> Iterator[tuple[Any, Any, int]]:
+    """Padded batches without end, from number `first` of the stream that `seed` alone determines.
+
+    A thread pads (and pins) up to 16 batches ahead, so that the loop that feeds the device never waits for Python.
+    """
+    import torch
+
+    ready: queue.Queue[tuple[Any, Any, int] | BaseException] = queue.Queue(maxsize=16)
+    stop = threading.Event()
+    pin = device.type == "cuda"
+
+    def put(item: tuple[Any, Any, int] | BaseException) -> None:
+        while not stop.is_set():
+            try:
+                return ready.put(item, timeout=0.1)
+            except queue.Full:
+                continue
+
+    def work() -> None:
+        try:
+            number, epoch = 0, 0
+            while not stop.is_set():
+                plan = corpus.plan(tokens, np.random.default_rng([seed, epoch]))
+                for batch in plan[max(0, first - number) :]:
+                    source, target, count = corpus.padded(batch, pad)
+                    tensors = torch.from_numpy(source), torch.from_numpy(target)
+                    put((*(tensor.pin_memory() if pin else tensor for tensor in tensors), count))
+                    if stop.is_set():
+                        return
+                number, epoch = number + len(plan), epoch + 1
+        except BaseException as error:  # handed to the training loop, which raises it
+            put(error)
+
+    thread = threading.Thread(target=work, name="batches", daemon=True)
+    thread.start()
+    try:
+        while True:
+            item = ready.get()
+            if isinstance(item, BaseException):
+                raise item
+            yield item[0].to(device, non_blocking=True), item[1].to(device, non_blocking=True), item[2]
+    finally:
+        stop.set()
+        thread.join()
+
+
+def _flat(rows: Sequence[Ids]) -> tuple[Ids, NDArray[np.int64]]:
+    offsets = np.zeros(len(rows) + 1, dtype=np.int64)
+    np.cumsum([len(row) for row in rows], out=offsets[1:])
+    return (np.concatenate(rows) if rows else np.zeros(0, np.uint16)), offsets
+
+
+def _pad(flat: Ids, offsets: NDArray[np.int64], batch: NDArray[np.int64], pad: int) -> tuple[NDArray[np.int64], int]:
+    starts = offsets[batch]
+    lengths = offsets[batch + 1] - starts
+    columns = np.arange(-(-int(lengths.max()) // 8) * 8)
+    real = columns[None, :] < lengths[:, None]
+    out = np.full(real.shape, pad, dtype=np.int64)
+    out[real] = flat[(starts[:, None] + columns[None, :])[real]]
+    return out, int(lengths.sum())

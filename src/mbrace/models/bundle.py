@@ -1,0 +1,73 @@
+"""The bundled translator: a Marian model with int8 weights, one scale a row, read back into float32."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mbrace.errors import UserError, require
+from mbrace.models.vocabulary import Vocabulary
+
+FOLDER = Path(__file__).parent.parent / "data" / "translator-de-en"
+NOT_STORED = ("embed_positions", "encoder.embed_tokens", "decoder.embed_tokens", "lm_head", "final_logits_bias")
+
+
+def quantise(folder: str | Path, out: str | Path) -> int:
+    """Write a trained Marian folder as int8 matrices and float16 vectors; returns the bytes on disk.
+
+    Rows of a matrix are stored as round(w / scale) with scale = max |w| / 127. Positions are computed and the three
+    embeddings are one matrix, so neither is stored twice.
+    """
+    safetensors = require("safetensors.numpy", extra="models")
+    transformers = require("transformers", extra="models")
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(str(folder))
+    tensors: dict[str, Any] = {}
+    for name, tensor in model.state_dict().items():
+        if any(part in name for part in NOT_STORED):
+            continue
+        weights = tensor.float().numpy()
+        if weights.ndim == 2:
+            scale = np.maximum(np.abs(weights).max(axis=1, keepdims=True), 1e-12).astype(np.float32) / 127
+            tensors[name] = np.round(weights / scale).astype(np.int8)
+            tensors[name + ".scale"] = scale[:, 0].astype(np.float32)
+        else:
+            tensors[name] = weights.astype(np.float16)
+    target = Path(out)
+    target.mkdir(parents=True, exist_ok=True)
+    safetensors.save_file(tensors, target / "weights.safetensors")
+    (target / "config.json").write_text(
+        json.dumps(model.config.to_diff_dict(), indent=1, default=str), encoding="utf-8"
+    )
+    shutil.copyfile(Path(folder) / "source.spm", target / "joint.spm")
+    return sum(path.stat().st_size for path in target.iterdir())
+
+
+def load_bundled(folder: str | Path = FOLDER) -> tuple[Any, Vocabulary]:
+    """The MarianMTModel, in float32, and its vocabulary."""
+    source = Path(folder)
+    if not (source / "weights.safetensors").exists():
+        raise UserError(f"{source.name}: this installation has no bundled translator; give a model")
+    torch = require("torch", extra="models")
+    safetensors = require("safetensors.numpy", extra="models")
+    transformers = require("transformers", extra="models")
+    vocabulary = Vocabulary((source / "joint.spm").read_bytes())
+    config = transformers.MarianConfig(**json.loads((source / "config.json").read_text(encoding="utf-8")))
+    model = transformers.MarianMTModel(config)
+    tensors = safetensors.load_file(source / "weights.safetensors")
+    state = {}
+    for name, weights in tensors.items():
+        if name.endswith(".scale"):
+            continue
+        scale = tensors.get(name + ".scale")
+        state[name] = torch.from_numpy(weights.astype(np.float32) * (1.0 if scale is None else scale[:, None]))
+    missing, unexpected = model.load_state_dict(state, strict=False)
+    lost = [name for name in missing if not any(part in name for part in NOT_STORED)]
+    if lost or unexpected:
+        raise UserError(f"{source.name}: weights do not fit this transformers: {[*lost, *unexpected][:3]}")
+    model.tie_weights()
+    model.generation_config.bad_words_ids = [[vocabulary.pad]]
+    return model.eval(), vocabulary

@@ -1,0 +1,203 @@
+"""Marian's transformer, written for many outputs of each source.
+
+`forward` is the training pass over a MarianMTModel's weights, without the host synchronisation that transformers'
+masks bring. `MarianDecoder` decodes step by step a grid of rows, (sources, width): every row of a source attends to
+the one copy of the source's keys and values, so nothing of the encoder is expanded. Both are checked against
+transformers by the tests.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+# cuDNN's attention plans anew for every shape, and here every batch and every step is a new shape.
+torch.backends.cuda.enable_cudnn_sdp(False)
+
+
+def forward(model: Any, source: Tensor, target: Tensor, *, pad: int) -> Tensor:
+    """Logits (sentences, target width, vocabulary) of a MarianMTModel for `target` given `source` (sentences, width)."""
+    states, bias = encode(model, source, pad=pad)
+    start = target.new_full((len(target), 1), model.config.decoder_start_token_id)
+    x = _embed(model, model.model.decoder, torch.cat([start, target[:, :-1]], dim=1))
+    for layer in model.model.decoder.layers:
+        # No padding mask: padding comes last, and causal attention hides it from every real position.
+        x = _sublayer(model, layer.self_attn_layer_norm, x, _attend(layer.self_attn, x, x, causal=True))
+        x = _sublayer(model, layer.encoder_attn_layer_norm, x, _attend(layer.encoder_attn, x, states, bias=bias))
+        x = _sublayer(model, layer.final_layer_norm, x, layer.fc2(layer.activation_fn(layer.fc1(x))))
+    return F.linear(x, model.lm_head.weight)
+
+
+def encode(model: Any, source: Tensor, *, pad: int) -> tuple[Tensor, Tensor]:
+    """Encoder states (sentences, width, d) and the bias (sentences, 1, 1, width) that hides padding."""
+    bias = torch.zeros(source.shape, device=source.device).masked_fill(source == pad, -math.inf)[:, None, None]
+    x = _embed(model, model.model.encoder, source)
+    for layer in model.model.encoder.layers:
+        x = _sublayer(model, layer.self_attn_layer_norm, x, _attend(layer.self_attn, x, x, bias=bias))
+        x = _sublayer(model, layer.final_layer_norm, x, layer.fc2(layer.activation_fn(layer.fc1(x))))
+    return x, bias
+
+
+def _embed(model: Any, side: Any, ids: Tensor) -> Tensor:
+    scale = math.sqrt(model.config.d_model) if model.config.scale_embedding else 1.0
+    x = F.embedding(ids, side.embed_tokens.weight) * scale + side.embed_positions.weight[: ids.shape[1]]
+    return F.dropout(x, model.config.dropout, model.training)
+
+
+def _sublayer(model: Any, norm: Any, x: Tensor, branch: Tensor) -> Tensor:
+    return norm(x + F.dropout(branch, model.config.dropout, model.training))  # type: ignore[no-any-return]
+
+
+def _attend(module: Any, x: Tensor, y: Tensor, *, bias: Tensor | None = None, causal: bool = False) -> Tensor:
+    heads = module.num_heads
+    q, k, v = module.q_proj(x), module.k_proj(y), module.v_proj(y)
+    q, k, v = (part.unflatten(-1, (heads, -1)).transpose(1, 2) for part in (q, k, v))
+    mask = None if bias is None else bias.to(q.dtype).expand(-1, heads, q.shape[2], -1)
+    out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal)
+    return module.out_proj(out.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
+
+
+class MarianDecoder:
+    """Decodes rows of a MarianMTModel in steps. One instance holds the weights; `start` gives the state of a batch."""
+
+    def __init__(self, model: Any, dtype: torch.dtype) -> None:
+        config, decoder = model.config, model.model.decoder
+        self.model, self.dtype, self.heads = model, dtype, config.decoder_attention_heads
+        self.pad, self.device = int(config.pad_token_id), model.lm_head.weight.device
+        self.scale = math.sqrt(config.d_model) if config.scale_embedding else 1.0
+        self.embedding = decoder.embed_tokens.weight.to(dtype)
+        self.head = model.lm_head.weight.to(dtype)
+        self.positions = decoder.embed_positions.weight.to(dtype)
+        self.logit_bias = model.final_logits_bias[0].float().clone()
+        for words in getattr(model.generation_config, "bad_words_ids", None) or []:
+            if len(words) == 1:  # Marian: the padding symbol is no output
+                self.logit_bias[words[0]] = -math.inf
+        self.layers = [_Layer(layer, dtype) for layer in decoder.layers]
+
+    def encode(self, source: Tensor) -> Memory:
+        """Run the encoder over padded source ids (sources, width), once; width is a multiple of 8."""
+        low = self.dtype in (torch.bfloat16, torch.float16) and self.model.lm_head.weight.dtype == torch.float32
+        with torch.autocast(self.device.type, dtype=self.dtype if low else torch.bfloat16, enabled=low):
+            states, bias = encode(self.model, source, pad=self.pad)
+        states = states.to(self.dtype)
+        keys, values = [], []
+        for layer in self.layers:
+            both = F.linear(states, *layer.memory).unflatten(-1, (2, self.heads, -1))
+            keys.append(both[:, :, 0].transpose(1, 2).contiguous())
+            values.append(both[:, :, 1].transpose(1, 2).contiguous())
+        return Memory(keys, values, bias.to(self.dtype))
+
+    def start(self, memory: Memory, width: int) -> State:
+        """The state of `width` rows for each source of `memory`, nothing decoded yet."""
+        return State(self, memory, width)
+
+
+class _Layer:
+    """The weights of one decoder layer, those that multiply the same input joined into one matrix."""
+
+    def __init__(self, layer: Any, dtype: torch.dtype) -> None:
+        own, cross = layer.self_attn, layer.encoder_attn
+
+        def join(*parts: Any) -> tuple[Tensor, Tensor]:
+            return torch.cat([p.weight for p in parts]).to(dtype), torch.cat([p.bias for p in parts]).to(dtype)
+
+        self.own, self.own_out = join(own.q_proj, own.k_proj, own.v_proj), join(own.out_proj)
+        self.query, self.memory, self.cross_out = (
+            join(cross.q_proj),
+            join(cross.k_proj, cross.v_proj),
+            join(cross.out_proj),
+        )
+        self.first, self.second, self.activation = join(layer.fc1), join(layer.fc2), layer.activation_fn
+        self.norms = [
+            (norm.normalized_shape, norm.weight.to(dtype), norm.bias.to(dtype), norm.eps)
+            for norm in (layer.self_attn_layer_norm, layer.encoder_attn_layer_norm, layer.final_layer_norm)
+        ]
+
+
+class Memory:
+    """What the decoder attends to: a layer's keys and values (sources, heads, width, d of a head), and the padding bias."""
+
+    def __init__(self, keys: list[Tensor], values: list[Tensor], bias: Tensor) -> None:
+        self.keys, self.values, self.bias = keys, values, bias
+
+    def __len__(self) -> int:
+        return len(self.bias)
+
+    def select(self, sources: Tensor) -> Memory:
+        """The memory of some of the sources."""
+        return Memory([k[sources] for k in self.keys], [v[sources] for v in self.values], self.bias[sources])
+
+    @staticmethod
+    def join(memories: list[Memory]) -> Memory:
+        """One memory of all sources, padded to the widest."""
+        width = max(memory.bias.shape[-1] for memory in memories)
+
+        def pad(x: Tensor, dim: int, value: float = 0.0) -> Tensor:
+            missing = width - x.shape[dim]
+            return F.pad(x, (0, missing) if dim == -1 else (0, 0, 0, missing), value=value) if missing else x
+
+        layers = range(len(memories[0].keys))
+        return Memory(
+            [torch.cat([pad(memory.keys[layer], -2) for memory in memories]) for layer in layers],
+            [torch.cat([pad(memory.values[layer], -2) for memory in memories]) for layer in layers],
+            torch.cat([pad(memory.bias, -1, -math.inf) for memory in memories]),
+        )
+
+
+class State:
+    """The rows of a batch between steps. The cache is time first, (room, rows, heads, d), so that it grows by its end."""
+
+    def __init__(self, decoder: MarianDecoder, memory: Memory, width: int) -> None:
+        self.decoder, self.memory, self.width, self.time, self.room = decoder, memory, width, 0, 0
+        self.cache: list[Tensor] = []
+
+    def step(self, ids: Tensor) -> Tensor:
+        """Feed the last ids (sources, width) of the rows; logits (sources, width, vocabulary) in float32."""
+        decoder, sources, width = self.decoder, len(self.memory), self.width
+        rows = sources * width
+        if self.time == self.room:
+            self._grow(rows)
+        x = F.embedding(ids.flatten(), decoder.embedding) * decoder.scale + decoder.positions[self.time]
+        for number, layer in enumerate(decoder.layers):
+            keys, values = self.cache[2 * number], self.cache[2 * number + 1]
+            q, k, v = F.linear(x, *layer.own).unflatten(-1, (3, decoder.heads, -1)).unbind(1)
+            keys[self.time], values[self.time] = k, v
+            past = (part[: self.time + 1].permute(1, 2, 0, 3) for part in (keys, values))
+            y = F.scaled_dot_product_attention(q[:, :, None], *past)[:, :, 0].flatten(1)
+            x = F.layer_norm(x + F.linear(y, *layer.own_out), *layer.norms[0])
+            q = F.linear(x, *layer.query).view(sources, width, decoder.heads, -1).transpose(1, 2)
+            bias = self.memory.bias.expand(-1, decoder.heads, width, -1)
+            y = F.scaled_dot_product_attention(q, self.memory.keys[number], self.memory.values[number], attn_mask=bias)
+            x = F.layer_norm(
+                x + F.linear(y.transpose(1, 2).flatten(2).view(rows, -1), *layer.cross_out), *layer.norms[1]
+            )
+            y = F.linear(layer.activation(F.linear(x, *layer.first)), *layer.second)
+            x = F.layer_norm(x + y, *layer.norms[2])
+        self.time += 1
+        logits = F.linear(x, decoder.head).float()
+        return logits.add_(decoder.logit_bias).view(sources, width, -1)
+
+    def select(self, rows: Tensor, *, sources: Tensor | None = None, width: int | None = None) -> None:
+        """Replace the rows by `rows` (flat positions); `sources` keeps these sources only, `width` is the new width."""
+        if sources is not None:
+            self.memory = self.memory.select(sources)
+        self.width = width or self.width
+        for number, old in enumerate(self.cache):
+            new = old.new_empty((self.room, len(rows), *old.shape[2:]))
+            torch.index_select(old[: self.time], 1, rows, out=new[: self.time])
+            self.cache[number] = new
+
+    def _grow(self, rows: int) -> None:
+        room = max(16, 2 * self.room)
+        shape = (room, rows, self.decoder.heads, self.decoder.embedding.shape[1] // self.decoder.heads)
+        grown = [
+            torch.empty(shape, dtype=self.decoder.dtype, device=self.decoder.device)
+            for _ in range(2 * len(self.decoder.layers))
+        ]
+        for old, new in zip(self.cache, grown, strict=False):
+            new[: self.time] = old[: self.time]
+        self.cache, self.room = grown, room

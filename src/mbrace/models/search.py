@@ -1,0 +1,171 @@
+"""Sampling and beam search over a decoder that steps a grid of rows, (sources, width).
+
+Rows of one source lie together; finished rows stay in the grid until enough of them have gathered to be worth
+compacting. Nothing is read back from the device but a count every few steps.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mbrace.models.streams import draw_keys, uniforms
+
+
+@dataclass(frozen=True)
+class Truncation:
+    """Which ids may be drawn; thresholds apply in this order to the model's distribution at `temperature`."""
+
+    epsilon: float | None = None
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+
+    def __call__(self, logits: Tensor) -> Tensor:
+        """Unnormalised weights of the ids that may be drawn; the most probable one always may.
+
+        Epsilon sampling (Hewitt et al. 2022) drops ids of probability below epsilon.
+        """
+        p = torch.softmax(logits if self.temperature == 1.0 else logits / self.temperature, dim=-1)
+        best = p.amax(-1, keepdim=True)
+        if self.epsilon:
+            p = torch.where((p >= self.epsilon) | (p == best), p, 0.0)
+        if self.top_k and self.top_k < p.shape[-1]:
+            p = torch.where(p >= p.topk(self.top_k, dim=-1).values[..., -1:], p, 0.0)
+        if self.top_p is not None and self.top_p < 1.0:
+            ordered = p.sort(dim=-1, descending=True).values
+            before = ordered.cumsum(-1) - ordered  # mass of the more probable ids
+            last = torch.where(before < self.top_p * p.sum(-1, keepdim=True), ordered, math.inf).amin(-1, keepdim=True)
+            p = torch.where(p >= last, p, 0.0)
+        if self.min_p:
+            p = torch.where(p >= self.min_p * best, p, 0.0)
+        return p
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """Ids (rows, time), the end included, filled with -1; scores (rows,)."""
+
+    ids: Tensor
+    scores: Tensor
+
+
+def sample(
+    decoder: Any, memory: Any, keys: Tensor, first: Tensor, counts: Tensor, limits: Tensor, *, start: int, eos: int,
+    truncation: Truncation,
+) -> Sequences:  # fmt: skip
+    """Draw numbers first[i] .. first[i] + counts[i] - 1 of each source i, whose random key is keys[i].
+
+    All are int64 tensors (sources,) on the decoder's device; limits are the most ids a row may have. The result has
+    max(counts) rows for each source (those beyond its own count are empty) and full-model log-probabilities.
+    """
+    sources, width = len(keys), int(counts.max())
+    total, horizon = sources * width, int(limits.max())
+    device = keys.device
+    numbers = torch.arange(width, device=device)
+    streams = draw_keys(keys[:, None], first[:, None] + numbers).flatten()
+    alive = (numbers < counts[:, None]).flatten()
+    limit = limits.repeat_interleave(width)
+    owner = torch.where(alive, torch.arange(total, device=device), total)  # row `total` catches what the dead write
+    out = torch.full((total + 1, horizon), -1, dtype=torch.int32, device=device)
+    scores = torch.zeros(total + 1, dtype=torch.float32, device=device)
+    state, ids = decoder.start(memory, width), torch.full((total,), start, device=device)
+    pause = 4 if device.type == "cuda" else 1
+    for time in range(horizon):
+        logits = state.step(ids.view(-1, width)).flatten(0, 1)
+        ids = choose(truncation(logits), uniforms(streams, time))
+        out[owner, time] = ids.int()
+        scores.index_add_(0, owner, logits.gather(1, ids[:, None])[:, 0] - logits.logsumexp(-1))
+        alive &= (ids != eos) & (limit > time + 1)
+        owner = owner.masked_fill(~alive, total)
+        if (time + 1) % pause == 0:
+            left = alive.view(-1, width).sum(1)
+            most = int(left.max())
+            if most == 0:
+                break
+            open_sources = left.nonzero()[:, 0]
+            if most * len(open_sources) <= 0.8 * alive.numel():
+                # living rows first within each source, then the grid is cut to the sources and width still needed
+                order = alive.view(-1, width).int().argsort(dim=1, descending=True, stable=True)[open_sources, :most]
+                rows = (open_sources[:, None] * width + order).flatten()
+                state.select(rows, sources=open_sources, width=most)
+                ids, streams, alive, limit, owner = (x[rows] for x in (ids, streams, alive, limit, owner))
+                width = most
+    return Sequences(out[:total], scores[:total])
+
+
+def choose(weights: Tensor, u: Tensor) -> Tensor:
+    """Ids by inverse CDF: the first whose cumulative weight exceeds u times the sum. Weights (rows, ids), u (rows,).
+
+    Sums are of integers: exact in any order, so that a weight of zero is never drawn and every device agrees.
+    """
+    cdf = (weights * 2.0**40).long().cumsum(-1)
+    total = cdf[:, -1]
+    point = torch.minimum((u * total).long(), total - 1)
+    return torch.searchsorted(cdf, point[:, None], right=True)[:, 0]
+
+
+def beam(decoder: Any, memory: Any, limits: Tensor, *, k: int, start: int, eos: int, alpha: float = 1.0) -> Sequences:
+    """The k best of beam search for each source, best first: (sources * k) rows; scores are log p / length ** alpha.
+
+    As transformers' beam search (early_stopping=False): a source is done when no open row, at its present length,
+    scores better than the worst of k finished ones. Where fewer than k finished, -inf scores and empty rows follow.
+    """
+    device, sources, horizon = limits.device, len(limits), int(limits.max())
+    every = torch.arange(sources, device=device)
+    done_ids = torch.full((sources + 1, k, horizon), -1, dtype=torch.int32, device=device)
+    done_scores = torch.full((sources + 1, k), -math.inf, device=device)
+    scores = torch.full((sources, k), -math.inf, device=device)
+    scores[:, 0] = 0.0
+    past = torch.full((sources, k, horizon), -1, dtype=torch.int32, device=device)
+    owner, limit, closed = every, limits, torch.zeros(sources, dtype=torch.bool, device=device)
+    state, ids = decoder.start(memory, 1), torch.full((sources, 1), start, device=device)
+    pause = 4 if device.type == "cuda" else 1
+    for time in range(horizon):
+        logits = state.step(ids)
+        vocabulary = logits.shape[-1]
+        if time == 0:  # all rows of a source are the same: one was enough
+            totals = logits[:, 0].log_softmax(-1)
+        else:
+            totals = logits.log_softmax(-1).add_(scores[:, :, None]).flatten(1)
+        best, flat = totals.topk(min(2 * k, totals.shape[1]), dim=1)
+        if best.shape[1] < 2 * k:
+            best = torch.nn.functional.pad(best, (0, 2 * k - best.shape[1]), value=-math.inf)
+            flat = torch.nn.functional.pad(flat, (0, 2 * k - flat.shape[1]))
+        del totals, logits
+        row, token = flat // vocabulary, flat % vocabulary
+        last = (limit == time + 1)[:, None]  # the limit ends a row as </s> does
+        ends = (token == eos) | last
+        paths = past.gather(1, row[:, :, None].expand(-1, -1, horizon))
+        paths[:, :, time] = token.int()
+        # finished: ends among the first k, against those finished before
+        ranks = torch.arange(2 * k, device=device)
+        ended = torch.where(ends & (ranks < k) & ~closed[:, None], best / (time + 1) ** alpha, -math.inf)
+        old = done_scores[owner]
+        merged, which = torch.cat([old, ended], dim=1).topk(k, dim=1)
+        both = torch.cat([done_ids[owner], paths], dim=1)
+        done_ids[owner] = both.gather(1, which[:, :, None].expand(-1, -1, horizon))
+        done_scores[owner] = merged
+        # open: the k best that do not end
+        scores, keep = best.masked_fill(ends, -math.inf).topk(k, dim=1)
+        row, ids = row.gather(1, keep), token.gather(1, keep)
+        past = paths.gather(1, keep[:, :, None].expand(-1, -1, horizon))
+        hope = scores[:, 0] / (time + 1) ** alpha
+        closed |= (merged[:, -1] >= hope) | (scores[:, 0] == -math.inf)
+        rows = (torch.arange(len(owner), device=device)[:, None] * (1 if time == 0 else k) + row).flatten()
+        if (time + 1) % pause == 0:
+            alive = (~closed).nonzero()[:, 0]
+            if len(alive) == 0:
+                break
+            if len(alive) <= 0.8 * len(owner):
+                rows = rows.view(-1, k)[alive].flatten()
+                state.select(rows, sources=alive, width=k)
+                scores, ids, past, owner, limit, closed = (x[alive] for x in (scores, ids, past, owner, limit, closed))
+                continue
+        state.select(rows, width=k)
+    return Sequences(done_ids[:sources].flatten(0, 1), done_scores[:sources].flatten())

@@ -1,0 +1,40 @@
+"""Random streams that depend on (seed, sentence, draw, time step) alone, so that a draw is the same in any batch."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+GOLDEN = -0x61C8864680B583EB  # 0x9E3779B97F4A7C15 as a signed 64-bit integer
+FIRST = -0x40A7B892E31B1A47  # 0xBF58476D1CE4E5B9
+SECOND = -0x6B2FB644ECCEEE15  # 0x94D049BB133111EB
+
+
+def sentence_key(seed: int, sentence: str | int) -> int:
+    """A signed 64-bit key of one sentence."""
+    digest = hashlib.blake2b(f"{seed}\0{type(sentence).__name__}\0{sentence}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little", signed=True)
+
+
+def draw_keys(sentences: Any, draws: Any) -> Any:
+    """Keys of the draws: int64 tensors of sentence keys and draw numbers, broadcast against each other."""
+    return _mix(sentences + _mix(draws * GOLDEN + FIRST))
+
+
+def uniforms(keys: Any, step: int) -> Any:
+    """One float64 in (0, 1) a key, for time step `step`."""
+    offset = ((step + 1) * GOLDEN + 2**63) % 2**64 - 2**63  # wrapped as int64 products are
+    bits = _mix(keys + offset)
+    return (_shift(bits, 11).double() + 0.5) * 2.0**-53
+
+
+def _mix(x: Any) -> Any:
+    """SplitMix64's finaliser (Steele, Lea & Flood 2014) on int64 tensors, whose products wrap around."""
+    x = (x ^ _shift(x, 30)) * FIRST
+    x = (x ^ _shift(x, 27)) * SECOND
+    return x ^ _shift(x, 31)
+
+
+def _shift(x: Any, bits: int) -> Any:
+    """Logical shift to the right; torch's own keeps the sign."""
+    return (x >> bits) & ((1 << (64 - bits)) - 1)
