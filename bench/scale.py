@@ -72,7 +72,10 @@ def on_one_machine(folder: Path, sizes: list[int]) -> tuple[list[str], list[tupl
         write_corpus(source, size, 16, 32)
         runs.append((size, decode(source, folder / "small.out.jsonl", "--threads", "1")))
         print(f"{size:,}: {runs[-1][1].seconds:.1f} s, {runs[-1][1].peak:.0f} MiB", file=sys.stderr)
-    lines = ["| sentences | seconds | CPU seconds | sentences a CPU second | peak memory (MiB) |", "|---:|---:|---:|---:|---:|"]
+    lines = [
+        "| sentences | seconds | CPU seconds | sentences a CPU second | peak memory (MiB) |",
+        "|---:|---:|---:|---:|---:|",
+    ]
     lines += [f"| {n:,} | {r.seconds:.1f} | {r.cpu:.1f} | {n / r.cpu:,.0f} | {r.peak:.1f} |" for n, r in runs]
     by_size = dict(runs)
     if 10_000 in by_size and 100_000 in by_size:
@@ -166,8 +169,8 @@ def main() -> None:
         "",
         f"## Ray against the plain command: {args.ray_sentences:,} sentences, 256 hypotheses x 256 pseudo-references",
         "",
-        "The plain time is the mean of a run before and one after. Start-up and shut-down of Ray are in the times in all,",
-        "not in the rates while running.",
+        "The plain time is the mean of a run before and one after. Start-up and shut-down of Ray are in the times in",
+        "all, not in the rates while running.",
         "",
         *many,
         "",
