@@ -202,7 +202,7 @@ def _pool(ray: Any, files: int, workers: int | None, gpus: float, threads: int) 
 
 
 def _share(nodes: list[dict[str, float]], workers: int, wanted: float, gpus: float) -> float | None:
-    """The CPUs of a worker: `wanted`, or less if only then every worker and a reader have a place, however Ray packs them.
+    """The CPUs of a worker: `wanted`, or less if only then every worker and a reader fit, however Ray packs them.
 
     Logical CPUs only say what may run beside what; a worker of half a CPU is as fast as one of a whole one.
     """
