@@ -8,6 +8,7 @@ reference (`encoder_weights: reference`), which `Comet` and `Learned` load like 
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -192,7 +193,7 @@ class _Head:
         self.mix.requires_grad_()
         modules: list[Any] = []
         widths = [4 * units, *recipe.hidden_sizes]
-        for width, size in zip(widths[:-1], widths[1:], strict=True):
+        for width, size in itertools.pairwise(widths):
             modules += [torch.nn.Linear(width, size), torch.nn.Tanh(), torch.nn.Dropout(recipe.dropout)]
         self.network = torch.nn.Sequential(*modules, torch.nn.Linear(widths[-1], 1))
         self.mean, self.deviation = torch.zeros(4 * units), torch.ones(4 * units)
@@ -217,14 +218,16 @@ class _Head:
         self.network.eval()
         with torch.no_grad():
             h, r = self._sides(rows)
-            return torch.cat([self.forward(a, b) for a, b in zip(h.split(2048), r.split(2048), strict=True)]).numpy()
+            return torch.cat(
+                [self.forward(a, b) for a, b in zip(torch.split(h, 2048), torch.split(r, 2048), strict=True)]
+            ).numpy()
 
     def _sides(self, rows: Sequence[Judgement]) -> tuple[Tensor, Tensor]:
         translations, references = [row.translation for row in rows], [row.reference for row in rows]
         return self.vectors.rows(translations), self.vectors.rows(references)
 
     def fit(self, train: Sequence[Judgement], validation: Sequence[Judgement], *, say: Progress) -> tuple[float, int]:
-        """Early stopping on the validation rows' Pearson correlation, averaged over language pairs; the best is kept."""
+        """Early stopping on the validation rows' Pearson correlation, averaged over language pairs."""
         torch = require("torch", extra="neural")
         recipe = self.recipe
         with torch.no_grad():
