@@ -93,8 +93,8 @@ def write(args: argparse.Namespace, best: list[dict[str, float]], same: int) -> 
         "",
         f"`mbrace decode --utility learned` on {args.sentences} sentences with {args.size} hypotheses and {args.size}"
         f" pseudo-references each ({Path(args.candidates).name}), {args.threads} threads of"
-        f" {platform.machine()}, torch {torch.__version__}. Best of {args.repeats} interleaved runs, the whole command with"
-        " start-up. Written by `bench/learned.py`.",
+        f" {platform.machine()}, torch {torch.__version__}. Best of {args.repeats} interleaved runs; the whole command"
+        " counts start-up. Written by `bench/learned.py`.",
         "",
         "| | whole command, s | decoding, s | embedding, s | scoring pairs, s | pruning, s | pairs scored |",
         "|---|---|---|---|---|---|---|",

@@ -2,8 +2,9 @@
 
     python bench/metric.py DATA --lines 400 --out bench/results
 
-DATA holds judgements.wmt17-da-to-en.tsv.gz, wmt18-systems.PAIR.tsv.gz and wmt18-da-syslevel.tsv.gz. Segments are WMT17's
-of the held-out pairs; systems are those submitted to WMT18, each scored by its mean over the first `--lines` sentences.
+DATA holds judgements.wmt17-da-to-en.tsv.gz, wmt18-systems.PAIR.tsv.gz and wmt18-da-syslevel.tsv.gz. Segments are
+WMT17's of the held-out pairs; systems are those submitted to WMT18, each scored by its mean over the first `--lines`
+sentences.
 """
 
 from __future__ import annotations

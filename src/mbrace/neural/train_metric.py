@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Progress = Callable[[str], None]
+_KINDS = {"bert": "BERT", "xlm-roberta": "XLM-RoBERTa"}  # transformers' name and COMET's
 
 
 @dataclass(frozen=True)
@@ -107,9 +109,9 @@ def _frozen(name: str, device: str | None) -> Encoder:
     torch = require("torch", extra="neural")
     transformers = pretrained.quiet()
     folder = pretrained.find(name)
+    if _model_type(name) not in _KINDS:
+        raise UserError(f"{name}: a {_model_type(name)} encoder; give a BERT or XLM-RoBERTa one")
     model = transformers.AutoModel.from_pretrained(str(folder), add_pooling_layer=False)
-    if model.config.model_type not in ("bert", "xlm-roberta"):
-        raise UserError(f"{name}: a {model.config.model_type} encoder; give a BERT or XLM-RoBERTa one")
     return Encoder(
         model,
         pretrained.tokenizer(folder, "AutoTokenizer"),
@@ -118,6 +120,11 @@ def _frozen(name: str, device: str | None) -> Encoder:
         device=choose_device(device),
         dtype=torch.float32,
     )
+
+
+def _model_type(name: str) -> str:
+    config = pretrained.find(name, weights=False) / "config.json"
+    return str(json.loads(config.read_text(encoding="utf-8")).get("model_type"))
 
 
 def train_metric(
@@ -308,8 +315,8 @@ class _Head:
         state["estimator.ff.0.weight"], state["estimator.ff.0.bias"] = scaled, bias - scaled @ self.mean
         settings = {
             "class_identifier": "regression_metric",
-            "encoder_model": "BERT",
-            "pretrained_model": encoder,
+            "encoder_model": _KINDS[_model_type(encoder)],
+            "pretrained_model": str(Path(encoder).resolve()) if Path(encoder).is_dir() else encoder,
             "encoder_weights": "reference",
             "pool": "avg",
             "layer": "mix",
