@@ -1,7 +1,7 @@
 """Strings to sentence vectors: one length-sorted stream of batches through a transformer.
 
 On a CPU a batch holds strings of one token length only. Nothing is padded, and every row of a matrix product is the
-same bits whatever the other rows are (given a few rows: see `_FEWEST_TOKENS`), so the vector of a string does not
+same bits whatever the other rows are (given a few rows: see `FEWEST_ROWS`), so the vector of a string does not
 depend on the batch, the window or the step it came in. On a GPU, where this does not hold anyway, short batches are
 filled with longer strings and padded, because there a small batch costs as much as a large one.
 """
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-_FEWEST_TOKENS = 8  # a thread: below about 4 rows a CPU's matrix product takes another path, with other rounding
+FEWEST_ROWS = 8  # a thread: below about 4 rows a CPU's matrix product takes another path, with other rounding
 _TOKENISED = 8192  # strings tokenised at a time
 
 
@@ -209,7 +209,7 @@ class Encoder:
                 message = f"the GPU is out of memory for one string of {len(rows[0])} tokens; use the CPU"
                 raise UserError(message) from None
         torch.cuda.empty_cache()
-        self.batch_tokens = max(1, self.batch_tokens // 2)  # from the next stream on
+        self.batch_tokens = max(1, self.batch_tokens // 2)
         if not self._told_memory:
             self._told_memory = True
             warnings.warn(f"the GPU is out of memory: going on with batches of {self.batch_tokens} tokens or fewer")
@@ -221,7 +221,7 @@ class Encoder:
         torch = require("torch", extra="neural")
         count, longest = len(rows), max(map(len, rows))
         if self.device.type == "cpu":  # repeated rows bring a small product to the path of a large one
-            fewest = _FEWEST_TOKENS * torch.get_num_threads()
+            fewest = FEWEST_ROWS * torch.get_num_threads()
             rows = rows * -(-fewest // (count * longest)) if count * longest < fewest else rows
         even = all(len(row) == longest for row in rows)
         ids = torch.tensor([row + [self._pad] * (longest - len(row)) for row in rows])
