@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bz2
 import contextlib
 import gzip
 import io
@@ -20,7 +21,7 @@ from mbrace.records import Record, record_from
 
 @contextlib.contextmanager
 def open_input(path: str) -> Iterator[BinaryIO]:
-    """A file for reading bytes: `-` is stdin; `.gz` and `.xz` are unpacked."""
+    """A file for reading bytes: `-` is stdin; `.gz`, `.xz` and `.bz2` are unpacked."""
     try:
         if path == "-":
             yield sys.stdin.buffer
@@ -29,6 +30,9 @@ def open_input(path: str) -> Iterator[BinaryIO]:
                 yield io.BufferedReader(file)
         elif path.endswith(".xz"):
             with lzma.open(path) as file:
+                yield io.BufferedReader(file)
+        elif path.endswith(".bz2"):
+            with bz2.open(path) as file:
                 yield io.BufferedReader(file)
         else:
             with open(path, "rb") as plain:

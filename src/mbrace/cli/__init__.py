@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from mbrace.errors import UserError
 
-COMMANDS = ("decode", "score", "demo", "train", "generate")
+COMMANDS = ("decode", "score", "demo", "train", "generate", "translate")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

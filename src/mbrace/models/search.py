@@ -8,12 +8,36 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from mbrace.models.streams import draw_keys, uniforms
+
+
+class State(Protocol):
+    """The rows of a batch between steps."""
+
+    def step(self, ids: Tensor) -> Tensor:
+        """Feed the last ids (sources, width) of the rows; logits (sources, width, vocabulary) in float32."""
+        ...
+
+    def select(self, rows: Tensor, *, sources: Tensor | None = None, width: int | None = None) -> None:
+        """Replace the rows by `rows` (flat positions); `sources` keeps these sources only, `width` is the new width."""
+        ...
+
+
+class Decoder(Protocol):
+    """A model that can be decoded in steps."""
+
+    def encode(self, source: Tensor, mask: Tensor) -> Any:
+        """The memory of padded source ids (sources, width), of which `mask` are real: it can `select` and `join`."""
+        ...
+
+    def start(self, memory: Any, width: int) -> State:
+        """The state of `width` rows for each source of `memory`, nothing decoded yet."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -56,9 +80,17 @@ class Sequences:
 
 
 def sample(
-    decoder: Any, memory: Any, keys: Tensor, first: Tensor, counts: Tensor, limits: Tensor, *, start: int, eos: int,
+    decoder: Decoder,
+    memory: Any,
+    keys: Tensor,
+    first: Tensor,
+    counts: Tensor,
+    limits: Tensor,
+    *,
+    start: int,
+    ends: tuple[int, ...],
     truncation: Truncation,
-) -> Sequences:  # fmt: skip
+) -> Sequences:
     """Draw numbers first[i] .. first[i] + counts[i] - 1 of each source i, whose random key is keys[i].
 
     All are int64 tensors (sources,) on the decoder's device; limits are the most ids a row may have. The result has
@@ -81,7 +113,7 @@ def sample(
         ids = choose(truncation(logits), uniforms(streams, time))
         out[owner, time] = ids.int()
         scores.index_add_(0, owner, logits.gather(1, ids[:, None])[:, 0] - logits.logsumexp(-1))
-        alive &= (ids != eos) & (limit > time + 1)
+        alive &= ~is_end(ids, ends) & (limit > time + 1)
         owner = owner.masked_fill(~alive, total)
         if (time + 1) % pause == 0:
             left = alive.view(-1, width).sum(1)
@@ -110,8 +142,16 @@ def choose(weights: Tensor, u: Tensor) -> Tensor:
     return torch.searchsorted(cdf, point[:, None], right=True)[:, 0]
 
 
+def is_end(ids: Tensor, ends: tuple[int, ...]) -> Tensor:
+    """Which ids end a row."""
+    found = ids == ends[0]
+    for end in ends[1:]:
+        found = found | (ids == end)
+    return found
+
+
 def beam(
-    decoder: Any, memory: Any, limits: Tensor, *, k: int, start: int, eos: int, alpha: float = 1.0
+    decoder: Decoder, memory: Any, limits: Tensor, *, k: int, start: int, ends: tuple[int, ...], alpha: float = 1.0
 ) -> Sequences:
     """The k best of beam search for each source, best first: (sources * k) rows; scores are log p / length ** alpha.
 
@@ -142,19 +182,19 @@ def beam(
         del totals, logits
         row, token = flat // vocabulary, flat % vocabulary
         last = (limit == time + 1)[:, None]  # the limit ends a row as </s> does
-        ends = (token == eos) | last
+        ending = is_end(token, ends) | last
         paths = past.gather(1, row[:, :, None].expand(-1, -1, horizon))
         paths[:, :, time] = token.int()
         # finished: ends among the first k, against those finished before
         ranks = torch.arange(2 * k, device=device)
-        ended = torch.where(ends & (ranks < k) & ~closed[:, None], best / (time + 1) ** alpha, -math.inf)
+        ended = torch.where(ending & (ranks < k) & ~closed[:, None], best / (time + 1) ** alpha, -math.inf)
         old = done_scores[owner]
         merged, which = torch.cat([old, ended], dim=1).topk(k, dim=1)
         both = torch.cat([done_ids[owner], paths], dim=1)
         done_ids[owner] = both.gather(1, which[:, :, None].expand(-1, -1, horizon))
         done_scores[owner] = merged
         # open: the k best that do not end
-        scores, keep = best.masked_fill(ends, -math.inf).topk(k, dim=1)
+        scores, keep = best.masked_fill(ending, -math.inf).topk(k, dim=1)
         row, ids = row.gather(1, keep), token.gather(1, keep)
         past = paths.gather(1, keep[:, :, None].expand(-1, -1, horizon))
         hope = scores[:, 0] / (time + 1) ** alpha
