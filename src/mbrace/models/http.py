@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 from mbrace.errors import UserError, require
 
 Answer = TypeVar("Answer")
-LONGEST_WAIT = 60.0  # seconds between two tries, unless the server asks for more
+FIRST_WAIT = 0.5  # seconds before the second try; doubled for each further one
+LONGEST_WAIT = 60.0  # unless the server asks for more
 AGAIN = {408, 409, 425, 429, 500, 502, 503, 504, 529}
 
 
@@ -28,12 +29,11 @@ class Client:
         retries: int = 6,
         timeout: float = 120.0,
         connections: int = 8,
-        wait: float = 0.5,
     ) -> None:
         self._httpx = require("httpx", extra="models")
         if not url.startswith(("http://", "https://")):
             raise UserError(f"{url}: not a URL of a server; give one such as http://localhost:8000/v1")
-        self.url, self._retries, self._wait = url, retries, wait
+        self.url, self._retries = url, retries
         limits = self._httpx.Limits(max_connections=connections, max_keepalive_connections=connections)
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._client = self._httpx.Client(timeout=timeout, limits=limits, headers=headers)
@@ -86,7 +86,7 @@ class Client:
             with self._lock:
                 self._not_before = max(self._not_before, time.monotonic() + seconds)
             return
-        time.sleep(min(LONGEST_WAIT, self._wait * 2**attempt) * random.uniform(0.5, 1.0))
+        time.sleep(min(LONGEST_WAIT, FIRST_WAIT * 2**attempt) * random.uniform(0.5, 1.0))
 
 
 def retry_after(value: str | None) -> float | None:

@@ -186,6 +186,6 @@ def precision(dtype: Any, device: Any) -> Any:
     if dtype is None:
         return torch.bfloat16 if device.type == "cuda" else torch.float32
     found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
-    if not isinstance(found, torch.dtype):
+    if not isinstance(found, torch.dtype) or not found.is_floating_point:
         raise UserError(f"dtype {dtype!r}: unknown; choose from float32, bfloat16, float16")
     return found
