@@ -67,7 +67,9 @@ def algorithm_1(
         ]
         assert all(len(sample) == len(current) for sample in resamples)
         alive = [
-            y for y in alive if sum(U(y, sample) >= U(leader, sample) - 1e-12 for sample in resamples) / n > 1 - alpha
+            y
+            for y in alive
+            if sum(U(y, sample) >= U(leader, sample) - 1e-12 for sample in resamples) / n > round(1 - alpha, 9)
         ]
         survivors.append(len(alive))
         t += 1

@@ -41,6 +41,9 @@ __all__ = [
 # Names that need an extra, and the module each is in: imported when first used, so the core stays light.
 _EXTRAS: dict[str, str] = {
     "CausalLM": "mbrace.models.causal",
+    "Comet": "mbrace.neural.comet",
+    "Embedding": "mbrace.neural.embedding",
+    "Learned": "mbrace.neural.learned",
     "Seq2Seq": "mbrace.models.seq2seq",
     "Server": "mbrace.models.server",
 }

@@ -67,7 +67,8 @@ class Confidence:
 
     def __call__(self, standings: Standings) -> NDArray[np.bool_]:
         """Lines 7 to 12 of Algorithm 2: keep y if w > 1 - alpha."""
-        return self._wins(standings, enough=_enough(self.alpha, self.bootstraps)) / self.bootstraps > 1 - self.alpha
+        enough = math.floor((1 - self.alpha) * self.bootstraps + 1e-9)  # (1 - 0.9) * 500 is a little less than 50
+        return self._wins(standings, enough=enough) > enough
 
     def win_rates(self, standings: Standings) -> NDArray[np.float64]:
         """(alive,): w, the share of resamples in which U(y, R^i) >= U(rival, R^i), Equation 5."""
@@ -91,13 +92,7 @@ class Confidence:
         return self.resamples(standings).wins(utilities, owners, per_draw, rival, enough=enough)
 
 
-@lru_cache
-def _enough(alpha: float, bootstraps: int) -> int:
-    """The largest number of wins that is still pruned: with one more, counting can stop."""
-    return max(wins for wins in range(bootstraps + 1) if not wins / bootstraps > 1 - alpha)
-
-
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=64)
 def _resamples(seed: int, draws: int, bootstraps: int) -> Resamples:
     from mbrace._native import Resamples
 

@@ -6,9 +6,9 @@ import argparse
 import sys
 from typing import Any
 
-from mbrace.cli.decode import add_output, summary_line
+from mbrace.cli.decode import add_output, check_output, ended, summary_line
 from mbrace.cli.models import add_model, add_sampling, model_from, server_from
-from mbrace.cli.options import add_prune, add_utility, prune_from, schedule_from, utility_from
+from mbrace.cli.options import add_prune, add_utility, prune_from, report_truncated, schedule_from, utility_from
 from mbrace.errors import UserError
 
 
@@ -42,13 +42,13 @@ def run(args: argparse.Namespace) -> int:
     from mbrace.files import open_input, read_lines
     from mbrace.job import decode_job
     from mbrace.output import Output
+    from mbrace.signals import Stop
 
     utility, prune, schedule = utility_from(args), prune_from(args), schedule_from(args)
-    for option in ("nbest", "window", "beam"):
+    check_output(args)
+    for option in ("nbest", "beam"):
         if getattr(args, option) < 1:
             raise UserError(f"--{option} {getattr(args, option)}: must be 1 or more")
-    if args.resume and args.force:
-        raise UserError("--resume and --force: give one of them")
     if schedule == "all":
         raise UserError("--schedule all: a live model has no last pseudo-reference; give the sizes")
     text = args.text or not (args.json or ".jsonl" in args.output or args.output.endswith(".parquet"))
@@ -56,6 +56,7 @@ def run(args: argparse.Namespace) -> int:
         pass
     maker, sampler = _candidates(args, schedule or utility.schedule)
     with (
+        Stop() as stop,
         Output(args.output, resume=args.resume, force=args.force, text=text) as output,
         progress("translating", None) as advance,
     ):
@@ -70,13 +71,16 @@ def run(args: argparse.Namespace) -> int:
             window=args.window,
             sampler=sampler,
             text=text,
+            skip=args.on_error == "skip",
+            stop=stop,
             advance=advance,
         )
+    report_truncated(utility)
     print(
         f"{summary_line(summary)}; hypotheses {maker.seconds:.2f} s, {sampler.drawn:,} pseudo-references drawn",
         file=sys.stderr,
     )
-    return 0
+    return ended(args, summary.signal)
 
 
 def _candidates(args: argparse.Namespace, sizes: Any) -> tuple[Any, Any]:

@@ -1,0 +1,110 @@
+"""`mbrace experiment`: the paper's tables and figures on any candidate files."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from typing import Any
+
+from mbrace.cli.options import add_utility, utility_from
+from mbrace.errors import UserError
+
+LABELS = {"chrf": "chrF", "chrf+": "chrF+", "chrf++": "chrF++", "comet": "COMET"}
+
+
+def add(commands: Any) -> None:
+    """The options of `mbrace experiment`."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "experiment",
+        help="reproduce the paper's evaluation on candidate files",
+        description="Tables, figures and a report: false pruning, speed against accuracy, test table, survivors, "
+        "schedules, run times. NAME.valid.jsonl is used for figures and NAME.test.jsonl for the test table; a pair "
+        "with one file uses it for both. What DIR holds already, of other utilities too, is kept and shown with it.",
+    )
+    parser.add_argument("candidates", nargs="*", metavar="CANDIDATES.jsonl", help="JSON Lines, .gz or .xz")
+    parser.add_argument("-o", "--output", required=True, metavar="DIR", help="where everything is written")
+    parser.add_argument("--trials", type=int, default=10, metavar="N", help="random trials (default: 10)")
+    parser.add_argument("--seed", type=int, default=0, help="random seed (default: 0)")
+    parser.add_argument("--limit", type=int, metavar="N", help="only the first N sentences of each file")
+    parser.add_argument("--workers", type=int, metavar="N", help="processes that race (default: all cores)")
+    parser.add_argument("--races", type=int, default=12, metavar="N", help="races to watch in the report (default: 12)")
+    parser.add_argument(
+        "--report-only", nargs="*", metavar="DIR", help="race nothing: merge the data of these folders into the report"
+    )
+    parser.add_argument(
+        "--no-report", action="store_true", help="write DIR/data only, without pictures and page; merge it later"
+    )
+    timing = parser.add_argument_group("run times (Table 2)")
+    timing.add_argument("--runtimes", action="store_true", help="time racing, standard MBR and beam search on a model")
+    timing.add_argument("--model", default="bundled", metavar="M", help="a translation model: folder or name")
+    timing.add_argument(
+        "--sources", metavar="FILE", help="one source a line, or the candidate file whose sources to take"
+    )
+    timing.add_argument("--pair", metavar="NAME", help="what to call it (default: from the name of the file)")
+    timing.add_argument("--sentences", type=int, default=100, metavar="N", help="how many sources (default: 100)")
+    timing.add_argument("--repeats", type=int, default=3, metavar="N", help="timed runs to average (default: 3)")
+    add_utility(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Check the options, then run."""
+    from mbrace.cli.progress import progress
+    from mbrace.experiments import experiment
+
+    out = Path(args.output)
+    for option in ("trials", "limit", "workers", "races", "sentences", "repeats"):
+        value = getattr(args, option)
+        if value is not None and value < 1:
+            raise UserError(f"--{option} {value}: must be 1 or more")
+    if out.exists() and not out.is_dir():
+        raise UserError(f"{out}: is a file; give a folder")
+    if args.report_only is not None:
+        experiment.write(out, [Path(folder) for folder in args.report_only])
+    elif args.runtimes:
+        _runtimes(args, out)
+    elif args.candidates:
+        experiment.run(
+            args.candidates,
+            out,
+            utility_from(args),
+            label=LABELS.get(args.utility, args.utility),
+            trials=args.trials,
+            seed=args.seed,
+            workers=args.workers or _cores(),
+            limit=args.limit,
+            races=args.races,
+            report=not args.no_report,
+            progress=progress,
+        )
+    else:
+        raise UserError("no candidate files; give CANDIDATES.jsonl..., --report-only or --runtimes")
+    print(out / ("data" if args.no_report or not (out / "report.html").exists() else "report.html"))
+    return 0
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _runtimes(args: argparse.Namespace, out: Path) -> None:
+    from mbrace.experiments import experiment, runtimes
+
+    if args.sources is None:
+        raise UserError("--runtimes: give --sources FILE")
+    sources, pair = runtimes.read_sources(args.sources, args.sentences)
+    rows = runtimes.run_times(
+        runtimes.load_model(args.model, getattr(args, "device", None)),
+        utility_from(args),
+        sources,
+        pair=args.pair or pair,
+        label=LABELS.get(args.utility, args.utility),
+        trials=args.repeats,
+        seed=args.seed,
+    )
+    runtimes.save(rows, out / "data")
+    for row in rows:
+        print(f"{row['method']:<10} {row['phase']:<12} {row['seconds']:10.3f} s")
+    if list((out / "data").glob("*.npz")) and not args.no_report:
+        experiment.write(out)

@@ -1,0 +1,78 @@
+"""Races to watch: every step of a few sentences, for the report's race viewer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mbrace.experiments.tables import Replay, Table
+from mbrace.experiments.trials import measure, sample
+from mbrace.prune import Confidence, Standings
+from mbrace.race import race
+from mbrace.randomness import key
+from mbrace.records import Record
+from mbrace.sampler import Listed
+from mbrace.utility import Utility
+
+ALPHAS = (0.99, 0.9, 0.8)
+
+
+def watch_races(
+    tables: Sequence[Table], records: Sequence[Record], utility: Utility, *, seed: int = 0, count: int = 12
+) -> list[dict[str, Any]]:
+    """`count` sentences spread over the file, each raced with every alpha on the draws of trial 0."""
+    places = np.unique(np.linspace(0, len(tables) - 1, min(count, len(tables))).round().astype(int)).tolist()
+    return [_watch(tables[place], records[place], utility, key(seed, 0, "trial")) for place in places]
+
+
+def _watch(table: Table, record: Record, utility: Utility, seed: int) -> dict[str, Any]:
+    replay = Replay([table], name=utility.name, schedule=utility.schedule)
+    races = {}
+    for alpha in ALPHAS:
+        steps: list[dict[str, Any]] = []
+        watch = _Watch(Confidence(alpha), steps)
+        drawn = sample(table, seed, utility.schedule[-1])
+        sampler = Listed(seed=seed, shuffle=False)
+        answer = race(
+            [drawn], replay, prune=Confidence(alpha), schedule=None, sampler=sampler, seed=seed, nbest=1, watch=watch
+        )[0]
+        found = measure(table, answer.index)
+        races[f"{alpha:g}"] = {
+            "steps": steps,
+            "answer": answer.index,
+            "utility_calls": answer.utility_calls,
+            "rank": round(1 / found["rr"]),
+        }
+    return {
+        "id": str(record.id),
+        "source": record.source,
+        "reference": record.reference,
+        "hypotheses": table.hypotheses,
+        "winner": int(np.argmax(table.expected)),
+        "expected": [round(float(value), 5) for value in table.expected],
+        "human": [round(float(value), 5) if np.isfinite(value) else None for value in table.human],
+        "races": races,
+    }
+
+
+class _Watch:
+    """Keeps what was seen of each step: who was alive, their expected utility, win rate, and who stays."""
+
+    def __init__(self, rule: Confidence, steps: list[dict[str, Any]]) -> None:
+        self._rule = rule
+        self._steps = steps
+
+    def __call__(self, record: Record, alive: NDArray[np.int64], standings: Standings, keep: NDArray[np.bool_]) -> None:
+        win_rates = self._rule.win_rates(standings)  # the same random numbers as the decision had
+        self._steps.append(
+            {
+                "pseudo_references": int(standings.counts.sum()),
+                "alive": alive.tolist(),
+                "means": [round(float(mean), 5) for mean in standings.means],
+                "win_rates": [round(float(rate), 3) for rate in win_rates],
+                "kept": np.flatnonzero(keep).tolist(),
+            }
+        )

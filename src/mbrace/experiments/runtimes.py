@@ -1,0 +1,170 @@
+"""Table 2: seconds to generate H, generate R, embed, score and prune, for racing, standard MBR and beam search."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from mbrace.decode import decode_corpus
+from mbrace.errors import UserError, require
+from mbrace.experiments.studies import Row
+from mbrace.experiments.tables import Part, slug
+from mbrace.files import open_input, parse_json, read_lines
+from mbrace.prune import Confidence, PruningFunction
+from mbrace.race import Phases
+from mbrace.records import Record
+from mbrace.sampler import Drawer, Draws, Sampler, Want
+from mbrace.utility import Utility
+
+PHASES = {"generate R": "draw", "embed": "encode", "utilities": "score", "pruning": "prune"}
+
+
+class Beams(Protocol):
+    """The outputs of a beam, best first."""
+
+    @property
+    def texts(self) -> Sequence[str]:
+        """Translations."""
+        ...
+
+
+class Model(Protocol):
+    """What is timed: `mbrace.models.Seq2Seq`, or anything with these two methods."""
+
+    def beam(self, sources: Sequence[str], k: int) -> Sequence[Beams]:
+        """The k best of beam search for each source."""
+        ...
+
+    def sampler(self, *, seed: int) -> Sampler:
+        """A live source of pseudo-references."""
+        ...
+
+
+class _Plain:
+    """A sampler without log-probabilities: every draw counts the same, as in the paper."""
+
+    def __init__(self, sampler: Sampler) -> None:
+        self._sampler = sampler
+
+    def start(self, records: Sequence[Record]) -> _PlainDrawer:
+        return _PlainDrawer(self._sampler.start(records))
+
+
+class _PlainDrawer:
+    def __init__(self, drawer: Drawer) -> None:
+        self._drawer = drawer
+
+    def draw(self, wants: Sequence[Want]) -> list[Draws]:
+        return [Draws(draws.texts) for draws in self._drawer.draw(wants)]
+
+
+def run_times(
+    model: Model,
+    utility: Utility,
+    sources: Sequence[str],
+    *,
+    pair: str,
+    label: str,
+    trials: int = 3,
+    seed: int = 0,
+    hypotheses: int = 256,
+    beam: int = 10,
+    alpha: float = 0.99,
+    window: int = 100,
+) -> list[Row]:
+    """Rows (method, phase, seconds) averaged over `trials`, after one untimed run on the first sources."""
+    _race(model, utility, sources[:4], Confidence(alpha), seed, hypotheses, window)
+    model.beam(sources[:4], beam)
+    found: dict[tuple[str, str], list[float]] = {}
+    for trial in range(trials):
+        for method, prune in (("racing", Confidence(alpha)), ("standard", None)):
+            timed = _race(model, utility, sources, prune, seed + trial, hypotheses, window)
+            for phase, seconds in timed.items():
+                found.setdefault((method, phase), []).append(seconds)
+        started = time.perf_counter()
+        model.beam(sources, beam)
+        seconds = time.perf_counter() - started
+        for phase in ("generate H", "total"):
+            found.setdefault(("beam", phase), []).append(seconds)
+    shared: Row = {"pair": pair, "utility": label, "split": "test", "sentences": len(sources), "trials": trials}
+    shared |= {"device": device_name(), "window": window, "utility_signature": utility.name}
+    return [
+        shared | {"method": method, "phase": phase, "seconds": float(np.mean(s)), "deviation": float(np.std(s))}
+        for (method, phase), s in found.items()
+    ]
+
+
+def _race(
+    model: Model,
+    utility: Utility,
+    sources: Sequence[str],
+    prune: PruningFunction | None,
+    seed: int,
+    hypotheses: int,
+    window: int,
+) -> dict[str, float]:
+    """Seconds of each phase of one run from sources to decisions."""
+    started = time.perf_counter()
+    beams = model.beam(sources, hypotheses)
+    records = [Record(b.texts, id=n, source=s) for n, (b, s) in enumerate(zip(beams, sources, strict=True))]
+    generated = time.perf_counter() - started
+    phases = Phases()
+    sampler = _Plain(model.sampler(seed=seed))
+    list(decode_corpus(records, utility=utility, prune=prune, seed=seed, window=window, sampler=sampler, phases=phases))
+    timed = {"generate H": generated} | {name: getattr(phases, field) for name, field in PHASES.items()}
+    if prune is None:
+        del timed["pruning"]
+    return timed | {"total": time.perf_counter() - started}
+
+
+def device_name() -> str:
+    """The machine, in words: the GPU where torch has one, else the processor."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available():
+        return str(torch.cuda.get_device_name())
+    name = platform.processor() or platform.machine()
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            name = next(line.split(":", 1)[1].strip() for line in file if line.startswith("model name"))
+    except (OSError, StopIteration):
+        pass
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return f"{name}, {cores} cores"
+
+
+def load_model(name: str, device: str | None) -> Model:
+    """A translation model by name or folder."""
+    module = require("mbrace.models.seq2seq", extra="models")
+    model: Model = module.Seq2Seq(name, device=device)
+    return model
+
+
+def read_sources(path: str, count: int, *, seed: int = 0) -> tuple[list[str], str]:
+    """`count` sources drawn at random from a text file, a .tsv's first column or a candidate file; the pair's name."""
+    if ".json" in path:
+        with open_input(path) as file:
+            sources = [parse_json(line, f"{path}:{n}").get("source") for n, line in enumerate(file, 1)]
+        if not all(isinstance(source, str) for source in sources):
+            raise UserError(f"{path}: source: missing in a record; give a file with sources")
+    else:
+        sources = [line.split("\t")[0] if ".tsv" in path else line for line in read_lines(path)]
+    if not sources:
+        raise UserError(f"{path}: empty; give at least one source")
+    chosen = np.random.default_rng(seed).permutation(len(sources))[:count]
+    return [sources[place] for place in sorted(chosen.tolist())], Part.of(path).name
+
+
+def save(rows: Sequence[Row], folder: Path) -> Path:
+    """Keep the rows where `mbrace experiment` finds them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{rows[0]['pair']}.{slug(rows[0]['utility'])}.runtimes.json"
+    path.write_text(json.dumps(list(rows), indent=1) + "\n")
+    return path

@@ -1,0 +1,209 @@
+"""From outcomes to rows: false pruning, trade-off, test table, survivors, schedules, and what became of the claims.
+
+Every function takes outcomes and returns rows (flat dictionaries), which CSV files, figures and the report show.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mbrace.experiments import paper
+from mbrace.experiments.significance import (
+    Comparison,
+    averages,
+    paired_tests,
+    sentence_interval,
+    trial_interval,
+)
+from mbrace.experiments.trials import ALPHAS, STANDARD, TEST, TRADEOFF, Outcomes, Setting
+
+Row: TypeAlias = dict[str, Any]
+FIRST_SIZES = (4, 8, 16, 32, 64)
+GROWTH = (1.5, 2.0, 4.0)
+MARGIN = 0.01  # of reciprocal rank: a schedule may cost this much and no more
+TABLE = ("score", "accuracy", "rr", "pseudo_references", "utility_calls", "pairs_scored")
+
+
+def growing(first: int, factor: float, last: int) -> tuple[int, ...]:
+    """`first`, times `factor` (rounded up), ... ending with `last`: growing(64, 1.5, 256) = (64, 96, 144, 216, 256)."""
+    sizes = [float(first)]
+    while math.ceil(sizes[-1] * factor) < last:
+        sizes.append(math.ceil(sizes[-1] * factor))
+    return (*(int(size) for size in sizes if size < last), last)
+
+
+def schedule_settings(last: int) -> list[Setting]:
+    """Every first size and growth factor, for two alphas."""
+    return [
+        Setting("alpha", alpha, growing(first, factor, last))
+        for alpha in (0.99, 0.9)
+        for first in FIRST_SIZES
+        for factor in GROWTH
+        if first < last
+    ]
+
+
+def identity(outcomes: Outcomes) -> Row:
+    """The columns every row begins with."""
+    about = outcomes.about
+    return {"pair": about["name"], "utility": about["label"], "split": about["split"]}
+
+
+def false_pruning(outcomes: Outcomes) -> list[Row]:
+    """Rate at which one application of Confidence drops the winner under R* (Figure 1)."""
+    rows = []
+    for size, by_alpha in zip(outcomes.sizes, outcomes.pruned, strict=True):
+        if size > outcomes.about["pseudo_references"]:
+            continue
+        for alpha, lost in zip(ALPHAS, by_alpha, strict=True):
+            low, high = sentence_interval(lost.astype(np.float64))
+            row = {"alpha": alpha, "pseudo_references": size, "rate": float(lost.mean()), "low": low, "high": high}
+            rows.append(identity(outcomes) | row)
+    return rows
+
+
+def tradeoff(outcomes: Outcomes) -> list[Row]:
+    """Score, accuracy and reciprocal rank against utility calls for every alpha and beta (Figure 2)."""
+    rows = []
+    for setting in TRADEOFF:
+        values = outcomes.of(setting)
+        row = identity(outcomes) | {"rule": setting.rule, "value": setting.value}
+        row |= {name: float(found.mean()) for name, found in values.items()}
+        for name in values.keys() & {"score", "accuracy", "rr"}:
+            row[f"{name}_low"], row[f"{name}_high"] = sentence_interval(values[name])
+        rows.append(row)
+    return rows
+
+
+def survivors(outcomes: Outcomes) -> list[Row]:
+    """Hypotheses left after each time step: mean and quartiles (appendix)."""
+    rows = []
+    sizes = outcomes.about["schedule"]
+    for alpha in ALPHAS:
+        left = outcomes.survivors[outcomes.settings.index(Setting("alpha", alpha))].astype(np.float64)
+        for step, size in enumerate(sizes):
+            values = left[:, :, step].ravel()
+            q25, median, q75 = np.percentile(values, [25, 50, 75])
+            row = {"alpha": alpha, "step": step + 1, "pseudo_references": size, "mean": float(values.mean())}
+            row |= {"q25": float(q25), "median": float(median), "q75": float(q75)}
+            rows.append(identity(outcomes) | row)
+    return rows
+
+
+def test_table(outcomes: Outcomes) -> list[Row]:
+    """Table 1: standard MBR, alpha 0.99, alpha 0.9; intervals over trials and over sentences; the paper's number.
+
+    For scores the p-values compare with standard MBR on the same sentences (trials averaged).
+    """
+    rows = []
+    standard = outcomes.of(STANDARD)
+    for setting in TEST:
+        values = outcomes.of(setting)
+        for measure in (name for name in TABLE if name in values):
+            found = values[measure]
+            row = identity(outcomes) | {"setting": label(setting), "measure": measure, "value": float(found.mean())}
+            row["trials_low"], row["trials_high"] = trial_interval(found)
+            row["sentences_low"], row["sentences_high"] = sentence_interval(found)
+            row["paper"] = paper.table_1(outcomes.about["name"], outcomes.about["label"], label(setting), measure)
+            row |= dict.fromkeys(("difference", "difference_low", "difference_high", "p_randomisation"))
+            if measure == "score" and setting != STANDARD:
+                test = _paired(found, standard[measure])
+                row |= {"difference": test.difference, "difference_low": test.low, "difference_high": test.high}
+                row["p_randomisation"] = test.p_randomisation
+            rows.append(row)
+    return rows
+
+
+def _paired(ours: NDArray[np.float64], theirs: NDArray[np.float64]) -> Comparison:
+    """Paired tests over sentences, trials averaged; each (sentences, trials)."""
+    return paired_tests(ours.mean(axis=1)[:, None], theirs.mean(axis=1)[:, None], averages(len(ours)))
+
+
+def label(setting: Setting) -> str:
+    """`alpha=0.99`, `beta=0`."""
+    return f"{setting.rule}={setting.value:g}"
+
+
+def schedules(group: Sequence[Outcomes]) -> list[Row]:
+    """The schedule study, which the paper leaves open, over outcomes of one utility; one of each alpha is recommended.
+
+    A schedule is admitted if its reciprocal rank is at most MARGIN below that of the utility's own schedule, by the
+    lower end of the paired 95% interval over sentences; of those admitted the one with the fewest calls is recommended.
+    """
+    rows: list[Row] = []
+    last = group[0].about["schedule"][-1]
+    for alpha in (0.99, 0.9):
+        own = _pooled(group, Setting("alpha", alpha))
+        found = []
+        for setting in (s for s in schedule_settings(last) if s.value == alpha):
+            values = _pooled(group, setting)
+            low, high = sentence_interval(values["rr"] - own["rr"])
+            first, factor = setting.schedule[0], _factor(setting.schedule)
+            row: Row = {"pair": "+".join(o.about["name"] for o in group), "utility": group[0].about["label"]}
+            row |= {"split": group[0].about["split"], "alpha": alpha, "first": first, "growth": factor}
+            row |= {"schedule": " ".join(map(str, setting.schedule))}
+            row |= {name: float(v.mean()) for name, v in values.items() if name != "score"}
+            row |= {"rr_difference": float((values["rr"] - own["rr"]).mean()), "rr_low": low, "rr_high": high}
+            row |= {"own": setting.schedule == tuple(group[0].about["schedule"])}
+            row |= {"admitted": low >= -MARGIN, "recommended": False}
+            found.append(row)
+        admitted = [row for row in found if row["admitted"]]
+        if admitted:
+            min(admitted, key=lambda row: row["utility_calls"])["recommended"] = True
+        rows += found
+    return rows
+
+
+def _factor(schedule: Sequence[int]) -> float:
+    """The growth factor a schedule was made with."""
+    return next(f for f in GROWTH if growing(schedule[0], f, schedule[-1]) == tuple(schedule))
+
+
+def _pooled(group: Iterable[Outcomes], setting: Setting) -> dict[str, NDArray[np.float64]]:
+    """Measures of all sentences of the group, (sentences, trials)."""
+    parts = [outcomes.of(setting) for outcomes in group]
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def claims(valid: Outcomes, test: Outcomes) -> list[Row]:
+    """What the paper claims, and whether these candidates bear it out."""
+    rows = []
+    standard, racing = test.of(STANDARD), test.of(Setting("alpha", 0.99))
+    saving = standard["utility_calls"].mean() / racing["utility_calls"].mean()
+    kind = "chrF++" if paper.metric_of(test.about["label"]) == "chrF++" else "neural"
+    wanted = paper.LEAST_SAVING[kind]
+    text = f"at least {wanted:g}x fewer utility calls at alpha = 0.99"
+    rows.append(identity(test) | {"claim": text, "found": f"{saving:.1f}x fewer", "holds": bool(saving >= wanted)})
+    if "score" in racing:
+        found = _paired(racing["score"], standard["score"])
+        text = "the same score as standard MBR at alpha = 0.99"
+        shown = f"{found.difference:+.3f} ({found.low:+.3f} to {found.high:+.3f}), p = {found.p_randomisation:.2f}"
+        rows.append(identity(test) | {"claim": text, "found": shown, "holds": found.p_randomisation >= 0.05})
+    better, compared, gaps = _alpha_over_beta(tradeoff(valid))
+    text = "alpha beats beta at equal utility calls"
+    shown = f"{better} of {compared} comparisons; mean difference in accuracy {gaps:+.3f}"
+    rows.append(identity(valid) | {"claim": text, "found": shown, "holds": better > compared / 2})
+    return rows
+
+
+def _alpha_over_beta(rows: Sequence[Row]) -> tuple[int, int, float]:
+    """How often an alpha is above the line through the betas at its number of calls, and by how much in accuracy."""
+    betas = sorted((row for row in rows if row["rule"] == "beta"), key=lambda row: row["utility_calls"])
+    calls = [row["utility_calls"] for row in betas]
+    better = compared = 0
+    gaps = []
+    for row in (row for row in rows if row["rule"] == "alpha" and calls[0] <= row["utility_calls"] <= calls[-1]):
+        for measure in ("score", "accuracy", "rr"):
+            if measure not in row:
+                continue
+            at_equal_calls = float(np.interp(row["utility_calls"], calls, [beta[measure] for beta in betas]))
+            compared += 1
+            better += row[measure] > at_equal_calls
+            if measure == "accuracy":
+                gaps.append(row[measure] - at_equal_calls)
+    return better, compared, float(np.mean(gaps)) if gaps else float("nan")

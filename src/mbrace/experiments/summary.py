@@ -1,0 +1,166 @@
+"""RESULTS.md: the tables in words a reader can check against the paper. Written by `mbrace experiment`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from mbrace.experiments import paper
+from mbrace.experiments.studies import MARGIN, Row
+
+NAMES = {
+    "score": "Score",
+    "accuracy": "Accuracy",
+    "rr": "RR",
+    "pseudo_references": "# pseudo-refs",
+    "utility_calls": "# utility calls",
+    "pairs_scored": "# pairs scored",
+}
+SETTINGS = {"beta=0": "β = 0", "alpha=0.99": "α = 0.99", "alpha=0.9": "α = 0.9"}
+SPLITS = {"valid": "validation", "test": "test", "all": "the only file"}
+
+
+def shown(measure: str, value: float | None) -> str:
+    """A number with the paper's digits."""
+    if value is None:
+        return ""
+    if measure in ("utility_calls", "pairs_scored"):
+        return f"{value:,.0f}"
+    return f"{value:.{ {'score': 2, 'pseudo_references': 1}.get(measure, 3) }f}"
+
+
+def summary(about: Sequence[Mapping[str, Any]], rows: Mapping[str, Sequence[Row]], notes: str) -> str:
+    """The whole page; `notes` is the hand-written part, from notes.md."""
+    sections: list[Callable[[], list[str]]] = [
+        lambda: _claims(rows["claims"]),
+        lambda: [notes.strip()] if notes.strip() else [],
+        lambda: _test_table(rows["test_table"]),
+        lambda: _runtimes(rows["runtimes"]),
+        lambda: _schedules(rows["schedules"]),
+        lambda: _candidates(about),
+    ]
+    lines = [
+        "# Results",
+        "",
+        "Written by `mbrace experiment`; only the notes are by hand. `report.html` shows it all.",
+        "",
+    ]
+    for section in sections:
+        text = section()
+        if text:
+            lines += [*text, ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def table(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> list[str]:
+    """A Markdown table; the first column is text, the others numbers."""
+    rule = [":--", *["--:"] * (len(headings) - 1)]
+    return ["| " + " | ".join(cells) + " |" for cells in (headings, rule, *lines)]
+
+
+def _claims(rows: Sequence[Row]) -> list[str]:
+    lines = [
+        (f"{row['claim']}", row["utility"], row["pair"], row["found"], "holds" if row["holds"] else "**does not hold**")
+        for row in sorted(rows, key=lambda row: row["claim"])
+    ]
+    return ["## The paper's claims on these candidates", "", *table(("claim", "utility", "pair", "found", ""), lines)]
+
+
+def _test_table(rows: Sequence[Row]) -> list[str]:
+    text = [
+        "## Table 1: the test set",
+        "",
+        "Ours, then in brackets the 95% interval over sentences; below it the interval over trials, and the paper's",
+        "number for the same cell (COMET's for a neural utility: another metric, so only the pattern compares).",
+    ]
+    for utility in dict.fromkeys(row["utility"] for row in rows):
+        for pair in dict.fromkeys(row["pair"] for row in rows if row["utility"] == utility):
+            own = [row for row in rows if row["utility"] == utility and row["pair"] == pair]
+            text += ["", f"### {pair}, {utility} ({SPLITS[own[0]['split']]})", ""]
+            lines = []
+            for measure in dict.fromkeys(row["measure"] for row in own):
+                cells = {row["setting"]: row for row in own if row["measure"] == measure}
+                lines.append([NAMES[measure], *(_interval(cells[s], "sentences") for s in SETTINGS)])
+                lines.append(["· over trials", *(_range(cells[s], "trials") for s in SETTINGS)])
+                if any(cells[s]["paper"] is not None for s in SETTINGS):
+                    lines.append(["· the paper", *(shown(measure, cells[s]["paper"]) for s in SETTINGS)])
+            text += table(("", *SETTINGS.values()), lines)
+    return text
+
+
+def _interval(row: Row, kind: str) -> str:
+    if row["setting"] == "beta=0" and row["measure"] == "pseudo_references":
+        return shown(row["measure"], row["value"])
+    return f"**{shown(row['measure'], row['value'])}** ({_range(row, kind)})"
+
+
+def _range(row: Row, kind: str) -> str:
+    return f"{shown(row['measure'], row[f'{kind}_low'])} – {shown(row['measure'], row[f'{kind}_high'])}"
+
+
+def _runtimes(rows: Sequence[Row]) -> list[str]:
+    if not rows:
+        return []
+    text = ["## Table 2: run times", ""]
+    methods = list(paper.TABLE_2)
+    for pair, utility in dict.fromkeys((row["pair"], row["utility"]) for row in rows):
+        own = [row for row in rows if (row["pair"], row["utility"]) == (pair, utility)]
+        text += [
+            f"{pair}, {utility}: {own[0]['sentences']} sentences, mean of {own[0]['trials']} trials, "
+            f"{own[0]['device']}. "
+            "The paper: 100 de-en sentences, COMET, one Quadro RTX 8000, one sentence at a time.",
+            "",
+        ]
+        lines = []
+        for phase in (*paper.TABLE_2["racing"], "total"):
+            line = [phase]
+            for method in methods:
+                ours = next((row["seconds"] for row in own if (row["method"], row["phase"]) == (method, phase)), None)
+                theirs = paper.TABLE_2_TOTALS[method] if phase == "total" else paper.TABLE_2[method].get(phase)
+                line += ["" if value is None else f"{value:.2f}" for value in (ours, theirs)]
+            lines.append(line)
+        headings = [cell for method in methods for cell in (f"{method} (s)", "paper (s)")]
+        text += [*table(("", *headings), lines), ""]
+    return text[:-1]
+
+
+def _schedules(rows: Sequence[Row]) -> list[str]:
+    text = [
+        "## The schedule",
+        "",
+        f"Of all first sizes and growth factors whose reciprocal rank is at most {MARGIN} below that of the utility's",
+        "own schedule (lower end of the paired 95% interval over sentences), the one with the fewest utility calls:",
+        "",
+    ]
+    lines = []
+    for utility, alpha in dict.fromkeys((row["utility"], row["alpha"]) for row in rows):
+        own = [row for row in rows if (row["utility"], row["alpha"]) == (utility, alpha)]
+        for row in own:
+            if row["own"] or row["recommended"]:
+                kind = "recommended" if row["recommended"] else "the paper's"
+                kind = "the paper's, recommended" if row["own"] and row["recommended"] else kind
+                name = f"{utility}, α = {alpha:g}, {kind}"
+                numbers = [shown("utility_calls", row["utility_calls"]), f"{row['accuracy']:.3f}", f"{row['rr']:.3f}"]
+                difference = f"{row['rr_difference']:+.4f} ({row['rr_low']:+.4f} to {row['rr_high']:+.4f})"
+                lines.append((name, row["schedule"].replace(" ", ", "), *numbers, difference, f"{row['steps']:.1f}"))
+    headings = ("", "schedule", "calls", "accuracy", "RR", "RR less the paper's", "steps")
+    return [*text, *table(headings, lines)]
+
+
+def _candidates(about: Sequence[Mapping[str, Any]]) -> list[str]:
+    lines = [
+        (
+            f"`{one['file']}`",
+            one["label"],
+            str(one["sentences"]),
+            f"{one['hypotheses']:g}",
+            str(one["pseudo_references"]),
+            f"{one['distinct']:.0%}",
+            str(one["trials"]),
+            f"{one['seconds']['tables']:g} s",
+            f"{one['seconds']['races']:g} s",
+        )
+        for one in about
+    ]
+    headings = ("file", "utility", "sentences", "hypotheses", "R*", "distinct in R*", "trials", "tables", "races")
+    return ["## Candidates and time", "", *table(headings, lines)]

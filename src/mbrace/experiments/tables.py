@@ -1,0 +1,272 @@
+"""Utility tables: every hypothesis against all of R* and against the human reference, computed once.
+
+On disk a table is float32, packed (zlib over its bytes, transposed), one file a sentence, so that an interrupted run
+goes on where it stopped. For the experiments all tables of a candidate file are unpacked into one file that is
+memory-mapped, and `Replay` hands them to the decoder's own loop as a utility.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import os
+import re
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mbrace.errors import UserError
+from mbrace.files import read_records
+from mbrace.records import Record
+from mbrace.utility import Ask, Sentence, Utility
+
+SPLITS = {"valid": "valid", "validation": "valid", "dev": "valid", "test": "test"}
+ENDINGS = re.compile(r"(\.jsonl|\.json)?(\.gz|\.xz)?$")
+
+
+@dataclass(frozen=True)
+class Part:
+    """A candidate file: `de-en.valid.jsonl.xz` is the split "valid" of "de-en"; a name without one has split "all"."""
+
+    path: str
+    name: str
+    split: str
+    digest: str  # of the file's bytes
+
+    @classmethod
+    def of(cls, path: str) -> Part:
+        """The part a file name says it is."""
+        words = ENDINGS.sub("", os.path.basename(path)).split(".")
+        split = next((SPLITS[word] for word in reversed(words) if word in SPLITS), "all")
+        name = ".".join(word for word in words if word not in SPLITS) or "candidates"
+        try:
+            with open(path, "rb") as file:
+                digest = hashlib.blake2b(file.read(), digest_size=16).hexdigest()
+        except OSError as error:
+            raise UserError(f"{path}: {error.strerror}; give a candidate file that can be read") from error
+        return cls(path, name, split, digest)
+
+    def records(self, limit: int | None = None) -> list[Record]:
+        """Its records, each with a list of pseudo-references."""
+        records = list(itertools.islice(read_records(self.path), limit))
+        if not records:
+            raise UserError(f"{self.path}: empty; give at least one record")
+        return records
+
+
+@dataclass(frozen=True)
+class Table:
+    """Utilities of one sentence, (distinct hypotheses, distinct pseudo-references), and how to find them by string."""
+
+    record: Record
+    path: str  # the unpacked tables of the candidate file
+    offset: int  # where this one begins, in float32 values
+    shape: tuple[int, int]  # its last column is the human reference
+
+    def __reduce__(self) -> tuple[type[Table], tuple[Record, str, int, tuple[int, int]]]:
+        return Table, (self.record, self.path, self.offset, self.shape)  # a worker maps the values itself
+
+    @cached_property
+    def hypotheses(self) -> list[str]:
+        """Distinct, in the caller's order: what the race numbers them by."""
+        return list(dict.fromkeys(self.record.hypotheses))
+
+    @cached_property
+    def rows(self) -> dict[str, int]:
+        """Row of each distinct hypothesis."""
+        return {text: row for row, text in enumerate(self.hypotheses)}
+
+    @cached_property
+    def columns(self) -> dict[str, int]:
+        """Column of each distinct pseudo-reference."""
+        return {text: column for column, text in enumerate(dict.fromkeys(self.draws))}
+
+    @property
+    def draws(self) -> Sequence[str]:
+        """R*, as drawn."""
+        return _listed(self.record)
+
+    @cached_property
+    def stored(self) -> NDArray[np.float32]:
+        """The memory-mapped values, human reference included."""
+        values: NDArray[np.float32] = np.memmap(
+            self.path, dtype=np.float32, mode="r", offset=4 * self.offset, shape=self.shape
+        )
+        return values
+
+    @property
+    def utilities(self) -> NDArray[np.float32]:
+        """(distinct hypotheses, distinct pseudo-references)."""
+        return self.stored[:, :-1]
+
+    @cached_property
+    def human(self) -> NDArray[np.float64]:
+        """(distinct hypotheses,): scores against the human reference; NaN where there is none."""
+        return self.stored[:, -1].astype(np.float64)
+
+    @cached_property
+    def expected(self) -> NDArray[np.float64]:
+        """(distinct hypotheses,): U(y, R*), every draw counted."""
+        counts = np.bincount([self.columns[text] for text in self.draws], minlength=len(self.columns))
+        means: NDArray[np.float64] = np.einsum("hr,r->h", self.utilities.astype(np.float64), counts / len(self.draws))
+        return means
+
+
+class Replay:
+    """Stored utilities as a utility: the experiments run through the decoder's own loop, never a copy of it."""
+
+    needs_source = False
+
+    def __init__(self, tables: Sequence[Table], *, name: str, schedule: tuple[int, ...]) -> None:
+        self.name = name
+        self.schedule = schedule
+        self._tables: Mapping[str | int, Table] = {table.record.id: table for table in tables}
+
+    def start(self, sentences: Sequence[Sentence]) -> _ReplayScorer:
+        """Begin the races of a window."""
+        return _ReplayScorer([self._tables[sentence.id] for sentence in sentences])
+
+    def pairs(
+        self, hypotheses: Sequence[str], references: Sequence[str], sources: Sequence[str] | None = None
+    ) -> NDArray[np.float32]:
+        """Stored utilities of aligned pairs, (pairs,)."""
+        return np.array([self._pair(*pair) for pair in zip(hypotheses, references, strict=True)], dtype=np.float32)
+
+    def _pair(self, hypothesis: str, reference: str) -> float:
+        for table in self._tables.values():
+            row, column = table.rows.get(hypothesis), table.columns.get(reference)
+            if row is not None and column is not None:
+                return float(table.utilities[row, column])
+        raise UserError(f"utility {self.name}: no stored value for {hypothesis[:60]!r} and {reference[:60]!r}")
+
+
+class _ReplayScorer:
+    encode_seconds = 0.0
+
+    def __init__(self, tables: Sequence[Table]) -> None:
+        self._tables = tables
+
+    def score(self, asks: Sequence[Ask]) -> list[NDArray[np.float32]]:
+        found = []
+        for ask in asks:
+            table = self._tables[ask.sentence]
+            columns = [table.columns[text] for text in ask.references]
+            found.append(np.asarray(table.stored)[ask.survivors[:, None], columns])
+        return found
+
+
+@contextlib.contextmanager
+def tables(
+    part: Part,
+    records: Sequence[Record],
+    utility: Utility,
+    folder: Path,
+    *,
+    window: int = 8,
+    advance: Callable[[int], None] = lambda count: None,
+) -> Iterator[list[Table]]:
+    """The tables of a part's records under `folder`, computed where they are not there yet; mapped while in use."""
+    identity = hashlib.blake2b(f"{part.digest}\0{utility.name}".encode(), digest_size=8).hexdigest()
+    home = folder / f"{part.name}.{part.split}.{slug(utility.name)}.{identity}"
+    home.mkdir(parents=True, exist_ok=True)
+    shapes = [_shape(record) for record in records]
+    missing = []
+    for position in range(len(records)):
+        if (home / f"{position:05d}.z").exists():
+            advance(1)
+        else:
+            missing.append(position)
+    for first in range(0, len(missing), window):
+        positions = missing[first : first + window]
+        for position, values in zip(positions, compute([records[p] for p in positions], utility), strict=True):
+            _write(home / f"{position:05d}.z", values)
+        advance(len(positions))
+
+    for stale in home.glob("unpacked.*.f32"):  # of a run that was killed
+        if not _running(int(stale.name.split(".")[1])):
+            stale.unlink(missing_ok=True)
+    unpacked = home / f"unpacked.{os.getpid()}.f32"
+    ends = np.cumsum([0, *(rows * columns for rows, columns in shapes)]).tolist()
+    try:
+        with open(unpacked, "wb") as file:
+            for position, shape in enumerate(shapes):
+                file.write(_read(home / f"{position:05d}.z", shape).tobytes())
+        yield [
+            Table(replace(record, source=None), str(unpacked), offset, shape)
+            for record, offset, shape in zip(records, ends, shapes, strict=False)
+        ]
+    finally:
+        unpacked.unlink(missing_ok=True)
+
+
+def compute(records: Sequence[Record], utility: Utility) -> list[NDArray[np.float32]]:
+    """For each record (distinct hypotheses, distinct pseudo-references + 1); the last column is the human reference."""
+    hypotheses = [list(dict.fromkeys(record.hypotheses)) for record in records]
+    columns = [{text: column for column, text in enumerate(dict.fromkeys(_listed(record)))} for record in records]
+    asked = []
+    for record, known in zip(records, columns, strict=True):
+        if record.reference is not None and record.reference not in known:
+            asked.append([*known, record.reference])  # one more column: its strings are encoded once, with the rest
+        else:
+            asked.append(list(known))
+        if utility.needs_source and record.source is None:
+            raise UserError(f"{record.where}: source: missing; utility {utility.name} scores with the source")
+    scorer = utility.start([Sentence(r.id, r.source, texts) for r, texts in zip(records, hypotheses, strict=True)])
+    asks = [Ask(p, np.arange(len(hypotheses[p])), texts) for p, texts in enumerate(asked)]
+    found = []
+    for record, known, values in zip(records, columns, scorer.score(asks), strict=True):
+        if not np.isfinite(values).all():
+            raise UserError(f"{record.where}: utility {utility.name} returned a value that is not finite")
+        table = np.full((len(values), len(known) + 1), np.nan, dtype=np.float32)
+        table[:, :-1] = values[:, : len(known)]
+        if record.reference is not None:
+            table[:, -1] = values[:, known.get(record.reference, len(known))]
+        found.append(table)
+    return found
+
+
+def slug(name: str) -> str:
+    """A utility's name as a file name has it: `chrF2++|case:mixed|...` is chrf2++."""
+    return re.sub(r"[^a-z0-9+.-]+", "-", name.split("|")[0].lower()).strip("-") or "utility"
+
+
+def _listed(record: Record) -> Sequence[str]:
+    if not isinstance(record.pseudo_references, Sequence):
+        raise UserError(f"{record.where}: pseudo_references: experiments need a list")
+    return record.pseudo_references
+
+
+def _shape(record: Record) -> tuple[int, int]:
+    return len(set(record.hypotheses)), len(set(_listed(record))) + 1
+
+
+def _running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _write(path: Path, values: NDArray[np.float32]) -> None:
+    """Whole or not at all: a file that is there is good."""
+    planes = np.ascontiguousarray(values).view(np.uint8).reshape(-1, 4).T  # equal bytes of floats lie together
+    partial = path.with_suffix(f".{os.getpid()}.part")
+    partial.write_bytes(zlib.compress(planes.tobytes(), 1))
+    os.replace(partial, path)
+
+
+def _read(path: Path, shape: tuple[int, int]) -> NDArray[np.float32]:
+    try:
+        planes = np.frombuffer(zlib.decompress(path.read_bytes()), dtype=np.uint8).reshape(4, -1)
+        return np.ascontiguousarray(planes.T).view(np.float32).reshape(shape)
+    except (zlib.error, ValueError) as error:
+        raise UserError(f"{path}: damaged ({error}); delete it and run again") from error

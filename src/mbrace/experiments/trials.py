@@ -1,0 +1,246 @@
+"""Random trials: races over stored utilities, for many settings, by the decoder's own loop.
+
+A trial draws R from R* without replacement, with random numbers from (seed, trial, record id) alone, and every setting
+of the trial races on the same draws. Measures are the paper's (section 4.1).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, field, replace
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mbrace.errors import UserError
+from mbrace.experiments.tables import Replay, Table
+from mbrace.prune import Bottom, Confidence, PruningFunction, Standings
+from mbrace.race import race
+from mbrace.randomness import generator, key
+from mbrace.records import Record
+from mbrace.sampler import Listed
+
+ALPHAS = (0.8, 0.9, 0.95, 0.98, 0.99)
+BETAS = tuple(round(0.05 * step, 2) for step in range(1, 20))
+SIZES = (4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64)  # |R| of Figure 1
+MEASURES = ("score", "accuracy", "rr", "pseudo_references", "utility_calls", "pairs_scored", "steps")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A pruning function and a schedule; beta = 0 is standard MBR, schedule () the utility's own."""
+
+    rule: str  # "alpha" or "beta"
+    value: float
+    schedule: tuple[int, ...] = ()
+
+    @property
+    def prune(self) -> PruningFunction | None:
+        """The decoder's pruning function; None for standard MBR."""
+        if self.rule == "alpha":
+            return Confidence(self.value)
+        return Bottom(self.value) if self.value > 0 else None
+
+
+STANDARD = Setting("beta", 0.0)
+TRADEOFF = (STANDARD, *(Setting("alpha", a) for a in ALPHAS), *(Setting("beta", b) for b in BETAS))
+TEST = (STANDARD, Setting("alpha", 0.99), Setting("alpha", 0.9))
+
+
+@dataclass
+class Outcomes:
+    """What the races of one candidate file gave. Arrays are (settings, sentences, trials) unless they say otherwise."""
+
+    settings: tuple[Setting, ...]
+    measures: dict[str, NDArray[Any]]  # each of MEASURES
+    survivors: NDArray[np.int16]  # (settings, sentences, trials, steps): after each time step; its last size to the end
+    pruned: NDArray[np.bool_]  # (sizes, alphas, sentences, trials): winner under R* lost in one application
+    sizes: tuple[int, ...]
+    about: dict[str, Any] = field(default_factory=dict)  # candidate file, utility, seed, counts
+
+    def of(self, setting: Setting) -> dict[str, NDArray[np.float64]]:
+        """The measures of a setting, each (sentences, trials); no score where there is no human reference."""
+        place = self.settings.index(setting)
+        found = {name: values[place].astype(np.float64) for name, values in self.measures.items()}
+        if not self.about.get("references", True):
+            del found["score"]
+        else:
+            found["score"] *= self.about.get("scale", 1)
+        return found
+
+    def save(self, path: Path) -> None:
+        """One file, written whole or not at all."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        header = {"about": self.about, "sizes": self.sizes, "settings": [vars(s) for s in self.settings]}
+        partial = path.with_suffix(f".{os.getpid()}.part")
+        with open(partial, "wb") as file:
+            arrays = {**self.measures, "survivors": self.survivors, "pruned": self.pruned}
+            np.savez_compressed(file, allow_pickle=False, header=np.array(json.dumps(header)), **arrays)
+        os.replace(partial, path)
+
+    @classmethod
+    def load(cls, path: Path) -> Outcomes:
+        """What `save` wrote."""
+        try:
+            with np.load(path) as stored:
+                header = json.loads(str(stored["header"]))
+                settings = tuple(Setting(s["rule"], s["value"], tuple(s["schedule"])) for s in header["settings"])
+                measures = {name: stored[name] for name in MEASURES}
+                survivors, pruned = stored["survivors"], stored["pruned"]
+        except (OSError, ValueError, KeyError) as error:
+            raise UserError(
+                f"{path}: not outcomes of `mbrace experiment` ({error}); delete it and run again"
+            ) from error
+        return cls(settings, measures, survivors, pruned, tuple(header["sizes"]), header["about"])
+
+
+def run_trials(
+    tables: Sequence[Table],
+    *,
+    name: str,
+    schedule: tuple[int, ...],
+    settings: Sequence[Setting],
+    sizes: Sequence[int] = SIZES,
+    trials: int = 10,
+    seed: int = 0,
+    workers: int = 1,
+    chunk: int = 10,
+    advance: Callable[[int], None] = lambda count: None,
+) -> Outcomes:
+    """Every setting on every sentence in every trial, `chunk` sentences a job.
+
+    Neither `workers`, `chunk` nor the order of sentences changes a number.
+    """
+    if trials < 1:
+        raise UserError(f"trials {trials}: must be 1 or more")
+    chunks = [tables[first : first + chunk] for first in range(0, len(tables), chunk)]
+    jobs = [(chunk, name, schedule, tuple(settings), tuple(sizes), trials, seed) for chunk in chunks]
+    done: dict[int, tuple[dict[str, NDArray[Any]], NDArray[np.int16], NDArray[np.bool_]]] = {}
+    for position, result in _map(jobs, workers):
+        done[position] = result
+        advance(len(chunks[position]))
+    parts = [done[position] for position in range(len(jobs))]
+    return Outcomes(
+        tuple(settings),
+        {measure: np.concatenate([part[0][measure] for part in parts], axis=1) for measure in MEASURES},
+        np.concatenate([part[1] for part in parts], axis=1),
+        np.concatenate([part[2] for part in parts], axis=2),
+        tuple(sizes),
+    )
+
+
+def _map(jobs: Sequence[tuple[Any, ...]], workers: int) -> Iterator[tuple[int, Any]]:
+    """Results with the place of their job, as they come. Workers are spawned: this process may hold a GPU."""
+    if workers <= 1 or len(jobs) == 1:
+        for position, job in enumerate(jobs):
+            yield position, _run(*job)
+        return
+    threads = {name: os.environ.get(name) for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")}
+    os.environ.update(dict.fromkeys(threads, "1"))  # a worker a core, each with one thread
+    try:
+        with ProcessPoolExecutor(min(workers, len(jobs)), mp_context=get_context("spawn")) as pool:
+            futures = {pool.submit(_run, *job): position for position, job in enumerate(jobs)}
+            for future in as_completed(futures):
+                yield futures[future], future.result()
+    finally:
+        for variable, value in threads.items():
+            if value is None:
+                os.environ.pop(variable, None)
+            else:
+                os.environ[variable] = value
+
+
+def _run(
+    tables: Sequence[Table],
+    name: str,
+    schedule: tuple[int, ...],
+    settings: tuple[Setting, ...],
+    sizes: tuple[int, ...],
+    trials: int,
+    seed: int,
+) -> tuple[dict[str, NDArray[Any]], NDArray[np.int16], NDArray[np.bool_]]:
+    """All races of a few sentences."""
+    replay = Replay(tables, name=name, schedule=schedule)
+    shape = (len(settings), len(tables), trials)
+    kinds = {"score": np.float32, "rr": np.float32, "accuracy": np.bool_}
+    measures: dict[str, NDArray[Any]] = {m: np.zeros(shape, dtype=kinds.get(m, np.int32)) for m in MEASURES}
+    longest = max([len(schedule), *(len(setting.schedule) for setting in settings)], default=1)
+    survivors = np.zeros((*shape, longest), dtype=np.int16)
+    pruned = np.zeros((len(sizes), len(ALPHAS), len(tables), trials), dtype=np.bool_)
+    most = max([schedule[-1], *sizes, *(setting.schedule[-1] for setting in settings if setting.schedule)])
+    for trial in range(trials):
+        trial_seed = key(seed, trial, "trial")
+        records = [sample(table, trial_seed, most) for table in tables]
+        for place, setting in enumerate(settings):
+            answers = race(
+                records,
+                replay,
+                prune=setting.prune,
+                schedule=setting.schedule or None,
+                sampler=Listed(seed=trial_seed, shuffle=False),
+                seed=trial_seed,
+                nbest=1,
+            )
+            for sentence, (table, answer) in enumerate(zip(tables, answers, strict=True)):
+                values = measure(table, answer.index)
+                values |= {m: getattr(answer, m) for m in ("pseudo_references", "utility_calls", "pairs_scored")}
+                values["steps"] = len(answer.steps)
+                for m, value in values.items():
+                    measures[m][place, sentence, trial] = value
+                left = [step.survivors for step in answer.steps] or [1]
+                survivors[place, sentence, trial] = left + left[-1:] * (longest - len(left))
+        if sizes:
+            pruned[..., trial] = false_pruning(tables, records, replay, sizes, trial_seed)
+    return measures, survivors, pruned
+
+
+def sample(table: Table, trial_seed: int, most: int) -> Record:
+    """A record whose pseudo-references are drawn from R* without replacement."""
+    order = generator(trial_seed, table.record.id, "sample").permutation(len(table.draws))[:most]
+    return Record(table.hypotheses, [table.draws[draw] for draw in order.tolist()], id=table.record.id)
+
+
+def measure(table: Table, choice: int) -> dict[str, float]:
+    """Score against the human reference, exact accuracy and reciprocal rank of a prediction (section 4.1)."""
+    expected = table.expected
+    better_or_equal = int(np.count_nonzero(expected >= expected[choice]))  # itself included
+    return {
+        "score": float(table.human[choice]),
+        "accuracy": float(expected[choice] == expected.max()),  # any of several with exactly the highest utility
+        "rr": 1 / better_or_equal,
+    }
+
+
+def false_pruning(
+    tables: Sequence[Table], records: Sequence[Record], replay: Replay, sizes: Sequence[int], trial_seed: int
+) -> NDArray[np.bool_]:
+    """(sizes, alphas, sentences): is the winner under R* pruned by one application of Confidence at |R| = size?
+
+    A race that prunes nobody passes through the sizes; at each, the decoder's rule is asked what it would do with the
+    leader and the winner. The rule compares each hypothesis with the leader alone, so nobody else matters.
+    """
+    positions: Mapping[str | int, int] = {table.record.id: place for place, table in enumerate(tables)}
+    winners = [np.flatnonzero(table.expected == table.expected.max()) for table in tables]
+    pruned = np.zeros((len(sizes), len(ALPHAS), len(tables)), dtype=np.bool_)
+    places = {size: place for place, size in enumerate(sizes)}
+
+    def watch(record: Record, alive: NDArray[np.int64], standings: Standings, keep: NDArray[np.bool_]) -> None:
+        size, sentence = int(standings.counts.sum()), positions[record.id]
+        if size not in places:  # R* was smaller than the size asked for
+            return
+        two = np.union1d(standings.ranking()[:1], winners[sentence])  # more if several win
+        seen = replace(standings, utilities=standings.utilities[two], means=standings.means[two])
+        won = np.isin(two, winners[sentence])
+        for place, alpha in enumerate(ALPHAS):
+            kept = Confidence(alpha)(seen)
+            pruned[places[size], place, sentence] = not kept[won].any()
+
+    sampler = Listed(seed=trial_seed, shuffle=False)
+    race(records, replay, prune=Bottom(0), schedule=sizes, sampler=sampler, seed=trial_seed, nbest=1, watch=watch)
+    return pruned

@@ -1,0 +1,334 @@
+"""Trials over stored utilities: against a naive transcription, hand-worked measures, resuming, the whole command."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import overlap
+
+import mbrace
+from mbrace.cli import main
+from mbrace.errors import UserError
+from mbrace.experiments import experiment, paper, runtimes, studies
+from mbrace.experiments.tables import Part, Replay, Table, tables
+from mbrace.experiments.trials import ALPHAS, MEASURES, Outcomes, Setting, measure, run_trials, sample
+from mbrace.prune import Standings
+from mbrace.randomness import key
+from mbrace.sampler import Draws, Want
+
+SCHEDULE = (4, 8, 16)
+SETTINGS = (Setting("beta", 0.0), Setting("beta", 0.35), Setting("alpha", 0.9), Setting("alpha", 0.8, (3, 12)))
+SIZES = (4, 6, 16)
+
+
+def write_candidates(path: Path, rows: Sequence[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def random_tables(tmp_path: Path) -> Any:
+    """Six sentences with random utilities: 9 hypotheses (some rows equal), 24 draws of R* with repetitions."""
+    rng = np.random.default_rng(5)
+    rows, values = [], {}
+    for sentence in range(6):
+        hypotheses = [f"s{sentence} h{i}" for i in range(9)]
+        distinct = [f"s{sentence} r{i}" for i in range(15)]
+        quality = np.repeat(rng.normal(size=5), 2)[:9, None]
+        table = np.round(quality * 0.4 + np.repeat(rng.normal(size=(5, 15)), 2, axis=0)[:9], 2)
+        values.update({(h, r): table[i, j] for i, h in enumerate(hypotheses) for j, r in enumerate(distinct)})
+        values.update({(h, "human"): float(i) for i, h in enumerate(hypotheses)})
+        draws = [distinct[i] for i in rng.integers(15, size=24)]
+        rows.append({"id": sentence, "hypotheses": hypotheses, "pseudo_references": draws, "reference": "human"})
+    part = Part.of(str(write_candidates(tmp_path / "random.jsonl", rows)))
+    utility = mbrace.Pairwise(lambda h, r: values[h, r], name="random", schedule=SCHEDULE)
+    with tables(part, part.records(), utility, tmp_path / "tables") as stored:
+        yield stored, values
+
+
+def trials_of(stored: Sequence[Table], **options: Any) -> Outcomes:
+    given = {"name": "random", "schedule": SCHEDULE, "settings": SETTINGS, "sizes": SIZES, "trials": 3} | options
+    return run_trials(stored, **given)
+
+
+def naive_keep(
+    u: Callable[[str, str], float], alive: list[str], drawn: list[str], setting: Setting, seed: int
+) -> list[str]:
+    """One pruning decision as the paper writes it, over gathered resamples of the draws themselves."""
+    U = {y: np.mean([u(y, r) for r in drawn]) for y in alive}
+    if setting.rule == "beta":
+        ranked = sorted(alive, key=lambda y: -U[y])
+        kept = ranked[: max(1, len(alive) - int(setting.value * len(alive) + 1e-9))]
+        return [y for y in alive if y in kept]
+    leader = max(alive, key=lambda y: (U[y], -alive.index(y)))
+    distinct = list(dict.fromkeys(drawn))
+    grouped = sorted(drawn, key=distinct.index)
+    standings = Standings(
+        np.zeros((1, len(distinct)), np.float32), np.array([drawn.count(r) for r in distinct]),
+        np.ones(len(distinct)), np.zeros(1), 1, 0, run_seed=seed,
+    )  # fmt: skip
+    resamples = [
+        list(itertools.chain.from_iterable([r] * int(c) for r, c in zip(grouped, row, strict=True)))
+        for row in mbrace.Confidence().resamples(standings).counts()
+    ]
+    kept = []
+    for y in alive:
+        ahead = {r: u(y, r) - u(leader, r) for r in distinct}
+        wins = sum(sum(map(ahead.__getitem__, resample)) >= -1e-9 for resample in resamples)
+        if wins / 500 > 1 - setting.value + 1e-9:
+            kept.append(y)
+    return kept
+
+
+def test_trials_are_the_naive_transcription(random_tables: Any) -> None:
+    stored, values = random_tables
+    found = trials_of(stored)
+    for trial, (sentence, table) in itertools.product((0, 2), enumerate(stored)):
+        seed = key(0, trial, "trial")
+        u = lambda h, r: float(np.float32(values[h, r]))  # noqa: E731
+        drawn = list(sample(table, seed, 16).pseudo_references)
+        full = {h: np.mean([u(h, r) for r in table.draws]) for h in table.hypotheses}
+        best = max(full.values())
+        for place, setting in enumerate(SETTINGS):
+            alive, calls, used = list(table.hypotheses), 0, 0
+            for size in (16,) if setting == SETTINGS[0] else setting.schedule or SCHEDULE:
+                if len(alive) == 1:
+                    break
+                calls += len(alive) * (size - used)
+                used = size
+                alive = alive if setting == SETTINGS[0] else naive_keep(u, alive, drawn[:size], setting, seed)
+            U = [np.mean([u(y, r) for r in drawn[:used]]) for y in alive]
+            prediction = alive[int(np.argmax(np.round(U, 9)))]
+            expected = {
+                "score": table.hypotheses.index(prediction),
+                "accuracy": full[prediction] >= best - 1e-9,
+                "rr": 1 / sum(value >= full[prediction] - 1e-9 for value in full.values()),
+                "utility_calls": calls,
+                "pseudo_references": used,
+            }
+            for name, value in expected.items():
+                assert found.measures[name][place, sentence, trial] == pytest.approx(value, abs=1e-6), (name, setting)
+            assert found.survivors[place, sentence, trial, -1] == len(alive)
+        winners = [h for h in table.hypotheses if full[h] >= best - 1e-9]
+        for (at, size), (column, alpha) in itertools.product(enumerate(SIZES), enumerate(ALPHAS)):
+            kept = naive_keep(u, list(table.hypotheses), drawn[:size], Setting("alpha", alpha), seed)
+            lost = not set(winners) & set(kept)
+            assert found.pruned[at, column, sentence, trial] == lost
+
+
+def stub(expected: list[float], human: list[float]) -> Any:
+    class Stub:
+        pass
+
+    table = Stub()
+    table.expected, table.human = np.array(expected), np.array(human)  # type: ignore[attr-defined]
+    return table
+
+
+@pytest.mark.parametrize(
+    ("choice", "accuracy", "rr"),
+    [(0, 1, 1), (1, 0, 1 / 2), (2, 0, 1 / 4), (3, 0, 1 / 4), (4, 0, 1 / 5)],  # 7 > 5 > 3 = 3 > 1
+)
+def test_accuracy_and_reciprocal_rank_by_hand(choice: int, accuracy: float, rr: float) -> None:
+    found = measure(stub([7, 5, 3, 3, 1], [10, 20, 30, 40, 50]), choice)
+    assert found == {"score": 10.0 * (choice + 1), "accuracy": accuracy, "rr": rr}
+
+
+def test_either_of_two_equal_winners_is_accurate_and_has_rank_two() -> None:
+    for choice in (0, 2):
+        found = measure(stub([6, 1, 6], [0, 0, 0]), choice)
+        assert (found["accuracy"], found["rr"]) == (1, 1 / 2)
+
+
+def test_a_trial_draws_without_replacement_and_by_its_own_seed(random_tables: Any) -> None:
+    table = random_tables[0][0]
+    one, again, other = (list(sample(table, seed, 24).pseudo_references) for seed in (1, 1, 2))
+    assert one == again
+    assert one != other
+    assert sorted(one) == sorted(other) == sorted(table.draws)
+
+
+def test_neither_workers_nor_the_order_of_sentences_change_a_number(random_tables: Any) -> None:
+    stored = random_tables[0] * 1
+    alone = trials_of(stored)
+    backwards = trials_of(stored[::-1])
+    many = [Table(table.record, table.path, table.offset, table.shape) for table in stored]
+    spread = run_trials(
+        many, name="random", schedule=SCHEDULE, settings=SETTINGS, sizes=SIZES, trials=3, workers=2, chunk=3
+    )
+    for name in MEASURES:
+        np.testing.assert_array_equal(alone.measures[name], backwards.measures[name][:, ::-1])
+        np.testing.assert_array_equal(alone.measures[name], spread.measures[name])
+    np.testing.assert_array_equal(alone.pruned, spread.pruned)
+
+
+def test_outcomes_come_back_from_their_file(random_tables: Any, tmp_path: Path) -> None:
+    found = trials_of(random_tables[0])
+    found.about = {"name": "x", "references": True}
+    found.save(tmp_path / "x.npz")
+    back = Outcomes.load(tmp_path / "x.npz")
+    assert (back.settings, back.sizes, back.about) == (found.settings, found.sizes, found.about)
+    np.testing.assert_array_equal(back.measures["rr"], found.measures["rr"])
+    np.testing.assert_array_equal(back.survivors, found.survivors)
+
+
+def test_a_damaged_outcomes_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "x.npz").write_bytes(b"no zip")
+    with pytest.raises(UserError, match=r"x\.npz.*delete it"):
+        Outcomes.load(tmp_path / "x.npz")
+
+
+@pytest.fixture
+def small_rows(demo_rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Real candidates, cut down: 5 sentences, 24 hypotheses, 48 pseudo-references."""
+    return [
+        row | {"hypotheses": row["hypotheses"][:24], "pseudo_references": row["pseudo_references"][:48]}
+        for row in demo_rows[:5]
+    ]
+
+
+def test_a_resumed_table_equals_an_uninterrupted_one(tmp_path: Path, small_rows: list[dict[str, Any]]) -> None:
+    part = Part.of(str(write_candidates(tmp_path / "a.jsonl", small_rows)))
+    asked: list[str] = []
+
+    def counted(hypothesis: str, reference: str) -> float:
+        asked.append(hypothesis)
+        if len(asked) == limit:
+            raise KeyboardInterrupt
+        return overlap(hypothesis, reference)
+
+    whole, limit = [], -1
+    utility = mbrace.Pairwise(counted, name="overlap")
+    with tables(part, part.records(), utility, tmp_path / "whole", window=2) as stored:
+        whole = [np.array(table.stored) for table in stored]
+    calls = len(asked)
+    asked.clear()
+    limit = calls // 2
+    with pytest.raises(KeyboardInterrupt), tables(part, part.records(), utility, tmp_path / "cut", window=2):
+        pass
+    limit = -1
+    asked.clear()
+    with tables(part, part.records(), utility, tmp_path / "cut", window=2) as stored:
+        for one, other in zip(whole, stored, strict=True):
+            np.testing.assert_array_equal(one, np.array(other.stored))
+    assert 0 < len(asked) < calls  # what was there before was not computed again
+
+
+def test_stored_utilities_are_the_utility_itself(tmp_path: Path, small_rows: list[dict[str, Any]]) -> None:
+    part = Part.of(str(write_candidates(tmp_path / "a.jsonl", small_rows)))
+    utility = mbrace.ChrF()
+    with tables(part, part.records(), utility, tmp_path / "tables") as stored:
+        replay = Replay(stored, name="x", schedule=(16,))
+        hypotheses = [row["hypotheses"][3] for row in small_rows]
+        references = [row["pseudo_references"][-1] for row in small_rows]
+        np.testing.assert_array_equal(replay.pairs(hypotheses, references), utility.pairs(hypotheses, references))
+        human = [table.human[table.rows[h]] for table, h in zip(stored, hypotheses, strict=True)]
+        given = utility.pairs(hypotheses, [row["reference"] for row in small_rows])
+        np.testing.assert_array_equal(np.float32(human), given)
+        raced = mbrace.decode_corpus(part.records(), utility=utility, schedule=(8, 32), shuffle=False)
+        replayed = mbrace.decode_corpus(part.records(), utility=replay, schedule=(8, 32), shuffle=False)
+        assert list(raced) == list(replayed)
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "split"),
+    [
+        ("de-en.valid.jsonl.xz", "de-en", "valid"),
+        ("tr-en.test.jsonl.gz", "tr-en", "test"),
+        ("multi30k.de-en.jsonl", "multi30k.de-en", "all"),
+    ],
+)
+def test_a_file_name_says_pair_and_split(tmp_path: Path, path: str, name: str, split: str) -> None:
+    (tmp_path / path).write_bytes(b"")
+    part = Part.of(str(tmp_path / path))
+    assert (part.name, part.split) == (name, split)
+
+
+def test_schedules_grow_by_their_factor_and_end_with_the_last_size() -> None:
+    assert studies.growing(16, 2, 256) == mbrace.doubling(16, 256)
+    assert studies.growing(64, 1.5, 256) == (64, 96, 144, 216, 256)
+    assert studies.growing(4, 4, 256) == (4, 16, 64, 256)
+
+
+def test_the_paper_tables_add_up() -> None:
+    for method, phases in paper.TABLE_2.items():
+        assert sum(phases.values()) == pytest.approx(paper.TABLE_2_TOTALS[method], abs=0.011)
+    assert paper.table_1("en-et", "learned", "alpha=0.9", "utility_calls") == 2250  # 3.5% of standard, says section 4.2
+    assert 2250 / paper.TABLE_1["COMET"]["utility_calls"][3] == pytest.approx(0.035, abs=0.0005)
+    assert paper.table_1("multi30k.de-en", "chrF++", "beta=0", "score") is None
+
+
+class FakeModel:
+    """A "model" whose beam and samples are made of the source's words."""
+
+    def beam(self, sources: Sequence[str], k: int) -> list[Draws]:
+        return [Draws([f"{source} {i}" for i in range(k)]) for source in sources]
+
+    def sampler(self, *, seed: int) -> FakeModel:
+        return self
+
+    def start(self, records: Sequence[mbrace.Record]) -> FakeModel:
+        self.records = records
+        return self
+
+    def draw(self, wants: Sequence[Want]) -> list[Draws]:
+        return [
+            Draws(
+                [f"{self.records[w.sentence].source} {n}" for n in range(w.first, w.first + w.count)], [-1.0] * w.count
+            )
+            for w in wants
+        ]
+
+
+def test_run_times_have_every_phase_of_every_method_and_their_total(tmp_path: Path) -> None:
+    rows = runtimes.run_times(
+        FakeModel(), mbrace.ChrF(), ["a b c", "d e f"] * 3, pair="x-y", label="chrF++", trials=2, hypotheses=20
+    )
+    phases = {(row["method"], row["phase"]): row["seconds"] for row in rows}
+    for method in ("racing", "standard", "beam"):
+        own = {phase: seconds for (m, phase), seconds in phases.items() if m == method}
+        assert own.keys() - {"total"} == paper.TABLE_2[method].keys()
+        assert sum(own.values()) - own["total"] <= own["total"] + 1e-6
+    assert json.loads(runtimes.save(rows, tmp_path).read_text()) == rows
+
+
+def test_without_references_and_without_a_race_the_rest_is_measured(
+    tmp_path: Path, small_rows: list[dict[str, Any]]
+) -> None:
+    rows = [{name: row[name] for name in ("id", "hypotheses", "pseudo_references")} for row in small_rows[:2]]
+    rows.append({"id": "all equal", "hypotheses": ["a b"] * 3, "pseudo_references": ["a b", "c"] * 4})
+    file = write_candidates(tmp_path / "x.jsonl", rows)
+    out = tmp_path / "out"
+    assert main(["experiment", str(file), "-o", str(out), "--trials", "2", "--workers", "1", "--no-report"]) == 0
+    assert not (out / "report.html").exists()
+    found = experiment.gather(out)
+    made = experiment.rows_of(found)
+    assert {row["measure"] for row in made["test_table"]} == set(studies.TABLE) - {"score"}
+    assert found[0].of(Setting("alpha", 0.99))["utility_calls"][2].tolist() == [0, 0]
+    assert found[0].of(Setting("alpha", 0.99))["accuracy"][2].tolist() == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["-o", "out"], "no candidate files"),
+        (["missing.jsonl", "-o", "out"], "missing.jsonl: No such file"),
+        (["x.jsonl", "-o", "out", "--trials", "0"], "--trials 0"),
+        (["-o", "out", "--report-only"], "no outcomes"),
+        (["-o", "out", "--runtimes"], "give --sources"),
+    ],
+)
+def test_a_mistake_is_one_line(
+    arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["experiment", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1

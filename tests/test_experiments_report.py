@@ -1,0 +1,148 @@
+"""The whole command on tiny real candidates, offline, and its report in a headless Chromium."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mbrace.cli import main
+from mbrace.experiments.trials import Outcomes
+
+FIGURES = ("false_pruning", "tradeoff", "survivors", "schedules")
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory, demo_rows: list[dict[str, Any]]) -> Path:
+    """`mbrace experiment` on two pairs, one with both splits, for two utilities, into one folder."""
+    home = tmp_path_factory.mktemp("experiment")
+    for name, rows in (("xx-en.valid", demo_rows[:4]), ("xx-en.test", demo_rows[4:7]), ("yy-en", demo_rows[7:10])):
+        cut = [r | {"hypotheses": r["hypotheses"][:30], "pseudo_references": r["pseudo_references"][:80]} for r in rows]
+        (home / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in cut), encoding="utf-8")
+    files = [str(path) for path in sorted(home.glob("*.jsonl"))]
+    options = ["-o", str(home / "out"), "--trials", "2", "--workers", "1", "--races", "3"]
+    assert main(["experiment", *files, *options]) == 0
+    assert main(["experiment", files[2], *options, "--utility", "chrf"]) == 0
+    return home
+
+
+def rows_of(path: Path) -> list[dict[str, str]]:
+    with open(path, encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def test_the_command_writes_data_pictures_and_words(results: Path) -> None:
+    out = results / "out"
+    table = rows_of(out / "test_table.csv")
+    assert {(row["pair"], row["utility"], row["split"]) for row in table} == {
+        ("xx-en", "chrF++", "test"),
+        ("yy-en", "chrF++", "all"),
+        ("yy-en", "chrF", "all"),
+    }
+    standard = next(row for row in table if row["setting"] == "beta=0" and row["measure"] == "utility_calls")
+    hypotheses = [
+        len(set(json.loads(line)["hypotheses"])) for line in (results / "xx-en.test.jsonl").read_text().splitlines()
+    ]
+    assert float(standard["value"]) == pytest.approx(np.mean(hypotheses) * 80, rel=1e-5)
+    assert {row["split"] for row in rows_of(out / "tradeoff.csv") if row["pair"] == "xx-en"} == {"valid"}
+    assert len(rows_of(out / "tradeoff.csv")) == 3 * 25
+    for figure in FIGURES:
+        for utility in ("chrf++", "chrf"):
+            assert (out / "figures" / f"{figure}.{utility}.png").read_bytes().startswith(b"\x89PNG")
+            assert "<svg" in (out / "figures" / f"{figure}.{utility}.svg").read_text(encoding="utf-8")
+    assert "### xx-en, chrF++ (test)" in (out / "RESULTS.md").read_text(encoding="utf-8")
+    assert json.loads((out / "results.json").read_text())["about"][0]["trials"] == 2
+
+
+def test_a_finished_part_is_kept_and_a_broken_run_goes_on_to_the_same_numbers(results: Path, tmp_path: Path) -> None:
+    first = results / "out" / "data" / "xx-en.test.chrf++.npz"
+    again = tmp_path / "out"
+    shutil.copytree(results / "out" / "tables", again / "tables")
+    for number, path in enumerate(sorted((again / "tables").rglob("*.z"))):
+        if number % 2:
+            path.unlink()  # as if it had been interrupted
+    files = [str(path) for path in sorted(results.glob("xx-en*.jsonl"))]
+    options = ["-o", str(again), "--trials", "2", "--workers", "1", "--races", "3"]
+    assert main(["experiment", *files, *options]) == 0
+    one, other = Outcomes.load(first), Outcomes.load(again / "data" / first.name)
+    for name, values in one.measures.items():
+        np.testing.assert_array_equal(values, other.measures[name])
+    assert (again / "test_table.csv").read_text() == "".join(
+        line
+        for line in (results / "out" / "test_table.csv").read_text().splitlines(keepends=True)
+        if not line.startswith("yy-en")
+    )
+    stamp = (again / "data" / first.name).stat().st_mtime_ns
+    assert main(["experiment", *files, *options]) == 0
+    assert (again / "data" / first.name).stat().st_mtime_ns == stamp
+
+
+def test_runs_of_several_machines_merge_into_one_report(results: Path, tmp_path: Path) -> None:
+    assert main(["experiment", "-o", str(tmp_path), "--report-only", str(results / "out")]) == 0
+    assert (tmp_path / "test_table.csv").read_text() == (results / "out" / "test_table.csv").read_text()
+
+
+def test_the_report_asks_for_nothing_from_the_network(results: Path) -> None:
+    page = (results / "out" / "report.html").read_text(encoding="utf-8")
+    markup = page[: page.index('<script type="application/json"')]
+    assert "http" not in markup
+    assert page.count("<script") == page.count("</script>") == 3
+
+
+@pytest.fixture
+def page(results: Path) -> Iterator[Any]:
+    found = next((p for name in ("chromium", "chromium-browser", "google-chrome") if (p := shutil.which(name))), None)
+    if found is None:
+        assert not os.environ.get("CI"), "CI must have a Chromium"
+        pytest.skip("no Chromium on this machine")
+    sync_api = pytest.importorskip("playwright.sync_api")
+    arguments = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking"]
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=found, args=arguments)
+        page = browser.new_context(offline=True, viewport={"width": 390, "height": 844}).new_page()
+        page.complaints = []
+        page.on("console", lambda message: page.complaints.append(message.text))
+        page.on("pageerror", lambda error: page.complaints.append(str(error)))
+        page.on("requestfailed", lambda request: page.complaints.append(request.url))
+        page.goto((results / "out" / "report.html").as_uri())
+        page.wait_for_selector("html[data-ready]", timeout=30000)
+        yield page
+        browser.close()
+
+
+@pytest.mark.browser
+def test_the_report_loads_its_controls_change_the_pictures_and_the_race_steps(page: Any) -> None:
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390  # nothing sticks out on a phone
+
+    def picture(name: str) -> str:
+        return str(page.inner_html(f"#{name} svg"))
+
+    def changed(name: str, control: str, value: str) -> None:
+        before = picture(name)
+        page.select_option(f"#{control}", value)
+        page.wait_for_function(f"(before) => document.querySelector('#{name} svg').innerHTML !== before", arg=before)
+
+    changed("tradeoff", "measure", "rr")
+    changed("survivors", "pair", "yy-en")
+    changed("false_pruning", "alpha", "0.9")
+    changed("schedules", "utility", "chrF")
+    assert page.locator(".choice:visible").count() == 1
+    assert "yy-en, chrF" in page.inner_text(".choice:visible caption")
+
+    page.select_option("#race-alpha", "0.99")
+    page.wait_for_function("document.querySelector('#state').textContent.startsWith('step 1 of')")
+    before, listed = picture("race"), page.inner_text("#field tbody")
+    page.click("#forward")
+    page.wait_for_function("document.querySelector('#state').textContent.startsWith('step 2 of')")
+    page.wait_for_function("(before) => document.querySelector('#race svg').innerHTML !== before", arg=before)
+    assert page.inner_text("#field tbody") != listed
+    page.select_option("#sentence", "1")
+    page.wait_for_function("document.querySelector('#state').textContent.startsWith('step 1 of')")
+    assert page.complaints == []

@@ -1,0 +1,101 @@
+"""Intervals cover what they should; paired tests give sacreBLEU's p-values and the exact ones of small cases."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sacrebleu.metrics.chrf import CHRF
+from sacrebleu.significance import PairedTest
+
+from mbrace import ChrF
+from mbrace.cli import main
+from mbrace.errors import UserError
+from mbrace.experiments.significance import averages, compare, paired_tests, sentence_interval, trial_interval
+
+
+@pytest.fixture(scope="module")
+def systems(demo_rows: list[dict[str, Any]]) -> tuple[list[str], list[str], list[str]]:
+    """Beam search's first and a worse candidate, and the references, of the bundled sentences."""
+    first = [row["hypotheses"][0] for row in demo_rows]
+    second = [row["hypotheses"][i % 7] for i, row in enumerate(demo_rows)]
+    return first, second, [row["reference"] for row in demo_rows]
+
+
+@pytest.mark.parametrize(("kind", "samples"), [("bs", 1000), ("ar", 10000)])
+def test_corpus_p_values_are_those_of_sacrebleu(systems: Any, kind: str, samples: int) -> None:
+    first, second, references = systems
+    metric = CHRF(word_order=2, references=[references])
+    pair = [("B", second), ("A", first)]  # the first is sacreBLEU's baseline
+    _, scores = PairedTest(pair, {"chrF": metric}, None, test_type=kind, n_samples=samples)()
+    theirs = scores["chrF2++"]
+    ours = compare(second, first, references, ChrF())[1]
+    assert ours.measure == "corpus"
+    assert ours.a == pytest.approx(theirs[0].score, abs=1e-4)
+    assert ours.b == pytest.approx(theirs[1].score, abs=1e-4)
+    assert (ours.p_bootstrap if kind == "bs" else ours.p_randomisation) == pytest.approx(theirs[1].p_value, abs=2e-4)
+
+
+def test_randomisation_of_eight_sentences_is_near_the_exact_test() -> None:
+    rng = np.random.default_rng(3)
+    a, b = rng.normal(0.6, 1, (8, 1)), rng.normal(0, 1, (8, 1))
+    observed = abs(a.mean() - b.mean())
+    signs = np.array(list(itertools.product([1, -1], repeat=8)))
+    exact = np.mean(np.abs(signs @ (a - b)[:, 0]) / 8 > observed + 1e-12)
+    assert paired_tests(a, b, averages(8), seed=1).p_randomisation == pytest.approx(exact, abs=0.015)
+
+
+def test_a_system_against_itself_is_never_different() -> None:
+    a = np.random.default_rng(0).normal(size=(40, 1))
+    found = paired_tests(a, a, averages(40))
+    assert (found.difference, found.low, found.high, found.wins) == (0, 0, 0, 0)
+
+
+def test_randomisation_rejects_at_its_level_when_there_is_no_difference() -> None:
+    rng = np.random.default_rng(4)
+    rejected = 0
+    for seed in range(200):
+        a, b = rng.normal(size=(2, 30, 1))
+        rejected += paired_tests(a, b, averages(30), resamples=10, shuffles=400, seed=seed).p_randomisation < 0.1
+    assert 8 <= rejected <= 33  # 20 expected
+
+
+def test_intervals_cover_the_truth_as_often_as_they_say() -> None:
+    rng = np.random.default_rng(6)
+    over_sentences = over_trials = 0
+    for seed in range(300):
+        low, high = sentence_interval(rng.exponential(size=(100, 1)), resamples=400, seed=seed)
+        over_sentences += low <= 1 <= high
+        low, high = trial_interval(2 + rng.normal(size=(1, 10)))
+        over_trials += low <= 2 <= high
+    assert 0.90 <= over_sentences / 300 <= 0.98
+    assert 0.92 <= over_trials / 300 <= 0.98
+
+
+def test_one_trial_has_no_interval_over_trials() -> None:
+    assert np.isnan(trial_interval(np.ones((5, 1)))).all()
+
+
+def test_unequal_lengths_are_refused() -> None:
+    with pytest.raises(UserError, match="3 and 2 sentences"):
+        paired_tests(np.ones((3, 1)), np.ones((2, 1)), averages(3))
+
+
+def test_compare_reads_text_and_decoded_json(tmp_path: Path, systems: Any, capsys: Any) -> None:
+    import json
+
+    first, second, references = systems
+    (tmp_path / "a.txt").write_text("\n".join(first) + "\n", encoding="utf-8")
+    (tmp_path / "b.jsonl").write_text("".join(json.dumps({"text": t}) + "\n" for t in second), encoding="utf-8")
+    (tmp_path / "r.txt").write_text("\n".join(references) + "\n", encoding="utf-8")
+    files = [str(tmp_path / name) for name in ("a.txt", "b.jsonl")]
+    assert main(["compare", *files, "--reference", str(tmp_path / "r.txt"), "--shuffles", "500"]) == 0
+    shown = capsys.readouterr().out
+    expected = ChrF().pairs(first, references).mean(dtype="float64")
+    assert f"A {expected:.4f}" in shown
+    assert f"A {ChrF().corpus(first, references):.4f}" in shown
+    assert main(["compare", files[0], files[0], "--reference", files[1]]) == 2
+    assert "b.jsonl:1: reference: missing" in capsys.readouterr().err
