@@ -7,6 +7,7 @@ NATIVE := CMakeLists.txt $(wildcard native/*.cpp native/*.hpp)
 
 demo: .stamp-all
 	$(BIN)/mbrace demo
+	$(BIN)/mbrace demo --translate
 
 test: lint browser
 	$(BIN)/python -m pytest -n 2 -m "not slow"

@@ -11,6 +11,7 @@ import tiny_models as tiny
 import torch
 
 import mbrace
+from mbrace.models.search import choose
 from mbrace.models.streams import draw_keys, uniforms
 from mbrace.records import Record
 from mbrace.sampler import Want
@@ -206,6 +207,20 @@ def test_a_live_race_weights_by_counts_unless_asked_for_the_models_probabilities
     draws = translator.sampler(weighted=True).start([record]).draw([Want(0, 0, 4)])[0]
     assert draws.logprobs is not None
     assert len(draws.logprobs) == 4
+
+
+def test_choosing_among_few_ids_equals_the_plain_inverse_cdf() -> None:
+    torch.manual_seed(0)
+    weights = torch.rand(200, 50).softmax(-1)
+    weights[torch.rand(200, 50) < 0.7] = 0.0
+    weights[:, 3] += 1e-3  # no row is empty
+    u = torch.rand(200, dtype=torch.float64)
+    want = []
+    for row, point in zip(weights, u, strict=True):
+        whole = [int(float(w) * 2**40) for w in row]
+        sums = [sum(whole[: n + 1]) for n in range(50)]
+        want.append(next(n for n, total in enumerate(sums) if total > int(float(point) * sums[-1])))
+    assert choose(weights, u).tolist() == want
 
 
 def test_a_source_longer_than_the_model_takes_is_refused(translator: mbrace.Seq2Seq) -> None:
