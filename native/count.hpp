@@ -32,6 +32,7 @@ struct Block {
     const float* lengths;         // [orders][LANES]
     const float* inverses;        // [orders][LANES]
     const float* effective;       // [2][LANES]
+    const std::uint16_t* rare;    // [row][orders][LANES]: matches of rare items, counted apart; null if there are none
     int lanes;                    // how many of the eight are there
 };
 

@@ -1,5 +1,5 @@
 // The body shared by all instruction sets; the including file defines, in an unnamed namespace,
-//   Floats           eight floats: set1, load, store, and + - * / min max as functions
+//   Floats           eight floats: set1, load, store, widen (from 16-bit integers), and + * / min max as functions
 //   GROUP            how many hypotheses share one pass over the block
 //   intersections()  |hypothesis & reference| in the eight lanes, for GROUP hypotheses and one order
 // Every variant does the same float operations in the same order, without fused ones: the scores are equal to the bit.
@@ -22,6 +22,11 @@ static void count_block(const Formula& formula, const Rows& rows, const Block& b
         for (int n = 0; n < orders; ++n) {
             Floats matches[GROUP];
             intersections(block, words, block.begins[n], block.begins[n + 1], matches);
+            if (block.rare != nullptr) {
+                for (int g = 0; g < GROUP; ++g) {
+                    matches[g] = add(matches[g], widen(block.rare + (row[g] * orders + n) * LANES));
+                }
+            }
             if (formula.eps_smoothing) {
                 const Floats lengths = load(block.lengths + n * LANES);
                 for (int g = 0; g < GROUP; ++g) {

@@ -11,6 +11,10 @@ struct Floats {
 };
 inline Floats set1(float x) { return {vdupq_n_f32(x), vdupq_n_f32(x)}; }
 inline Floats load(const float* p) { return {vld1q_f32(p), vld1q_f32(p + 4)}; }
+inline Floats widen(const std::uint16_t* p) {
+    const uint16x8_t all = vld1q_u16(p);
+    return {vcvtq_f32_u32(vmovl_u16(vget_low_u16(all))), vcvtq_f32_u32(vmovl_u16(vget_high_u16(all)))};
+}
 inline void store(float* p, const Floats& a) {
     vst1q_f32(p, a.low);
     vst1q_f32(p + 4, a.high);

@@ -1,42 +1,61 @@
-// The distinct hypotheses of a sentence as rows of bits, and blocks of references brought to the same numbering.
+// The distinct hypotheses of a sentence, ready to be scored against any reference.
+//
+// Samples of a model share most of their n-grams and have many of their own: of 256 samples of 190 characters, three
+// quarters of all items are in fewer than eight hypotheses, and make up a seventh of a text. So items are split when all
+// hypotheses are in: *frequent* ones are columns of bits, *rare* ones have a list of the hypotheses that have them.
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <vector>
 
 #include "count.hpp"
+#include "mark.hpp"
 #include "numbering.hpp"
 #include "text.hpp"
 
 namespace mbrace {
 
-// Where a text is in its repeated n-grams: the item of the latest occurrence, by the item that names the n-gram.
-// All zero between two texts, so that one set of cursors serves a thread for every index.
-struct Cursors {
-    std::vector<Item> latest[MAX_ORDERS];
-    std::vector<Item> touched;
+// Moves the bits of a word under a mask together (Hacker's Delight 7-4), the mask's part computed once.
+struct Compress {
+    std::uint64_t mask, moves[6];
+    int bits;
+
+    explicit Compress(std::uint64_t kept) : mask(kept), bits(std::popcount(kept)) {
+        std::uint64_t m = kept, gaps = ~kept << 1;
+        for (int i = 0; i < 6; ++i) {
+            std::uint64_t parity = gaps ^ (gaps << 1);
+            for (int k = 2; k < 64; k *= 2) parity ^= parity << k;
+            const std::uint64_t move = parity & m;
+            moves[i] = move;
+            m = (m ^ move) | (move >> (1 << i));
+            gaps &= ~parity;
+        }
+    }
+
+    std::uint64_t operator()(std::uint64_t x) const {
+        x &= mask;
+        for (int i = 0; i < 6; ++i) {
+            const std::uint64_t moving = x & moves[i];
+            x = (x ^ moving) | (moving >> (1 << i));
+        }
+        return x;
+    }
 };
-
-inline float reciprocal(std::size_t length) { return length ? 1.0f / static_cast<float>(length) : 0.0f; }
-
-// How many of the orders first .. first + orders - 1 have at least one n-gram.
-inline float effective(const Grams& grams, int first, int orders) {
-    int n = 0;
-    while (n < orders && grams.counts[first + n] > 0) ++n;
-    return static_cast<float>(n);
-}
 
 class Index {
   public:
-    Index(const Options& options, const std::vector<Text>& hypotheses) : numbering_(options), size_(hypotheses.size()) {
+    static constexpr int POSTINGS = 4;  // lists of hypotheses are filled up to a multiple: a short one needs no loop
+
+    Index(const Options& options, const std::vector<Text>& hypotheses)
+        : numbering_(options, longest(hypotheses), hypotheses.size()), size_(hypotheses.size()) {
         const int orders = options.orders();
         lengths_.reserve(size_ * orders);
         inverses_.reserve(size_ * orders);
         effective_.reserve(size_ * 2);
-        std::vector<std::uint64_t> ragged;          // rows one after another, each as wide as the numbering was then
-        std::vector<std::uint32_t> widths;          // [row][orders]
-        std::vector<std::uint64_t> bits[MAX_ORDERS];
+        Ragged ragged;
+        Vector<std::uint64_t> bits[MAX_ORDERS];
         Segment segment;
         Grams grams;
         Cursors cursors;
@@ -44,27 +63,67 @@ class Index {
             segment.read(text, options.whitespace, options.word_order > 0);
             numbering_.number<true>(segment, grams);
             add_lengths(grams);
+            mark(grams, bits, cursors);
             for (int n = 0; n < orders; ++n) {
-                mark_new(grams, n, bits[n], cursors);
-                widths.push_back(static_cast<std::uint32_t>(bits[n].size()));
-                ragged.insert(ragged.end(), bits[n].begin(), bits[n].end());
-                std::fill(bits[n].begin(), bits[n].end(), 0);
+                const std::size_t width = (numbering_.items(n) + 63) / 64;
+                ragged.widths.push_back(static_cast<std::uint32_t>(width));
+                ragged.words.insert(ragged.words.end(), bits[n].begin(), bits[n].begin() + width);
+                std::fill(bits[n].begin(), bits[n].begin() + width, 0);
             }
         }
-        settle(ragged, widths);
+        const int planes = rare_planes(longest(hypotheses));
+        if (planes > 0) {
+            split(ragged, planes);
+        } else {
+            settle(ragged);
+        }
     }
 
     std::size_t size() const { return size_; }
     const Options& options() const { return numbering_.options(); }
     const Numbering& numbering() const { return numbering_; }
     std::size_t stride() const { return begins_[options().orders()]; }
-    const std::uint32_t* begins() const { return begins_; }
+    const std::uint32_t* begins() const { return begins_; }            // of the orders in a row of frequent items
+    std::size_t frequent_words(int n) const { return begins_[n + 1] - begins_[n]; }
+    std::size_t all_words(int n) const { return (numbering_.items(n) + 63) / 64; }  // frequent ones, then rare ones
+    bool has_rare() const { return !rows_of_.empty(); }
+    // The hypotheses with rare item i of order n, counted from the first rare one; size() stands for none.
+    const std::uint32_t* rare_begin(int n, std::size_t i) const { return rows_of_.data() + rare_begins_[n][i]; }
+    const std::uint32_t* rare_end(int n, std::size_t i) const { return rows_of_.data() + rare_begins_[n][i + 1]; }
+
     Rows rows() const { return {words_.data(), stride(), lengths_.data(), inverses_.data(), effective_.data()}; }
     std::size_t bytes() const {
-        return numbering_.bytes() + 8 * words_.size() + 4 * (lengths_.size() + inverses_.size() + effective_.size());
+        std::size_t total = numbering_.bytes() + 8 * words_.size() + 4 * rows_of_.size();
+        for (const auto& begins : rare_begins_) total += 4 * begins.size();
+        return total + 4 * (lengths_.size() + inverses_.size() + effective_.size());
     }
 
   private:
+    static constexpr int MAX_PLANES = 6;
+    static constexpr std::size_t RARE_SHARE = 40, FEW = 256;
+
+    // Rows one after another, order after order, each as wide as the numbering was when the hypothesis came.
+    struct Ragged {
+        Vector<std::uint64_t> words;
+        std::vector<std::uint32_t> widths;  // [row][orders]
+
+        // Calls visit(row, n, words, width) for every order of every row.
+        template <class Visit>
+        void each(int orders, Visit visit) const {
+            const std::uint64_t* at = words.data();
+            for (std::size_t i = 0; i < widths.size(); ++i) {
+                visit(i / orders, static_cast<int>(i % orders), at, widths[i]);
+                at += widths[i];
+            }
+        }
+    };
+
+    static std::size_t longest(const std::vector<Text>& texts) {
+        std::size_t length = 0;
+        for (const Text& text : texts) length = std::max(length, text.length);
+        return length;
+    }
+
     void add_lengths(const Grams& grams) {
         const Options& options = numbering_.options();
         for (int n = 0; n < options.orders(); ++n) {
@@ -75,131 +134,177 @@ class Index {
         effective_.push_back(effective(grams, options.char_order, options.word_order));
     }
 
-    void mark_new(const Grams& grams, int n, std::vector<std::uint64_t>& bits, Cursors& cursors) {
-        const Item* items = grams.items[n].data();
-        std::vector<Item>& latest = cursors.latest[n];
-        if (latest.size() < numbering_.items(n)) latest.resize(numbering_.items(n) * 2);
-        if (bits.size() * 64 < numbering_.items(n)) bits.resize((numbering_.items(n) + 63) / 64);
-        for (std::size_t i = 0; i < grams.counts[n]; ++i) {
-            Item item = items[i];
-            if (bits[item >> 6] >> (item & 63) & 1) {
-                if (latest[item] == 0) cursors.touched.push_back(item);
-                const Item again = numbering_.next_or_new(n, latest[item] ? latest[item] : item);
-                if (bits.size() * 64 <= again) bits.resize((again + 64) / 64);
-                latest[item] = again;
-                item = again;
-            }
-            bits[item >> 6] |= 1ull << (item & 63);
+    // Sets the bits of one hypothesis, and numbers the occurrences that no earlier one had.
+    void mark(const Grams& grams, Vector<std::uint64_t>* bits, Cursors& cursors) {
+        for (int n = 0; n < options().orders(); ++n) {
+            cursors.cover(numbering_, n);
+            const std::size_t most = numbering_.items(n) + grams.counts[n];  // so that nothing moves meanwhile
+            if (bits[n].size() * 64 < most) bits[n].resize(most / 64 * 2 + 1);
         }
-        for (Item item : cursors.touched) latest[item] = 0;
-        cursors.touched.clear();
+        auto often = [&](int n) {
+            const Item* items = grams.items[n].data();
+            Item* latest = cursors.latest[n].data();
+            std::uint64_t* words = bits[n].data();
+            for (std::size_t i = 0; i < grams.counts[n]; ++i) {
+                const Item before = latest[items[i]];
+                const Item item = before == 0 ? items[i] : numbering_.next_or_new(n, before);
+                latest[items[i]] = item;
+                words[item >> 6] |= 1ull << (item & 63);
+            }
+            for (std::size_t i = 0; i < grams.counts[n]; ++i) latest[items[i]] = 0;
+        };
+        auto rarely = [&](int n, std::uint64_t* words, Item item) {
+            if (words[item >> 6] >> (item & 63) & 1) [[unlikely]] {
+                Item& latest = cursors.latest[n][item];
+                if (latest == 0) cursors.touched[n].push_back(item);
+                item = latest = numbering_.next_or_new(n, latest ? latest : item);
+            }
+            words[item >> 6] |= 1ull << (item & 63);
+        };
+        mark_orders(options(), grams, cursors, often, rarely, [&](int n) { return bits[n].data(); });
     }
 
-    void settle(const std::vector<std::uint64_t>& ragged, const std::vector<std::uint32_t>& widths) {
-        const int orders = options().orders();
-        for (int n = 0; n < orders; ++n) {
-            begins_[n + 1] = begins_[n] + static_cast<std::uint32_t>((numbering_.items(n) + 63) / 64);
+    // An item is rare if at most 2^planes - 1 hypotheses have it. A rare one costs an increment for every (hypothesis,
+    // reference) that share it, a frequent one its 64th of a word in every pair: they meet near a 40th of the hypotheses.
+    // The split itself costs a tenth of numbering: worth it where pairs cost more than texts.
+    int rare_planes(std::size_t longest_text) const {
+        if (size_ <= FEW || longest_text > 60000) return 0;  // matches of rare items are counted in 16 bits
+        return std::min(static_cast<int>(std::bit_width(size_ / RARE_SHARE + 1)) - 1, MAX_PLANES);
+    }
+
+    // By item, of one order: which are frequent, and of the others in how many hypotheses they are, in bit planes.
+    struct Frequency {
+        Vector<std::uint64_t> frequent;
+        Vector<std::uint64_t> planes;  // [plane][word]
+
+        std::uint32_t hypotheses(std::size_t item, int count) const {
+            std::uint32_t total = 0;
+            for (int k = 0; k < count; ++k) {
+                total |= static_cast<std::uint32_t>(planes[k * frequent.size() + item / 64] >> (item % 64) & 1) << k;
+            }
+            return total;
+        }
+    };
+
+    // All items as they are, all of them frequent.
+    void settle(const Ragged& ragged) {
+        for (int n = 0; n < options().orders(); ++n) {
+            begins_[n + 1] = begins_[n] + static_cast<std::uint32_t>(all_words(n));
         }
         words_.assign(size_ * stride(), 0);
-        const std::uint64_t* from = ragged.data();
-        for (std::size_t row = 0; row < size_; ++row) {
-            for (int n = 0; n < orders; ++n) {
-                const std::uint32_t width = widths[row * orders + n];
-                std::copy(from, from + width, words_.data() + row * stride() + begins_[n]);
-                from += width;
-            }
+        ragged.each(options().orders(), [&](std::size_t row, int n, const std::uint64_t* words, std::uint32_t width) {
+            std::copy(words, words + width, words_.data() + row * stride() + begins_[n]);
+        });
+    }
+
+    void split(const Ragged& ragged, int planes) {
+        const int orders = options().orders();
+        std::vector<Frequency> frequencies(orders);
+        for (int n = 0; n < orders; ++n) {
+            const std::size_t width = (numbering_.items(n) + 63) / 64;
+            frequencies[n].frequent.resize(width);
+            frequencies[n].planes.resize(width * planes);
         }
+        count_hypotheses(ragged, planes, frequencies);
+        Vector<Item> final[MAX_ORDERS];
+        std::size_t sizes[MAX_ORDERS] = {};
+        std::uint32_t postings = 0;
+        for (int n = 0; n < orders; ++n) {
+            Frequency& frequency = frequencies[n];
+            frequency.frequent[0] |= 1;  // item 0, none, stays 0
+            std::size_t kept = 0;
+            for (std::uint64_t word : frequency.frequent) kept += std::popcount(word);
+            begins_[n + 1] = begins_[n] + static_cast<std::uint32_t>((kept + 63) / 64);
+            Item next_frequent = 0, next_rare = static_cast<Item>(64 * frequent_words(n));
+            final[n].resize(numbering_.items(n));
+            rare_begins_[n].reserve(numbering_.items(n) - kept + 1);
+            for (std::size_t i = 0; i < final[n].size(); ++i) {
+                const bool is_frequent = frequency.frequent[i / 64] >> (i % 64) & 1;
+                final[n][i] = is_frequent ? next_frequent : next_rare;
+                next_frequent += is_frequent;
+                next_rare += !is_frequent;
+                if (!is_frequent) {
+                    rare_begins_[n].push_back(postings);
+                    postings += (frequency.hypotheses(i, planes) + POSTINGS - 1) / POSTINGS * POSTINGS;
+                }
+            }
+            rare_begins_[n].push_back(postings);
+            sizes[n] = next_rare;
+        }
+        fill(ragged, frequencies, final, postings);
+        numbering_.renumber(final, sizes);
+    }
+
+    // Counts for all 64 items of a word at once: planes[k] has bit k of the counters, what overflows them is frequent.
+    void count_hypotheses(const Ragged& ragged, int planes, std::vector<Frequency>& frequencies) const {
+        auto with = [&]<int Planes>() {
+            ragged.each(options().orders(), [&](std::size_t, int n, const std::uint64_t* words, std::uint32_t width) {
+                std::uint64_t* overflow = frequencies[n].frequent.data();
+                const std::size_t plane = frequencies[n].frequent.size();
+                std::uint64_t* counters = frequencies[n].planes.data();
+                for (std::uint32_t w = 0; w < width; ++w) {
+                    std::uint64_t carry = words[w];
+                    for (int k = 0; k < Planes; ++k) {
+                        const std::uint64_t before = counters[k * plane + w];
+                        counters[k * plane + w] = before ^ carry;
+                        carry &= before;
+                    }
+                    overflow[w] |= carry;
+                }
+            });
+        };
+        switch (planes) {
+            case 0: return with.template operator()<0>();
+            case 1: return with.template operator()<1>();
+            case 2: return with.template operator()<2>();
+            case 3: return with.template operator()<3>();
+            case 4: return with.template operator()<4>();
+            case 5: return with.template operator()<5>();
+            default: return with.template operator()<MAX_PLANES>();
+        }
+    }
+
+    // Rows of frequent items, and for every rare one the list of its hypotheses, filled up with one that is none.
+    void fill(const Ragged& ragged, const std::vector<Frequency>& frequencies, const Vector<Item>* final,
+              std::uint32_t postings) {
+        const int orders = options().orders();
+        std::vector<Compress> compress[MAX_ORDERS];
+        Vector<std::uint32_t> filled[MAX_ORDERS];
+        for (int n = 0; n < orders; ++n) {
+            compress[n].reserve(frequencies[n].frequent.size());
+            for (std::uint64_t word : frequencies[n].frequent) compress[n].emplace_back(word);
+            filled[n] = rare_begins_[n];
+        }
+        words_.assign(size_ * stride() + 1, 0);
+        rows_of_.assign(postings, static_cast<std::uint32_t>(size_));
+        ragged.each(orders, [&](std::size_t row, int n, const std::uint64_t* words, std::uint32_t width) {
+            std::uint64_t* out = words_.data() + row * stride() + begins_[n];
+            const Item* numbers = final[n].data();
+            const Item first_rare = static_cast<Item>(64 * frequent_words(n));
+            int shift = 0;
+            for (std::uint32_t w = 0; w < width; ++w) {
+                const Compress& each = compress[n][w];
+                const std::uint64_t kept = each(words[w]);
+                *out |= kept << shift;
+                shift += each.bits;
+                if (shift >= 64) {
+                    shift -= 64;
+                    *++out |= shift ? kept >> (each.bits - shift) : 0;
+                }
+                for (std::uint64_t rest = words[w] & ~each.mask; rest; rest &= rest - 1) {
+                    const Item item = numbers[64 * w + std::countr_zero(rest)];
+                    rows_of_[filled[n][item - first_rare]++] = static_cast<std::uint32_t>(row);
+                }
+            }
+        });
     }
 
     Numbering numbering_;
     std::size_t size_;
-    std::vector<std::uint64_t> words_;
-    std::vector<float> lengths_, inverses_, effective_;
+    Vector<std::uint64_t> words_;  // [row][stride]: the frequent items
+    Vector<float> lengths_, inverses_, effective_;
     std::uint32_t begins_[MAX_ORDERS + 1] = {};
-};
-
-// Up to eight references in the numbering of an index. One per thread, used again for every block.
-class BlockBuilder {
-  public:
-    Block build(const Index& index, const Text* references, int lanes) {
-        const Options& options = index.options();
-        const int orders = options.orders();
-        const std::uint32_t* begins = index.begins();
-        if (bits_.size() < index.stride() * LANES) bits_.resize(index.stride() * LANES);
-        std::fill(lengths_, lengths_ + orders * LANES, 0.0f);
-        std::fill(inverses_, inverses_ + orders * LANES, 0.0f);
-        std::fill(effective_, effective_ + 2 * LANES, 0.0f);
-        for (int lane = 0; lane < lanes; ++lane) {
-            segment_.read(references[lane], options.whitespace, options.word_order > 0);
-            index.numbering().look_up(segment_, grams_);
-            for (int n = 0; n < orders; ++n) {
-                lengths_[n * LANES + lane] = static_cast<float>(grams_.counts[n]);
-                inverses_[n * LANES + lane] = reciprocal(grams_.counts[n]);
-                mark(index.numbering(), n, bits_.data() + begins[n] * std::size_t{LANES} + lane);
-            }
-            effective_[lane] = effective(grams_, 0, options.char_order);
-            effective_[LANES + lane] = effective(grams_, options.char_order, options.word_order);
-        }
-        gather(begins, orders);
-        return {words_.data(), places_.data(), starts_, lengths_, inverses_, effective_, lanes};
-    }
-
-  private:
-    static constexpr Item SPENT = ~0u;  // the hypotheses have no further occurrence of this n-gram
-
-    void mark(const Numbering& numbering, int n, std::uint64_t* bits) {
-        const Item* items = grams_.items[n].data();
-        const Item* next = numbering.next(n);
-        std::vector<Item>& latest = cursors_.latest[n];
-        if (latest.size() < numbering.items(n)) latest.resize(numbering.items(n) * 2);
-        for (std::size_t i = 0; i < grams_.counts[n]; ++i) {
-            Item item = items[i];
-            if (item == 0) continue;
-            if (bits[(item >> 6) * LANES] >> (item & 63) & 1) {
-                const Item before = latest[item];
-                if (before == SPENT) continue;
-                if (before == 0) cursors_.touched.push_back(item);
-                const Item again = next[before ? before : item];
-                latest[item] = again ? again : SPENT;
-                if (again == 0) continue;
-                item = again;
-            }
-            bits[(item >> 6) * LANES] |= 1ull << (item & 63);
-        }
-        for (Item item : cursors_.touched) latest[item] = 0;
-        cursors_.touched.clear();
-    }
-
-    // Keeps the words in which at least one reference has an item, and leaves bits_ zero for the next block.
-    void gather(const std::uint32_t* begins, int orders) {
-        const std::size_t stride = begins[orders];
-        if (places_.size() < stride) {
-            places_.resize(stride);
-            words_.resize(stride * LANES);
-        }
-        std::uint32_t kept = 0;
-        for (int n = 0; n < orders; ++n) {
-            starts_[n] = kept;
-            for (std::uint32_t w = begins[n]; w < begins[n + 1]; ++w) {
-                std::uint64_t* word = bits_.data() + w * std::size_t{LANES};
-                std::uint64_t any = 0;
-                for (int lane = 0; lane < LANES; ++lane) any |= word[lane];
-                if (any == 0) continue;
-                std::copy(word, word + LANES, words_.data() + kept * std::size_t{LANES});
-                std::fill(word, word + LANES, 0);
-                places_[kept++] = w;
-            }
-        }
-        starts_[orders] = kept;
-    }
-
-    Segment segment_;
-    Grams grams_;
-    Cursors cursors_;
-    std::vector<std::uint64_t> bits_, words_;
-    std::vector<std::uint32_t> places_;
-    std::uint32_t starts_[MAX_ORDERS + 1];
-    float lengths_[MAX_ORDERS * LANES], inverses_[MAX_ORDERS * LANES], effective_[2 * LANES];
+    Vector<std::uint32_t> rare_begins_[MAX_ORDERS], rows_of_;
 };
 
 }  // namespace mbrace

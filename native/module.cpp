@@ -70,10 +70,10 @@ CountBlock count_of(const std::string& simd) {
 }
 
 Floats make_floats(std::size_t rows, std::size_t columns, bool matrix) {
-    float* data = new float[std::max<std::size_t>(rows * columns, 1)];
-    nb::capsule owner(data, [](void* p) noexcept { delete[] static_cast<float*>(p); });
+    auto* table = new Vector<float>(rows * columns);
+    nb::capsule owner(table, [](void* p) noexcept { delete static_cast<Vector<float>*>(p); });
     std::size_t shape[2] = {rows, columns};
-    return Floats(data, matrix ? 2 : 1, shape, owner);
+    return Floats(table->data(), matrix ? 2 : 1, shape, owner);
 }
 
 std::vector<std::shared_ptr<Index>> build_indexes(nb::list windows, int char_order, int word_order, bool whitespace,

@@ -8,9 +8,11 @@
 // A position of a text finds its items of the orders 1 to 3 with one look-up of three packed code points, and those of
 // the orders 4 to 6 with one look-up of (trigram here, trigram three further on). Only what a table has not seen goes
 // the slow way, order by order through (n-gram, next code point).
+//
+// When all hypotheses are in, items are given their final numbers (see index.hpp). The ids that keys are made of stay.
 #pragma once
 
-#include <array>
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <vector>
@@ -35,7 +37,8 @@ struct Options {
 struct Grams {
     std::vector<Item> items[MAX_ORDERS];
     std::size_t counts[MAX_ORDERS] = {};  // n-grams of the order in the text: what precision and recall divide by
-    std::vector<std::uint32_t> trigram;
+    std::vector<std::uint32_t> trigram;          // ids of the padded trigrams
+    std::vector<std::uint32_t> ids, longer_ids;  // ids of word unigrams, and of the order before the one at hand
 
     void reserve(std::size_t positions, int order) {
         if (items[order].size() < positions) items[order].resize(positions);
@@ -44,8 +47,18 @@ struct Grams {
 
 class Numbering {
   public:
-    explicit Numbering(const Options& options) : options_(options) {
-        for (auto& chain : next_) chain.assign(1, 0);
+    // `length` and `texts`: the longest text and how many are to come. A guess of what they hold saves moving tables.
+    Numbering(const Options& options, std::size_t length, std::size_t texts) : options_(options) {
+        const std::size_t distinct = length + length * std::min<std::size_t>(texts, 256) / 16;
+        for (int n = 0; n < options.orders(); ++n) {
+            next_[n].reserve(distinct);
+            next_[n].push_back(0);
+        }
+        if (options.char_order > 0) trigrams_.expect(distinct / 2);
+        if (options.char_order > 3) {
+            sixgrams_.expect(distinct);
+            for (int n = 3; n < std::min(options.char_order, 5); ++n) longer_[n].expect(distinct);
+        }
     }
 
     const Options& options() const { return options_; }
@@ -62,6 +75,29 @@ class Numbering {
             next_[order][item] = following;
         }
         return following;
+    }
+
+    // Final numbers: item i of an order becomes final[order][i], of `sizes[order]` numbers.
+    void renumber(const Vector<Item>* final, const std::size_t* sizes) {
+        trigrams_.each([&](std::uint64_t key, Trigram& gram) {
+            const bool unigram = (key >> 21 & END) == ABSENT, bigram = (key >> 42 & END) == ABSENT;
+            if (unigram || bigram) {
+                gram.items[0] = final[unigram ? 0 : 1][gram.items[0]];
+            } else {
+                for (int n = 0; n < std::min(3, options_.char_order); ++n) gram.items[n] = final[n][gram.items[n]];
+            }
+        });
+        sixgrams_.each([&](std::uint64_t, Sixgram& gram) {
+            for (int n = 3; n < std::min(6, options_.char_order); ++n) gram.items[n - 3] = final[n][gram.items[n - 3]];
+        });
+        short_words_.each([&](std::uint64_t, Longer& word) { word.item = final[options_.char_order][word.item]; });
+        words_.each([&](std::uint64_t, Spelling& word) { word.item = final[options_.char_order][word.item]; });
+        for (int n = 0; n < options_.orders(); ++n) {
+            longer_[n].each([&](std::uint64_t, Longer& gram) { gram.item = final[n][gram.item]; });
+            Vector<Item> next(sizes[n]);
+            for (std::size_t i = 0; i < next_[n].size(); ++i) next[final[n][i]] = final[n][next_[n][i]];
+            next_[n] = std::move(next);
+        }
     }
 
     // `Insert`: hypotheses number what is new. Otherwise (references) what is not there stays 0, and nothing changes.
@@ -85,7 +121,7 @@ class Numbering {
     void look_up(const Segment& segment, Grams& grams) const { const_cast<Numbering*>(this)->number<false>(segment, grams); }
 
     std::size_t bytes() const {
-        std::size_t total = trigrams_.bytes() + sixgrams_.bytes() + words_.bytes() + 4 * letters_.size();
+        std::size_t total = trigrams_.bytes() + sixgrams_.bytes() + words_.bytes() + short_words_.bytes() + 4 * letters_.size();
         for (int n = 0; n < MAX_ORDERS; ++n) total += longer_[n].bytes() + 4 * next_[n].size();
         return total;
     }
@@ -98,10 +134,16 @@ class Numbering {
         std::uint32_t id;
     };
     struct Sixgram {
-        Item items[3];  // orders 4 to 6
+        Item items[3];     // orders 4 to 6
+        std::uint32_t id;  // of the order 6, for orders beyond
+    };
+    struct Longer {
+        std::uint32_t id;  // the item's first number, never 0
+        Item item;
     };
     struct Spelling {
         std::uint32_t begin, length;  // range of letters_
+        std::uint32_t id;
         Item item;
     };
 
@@ -168,45 +210,58 @@ class Numbering {
             if (n + 3 >= top) grams.reserve(segment.length, MAX_ORDERS - 4 - n);
             out[n] = grams.items[n + 3 < top ? n + 3 : MAX_ORDERS - 4 - n].data();
         }
+        if (grams.longer_ids.size() < segment.length) grams.longer_ids.resize(segment.length);
         for (std::size_t i = 0; i < segment.length; ++i) {
             const std::uint64_t key = pair(ids[i], ids[i + 3]);
             const Sixgram* found = nullptr;
             if (Insert || (ids[i] != UNKNOWN && ids[i + 3] != UNKNOWN)) found = sixgrams_.find(key);
             Sixgram slow;
             if (found == nullptr) {
-                slow = rare_sixgram<Insert>(p + i, grams.items[2][i], key);
+                slow = rare_sixgram<Insert>(p + i, ids[i], key);
                 found = &slow;
             }
             for (int n = 0; n < 3; ++n) out[n][i] = found->items[n];
+            grams.longer_ids[i] = found->id;
         }
     }
 
     template <bool Insert>
-    Sixgram rare_sixgram(const std::uint32_t* p, Item trigram, std::uint64_t key) {
-        Sixgram gram{{0, 0, 0}};
-        Item prefix = trigram;
-        for (int n = 3; n < 6 && n < options_.char_order && prefix != 0 && p[n] != END; ++n) {
-            prefix = longer<Insert>(prefix, p[n], n);
-            gram.items[n - 3] = prefix;
+    Sixgram rare_sixgram(const std::uint32_t* p, std::uint32_t trigram, std::uint64_t key) {
+        Sixgram gram{{0, 0, 0}, 0};
+        std::uint32_t prefix = trigram == UNKNOWN ? 0 : trigram;
+        for (int n = 3; n < 5 && n < options_.char_order && prefix != 0 && p[n] != END; ++n) {
+            const Longer found = longer<Insert>(prefix, p[n], n);
+            prefix = found.id;
+            gram.items[n - 3] = found.item;
         }
-        if constexpr (Insert) sixgrams_.insert(key, gram);
+        if constexpr (Insert) {
+            // No table for order 6: a sixgram whose key is not there is new, one that is looked up in vain is none.
+            if (options_.char_order > 5 && p[5] != END) gram.id = gram.items[2] = new_item(5);
+            sixgrams_.insert(key, gram);
+        }
         return gram;
     }
 
-    // The item of (an n-gram of order - 1, one symbol more).
+    // (An n-gram of order - 1, one symbol more).
     template <bool Insert>
-    Item longer(Item prefix, std::uint32_t symbol, int order) {
+    Longer longer(std::uint32_t prefix, std::uint32_t symbol, int order) {
         const std::uint64_t key = pair(prefix, symbol);
-        if (const Item* found = longer_[order].find(key)) return *found;
-        if constexpr (Insert) return *longer_[order].insert(key, new_item(order));
-        return 0;
+        if (const Longer* found = longer_[order].find(key)) return *found;
+        if constexpr (Insert) {
+            const Item item = new_item(order);
+            return *longer_[order].insert(key, {item, item});
+        }
+        return {0, 0};
     }
 
+    // Character orders beyond 6.
     template <bool Insert>
     void extend(const Segment& segment, Grams& grams, int order) {
-        const Item* shorter = grams.items[order - 1].data();
         for (std::size_t i = 0; i < grams.counts[order]; ++i) {
-            grams.items[order][i] = shorter[i] == 0 ? 0 : longer<Insert>(shorter[i], segment.points[i + order], order);
+            std::uint32_t& id = grams.longer_ids[i];
+            const Longer found = id == 0 ? Longer{0, 0} : longer<Insert>(id, segment.points[i + order], order);
+            id = found.id;
+            grams.items[order][i] = found.item;
         }
     }
 
@@ -214,51 +269,78 @@ class Numbering {
     void words(const Segment& segment, Grams& grams) {
         const std::size_t length = segment.words.size();
         const int first = options_.char_order;
+        grams.ids.resize(length);
         for (int n = 0; n < options_.word_order; ++n) {
-            const int order = first + n;
-            grams.reserve(length, order);
-            grams.counts[order] = length > static_cast<std::size_t>(n) ? length - n : 0;
-            for (std::size_t i = 0; i < grams.counts[order]; ++i) {
-                Item item;
-                if (n == 0) {
-                    item = word<Insert>(segment.points.data() + segment.words[i].begin,
-                                        segment.words[i].end - segment.words[i].begin, order);
-                } else {
-                    const Item prefix = grams.items[order - 1][i], last = grams.items[first][i + n];
-                    item = prefix == 0 || last == 0 ? 0 : longer<Insert>(prefix, last, order);
-                }
-                grams.items[order][i] = item;
+            grams.reserve(length, first + n);
+            grams.counts[first + n] = length > static_cast<std::size_t>(n) ? length - n : 0;
+        }
+        for (std::size_t i = 0; i < length; ++i) {
+            const Word& range = segment.words[i];
+            const Longer found = word<Insert>(segment.points.data() + range.begin, range.end - range.begin, first);
+            grams.ids[i] = found.id;
+            grams.items[first][i] = found.item;
+        }
+        grams.longer_ids = grams.ids;
+        for (int n = 1; n < options_.word_order; ++n) {
+            for (std::size_t i = 0; i < grams.counts[first + n]; ++i) {
+                const std::uint32_t prefix = grams.longer_ids[i], last = grams.ids[i + n];
+                const Longer found = prefix == 0 || last == 0 ? Longer{0, 0} : longer<Insert>(prefix, last, first + n);
+                grams.longer_ids[i] = found.id;
+                grams.items[first + n][i] = found.item;
             }
         }
     }
 
-    // A word by its spelling: the hash only proposes, the code points decide.
+    // A word of up to eight one-byte letters is its own key.
     template <bool Insert>
-    Item word(const std::uint32_t* letters, std::uint32_t length, int order) {
+    Longer word(const std::uint32_t* letters, std::uint32_t length, int order) {
+        if (length > 8) return spelling<Insert>(letters, length, order);
+        std::uint64_t key = 0;
+        std::uint32_t all = 0, least = ~0u;
+        for (std::uint32_t i = 0; i < length; ++i) {
+            key = key << 8 | letters[i];
+            all |= letters[i];
+            least = std::min(least, letters[i]);
+        }
+        // 0 would shorten the key, and eight times 255 is the free one.
+        if (all > 255 || least == 0 || key == Table<Longer>::FREE) return spelling<Insert>(letters, length, order);
+        if (const Longer* found = short_words_.find(key)) return *found;
+        if constexpr (Insert) {
+            const Item item = new_item(order);
+            return *short_words_.insert(key, {item, item});
+        }
+        return {0, 0};
+    }
+
+    // Any other by its spelling: the hash only proposes, the code points decide.
+    template <bool Insert>
+    Longer spelling(const std::uint32_t* letters, std::uint32_t length, int order) {
         std::uint64_t hash = length;
         for (std::uint32_t i = 0; i < length; ++i) hash = (hash ^ letters[i]) * 0xD6E8FEB86659FD93ull;
         hash = (hash ^ (hash >> 29)) >> 1;  // the free key has the top bit
         while (const Spelling* found = words_.find(hash)) {
             if (found->length == length && std::memcmp(letters_.data() + found->begin, letters, 4 * length) == 0) {
-                return found->item;
+                return {found->id, found->item};
             }
             hash = (hash + 1) & (~0ull >> 1);
         }
         if constexpr (Insert) {
-            const Spelling fresh{static_cast<std::uint32_t>(letters_.size()), length, new_item(order)};
+            const Item item = new_item(order);
+            words_.insert(hash, {static_cast<std::uint32_t>(letters_.size()), length, item, item});
             letters_.insert(letters_.end(), letters, letters + length);
-            return words_.insert(hash, fresh)->item;
+            return {item, item};
         }
-        return 0;
+        return {0, 0};
     }
 
     Options options_;
     Table<Trigram> trigrams_;  // also unigrams and bigrams, under keys with ABSENT
     Table<Sixgram> sixgrams_;
-    Table<Item> longer_[MAX_ORDERS];
+    Table<Longer> longer_[MAX_ORDERS];
+    Table<Longer> short_words_;
     Table<Spelling> words_;
-    std::vector<std::uint32_t> letters_;
-    std::vector<Item> next_[MAX_ORDERS];
+    Vector<std::uint32_t> letters_;
+    Vector<Item> next_[MAX_ORDERS];
     std::uint32_t trigram_ids_ = 0;
 };
 

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "count.hpp"
+#include "block.hpp"
 #include "index.hpp"
 
 namespace mbrace {

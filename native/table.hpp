@@ -4,7 +4,8 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <vector>
+
+#include "pool.hpp"
 
 namespace mbrace {
 
@@ -16,7 +17,7 @@ inline std::uint64_t mix(std::uint64_t key) {
 template <class Value>
 class Table {
   public:
-    static constexpr std::uint64_t FREE = ~0ull;  // no key of ours: code points and items leave the top bit clear
+    static constexpr std::uint64_t FREE = ~0ull;  // no key of ours
 
     struct Slot {
         std::uint64_t key = FREE;
@@ -36,12 +37,21 @@ class Table {
 
     // The value of `key`, which must be new. The pointer lives until the next insertion.
     Value* insert(std::uint64_t key, const Value& value) {
-        if (2 * (used_ + 1) > slots_.size()) grow();
+        if (8 * (used_ + 1) > 5 * slots_.size()) resize(slots_.empty() ? 64 : 2 * slots_.size());
         ++used_;
         return place(key, value);
     }
 
-    std::size_t size() const { return used_; }
+    // Room for about this many keys, before the first is inserted.
+    void expect(std::size_t keys) { resize(std::bit_ceil(keys + keys / 2 + 64)); }
+
+    template <class Visit>
+    void each(Visit visit) {
+        for (Slot& slot : slots_) {
+            if (slot.key != FREE) visit(slot.key, slot.value);
+        }
+    }
+
     std::size_t bytes() const { return slots_.size() * sizeof(Slot); }
 
   private:
@@ -53,8 +63,8 @@ class Table {
         return &slots_[at].value;
     }
 
-    void grow() {
-        std::vector<Slot> old(slots_.empty() ? 64 : 2 * slots_.size());
+    void resize(std::size_t size) {
+        Vector<Slot> old(size);
         old.swap(slots_);
         mask_ = slots_.size() - 1;
         shift_ = 64 - std::countr_zero(slots_.size());
@@ -63,7 +73,7 @@ class Table {
         }
     }
 
-    std::vector<Slot> slots_;
+    Vector<Slot> slots_;
     std::size_t used_ = 0;
     std::size_t mask_ = 0;
     int shift_ = 63;

@@ -19,18 +19,31 @@ struct Text {
 constexpr std::uint32_t END = 0x1FFFFF;     // after the last code point
 constexpr std::uint32_t ABSENT = 0x1FFFFE;  // "this key is of a lower order"
 
-// What Python's str.split() and str.isspace() call whitespace.
+// What Python's str.split() and str.isspace() call whitespace, and Python's string.punctuation.
+constexpr std::uint8_t SPACE = 1, PUNCTUATION = 2;
+
+struct Latin {
+    std::uint8_t kinds[256] = {};
+
+    constexpr Latin() {
+        for (int c = 0x09; c <= 0x0D; ++c) kinds[c] = SPACE;
+        for (int c = 0x1C; c <= 0x20; ++c) kinds[c] = SPACE;
+        kinds[0x85] = kinds[0xA0] = SPACE;
+        for (int c = 0x21; c <= 0x7E; ++c) {
+            const bool letter = (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z');
+            if (!letter) kinds[c] = PUNCTUATION;
+        }
+    }
+};
+constexpr Latin LATIN;
+
 inline bool is_space(std::uint32_t c) {
-    if (c < 0x80) return c == 0x20 || (c >= 0x09 && c <= 0x0D) || (c >= 0x1C && c <= 0x1F);
-    if (c < 0x1680) return c == 0x85 || c == 0xA0;
+    if (c < 256) return LATIN.kinds[c] == SPACE;
     return c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F ||
            c == 0x3000;
 }
 
-// Python's string.punctuation.
-inline bool is_punctuation(std::uint32_t c) {
-    return (c >= 0x21 && c <= 0x2F) || (c >= 0x3A && c <= 0x40) || (c >= 0x5B && c <= 0x60) || (c >= 0x7B && c <= 0x7E);
-}
+inline bool is_punctuation(std::uint32_t c) { return c < 256 && LATIN.kinds[c] == PUNCTUATION; }
 
 struct Word {
     std::uint32_t begin, end;  // range of Segment::points

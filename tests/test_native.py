@@ -6,6 +6,7 @@ import gc
 import random
 from collections import Counter
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,8 +26,16 @@ def sentences(count: int, seed: int) -> list[str]:
     return [" ".join(rng.choices(words, k=rng.choice([0, 1, 3, 20, 60]))) for _ in range(count)]
 
 
-def scores(hypotheses: list[str], references: list[str], *, threads: int = 1, simd: str = "", eps: bool = False):
-    indexes = _native.build_indexes([hypotheses], **CHRF, threads=threads)
+def scores(
+    hypotheses: list[str],
+    references: list[str],
+    *,
+    threads: int = 1,
+    simd: str = "",
+    eps: bool = False,
+    options: dict[str, Any] = CHRF,
+) -> NDArray[np.float32]:
+    indexes = _native.build_indexes([hypotheses], **options, threads=threads)
     chosen = [np.arange(len(hypotheses))]
     return _native.score_window(indexes, chosen, [references], beta=2.0, eps_smoothing=eps, threads=threads, simd=simd)[
         0
@@ -66,6 +75,21 @@ def test_score_does_not_depend_on_the_other_hypotheses_and_references() -> None:
     for i, hypothesis in enumerate(hypotheses):
         for j, reference in enumerate(references):
             assert scores([hypothesis], [reference])[0, 0] == together[i, j]
+
+
+@pytest.mark.parametrize("longest", [0, 70_000])
+@pytest.mark.parametrize("options", [CHRF, {"char_order": 8, "word_order": 3, "whitespace": True}])
+def test_many_hypotheses_score_as_each_alone(longest: int, options: dict[str, Any]) -> None:
+    """More than 256 are split into frequent and rare items, and a long text among them forbids it."""
+    rng = random.Random(11)
+    hypotheses = [f"{text} {rng.choice('abc')}{i}x {i % 50} {i % 17}" for i, text in enumerate(sentences(400, 12))]
+    hypotheses.append("ab " * (longest // 3))
+    references = [*sentences(12, 13), *rng.sample(hypotheses[:-1], 12), "a1x b2x c3x 17 17 1"]
+    together = scores(hypotheses, references, options=options)
+    for simd in _native.simd_variants():
+        assert scores(hypotheses, references, options=options, simd=simd).tobytes() == together.tobytes()
+    for i in [*range(0, 400, 23), 400]:
+        assert scores([hypotheses[i]], references, options=options).tobytes() == together[i].tobytes()
 
 
 def test_scores_outlive_the_index_and_the_strings() -> None:

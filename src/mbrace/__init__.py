@@ -37,7 +37,11 @@ __all__ = [
 ]
 
 # Names that need an extra, and the module each is in: imported when first used, so the core stays light.
-_EXTRAS: dict[str, str] = {}
+_EXTRAS: dict[str, str] = {
+    "Comet": "mbrace.neural.comet",
+    "Embedding": "mbrace.neural.embedding",
+    "Learned": "mbrace.neural.learned",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Reading candidates: JSON Lines with one record a source, or flat text files with N candidates a source."""
+"""Reading candidates: JSON Lines or Parquet with one record a source, or flat text files with N candidates a source."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ import io
 import itertools
 import json
 import lzma
+import os
 import sys
-from collections.abc import Iterable, Iterator
-from typing import Any, BinaryIO
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, BinaryIO, TypeAlias
 
 import orjson
 
@@ -20,10 +23,15 @@ from mbrace.records import Record, record_from
 
 @contextlib.contextmanager
 def open_input(path: str) -> Iterator[BinaryIO]:
-    """A file for reading bytes: `-` is stdin; `.gz` and `.xz` are unpacked."""
+    """A file for reading bytes: `-` is stdin; `.gz` and `.xz` are unpacked; URLs are read through pyarrow."""
     try:
         if path == "-":
             yield sys.stdin.buffer
+        elif "://" in path:
+            from mbrace.storage import open_url
+
+            with open_url(path) as remote:
+                yield remote
         elif path.endswith(".gz"):
             with gzip.open(path) as file:
                 yield io.BufferedReader(file)
@@ -83,31 +91,160 @@ def to_json(value: Any) -> bytes:
         return json.dumps(value, separators=(",", ":"), allow_nan=False).encode("ascii")
 
 
+@dataclass(frozen=True)
+class Bad:
+    """An input line without an answer, and why."""
+
+    file: str
+    line: int
+    id: str | int | None
+    reason: str
+
+    def error(self) -> UserError:
+        """The same as an error that stops a run."""
+        return UserError(f"{self.file}:{self.line}: {self.reason}")
+
+    def to_line(self) -> bytes:
+        """Its line in OUT.errors.jsonl."""
+        return to_json({"file": self.file, "line": self.line, "id": self.id, "reason": self.reason}) + b"\n"
+
+
+Item: TypeAlias = "Record | Bad"
+
+
+def place_of(item: Item) -> tuple[str, int]:
+    """The file and line an item comes from."""
+    if isinstance(item, Bad):
+        return item.file, item.line
+    file, _, line = item.where.rpartition(":")
+    return file, int(line) if line.isdigit() else 0
+
+
+def bad_from(record: Record, error: Exception) -> Bad:
+    """A record that failed with `error`."""
+    reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+    return Bad(*place_of(record), record.id, reason.removeprefix(f"{record.where}: "))
+
+
 class Seen:
-    """Ids so far: a repeated one is an error, since random numbers and resuming go by id. Keeps 64 bits an id."""
+    """Ids so far: a repeated one is an error, since random numbers and resuming go by id.
+
+    Numbers that count up (line numbers are the default) cost nothing. Others cost 64 bits of their hash, in a table at
+    most half full; two of a hundred million ids are then mistaken for equal with a chance below one in a thousand.
+    """
 
     def __init__(self) -> None:
-        self._hashes: set[int] = set()
+        self._first, self._next = 0, 0  # ids first, first + 1, ..., next - 1 were seen
+        self._table = array("Q", bytes(8 * 1024))  # open addressing; 0 marks a free place
+        self._count = 0
 
-    def add(self, record: Record) -> None:
-        """Refuse the record if its id was there before."""
-        mark = hash((type(record.id), record.id))
-        if mark in self._hashes:
-            raise UserError(f"{record.where}: id: {record.id!r} is not unique; give each record its own id")
-        self._hashes.add(mark)
+    def check(self, item: Item) -> Item:
+        """The item, or a `Bad` one if its id was there before."""
+        if isinstance(item, Bad) or self.add(item.id):
+            return item
+        return Bad(*place_of(item), item.id, f"id: {item.id!r} is not unique; give each record its own id")
+
+    def add(self, identity: str | int) -> bool:
+        """Whether the id is new."""
+        if isinstance(identity, int):
+            if self._first == self._next:
+                self._first = self._next = identity
+            if self._first <= identity < self._next:
+                return False
+            if identity == self._next:
+                self._next += 1
+                return not (self._count and self._table[self._place(_mark(identity))])
+        mark = _mark(identity)
+        place = self._place(mark)
+        if self._table[place]:
+            return False
+        self._table[place] = mark
+        self._count += 1
+        if 2 * self._count > len(self._table):
+            self._grow()
+        return True
+
+    @property
+    def bytes(self) -> int:
+        """Memory its table takes."""
+        return len(self._table) * self._table.itemsize
+
+    def _place(self, mark: int) -> int:
+        """Where the mark is, or the free place where it belongs."""
+        table, mask = self._table, len(self._table) - 1
+        place = mark & mask
+        while table[place] not in (0, mark):
+            place = (place + 1) & mask
+        return place
+
+    def _grow(self) -> None:
+        old, self._table = self._table, array("Q", bytes(16 * len(self._table)))
+        for mark in old:
+            if mark:
+                self._table[self._place(mark)] = mark
+
+
+def _mark(identity: str | int) -> int:
+    return (hash((type(identity).__name__, identity)) & 0xFFFFFFFFFFFFFFFF) or 1
+
+
+def read_items(paths: Sequence[str], *, live: bool = False) -> Iterator[Item]:
+    """Records of JSON Lines and Parquet files, one after another, checked as they are read; a bad one is a `Bad`.
+
+    An id that is not given is the line number, or FILE:LINE where there are several files. `live` allows records
+    without pseudo-references.
+    """
+    seen = Seen()
+    for path, prefix in zip(paths, id_prefixes(paths), strict=True):
+        for number, row in enumerate(rows_of(path), 1):
+            yield seen.check(item_from(row, name_of(path), number, prefix=prefix, live=live))
 
 
 def read_records(path: str, *, live: bool = False) -> Iterator[Record]:
-    """Records of a JSON Lines file, checked one by one as they are read; `live` allows no pseudo-references."""
-    seen = Seen()
-    with open_input(path) as file:
-        for number, line in enumerate(file, 1):
-            where = f"{name_of(path)}:{number}"
-            if line.isspace():
-                raise UserError(f"{where}: empty line; give one JSON object a line")
-            record = record_from(parse_json(line, where), where=where, default_id=number, live=live)
-            seen.add(record)
-            yield record
+    """Records of one file; a bad one is an error."""
+    return only_records(read_items([path], live=live))
+
+
+def only_records(items: Iterable[Item]) -> Iterator[Record]:
+    """The items as long as they are records; a bad one is an error."""
+    for item in items:
+        if isinstance(item, Bad):
+            raise item.error()
+        yield item
+
+
+def rows_of(path: str) -> Iterator[bytes | dict[str, Any]]:
+    """The lines of a JSON Lines file as bytes, or the rows of a Parquet file."""
+    if path.endswith(".parquet"):
+        from mbrace.storage import parquet_rows
+
+        yield from parquet_rows(path)
+    else:
+        with open_input(path) as file:
+            yield from file
+
+
+def item_from(row: bytes | dict[str, Any], file: str, number: int, *, prefix: str = "", live: bool = False) -> Item:
+    """The record of a row, or what is wrong with it."""
+    where = f"{file}:{number}"
+    identity = None
+    try:
+        if isinstance(row, bytes) and row.isspace():
+            raise UserError(f"{where}: empty line; give one JSON object a line")
+        fields = parse_json(row, where) if isinstance(row, bytes) else row
+        if isinstance(fields, dict) and type(fields.get("id")) in (str, int):
+            identity = fields["id"]
+        return record_from(fields, where=where, default_id=f"{prefix}{number}" if prefix else number, live=live)
+    except UserError as error:
+        return Bad(file, number, identity, str(error).removeprefix(f"{where}: "))
+
+
+def id_prefixes(paths: Sequence[str]) -> list[str]:
+    """What default ids start with: nothing for one file; for several, their names below the folder they share."""
+    if len(paths) == 1:
+        return [""]
+    folder = os.path.commonpath([os.path.dirname(path.replace("://", "/")) or "." for path in paths])
+    return [os.path.relpath(path.replace("://", "/"), folder) + ":" for path in paths]
 
 
 def read_flat(
@@ -156,20 +293,3 @@ def _groups(path: str, size: int) -> Iterator[list[str]]:
             line = (group - 1) * size + len(lines_of_group)
             raise UserError(f"{path}:{line}: ends inside source {group}; lines must be a multiple of {size}")
         yield lines_of_group
-
-
-def skip(records: Iterable[Record], ids: Iterable[str | int | None]) -> Iterator[Record]:
-    """The records after those whose ids were already answered; the two must agree, in order (None: not known)."""
-    source = iter(records)
-    for done in ids:
-        record = next(source, None)
-        if record is None:
-            raise UserError(
-                "--resume: the output has more answers than the input has records; use --force to start over"
-            )
-        if done is not None and record.id != done:
-            raise UserError(
-                f"{record.where}: --resume: the output answers record {done!r} where the input has {record.id!r}; "
-                "give the input the output was made from, or --force to start over"
-            )
-    return source

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import gzip
-import io
+import errno
+import fcntl
 import os
+import stat
 import sys
 import zlib
-from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO
+from typing import Any
 
-from mbrace.errors import UserError
-from mbrace.files import parse_json, to_json
+from mbrace.errors import UserError, require
+from mbrace.files import Bad, to_json
+from mbrace.kept import Kept, KeptLines, KeptMembers, KeptRows, Nothing
 from mbrace.race import Decoded
 
-# Compressed output is flushed after every so many lines, whatever the window, so that a resumed file is the same file.
-LINES_PER_FLUSH = 64
+LINES_PER_MEMBER = 64  # packed output is a row of gzip members of so many lines, whatever the window
 
 
 def answer_line(answer: Decoded, *, text: bool, nbest: int) -> bytes:
@@ -38,84 +38,185 @@ def answer_line(answer: Decoded, *, text: bool, nbest: int) -> bytes:
     return to_json(fields) + b"\n"
 
 
+def pack(lines: list[bytes]) -> bytes:
+    """Lines as one gzip member, the same bytes whenever and wherever it is made."""
+    packer = zlib.compressobj(6, wbits=31)
+    return packer.compress(b"".join(lines)) + packer.flush()
+
+
+def pack_all(lines: list[bytes]) -> bytes:
+    """Lines as a row of members, as `Output` writes them."""
+    starts = range(0, len(lines), LINES_PER_MEMBER) if lines else [0]
+    return b"".join(pack(lines[start : start + LINES_PER_MEMBER]) for start in starts)
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """Write every byte (a system call may take fewer)."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def lock(descriptor: int, path: str) -> None:
+    """Refuse a second run on the same output. The system lets go of the lock when the process ends, however it ends."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in (errno.EAGAIN, errno.EACCES):
+            raise UserError(f"{path}: another mbrace run is writing it; wait for it, or give another output") from None
+        # a file system without locks: go on without one
+
+
 class Output:
-    """A file of answers, `-` for stdout, `.gz` packed. `done` holds the ids found in it on resume."""
+    """A file of answers, `-` for stdout, `.gz` packed, `.parquet` a table; what is set aside goes beside it.
+
+    Lines collect in memory until `flush`. Before a line is set aside in OUT.errors.jsonl nothing after it can have been
+    written to OUT, so that after a crash the two files tell how far the run had come. A Parquet file has no torn state:
+    its rows collect as JSON Lines in OUT.part, and the file appears when the run is over.
+    """
 
     def __init__(self, path: str, *, resume: bool = False, force: bool = False, text: bool = False) -> None:
-        self.path = path
-        self.done: list[str | int | None] = []
-        self._lines = 0
-        self._raw: BinaryIO | None = None
-        if path == "-":
+        self.path, self.text = path, text
+        self.kept: Kept = Nothing()
+        self.kept_errors: Kept = Nothing()
+        self.skipped = 0
+        self._stream = path == "-" or _is_device(path)
+        self._packed = path.endswith(".gz") and not self._stream
+        self._table = path.endswith(".parquet") and not self._stream
+        self.interrupted = False  # set when a run ends early without an error
+        self._buffer: list[bytes] = []
+        self._written = 0
+        self._failed = self._finished = self._created = False
+        self._descriptor = self._errors = -1
+        self._errors_path = path + ".errors.jsonl"
+        if self._stream:
             if resume:
-                raise UserError("--resume: cannot continue standard output; give a file with -o")
-            self._file: Any = sys.stdout.buffer
+                raise UserError(f"--resume: cannot continue {_stream_name(path)}; give a file with -o")
+            if path != "-":
+                self._descriptor = self._open(path, os.O_WRONLY)
             return
-        kept: list[bytes] = []
-        if os.path.exists(path):
-            if not (resume or force):
-                raise UserError(f"{path}: exists; use --resume to continue it or --force to replace it")
+        if self._table:
+            require("pyarrow.parquet", extra="parquet")
+            if text:
+                raise UserError(f"{path}: --text writes plain text; give a .txt file, or leave --text out for Parquet")
+        self._begin(resume, force)
+
+    def _begin(self, resume: bool, force: bool) -> None:
+        """Open, lock, and on resume look at what is there."""
+        target = self.path + ".part" if self._table else self.path
+        known = os.path.exists(self.path) or os.path.exists(target)
+        if known and not (resume or force):
+            raise UserError(f"{self.path}: exists; use --resume to continue it or --force to replace it")
+        self._finished = self._table and resume and os.path.exists(self.path) and not os.path.exists(target)
+        if self._finished:
+            self.kept = KeptRows(self.path)
+        else:
+            self._created = not os.path.exists(target)
+            self._descriptor = self._open(target, os.O_RDWR | os.O_CREAT | (0 if known else os.O_EXCL))
+            lock(self._descriptor, self.path)
             if resume:
-                kept = _complete_lines(path)
-                self.done = [_id_of(line, path, number, text) for number, line in enumerate(kept, 1)]
-        self._begin(kept, resume)
+                self.kept = KeptMembers(self._descriptor) if self._packed else KeptLines(self._descriptor)
+            else:
+                os.ftruncate(self._descriptor, 0)
+        if os.path.exists(self._errors_path):
+            if resume:
+                self._open_errors()
+                self.kept_errors = KeptLines(self._errors)
+            else:
+                os.unlink(self._errors_path)
 
-    def _begin(self, kept: list[bytes], resume: bool) -> None:
-        """Start or go on. Packed output is packed again from its first line, beside the old file until it is whole."""
+    def _open(self, path: str, flags: int) -> int:
         try:
-            if not self.path.endswith(".gz"):
-                self._file = open(self.path, "ab" if resume else "wb")  # noqa: SIM115
-                if resume:
-                    self._file.truncate(sum(map(len, kept)))
-                self._lines = len(kept)
-                return
-            beside = Path(self.path + ".part") if kept else Path(self.path)
-            self._raw = beside.open("wb")
-            self._file = gzip.GzipFile(filename="", mode="wb", fileobj=self._raw, mtime=0)
-            for line in kept:
-                self.write(line)
-            if kept:
-                self.flush(wait=True)
-                os.replace(beside, self.path)
+            return os.open(path, flags | os.O_CLOEXEC, 0o666)
+        except FileExistsError:
+            raise UserError(f"{path}: exists; use --resume to continue it or --force to replace it") from None
         except OSError as error:
-            raise UserError(f"{self.path}: {error.strerror}; give an output file that can be written") from error
+            raise UserError(f"{path}: {error.strerror}; give an output file that can be written") from error
 
-    def write(self, line: bytes) -> None:
-        """Append one line."""
-        try:
-            self._file.write(line)
-            self._lines += 1
-            if self._raw is not None and self._lines % LINES_PER_FLUSH == 0:
-                self._file.flush(zlib.Z_SYNC_FLUSH)
-        except BrokenPipeError:
-            raise
-        except OSError as error:
-            raise UserError(
-                f"{self.path}: {error.strerror} after {self._lines} answers; they are kept: make room and use --resume"
-            ) from error
+    def _open_errors(self) -> None:
+        if self._stream:
+            raise UserError("--on-error skip: what is set aside goes beside the output; give a file with -o")
+        self._errors = self._open(self._errors_path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
 
-    def flush(self, *, wait: bool = False) -> None:
-        """Hand what was written to the system; with `wait`, until it is on disk."""
-        target = self._raw if self._raw is not None else self._file
-        target.flush()
-        if wait and self.path != "-":
-            os.fsync(target.fileno())
+    def go_on(self) -> None:
+        """Drop what was not taken from `kept` and `kept_errors`, and write after the rest from here on."""
+        self._buffer = self.kept.cut()
+        self.kept_errors.cut()
+        self.skipped = self.kept_errors.taken
+        if self._errors >= 0 and not self.skipped:
+            os.close(self._errors)
+            os.unlink(self._errors_path)
+            self._errors = -1
 
-    def close(self) -> None:
-        """Write what is left and close."""
+    def put(self, line: bytes | None, bad: Bad | None = None) -> None:
+        """The next line, a record set aside, or both (text output has an empty line for it)."""
+        if self._finished:
+            raise UserError(f"{self.path}: is finished, but the input has more records; use --force to start over")
+        if bad is not None:
+            if self._errors < 0:
+                self._open_errors()
+            self._write(self._errors, bad.to_line(), self._errors_path)
+            self.skipped += 1
+        if line is not None:
+            self._buffer.append(line)
+
+    def flush(self) -> None:
+        """Hand complete lines to the system; packed output, complete members."""
+        if not self._packed:
+            lines, self._buffer = self._buffer, []
+            if lines:
+                self._write(self._descriptor, b"".join(lines), self.path)
+        while self._packed and len(self._buffer) >= LINES_PER_MEMBER:
+            self._write(self._descriptor, pack(self._buffer[:LINES_PER_MEMBER]), self.path)
+            del self._buffer[:LINES_PER_MEMBER]
+
+    def _write(self, descriptor: int, data: bytes, path: str) -> None:
+        if self._failed:
+            return
         try:
             if self.path == "-":
-                self._file.flush()
-                return
-            self._file.close()
-            if self._raw is not None:
-                self._raw.close()
+                sys.stdout.buffer.write(data)
+                sys.stdout.buffer.flush()
+            else:
+                write_all(descriptor, data)
+            self._written += len(data)
         except BrokenPipeError:
+            self._failed = True
             raise
         except OSError as error:
-            raise UserError(
-                f"{self.path}: {error.strerror}; answers written before are kept: make room and use --resume"
-            ) from error
+            self._failed = True
+            remedy = "" if self._stream else "; answers written before are kept: make room and go on with --resume"
+            raise UserError(f"{path}: {error.strerror}{remedy}") from error
+
+    def close(self, *, complete: bool = True) -> None:
+        """Write what is left and let go of the file; a `complete` Parquet file gets its name."""
+        try:
+            if not self._failed:
+                self.flush()
+                if self._packed and (self._buffer or (complete and os.lseek(self._descriptor, 0, os.SEEK_CUR) == 0)):
+                    self._write(self._descriptor, pack(self._buffer), self.path)
+                    self._buffer = []
+            if self._descriptor >= 0 and not self._stream:
+                os.fsync(self._descriptor)
+                self._finish(complete)
+        except OSError as error:
+            if isinstance(error, BrokenPipeError):
+                raise
+            raise UserError(f"{self.path}: {error.strerror}; make room and go on with --resume") from error
+        finally:
+            for descriptor in (self._descriptor, self._errors):
+                if descriptor >= 0:
+                    os.close(descriptor)
+            self._descriptor = self._errors = -1
+
+    def _finish(self, complete: bool) -> None:
+        if self._table and complete and not self._failed:
+            from mbrace.storage import to_parquet
+
+            to_parquet(self.path + ".part", self.path)
+            os.unlink(self.path + ".part")
+        elif self._created and not complete and not self._written:  # a run that never began leaves no file behind
+            os.unlink(self.path + ".part" if self._table else self.path)
 
     def __enter__(self) -> Output:
         return self
@@ -123,36 +224,16 @@ class Output:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        self.close(complete=kind is None and not self.interrupted)
 
 
-def _complete_lines(path: str) -> list[bytes]:
-    """The lines of a file that end; a torn last line, or a torn end of packed data, is left out."""
-    with open(path, "rb") as file:
-        data = file.read()
-    if path.endswith(".gz"):
-        data = _unpack(data)
-    lines = io.BytesIO(data).readlines()
-    return lines if not lines or lines[-1].endswith(b"\n") else lines[:-1]
+def _is_device(path: str) -> bool:
+    """A pipe or a device such as /dev/null, which is written as a stream."""
+    try:
+        return not stat.S_ISREG(os.stat(path).st_mode) and not os.path.isdir(path)
+    except OSError:
+        return False
 
 
-def _unpack(data: bytes) -> bytes:
-    unpacked = b""
-    while data:
-        unpacker = zlib.decompressobj(wbits=31)
-        try:
-            unpacked += unpacker.decompress(data)
-        except zlib.error:
-            break
-        data = unpacker.unused_data
-    return unpacked
-
-
-def _id_of(line: bytes, path: str, number: int, text: bool) -> str | int | None:
-    if text:
-        return None
-    fields = parse_json(line, f"{path}:{number}")
-    identity = fields.get("id") if isinstance(fields, dict) else None
-    if not isinstance(identity, (str, int)):
-        raise UserError(f"{path}:{number}: --resume: not an answer of `mbrace decode`; use --force to replace the file")
-    return identity
+def _stream_name(path: str) -> str:
+    return "standard output" if path == "-" else path

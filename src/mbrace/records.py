@@ -29,7 +29,7 @@ class Record:
     where: str = ""  # "FILE:LINE" for messages
 
 
-def record_from(fields: Mapping[str, Any], *, where: str, default_id: int, live: bool = False) -> Record:
+def record_from(fields: Mapping[str, Any], *, where: str, default_id: str | int, live: bool = False) -> Record:
     """A checked record from a JSON object; `live` allows it to have no pseudo-references."""
     if not isinstance(fields, dict):
         raise UserError(
@@ -42,8 +42,8 @@ def record_from(fields: Mapping[str, Any], *, where: str, default_id: int, live:
     identity = fields.get("id")
     if identity is None:
         identity = default_id
-    elif type(identity) not in (str, int):
-        raise UserError(f"{where}: id: expected a string or a whole number, got {kind(identity)}")
+    elif type(identity) not in (str, int) or (type(identity) is int and not -(2**63) <= identity < 2**64):
+        raise UserError(f"{where}: id: expected a string or a whole number of 64 bits, got {kind(identity)}")
     return Record(
         hypotheses=hypotheses,
         pseudo_references=pseudo_references,

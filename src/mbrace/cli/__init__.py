@@ -7,10 +7,22 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from mbrace.errors import UserError
 
-COMMANDS = ("decode", "score", "demo", "train", "generate", "compare", "experiment")
+COMMANDS = (
+    "decode",
+    "score",
+    "demo",
+    "generate",
+    "train",
+    "train_metric",
+    "experiment",
+    "compare",
+    "judge",
+    "judge_results",
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -31,10 +43,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:  # one line, as for every other mistake
+        raise UserError(f"{message}; see {self.prog} --help")
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="mbrace", description="Minimum Bayes risk decoding that races (Cheng & Vlachos, EMNLP 2023)."
-    )
+    parser = _Parser(prog="mbrace", description="Minimum Bayes risk decoding that races (Cheng & Vlachos, EMNLP 2023).")
     parser.add_argument("--version", action="version", version=f"mbrace {_version()}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name in COMMANDS:

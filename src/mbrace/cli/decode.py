@@ -7,14 +7,15 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mbrace.cli.options import add_prune, add_utility, prune_from, schedule_from, utility_from
+from mbrace.cli.options import add_prune, add_utility, prune_from, report_truncated, schedule_from, utility_from
 from mbrace.errors import UserError
 
 if TYPE_CHECKING:
-    from mbrace.job import Summary
-    from mbrace.records import Record
+    from mbrace.files import Item
+    from mbrace.job import Decoder, Summary, Work
 
 
 def add(commands: Any) -> None:
@@ -24,7 +25,12 @@ def add(commands: Any) -> None:
         help="decode candidate files with minimum Bayes risk",
         description="Choose the hypothesis with the highest expected utility for each source, by a race.",
     )
-    parser.add_argument("candidates", nargs="?", metavar="CANDIDATES.jsonl", help="JSON Lines, .gz or .xz; - is stdin")
+    parser.add_argument(
+        "candidates",
+        nargs="*",
+        metavar="CANDIDATES.jsonl",
+        help="JSON Lines (.gz, .xz) or .parquet: files, patterns such as 'part-*.jsonl', URLs; - is stdin",
+    )
     add_output(parser)
     flat = parser.add_argument_group("flat text input, instead of CANDIDATES.jsonl")
     flat.add_argument("--hypotheses", metavar="H.txt", help="N hypotheses a source, one a line")
@@ -34,67 +40,163 @@ def add(commands: Any) -> None:
     flat.add_argument("--source", metavar="S.txt", help="one source a line")
     add_utility(parser)
     add_prune(parser)
+    add_cluster(parser)
     parser.set_defaults(run=run)
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:
     """Where answers go."""
-    parser.add_argument("-o", "--output", default="-", metavar="OUT.jsonl", help=".gz packs it; - is stdout (default)")
+    parser.add_argument(
+        "-o", "--output", default="-", metavar="OUT.jsonl", help=".gz or .parquet by suffix; - is stdout"
+    )
     parser.add_argument("--text", action="store_true", help="write the texts alone, one line a source")
     parser.add_argument("--resume", action="store_true", help="keep the answers in OUT and go on after them")
     parser.add_argument("--force", action="store_true", help="replace OUT if it exists")
     parser.add_argument("--window", type=int, default=64, metavar="N", help="sentences racing at a time (default: 64)")
+    parser.add_argument(
+        "--on-error",
+        choices=("stop", "skip"),
+        default="stop",
+        help="a bad record stops the run (default), or is set aside in OUT.errors.jsonl",
+    )
+
+
+def add_cluster(parser: argparse.ArgumentParser) -> None:
+    """Whether and how to run on a cluster."""
+    group = parser.add_argument_group("cluster (needs mbrace[cluster]); OUT is then a folder of shards")
+    group.add_argument(
+        "--ray",
+        nargs="?",
+        const="local",
+        metavar="ADDRESS",
+        help="run on the Ray cluster at ADDRESS (auto: the one of this machine), or start one here",
+    )
+    group.add_argument("--workers", type=int, metavar="N", help="workers (default: one a CPU but one, or all GPUs)")
+    group.add_argument("--gpus-per-worker", type=float, default=0, metavar="G", help="GPUs of a worker (default: 0)")
+    group.add_argument("--shard-size", type=int, default=1024, metavar="N", help="input lines a shard (default: 1024)")
+
+
+def check_output(args: argparse.Namespace) -> None:
+    """Refuse options of `add_output` that make no sense."""
+    if args.resume and args.force:
+        raise UserError("--resume and --force: give one of them")
+    if args.window < 1:
+        raise UserError(f"--window {args.window}: must be 1 or more")
+    if args.on_error == "skip" and args.output == "-":
+        raise UserError("--on-error skip: what is set aside goes to OUT.errors.jsonl; give a file with -o OUT")
 
 
 def run(args: argparse.Namespace) -> int:
     """Check every option, then decode."""
     from mbrace.cli.progress import progress
-    from mbrace.job import decode_job
+    from mbrace.job import run_job
     from mbrace.output import Output
+    from mbrace.signals import Stop
 
-    utility, prune, schedule = utility_from(args), prune_from(args), schedule_from(args)
-    if args.resume and args.force:
-        raise UserError("--resume and --force: give one of them")
-    for option in ("nbest", "window"):
-        if getattr(args, option) < 1:
-            raise UserError(f"--{option} {getattr(args, option)}: must be 1 or more")
-    records, total = _input(args)
+    check_output(args)
+    if args.nbest < 1:
+        raise UserError(f"--nbest {args.nbest}: must be 1 or more")
+    if args.ray is not None:
+        if not args.candidates:
+            raise UserError("--ray: reads CANDIDATES.jsonl or .parquet, not flat text")
+        prune_from(args), schedule_from(args)  # a mistake is named before a cluster is reached for
+        return run_on_cluster(DecodeWork(args), args.candidates, args)
+    decoder = DecodeWork(args).start(args.threads)
+    items, total = _input(args)
     with (
         warnings.catch_warnings(),
+        Stop() as stop,
         Output(args.output, resume=args.resume, force=args.force, text=args.text) as output,
         progress("decoding", total) as advance,
     ):
         warnings.showwarning = _show_warning  # type: ignore[assignment]
-        summary = decode_job(
-            records,
-            output,
-            utility=utility,
-            prune=prune,
-            schedule=schedule,
+        summary = run_job(decoder, items, output, skip=args.on_error == "skip", stop=stop, advance=advance)
+    print(summary_line(summary), file=sys.stderr)
+    return ended(args, summary.signal)
+
+
+@dataclass(frozen=True)
+class DecodeWork:
+    """What `mbrace decode` was asked to do; the utility is made where the work is done."""
+
+    args: argparse.Namespace
+
+    def describe(self) -> dict[str, Any]:
+        """What answers depend on."""
+        names = ("utility", "prune", "alpha", "bootstraps", "beta", "schedule", "seed", "nbest", "no_shuffle")
+        return {"command": "decode", **{name: getattr(self.args, name) for name in names}}
+
+    def start(self, threads: int) -> Decoder:
+        """The utility, the pruning function and the rest."""
+        from mbrace.job import Decoder
+
+        args = argparse.Namespace(**{**vars(self.args), "threads": self.args.threads or threads})
+        return Decoder(
+            utility_from(args),
+            prune_from(args),
+            schedule_from(args),
             seed=args.seed,
             nbest=args.nbest,
             window=args.window,
             shuffle=not args.no_shuffle,
             text=args.text,
-            advance=advance,
         )
+
+    def item(self, row: bytes, file: str, number: int, prefix: str) -> Item:
+        """A record of JSON."""
+        from mbrace.files import item_from
+
+        return item_from(row, file, number, prefix=prefix)
+
+
+def run_on_cluster(work: Work, inputs: list[str], args: argparse.Namespace) -> int:
+    """Run with `--ray`: options are checked here, before a cluster is reached for."""
+    from mbrace.cli.progress import share_progress
+    from mbrace.cluster import run as run_cluster
+
+    with share_progress("decoding") as progress:
+        summary = run_cluster(
+            work,
+            inputs,
+            args.output,
+            address=None if args.ray == "local" else args.ray,
+            workers=args.workers,
+            gpus_per_worker=args.gpus_per_worker,
+            threads=args.threads,
+            shard_size=args.shard_size,
+            resume=args.resume,
+            force=args.force,
+            skip=args.on_error == "skip",
+            text=args.text,
+            progress=progress,
+        )
+    report_truncated(utility)
     print(summary_line(summary), file=sys.stderr)
-    return 0
+    return ended(args, summary.signal)
 
 
-def _input(args: argparse.Namespace) -> tuple[Iterator[Record], int | None]:
+def ended(args: argparse.Namespace, signal: int | None) -> int:
+    """The exit status of a run; one that a signal ended says how to go on."""
+    if signal is None:
+        return 0
+    how = "" if args.output == "-" else "; go on with the same command and --resume"
+    done = "finished shards are kept" if getattr(args, "ray", None) is not None else "the window at work is written"
+    print(f"mbrace: stopped by signal {signal}; {done}{how}", file=sys.stderr)
+    return 128 + signal
+
+
+def _input(args: argparse.Namespace) -> tuple[Iterator[Item], int | None]:
     """The records, and how many there are where that is cheap to know."""
-    from mbrace.files import open_input, read_flat, read_records
+    from mbrace.files import open_input, read_flat, read_items
+    from mbrace.storage import expand
 
     flat = [args.hypotheses, args.references, args.num_candidates, args.num_references, args.source]
-    if args.candidates is not None:
+    if args.candidates:
         if any(value is not None for value in flat):
             raise UserError("CANDIDATES.jsonl and --hypotheses: give one kind of input")
-        with open_input(args.candidates) as file:  # a missing file is an error before the output is made
-            total = None
-            if sys.stderr.isatty() and os.path.isfile(args.candidates):
-                total = sum(1 for _ in file)
-        return read_records(args.candidates), total
+        paths = expand(args.candidates)
+        _check_readable(paths)
+        return read_items(paths), _count(paths)
     if args.hypotheses is None or args.num_candidates is None:
         raise UserError("no input: give CANDIDATES.jsonl, or --hypotheses H.txt with --num-candidates N")
     for path in (args.hypotheses, args.references, args.source):
@@ -111,6 +213,30 @@ def _input(args: argparse.Namespace) -> tuple[Iterator[Record], int | None]:
     return records, None
 
 
+def _check_readable(paths: list[str]) -> None:
+    """A missing file is an error before the output is made."""
+    from mbrace.files import open_input
+
+    for path in paths:
+        if path != "-" and "://" not in path:
+            with open_input(path):
+                pass
+
+
+def _count(paths: list[str]) -> int | None:
+    """Lines of all files for the progress bar, if there is one and counting is quick."""
+    from mbrace.files import open_input
+
+    plain = all(os.path.isfile(path) and path.endswith(".jsonl") for path in paths)
+    if not (sys.stderr.isatty() and plain and sum(map(os.path.getsize, paths)) < 1 << 28):
+        return None
+    total = 0
+    for path in paths:
+        with open_input(path) as file:
+            total += sum(1 for _ in file)
+    return total
+
+
 def _show_warning(message: Warning | str, *rest: Any) -> None:
     print(f"mbrace: warning: {message}", file=sys.stderr)
 
@@ -121,6 +247,8 @@ def summary_line(summary: Summary) -> str:
     parts = [f"{summary.sentences} sentences in {summary.seconds:.2f} s"]
     if summary.kept:
         parts.append(f"{summary.kept} kept from before")
+    if summary.skipped:
+        parts.append(f"{summary.skipped} set aside")
     if summary.standard_calls:
         saved = 1 - summary.utility_calls / summary.standard_calls
         parts.append(

@@ -10,13 +10,25 @@ from typing import Any
 def add(commands: argparse._SubParsersAction[Any]) -> None:
     """Add the command's options."""
     parser = commands.add_parser("generate", help="write beam hypotheses and sampled pseudo-references of a model")
-    parser.add_argument("sources", help="one source a line, or a .tsv with references in its second column; .gz, .bz2, .xz")
+    parser.add_argument(
+        "sources", help="one source a line, or a .tsv with references in its second column; .gz, .bz2, .xz"
+    )
     parser.add_argument("--references", metavar="FILE", help="one reference a line, copied into the records")
-    parser.add_argument("--model", default="bundled", metavar="M", help="folder or name of a model (the bundled translator)")
-    parser.add_argument("-o", "--output", required=True, metavar="FILE", help="JSON Lines; .gz or .xz by suffix; taken up if it is there")
+    parser.add_argument(
+        "--model", default="bundled", metavar="M", help="folder or name of a model (the bundled translator)"
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        required=True,
+        metavar="FILE",
+        help="JSON Lines; .gz or .xz by suffix; taken up if it is there",
+    )
     parser.add_argument("--beam", type=int, default=256, metavar="K", help="hypotheses by beam search (256; 0: none)")
     parser.add_argument("--sample", type=int, default=1024, metavar="N", help="pseudo-references (1024; 0: none)")
-    parser.add_argument("--epsilon", type=float, default=0.02, help="epsilon sampling's threshold (0.02; 0: the whole distribution)")
+    parser.add_argument(
+        "--epsilon", type=float, default=0.02, help="epsilon sampling's threshold (0.02; 0: the whole distribution)"
+    )
     parser.add_argument("--temperature", type=float, default=1.0)
     parser.add_argument("--alpha", type=float, default=1.0, help="length penalty of beam search (1.0)")
     parser.add_argument("--seed", type=int, default=0)

@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import argparse
+import importlib
+import sys
 
-from mbrace.errors import UserError
+from mbrace.errors import UserError, require
 from mbrace.prune import Bottom, Confidence, PruningFunction
 from mbrace.schedule import Schedule, check
 from mbrace.utility import Utility
 
 UTILITIES = {"chrf": 0, "chrf+": 1, "chrf++": 2}  # the word order of each
+NEURAL = {"comet": "Comet", "embedding": "Embedding", "learned": "Learned"}  # class in the module of the same name
 
 
 def add_utility(parser: argparse.ArgumentParser) -> None:
     """`--utility` and its settings."""
     group = parser.add_argument_group("utility")
-    group.add_argument("--utility", default="chrf++", metavar="NAME", help="chrf | chrf+ | chrf++ (default)")
+    group.add_argument(
+        "--utility", default="chrf++", metavar="NAME", help=f"{' | '.join([*UTILITIES, *NEURAL])} (default: chrf++)"
+    )
     group.add_argument("--threads", type=int, default=0, metavar="N", help="threads (default: all cores)")
+    group.add_argument("--metric-model", metavar="PATH_OR_NAME", help="model of a neural utility: a folder or hub name")
+    group.add_argument("--device", metavar="DEVICE", help="cpu | cuda | cuda:1 ... (default: a GPU if there is one)")
+    group.add_argument("--dtype", metavar="DTYPE", help="of the encoder (default: bfloat16 on a GPU, else float32)")
+    group.add_argument("--batch-tokens", type=int, metavar="N", help="tokens in a batch of a neural utility's encoder")
 
 
 def utility_from(args: argparse.Namespace) -> Utility:
@@ -27,7 +36,27 @@ def utility_from(args: argparse.Namespace) -> Utility:
         raise UserError(f"--threads {args.threads}: must be 0 (all cores) or more")
     if args.utility in UTILITIES:
         return ChrF(word_order=UTILITIES[args.utility], threads=args.threads or None)
-    raise UserError(f"--utility {args.utility}: unknown; choose from {', '.join(UTILITIES)}")
+    if args.utility in NEURAL:
+        return _neural_from(args)
+    raise UserError(f"--utility {args.utility}: unknown; choose from {', '.join([*UTILITIES, *NEURAL])}")
+
+
+def _neural_from(args: argparse.Namespace) -> Utility:
+    torch = require("torch", extra="neural")
+    if args.utility == "comet" and args.metric_model is None:
+        raise UserError("--utility comet: needs --metric-model, a checkpoint's folder or a name on the model hub")
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    kind = getattr(importlib.import_module(f"mbrace.neural.{args.utility}"), NEURAL[args.utility])
+    settings = {"device": args.device, "dtype": args.dtype, "batch_tokens": args.batch_tokens}
+    return kind(args.metric_model, **settings)  # type: ignore[no-any-return]
+
+
+def report_truncated(utility: Utility) -> None:
+    """Say on stderr how many strings were over a neural utility's length limit, if any were."""
+    truncated = getattr(utility, "truncated", 0)
+    if truncated:
+        print(f"mbrace: {truncated} strings were over the utility's length limit and cut there", file=sys.stderr)
 
 
 def add_prune(parser: argparse.ArgumentParser) -> None:

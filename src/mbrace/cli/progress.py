@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import time
 from collections.abc import Callable, Iterator
 
 
@@ -31,5 +32,43 @@ def progress(description: str, total: int | None, unit: str = "sentences") -> It
             speed = bar.tasks[0].speed
             if speed:
                 bar.update(task, rate=f"{speed:,.1f}")
+
+        yield advance
+
+
+@contextlib.contextmanager
+def share_progress(description: str, unit: str = "sentences") -> Iterator[Callable[[int, float], None]]:
+    """Yields a function to call with the number of things done since and the share of all the work done so far."""
+    if not sys.stderr.isatty():
+        yield lambda count, share: None
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        TaskProgressColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TextColumn(f"{{task.fields[done]:,}} {unit}, {{task.fields[rate]:,.1f}} a second"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(description, total=1.0, done=0, rate=0.0)
+        done = 0
+        started = time.monotonic()
+
+        def advance(count: int, share: float) -> None:
+            nonlocal done
+            done += count
+            rate = done / max(1e-9, time.monotonic() - started)
+            bar.update(task, completed=min(share, 1.0), done=done, rate=rate)
 
         yield advance

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from mbrace.cli.options import add_utility, utility_from
+from mbrace.cli.options import add_utility, report_truncated, utility_from
 from mbrace.errors import UserError
 
 
@@ -39,6 +39,7 @@ def run(args: argparse.Namespace) -> int:
     if utility.needs_source and sources is None:
         raise UserError(f"--utility {args.utility}: scores with the source; give --source SRC.txt")
     scores = utility.pairs(hypotheses, references, sources)
+    report_truncated(utility)
     if args.per_line:
         print("\n".join(f"{score:.4f}" for score in scores))
     print(f"sentence average  {scores.mean(dtype='float64'):.4f}  ({len(scores)} lines, {utility.name})")

@@ -62,7 +62,9 @@ class Corpus:
         return source, target, count
 
 
-def prefetch(corpus: Corpus, *, tokens: int, pad: int, seed: int, first: int, device: Any) -> Iterator[tuple[Any, Any, int]]:
+def prefetch(
+    corpus: Corpus, *, tokens: int, pad: int, seed: int, first: int, device: Any
+) -> Iterator[tuple[Any, Any, int]]:
     """Padded batches without end, from number `first` of the stream that `seed` alone determines.
 
     A thread pads (and pins) up to 16 batches ahead, so that the loop that feeds the device never waits for Python.

@@ -39,7 +39,9 @@ def quantise(folder: str | Path, out: str | Path) -> int:
     target = Path(out)
     target.mkdir(parents=True, exist_ok=True)
     safetensors.save_file(tensors, target / "weights.safetensors")
-    (target / "config.json").write_text(json.dumps(model.config.to_diff_dict(), indent=1, default=str), encoding="utf-8")
+    (target / "config.json").write_text(
+        json.dumps(model.config.to_diff_dict(), indent=1, default=str), encoding="utf-8"
+    )
     shutil.copyfile(Path(folder) / "source.spm", target / "joint.spm")
     return sum(path.stat().st_size for path in target.iterdir())
 

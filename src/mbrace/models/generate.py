@@ -62,7 +62,9 @@ def generate(
     return len(sources)
 
 
-def _write(file: IO[str], model: Any, sources: Sequence[tuple[str, str | None]], first: int, options: Candidates, prefix: str) -> None:
+def _write(
+    file: IO[str], model: Any, sources: Sequence[tuple[str, str | None]], first: int, options: Candidates, prefix: str
+) -> None:
     texts = [source for source, _ in sources]
     ids: list[str | int] = [f"{prefix}{first + n}" if prefix else first + n for n in range(len(texts))]
     beams = model.beam(texts, k=options.beam, alpha=options.alpha) if options.beam else None

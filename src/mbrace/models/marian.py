@@ -106,7 +106,11 @@ class _Layer:
             return torch.cat([p.weight for p in parts]).to(dtype), torch.cat([p.bias for p in parts]).to(dtype)
 
         self.own, self.own_out = join(own.q_proj, own.k_proj, own.v_proj), join(own.out_proj)
-        self.query, self.memory, self.cross_out = join(cross.q_proj), join(cross.k_proj, cross.v_proj), join(cross.out_proj)
+        self.query, self.memory, self.cross_out = (
+            join(cross.q_proj),
+            join(cross.k_proj, cross.v_proj),
+            join(cross.out_proj),
+        )
         self.first, self.second, self.activation = join(layer.fc1), join(layer.fc2), layer.activation_fn
         self.norms = [
             (norm.normalized_shape, norm.weight.to(dtype), norm.bias.to(dtype), norm.eps)
@@ -168,7 +172,9 @@ class State:
             q = F.linear(x, *layer.query).view(sources, width, decoder.heads, -1).transpose(1, 2)
             bias = self.memory.bias.expand(-1, decoder.heads, width, -1)
             y = F.scaled_dot_product_attention(q, self.memory.keys[number], self.memory.values[number], attn_mask=bias)
-            x = F.layer_norm(x + F.linear(y.transpose(1, 2).flatten(2).view(rows, -1), *layer.cross_out), *layer.norms[1])
+            x = F.layer_norm(
+                x + F.linear(y.transpose(1, 2).flatten(2).view(rows, -1), *layer.cross_out), *layer.norms[1]
+            )
             y = F.linear(layer.activation(F.linear(x, *layer.first)), *layer.second)
             x = F.layer_norm(x + y, *layer.norms[2])
         self.time += 1
@@ -188,7 +194,10 @@ class State:
     def _grow(self, rows: int) -> None:
         room = max(16, 2 * self.room)
         shape = (room, rows, self.decoder.heads, self.decoder.embedding.shape[1] // self.decoder.heads)
-        grown = [torch.empty(shape, dtype=self.decoder.dtype, device=self.decoder.device) for _ in range(2 * len(self.decoder.layers))]
+        grown = [
+            torch.empty(shape, dtype=self.decoder.dtype, device=self.decoder.device)
+            for _ in range(2 * len(self.decoder.layers))
+        ]
         for old, new in zip(self.cache, grown, strict=False):
             new[: self.time] = old[: self.time]
         self.cache, self.room = grown, room

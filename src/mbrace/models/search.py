@@ -110,9 +110,7 @@ def choose(weights: Tensor, u: Tensor) -> Tensor:
     return torch.searchsorted(cdf, point[:, None], right=True)[:, 0]
 
 
-def beam(
-    decoder: Any, memory: Any, limits: Tensor, *, k: int, start: int, eos: int, alpha: float = 1.0
-) -> Sequences:
+def beam(decoder: Any, memory: Any, limits: Tensor, *, k: int, start: int, eos: int, alpha: float = 1.0) -> Sequences:
     """The k best of beam search for each source, best first: (sources * k) rows; scores are log p / length ** alpha.
 
     As transformers' beam search (early_stopping=False): a source is done when no open row, at its present length,

@@ -63,7 +63,9 @@ class Seq2Seq:
     def _setup(self, model: Any, codec: Codec, dtype: Any, rows: int | None) -> None:
         self.device = model.device
         cuda = self.device.type == "cuda"
-        self.dtype = getattr(torch, dtype) if isinstance(dtype, str) else dtype or (torch.bfloat16 if cuda else torch.float32)
+        self.dtype = (
+            getattr(torch, dtype) if isinstance(dtype, str) else dtype or (torch.bfloat16 if cuda else torch.float32)
+        )
         self.rows = rows or (8192 if cuda else 512)
         self.codec = codec
         if model.config.model_type != "marian":
@@ -75,7 +77,9 @@ class Seq2Seq:
         self.encoder_runs = 0  # sources encoded so far
 
     @torch.inference_mode()
-    def beam(self, sources: Sequence[str], k: int = 256, *, alpha: float = 1.0, max_length: int | None = None) -> list[Beams]:
+    def beam(
+        self, sources: Sequence[str], k: int = 256, *, alpha: float = 1.0, max_length: int | None = None
+    ) -> list[Beams]:
         """The k best translations of each source by beam search of width k, scored log p / length ** alpha."""
         out: list[Beams | None] = [None] * len(sources)
         rows = self.codec.encode(sources)
@@ -100,7 +104,14 @@ class Seq2Seq:
         `epsilon=None` samples from the model itself (ancestral sampling).
         """
         truncation = search.Truncation(epsilon, temperature, top_k, top_p, min_p)
-        drawer = Drawing(self, list(sources), list(ids) if ids is not None else list(range(len(sources))), truncation, seed, max_length)
+        drawer = Drawing(
+            self,
+            list(sources),
+            list(ids) if ids is not None else list(range(len(sources))),
+            truncation,
+            seed,
+            max_length,
+        )
         return drawer.draw([Want(i, first, n) for i in range(len(sources))])
 
     def sampler(
@@ -130,7 +141,9 @@ class Seq2Seq:
         """Positions of sources for one batch each: of like length, at most self.rows sequences together."""
         for row in rows:
             if len(row) > self._longest:
-                raise UserError(f"a source has {len(row)} pieces; the model takes {self._longest}: split it into sentences")
+                raise UserError(
+                    f"a source has {len(row)} pieces; the model takes {self._longest}: split it into sentences"
+                )
         part: list[int] = []
         widest = 0
         for i in sorted(range(len(rows)), key=lambda i: (-len(rows[i]), i)):
@@ -147,7 +160,9 @@ class Seq2Seq:
         rows = ids.cpu().numpy()
         keys = [row.tobytes() for row in rows]
         where = {key: number for number, key in enumerate(keys)}
-        distinct = dict(zip(where, self.codec.decode([rows[number].tolist() for number in where.values()]), strict=True))
+        distinct = dict(
+            zip(where, self.codec.decode([rows[number].tolist() for number in where.values()]), strict=True)
+        )
         return [distinct[key] for key in keys]
 
 
@@ -214,8 +229,16 @@ def _split(wants: Sequence[Want], rows: int) -> list[tuple[int, Want]]:
 class ModelSampler:
     """A sampler (see mbrace.sampler) that draws pseudo-references from a live model."""
 
-    def __init__(self, model: Seq2Seq, truncation: search.Truncation, seed: int, ahead: int, max_length: int | None) -> None:
-        self._model, self._truncation, self._seed, self._ahead, self._max_length = model, truncation, seed, ahead, max_length
+    def __init__(
+        self, model: Seq2Seq, truncation: search.Truncation, seed: int, ahead: int, max_length: int | None
+    ) -> None:
+        self._model, self._truncation, self._seed, self._ahead, self._max_length = (
+            model,
+            truncation,
+            seed,
+            ahead,
+            max_length,
+        )
         self.drawn = 0  # pseudo-references drawn so far
 
     def start(self, records: Sequence[Record]) -> _Drawer:
@@ -248,7 +271,9 @@ class _Drawer:
             for want, end in zip(wants, ends, strict=True) if end > self._ahead
         ]  # fmt: skip
         fresh = iter(self._draw(later) if later else [])
-        return [self._join(want, next(fresh) if end > self._ahead else None) for want, end in zip(wants, ends, strict=True)]
+        return [
+            self._join(want, next(fresh) if end > self._ahead else None) for want, end in zip(wants, ends, strict=True)
+        ]
 
     def _join(self, want: Want, fresh: Draws | None) -> Draws:
         texts, logprobs = list(fresh.texts if fresh else []), list((fresh.logprobs if fresh else None) or [])

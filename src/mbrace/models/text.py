@@ -49,7 +49,9 @@ def read_pairs(*paths: str | Path, origins: Collection[str] | None = None) -> li
         pairs = list(_read_tsv(paths[0], origins))
     pairs = [(source, target) for source, target in pairs if source.strip() and target.strip()]
     if not pairs:
-        raise UserError(f"{' '.join(map(str, paths))}: no sentence pairs" + (f" of origin {origins}" if origins else ""))
+        raise UserError(
+            f"{' '.join(map(str, paths))}: no sentence pairs" + (f" of origin {origins}" if origins else "")
+        )
     return pairs
 
 

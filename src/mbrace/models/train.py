@@ -72,7 +72,9 @@ class Training:
     threads: int = field(default_factory=lambda: os.cpu_count() or 1)
 
 
-def train(pairs: Pairs, valid: Pairs, folder: str | Path, options: Training, *, spm: bytes | None = None) -> dict[str, Any]:
+def train(
+    pairs: Pairs, valid: Pairs, folder: str | Path, options: Training, *, spm: bytes | None = None
+) -> dict[str, Any]:
     """Train on `pairs` until the budget ends or validation loss stops falling; write the best model to `folder`.
 
     Takes up an interrupted run of the same folder. Returns the history, also written to `folder`/training.json.
@@ -97,7 +99,9 @@ def train(pairs: Pairs, valid: Pairs, folder: str | Path, options: Training, *, 
         raise UserError(f"no training or validation pair has at most {options.longest} pieces a side")
     device = torch.device(options.device or ("cuda" if torch.cuda.is_available() else "cpu"))
     run = _Run(vocabulary, corpora[0], corpora[1], valid, out, options, device, started)
-    run.log(f"{len(corpora[0])} pairs, {corpora[0].lengths().sum(axis=0)} ids, {run.weights() / 1e6:.1f}M weights, {device}")
+    run.log(
+        f"{len(corpora[0])} pairs, {corpora[0].lengths().sum(axis=0)} ids, {run.weights() / 1e6:.1f}M weights, {device}"
+    )
     return run.train()
 
 
@@ -362,5 +366,3 @@ def chrf(texts: Sequence[str], references: Sequence[str]) -> float:
     except ImportError:
         return float("nan")
     return float(CHRF(word_order=2).corpus_score(list(texts), [list(references)]).score)
-
-

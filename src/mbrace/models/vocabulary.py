@@ -34,7 +34,9 @@ class Vocabulary:
         return self.pad + 1
 
     @staticmethod
-    def train(lines: Iterable[str], size: int, *, seed: int = 0, limit: int = 1_000_000, threads: int = 16) -> Vocabulary:
+    def train(
+        lines: Iterable[str], size: int, *, seed: int = 0, limit: int = 1_000_000, threads: int = 16
+    ) -> Vocabulary:
         """Learn `size` unigram pieces from a random `limit` of the lines, with byte fallback: no text is unknown."""
         sentencepiece = require("sentencepiece", extra="models")
         chosen = [line for line in lines if line.strip()]

@@ -1,0 +1,493 @@
+"""Speed of neural MBR decoding at COMET-22's size on a GPU: embedding, the head, and whole races.
+
+    python bench/neural.py CANDIDATES.jsonl.gz --out bench/results
+
+The weights are random (XLM-R-large's shape, COMET-22's head), so this is SPEED ONLY. Pruning decisions come from a real
+utility: tables of chrF++ between the same strings, computed beforehand. Baselines are written here in plain
+transformers and torch, after the loops of unbabel-comet 2.2.7 (comet/cli/mbr.py and comet/models/base.py), because that
+package needs numpy<2 and transformers<5. `--tiny` rehearses every section on a CPU; its numbers mean nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import itertools
+import json
+import platform
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+
+import mbrace
+from mbrace.files import read_records
+from mbrace.neural.encoder import Encoder, Readout
+from mbrace.neural.head import Block, Estimator
+from mbrace.neural.scorer import NeuralUtility, RaceScorer
+from mbrace.race import Phases
+from mbrace.utility import Ask, Sentence
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("candidates")
+    parser.add_argument("--out", type=Path, default=Path("bench/results"))
+    parser.add_argument("--sentences", type=int, default=100)
+    parser.add_argument("--size", type=int, default=256, help="hypotheses and pseudo-references a sentence")
+    parser.add_argument("--slice", type=int, default=10, help="sentences on which the slow baselines are measured")
+    parser.add_argument("--tiny", action="store_true", help="a rehearsal on the CPU")
+    args = parser.parse_args()
+    if args.tiny:
+        args.sentences, args.size, args.slice = 4, 24, 2
+    bench = Bench(args)
+    bench.embedding()
+    bench.write(args.out)
+    bench.head()
+    bench.write(args.out)
+    bench.races()
+    bench.write(args.out)
+
+
+class Bench:
+    """The model, the candidates, and the rows measured so far."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.tiny, self.slice = args.tiny, args.slice
+        self.device = torch.device("cpu" if args.tiny else "cuda")
+        self.rows: list[dict[str, Any]] = []
+        found = [record for record, _ in zip(read_records(args.candidates), range(args.sentences), strict=False)]
+        size = args.size
+        self.records = [
+            mbrace.Record(
+                record.hypotheses[:size],
+                list(record.pseudo_references or ())[:size],  # type: ignore[arg-type]
+                id=record.id,
+                source=record.source,
+            )
+            for record in found
+        ]
+        texts = [text for record in self.records for text in (*record.hypotheses, *_references(record))]
+        self.tokenizer = make_tokenizer(texts)
+        self.config = make_config(self.tiny)
+        self.models: dict[str, Any] = {}
+        lengths = [len(ids) for ids in self.tokenizer(texts[:4096])["input_ids"]]
+        self.about = {
+            "device": torch.cuda.get_device_name() if not self.tiny else f"CPU rehearsal ({platform.machine()})",
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+            "sentences": len(self.records),
+            "hypotheses and pseudo-references a sentence": size,
+            "strings": len(texts),
+            "distinct strings, summed over sentences": sum(
+                len({*record.hypotheses, *_references(record)}) for record in self.records
+            ),
+            "tokens a string, mean": round(float(np.mean(lengths)), 1),
+            "parameters of the encoder": sum(p.numel() for p in self.model("float32").parameters()),
+        }
+        started = time.perf_counter()
+        self.tables = [Table(record) for record in self.records]
+        self.about["chrF++ tables beforehand, s"] = round(time.perf_counter() - started, 2)
+
+    def model(self, dtype: str) -> Any:
+        """One set of random weights in the precision asked for."""
+        if "float32" not in self.models:
+            torch.manual_seed(0)
+            with self.device:
+                network = transformers.XLMRobertaModel(self.config, add_pooling_layer=False)
+            self.models["float32"] = network.to(self.device).eval()
+        if dtype not in self.models:
+            with self.device:
+                copy = transformers.XLMRobertaModel(self.config, add_pooling_layer=False)
+            copy.load_state_dict(self.models["float32"].state_dict())
+            self.models[dtype] = copy.to(device=self.device, dtype=DTYPES[dtype]).eval()
+        return self.models[dtype]
+
+    def estimator(self, dtype: torch.dtype = torch.float32) -> Estimator:
+        """COMET-22's head (6 features, 3072 and 1024 hidden units, Tanh), random."""
+        units = self.config.hidden_size
+        generator = torch.Generator().manual_seed(0)
+        widths = [6 * units, 3 * units, units, 1]
+        layers = [
+            (torch.randn(b, a, generator=generator) / a**0.5, torch.randn(b, generator=generator))
+            for a, b in itertools.pairwise(widths)
+        ]
+        moved = [(weight.to(self.device, dtype), bias.to(self.device, dtype)) for weight, bias in layers]
+        return Estimator(moved, units, torch.nn.Tanh())
+
+    def utility(self, dtype: str) -> SpeedOnly:
+        """mbrace's own path over the random weights."""
+        layers = self.config.num_hidden_layers + 1
+        readout = Readout("avg", tuple([1 / layers] * layers))
+        limit = self.config.max_position_embeddings - 4
+        encoder = Encoder(
+            self.model(dtype), self.tokenizer, readout, max_length=limit, device=self.device, dtype=DTYPES[dtype]
+        )
+        return SpeedOnly(encoder, self.estimator(), self.tables, self.records)
+
+    # Sections
+
+    def embedding(self) -> None:
+        """Strings a second through the encoder: comet-mbr's loop in each precision, then mbrace's stream."""
+        few = self.records[: self.slice]
+        for dtype, matmul in (("float16", "high"), ("float32", "high"), ("float32", "highest")):
+            torch.set_float32_matmul_precision(matmul)
+            texts = [text for record in few for text in (*record.hypotheses, *_references(record))]
+            seconds = self.timed(lambda dtype=dtype, texts=texts: self.comet_mbr_embeddings(texts, dtype), repeats=2)
+            self.add(
+                "embedding",
+                f"comet-mbr's loop, batch 32, {_precision(dtype, matmul)}",
+                len(texts),
+                seconds,
+                "strings/s",
+            )
+        for dtype, matmul in (
+            ("bfloat16", "highest"),
+            ("float16", "highest"),
+            ("float32", "high"),
+            ("float32", "highest"),
+        ):
+            torch.set_float32_matmul_precision(matmul)
+            some = self.records if dtype != "float32" else self.records[: 2 * self.slice]
+            texts = [text for record in some for text in (*record.hypotheses, *_references(record))]
+            encoder = self.utility(dtype).encoder
+            seconds = self.timed(lambda encoder=encoder, texts=texts: encoder.embed(texts), repeats=2)
+            self.add("embedding", f"mbrace's stream, {_precision(dtype, matmul)}", len(texts), seconds, "strings/s")
+        torch.set_float32_matmul_precision("highest")
+
+    def head(self) -> None:
+        """Pairs a second through the head for one sentence of size x size, vectors given."""
+        size, units = len(self.records[0].hypotheses), self.config.hidden_size
+        for name, dtype, matmul in (
+            ("float32", torch.float32, "highest"),
+            ("float32, TF32", torch.float32, "high"),
+            ("bfloat16", torch.bfloat16, "highest"),
+            ("float16", torch.float16, "highest"),
+        ):
+            torch.set_float32_matmul_precision(matmul)
+            head = self.estimator(dtype)
+            generator = torch.Generator().manual_seed(1)
+            h, r, s = (torch.randn(n, units, generator=generator).to(self.device, dtype) for n in (size, size, 1))
+            names = np.arange(size), size + np.arange(size)
+
+            def ours(head: Any = head, h: Any = h, r: Any = r, s: Any = s, names: Any = names) -> None:
+                head.score_together([Block(h, head.prepare(h, s), r, names)])
+
+            def loop(head: Any = head, h: Any = h, r: Any = r, s: Any = s) -> None:
+                for one in h:  # as comet/cli/mbr.py: one batched `estimate` a hypothesis
+                    estimate(head, s.repeat(len(r), 1), one.repeat(len(r), 1), r)
+
+            def batched(head: Any = head, h: Any = h, r: Any = r, s: Any = s) -> None:
+                for part in h.split(
+                    max(1, 16384 // len(r))
+                ):  # larger batches than comet-mbr's, the best of the plain way
+                    mt, ref = part.repeat_interleave(len(r), 0), r.repeat(len(part), 1)
+                    estimate(head, s.expand(len(mt), -1), mt, ref)
+
+            for label, run in (
+                ("estimate, a batch a hypothesis (comet-mbr)", loop),
+                ("estimate, batches of 16,384 pairs", batched),
+                ("mbrace, factored", ours),
+            ):
+                seconds = self.timed(run, repeats=5)
+                self.add("head", f"{label}, {name}", size * size, seconds, "pairs/s")
+        torch.set_float32_matmul_precision("highest")
+
+    def races(self) -> None:
+        """Seconds a sentence from strings to decision."""
+        for dtype, matmul in (("float32", "highest"), ("float32", "high"), ("bfloat16", "highest")):
+            torch.set_float32_matmul_precision(matmul)
+            few = self.records[: self.slice]
+            head = self.estimator(torch.float32 if dtype == "float32" else DTYPES[dtype])
+            seconds = self.timed(lambda few=few, dtype=dtype, head=head: self.standard(few, dtype, head), repeats=1)
+            label = f"standard MBR, one sentence at a time, {_precision(dtype, matmul)}"
+            self.add("races", label, len(few), seconds, "sentences/s", note=f"{len(few)} sentences, scaled")
+        for dtype, matmul in (("bfloat16", "highest"), ("float32", "high"), ("float32", "highest")):
+            torch.set_float32_matmul_precision(matmul)
+            utility = self.utility(dtype)
+            rules: list[tuple[str, Any, int]] = [("confidence pruning, 64 sentences racing", mbrace.Confidence(), 64)]
+            if dtype == "bfloat16":
+                rules.append(("confidence pruning, all sentences racing", mbrace.Confidence(), len(self.records)))
+                rules.append(("confidence pruning, one sentence at a time", mbrace.Confidence(), 1))
+                rules.append(("no pruning, 64 sentences racing", None, 64))
+            for label, prune, window in rules:
+                some = self.records if dtype == "bfloat16" and window > 1 else self.records[: 4 * self.slice]
+                phases = Phases()
+                embedded = utility.encoder.embedded
+                answers: list[Any] = []
+                run = partial(self.race, some, utility, prune, window, phases, answers)
+                seconds = self.timed(run, repeats=1)
+                calls = sum(answer.utility_calls for answer in answers)
+                standard = sum(len(record.hypotheses) * len(_references(record)) for record in some)
+                runs = 2  # timed() warms up once
+                note = (
+                    f"{len(some)} sentences; {1 - calls / standard:.1%} of calls saved; "
+                    f"{(utility.encoder.embedded - embedded) / runs / len(some):.0f} strings embedded a sentence; "
+                    f"embedding {phases.encode / runs / seconds:.0%}, scoring {phases.score / runs / seconds:.0%}, "
+                    f"pruning {phases.prune / runs / seconds:.0%} of the time"
+                )
+                self.add(
+                    "races",
+                    f"mbrace, {label}, {_precision(dtype, matmul)}",
+                    len(some),
+                    seconds,
+                    "sentences/s",
+                    note=note,
+                )
+        torch.set_float32_matmul_precision("highest")
+
+    def race(
+        self, records: Any, utility: SpeedOnly, prune: Any, window: int, phases: Phases, answers: list[Any]
+    ) -> None:
+        """One run over `records`, the answers left in `answers`."""
+        decoded = mbrace.decode_corpus(
+            records, utility=utility, prune=prune, window=window, phases=phases, shuffle=False
+        )
+        answers[:] = decoded
+
+    # Baselines, after unbabel-comet 2.2.7
+
+    @torch.no_grad()
+    def comet_mbr_embeddings(self, texts: Sequence[str], dtype: str, batch_size: int = 32) -> torch.Tensor:
+        """comet/cli/mbr.py build_embeddings: batches in the given order, padded, every layer mixed over every token."""
+        model, layers = self.model(dtype), self.config.num_hidden_layers + 1
+        parts = [texts[i : i + batch_size] for i in range(0, len(texts), batch_size)]
+        limit = self.config.max_position_embeddings - 4
+        inputs = [
+            self.tokenizer(list(part), return_tensors="pt", padding=True, truncation=True, max_length=limit)
+            for part in parts
+        ]
+        weights = torch.full((layers,), 1 / layers, device=self.device, dtype=DTYPES[dtype]).split(1)
+        vectors = []
+        for batch in inputs:
+            ids, mask = batch["input_ids"].to(self.device), batch["attention_mask"].to(self.device)
+            _, states = model(input_ids=ids, attention_mask=mask, output_hidden_states=True, return_dict=False)[-2:]
+            mixed = sum(weight * state for weight, state in zip(weights, states, strict=True))
+            padding = ids.eq(self.tokenizer.pad_token_id).unsqueeze(-1)
+            kept = mixed.float().masked_fill_(padding, 0.0).type_as(mixed)
+            vectors.append(kept.sum(1) / mask.unsqueeze(-1).expand(mixed.size()).float().sum(1))
+        return torch.vstack(vectors).to(DTYPES[dtype])
+
+    @torch.no_grad()
+    def standard(self, records: Sequence[mbrace.Record], dtype: str, head: Estimator) -> None:
+        """The paper's way, one sentence at a time: its strings embedded (256 a batch), every pair estimated."""
+        for record in records:
+            references = _references(record)
+            texts = [record.source or "", *record.hypotheses, *references]
+            vectors = self.comet_mbr_embeddings(texts, dtype, batch_size=256)
+            s, h, r = vectors[:1], vectors[1 : 1 + len(record.hypotheses)], vectors[1 + len(record.hypotheses) :]
+            means = [estimate(head, s.repeat(len(r), 1), one.repeat(len(r), 1), r).mean() for one in h]
+            int(torch.stack(means).argmax())
+
+    # Measuring and writing
+
+    def timed(self, run: Callable[[], Any], *, repeats: int) -> float:
+        """Median seconds of `repeats` runs after one to warm up."""
+        seconds = []
+        for _ in range(repeats + 1):
+            self.wait()
+            started = time.perf_counter()
+            run()
+            self.wait()
+            seconds.append(time.perf_counter() - started)
+        gc.collect()
+        return statistics.median(seconds[1:])
+
+    def wait(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+
+    def add(self, section: str, what: str, count: int, seconds: float, unit: str, note: str = "") -> None:
+        row = {"section": section, "what": what, "rate": count / seconds, "unit": unit, "note": note}
+        self.rows.append(row)
+        print(f"{section:10} {what:75} {row['rate']:12,.1f} {unit}  {note}", flush=True)
+
+    def rate(self, section: str, start: str, end: str = "") -> float:
+        """The rate of the row whose text begins and ends so."""
+        return next(
+            (
+                r["rate"]
+                for r in self.rows
+                if r["section"] == section and r["what"].startswith(start) and r["what"].endswith(end)
+            ),
+            float("nan"),
+        )
+
+    def ratios(self) -> list[tuple[str, float, str]]:
+        """What the table is for: (what, ratio, target)."""
+        loop, race = "comet-mbr's loop", "mbrace, confidence pruning, 64"
+        standard, single = "standard MBR", "mbrace, confidence pruning, one sentence"
+        e = lambda *names: self.rate("embedding", *names)  # noqa: E731
+        h = lambda *names: self.rate("head", *names)  # noqa: E731
+        r = lambda *names: self.rate("races", *names)  # noqa: E731
+        found = [
+            (
+                "embedding: mbrace bfloat16 / comet-mbr's loop float16",
+                e("mbrace", "bfloat16") / e(loop, "float16"),
+                ">= 2.5",
+            ),
+            (
+                "embedding: mbrace float16 / comet-mbr's loop float16",
+                e("mbrace", " float16") / e(loop, "float16"),
+                ">= 2.5",
+            ),
+            ("embedding: both float32", e("mbrace", "float32") / e(loop, "float32"), ""),
+        ]
+        for name in ("float32", "float32, TF32", "bfloat16", "float16"):
+            ours = h("mbrace", f", {name}")
+            found.append(
+                (
+                    f"head, {name}: mbrace / estimate as comet-mbr calls it",
+                    ours / h("estimate, a batch", f", {name}"),
+                    ">= 3",
+                )
+            )
+            found.append(
+                (
+                    f"head, {name}: mbrace / estimate in batches of 16,384",
+                    ours / h("estimate, batches", f", {name}"),
+                    "",
+                )
+            )
+        found += [
+            ("race: mbrace bfloat16 / standard MBR float32", r(race, "bfloat16") / r(standard, "float32"), ">= 6"),
+            ("race: mbrace bfloat16 / standard MBR float32 with TF32", r(race, "bfloat16") / r(standard, "TF32"), ""),
+            ("race, equal precision: both bfloat16", r(race, "bfloat16") / r(standard, "bfloat16"), ""),
+            ("race, equal precision: both float32 with TF32", r(race, "TF32") / r(standard, "TF32"), ""),
+            ("race, equal precision: both float32", r(race, "float32") / r(standard, "float32"), ""),
+            (
+                "race: 64 sentences racing / one at a time, both pruned",
+                r(race, "bfloat16") / r(single, "bfloat16"),
+                ">= 1.5",
+            ),
+        ]
+        return [row for row in found if row[1] == row[1]]
+
+    def write(self, out: Path) -> None:
+        """neural.md and neural.json."""
+        out.mkdir(parents=True, exist_ok=True)
+        ratios = self.ratios()
+        saved = {"about": self.about, "rows": self.rows, "ratios": ratios}
+        (out / "neural.json").write_text(json.dumps(saved, indent=1) + "\n", encoding="utf-8")
+        lines = [
+            "# Neural MBR decoding at COMET-22's size: speed only",
+            "",
+            "Random weights of XLM-R-large's shape and",
+        ]
+        lines[-1] += (
+            " COMET-22's head; pruning decisions from chrF++ tables of the same strings. Written by `bench/neural.py`"
+        )
+        lines[-1] += (
+            ", which says how each row is measured; baselines are the loops of unbabel-comet 2.2.7 in plain torch."
+        )
+        lines += [
+            "",
+            *(f"- {name}: {value}" for name, value in self.about.items()),
+            "",
+            "| ratio | | target |",
+            "|---|---|---|",
+        ]
+        lines += [f"| {what} | {ratio:.2f}x | {target} |" for what, ratio, target in ratios]
+        for section in dict.fromkeys(row["section"] for row in self.rows):
+            rows = [row for row in self.rows if row["section"] == section]
+            lines += ["", f"## {section}", "", f"| | {rows[0]['unit']} | |", "|---|---|---|"]
+            lines += [f"| {row['what']} | {row['rate']:,.1f} | {row['note']} |" for row in rows]
+        (out / "neural.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+class Table:
+    """chrF++ of one sentence's hypotheses against its pseudo-references: the real utility behind the decisions."""
+
+    def __init__(self, record: mbrace.Record) -> None:
+        hypotheses, references = list(dict.fromkeys(record.hypotheses)), list(dict.fromkeys(_references(record)))
+        self.column = {text: column for column, text in enumerate(references)}
+        scorer = mbrace.ChrF().start([Sentence(record.id, None, hypotheses)])
+        self.scores = scorer.score([Ask(0, np.arange(len(hypotheses)), references)])[0]
+
+
+class SpeedOnly(NeuralUtility):
+    """mbrace's encoder and head do all their work; the scores that decide are the tables'."""
+
+    name, needs_source = "speed only", True
+
+    def __init__(self, encoder: Encoder, head: Estimator, tables: list[Table], records: list[mbrace.Record]) -> None:
+        self.encoder, self.head = encoder, head
+        self._tables = {record.id: table for record, table in zip(records, tables, strict=True)}
+
+    def start(self, sentences: Sequence[Sentence]) -> RaceScorer:
+        """The usual scorer, with the tables of these sentences behind it."""
+        scorer = super().start(sentences)
+        compute, tables = scorer.score, [self._tables[sentence.id] for sentence in sentences]
+
+        def score(asks: Sequence[Ask]) -> list[Any]:
+            compute(asks)
+            chosen = []
+            for ask in asks:
+                table = tables[ask.sentence]
+                columns = [table.column[text] for text in ask.references]
+                chosen.append(table.scores[np.ix_(ask.survivors, columns)])
+            return chosen
+
+        scorer.score = score  # type: ignore[method-assign]
+        return scorer
+
+
+def estimate(head: Estimator, src: torch.Tensor, mt: torch.Tensor, ref: torch.Tensor) -> torch.Tensor:
+    """comet/models/regression/regression_metric.py `estimate`, as it stands."""
+    diff_ref, diff_src = torch.abs(mt - ref), torch.abs(mt - src)
+    prod_ref, prod_src = mt * ref, mt * src
+    hidden = torch.cat((mt, ref, prod_ref, diff_ref, prod_src, diff_src), dim=1)
+    for position, (weight, bias) in enumerate(head.layers):
+        hidden = torch.nn.functional.linear(hidden, weight, bias)
+        if position < len(head.layers) - 1:
+            hidden = torch.tanh(hidden)
+    return hidden.view(-1)
+
+
+def make_tokenizer(texts: Sequence[str]) -> Any:
+    """A unigram tokenizer trained here on the candidates, with XLM-R's special tokens: realistic token counts."""
+    tokenizer = Tokenizer(models.Unigram())
+    tokenizer.normalizer = normalizers.NFKC()
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()])
+    specials = ["<s>", "<pad>", "</s>", "<unk>"]
+    trainer = trainers.UnigramTrainer(vocab_size=2000, special_tokens=specials, unk_token="<unk>", show_progress=False)
+    tokenizer.train_from_iterator(texts[:: max(1, len(texts) // 5000)], trainer)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
+    )
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="<pad>", bos_token="<s>", eos_token="</s>", unk_token="<unk>"
+    )
+
+
+def make_config(tiny: bool) -> Any:
+    """XLM-R-large's shape, or a rehearsal's."""
+    shape = {"vocab_size": 250002, "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24}
+    if tiny:
+        shape = {"vocab_size": 3000, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
+    heads = 4 if tiny else 16
+    return transformers.XLMRobertaConfig(
+        **shape, num_attention_heads=heads, max_position_embeddings=514, type_vocab_size=1, layer_norm_eps=1e-5
+    )
+
+
+def _references(record: mbrace.Record) -> Sequence[str]:
+    assert isinstance(record.pseudo_references, Sequence)
+    return record.pseudo_references
+
+
+def _precision(dtype: str, matmul: str) -> str:
+    return f"{dtype}, TF32" if dtype == "float32" and matmul == "high" else dtype
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""Fuzz the kernel with sacreBLEU as oracle (`make fuzz`): random strings in every layout, every option.
+
+python native/fuzz.py -max_total_time=60
+"""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+
+import atheris
+
+with atheris.instrument_imports(include=["sacrebleu.metrics"]):
+    from sacrebleu.metrics import CHRF
+
+import numpy as np
+
+from mbrace import _native
+from mbrace.chrf import ChrF
+
+ALPHABETS = [
+    *("ab", "ab .", "abcdefgh ,.()'", "aé ß\xa0", "аб вг", "中文 字。"),
+    *("a😀 \u0301\ud800\u2003", "\x00a \x1c\x85"),
+]
+
+
+def texts(data: atheris.FuzzedDataProvider, most: int) -> list[str]:
+    out = []
+    for _ in range(data.ConsumeIntInRange(1, most)):
+        if data.ConsumeBool():
+            out.append(data.ConsumeUnicode(data.ConsumeIntInRange(0, 40)))
+        else:
+            letters = ALPHABETS[data.ConsumeIntInRange(0, len(ALPHABETS) - 1)]
+            picks = data.ConsumeBytes(data.ConsumeIntInRange(0, 80))
+            out.append("".join(letters[pick % len(letters)] for pick in picks))
+    return out
+
+
+def check(raw: bytes) -> None:
+    data = atheris.FuzzedDataProvider(raw)
+    options = {
+        "char_order": data.ConsumeIntInRange(0, 9),
+        "word_order": data.ConsumeIntInRange(0, 3),
+        "beta": data.ConsumeIntInRange(0, 5),
+        "lowercase": data.ConsumeBool(),
+        "whitespace": data.ConsumeBool(),
+        "eps_smoothing": data.ConsumeBool(),
+    }
+    if options["char_order"] + options["word_order"] == 0:
+        return
+    variant = data.PickValueInList(_native.simd_variants())
+    hypotheses, references = texts(data, 5), texts(data, 10)
+    utility, oracle = ChrF(**options, threads=1), CHRF(**options)
+    scorer = utility.start([SimpleNamespace(id=0, source=None, hypotheses=hypotheses)])
+    ask = SimpleNamespace(sentence=0, survivors=np.arange(len(hypotheses)), references=references)
+    table = scorer.score([ask])[0]
+    forced = _native.score_window(
+        _native.build_indexes(
+            [utility._prepared(hypotheses)],
+            **{name: options[name] for name in ("char_order", "word_order", "whitespace")},
+        ),
+        [ask.survivors],
+        [utility._prepared(references)],
+        beta=options["beta"],
+        eps_smoothing=options["eps_smoothing"],
+        simd=variant,
+    )[0][0]
+    assert forced.tobytes() == table.tobytes(), (variant, options, hypotheses, references)
+    for row, hypothesis in zip(table, hypotheses, strict=True):
+        for score, reference in zip(row, references, strict=True):
+            expected = oracle.sentence_score(hypothesis, [reference]).score
+            assert abs(score - expected) < 1e-4, (options, hypothesis, reference, float(score), expected)
+
+
+if __name__ == "__main__":
+    atheris.Setup(sys.argv, check)
+    atheris.Fuzz()

@@ -1,0 +1,31 @@
+# Sanitizers and fuzzing for the native kernel. Each target has its own environment or program under build/.
+SANITIZED := build/venv-sanitize
+FUZZ_SECONDS ?= 60
+KERNEL_TESTS := tests/test_chrf.py tests/test_native.py
+
+.PHONY: sanitize tsan fuzz
+
+# The kernel's tests under AddressSanitizer and UndefinedBehaviorSanitizer; the first error ends the run.
+sanitize: $(SANITIZED)/.built
+	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
+	  ASAN_OPTIONS=detect_leaks=0 $(SANITIZED)/bin/python -m pytest -q -p no:cacheprovider $(KERNEL_TESTS)
+
+$(SANITIZED)/.built: $(NATIVE) $(wildcard src/mbrace/*.py)
+	test -d $(SANITIZED) || $(PYTHON) -m venv $(SANITIZED)
+	$(SANITIZED)/bin/python -m pip install --quiet numpy orjson rich pytest pytest-timeout hypothesis sacrebleu
+	$(SANITIZED)/bin/python -m pip install --quiet --no-deps --force-reinstall . \
+	  -C cmake.define.MBRACE_SANITIZE=address,undefined -C install.strip=false -C build-dir=build/sanitize
+	touch $@
+
+# Eight threads over one window under ThreadSanitizer, in a program of its own: Python's own locking stays out of it.
+tsan: $(NATIVE)
+	mkdir -p build
+	$(CXX) -std=c++20 -O1 -g -fsanitize=thread -o build/stress-tsan \
+	  native/stress.cpp native/dispatch.cpp native/count_portable.cpp -pthread
+	TSAN_OPTIONS=halt_on_error=1 build/stress-tsan
+
+# Random strings and options against sacreBLEU, for FUZZ_SECONDS.
+fuzz: .stamp-all
+	$(BIN)/python -m pip install --quiet atheris
+	mkdir -p build/corpus
+	$(BIN)/python native/fuzz.py -max_total_time=$(FUZZ_SECONDS) -max_len=800 build/corpus

@@ -1,0 +1,91 @@
+"""`mbrace judge`: a web page on which raters compare two systems' outputs, blind."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from mbrace.errors import require
+
+
+def add(commands: argparse._SubParsersAction[Any]) -> None:
+    parser = commands.add_parser(
+        "judge",
+        help="ask people which of two outputs they prefer, blind, on a web page",
+        description="Serve a page on which raters compare two outputs of `mbrace decode`, not knowing which is which. "
+        "Equal predictions are counted and not shown. Prints one secret link a rater.",
+    )
+    parser.add_argument(
+        "a", metavar="A", help="output of the first system: JSON Lines with id and text, or plain lines"
+    )
+    parser.add_argument("b", metavar="B", help="output of the second system")
+    parser.add_argument(
+        "--source",
+        required=True,
+        metavar="FILE",
+        help="the sources: plain lines in order, or JSON Lines with id and source",
+    )
+    parser.add_argument(
+        "-o", "--output", required=True, metavar="DB", help="the ratings (SQLite); continued if it exists"
+    )
+    parser.add_argument("--raters", type=_positive, default=1, metavar="N", help="links to make (default 1)")
+    parser.add_argument(
+        "--items",
+        type=_items,
+        default=125,
+        metavar="N",
+        help="how many differing items to show, or `all` (default 125)",
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of the sample, the orders and the sides (default 0)")
+    parser.add_argument(
+        "--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1: this machine only; 0.0.0.0: all)"
+    )
+    parser.add_argument("--port", type=_port, default=8000, help="0: any free one (default 8000)")
+    parser.add_argument(
+        "--public-url", metavar="URL", help="where raters reach the page through a proxy, for the links"
+    )
+    parser.add_argument(
+        "--source-lang", default="", metavar="TAG", help="e.g. de: lets screen readers choose the voice"
+    )
+    parser.add_argument("--target-lang", default="", metavar="TAG", help="e.g. en")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    for module in ("starlette", "uvicorn", "jinja2"):
+        require(module, extra="judge")
+    from mbrace.judge.serve import judge
+
+    judge(
+        args.a,
+        args.b,
+        source=args.source,
+        output=args.output,
+        raters=args.raters,
+        items=args.items,
+        seed=args.seed,
+        host=args.host,
+        port=args.port,
+        public_url=args.public_url,
+        source_lang=args.source_lang,
+        target_lang=args.target_lang,
+    )
+    return 0
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text}: expected at least 1")
+    return number
+
+
+def _items(text: str) -> int | None:
+    return None if text == "all" else _positive(text)
+
+
+def _port(text: str) -> int:
+    number = int(text)
+    if not 0 <= number <= 65535:
+        raise argparse.ArgumentTypeError(f"{text}: expected 0 to 65535")
+    return number

@@ -1,0 +1,68 @@
+"""`mbrace train-metric`: a learned utility from human judgements."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from mbrace.errors import UserError
+
+
+def add(commands: Any) -> None:
+    """The options of `mbrace train-metric`."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "train-metric",
+        help="train a learned utility from human judgements",
+        description="Train COMET's estimator head on a frozen encoder; use it with --utility learned --metric-model DIR.",
+    )
+    parser.add_argument(
+        "judgements", nargs="+", metavar="JUDGEMENTS.tsv", help="columns lp, mt, ref or pe, z (.gz, .xz)"
+    )
+    parser.add_argument("-o", "--output", required=True, metavar="DIR", help="the checkpoint's folder")
+    parser.add_argument("--encoder", metavar="PATH_OR_NAME", help="frozen encoder (default: all-MiniLM-L6-v2)")
+    parser.add_argument("--target", default="en", metavar="LANG", help="keep pairs into this language (default: en)")
+    parser.add_argument("--hold-out", default="", metavar="PAIRS", help="not trained on, evaluated after: de-en,tr-en")
+    parser.add_argument("--epochs", type=int, default=None, metavar="N", help="at most (default: 12)")
+    parser.add_argument("--seed", type=int, default=0, help="random seed (default: 0)")
+    parser.add_argument("--cache", metavar="FILE", help="keep the encoder's vectors here between runs")
+    parser.add_argument("--device", metavar="DEVICE", help="for the encoder (default: a GPU if there is one)")
+    parser.add_argument("--force", action="store_true", help="replace DIR's checkpoint if it exists")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Read, train, print how well it agrees with people."""
+    if Path(args.output, "checkpoints", "model.ckpt").exists() and not args.force:
+        raise UserError(f"{args.output}: has a checkpoint already; give another folder, or --force to replace it")
+    if args.epochs is not None and args.epochs < 1:
+        raise UserError(f"--epochs {args.epochs}: must be 1 or more")
+    from mbrace.neural.metric_data import read_judgements
+    from mbrace.neural.pretrained import MINILM
+    from mbrace.neural.train_metric import Recipe, train_metric
+
+    judgements = [row for path in args.judgements for row in read_judgements(path, target=args.target)]
+    found = train_metric(
+        judgements,
+        args.output,
+        hold_out=[pair for pair in args.hold_out.split(",") if pair],
+        encoder=args.encoder or MINILM,
+        recipe=Recipe() if args.epochs is None else Recipe(epochs=args.epochs),
+        seed=args.seed,
+        cache=args.cache,
+        device=args.device,
+        say=_say,
+    )
+    print(
+        f"trained on {found.judgements:,} judgements; validation Pearson {found.validation:.3f} (epoch {found.epoch})"
+    )
+    for pair, metrics in found.held_out.items():
+        for name, (r, tau) in metrics.items():
+            print(f"held out {pair}  {name:8} Pearson {r:.3f}  Kendall {tau:.3f}")
+    return 0
+
+
+def _say(message: str) -> None:
+    end = "\r" if sys.stderr.isatty() and message.startswith("embedding") else "\n"
+    print(f"mbrace: {message}", file=sys.stderr, end=end, flush=True)

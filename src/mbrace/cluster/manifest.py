@@ -1,0 +1,107 @@
+"""The manifest of a sharded output: which shards there are, in input order, and what each holds."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mbrace.errors import UserError
+from mbrace.files import parse_json, to_json
+from mbrace.output import write_all
+
+NAME = "manifest.json"
+SHARD = re.compile(r"part-\d{5,}-\d{5,}\.(jsonl|txt)(\.gz)?|part-\d{5,}-\d{5,}\.parquet")
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One file of the output, and the lines of the input it answers."""
+
+    file: str
+    input: str
+    first_line: int
+    lines: int
+    answers: int
+    skipped: int
+    bytes: int
+    sha256: str
+
+
+@dataclass
+class Manifest:
+    """`manifest.json` of an output folder. `work` is what the shards were made with; `complete` comes last."""
+
+    folder: Path
+    work: dict[str, Any]
+    inputs: list[str]
+    complete: bool = False
+    shards: list[Shard] = field(default_factory=list)
+
+    def write(self) -> None:
+        """Replace `manifest.json` in one step."""
+        fields = {
+            "format": 1,
+            "complete": self.complete,
+            "answers": sum(shard.answers for shard in self.shards),
+            "skipped": sum(shard.skipped for shard in self.shards),
+            "inputs": self.inputs,
+            "work": self.work,
+            "shards": [asdict(shard) for shard in self.shards],
+        }
+        replace_file(self.folder / NAME, to_json(fields) + b"\n")
+
+    @classmethod
+    def read(cls, folder: Path) -> Manifest:
+        """The manifest of `folder`, checked: nothing in it can name a file outside."""
+        path = folder / NAME
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise UserError(
+                f"{path}: {error.strerror}; give a file, or a folder that `mbrace ... --ray` wrote"
+            ) from error
+        fields = parse_json(data, str(path))
+        try:
+            shards = [Shard(**shard) for shard in fields["shards"]]
+            manifest = cls(folder, fields["work"], list(fields["inputs"]), fields["complete"] is True, shards)
+            known = fields["format"] == 1
+        except (TypeError, KeyError) as error:
+            raise UserError(f"{path}: not a manifest of mbrace ({error})") from None
+        if not known:
+            raise UserError(f"{path}: format: {fields['format']!r} is not known to this version of mbrace")
+        for shard in shards:
+            check_name(shard.file, path)
+        return manifest
+
+    def paths(self, *, complete: bool = False) -> Iterator[Path]:
+        """The files of the shards, in input order; with `complete`, refused while the run is not over."""
+        if complete and not self.complete:
+            raise UserError(f"{self.folder}: the run that writes it is not over; go on with it by --resume")
+        for shard in self.shards:
+            check_name(shard.file, self.folder / NAME)
+            path = self.folder / shard.file
+            if path.is_symlink():
+                raise UserError(f"{path}: is a link; a shard must be a file in the folder")
+            yield path
+
+
+def check_name(name: object, where: Path) -> None:
+    """Refuse a shard that is not a plain name such as part-00000-00000.jsonl: a path could lead out of the folder."""
+    if not isinstance(name, str) or not SHARD.fullmatch(name):
+        raise UserError(f"{where}: shards: {name!r} is not the name of a shard")
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Write a file that is there in full or not at all, whatever happens."""
+    part = path.with_name(path.name + ".tmp")
+    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+    try:
+        write_all(descriptor, data)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    os.replace(part, path)

@@ -1,0 +1,292 @@
+"""Work on a Ray cluster through Ray Data: blocks of lines are read, given to a pool of workers, and come back here.
+
+    files -> read (tasks) -> blocks of lines -> workers (actors, each with the utility loaded once) -> results -> folder
+
+Ray Data holds readers back while blocks wait, so memory is bounded. When a worker or a node dies, Ray starts another
+and gives it the block again; a block's result is the same whoever makes it, and is written once, here.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from mbrace.cluster.folder import Folder
+from mbrace.cluster.shards import Block, Result, add_costs, blocks, failed, work_off
+from mbrace.errors import UserError, require
+from mbrace.files import id_prefixes
+from mbrace.job import Summary, Work, Worker
+from mbrace.signals import Stop
+from mbrace.storage import estimated_bytes, expand
+
+READER_CPUS = 0.1  # reading waits for the disk; a small share is enough, but without one Ray Data waits for ever
+MAX_READERS = 4
+TRIES = 4  # how often a block is given to a worker that dies of it, before the run gives up
+SECONDS_FOR_RESOURCES = 60
+
+SETTINGS = {  # of Ray Data, for our datasets alone
+    "enable_progress_bars": False,
+    "print_on_execution_start": False,
+    "target_max_block_size": 1,  # a row of ours is a whole block of lines: never gather several
+    "max_consecutive_actor_init_deaths": TRIES,
+    "execution_no_progress_timeout_s": 1800,
+}
+
+
+@dataclass(frozen=True)
+class Pool:
+    """How many workers, and what each is given."""
+
+    workers: int
+    cpus: float
+    gpus: float
+    readers: int
+
+    @property
+    def threads(self) -> int:
+        """Threads a worker may use."""
+        return max(1, int(self.cpus))
+
+
+def run(
+    work: Work,
+    inputs: list[str],
+    output: str,
+    *,
+    address: str | None = None,
+    workers: int | None = None,
+    gpus_per_worker: float = 0,
+    threads: int = 1,
+    shard_size: int = 1024,
+    resume: bool = False,
+    force: bool = False,
+    skip: bool = False,
+    text: bool = False,
+    progress: Callable[[int, float], None] = lambda lines, share: None,
+) -> Summary:
+    """Do `work` on every line of `inputs` (files, patterns, URLs) and write shards and a manifest into folder `output`.
+
+    `address` is that of a running cluster; None starts one on this machine. The shards, one after another, are byte for
+    byte the file that a run on one machine writes. `progress` is told of lines done and the share of the input so far.
+    """
+    paths = expand(inputs)
+    if "-" in paths:
+        raise UserError("-: a cluster cannot read standard input; give files")
+    if output == "-":
+        raise UserError("--ray: writes a folder of shards; give one with -o OUT")
+    if shard_size < 1:
+        raise UserError(f"--shard-size {shard_size}: must be 1 or more")
+    started = time.perf_counter()
+    summary = Summary()
+    with Folder(output, work, paths, size=shard_size, resume=resume, force=force, text=text) as folder:
+        summary.kept = sum(done.shard.answers for done in folder.done.values())
+        if folder.complete:
+            return summary
+        with _Connection(address, workers) as ray, Stop() as stop:
+            pool = _pool(ray, len(paths), workers, gpus_per_worker, threads)
+            results = _results(ray, pool, work, paths, shard_size, folder, skip)
+            _collect(results, folder, summary, stop, progress, paths)
+        summary.signal = stop.signal
+        if stop.signal is None:
+            folder.set_duplicates_aside(id_prefixes(paths), skip=skip)
+        summary.skipped = folder.write_errors()
+        if stop.signal is None:
+            folder.finish()
+    summary.seconds = time.perf_counter() - started
+    return summary
+
+
+def _collect(
+    results: Iterator[Result],
+    folder: Folder,
+    summary: Summary,
+    stop: Stop,
+    progress: Callable[[int, float], None],
+    paths: list[str],
+) -> None:
+    """Write results as they come."""
+    total = sum(map(estimated_bytes, paths))
+    read = 0
+    while (result := stop.read(results)) is not None:
+        if result.failure:
+            raise UserError(result.failure)
+        folder.add(result)
+        add_costs(summary, result.costs)
+        read += result.input_bytes
+        progress(result.count, read / total if total else 0.0)
+
+
+class _Connection:
+    """A connection to a cluster, ended with the run unless it was there before."""
+
+    def __init__(self, address: str | None, workers: int | None) -> None:
+        self._ray = require("ray", extra="cluster")
+        require("ray.data", extra="cluster")
+        self._mine = not self._ray.is_initialized()
+        if not self._mine:
+            return
+        os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
+        options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+        try:
+            if address is None:
+                self._ray.init(address="local", include_dashboard=False, **options)
+            else:
+                self._ray.init(address=address, **options)
+        except Exception as error:
+            raise UserError(f"--ray {address or ''}: cannot reach or start Ray ({_short(error)})") from error
+
+    def __enter__(self) -> Any:
+        return self._ray
+
+    def __exit__(self, *error: object) -> None:
+        if self._mine:
+            self._ray.shutdown()
+
+
+def _pool(ray: Any, files: int, workers: int | None, gpus: float, threads: int) -> Pool:
+    """Shares that leave something for reading, or an error that says what is missing: no run waits for ever."""
+    if workers is not None and workers < 1:
+        raise UserError(f"--workers {workers}: must be 1 or more")
+    if gpus < 0:
+        raise UserError(f"--gpus-per-worker {gpus}: must be 0 or more")
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    total = {name: sum(node.get(name, 0.0) for node in nodes) for name in ("CPU", "GPU")}
+    readers = min(files, MAX_READERS)
+    reading = readers * READER_CPUS
+    if workers is None:
+        workers = int(total["GPU"] // gpus) if gpus else max(1, int(total["CPU"]) - 1)
+        if workers == 0:
+            raise UserError(f"--gpus-per-worker {gpus:g}: the cluster has {total['GPU']:g} GPUs")
+    cpus: float = max(1, threads)
+    if workers * cpus + reading > total["CPU"]:
+        cpus = math.floor((total["CPU"] - reading) / workers * 100) / 100
+    if cpus < 0.1:
+        raise UserError(
+            f"--workers {workers}: the cluster has {total['CPU']:g} CPUs, of which reading takes {reading:g}; "
+            f"give at most --workers {max(1, int((total['CPU'] - reading) * 2))}"
+        )
+    room = sum(
+        int(min(node.get("CPU", 0.0) / cpus, node.get("GPU", 0.0) / gpus if gpus else math.inf)) for node in nodes
+    )
+    if room < workers:
+        raise UserError(
+            f"--workers {workers} --gpus-per-worker {gpus:g}: the cluster has room for {room} such workers "
+            f"({total['CPU']:g} CPUs, {total['GPU']:g} GPUs on {len(nodes)} nodes); ask for fewer or add nodes"
+        )
+    _wait_for(ray, {"CPU": workers * cpus + reading, "GPU": workers * gpus})
+    return Pool(workers, cpus, gpus, readers)
+
+
+def _wait_for(ray: Any, need: dict[str, float]) -> None:
+    """Wait a while for other jobs to end; then say what is missing."""
+    for _ in range(SECONDS_FOR_RESOURCES):
+        free = ray.available_resources()
+        missing = {name: amount for name, amount in need.items() if free.get(name, 0.0) + 1e-6 < amount}
+        if not missing:
+            return
+        time.sleep(1)
+    what = ", ".join(f"{amount:g} {name}s, {free.get(name, 0.0):g} free" for name, amount in missing.items())
+    raise UserError(f"--ray: other jobs hold what this run needs ({what}); wait for them or ask for fewer workers")
+
+
+def _results(
+    ray: Any, pool: Pool, work: Work, paths: list[str], size: int, folder: Folder, skip: bool
+) -> Iterator[Result]:
+    """The results of all blocks that are not done, as they come."""
+    data = ray.data
+    prefixes = id_prefixes(paths)
+    files = [
+        {"path": path, "place": place, "done": [number for file, number in folder.done if file == place]}
+        for place, path in enumerate(paths)
+    ]
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    tries = ray.remote(num_cpus=0)(_Tries).remote()
+    rows = data.from_items(files, override_num_blocks=len(files))
+    for name, value in SETTINGS.items():
+        if hasattr(rows.context, name):
+            setattr(rows.context, name, value)
+    rows = rows.map_batches(
+        _Reader(size),
+        batch_size=1,
+        batch_format="pyarrow",
+        compute=data.TaskPoolStrategy(size=pool.readers),
+        num_cpus=READER_CPUS,
+    )
+    rows = rows.map_batches(
+        _Actor,
+        fn_constructor_args=(work, paths, prefixes, pool.threads, skip, tries),
+        batch_size=1,
+        batch_format="pyarrow",
+        compute=data.ActorPoolStrategy(size=pool.workers),
+        num_cpus=pool.cpus,
+        num_gpus=pool.gpus,
+    )
+    try:
+        for batch in rows.iter_batches(batch_size=1, batch_format="pyarrow", prefetch_batches=0):
+            for row in batch.to_pylist():
+                yield Result(**row)
+    except ray.exceptions.RayError as error:
+        raise UserError(f"--ray: {_short(error)}; finished shards are kept: go on with --resume") from error
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """A task: a file in, its blocks out, as they are read."""
+
+    size: int
+
+    def __call__(self, batch: Any) -> Iterator[Any]:
+        for row in batch.to_pylist():
+            for block in blocks(row["path"], row["place"], size=self.size, done=frozenset(row["done"])):
+                yield _table([asdict(block)])
+
+
+class _Actor:
+    """A worker: made once, given block after block. When it dies, Ray makes another and gives it the block again."""
+
+    def __init__(self, work: Work, paths: list[str], prefixes: list[str], threads: int, skip: bool, tries: Any) -> None:
+        self._work, self._paths, self._prefixes, self._skip, self._tries = work, paths, prefixes, skip, tries
+        self._worker: Worker | None = None
+        self._failure = ""
+        try:
+            self._worker = work.start(threads)
+        except UserError as error:  # told with the first block: an actor that cannot start would be tried again
+            self._failure = str(error)
+
+    def __call__(self, batch: Any) -> Any:
+        return _table([asdict(self._result(Block(**row))) for row in batch.to_pylist()])
+
+    def _result(self, block: Block) -> Result:
+        path, prefix = self._paths[block.input], self._prefixes[block.input]
+        if self._worker is None:
+            return failed(block, self._failure)
+        if require("ray", extra="cluster").get(self._tries.count.remote((block.input, block.number))) > TRIES:
+            lines = f"{path}:{block.first_line}"
+            return failed(block, f"{lines}: the block that starts here ended its worker {TRIES} times; see Ray's logs")
+        return work_off(block, self._worker, self._work, path=path, prefix=prefix, skip=self._skip)
+
+
+class _Tries:
+    """Counts how often each block was begun, so that one that kills its worker does not do so for ever."""
+
+    def __init__(self) -> None:
+        self._counts: dict[tuple[int, int], int] = {}
+
+    def count(self, place: tuple[int, int]) -> int:
+        self._counts[place] = self._counts.get(place, 0) + 1
+        return self._counts[place]
+
+
+def _table(rows: list[dict[str, Any]]) -> Any:
+    return require("pyarrow", extra="cluster").Table.from_pylist(rows)
+
+
+def _short(error: BaseException) -> str:
+    """The last line of an error of Ray, which is the one that says what happened."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__

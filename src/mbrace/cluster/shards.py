@@ -1,0 +1,135 @@
+"""Both ends of a shard: input lines as a block of bytes, and what a worker made of them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from mbrace.errors import UserError
+from mbrace.files import Item, name_of, rows_of, to_json
+from mbrace.job import Work, Worker
+from mbrace.race import Phases
+from mbrace.records import Record
+
+MAX_BYTES = 64 << 20  # a shard ends early at so much input, so that long records do not fill memory
+
+
+@dataclass(frozen=True)
+class Block:
+    """Lines `first_line`, ... of an input file. Which lines make a block depends on the file alone, not on workers."""
+
+    input: int  # the file's place among the inputs
+    number: int  # of the block in its file
+    first_line: int
+    data: bytes
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of a block: `lines` to write, `errors` set aside, `ids` as 64-bit marks (0: no record)."""
+
+    input: int
+    number: int
+    first_line: int
+    count: int  # input lines
+    input_bytes: int
+    lines: bytes
+    errors: bytes
+    answers: int
+    ids: bytes
+    costs: list[float]
+    failure: str
+
+
+def blocks(path: str, place: int, *, size: int, done: frozenset[int]) -> Iterator[Block]:
+    """The blocks of a file, `size` lines each; those already `done` are read over."""
+    lines: list[bytes] = []
+    first, number, taken = 1, 0, 0
+    for row in rows_of(path):
+        line = row if isinstance(row, bytes) else to_json(row) + b"\n"
+        lines.append(line if number not in done else b"")
+        taken += len(line)
+        if len(lines) == size or taken >= MAX_BYTES:
+            if number not in done:
+                yield Block(place, number, first, b"".join(lines))
+            first, number, lines, taken = first + len(lines), number + 1, [], 0
+    if lines and number not in done:
+        yield Block(place, number, first, b"".join(lines))
+
+
+def mark(identity: str | int) -> int:
+    """64 bits that stand for an id, the same on every machine."""
+    name = f"{type(identity).__name__}\0{identity}".encode("utf-8", "surrogatepass")
+    return int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), "little") or 1
+
+
+def work_off(block: Block, worker: Worker, work: Work, *, path: str, prefix: str, skip: bool) -> Result:
+    """Give a block to a worker and gather what comes out."""
+    raw = _split(block.data)
+    marks = np.zeros(len(raw), dtype=np.uint64)
+
+    def items() -> Iterator[Item]:
+        for position, row in enumerate(raw):
+            item = work.item(row, name_of(path), block.first_line + position, prefix)
+            if isinstance(item, Record):
+                marks[position] = mark(item.id)
+            yield item
+
+    before = costs(worker)
+    lines: list[bytes] = []
+    errors: list[bytes] = []
+    failure = ""
+    try:
+        for line, bad in worker(items(), skip=skip):
+            if line is not None:
+                lines.append(line)
+            if bad is not None:
+                errors.append(bad.to_line())
+    except UserError as error:
+        failure = str(error)
+    spent = [now - then for now, then in zip(costs(worker), before, strict=True)]
+    return Result(
+        input=block.input,
+        number=block.number,
+        first_line=block.first_line,
+        count=len(raw),
+        input_bytes=len(block.data),
+        lines=b"".join(lines),
+        errors=b"".join(errors),
+        answers=len(raw) - len(errors),
+        ids=marks.tobytes(),
+        costs=spent,
+        failure=failure,
+    )
+
+
+def failed(block: Block, reason: str) -> Result:
+    """A block that stops the run."""
+    return Result(block.input, block.number, block.first_line, 0, 0, b"", b"", 0, b"", [], reason)
+
+
+def _split(data: bytes) -> list[bytes]:
+    """Lines end at line feeds only."""
+    return [line + b"\n" for line in data.removesuffix(b"\n").split(b"\n")]
+
+
+def costs(worker: Worker) -> list[float]:
+    """The counters of a summary, in a fixed order."""
+    summary = worker.summary
+    counts = [summary.sentences, summary.utility_calls, summary.pairs_scored, summary.standard_calls]
+    return [float(count) for count in counts] + list(asdict(summary.phases).values())
+
+
+def add_costs(summary: Any, spent: Sequence[float]) -> None:
+    """Add what a block cost to the summary of the run."""
+    sentences, calls, pairs, standard, *phases = spent
+    summary.sentences += int(sentences)
+    summary.utility_calls += int(calls)
+    summary.pairs_scored += int(pairs)
+    summary.standard_calls += int(standard)
+    old = asdict(summary.phases)
+    summary.phases = Phases(**{name: old[name] + value for name, value in zip(old, phases, strict=True)})

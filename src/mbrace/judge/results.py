@@ -1,0 +1,264 @@
+"""`mbrace judge-results`: what the raters said, whether it is significant, and whether they agree."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import sqlite3
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from mbrace.errors import UserError
+from mbrace.judge.statistics import (
+    Bootstrap,
+    fleiss_kappa,
+    krippendorff_alpha,
+    paired_bootstrap,
+    sign_test,
+    sign_test_split_ties,
+)
+from mbrace.judge.store import check_ours
+
+_SCORE = {"A": 1, "B": -1, "tie": 0}
+_HEADING = " " * 12 + " A better B better   ties  skips   sign test p   ties split   A ahead   B ahead"
+_NOTES = (
+    "A ahead, B ahead: in how many paired bootstrap resamples of the items (Koehn, 2004). What is tested is `by item`:",
+    "the raters of an item vote together, as their answers are not independent.",
+)
+_NOT_TEXT = "=+-@\t\r"  # a spreadsheet would take a cell that begins with one of these for a formula
+
+
+@dataclass(frozen=True)
+class Rating:
+    """One answer: `choice` is A, B, tie or skip; `left` is the system that was on the left."""
+
+    rater: int
+    position: int
+    item: str
+    choice: str
+    left: str
+    comment: str
+    at: str
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Wins, losses and ties of A against B, and answers that said neither."""
+
+    wins: int
+    losses: int
+    ties: int
+    skips: int
+
+
+@dataclass(frozen=True)
+class Tally(Counts):
+    """Counts with the tests of them; skips are not tested."""
+
+    sign_test: float  # two-sided p, ties left out
+    sign_test_split_ties: float
+    bootstrap: Bootstrap
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How far raters agree on items that several of them rated; None where a measure is undefined."""
+
+    items: int
+    same: float  # share of pairs of ratings that are equal
+    krippendorff_alpha: float | None
+    fleiss_kappa: float | None
+
+
+@dataclass(frozen=True)
+class Results:
+    """The whole report. `ratings` counts every answer; `items` has one vote an item, so that it can be tested."""
+
+    a: str
+    b: str
+    total: int
+    equal: int
+    judged: int
+    raters: Mapping[int, Tally]
+    ratings: Counts
+    items: Tally
+    left_chosen: int
+    right_chosen: int
+    agreement: Agreement | None
+    level: float
+    significant: bool
+    verdict: str
+
+
+def read_ratings(path: str) -> tuple[dict[str, str], list[Rating]]:
+    """What is known of the study, and the ratings as they stand; a running server is not disturbed."""
+    if not os.path.isfile(path):
+        raise UserError(f"{path}: no such file; expected the ratings file of `mbrace judge -o`")
+    sql = sqlite3.connect(f"{Path(path).absolute().as_uri()}?{_mode(path)}", uri=True, timeout=30)
+    try:
+        sql.execute("PRAGMA query_only=ON")
+        check_ours(sql, path)
+        study = dict(sql.execute("SELECT key, value FROM study"))
+        rows = sql.execute(
+            "SELECT rater, position, id, choice, CASE a_left WHEN 1 THEN 'A' ELSE 'B' END, comment, at "
+            "FROM rating JOIN turn USING (rater, position) JOIN item USING (item) ORDER BY rater, position"
+        ).fetchall()
+    except sqlite3.Error as error:
+        raise UserError(f"{path}: {error}; expected a ratings file of `mbrace judge`") from error
+    finally:
+        sql.close()
+    return study, [Rating(*row) for row in rows]
+
+
+def _mode(path: str) -> str:
+    """How to open the file. SQLite must write beside it to read a WAL file, and tidies up only where it may write."""
+    if os.access(path, os.W_OK) and os.access(Path(path).absolute().parent, os.W_OK):
+        return "mode=rw"
+    return "mode=ro" if os.path.exists(f"{path}-wal") else "mode=ro&immutable=1"
+
+
+def evaluate(ratings: Sequence[Rating], *, study: Mapping[str, str] | None = None, level: float = 0.05) -> Results:
+    """Count, test and compare the ratings.
+
+    Raters who saw the same item do not give independent answers, so the tests are over items: an item's score is the
+    mean of its ratings (A 1, tie 0, B -1), its vote the sign of that. With one rating an item both are the rating.
+    """
+    study = study or {}
+    names = study.get("name_a", "A"), study.get("name_b", "B")
+    by_rater: dict[int, list[Rating]] = defaultdict(list)
+    by_item: dict[str, list[str]] = defaultdict(list)
+    for rating in ratings:
+        by_rater[rating.rater].append(rating)
+        if rating.choice != "skip":
+            by_item[rating.item].append(rating.choice)
+    choices_made = Counter(rating.choice for rating in ratings)
+    items = tally([sum(_SCORE[choice] for choice in choices) / len(choices) for choices in by_item.values()])
+    sides = [rating.choice == rating.left for rating in ratings if rating.choice in ("A", "B")]
+    significant = _significant(items, level)
+    return Results(
+        *names,
+        total=int(study.get("total", 0)),
+        equal=int(study.get("equal", 0)),
+        judged=int(study.get("items", len(by_item))),
+        raters={rater: _of_rater(own) for rater, own in sorted(by_rater.items())},
+        ratings=Counts(*(choices_made[choice] for choice in ("A", "B", "tie", "skip"))),
+        items=items,
+        left_chosen=sum(sides),
+        right_chosen=len(sides) - sum(sides),
+        agreement=_agreement(by_item.values()),
+        level=level,
+        significant=significant,
+        verdict=_verdict(items, names, level, significant),
+    )
+
+
+def evaluate_counts(wins: int, losses: int, ties: int, *, level: float = 0.05) -> Results:
+    """The report for counts alone, one rating an item: `evaluate_counts(48, 42, 35)` is the paper's."""
+    choices = ["A"] * wins + ["B"] * losses + ["tie"] * ties
+    ratings = [Rating(1, number, str(number), choice, "A", "", "") for number, choice in enumerate(choices)]
+    return evaluate(ratings, level=level)
+
+
+def tally(scores: Sequence[float], *, skips: int = 0) -> Tally:
+    """Count and test preferences: above 0 for A, below for B, 0 for a tie."""
+    wins, losses = sum(score > 0 for score in scores), sum(score < 0 for score in scores)
+    ties = len(scores) - wins - losses
+    p, split = sign_test(wins, losses), sign_test_split_ties(wins, losses, ties)
+    return Tally(wins, losses, ties, skips, p, split, paired_bootstrap(scores))
+
+
+def _of_rater(ratings: Sequence[Rating]) -> Tally:
+    scores = [_SCORE[rating.choice] for rating in ratings if rating.choice != "skip"]
+    return tally(scores, skips=len(ratings) - len(scores))
+
+
+def _agreement(units: Iterable[Sequence[str]]) -> Agreement | None:
+    shared = [unit for unit in units if len(unit) >= 2]
+    if not shared:
+        return None
+    pairs = [(one, other) for unit in shared for i, one in enumerate(unit) for other in unit[i + 1 :]]
+    same = sum(one == other for one, other in pairs) / len(pairs)
+    return Agreement(len(shared), same, krippendorff_alpha(shared), fleiss_kappa(shared))
+
+
+def _significant(items: Tally, level: float) -> bool:
+    """Koehn's bootstrap and the exact sign test must both say so: on few items the bootstrap alone is too sure."""
+    return max(items.bootstrap.a_ahead, items.bootstrap.b_ahead) >= 1 - level and items.sign_test < level
+
+
+def _verdict(items: Tally, names: tuple[str, str], level: float, significant: bool) -> str:
+    decided = items.wins + items.losses
+    if decided + items.ties == 0:
+        return "There are no ratings to judge by yet."
+    counts = f"{items.wins} to {items.losses} with {items.ties} ties"
+    share = max(items.bootstrap.a_ahead, items.bootstrap.b_ahead)
+    tests = f"sign test p = {items.sign_test:.3g}, ahead in {share:.1%} of bootstrap resamples"
+    if not significant:
+        between = f"{names[0]} and {names[1]}"
+        return f"The difference between {between} is not significant at the {level:g} level: {counts} ({tests})."
+    better, worse = names if items.wins > items.losses else names[::-1]
+    return f"{better} is significantly better than {worse} at the {level:g} level: {counts} ({tests})."
+
+
+def report(results: Results) -> str:
+    """The results as text, for people."""
+    lines = [f"A = {results.a}, B = {results.b}"]
+    if results.total:
+        share = f"{results.equal} equal ({results.equal / results.total:.1%})"
+        lines.append(f"{results.total} pairs of predictions: {share}, {results.judged} different ones given to raters")
+    lines += ["", _HEADING]
+    lines += [_row(f"rater {rater}", own) for rater, own in results.raters.items()]
+    lines += [_row("all ratings", results.ratings), _row("by item", results.items)]
+    lines += ["", *_NOTES, "", _position_line(results.left_chosen, results.right_chosen)]
+    if results.agreement:
+        agreement = results.agreement
+        measures = [f"{agreement.same:.1%} of pairs of answers are the same"]
+        alpha = agreement.krippendorff_alpha
+        measures += [
+            "Krippendorff's alpha " + ("undefined (no two answers differ)" if alpha is None else f"{alpha:.3f}")
+        ]
+        if agreement.fleiss_kappa is not None:
+            measures += [f"Fleiss' kappa {agreement.fleiss_kappa:.3f}"]
+        lines.append(f"Agreement on {agreement.items} items with two or more raters: {', '.join(measures)}.")
+    return "\n".join([*lines, "", results.verdict])
+
+
+def _position_line(left: int, right: int) -> str:
+    p = sign_test(left, right)
+    return f"Position: the left one was preferred {left} times, the right one {right} times (sign test p = {p:.3g})."
+
+
+def _row(name: str, own: Counts) -> str:
+    counts = f"{name:<12}{own.wins:>9}{own.losses:>9}{own.ties:>7}{own.skips:>7}"
+    if not isinstance(own, Tally):
+        return counts
+    tests = f"{own.sign_test:>14.3g}{own.sign_test_split_ties:>13.3g}"
+    return f"{counts}{tests}{own.bootstrap.a_ahead:>10.1%}{own.bootstrap.b_ahead:>10.1%}"
+
+
+def to_json(results: Results, ratings: Sequence[Rating]) -> bytes:
+    """Everything, for programs: the report's numbers and every rating. Holds no token."""
+    document: dict[str, Any] = asdict(results)
+    document["raters"] = [{"rater": rater, **own} for rater, own in document["raters"].items()]
+    document["answers"] = [asdict(rating) for rating in ratings]
+    return orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+
+
+def to_csv(ratings: Sequence[Rating]) -> str:
+    """One row a rating. Text that a spreadsheet would run as a formula gets a ' in front."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(["rater", "position", "item", "choice", "left", "comment", "at"])
+    for rating in ratings:
+        writer.writerow([_harmless(value) for value in asdict(rating).values()])
+    return buffer.getvalue()
+
+
+def _harmless(value: object) -> object:
+    return f"'{value}" if isinstance(value, str) and value.startswith(tuple(_NOT_TEXT)) else value

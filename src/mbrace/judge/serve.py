@@ -1,0 +1,136 @@
+"""`mbrace judge`: prepare the study, print one link a rater, serve until interrupted."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+import sys
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import uvicorn
+
+from mbrace.errors import UserError
+from mbrace.judge.app import Site, create_app
+from mbrace.judge.items import read_pairs, sample
+from mbrace.judge.store import Store, open_study
+
+
+def judge(
+    a: str,
+    b: str,
+    *,
+    source: str,
+    output: str,
+    raters: int = 1,
+    items: int | None = 125,
+    seed: int = 0,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    public_url: str | None = None,
+    source_lang: str = "",
+    target_lang: str = "",
+) -> None:
+    """Serve the blind comparison of outputs `a` and `b`; ratings go to the SQLite file `output` (see docs/judge.md)."""
+    base = _public(public_url)
+    store = _prepare(a, b, source=source, output=output, raters=raters, items=items, seed=seed)
+    try:
+        listener = _listen(host, port)
+        names = {"localhost", "127.0.0.1", "::1", host.lower()}
+        if not _is_loopback(host):
+            names.add(socket.gethostname().lower())
+        if base:
+            names.add(urlsplit(base).hostname or "")
+        site = Site(
+            hosts=names,
+            any_address=not _is_loopback(host),
+            origins=(base,) if base else (),
+            source_lang=source_lang,
+            target_lang=target_lang,
+        )
+        _print_links(store, base or _address(host, listener.getsockname()[1]))
+        if not _is_loopback(host):
+            _warn(host)
+        print("Serving; Ctrl-C stops. Ratings are kept, and the same command continues.", flush=True)
+        config = uvicorn.Config(
+            create_app(store, site), access_log=False, log_level="warning", server_header=False, lifespan="off"
+        )
+        try:
+            uvicorn.Server(config).run(sockets=[listener])
+        except KeyboardInterrupt:  # uvicorn has finished the open requests and raises it again
+            pass
+        print(f"Stopped. {_done(store)} ratings are in {output}; see them with: mbrace judge-results {output}")
+    finally:
+        store.close()
+
+
+def _prepare(a: str, b: str, *, source: str, output: str, raters: int, items: int | None, seed: int) -> Store:
+    pairs = read_pairs(a, b, source)
+    share = f"{pairs.equal} equal ({pairs.equal / pairs.total:.1%}, not shown), {len(pairs.different)} different"
+    print(f"{pairs.total} pairs of predictions: {share}")
+    if not pairs.different:
+        raise UserError(f"{a} and {b} hold the same predictions; there is nothing to judge")
+    chosen = sample(pairs.different, items, seed)
+    sampled = f", sampled with seed {seed}" if len(chosen) < len(pairs.different) else ""
+    print(f"{len(chosen)} items for each rater{sampled}")
+    facts = {**pairs.digests, "seed": str(seed), "items": str(len(chosen))}
+    about = {"name_a": _name(a, b), "name_b": _name(b, a), "equal": str(pairs.equal), "total": str(pairs.total)}
+    return open_study(output, chosen, facts=facts, about=about, seed=seed, raters=raters)
+
+
+def _name(path: str, other: str) -> str:
+    """A short name for the report: the file's, or the whole path where both files are called the same."""
+    return path if Path(path).name == Path(other).name else Path(path).name
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind, protocol)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(256)
+    except OSError as error:
+        raise UserError(f"cannot listen on {host} port {port}: {error.strerror}; try another --port") from error
+    return listener
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def _address(host: str, port: int) -> str:
+    if host in ("0.0.0.0", "::"):
+        host = socket.gethostname()
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _public(url: str | None) -> str | None:
+    """The origin raters reach us at through a proxy: scheme, name and port, nothing else."""
+    if url is None:
+        return None
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/") or parts.query:
+        raise UserError(f"--public-url {url}: expected something like https://judge.example.org, without a path")
+    return f"{parts.scheme}://{parts.netloc.lower()}"
+
+
+def _print_links(store: Store, base: str) -> None:
+    for rater, token in store.tokens.items():
+        turn = store.turn(rater)
+        print(f"rater {rater}: {base}/r/{token}  ({turn.position} of {turn.total} done)")
+
+
+def _done(store: Store) -> int:
+    return sum(store.turn(rater).position for rater in store.tokens)
+
+
+def _warn(host: str) -> None:
+    print(
+        f"mbrace: warning: listening on {host}, so others on the network can connect, and the connection is not "
+        "encrypted. Anyone who has a rater's link can rate in their name.",
+        file=sys.stderr,
+    )

@@ -1,0 +1,88 @@
+"""How texts are shown: the words in which two texts differ are marked, characters that deceive the eye are named."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+
+# Characters that reorder, hide or break a page's text: C0/C1 controls (but tab and newline), zero-width space, word
+# joiner and invisible operators, bidirectional embeddings, overrides and isolates, interlinear marks, byte order mark.
+# The joiners U+200C/D and the marks U+200E/F, U+061C stay: scripts need them, and each text is isolated on the page.
+_HIDDEN = "\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+_CONTROL = re.compile(f"([{_HIDDEN}])")
+_CJK = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+_PUNCTUATION = "!-/:-@\\[-`{-~\u00a1\u00ab\u00bb\u00bf\u2010-\u2027\u2030-\u205e\u3001-\u303f\uff01-\uff0f\uff1a-\uff20"
+_LETTER = f"[^\\s{_CJK}{_PUNCTUATION}{_HIDDEN}]"
+_TOKEN = re.compile(f"\\s+|[{_CJK}]|{_LETTER}+(?:['’-]{_LETTER}+)*|[{_PUNCTUATION}{_HIDDEN}]")
+# SequenceMatcher is quadratic and worse on hostile texts: beyond this many cells all between the common ends is marked.
+_CELLS = 1_000_000
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A run of text: in common or changed; `control` pieces hold the name of an invisible character instead."""
+
+    text: str
+    changed: bool = False
+    control: bool = False
+
+
+def pieces(text: str) -> list[Piece]:
+    """A text that is compared with nothing."""
+    return list(_named(text, False))
+
+
+def differences(left: str, right: str) -> tuple[list[Piece], list[Piece]]:
+    """Both texts, the words that the other has not in the same order marked as changed. Spacing is not compared."""
+    tokens = [_TOKEN.findall(text) for text in (left, right)]
+    words = [[token for token in side if not token.isspace()] for side in tokens]
+    changed = _changed(*words)
+    return _joined(tokens[0], changed[0]), _joined(tokens[1], changed[1])
+
+
+def _changed(left: Sequence[str], right: Sequence[str]) -> tuple[list[bool], list[bool]]:
+    start = 0
+    while start < min(len(left), len(right)) and left[start] == right[start]:
+        start += 1
+    end = 0
+    while end < min(len(left), len(right)) - start and left[-1 - end] == right[-1 - end]:
+        end += 1
+    flags = ([False] * len(left), [False] * len(right))
+    middle = left[start : len(left) - end], right[start : len(right) - end]
+    codes: Sequence[tuple[str, int, int, int, int]] = [("replace", 0, len(middle[0]), 0, len(middle[1]))]
+    if len(middle[0]) * len(middle[1]) <= _CELLS:
+        codes = SequenceMatcher(None, *middle, autojunk=False).get_opcodes()
+    for code, i1, i2, j1, j2 in codes:
+        if code != "equal":
+            flags[0][start + i1 : start + i2] = [True] * (i2 - i1)
+            flags[1][start + j1 : start + j2] = [True] * (j2 - j1)
+    return flags
+
+
+def _joined(tokens: Sequence[str], changed: Sequence[bool]) -> list[Piece]:
+    """Runs of equal state; the space between two changed words belongs to the change."""
+    flags: list[bool] = []
+    word = 0
+    for token in tokens:
+        if token.isspace():
+            flags.append(0 < word < len(changed) and changed[word - 1] and changed[word])
+        else:
+            flags.append(changed[word])
+            word += 1
+    runs: list[tuple[list[str], bool]] = []
+    for token, flag in zip(tokens, flags, strict=True):
+        if runs and runs[-1][1] == flag:
+            runs[-1][0].append(token)
+        else:
+            runs.append(([token], flag))
+    return [piece for parts, flag in runs for piece in _named("".join(parts), flag)]
+
+
+def _named(text: str, changed: bool) -> Iterator[Piece]:
+    for number, part in enumerate(_CONTROL.split(text)):
+        if number % 2:
+            yield Piece(f"U+{ord(part):04X}", changed, control=True)
+        elif part:
+            yield Piece(part, changed)

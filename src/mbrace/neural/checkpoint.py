@@ -1,0 +1,211 @@
+"""COMET checkpoints without the `unbabel-comet` package: its layout, its defaults, strict keys.
+
+Layout: `X/hparams.yaml` and `X/checkpoints/model.ckpt`. The state has `encoder.model.*`, `layerwise_attention.*` and
+`estimator.ff.{0,3,6,...}.*`. The original loader keeps random weights where a key is missing; this one refuses.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mbrace.errors import UserError, require
+from mbrace.neural import pretrained
+from mbrace.neural.encoder import Readout
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# What the original's constructor takes where a checkpoint does not say.
+DEFAULTS: dict[str, Any] = {
+    "encoder_model": "XLM-RoBERTa",
+    "pretrained_model": "xlm-roberta-large",
+    "pool": "avg",
+    "layer": "mix",
+    "layer_transformation": "softmax",
+    "layer_norm": True,
+    "hidden_sizes": [3072, 1024],
+    "activations": "Tanh",
+    "final_activation": None,
+    "encoder_weights": "checkpoint",  # ours: `reference` takes the pretrained encoder's, and the file holds none
+}
+
+# class_identifier: why it cannot be served.
+REFUSED = {
+    "unified_metric": "it reads source, translation and reference together, so nothing can be embedded once",
+    "xcomet_metric": "it reads source, translation and reference together, so nothing can be embedded once",
+    "ranking_metric": "it gives distances, not a utility",
+    "referenceless_regression_metric": "it has no reference, so it is not a utility for MBR decoding",
+}
+
+# encoder_model: the classes of transformers for its network, configuration and tokenizer.
+ENCODERS = {
+    "XLM-RoBERTa": ("XLMRobertaModel", "XLMRobertaConfig", "XLMRobertaTokenizerFast"),
+    "XLM-RoBERTa-XL": ("XLMRobertaXLModel", "XLMRobertaXLConfig", "XLMRobertaTokenizerFast"),
+    "BERT": ("BertModel", "BertConfig", "BertTokenizerFast"),
+    "MiniLM": ("BertModel", "BertConfig", "XLMRobertaTokenizerFast"),  # its tokenizer is xlm-roberta-base's
+}
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What was read: where, the settings with defaults filled in, and the weights by the original's names."""
+
+    path: Path
+    settings: dict[str, Any]
+    state: dict[str, Tensor]
+
+    def part(self, prefix: str) -> dict[str, Tensor]:
+        """The weights under `prefix`, without it."""
+        return {key[len(prefix) :]: value for key, value in self.state.items() if key.startswith(prefix)}
+
+
+def read(model: str | Path) -> Checkpoint:
+    """Read a folder, a `.ckpt` file or a hub name in COMET's layout, refusing what cannot be served."""
+    torch = require("torch", extra="neural")
+    path = locate(str(model))
+    yaml_file = path.parent.parent / "hparams.yaml"
+    stated = _read_yaml(yaml_file) if yaml_file.is_file() else {}
+    _refuse(stated, yaml_file)  # before hundreds of megabytes are read
+    try:
+        raw = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        reason = str(error).strip().splitlines()[0]
+        message = f"{path}: cannot be read as a checkpoint of weights and plain values only ({reason})"
+        raise UserError(message) from error
+    if not isinstance(raw, dict) or "state_dict" not in raw:
+        raise UserError(f"{path}: has no `state_dict`; it is not a COMET checkpoint")
+    # The original takes the class from hparams.yaml and every other setting from the checkpoint.
+    inside = dict(raw.get("hyper_parameters") or {})
+    if not inside and not stated:
+        raise UserError(f"{path}: has no hyper_parameters, and {yaml_file} is missing")
+    settings = {**DEFAULTS, **(inside or stated)}
+    settings["class_identifier"] = stated.get("class_identifier", inside.get("class_identifier"))
+    _refuse(settings, path)
+    _check(settings, path)
+    parts = ("encoder.model.", "layerwise_attention.", "estimator.")
+    check_keys({key for key in raw["state_dict"] if not key.startswith(parts)}, set(), "", path)
+    return Checkpoint(path, settings, {key: value.float() for key, value in raw["state_dict"].items()})
+
+
+def locate(model: str) -> Path:
+    """The `.ckpt` file of a folder, of itself, or of a hub name."""
+    path = Path(model).expanduser()
+    if path.is_file():
+        return path
+    if path.is_dir():
+        for file in (path / "checkpoints" / "model.ckpt", path / "model.ckpt"):
+            if file.is_file():
+                return file
+        raise UserError(f"{model}: has no checkpoints/model.ckpt; give a folder in COMET's layout")
+    return locate(str(pretrained.download(model)))
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    yaml = require("yaml", extra="neural")
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read as YAML ({str(error).splitlines()[0]})") from error
+    if not isinstance(values, dict):
+        raise UserError(f"{path}: must hold settings by name")
+    return values
+
+
+def _refuse(settings: dict[str, Any], path: Path) -> None:
+    kind = settings.get("class_identifier")
+    if kind in REFUSED:
+        raise UserError(f"{path}: metric class {kind} cannot be served: {REFUSED[kind]}; give a regression_metric")
+    if settings and kind not in (None, "regression_metric"):
+        raise UserError(f"{path}: metric class {kind} is not known; give a regression_metric")
+
+
+def _check(settings: dict[str, Any], path: Path) -> None:
+    if settings["class_identifier"] is None:
+        raise UserError(f"{path}: class_identifier is not given in the checkpoint or hparams.yaml")
+    if settings["encoder_model"] not in ENCODERS:
+        raise UserError(f"{path}: encoder_model {settings['encoder_model']}: not one of {', '.join(ENCODERS)}")
+    if settings["pool"] not in ("avg", "max", "cls", "default"):
+        raise UserError(f"{path}: pool {settings['pool']}: not one of avg, max, cls, default")
+    if settings["encoder_weights"] not in ("checkpoint", "reference"):
+        raise UserError(f"{path}: encoder_weights {settings['encoder_weights']}: not one of checkpoint, reference")
+
+
+def build_transformer(checkpoint: Checkpoint) -> tuple[Any, Any]:
+    """The transformer with the checkpoint's weights (or the pretrained ones, by reference) and its tokenizer."""
+    transformers = pretrained.quiet()
+    settings, near = checkpoint.settings, checkpoint.path.parent.parent
+    network, configuration, tokenizer = ENCODERS[settings["encoder_model"]]
+    by_reference = settings["encoder_weights"] == "reference"
+    folder = pretrained.find(settings["pretrained_model"], near=near, weights=by_reference)
+    words = folder if settings["encoder_model"] != "MiniLM" else _minilm_tokenizer(folder, near)
+    state = checkpoint.part("encoder.model.")
+    if by_reference:
+        if state:
+            raise UserError(f"{checkpoint.path}: encoder_weights is reference, but it holds encoder weights too")
+        model = getattr(transformers, network).from_pretrained(str(folder), add_pooling_layer=False)
+    else:
+        config = getattr(transformers, configuration).from_pretrained(str(folder))
+        model = getattr(transformers, network)(config, add_pooling_layer=False)
+        # Older files carry position numbers as a weight, and a pooler that no pooling reads.
+        state = {k: v for k, v in state.items() if not k.startswith("pooler.") and k != "embeddings.position_ids"}
+        wanted = {key: tuple(value.shape) for key, value in model.state_dict().items()}
+        check_keys(set(state), set(wanted), "encoder.model.", checkpoint.path)
+        check_shapes(state, wanted, "encoder.model.", checkpoint.path)
+        model.load_state_dict(state, strict=True)
+    return model, pretrained.tokenizer(words, tokenizer)
+
+
+def _minilm_tokenizer(folder: Path, near: Path) -> Path:
+    """COMET's MiniLM encoder takes xlm-roberta-base's tokenizer; a checkpoint may bring it in the encoder's folder."""
+    brings = any((folder / name).is_file() for name in ("tokenizer.json", "sentencepiece.bpe.model"))
+    return folder if brings else pretrained.find("xlm-roberta-base", near=near, weights=False)
+
+
+def build_readout(checkpoint: Checkpoint, layers: int) -> Readout:
+    """How the checkpoint reads `layers` hidden states (the embedding layer is the first)."""
+    torch = require("torch", extra="neural")
+    settings, state = checkpoint.settings, checkpoint.part("layerwise_attention.")
+    if settings["pool"] == "default":  # the last layer's first token, whatever the mix is
+        return Readout("cls")
+    if settings["layer"] != "mix":
+        check_keys(set(state), set(), "layerwise_attention.", checkpoint.path)
+        layer = settings["layer"]
+        if not isinstance(layer, int) or not 0 <= layer < layers:
+            raise UserError(f"{checkpoint.path}: layer {layer}: give `mix` or a number from 0 to {layers - 1}")
+        return Readout(settings["pool"], layer=layer)
+    state = {key: value for key, value in state.items() if not key.startswith("dropout_")}  # of training only
+    names = [f"scalar_parameters.{layer}" for layer in range(layers)]
+    check_keys(set(state), {*names, "gamma"}, "layerwise_attention.", checkpoint.path)
+    scalars = torch.cat([state[name].flatten() for name in names])
+    # As the original: sparsemax only if the setting says exactly that ("sparsemax_patch" is softmax).
+    weights = sparsemax(scalars) if settings["layer_transformation"] == "sparsemax" else scalars.softmax(0)
+    mixed = (weights * state["gamma"]).tolist()
+    return Readout(settings["pool"], tuple(mixed), layer_norm=bool(settings["layer_norm"]))
+
+
+def sparsemax(scalars: Tensor) -> Tensor:
+    """The projection of `scalars` onto the probability simplex (Martins & Astudillo, 2016, algorithm 1)."""
+    torch = require("torch", extra="neural")
+    ordered = scalars.sort(descending=True).values
+    sums = ordered.cumsum(0) - 1
+    ranks = torch.arange(1, len(scalars) + 1)
+    support = int((ranks * ordered > sums).sum())
+    return (scalars - sums[support - 1] / support).clamp(min=0)
+
+
+def check_keys(have: set[str], want: set[str], prefix: str, path: Path) -> None:
+    """Refuse missing and unexpected weights by name."""
+    for problem, keys in (("missing", want - have), ("unexpected", have - want)):
+        if keys:
+            names = ", ".join(prefix + key for key in sorted(keys)[:3]) + (" ..." if len(keys) > 3 else "")
+            raise UserError(f"{path}: {len(keys)} {problem} weights ({names}); its settings do not fit its weights")
+
+
+def check_shapes(have: dict[str, Tensor], want: dict[str, tuple[int, ...]], prefix: str, path: Path) -> None:
+    """Refuse weights of another shape by name."""
+    for key, shape in want.items():
+        if tuple(have[key].shape) != shape:
+            found = f"{tuple(have[key].shape)}, not {shape}"
+            raise UserError(f"{path}: {prefix}{key} has shape {found}; its settings do not fit its weights")

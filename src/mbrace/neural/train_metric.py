@@ -1,0 +1,323 @@
+"""Train a COMET estimator head (and layer mix) on a frozen encoder from human judgements.
+
+The encoder is frozen and pooling is linear, so every string goes through it once: what is kept is the pooled vector of
+each layer, and training touches nothing larger. The result is a checkpoint in COMET's layout with the encoder by
+reference (`encoder_weights: reference`), which `Comet` and `Learned` load like any other.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mbrace.errors import UserError, require
+from mbrace.neural import pretrained
+from mbrace.neural.encoder import Encoder, choose_device
+from mbrace.neural.metric_data import Judgement, kendall, pearson
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How the head is trained.
+
+    Judgements with an independent reference weigh `independent_weight` times those with a post-edit. In each batch a
+    share `corners` of made-up pairs keeps the metric sane where judgements do not reach, and a race may: a translation
+    of another sentence scores `worst`, the reference itself `best`.
+    """
+
+    hidden_sizes: tuple[int, ...] = (256, 64)
+    dropout: float = 0.5
+    learning_rate: float = 1e-3
+    mix_learning_rate: float = 2e-2
+    weight_decay: float = 0.05
+    batch: int = 256
+    epochs: int = 12
+    patience: int = 4
+    validation: float = 0.15  # of the judgements with an independent reference (of all, if none has one)
+    independent_weight: float = 4.0
+    corners: float = 0.1
+    worst: float = -2.5
+    best: float = 1.3
+
+
+@dataclass
+class Trained:
+    """What training found: the validation correlation and, for each held-out pair, metric -> (Pearson, Kendall)."""
+
+    validation: float = 0.0
+    epoch: int = 0
+    judgements: int = 0
+    held_out: dict[str, dict[str, tuple[float, float]]] = field(default_factory=dict)
+
+
+class _Layers:
+    """A readout that keeps every layer's average: (strings, layers x units)."""
+
+    weights = (1.0,)  # so that the encoder gives all hidden states
+    layer = 0
+
+    def __call__(self, states: Sequence[Tensor], kept: Tensor | None, lengths: Tensor) -> Tensor:
+        torch = require("torch", extra="neural")
+        mask = 1.0 if kept is None else kept.unsqueeze(-1)
+        pooled = [(state * mask).sum(dim=1, dtype=torch.float32) / lengths[:, None] for state in states]
+        return torch.stack(pooled, dim=1).flatten(1)  # type: ignore[no-any-return]
+
+
+class Vectors:
+    """Pooled vectors (strings, layers, units) of the frozen encoder, float16, kept in `cache` if one is given."""
+
+    def __init__(self, encoder: str, texts: Sequence[str], *, cache: str | None, device: str | None, say: Progress):
+        torch = require("torch", extra="neural")
+        distinct = list(dict.fromkeys(texts))
+        saved = torch.load(cache, weights_only=True) if cache and Path(cache).is_file() else None
+        if saved is not None and set(distinct) <= set(saved[0]):
+            self.numbers = {text: number for number, text in enumerate(saved[0])}
+            self.values: Tensor = saved[1]
+            return
+        frozen = _frozen(encoder, device)
+        parts = []
+        for begin in range(0, len(distinct), 2048):
+            say(f"embedding {begin:,} of {len(distinct):,} strings")
+            part = frozen.embed(distinct[begin : begin + 2048]).cpu()
+            parts.append(part.view(len(part), -1, frozen.units).half())
+        self.values = torch.cat(parts)
+        self.numbers = {text: number for number, text in enumerate(distinct)}
+        if cache:
+            torch.save((distinct, self.values), cache)
+
+    def rows(self, texts: Sequence[str]) -> Tensor:
+        """Where the vectors of these strings are."""
+        torch = require("torch", extra="neural")
+        return torch.tensor([self.numbers[text] for text in texts])  # type: ignore[no-any-return]
+
+
+def _frozen(name: str, device: str | None) -> Encoder:
+    """The pretrained encoder with a readout of all layers; limits as a COMET checkpoint's will be."""
+    torch = require("torch", extra="neural")
+    transformers = pretrained.quiet()
+    folder = pretrained.find(name)
+    model = transformers.AutoModel.from_pretrained(str(folder), add_pooling_layer=False)
+    if model.config.model_type not in ("bert", "xlm-roberta"):
+        raise UserError(f"{name}: a {model.config.model_type} encoder; give a BERT or XLM-RoBERTa one")
+    return Encoder(
+        model,
+        pretrained.tokenizer(folder, "AutoTokenizer"),
+        _Layers(),  # type: ignore[arg-type]
+        max_length=model.config.max_position_embeddings - 4,
+        device=choose_device(device),
+        dtype=torch.float32,
+    )
+
+
+def train_metric(
+    judgements: Sequence[Judgement],
+    out: str | Path,
+    *,
+    hold_out: Sequence[str] = (),
+    encoder: str = pretrained.MINILM,
+    recipe: Recipe | None = None,
+    seed: int = 0,
+    cache: str | None = None,
+    device: str | None = None,
+    say: Progress = lambda message: None,
+) -> Trained:
+    """Train on `judgements` outside the language pairs `hold_out` and write a checkpoint to the folder `out`."""
+    recipe = recipe or Recipe()
+    held = [row for row in judgements if row.pair in hold_out]
+    unknown = set(hold_out) - {row.pair for row in judgements}
+    if unknown:
+        raise UserError(f"hold out {', '.join(sorted(unknown))}: no judgement of such a language pair")
+    rest = [row for row in judgements if row.pair not in hold_out]
+    if len(rest) < 100:
+        raise UserError(f"{len(rest)} judgements to train on: give at least 100")
+    texts = [text for row in judgements for text in (row.translation, row.reference)]
+    vectors = Vectors(encoder, texts, cache=cache, device=device, say=say)
+    head = _Head(vectors, recipe, seed)
+    found = Trained(judgements=len(rest))
+    found.validation, found.epoch = head.fit(*_split(rest, recipe, seed), say=say)
+    head.save(Path(out), encoder)
+    for pair in hold_out:
+        rows = [row for row in held if row.pair == pair]
+        found.held_out[pair] = agreement(rows, {"learned": head.scores(rows)}, vectors)
+    return found
+
+
+def agreement(rows: Sequence[Judgement], scores: dict[str, Any], vectors: Vectors) -> dict[str, tuple[float, float]]:
+    """Pearson and Kendall of `scores`, of chrF++ and of the plain cosine (last layer) with the human scores."""
+    torch = require("torch", extra="neural")
+    from mbrace.chrf import ChrF
+
+    hypotheses, references = [row.translation for row in rows], [row.reference for row in rows]
+    sides = (vectors.values[vectors.rows(texts), -1].float() for texts in (hypotheses, references))
+    metrics = {
+        **scores,
+        "cosine": torch.nn.functional.cosine_similarity(*sides).numpy(),
+        "chrF++": ChrF().pairs(hypotheses, references),
+    }
+    human = [row.score for row in rows]
+    return {name: (pearson(found, human), kendall(found, human)) for name, found in metrics.items()}
+
+
+def _split(rows: Sequence[Judgement], recipe: Recipe, seed: int) -> tuple[list[Judgement], list[Judgement]]:
+    """Training and validation judgements; no translation or reference of one is in the other."""
+    pool = [row for row in rows if not row.post_edited] or list(rows)
+    references = sorted({row.reference for row in pool})
+    order = np.random.default_rng(seed).permutation(len(references))
+    chosen = {references[place] for place in order[: max(1, round(recipe.validation * len(references)))]}
+    validation = [row for row in pool if row.reference in chosen]
+    seen = {text for row in validation for text in (row.translation, row.reference)}
+    return [row for row in rows if row.translation not in seen and row.reference not in seen], validation
+
+
+class _Head:
+    """The layer mix and the estimator in training. Features are standardised; `save` folds that into the weights."""
+
+    def __init__(self, vectors: Vectors, recipe: Recipe, seed: int) -> None:
+        torch = require("torch", extra="neural")
+        torch.manual_seed(seed)
+        self.vectors, self.recipe = vectors, recipe
+        layers, units = vectors.values.shape[1:]
+        self.mix = torch.zeros(layers)
+        self.mix[-1] = 2.0  # the last layer is what the encoder was trained to give
+        self.mix.requires_grad_()
+        modules: list[Any] = []
+        widths = [4 * units, *recipe.hidden_sizes]
+        for width, size in zip(widths[:-1], widths[1:], strict=True):
+            modules += [torch.nn.Linear(width, size), torch.nn.Tanh(), torch.nn.Dropout(recipe.dropout)]
+        self.network = torch.nn.Sequential(*modules, torch.nn.Linear(widths[-1], 1))
+        self.mean, self.deviation = torch.zeros(4 * units), torch.ones(4 * units)
+
+    def features(self, translations: Tensor, references: Tensor) -> Tensor:
+        """COMET's features without the source, [h, r, h*r, |h-r|], for rows of the vectors."""
+        torch = require("torch", extra="neural")
+        weights = self.mix.softmax(0)
+        h, r = (
+            torch.einsum("l,nlu->nu", weights, self.vectors.values[rows].float()) for rows in (translations, references)
+        )
+        return torch.cat([h, r, h * r, (h - r).abs()], dim=1)  # type: ignore[no-any-return]
+
+    def forward(self, translations: Tensor, references: Tensor) -> Tensor:
+        """Scores (rows,)."""
+        scores = self.network((self.features(translations, references) - self.mean) / self.deviation)
+        return scores.squeeze(1)  # type: ignore[no-any-return]
+
+    def scores(self, rows: Sequence[Judgement]) -> Any:
+        """Scores of judgements, without training."""
+        torch = require("torch", extra="neural")
+        self.network.eval()
+        with torch.no_grad():
+            h, r = self._sides(rows)
+            return torch.cat([self.forward(a, b) for a, b in zip(h.split(2048), r.split(2048), strict=True)]).numpy()
+
+    def _sides(self, rows: Sequence[Judgement]) -> tuple[Tensor, Tensor]:
+        translations, references = [row.translation for row in rows], [row.reference for row in rows]
+        return self.vectors.rows(translations), self.vectors.rows(references)
+
+    def fit(self, train: Sequence[Judgement], validation: Sequence[Judgement], *, say: Progress) -> tuple[float, int]:
+        """Early stopping on the validation rows' Pearson correlation, averaged over language pairs; the best is kept."""
+        torch = require("torch", extra="neural")
+        recipe = self.recipe
+        with torch.no_grad():
+            some = torch.randperm(len(train))[:8192].tolist()
+            sample = self.features(*self._sides([train[place] for place in some]))
+            self.mean, self.deviation = sample.mean(0), sample.std(0).clamp(min=1e-6)
+        groups = [
+            {"params": self.network.parameters(), "lr": recipe.learning_rate, "weight_decay": recipe.weight_decay},
+            {"params": [self.mix], "lr": recipe.mix_learning_rate, "weight_decay": 0.0},
+        ]
+        optimizer = torch.optim.AdamW(groups)
+        steps = recipe.epochs * max(1, len(train) // recipe.batch)
+        rates = [group["lr"] for group in groups]
+        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rates, total_steps=steps)
+        best, best_epoch, kept = float("-inf"), 0, None
+        data = self._data(train)
+        for epoch in range(1, recipe.epochs + 1):
+            self._epoch(data, optimizer, schedule)
+            score = self._validate(validation)
+            say(f"epoch {epoch}: validation Pearson {score:.4f}")
+            if score > best:
+                best, best_epoch = score, epoch
+                kept = copy.deepcopy(self.network.state_dict()), self.mix.detach().clone()
+            elif epoch - best_epoch >= recipe.patience:
+                break
+        if kept is None:
+            raise UserError("training gave no usable score: are the human scores all equal?")
+        self.network.load_state_dict(kept[0])
+        self.mix = kept[1]
+        return best, best_epoch
+
+    def _data(self, train: Sequence[Judgement]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        torch = require("torch", extra="neural")
+        weight = [1.0 if row.post_edited else self.recipe.independent_weight for row in train]
+        return *self._sides(train), torch.tensor([row.score for row in train]), torch.tensor(weight)
+
+    def _epoch(self, data: tuple[Tensor, Tensor, Tensor, Tensor], optimizer: Any, schedule: Any) -> None:
+        torch = require("torch", extra="neural")
+        recipe, (h, r, human, weight) = self.recipe, data
+        size = min(recipe.batch, len(h))
+        corners = round(recipe.corners * size)
+        made_up = torch.cat([torch.full((corners,), recipe.worst), torch.full((corners,), recipe.best)])
+        self.network.train()
+        order = torch.randperm(len(h))
+        for begin in range(0, len(h) - size + 1, size):
+            rows = order[begin : begin + size]
+            other, own = torch.randint(len(h), (2, corners))
+            translations = torch.cat([h[rows], h[other], r[own]])
+            references = torch.cat([r[rows], r[own], r[own]])
+            targets = torch.cat([human[rows], made_up])
+            weights = torch.cat([weight[rows], torch.ones(2 * corners)])
+            error = (self.forward(translations, references) - targets) ** 2
+            optimizer.zero_grad()
+            ((weights * error).sum() / weights.sum()).backward()
+            optimizer.step()
+            schedule.step()
+
+    def _validate(self, validation: Sequence[Judgement]) -> float:
+        scores = self.scores(validation)
+        found = []
+        for pair in sorted({row.pair for row in validation}):
+            places = [place for place, row in enumerate(validation) if row.pair == pair]
+            found.append(pearson(scores[places], [validation[place].score for place in places]))
+        return float(np.mean(found))
+
+    def save(self, folder: Path, encoder: str) -> None:
+        """Write COMET's layout: hparams.yaml and checkpoints/model.ckpt, the encoder by reference."""
+        torch = require("torch", extra="neural")
+        yaml = require("yaml", extra="neural")
+        state = {
+            f"layerwise_attention.scalar_parameters.{n}": value.view(1) for n, value in enumerate(self.mix.detach())
+        }
+        state["layerwise_attention.gamma"] = torch.ones(1)
+        for key, value in self.network.state_dict().items():
+            state[f"estimator.ff.{key}"] = value.clone()
+        weight, bias = state["estimator.ff.0.weight"], state["estimator.ff.0.bias"]
+        scaled = weight / self.deviation  # W((x - mean) / deviation) + b = (W/deviation)x + (b - (W/deviation) mean)
+        state["estimator.ff.0.weight"], state["estimator.ff.0.bias"] = scaled, bias - scaled @ self.mean
+        settings = {
+            "class_identifier": "regression_metric",
+            "encoder_model": "BERT",
+            "pretrained_model": encoder,
+            "encoder_weights": "reference",
+            "pool": "avg",
+            "layer": "mix",
+            "layer_transformation": "softmax",
+            "layer_norm": False,
+            "hidden_sizes": list(self.recipe.hidden_sizes),
+            "activations": "Tanh",
+            "final_activation": None,
+        }
+        (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
+        (folder / "hparams.yaml").write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
+        inside = {key: value for key, value in settings.items() if key != "class_identifier"}
+        state = {key: value.detach().clone().contiguous() for key, value in state.items()}
+        torch.save({"state_dict": state, "hyper_parameters": inside}, folder / "checkpoints" / "model.ckpt")

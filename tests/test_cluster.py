@@ -1,0 +1,424 @@
+"""Clusters: the bytes of a run on one machine, whatever dies on the way."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import mbrace
+import mbrace.cluster.manifest
+from mbrace.cli import main
+from mbrace.cluster import Manifest, run
+from mbrace.cluster.folder import Folder
+from mbrace.cluster.shards import blocks, work_off
+from mbrace.errors import UserError
+from mbrace.files import Item, item_from, read_items
+from mbrace.job import Decoder, Outcome, Summary, run_job
+from mbrace.output import Output
+
+pytestmark = pytest.mark.xdist_group("ray")  # one local cluster for all of them
+Row = dict[str, Any]
+
+
+@pytest.fixture(scope="session")
+def ray() -> Iterator[Any]:
+    """A cluster of two logical CPUs on this machine."""
+    import ray
+
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
+    here = str(Path(__file__).parent)  # workers import this module
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=200_000_000)
+    yield ray
+    ray.shutdown()
+
+
+@pytest.fixture
+def rows(demo_rows: list[Row]) -> list[Row]:
+    return [
+        {
+            "id": f"s{n}",
+            "hypotheses": demo_rows[n]["hypotheses"][:6],
+            "pseudo_references": demo_rows[n]["hypotheses"][6:20],
+        }
+        for n in range(40)
+    ]
+
+
+def lines(rows: Iterable[Any]) -> bytes:
+    return b"".join(row if isinstance(row, bytes) else json.dumps(row).encode() + b"\n" for row in rows)
+
+
+@dataclass
+class Misbehaving:
+    """A decoder that meets orders in the text of a record: to die, to raise, or to take its time."""
+
+    decoder: Decoder
+    folder: str
+    summary: Summary
+
+    def __call__(self, items: Iterable[Item], *, skip: bool) -> Iterator[Outcome]:
+        def obeyed() -> Iterator[Item]:
+            for item in items:
+                order = (getattr(item, "source", None) or "").split()
+                if order[:1] == ["die"]:
+                    self._die(int(order[1]))
+                if order[:1] == ["wait"]:
+                    time.sleep(float(order[1]))
+                yield item
+
+        return self.decoder(obeyed(), skip=skip)
+
+    def _die(self, times: int) -> None:
+        """End this process at once, as often as was ordered."""
+        for attempt in range(times):
+            try:
+                os.close(os.open(f"{self.folder}/died-{attempt}", os.O_CREAT | os.O_EXCL))
+            except FileExistsError:
+                continue
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def picky(hypothesis: str, reference: str) -> float:
+    if hypothesis == "poison":
+        raise RuntimeError("refused")
+    return float(len(set(hypothesis.split()) & set(reference.split())))
+
+
+@dataclass(frozen=True)
+class Work:
+    """Work for tests: a decoder with a Python utility."""
+
+    folder: str
+    text: bool = False
+    seed: int = 0
+
+    def describe(self) -> Row:
+        return {"seed": self.seed}
+
+    def start(self, threads: int) -> Misbehaving:
+        if self.seed < 0:
+            raise UserError("seed: cannot be loaded")
+        decoder = Decoder(mbrace.Pairwise(picky), mbrace.Bottom(0.3), [2, 4, 8], seed=self.seed, text=self.text)
+        return Misbehaving(decoder, self.folder, decoder.summary)
+
+    def item(self, row: bytes, file: str, number: int, prefix: str) -> Item:
+        return item_from(row, file, number, prefix=prefix)
+
+
+def on_one_machine(work: Work, inputs: list[str], output: Path) -> None:
+    """The run that a cluster's must equal."""
+    with Output(str(output), text=work.text) as out:
+        decoder = Decoder(mbrace.Pairwise(picky), mbrace.Bottom(0.3), [2, 4, 8], seed=work.seed, text=work.text)
+        run_job(decoder, read_items(inputs), out, skip=True)
+
+
+def joined(folder: Path) -> bytes:
+    """The shards one after another."""
+    manifest = Manifest.read(folder)
+    assert manifest.complete
+    return b"".join(path.read_bytes() for path in manifest.paths(complete=True))
+
+
+def errors(output: Path) -> bytes | None:
+    path = Path(f"{output}.errors.jsonl")
+    return path.read_bytes() if path.exists() else None
+
+
+# --- without Ray: the folder, its journal and its manifest ---
+
+
+def simulate(work: Work, inputs: list[str], output: Path, order: list[int], stop_after: int | None = None) -> None:
+    """What a cluster does, in this process: blocks in any order, some twice, perhaps not to the end."""
+    with Folder(str(output), work, inputs, size=3, resume=True, force=False, text=work.text) as folder:
+        worker = work.start(1)
+        found = [b for place, path in enumerate(inputs) for b in blocks(path, place, size=3, done=frozenset())]
+        found = [block for block in found if (block.input, block.number) not in folder.done]
+        prefixes = mbrace.files.id_prefixes(inputs)  # type: ignore[attr-defined]
+        turn = sorted(range(len(found)), key=lambda n: order[n % len(order)] if order else n)
+        for count, number in enumerate(turn + turn[:1]):
+            if count == stop_after:
+                return
+            block = found[number]
+            path = inputs[block.input]
+            folder.add(work_off(block, worker, work, path=path, prefix=prefixes[block.input], skip=True))
+        folder.set_duplicates_aside(prefixes, skip=True)
+        folder.write_errors()
+        folder.finish()
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    kinds=st.lists(st.sampled_from(["good", "good", "raises", "torn", "again"]), max_size=20),
+    split=st.integers(0, 20),
+    orders=st.lists(st.tuples(st.lists(st.integers(0, 99)), st.integers(0, 6)), max_size=4),
+    suffix=st.sampled_from(["", ".gz", "text"]),
+)
+def test_shards_in_any_order_with_any_interruptions_are_the_file_of_one_machine(
+    kinds: list[str], split: int, orders: list[tuple[list[int], int]], suffix: str, tmp_path_factory: Any
+) -> None:
+    tmp_path = tmp_path_factory.mktemp("folder")
+    rows: list[Any] = []
+    for number, kind in enumerate(kinds):
+        row: Row = {"id": f"r{number}", "hypotheses": [f"a {number}", "b"], "pseudo_references": ["a", "b c", "b"]}
+        if kind == "raises":
+            row["hypotheses"][0] = "poison"
+        if kind == "again":
+            row["id"] = "r0"
+        rows.append(b"{torn\n" if kind == "torn" else row)
+    (tmp_path / "a.jsonl").write_bytes(lines(rows[:split]))
+    (tmp_path / "b.jsonl").write_bytes(lines(rows[split:]))
+    inputs = [str(tmp_path / "a.jsonl"), str(tmp_path / "b.jsonl")]
+    work = Work(str(tmp_path), text=suffix == "text")
+    out, whole = tmp_path / f"out{suffix}", tmp_path / "whole"
+    on_one_machine(work, inputs, whole)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        for order, stop_after in orders:
+            if not (out / "manifest.json").exists():
+                simulate(work, inputs, out, order, stop_after)
+        if not (out / "manifest.json").exists():
+            simulate(work, inputs, out, [])
+    data = joined(out)
+    assert (gzip.decompress(data) if suffix == ".gz" and data else data) == whole.read_bytes()
+    assert errors(out) == errors(whole)
+
+
+def test_a_shard_torn_by_a_crash_is_made_again(tmp_path: Path, rows: list[Row]) -> None:
+    (tmp_path / "in.jsonl").write_bytes(lines(rows[:12]))
+    work, inputs, out = Work(str(tmp_path)), [str(tmp_path / "in.jsonl")], tmp_path / "out"
+    on_one_machine(work, inputs, tmp_path / "whole")
+    simulate(work, inputs, out, [], stop_after=3)
+    (out / "part-00000-000001.jsonl").write_bytes(b"lost")  # as if the disk had forgotten it
+    (out / "part-00000-000003.jsonl.tmp").write_bytes(b"half a sha")
+    with (out / "journal.jsonl").open("ab") as file:
+        file.write(b'{"place": [0, 3], "sha')
+    simulate(work, inputs, out, [])
+    assert joined(out) == (tmp_path / "whole").read_bytes()
+
+
+def test_two_runs_on_one_folder_are_refused(tmp_path: Path, rows: list[Row]) -> None:
+    (tmp_path / "in.jsonl").write_bytes(lines(rows[:3]))
+    work, inputs = Work(str(tmp_path)), [str(tmp_path / "in.jsonl")]
+    with Folder(str(tmp_path / "out"), work, inputs, size=3, resume=False, force=False, text=False):
+        for resume in (True, False):
+            with pytest.raises(UserError, match="another mbrace run is writing it"):
+                Folder(str(tmp_path / "out"), work, inputs, size=3, resume=resume, force=not resume, text=False)
+
+
+def test_resuming_with_other_options_or_input_is_refused(tmp_path: Path, rows: list[Row]) -> None:
+    source = tmp_path / "in.jsonl"
+    source.write_bytes(lines(rows[:12]))
+    inputs, out = [str(source)], tmp_path / "out"
+    simulate(Work(str(tmp_path)), inputs, out, [], stop_after=2)
+    with pytest.raises(UserError, match=r'begun with other work .*"seed":0'):
+        simulate(Work(str(tmp_path), seed=1), inputs, out, [])
+    source.write_bytes(lines(rows[:13]))
+    with pytest.raises(UserError, match="begun with other inputs"):
+        simulate(Work(str(tmp_path)), inputs, out, [])
+
+
+@pytest.mark.parametrize("name", ["../../etc/passwd", "/etc/passwd", "sub/part-00000-000000.jsonl", "..", "", 7])
+def test_a_manifest_cannot_name_a_file_outside_its_folder(name: Any, tmp_path: Path) -> None:
+    shard = {
+        "file": name,
+        "input": "x",
+        "first_line": 1,
+        "lines": 1,
+        "answers": 1,
+        "skipped": 0,
+        "bytes": 1,
+        "sha256": "",
+    }
+    fields = {"format": 1, "complete": True, "inputs": [], "work": {}, "shards": [shard]}
+    (tmp_path / "manifest.json").write_text(json.dumps(fields))
+    with pytest.raises(UserError, match="is not the name of a shard"):
+        Manifest.read(tmp_path)
+    assert main(["decode", str(tmp_path), "-o", str(tmp_path / "out")]) == 2
+
+
+def test_a_shard_that_is_a_link_is_refused(tmp_path: Path, rows: list[Row]) -> None:
+    (tmp_path / "in.jsonl").write_bytes(lines(rows[:3]))
+    simulate(Work(str(tmp_path)), [str(tmp_path / "in.jsonl")], tmp_path / "out", [])
+    shard = tmp_path / "out" / "part-00000-000000.jsonl"
+    shard.unlink()
+    shard.symlink_to("/etc/hostname")
+    with pytest.raises(UserError, match="is a link"):
+        list(Manifest.read(tmp_path / "out").paths())
+
+
+def test_a_full_disk_is_named_and_the_finished_shards_stay(tmp_path: Path, rows: list[Row]) -> None:
+    (tmp_path / "in.jsonl").write_bytes(lines(rows[:12]))
+    work, inputs, out = Work(str(tmp_path)), [str(tmp_path / "in.jsonl")], tmp_path / "out"
+    on_one_machine(work, inputs, tmp_path / "whole")
+    real, room = mbrace.cluster.manifest.write_all, 1500
+
+    def full(descriptor: int, data: bytes) -> None:
+        nonlocal room
+        room -= len(data)
+        if room < 0:
+            raise OSError(28, "No space left on device")
+        real(descriptor, data)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mbrace.cluster.manifest.write_all", full)
+        with pytest.raises(UserError, match="No space left on device; finished shards are kept: make room and go on"):
+            simulate(work, inputs, out, [])
+    kept = [path.stat().st_mtime_ns for path in sorted(out.glob("part-*.jsonl"))]
+    assert 0 < len(kept) < 4
+    simulate(work, inputs, out, [])
+    assert [path.stat().st_mtime_ns for path in sorted(out.glob("part-*.jsonl"))][: len(kept)] == kept
+    assert joined(out) == (tmp_path / "whole").read_bytes()
+
+
+def test_blocks_depend_on_the_file_alone_and_read_over_what_is_done(tmp_path: Path) -> None:
+    path = tmp_path / "in"
+    path.write_bytes(b"a\nb\r\n\nd\ne")
+    found = list(blocks(str(path), 0, size=2, done=frozenset()))
+    assert [(block.number, block.first_line, block.data) for block in found] == [
+        (0, 1, b"a\nb\r\n"),
+        (1, 3, b"\nd\n"),
+        (2, 5, b"e"),
+    ]
+    assert list(blocks(str(path), 0, size=2, done=frozenset({0, 2}))) == [found[1]]
+
+
+# --- with Ray ---
+
+
+def test_decode_on_a_cluster_writes_the_bytes_of_one_machine(
+    ray: Any, tmp_path: Path, rows: list[Row], capsys: pytest.CaptureFixture[str]
+) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    (tmp_path / "part-0.jsonl").write_bytes(lines([*rows[:9], b"{torn\n"]))
+    (tmp_path / "part-1.jsonl.gz").write_bytes(gzip.compress(lines([*rows[9:25], {**rows[3], "source": "again"}])))
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows[25:]), tmp_path / "part-2.parquet")
+    options = [f"file://{tmp_path}/part-*", "--on-error", "skip", "--nbest", "2"]
+    whole, out = tmp_path / "whole.jsonl", tmp_path / "out"
+    assert main(["decode", *options, "-o", str(whole)]) == 0
+    cluster = ["--ray", "auto", "--workers", "2", "--shard-size", "4"]
+    assert (
+        main(["decode", *options, "-o", str(out), *cluster]) == 0
+    )  # two workers on two CPUs: reading still has its share
+    assert joined(out) == whole.read_bytes()
+    assert errors(out) == errors(whole)
+    assert [json.loads(e)["line"] for e in (errors(out) or b"").splitlines()] == [10, 17]
+    assert "2 set aside" in capsys.readouterr().err
+    assert main(["decode", *options, "-o", str(out), *cluster]) == 2
+    assert "exists; use --resume" in capsys.readouterr().err
+    assert main(["decode", *options, "-o", str(out), *cluster, "--resume"]) == 0  # over already
+    manifest = json.loads((out / "manifest.json").read_bytes())
+    assert (manifest["complete"], manifest["answers"], manifest["skipped"]) == (True, 40, 2)
+    assert not (out / "journal.jsonl").exists()
+
+
+def test_a_worker_that_dies_is_replaced_and_its_blocks_run_again(ray: Any, tmp_path: Path, rows: list[Row]) -> None:
+    rows[17]["source"] = "die 2"
+    (tmp_path / "in.jsonl").write_bytes(lines(rows))
+    work, inputs, out = Work(str(tmp_path)), [str(tmp_path / "in.jsonl")], tmp_path / "out"
+    on_one_machine(work, inputs, tmp_path / "whole")
+    summary = run(work, inputs, str(out), workers=1, shard_size=8)
+    assert sorted(path.name for path in tmp_path.glob("died-*")) == ["died-0", "died-1"]
+    assert joined(out) == (tmp_path / "whole").read_bytes()
+    assert summary.sentences == 40
+
+
+def test_a_block_that_always_kills_its_worker_ends_the_run_by_name_and_poison_is_named(
+    ray: Any, tmp_path: Path, rows: list[Row]
+) -> None:
+    rows[30]["source"] = "die 99"
+    (tmp_path / "in.jsonl").write_bytes(lines(rows))
+    with pytest.raises(UserError, match=r"in.jsonl:25: the block that starts here ended its worker 4 times"):
+        run(Work(str(tmp_path)), [str(tmp_path / "in.jsonl")], str(tmp_path / "out"), workers=1, shard_size=8)
+
+
+def test_poison_stops_the_run_by_name_and_a_worker_that_cannot_start_says_why(
+    ray: Any, tmp_path: Path, rows: list[Row]
+) -> None:
+    rows[20]["hypotheses"] = ["poison", "x"]
+    source = tmp_path / "in.jsonl"
+    source.write_bytes(lines(rows))
+    with pytest.raises(UserError, match=r"in.jsonl:21: RuntimeError: refused"):
+        run(Work(str(tmp_path)), [str(source)], str(tmp_path / "out"), workers=1, shard_size=8)
+    with pytest.raises(UserError, match="seed: cannot be loaded"):
+        run(Work(str(tmp_path), seed=-1), [str(source)], str(tmp_path / "other"), workers=1, shard_size=8)
+
+
+def test_more_than_the_cluster_has_is_refused_with_what_is_missing(ray: Any, tmp_path: Path, rows: list[Row]) -> None:
+    (tmp_path / "in.jsonl").write_bytes(lines(rows))
+
+    def attempt(**options: Any) -> None:
+        run(Work(str(tmp_path)), [str(tmp_path / "in.jsonl")], str(tmp_path / "out"), resume=True, **options)
+
+    with pytest.raises(UserError, match=r"--workers 40: the cluster has 2 CPUs, of which reading takes 0.1"):
+        attempt(workers=40)
+    with pytest.raises(UserError, match=r"room for 0 such workers \(2 CPUs, 0 GPUs on 1 nodes\)"):
+        attempt(workers=1, gpus_per_worker=1)
+    with pytest.raises(UserError, match="the cluster has 0 GPUs"):
+        attempt(gpus_per_worker=1)
+    with pytest.raises(UserError, match="--workers 0: must be 1 or more"):
+        attempt(workers=0)
+
+
+DRIVER = """
+import sys
+sys.path.insert(0, {tests!r})
+import test_cluster
+from mbrace.cluster import run
+run(test_cluster.Work({folder!r}), [{source!r}], {out!r}, address={address!r}, workers=1, shard_size=4, resume=True)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL])
+def test_a_driver_that_is_killed_is_resumed_from_its_finished_shards(
+    number: signal.Signals, ray: Any, tmp_path: Path, rows: list[Row]
+) -> None:
+    rows[22]["source"] = "wait 60"
+    source, out = tmp_path / "in.jsonl", tmp_path / "out"
+    source.write_bytes(lines(rows))
+    address = ray.get_runtime_context().gcs_address
+    code = DRIVER.format(
+        tests=str(Path(__file__).parent), folder=str(tmp_path), source=str(source), out=str(out), address=address
+    )
+    driver = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE)
+    try:
+        for _ in range(600):
+            if len(list(out.glob("part-*.jsonl"))) == 5:
+                break
+            assert driver.poll() is None
+            time.sleep(0.1)
+        driver.send_signal(number)
+        driver.communicate(timeout=30)
+    finally:
+        driver.kill()
+    kept = {path.name: path.stat().st_mtime_ns for path in out.glob("part-*.jsonl")}
+    assert len(kept) == 5
+    rows[22]["source"] = "wait 0."
+    source.write_bytes(lines(rows))
+    run(Work(str(tmp_path)), [str(source)], str(out), workers=1, shard_size=4, resume=True)
+    assert {name: (out / name).stat().st_mtime_ns for name in kept} == kept  # not made again
+    on_one_machine(Work(str(tmp_path)), [str(source)], tmp_path / "whole")
+    assert joined(out) == (tmp_path / "whole").read_bytes()
+
+
+def test_marks_of_ids_differ_by_kind() -> None:
+    from mbrace.cluster.shards import mark
+
+    assert len({mark(7), mark("7"), mark("\ud800"), mark("")}) == 4
+    assert np.uint64(mark(7)) == mark(7)

@@ -1,0 +1,363 @@
+"""`mbrace judge` below the browser: pairing, arranging, showing, storing, and what the server refuses."""
+
+from __future__ import annotations
+
+import gzip
+import html
+import re
+import sqlite3
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from judge_server import BAD, GOOD, write_jsonl, write_study
+from starlette.testclient import TestClient
+
+from mbrace.errors import UserError
+from mbrace.judge.app import Site, create_app
+from mbrace.judge.items import Item, arrange, read_pairs, sample
+from mbrace.judge.serve import judge
+from mbrace.judge.show import Piece, differences, pieces
+from mbrace.judge.store import Store, open_study
+
+HOST = "http://127.0.0.1:8000"
+
+
+def study(path: Path, count: int = 10, raters: int = 1, seed: int = 0) -> Store:
+    items = [Item(f"secret-{n}", f"Satz {n}", f"{GOOD} {n}", f"{BAD} {n}") for n in range(count)]
+    return open_study(str(path), items, facts={"A": "x"}, about={"name_a": "secret"}, seed=seed, raters=raters)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    store = study(tmp_path / "ratings.db", raters=2)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def client(store: Store) -> Iterator[TestClient]:
+    with TestClient(create_app(store), base_url=HOST, follow_redirects=False, headers={"origin": HOST}) as client:
+        yield client
+
+
+def rate(client: TestClient, token: str, position: int, choice: str = "tie", request: str = "request-0", **more: str):
+    form = {"position": str(position), "choice": choice, "request": request, **more}
+    return client.post(f"/r/{token}/rate", data=form)
+
+
+def ratings(store: Store) -> list[tuple[int, int, str, str]]:
+    with sqlite3.connect(store.path) as sql:
+        return sql.execute("SELECT rater, position, choice, comment FROM rating ORDER BY rater, position").fetchall()
+
+
+# ---- pairing and arranging
+
+
+def test_pairs_come_by_id_and_equal_ones_are_counted(tmp_path: Path) -> None:
+    a = write_jsonl(tmp_path / "a.jsonl", [{"id": n, "text": t} for n, t in ((1, "one"), (2, "two"), (3, "three"))])
+    b = write_jsonl(tmp_path / "b.jsonl", [{"id": n, "text": t} for n, t in ((3, "drei"), (1, "one "), (2, "zwei"))])
+    s = write_jsonl(tmp_path / "s.jsonl", [{"id": n, "source": f"s{n}", "hypotheses": ["x"]} for n in (0, 3, 2, 1)])
+    pairs = read_pairs(a, b, s)
+    assert (pairs.total, pairs.equal) == (3, 1)  # "one " and "one" look the same
+    assert pairs.different == [Item("2", "s2", "two", "zwei"), Item("3", "s3", "three", "drei")]
+
+
+def test_plain_gzipped_lines_are_paired_in_order(tmp_path: Path) -> None:
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress("eins\nzw\u2028ei\n".encode()))
+    (tmp_path / "b.txt").write_text("eins\r\n\r\n", newline="")
+    (tmp_path / "s.txt").write_text("one\ntwo\n")
+    pairs = read_pairs(*(str(tmp_path / name) for name in ("a.txt.gz", "b.txt", "s.txt")))
+    assert (pairs.equal, pairs.different) == (1, [Item("2", "two", "zw\u2028ei", "")])
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "s", "message"),
+    [
+        ('{"id": 1, "text": "x"}', '{"id": 2, "text": "x"}', "s", r"b\.jsonl: 1 ids of .*a\.jsonl are missing.*'1'"),
+        (
+            '{"id": 1, "text": "x"}\n' * 2,
+            '{"id": 1, "text": "x"}',
+            "s",
+            r"a\.jsonl:2: field id: '1' is already .*line 1",
+        ),
+        (
+            '{"id": 1, "text": 5}',
+            '{"id": 1, "text": "x"}',
+            "s",
+            r"a\.jsonl:1: field text: expected a string, found int",
+        ),
+        ('{"id": true, "text": "x"}', '{"text": "x"}', "s", r"a\.jsonl:1: field id: expected a string or .*found bool"),
+        ('{"text": "x"}\n{"id": 1, "text": "x"}', '{"text": "x"}', "s", r"a\.jsonl:1: field id: missing"),
+        ('{"id": 1, "text": "x"}', "nonsense", "s", r"b\.jsonl:1: not JSON"),
+        ('{"id": 1, "text": "x"}', '["x"]', "s", r"b\.jsonl:1: expected an object with id and text, found list"),
+        ('{"id": 1, "text": "x"}', '{"id": 1, "text": "y"}', "s\ns", r"s\.txt: 2 lines for 1 sources"),
+        (
+            '{"id": 1, "text": "x"}',
+            '{"id": 1, "text": "y"}',
+            '{"id": 2, "source": "s"}',
+            r"s\.txt: no record with id '1'",
+        ),
+        ('{"id": 1, "text": "x"}', '{"id": 1, "text": "y"}', "", r"s\.txt: the file is empty"),
+    ],
+)
+def test_files_that_do_not_fit_are_refused_by_name_and_line(
+    tmp_path: Path, a: str, b: str, s: str, message: str
+) -> None:
+    for name, text in (("a.jsonl", a), ("b.jsonl", b), ("s.txt", s)):
+        (tmp_path / name).write_text(text)
+    with pytest.raises(UserError, match=message):
+        read_pairs(*(str(tmp_path / name) for name in ("a.jsonl", "b.jsonl", "s.txt")))
+
+
+def test_bytes_that_are_not_utf8_and_missing_files_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"fine\n\xff\n")
+    with pytest.raises(UserError, match=r"a\.txt:2: invalid UTF-8"):
+        read_pairs(*[str(tmp_path / "a.txt")] * 3)
+    with pytest.raises(UserError, match=r"none\.txt: No such file"):
+        read_pairs(*[str(tmp_path / "none.txt")] * 3)
+
+
+def test_half_a_surrogate_pair_is_replaced_so_that_it_can_be_stored_and_shown(tmp_path: Path) -> None:
+    for name, text in (("a.jsonl", r'{"text": "\ud83d"}'), ("b.jsonl", r'{"text": "\ud83d\ude00"}'), ("s.txt", "s")):
+        (tmp_path / name).write_text(text)
+    pairs = read_pairs(*(str(tmp_path / name) for name in ("a.jsonl", "b.jsonl", "s.txt")))
+    assert pairs.different == [Item("1", "s", "\ufffd", "\U0001f600")]
+
+
+def test_sample_depends_on_the_seed_alone_and_keeps_all_when_few() -> None:
+    items = [Item(str(n), "", "a", "b") for n in range(100)]
+    assert sample(items, 10, 3) == sample(items, 10, 3) != sample(items, 10, 4)
+    assert len(set(sample(items, 10, 3))) == 10
+    assert sample(items, 125, 3) == sample(items, None, 3) == items
+
+
+@given(count=st.integers(1, 60), seed=st.integers(0, 2**40), rater=st.integers(1, 50))
+def test_each_rater_sees_every_item_once_and_each_system_on_both_sides_alike(count: int, seed: int, rater: int) -> None:
+    turns = arrange(count, seed, rater)
+    assert sorted(item for item, _ in turns) == list(range(count))
+    assert abs(2 * sum(a_left for _, a_left in turns) - count) <= 1
+    assert turns == arrange(count, seed, rater)
+
+
+def test_raters_get_different_orders_and_sides() -> None:
+    orders = [[item for item, _ in arrange(50, 0, rater)] for rater in range(1, 9)]
+    sides = [dict(arrange(50, 0, rater)) for rater in range(1, 9)]
+    assert len({tuple(order) for order in orders}) == 8
+    assert all(len({side[item] for side in sides}) == 2 for item in range(5))
+
+
+# ---- showing
+
+
+def test_words_that_differ_are_marked_and_common_ones_are_not() -> None:
+    left, right = differences("The old cat sat down.", "The cat sat right here.")
+    assert [(piece.text, piece.changed) for piece in left] == [
+        ("The ", False), ("old", True), (" cat sat ", False), ("down", True), (".", False),
+    ]  # fmt: skip
+    assert [piece.text for piece in right if piece.changed] == ["right here"]
+
+
+def test_chinese_is_compared_by_character() -> None:
+    left, _ = differences("我喜欢猫", "我讨厌猫")
+    assert [piece.text for piece in left if piece.changed] == ["喜欢"]
+
+
+def test_characters_that_reorder_or_hide_text_are_shown_by_name() -> None:
+    assert pieces("a\u202eb\x00") == [
+        Piece("a"), Piece("U+202E", control=True), Piece("b"), Piece("U+0000", control=True),
+    ]  # fmt: skip
+    assert pieces("می\u200cروم\tx\ny") == [Piece("می\u200cروم\tx\ny")]  # the joiner belongs to Persian spelling
+
+
+@given(st.text(max_size=60), st.text(max_size=60))
+def test_nothing_is_added_to_a_text_or_lost_by_marking_it(left: str, right: str) -> None:
+    for text, shown in zip((left, right), differences(left, right), strict=True):
+        assert "".join(chr(int(p.text[2:], 16)) if p.control else p.text for p in shown) == text
+
+
+@given(st.lists(st.sampled_from("abc"), max_size=8), st.lists(st.sampled_from("abc"), max_size=8))
+def test_unmarked_words_are_a_common_subsequence(left: list[str], right: list[str]) -> None:
+    kept = [
+        "".join(p.text for p in side if not p.changed).split() for side in differences(" ".join(left), " ".join(right))
+    ]
+    assert kept[0] == kept[1]
+
+
+# ---- storing
+
+
+def test_study_continues_with_the_same_links_and_more_raters_can_join(tmp_path: Path) -> None:
+    with_two = study(tmp_path / "r.db", raters=2)
+    with_two.rate(1, 0, "tie", request="request-0")
+    with_two.close()
+    again = study(tmp_path / "r.db", raters=3)
+    assert [again.tokens[rater] for rater in (1, 2)] == list(with_two.tokens.values())
+    assert len(set(again.tokens.values())) == 3
+    assert [again.turn(rater).position for rater in (1, 2, 3)] == [1, 0, 0]
+    again.close()
+    study(tmp_path / "r.db", raters=1).close()
+    assert min(len(token) for token in again.tokens.values()) >= 32
+    assert stat.S_IMODE((tmp_path / "r.db").stat().st_mode) == 0o600
+
+
+def test_ratings_file_of_other_inputs_or_not_ours_is_refused_untouched(tmp_path: Path) -> None:
+    study(tmp_path / "r.db").close()
+    with pytest.raises(UserError, match=r"holds ratings of another study \(not the same: A, seed\)"):
+        open_study(str(tmp_path / "r.db"), [], facts={"A": "y", "seed": "1"}, about={}, seed=0, raters=1)
+    (tmp_path / "note.txt").write_text("not a database, but something dear to its owner")
+    with pytest.raises(UserError, match=r"note\.txt"):
+        study(tmp_path / "note.txt")
+    assert (tmp_path / "note.txt").read_text().startswith("not a database")
+    with sqlite3.connect(tmp_path / "other.db") as sql:
+        sql.execute("CREATE TABLE t (x)")
+    with pytest.raises(UserError, match="not a ratings file"):
+        study(tmp_path / "other.db")
+
+
+def test_commits_wait_for_the_disk(store: Store) -> None:
+    assert store._connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    assert store._connection.execute("PRAGMA synchronous").fetchone() == (2,)  # FULL
+
+
+def test_choice_is_saved_as_the_system_that_was_on_that_side(store: Store) -> None:
+    for position in range(10):
+        turn = store.turn(1)
+        assert store.rate(1, position, "left" if turn.a_left else "right", request=f"request-{position}") == "saved"
+    assert {choice for _, _, choice, _ in ratings(store)} == {"A"}
+    assert store.turn(1).item is None
+    assert store.rate(1, 10, "left", request="request-10") == "ahead"
+
+
+def test_rating_undone_is_not_brought_back_by_a_late_copy_of_its_request(store: Store) -> None:
+    assert store.rate(1, 0, "left", comment="hm", request="request-1") == "saved"
+    assert store.undo(1, 0, request="request-2") == "saved"
+    assert store.rate(1, 0, "left", request="request-1") == "repeated"
+    assert store.undo(1, 0, request="request-2") == "repeated"
+    assert ratings(store) == []
+    assert store.turn(1).comment == "hm"  # offered again
+    assert store.undo(1, 0, request="request-3") == "ahead"
+    with sqlite3.connect(store.path) as sql:
+        assert [row[0] for row in sql.execute("SELECT action FROM event ORDER BY event")] == ["rate", "undo"]
+
+
+# ---- serving
+
+
+def test_request_sent_twice_and_second_answer_to_an_item_count_once(store: Store, client: TestClient) -> None:
+    token = store.tokens[1]
+    assert rate(client, token, 0, "tie", comment=" so\r\nso ").headers["location"] == f"/r/{token}/rate"
+    assert rate(client, token, 0, "tie").status_code == 303
+    second = rate(client, token, 0, "skip", "request-2")
+    assert second.headers["location"].endswith("?stale")
+    assert "first one stands" in client.get(second.headers["location"]).text
+    assert rate(client, token, 5, "tie", "request-3").status_code == 409  # not shown yet
+    assert ratings(store) == [(1, 0, "tie", "so\nso")]
+
+
+def test_link_shows_the_start_first_and_later_the_item_that_is_next(store: Store, client: TestClient) -> None:
+    token = store.tokens[1]
+    assert "Begin" in client.get(f"/r/{token}").text
+    rate(client, token, 0)
+    assert client.get(f"/r/{token}").headers["location"] == f"/r/{token}/rate"
+    assert "Item 2" in client.get(f"/r/{token}/rate").text
+    assert "Item 1" in client.get(f"/r/{store.tokens[2]}/rate").text  # the other rater's own place
+
+
+@pytest.mark.parametrize("forge", [lambda real: "", lambda real: "A" * 32, lambda real: real[:-1], str.swapcase,
+                                   lambda real: real + "%00", lambda real: "%C3%A9"])  # fmt: skip
+def test_forged_and_missing_tokens_are_refused(store: Store, client: TestClient, forge: Callable[[str], str]) -> None:
+    token = forge(store.tokens[1])
+    for path in (f"/r/{token}", f"/r/{token}/rate"):
+        assert client.get(path).status_code == 404
+    assert rate(client, token, 0).status_code in (404, 405)
+    assert client.post(f"/r/{token}/undo", data={"position": "0", "request": "request-1"}).status_code in (404, 405)
+    assert ratings(store) == []
+
+
+@pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://127.0.0.1:8001", "", None])
+def test_form_from_another_origin_or_none_is_refused(store: Store, origin: str | None) -> None:
+    client = TestClient(create_app(store), base_url=HOST, headers={} if origin is None else {"origin": origin})
+    assert rate(client, store.tokens[1], 0).status_code == 403
+    assert ratings(store) == []
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:8000", "127.0.0.1.evil.example", "192.168.0.7", "", "["]
+)
+def test_other_host_names_are_refused_on_loopback(client: TestClient, store: Store, host: str) -> None:
+    assert client.get(f"/r/{store.tokens[1]}", headers={"host": host}).status_code == 421
+
+
+def test_addresses_but_not_unknown_names_are_served_when_not_on_loopback(store: Store) -> None:
+    site = Site(hosts=["judge.example.org"], any_address=True, origins=["https://judge.example.org"])
+    client = TestClient(create_app(store, site), follow_redirects=False)
+    path = f"/r/{store.tokens[1]}"
+    for host, status in (("192.168.0.7:8000", 200), ("[fe80::1]:8000", 200), ("evil.example", 421)):
+        assert client.get(path, headers={"host": host}).status_code == status
+    client.headers.update({"host": "judge.example.org", "origin": "https://judge.example.org"})
+    assert rate(client, store.tokens[1], 0).status_code == 303
+
+
+@pytest.mark.parametrize(
+    ("form", "status"),
+    [
+        ({"choice": "both"}, 400),
+        ({"position": "-1"}, 400),
+        ({"position": "x"}, 400),
+        ({"request": ""}, 400),
+        ({"request": "a" * 65}, 400),
+        ({"comment": "c" * 2_001}, 400),
+        ({"comment": "c" * 100_000}, 413),
+    ],
+)
+def test_form_that_is_not_ours_changes_nothing(
+    store: Store, client: TestClient, form: dict[str, str], status: int
+) -> None:
+    whole = {"position": "0", "choice": "tie", "request": "request-0", **form}
+    assert client.post(f"/r/{store.tokens[1]}/rate", data=whole).status_code == status
+    assert ratings(store) == []
+
+
+def test_hostile_texts_are_escaped_named_and_complete(tmp_path: Path) -> None:
+    item = Item("1", "</p><script>s()</script>", '<img src=x onerror="a()">\u202e', "x" * 10_000)
+    with_item = open_study(str(tmp_path / "r.db"), [item], facts={}, about={}, seed=0, raters=1)
+    page = TestClient(create_app(with_item), base_url=HOST).get(f"/r/{with_item.tokens[1]}/rate").text
+    with_item.close()
+    assert "<script>s" not in page
+    assert "<img" not in page
+    assert "\u202e" not in page
+    assert "x" * 10_000 in page
+    plain = html.unescape(re.sub(r"<[^>]*>", "", page))
+    assert item.source in plain
+    assert '<img src=x onerror="a()">U+202E' in plain
+
+
+def test_browser_is_told_no_system_no_id_and_nothing_to_run(store: Store, client: TestClient) -> None:
+    token = store.tokens[1]
+    answers = [client.get(f"/r/{token}"), client.get(f"/r/{token}/rate"), client.get("/r/x"), client.get("/"),
+               rate(client, token, 0), client.get("/static/judge.js"), client.get("/static/judge.css"),
+               client.get("/static/../app.py"), client.get("/favicon.ico")]  # fmt: skip
+    for answer in answers:
+        everything = answer.text + str(answer.headers)
+        assert "secret" not in everything
+        assert "set-cookie" not in answer.headers
+        policy = answer.headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert not re.search(r"<script(?! src=)|<style|\sstyle=|\son\w+=", answer.text)
+    assert store.tokens[2] not in "".join(answer.text for answer in answers)
+
+
+def test_nothing_to_judge_and_bad_addresses_are_said_before_serving(tmp_path: Path) -> None:
+    same = write_study(tmp_path, count=0, equal=3)
+    with pytest.raises(UserError, match="hold the same predictions"):
+        judge(same[0], same[1], source=same[3], output=same[5])
+    files = write_study(tmp_path, count=3)
+    with pytest.raises(UserError, match="--public-url ftp://x: expected"):
+        judge(files[0], files[1], source=files[3], output=files[5], public_url="ftp://x")
+    with pytest.raises(UserError, match=r"cannot listen on 192\.0\.2\.1 port 8000"):
+        judge(files[0], files[1], source=files[3], output=files[5], host="192.0.2.1")

@@ -1,0 +1,188 @@
+"""The statistics of `mbrace judge-results`, against SciPy, brute force and published examples."""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import binomtest
+
+from mbrace.cli.judge_results import run
+from mbrace.errors import UserError
+from mbrace.judge.items import Item
+from mbrace.judge.results import Rating, evaluate, evaluate_counts, read_ratings, report, to_csv
+from mbrace.judge.statistics import fleiss_kappa, krippendorff_alpha, paired_bootstrap, sign_test, sign_test_split_ties
+from mbrace.judge.store import open_study
+
+# Krippendorff (2011), "Computing Krippendorff's Alpha-Reliability", example C: 4 observers, 12 units, "." is missing.
+KRIPPENDORFF = ["123321412...", "1233224125.3", ".33323422 51.".replace(" ", ""), "12332441251."]
+# Fleiss' kappa on Wikipedia: 14 raters, 10 subjects, 5 categories.
+FLEISS = """0 0 0 0 14;0 2 6 4 2;0 0 3 5 6;0 3 9 2 0;2 2 8 1 1;7 7 0 0 0;3 2 6 3 0;2 5 3 2 2;6 5 2 1 0;0 2 2 3 7"""
+
+
+def ratings(*rows: str) -> list[Rating]:
+    """One string a rater, one letter an item: A, B, t(ie), s(kip)."""
+    names = {"A": "A", "B": "B", "t": "tie", "s": "skip"}
+    return [
+        Rating(rater, position, str(position), names[letter], "A", "", "")
+        for rater, row in enumerate(rows, start=1)
+        for position, letter in enumerate(row)
+    ]
+
+
+@given(st.integers(0, 300), st.integers(0, 300))
+def test_sign_test_is_scipys_exact_binomial_test(wins: int, losses: int) -> None:
+    expected = binomtest(wins, wins + losses).pvalue if wins + losses else 1.0
+    assert sign_test(wins, losses) == pytest.approx(expected, rel=1e-9)
+
+
+def test_sign_test_of_many_thousands_does_not_overflow() -> None:
+    assert sign_test(5_100, 4_900) == pytest.approx(binomtest(5_100, 10_000).pvalue, rel=1e-9)
+
+
+def test_split_ties_go_half_to_each_side() -> None:
+    assert sign_test_split_ties(48, 42, 35) == pytest.approx(binomtest(65, 124).pvalue)
+
+
+def test_bootstrap_agrees_with_every_resample_of_a_small_sample() -> None:
+    scores = [1, 1, 1, -1, 0]
+    sums = [sum(drawn) for drawn in itertools.product(scores, repeat=5)]
+    outcome = paired_bootstrap(scores, resamples=200_000)
+    assert outcome.a_ahead == pytest.approx(np.mean(np.array(sums) > 0), abs=0.005)
+    assert outcome.b_ahead == pytest.approx(np.mean(np.array(sums) < 0), abs=0.005)
+    assert outcome == paired_bootstrap(scores, resamples=200_000)
+
+
+def test_bootstrap_counts_resamples_where_thirds_cancel_as_ahead_for_neither() -> None:
+    thirds = paired_bootstrap([1 / 3, 2 / 3, -1], resamples=50_000)
+    whole = paired_bootstrap([1, 2, -3], resamples=50_000)
+    assert thirds == whole
+
+
+def test_krippendorffs_alpha_is_that_of_his_worked_example() -> None:
+    units = [[row[unit] for row in KRIPPENDORFF if row[unit] != "."] for unit in range(12)]
+    assert krippendorff_alpha(units) == pytest.approx(0.743, abs=5e-4)
+
+
+def test_fleiss_kappa_is_that_of_the_published_example() -> None:
+    units = [
+        [category for category, count in enumerate(row.split()) for _ in range(int(count))] for row in FLEISS.split(";")
+    ]
+    assert fleiss_kappa(units) == pytest.approx(0.210, abs=5e-4)
+
+
+def test_agreement_is_one_when_perfect_and_undefined_when_nothing_varies() -> None:
+    assert krippendorff_alpha(["aa", "bb"]) == fleiss_kappa(["aa", "bb"]) == 1
+    assert krippendorff_alpha(["aa", "aa"]) is fleiss_kappa(["aa", "aa"]) is None
+    assert krippendorff_alpha(["a", "b"]) is fleiss_kappa(["a", "b"]) is fleiss_kappa([]) is None
+    assert fleiss_kappa(["aa", "aba"]) is None
+
+
+def test_the_papers_counts_are_not_significant() -> None:
+    results = evaluate_counts(48, 42, 35)
+    assert not results.significant
+    assert "not significant" in results.verdict
+    assert "48 to 42 with 35 ties" in report(results)
+    assert results.items.sign_test == pytest.approx(binomtest(48, 90).pvalue)
+
+
+def test_documentation_shows_the_report_as_it_is() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "judge.md").read_text(encoding="utf-8")
+    assert f"```\n{report(evaluate_counts(48, 42, 35))}\n```" in page
+
+
+@pytest.mark.parametrize(("wins", "losses", "better"), [(60, 30, "A is significantly better than B"),
+                                                         (30, 60, "B is significantly better than A")])  # fmt: skip
+def test_clear_counts_are_significant_for_the_side_that_won(wins: int, losses: int, better: str) -> None:
+    assert better in evaluate_counts(wins, losses, 35).verdict
+
+
+def test_three_wins_of_three_are_not_significant_though_every_resample_says_so() -> None:
+    results = evaluate_counts(3, 0, 0)
+    assert results.items.bootstrap.a_ahead == 1
+    assert "not significant" in results.verdict
+
+
+def test_no_ratings_give_no_verdict() -> None:
+    assert evaluate([]).verdict == "There are no ratings to judge by yet."
+    assert evaluate(ratings("sss")).verdict == "There are no ratings to judge by yet."
+    assert report(evaluate(ratings("sss")))
+
+
+def test_raters_of_an_item_vote_together_and_are_counted_apart() -> None:
+    results = evaluate(ratings("AABts", "ABBtA"))
+    one, two = results.raters[1], results.raters[2]
+    assert (one.wins, one.losses, one.ties, one.skips) == (2, 1, 1, 1)
+    assert (two.wins, two.losses, two.ties, two.skips) == (2, 2, 1, 0)
+    assert results.ratings.wins == 4
+    assert (results.items.wins, results.items.losses, results.items.ties) == (2, 1, 2)
+    assert results.agreement is not None
+    assert results.agreement.items == 4  # the fifth was skipped by one
+    assert results.agreement.same == 0.75
+    # coincidences by hand: A 3, B 3, t 2 of n = 8; observed 2, expected (64 - 9 - 9 - 4) / 7 = 6
+    assert results.agreement.krippendorff_alpha == pytest.approx(1 - 2 / 6)
+
+
+def test_copies_of_one_raters_answers_do_not_make_a_result_significant() -> None:
+    one = "A" * 12 + "B" * 6
+    assert not evaluate(ratings(*[one] * 10)).significant
+
+
+def test_preference_for_a_side_is_reported_as_such() -> None:
+    results = evaluate([Rating(1, n, str(n), "AB"[n % 2], "AB"[n % 2], "", "") for n in range(20)])
+    assert (results.left_chosen, results.right_chosen) == (20, 0)
+
+
+def test_csv_gives_a_spreadsheet_no_formula_to_run() -> None:
+    comment = '=HYPERLINK("http://evil.example")'
+    row = next(csv.DictReader(io.StringIO(to_csv([Rating(1, 0, "id", "A", "B", comment, "")]))))
+    assert row["comment"] == "'" + comment
+    assert (row["rater"], row["choice"], row["left"]) == ("1", "A", "B")
+
+
+class Arguments:
+    level = 0.05
+
+    def __init__(self, ratings: Path, folder: Path) -> None:
+        self.ratings, self.csv, self.json = str(ratings), str(folder / "out.csv"), str(folder / "out.json")
+
+
+def test_report_and_exports_hold_every_rating_and_no_token(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    items = [Item(f"id-{n}", "s", "a", "b") for n in range(4)]
+    about = {"name_a": "std.jsonl", "name_b": "race.jsonl", "equal": "16", "total": "20"}
+    store = open_study(str(tmp_path / "r.db"), items, facts={"items": "4"}, about=about, seed=0, raters=2)
+    for rater, position in itertools.product((1, 2), range(4)):
+        side = "left" if store.turn(rater).a_left else "right"
+        store.rate(rater, position, side if position else "skip", comment="ok", request=f"request-{position}")
+    assert run(Arguments(tmp_path / "r.db", tmp_path)) == 0  # while the server still holds the file
+    store.close()
+    printed = capsys.readouterr().out
+    exported = json.loads((tmp_path / "out.json").read_text())
+    assert "20 pairs of predictions: 16 equal (80.0%), 4 different" in printed
+    assert printed.splitlines()[-1] == exported["verdict"]
+    assert exported["ratings"] == {"wins": 6, "losses": 0, "ties": 0, "skips": 2}
+    assert [own["wins"] for own in exported["raters"]] == [3, 3]
+    assert len(exported["answers"]) == len((tmp_path / "out.csv").read_text().splitlines()) - 1 == 8
+    for token in store.tokens.values():
+        assert token not in printed + (tmp_path / "out.json").read_text() + (tmp_path / "out.csv").read_text()
+
+
+def test_reading_results_leaves_nothing_beside_the_file(tmp_path: Path) -> None:
+    open_study(str(tmp_path / "r.db"), [Item("1", "s", "a", "b")], facts={}, about={}, seed=0, raters=1).close()
+    assert read_ratings(str(tmp_path / "r.db")) == ({}, [])
+    assert [path.name for path in tmp_path.iterdir()] == ["r.db"]
+
+
+def test_files_that_hold_no_ratings_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no such file"):
+        read_ratings(str(tmp_path / "none.db"))
+    (tmp_path / "text.db").write_text("not a database at all, only some text that is long enough")
+    with pytest.raises(UserError, match=r"text\.db: file is not a database"):
+        read_ratings(str(tmp_path / "text.db"))

@@ -1,0 +1,130 @@
+"""The learned metric: what ships behaves, what trains can be loaded, and it works from the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import mbrace
+from mbrace.cli import main
+from mbrace.neural.learned import Learned
+from mbrace.neural.metric_data import kendall, pearson, read_judgements
+
+HEADER = "lp\tmt\tref\tz\n"
+
+
+@pytest.fixture(scope="module")
+def learned() -> Learned:
+    return Learned(device="cpu")
+
+
+def test_a_better_translation_scores_higher(learned: Learned) -> None:
+    reference = "The government announced new measures to protect the environment on Tuesday."
+    ranked = [
+        reference,
+        "On Tuesday the government presented new measures for protecting the environment.",
+        "The government announced new environment on measures.",
+        "The company sells shoes in three countries.",
+        "lksdjf lkjsd flkj sdf",
+    ]
+    scores = learned.pairs(ranked, [reference] * len(ranked))
+    assert scores[0] > scores[1] > scores[2] > scores[3]
+    assert scores[0] > scores[1] > scores[2] > scores[4]
+    assert learned.pairs([""], [reference])[0] < scores[2]
+
+
+def test_case_and_tokenisation_hardly_matter(learned: Learned) -> None:
+    """Half of what it was trained on is lower-cased and tokenised."""
+    plain = ["The cat, it's said, didn't sit on the mat.", "A dog wasn't seen."]
+    tokenised = ["the cat , it 's said , did n't sit on the mat .", "a dog was n't seen ."]
+    references = ["It is said that the cat did not sit on the mat.", "Nobody has seen a dog."]
+    np.testing.assert_allclose(learned.pairs(plain, references), learned.pairs(tokenised, references), atol=0.5)
+
+
+def test_it_decodes_from_the_command_line_and_window_changes_no_byte(
+    demo_rows: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    candidates = tmp_path / "c.jsonl"
+    cut = [
+        {**r, "hypotheses": r["hypotheses"][:8], "pseudo_references": r["pseudo_references"][:24]} for r in demo_rows
+    ]
+    candidates.write_text("".join(json.dumps(row) + "\n" for row in cut[:5]))
+    outputs = []
+    for window in ("1", "5"):
+        out = tmp_path / f"{window}.jsonl"
+        options = ["--utility", "learned", "--device", "cpu", "--schedule", "4,8,24", "--window", window]
+        assert main(["decode", str(candidates), "-o", str(out), *options]) == 0
+        outputs.append(out.read_bytes())
+    assert outputs[0] == outputs[1]
+    assert all(json.loads(line)["pairs_scored"] > 0 for line in outputs[0].splitlines())
+
+
+def test_training_learns_and_its_folder_loads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Judgements made up from a rule (the share of words kept) on few words: a head can learn that."""
+    random = np.random.default_rng(0)
+    words = ["red", "blue", "tall", "small", "old", "new", "fast", "slow", "warm", "cold", "loud", "calm"]
+    rows = []
+    for _ in range(240):
+        reference = random.choice(words, 5, replace=False)
+        keep = int(random.integers(0, 6))
+        translation = [*reference[:keep], *random.choice(words, 5 - keep)]
+        rows.append(f"{random.choice(['xx-en', 'yy-en'])}\t{' '.join(translation)}\t{' '.join(reference)}\t{keep}\n")
+    table = tmp_path / "judgements.tsv"
+    table.write_text(HEADER + "".join(rows))
+    out = tmp_path / "metric"
+    arguments = ["train-metric", str(table), "-o", str(out), "--hold-out", "yy-en", "--device", "cpu", "--epochs", "8"]
+    assert main(arguments) == 0
+    printed = capsys.readouterr().out
+    assert "held out yy-en  learned" in printed
+    held = [row for row in read_judgements(str(table)) if row.pair == "yy-en"]
+    metric = Learned(out, device="cpu")
+    scores = metric.pairs([row.translation for row in held], [row.reference for row in held])
+    found = pearson(scores, [row.score for row in held])
+    assert found > 0.5
+    assert f"Pearson {found:.3f}" in printed  # what the loaded checkpoint gives is what training reported
+    assert main(arguments) == 2  # not over a checkpoint that exists
+    assert "--force" in capsys.readouterr().err
+
+
+def test_the_shipped_head_is_small_and_holds_no_encoder() -> None:
+    from mbrace.neural.learned import FOLDER
+
+    path = FOLDER / "checkpoints" / "model.ckpt"
+    assert path.stat().st_size < 8 << 20
+    state = torch.load(path, weights_only=True)["state_dict"]
+    assert not any(key.startswith("encoder.") for key in state)
+    assert (FOLDER / "card.md").is_file()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("lp\tmt\tz\n", r"t.tsv:1: header must name"),
+        (HEADER + "de-en\ta\tb\tc\n", r"t.tsv:2: z: 'c' is not a number"),
+        (HEADER + "de-en\ta\tb\n", r"t.tsv:2: 3 fields"),
+        (HEADER + "de-fr\ta\tb\t1\n", r"no judgement of a translation into en"),
+    ],
+)
+def test_a_wrong_table_is_named_by_line(text: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "t.tsv"
+    path.write_text(text)
+    with pytest.raises(mbrace.UserError, match=message):
+        read_judgements(str(path), target="en")
+
+
+def test_correlations_are_scipys() -> None:
+    stats = pytest.importorskip("scipy.stats")
+    random = np.random.default_rng(0)
+    left, right = random.integers(0, 6, 80), random.normal(size=80)
+    assert kendall(left, right) == pytest.approx(stats.kendalltau(left, right)[0])
+    assert pearson(left, right) == pytest.approx(stats.pearsonr(left, right)[0])
+
+
+def test_kendall_by_hand() -> None:
+    """Of three pairs, two agree and one does not."""
+    assert kendall([1, 2, 3], [1, 3, 2]) == pytest.approx(1 / 3)
