@@ -256,7 +256,8 @@ def report(results: dict) -> str:
         "|---|---|---|---|",
     ]
     lines += [
-        f"| {row['threads']} | {seconds(row['seconds'])} | {single / row['seconds']:.2f}x | {seconds(row['processor'])} |"
+        f"| {row['threads']} | {seconds(row['seconds'])} | {single / row['seconds']:.2f}x "
+        f"| {seconds(row['processor'])} |"
         for row in results["threads"]
     ]
     lines += [
