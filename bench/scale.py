@@ -8,6 +8,8 @@ Sentences are those of the bundled demo data under new ids. Every run is the com
 from __future__ import annotations
 
 import argparse
+import gzip
+import itertools
 import json
 import lzma
 import os
@@ -18,8 +20,13 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 import mbrace
+from mbrace.cluster.folder import Folder
+from mbrace.cluster.shards import Result, blocks
 
 DEMO = Path(mbrace.__file__).parent / "data" / "demo.jsonl.xz"
 RESULTS = Path(__file__).parent / "results"
@@ -91,7 +98,7 @@ def running_rate(folder: Path, sentences: int, workers: int) -> float:
     return float(sum(lines for _, lines in ends[workers:]) / (ends[-1][0] - ends[workers - 1][0]))
 
 
-def on_ray(folder: Path, sentences: int, shard_size: int) -> list[str]:
+def on_ray(folder: Path, sentences: int, shard_size: int) -> tuple[list[str], dict[str, float]]:
     """The plain command against Ray, on as many cores, one right after the other."""
     source = folder / "large.jsonl"
     write_corpus(source, sentences, 256, 256)
@@ -100,6 +107,7 @@ def on_ray(folder: Path, sentences: int, shard_size: int) -> list[str]:
         "| same bytes |",
         "|---:|---|---:|---:|---:|---:|---|",
     ]
+    rates = {}
     for cores in (1, 2):
         before = decode(source, folder / "large.out.jsonl", "--threads", str(cores))
         options = ["--ray", "--workers", str(cores), "--threads", "1", "--shard-size", str(shard_size)]
@@ -114,8 +122,46 @@ def on_ray(folder: Path, sentences: int, shard_size: int) -> list[str]:
             f"| {cores} | `--ray --workers {cores}` | {ray.seconds:.1f} | {ray.seconds / plain - 1:+.1%} "
             f"| {rate:,.1f} | {base / rate - 1:+.1%} | {'yes' if found == expected else 'NO'} |"
         )
+        rates |= {f"plain, {cores} cores": base, f"ray, {cores} cores": rate}
         print("\n".join(lines[-2:]), file=sys.stderr)
-    return lines
+    return lines, rates
+
+
+@dataclass(frozen=True)
+class Idle:
+    """Work that is never begun: only its results are written."""
+
+    def describe(self) -> dict[str, str]:
+        return {}
+
+
+def ends(source: Path, folder: Path) -> dict[str, float]:
+    """How fast the two ends of a cluster run are, alone: one reader, and the driver writing finished shards."""
+    with source.open("rb") as file:
+        lines = list(itertools.islice(file, 4096))
+    sample, packed = folder / "sample.jsonl", folder / "sample.jsonl.gz"
+    sample.write_bytes(b"".join(lines))
+    packed.write_bytes(gzip.compress(sample.read_bytes(), 6))
+    rates = {
+        "bytes a sentence": sample.stat().st_size / len(lines),
+        "bytes a sentence, packed": packed.stat().st_size / len(lines),
+    }
+    for name, path in (("read", sample), ("read packed", packed)):
+        started = time.perf_counter()
+        count = sum(block.data.count(b"\n") for block in blocks(str(path), 0, size=1024, done=frozenset()))
+        rates[name] = count / (time.perf_counter() - started)
+    answers = (folder / "large.out.jsonl").read_bytes().splitlines(keepends=True)[:1024]
+    rates["bytes an answer"] = sum(map(len, answers)) / len(answers)
+    ids = np.arange(1, len(answers) + 1, dtype=np.uint64)
+    work: Any = Idle()
+    with Folder(str(folder / "ends"), work, [str(sample)], size=1024, resume=False, force=True, text=False) as out:
+        started = time.perf_counter()
+        for number in range(100):
+            shard = (ids + np.uint64(number * len(ids))).tobytes()
+            data = b"".join(answers)
+            out.add(Result(0, number, 1, len(answers), 0, data, b"", len(answers), shard, [], ""))
+        rates["write"] = 100 * len(answers) / (time.perf_counter() - started)
+    return rates
 
 
 def plot(runs: list[tuple[int, Run]], path: Path) -> None:
@@ -153,7 +199,8 @@ def main() -> None:
         folder = Path(name)
         one, runs = on_one_machine(folder, [int(size) for size in args.sizes.split(",")])
         plot(runs, args.out / "scale.png")
-        many = on_ray(folder, args.ray_sentences, args.shard_size) if args.ray_sentences else []
+        many, rates = on_ray(folder, args.ray_sentences, args.shard_size)
+        rates |= ends(folder / "large.jsonl", folder)
     machine = f"{platform.machine()}, {len(os.sched_getaffinity(0))} cores, Python {platform.python_version()}"
     text = [
         "# Scale",
@@ -174,7 +221,16 @@ def main() -> None:
         "",
         *many,
         "",
+        "## The two ends of a cluster run, alone",
+        "",
+        "| | sentences a second |",
+        "|---|---:|",
+        f"| one reader, JSON Lines ({rates['bytes a sentence'] / 1024:.1f} KiB a sentence) | {rates['read']:,.0f} |",
+        f"| one reader, .gz ({rates['bytes a sentence, packed'] / 1024:.1f} KiB) | {rates['read packed']:,.0f} |",
+        f"| the driver, writing shards ({rates['bytes an answer']:.0f} bytes an answer) | {rates['write']:,.0f} |",
+        "",
     ]
+    (args.out / "scale.json").write_text(json.dumps(rates, indent=1) + "\n", encoding="utf-8")
     (args.out / "scale.md").write_text("\n".join(text), encoding="utf-8")
 
 
