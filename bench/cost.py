@@ -24,9 +24,9 @@ def cpu_table(rates: dict[str, float]) -> list[str]:
     """Decoding candidate files with chrF++."""
     core = rates["ray, 1 cores"]
     lines = [
-        f"One core decodes {core:,.0f} segments a second (256 x 256, alpha 0.99), {hours(core):,.0f} core-hours in all.",
+        f"One core decodes {core:,.0f} segments a second (256 x 256, alpha 0.99): {hours(core):,.0f} core-hours.",
         "",
-        f"| nodes of {CORES_A_NODE} cores | segments a second | limited by | hours | .gz input (MB/s) | readers needed |",
+        f"| nodes of {CORES_A_NODE} cores | segments a second | limited by | hours | .gz input (MB/s) | readers |",
         "|---:|---:|---|---:|---:|---:|",
     ]
     for nodes in (1, 2, 4, 16):
