@@ -484,6 +484,26 @@ def test_a_node_that_is_lost_costs_no_answer(tmp_path: Path, rows: list[Row]) ->
     assert joined(out) == (tmp_path / "whole").read_bytes()
 
 
+@pytest.mark.slow
+def test_translate_and_generate_on_a_cluster_write_the_bytes_of_one_machine(
+    ray: Any, tmp_path: Path, demo_rows: list[Row]
+) -> None:
+    source = tmp_path / "in.txt"
+    source.write_text("".join(row["source"] + "\n" for row in demo_rows[:6]), encoding="utf-8")
+    cluster = ["--ray", "auto", "--workers", "1", "--shard-size", "32"]
+    few = ["--beam", "4", "--device", "cpu"]
+    translate = ["translate", str(source), *few, "--schedule", "4,8", "--window", "32"]
+    assert main([*translate, "-o", str(tmp_path / "t.jsonl"), "--threads", "1"]) == 0
+    assert main([*translate, "-o", str(tmp_path / "t"), "--json", *cluster]) == 0
+    assert joined(tmp_path / "t") == (tmp_path / "t.jsonl").read_bytes()
+    generate = ["generate", str(source), *few, "--sample", "8"]
+    assert main([*generate, "-o", str(tmp_path / "g.jsonl")]) == 0
+    assert main([*generate, "-o", str(tmp_path / "g"), *cluster]) == 0
+    assert joined(tmp_path / "g") == (tmp_path / "g.jsonl").read_bytes()
+    assert main(["decode", str(tmp_path / "g"), "-o", str(tmp_path / "d.jsonl")]) == 0  # a folder of shards is an input
+    assert len((tmp_path / "d.jsonl").read_bytes().splitlines()) == 6
+
+
 def test_marks_of_ids_differ_by_kind() -> None:
     from mbrace.cluster.shards import mark
 

@@ -156,7 +156,7 @@ def run_on_cluster(work: Work, inputs: list[str], args: argparse.Namespace) -> i
     from mbrace.cli.progress import share_progress
     from mbrace.cluster import run as run_cluster
 
-    with share_progress("decoding") as progress:
+    with share_progress(args.output) as progress:
         summary = run_cluster(
             work,
             inputs,
