@@ -13,10 +13,8 @@ from mbrace.files import Bad, Item, bad_from, decode_line
 from mbrace.job import Decoder, Outcome, Summary
 from mbrace.records import Record
 
-MODEL = tuple(
-    "model kind source_language target_language source_prefix prompt stop dtype server server_model "
-    "beam length_alpha epsilon temperature seed".split()
-)
+MODEL = ("model", "kind", "source_language", "target_language", "source_prefix", "prompt", "stop", "dtype")
+MADE = ("server", "server_model", "beam", "length_alpha", "epsilon", "temperature", "seed")
 
 
 @dataclass(frozen=True)
@@ -27,7 +25,7 @@ class GenerateWork:
 
     def describe(self) -> dict[str, Any]:
         """What candidates depend on."""
-        names = (*MODEL, "sample", "logprobs", "prefix")
+        names = (*MODEL, *MADE, "sample", "logprobs", "prefix")
         return {"command": "generate", **{name: getattr(self.args, name) for name in names}}
 
     def start(self, threads: int) -> Generator:
@@ -92,7 +90,7 @@ class TranslateWork:
 
     def describe(self) -> dict[str, Any]:
         """What answers depend on."""
-        names = (*MODEL, "utility", "metric_model", "prune", "alpha", "bootstraps", "beta", "schedule", "nbest")
+        names = (*MODEL, *MADE, "utility", "metric_model", "prune", "alpha", "bootstraps", "beta", "schedule", "nbest")
         return {"command": "translate", **{name: getattr(self.args, name) for name in names}}
 
     def start(self, threads: int) -> Translator:
