@@ -201,12 +201,13 @@ def ray_lines(rows: list[dict[str, float]], sentences: int) -> list[str]:
 def page(found: dict[str, Any]) -> str:
     """scale.md."""
     ends, sentences = found["ends"], found["ray sentences"]
+    loads = ", ".join(f"{part} {load}" for part, load in found["load"].items())
     return "\n".join(
         [
             "# Scale",
             "",
-            f"Written by `python bench/scale.py` on {found['machine']}; load average of the machine at the start of each",
-            f"part {found['load']}, so that elapsed times tell less than CPU times where it is above the number of cores.",
+            f"Written by `python bench/scale.py` on {found['machine']}. Load average of the machine at the start of",
+            f"each part: {loads} (above the number of cores, elapsed times say less than CPU times).",
             "chrF++, confidence pruning with alpha 0.99, default window; times are of the whole process.",
             "",
             "## One machine, 16 hypotheses and 32 pseudo-references a sentence, one thread",
@@ -217,8 +218,8 @@ def page(found: dict[str, Any]) -> str:
             "",
             f"## Ray against the plain command: {sentences:,} sentences, 256 hypotheses x 256 pseudo-references",
             "",
-            "The plain time is the mean of a run before and one after. Start-up and shut-down of Ray (about ten seconds)",
-            "are in the times in all, not in the rates while running.",
+            "The plain time is the mean of a run before and one after. Start-up and shut-down of Ray (about ten",
+            "seconds) are in the times in all, not in the rates while running.",
             "",
             *ray_lines(found["ray"], sentences),
             "",

@@ -261,6 +261,14 @@ def test_a_shard_that_is_a_link_is_refused(tmp_path: Path, rows: list[Row]) -> N
         list(Manifest.read(tmp_path / "out").paths())
 
 
+def test_an_input_inside_the_output_is_refused(tmp_path: Path, rows: list[Row]) -> None:
+    (tmp_path / "in.jsonl").write_bytes(lines(rows[:3]))
+    simulate(Work(str(tmp_path)), [str(tmp_path / "in.jsonl")], tmp_path / "out", [])
+    with pytest.raises(UserError, match="an input inside the output"):
+        run(Work(str(tmp_path)), [str(tmp_path / "out")], str(tmp_path / "out"), force=True)
+    assert joined(tmp_path / "out")
+
+
 def test_a_full_disk_is_named_and_the_finished_shards_stay(tmp_path: Path, rows: list[Row]) -> None:
     (tmp_path / "in.jsonl").write_bytes(lines(rows[:12]))
     work, inputs, out = Work(str(tmp_path)), [str(tmp_path / "in.jsonl")], tmp_path / "out"

@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from mbrace.cluster.folder import Folder
@@ -84,6 +85,9 @@ def run(
         raise UserError("-: a cluster cannot read standard input; give files")
     if output == "-":
         raise UserError("--ray: writes a folder of shards; give one with -o OUT")
+    inside = next((path for path in paths if Path(output).resolve() in Path(path).resolve().parents), None)
+    if inside is not None:
+        raise UserError(f"{inside}: an input inside the output {output}; give another output")
     if shard_size < 1:
         raise UserError(f"--shard-size {shard_size}: must be 1 or more")
     started = time.perf_counter()
