@@ -161,7 +161,7 @@ def simulate(work: Work, inputs: list[str], output: Path, order: list[int], stop
         folder.finish()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     kinds=st.lists(st.sampled_from(["good", "good", "raises", "torn", "again"]), max_size=20),
     split=st.integers(0, 20),
