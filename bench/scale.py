@@ -198,6 +198,18 @@ def ray_lines(rows: list[dict[str, float]], sentences: int) -> list[str]:
     return lines
 
 
+def busy(load: float) -> list[str]:
+    """A warning where the comparison was not a fair one."""
+    cores = len(os.sched_getaffinity(0))
+    if load <= cores / 2:
+        return []
+    return [
+        f"**Other work had the machine at a load of {load} on {cores} cores when this part began: these differences say",
+        "little. Run `python bench/scale.py --parts ray` on a quiet machine.**",
+        "",
+    ]
+
+
 def page(found: dict[str, Any]) -> str:
     """scale.md."""
     ends, sentences = found["ends"], found["ray sentences"]
@@ -223,6 +235,7 @@ def page(found: dict[str, Any]) -> str:
             "",
             *ray_lines(found["ray"], sentences),
             "",
+            *busy(found["load"]["ray"]),
             "## The two ends of a cluster run, alone",
             "",
             "| | sentences a second |",
