@@ -204,7 +204,7 @@ def busy(load: float) -> list[str]:
     if load <= cores / 2:
         return []
     return [
-        f"**Other work had the machine at a load of {load} on {cores} cores when this part began: these differences say",
+        f"**Other work had the machine at a load of {load} on {cores} cores when this part began: differences say",
         "little. Run `python bench/scale.py --parts ray` on a quiet machine.**",
         "",
     ]
