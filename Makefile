@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 NATIVE := CMakeLists.txt $(wildcard native/*.cpp native/*.hpp)
 
-.PHONY: demo test test-slow test-old lint bench browser oracle clean
+.PHONY: demo test test-slow test-old lint bench browser oracle audit clean
 
 demo: .stamp-all
 	$(BIN)/mbrace demo
@@ -63,3 +63,9 @@ test-old: .stamp-all
 	  tests/test_models*.py
 
 include native/hardening.mk
+
+# Known vulnerabilities of what is installed; asks PyPI's advisories, so it needs the internet.
+audit: .stamp-all
+	$(PYTHON) -m venv .venv-audit
+	.venv-audit/bin/python -m pip install --quiet pip-audit
+	.venv-audit/bin/pip-audit --path "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"

@@ -8,6 +8,8 @@ Sentences are those of the bundled demo data under new ids. Every run is the com
 from __future__ import annotations
 
 import argparse
+import gzip
+import itertools
 import json
 import lzma
 import os
@@ -18,8 +20,13 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 import mbrace
+from mbrace.cluster.folder import Folder
+from mbrace.cluster.shards import Result, blocks
 
 DEMO = Path(mbrace.__file__).parent / "data" / "demo.jsonl.xz"
 RESULTS = Path(__file__).parent / "results"
@@ -64,118 +71,211 @@ def decode(source: Path, out: Path, *options: str) -> Run:
     return Run(seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024, out)
 
 
-def on_one_machine(folder: Path, sizes: list[int]) -> tuple[list[str], list[tuple[int, Run]]]:
-    """Time and peak memory by size."""
-    runs = []
+def on_one_machine(folder: Path, sizes: list[int]) -> list[list[float]]:
+    """[sentences, seconds, CPU seconds, peak MiB] by size."""
+    rows: list[list[float]] = []
     for size in sizes:
         source = folder / "small.jsonl"
         write_corpus(source, size, 16, 32)
-        runs.append((size, decode(source, folder / "small.out.jsonl", "--threads", "1")))
-        print(f"{size:,}: {runs[-1][1].seconds:.1f} s, {runs[-1][1].peak:.0f} MiB", file=sys.stderr)
-    lines = [
-        "| sentences | seconds | CPU seconds | sentences a CPU second | peak memory (MiB) |",
-        "|---:|---:|---:|---:|---:|",
-    ]
-    lines += [f"| {n:,} | {r.seconds:.1f} | {r.cpu:.1f} | {n / r.cpu:,.0f} | {r.peak:.1f} |" for n, r in runs]
-    by_size = dict(runs)
-    if 10_000 in by_size and 100_000 in by_size:
-        growth = by_size[100_000].peak / by_size[10_000].peak - 1
-        lines += ["", f"Peak memory from 10,000 to 100,000 sentences: {growth:+.1%}."]
-    return lines, runs
+        run = decode(source, folder / "small.out.jsonl", "--threads", "1")
+        rows.append([size, run.seconds, run.cpu, run.peak])
+        print(f"{size:,}: {run.seconds:.1f} s, {run.cpu:.1f} CPU s, {run.peak:.0f} MiB", file=sys.stderr)
+    return rows
 
 
-def running_rate(folder: Path, sentences: int, workers: int) -> float:
+def running_rate(folder: Path, workers: int) -> float:
     """Sentences a second between the first round of shards and the last shard, by the times of the files."""
     manifest = json.loads((folder / "manifest.json").read_bytes())
     ends = sorted(((folder / shard["file"]).stat().st_mtime, shard["lines"]) for shard in manifest["shards"])
     return float(sum(lines for _, lines in ends[workers:]) / (ends[-1][0] - ends[workers - 1][0]))
 
 
-def on_ray(folder: Path, sentences: int, shard_size: int) -> list[str]:
+def on_ray(folder: Path, sentences: int, shard_size: int) -> list[dict[str, float]]:
     """The plain command against Ray, on as many cores, one right after the other."""
-    source = folder / "large.jsonl"
-    write_corpus(source, sentences, 256, 256)
-    lines = [
-        "| cores | run | seconds in all | overhead in all | sentences a second while running | overhead while running "
-        "| same bytes |",
-        "|---:|---|---:|---:|---:|---:|---|",
-    ]
+    rows = []
     for cores in (1, 2):
-        before = decode(source, folder / "large.out.jsonl", "--threads", str(cores))
-        options = ["--ray", "--workers", str(cores), "--threads", "1", "--shard-size", str(shard_size)]
-        ray = decode(source, folder / "large.out", *options)
-        after = decode(source, folder / "large.out.jsonl", "--threads", str(cores))
-        plain = (before.seconds + after.seconds) / 2
-        expected = after.out.read_bytes()
+        options = ["--threads", str(cores)]
+        before = decode(folder / "large.jsonl", folder / "large.out.jsonl", *options)
+        cluster = ["--ray", "--workers", str(cores), "--threads", "1", "--shard-size", str(shard_size)]
+        ray = decode(folder / "large.jsonl", folder / "large.out", *cluster)
+        after = decode(folder / "large.jsonl", folder / "large.out.jsonl", *options)
         found = b"".join(path.read_bytes() for path in sorted(ray.out.glob("part-*")))
-        base, rate = sentences / plain, running_rate(ray.out, sentences, cores)
-        lines.append(f"| {cores} | plain, `--threads {cores}` | {plain:.1f} | | {base:,.1f} | | |")
-        lines.append(
-            f"| {cores} | `--ray --workers {cores}` | {ray.seconds:.1f} | {ray.seconds / plain - 1:+.1%} "
-            f"| {rate:,.1f} | {base / rate - 1:+.1%} | {'yes' if found == expected else 'NO'} |"
-        )
-        print("\n".join(lines[-2:]), file=sys.stderr)
-    return lines
+        plain = (before.seconds + after.seconds) / 2
+        rate = running_rate(ray.out, cores)
+        same = found == after.out.read_bytes()
+        rows.append({"cores": cores, "plain": plain, "ray": ray.seconds, "rate": rate, "same": same})
+        print(rows[-1], file=sys.stderr)
+    return rows
 
 
-def plot(runs: list[tuple[int, Run]], path: Path) -> None:
-    """Time and memory by corpus size, on logarithmic axes."""
+@dataclass(frozen=True)
+class Idle:
+    """Work that is never begun: only its results are written."""
+
+    def describe(self) -> dict[str, str]:
+        return {}
+
+
+def ends(source: Path, folder: Path) -> dict[str, float]:
+    """How fast the two ends of a cluster run are, alone: one reader, and the driver writing finished shards."""
+    with source.open("rb") as file:
+        lines = list(itertools.islice(file, 4096))
+    sample, packed = folder / "sample.jsonl", folder / "sample.jsonl.gz"
+    sample.write_bytes(b"".join(lines))
+    packed.write_bytes(gzip.compress(sample.read_bytes(), 6))
+    rates = {
+        "bytes a sentence": sample.stat().st_size / len(lines),
+        "bytes a sentence, packed": packed.stat().st_size / len(lines),
+    }
+    for name, path in (("read", sample), ("read packed", packed)):
+        started = time.perf_counter()
+        count = sum(block.data.count(b"\n") for block in blocks(str(path), 0, size=1024, done=frozenset()))
+        rates[name] = count / (time.perf_counter() - started)
+    answers = (folder / "large.out.jsonl").read_bytes().splitlines(keepends=True)[:1024]
+    rates["bytes an answer"] = sum(map(len, answers)) / len(answers)
+    ids = np.arange(1, len(answers) + 1, dtype=np.uint64)
+    work: Any = Idle()
+    with Folder(str(folder / "ends"), work, [str(sample)], size=1024, resume=False, force=True, text=False) as out:
+        started = time.perf_counter()
+        for number in range(100):
+            shard = (ids + np.uint64(number * len(ids))).tobytes()
+            data = b"".join(answers)
+            out.add(Result(0, number, 1, len(answers), 0, data, b"", len(answers), shard, [], ""))
+        rates["write"] = 100 * len(answers) / (time.perf_counter() - started)
+    return rates
+
+
+def plot(rows: list[list[float]], path: Path) -> None:
+    """Time and memory by corpus size."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    sizes = [size for size, _ in runs]
+    sizes, seconds, cpu, peak = zip(*rows, strict=True)
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
-    left.loglog(sizes, [run.seconds for _, run in runs], "s--", color="#8fb8d6", label="elapsed")
-    left.loglog(sizes, [run.cpu for _, run in runs], "o-", color="#1b6ca8", label="CPU")
-    left.loglog(sizes, [runs[-1][1].cpu * size / sizes[-1] for size in sizes], ":", color="grey", label="linear")
+    left.loglog(sizes, seconds, "s--", color="#8fb8d6", label="elapsed")
+    left.loglog(sizes, cpu, "o-", color="#1b6ca8", label="CPU")
+    left.loglog(sizes, [cpu[-1] * size / sizes[-1] for size in sizes], ":", color="grey", label="linear")
     left.set(xlabel="sentences", ylabel="seconds", title="Time")
     left.legend(frameon=False)
-    right.semilogx(sizes, [run.peak for _, run in runs], "o-", color="#b8471b")
-    right.set(xlabel="sentences", ylabel="MiB", title="Peak memory", ylim=(0, None))
+    right.semilogx(sizes, peak, "o-", color="#b8471b")
+    right.set(xlabel="sentences", ylabel="MiB", title="Peak memory", ylim=(0, 1.2 * max(peak)))
     for axes in (left, right):
         axes.grid(alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=150)
 
 
+def machine_lines(rows: list[list[float]]) -> list[str]:
+    """The table of one machine."""
+    lines = [
+        "| sentences | seconds | CPU seconds | sentences a CPU second | peak memory (MiB) |",
+        "|---:|---:|---:|---:|---:|",
+    ]
+    lines += [f"| {n:,} | {seconds:.1f} | {cpu:.1f} | {n / cpu:,.0f} | {peak:.1f} |" for n, seconds, cpu, peak in rows]
+    peaks = {row[0]: row[3] for row in rows}
+    if 10_000 in peaks and 100_000 in peaks:
+        lines += ["", f"Peak memory from 10,000 to 100,000 sentences: {peaks[100_000] / peaks[10_000] - 1:+.1%}."]
+    return lines
+
+
+def ray_lines(rows: list[dict[str, float]], sentences: int) -> list[str]:
+    """The table of Ray against the plain command."""
+    lines = [
+        "| cores | run | seconds in all | overhead in all | sentences a second while running | overhead while running "
+        "| same bytes |",
+        "|---:|---|---:|---:|---:|---:|---|",
+    ]
+    for row in rows:
+        cores, plain, ray, rate = (row[name] for name in ("cores", "plain", "ray", "rate"))
+        base = sentences / plain
+        lines.append(f"| {cores} | plain, `--threads {cores}` | {plain:.1f} | | {base:,.1f} | | |")
+        lines.append(
+            f"| {cores} | `--ray --workers {cores}` | {ray:.1f} | {ray / plain - 1:+.1%} "
+            f"| {rate:,.1f} | {base / rate - 1:+.1%} | {'yes' if row['same'] else 'NO'} |"
+        )
+    return lines
+
+
+def busy(load: float) -> list[str]:
+    """A warning where the comparison was not a fair one."""
+    cores = len(os.sched_getaffinity(0))
+    if load <= cores / 2:
+        return []
+    return [
+        f"**Other work had the machine at a load of {load} on {cores} cores when this part began: differences say",
+        "little. Run `python bench/scale.py --parts ray` on a quiet machine.**",
+        "",
+    ]
+
+
+def page(found: dict[str, Any]) -> str:
+    """scale.md."""
+    ends, sentences = found["ends"], found["ray sentences"]
+    loads = ", ".join(f"{part} {load}" for part, load in found["load"].items())
+    return "\n".join(
+        [
+            "# Scale",
+            "",
+            f"Written by `python bench/scale.py` on {found['machine']}. Load average of the machine at the start of",
+            f"each part: {loads} (above the number of cores, elapsed times say less than CPU times).",
+            "chrF++, confidence pruning with alpha 0.99, default window; times are of the whole process.",
+            "",
+            "## One machine, 16 hypotheses and 32 pseudo-references a sentence, one thread",
+            "",
+            *machine_lines(found["one"]),
+            "",
+            "![time and peak memory by corpus size](scale.png)",
+            "",
+            f"## Ray against the plain command: {sentences:,} sentences, 256 hypotheses x 256 pseudo-references",
+            "",
+            "The plain time is the mean of a run before and one after. Start-up and shut-down of Ray (about ten",
+            "seconds) are in the times in all, not in the rates while running.",
+            "",
+            *ray_lines(found["ray"], sentences),
+            "",
+            *busy(found["load"]["ray"]),
+            "## The two ends of a cluster run, alone",
+            "",
+            "| | sentences a second |",
+            "|---|---:|",
+            f"| one reader, JSON Lines ({ends['bytes a sentence'] / 1024:.1f} KiB a sentence) | {ends['read']:,.0f} |",
+            f"| one reader, .gz ({ends['bytes a sentence, packed'] / 1024:.1f} KiB) | {ends['read packed']:,.0f} |",
+            f"| the driver, writing shards ({ends['bytes an answer']:.0f} bytes an answer) | {ends['write']:,.0f} |",
+            "",
+        ]
+    )
+
+
 def main() -> None:
-    """Measure and write."""
+    """Measure the parts that were asked for, and write the page from these and the last results of the others."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--parts", default="one,ray", help="one (machine), ray, or both (default)")
     parser.add_argument("--sizes", default="1000,3000,10000,30000,100000")
-    parser.add_argument("--ray-sentences", type=int, default=30_000, metavar="N", help="of 256 x 256 candidates")
+    parser.add_argument("--ray-sentences", type=int, default=40_000, metavar="N", help="of 256 x 256 candidates")
     parser.add_argument("--shard-size", type=int, default=256)
     parser.add_argument("--out", type=Path, default=RESULTS)
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
+    store = args.out / "scale.json"
+    found: dict[str, Any] = json.loads(store.read_bytes()) if store.exists() else {"load": {}}
+    found["machine"] = f"{platform.machine()}, {len(os.sched_getaffinity(0))} cores, Python {platform.python_version()}"
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        one, runs = on_one_machine(folder, [int(size) for size in args.sizes.split(",")])
-        plot(runs, args.out / "scale.png")
-        many = on_ray(folder, args.ray_sentences, args.shard_size) if args.ray_sentences else []
-    machine = f"{platform.machine()}, {len(os.sched_getaffinity(0))} cores, Python {platform.python_version()}"
-    text = [
-        "# Scale",
-        "",
-        f"Written by `python bench/scale.py` on {machine}.",
-        "chrF++, confidence pruning with alpha 0.99, default window; times are of the whole process.",
-        "",
-        "## One machine, 16 hypotheses and 32 pseudo-references a sentence, one thread",
-        "",
-        *one,
-        "",
-        "![time and peak memory by corpus size](scale.png)",
-        "",
-        f"## Ray against the plain command: {args.ray_sentences:,} sentences, 256 hypotheses x 256 pseudo-references",
-        "",
-        "The plain time is the mean of a run before and one after. Start-up and shut-down of Ray are in the times in",
-        "all, not in the rates while running.",
-        "",
-        *many,
-        "",
-    ]
-    (args.out / "scale.md").write_text("\n".join(text), encoding="utf-8")
+        if "one" in args.parts:
+            found["load"]["one"] = round(os.getloadavg()[0], 1)
+            found["one"] = on_one_machine(folder, [int(size) for size in args.sizes.split(",")])
+            plot(found["one"], args.out / "scale.png")
+        if "ray" in args.parts:
+            found["load"]["ray"] = round(os.getloadavg()[0], 1)
+            write_corpus(folder / "large.jsonl", args.ray_sentences, 256, 256)
+            found["ray sentences"] = args.ray_sentences
+            found["ray"] = on_ray(folder, args.ray_sentences, args.shard_size)
+            found["ends"] = ends(folder / "large.jsonl", folder)
+    store.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    if "one" in found and "ray" in found:
+        (args.out / "scale.md").write_text(page(found), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -353,6 +353,7 @@ BAD_OPTIONS: dict[str, tuple[list[str], str]] = {
     "window": (["--window", "0"], "--window 0: must be 1 or more"),
     "threads": (["--threads", "-1"], "--threads -1"),
     "resume and force": (["--resume", "--force"], "--resume and --force"),
+    "workers without a cluster": (["--workers", "2"], "--workers: goes with --ray"),
     "unknown option": (["--fast"], "unrecognized arguments: --fast"),
     "both inputs": (["--hypotheses", "h.txt"], "give one kind of input"),
 }
@@ -646,6 +647,13 @@ def test_an_output_that_cannot_be_written_is_named(candidates: Path, capsys: pyt
         assert f"{path}: No such file or directory; give an output file that can be written" in capsys.readouterr().err
     assert decode(candidates, "-o", "/proc", "--force") == 2
     assert "/proc: Is a directory" in capsys.readouterr().err
+
+
+def test_an_input_is_never_overwritten(candidates: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = candidates.read_bytes()
+    assert decode(candidates, "-o", candidates, "--force") == 2
+    assert f"{candidates}: is an input too" in capsys.readouterr().err
+    assert candidates.read_bytes() == before
 
 
 def test_a_reader_that_goes_away_is_no_error(candidates: Path) -> None:

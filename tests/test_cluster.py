@@ -161,7 +161,7 @@ def simulate(work: Work, inputs: list[str], output: Path, order: list[int], stop
         folder.finish()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     kinds=st.lists(st.sampled_from(["good", "good", "raises", "torn", "again"]), max_size=20),
     split=st.integers(0, 20),
@@ -259,6 +259,14 @@ def test_a_shard_that_is_a_link_is_refused(tmp_path: Path, rows: list[Row]) -> N
     shard.symlink_to("/etc/hostname")
     with pytest.raises(UserError, match="is a link"):
         list(Manifest.read(tmp_path / "out").paths())
+
+
+def test_an_input_inside_the_output_is_refused(tmp_path: Path, rows: list[Row]) -> None:
+    (tmp_path / "in.jsonl").write_bytes(lines(rows[:3]))
+    simulate(Work(str(tmp_path)), [str(tmp_path / "in.jsonl")], tmp_path / "out", [])
+    with pytest.raises(UserError, match="an input inside the output"):
+        run(Work(str(tmp_path)), [str(tmp_path / "out")], str(tmp_path / "out"), force=True)
+    assert joined(tmp_path / "out")
 
 
 def test_a_full_disk_is_named_and_the_finished_shards_stay(tmp_path: Path, rows: list[Row]) -> None:
@@ -482,6 +490,26 @@ def test_a_node_that_is_lost_costs_no_answer(tmp_path: Path, rows: list[Row]) ->
     assert (tmp_path / "lost").exists()
     on_one_machine(Work(str(tmp_path)), [str(source)], tmp_path / "whole")
     assert joined(out) == (tmp_path / "whole").read_bytes()
+
+
+@pytest.mark.slow
+def test_translate_and_generate_on_a_cluster_write_the_bytes_of_one_machine(
+    ray: Any, tmp_path: Path, demo_rows: list[Row]
+) -> None:
+    source = tmp_path / "in.txt"
+    source.write_text("".join(row["source"] + "\n" for row in demo_rows[:6]), encoding="utf-8")
+    cluster = ["--ray", "auto", "--workers", "1", "--shard-size", "32"]
+    few = ["--beam", "4", "--device", "cpu"]
+    translate = ["translate", str(source), *few, "--schedule", "4,8", "--window", "32"]
+    assert main([*translate, "-o", str(tmp_path / "t.jsonl"), "--threads", "1"]) == 0
+    assert main([*translate, "-o", str(tmp_path / "t"), "--json", *cluster]) == 0
+    assert joined(tmp_path / "t") == (tmp_path / "t.jsonl").read_bytes()
+    generate = ["generate", str(source), *few, "--sample", "8"]
+    assert main([*generate, "-o", str(tmp_path / "g.jsonl")]) == 0
+    assert main([*generate, "-o", str(tmp_path / "g"), *cluster]) == 0
+    assert joined(tmp_path / "g") == (tmp_path / "g.jsonl").read_bytes()
+    assert main(["decode", str(tmp_path / "g"), "-o", str(tmp_path / "d.jsonl")]) == 0  # a folder of shards is an input
+    assert len((tmp_path / "d.jsonl").read_bytes().splitlines()) == 6
 
 
 def test_marks_of_ids_differ_by_kind() -> None:

@@ -72,8 +72,8 @@ def add_cluster(parser: argparse.ArgumentParser) -> None:
         help="run on the Ray cluster at ADDRESS (auto: the one of this machine), or start one here",
     )
     group.add_argument("--workers", type=int, metavar="N", help="workers (default: one a CPU but one, or all GPUs)")
-    group.add_argument("--gpus-per-worker", type=float, default=0, metavar="G", help="GPUs of a worker (default: 0)")
-    group.add_argument("--shard-size", type=int, default=1024, metavar="N", help="input lines a shard (default: 1024)")
+    group.add_argument("--gpus-per-worker", type=float, metavar="G", help="GPUs of a worker (default: 0)")
+    group.add_argument("--shard-size", type=int, metavar="N", help="input lines a shard (default: 1024)")
 
 
 def check_output(args: argparse.Namespace) -> None:
@@ -84,6 +84,10 @@ def check_output(args: argparse.Namespace) -> None:
         raise UserError(f"--window {args.window}: must be 1 or more")
     if args.on_error == "skip" and args.output == "-":
         raise UserError("--on-error skip: what is set aside goes to OUT.errors.jsonl; give a file with -o OUT")
+    if getattr(args, "ray", None) is None:
+        for option in ("workers", "gpus_per_worker", "shard_size"):
+            if getattr(args, option, None) is not None:
+                raise UserError(f"--{option.replace('_', '-')}: goes with --ray")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -156,16 +160,16 @@ def run_on_cluster(work: Work, inputs: list[str], args: argparse.Namespace) -> i
     from mbrace.cli.progress import share_progress
     from mbrace.cluster import run as run_cluster
 
-    with share_progress("decoding") as progress:
+    with share_progress(args.output) as progress:
         summary = run_cluster(
             work,
             inputs,
             args.output,
             address=None if args.ray == "local" else args.ray,
             workers=args.workers,
-            gpus_per_worker=args.gpus_per_worker,
+            gpus_per_worker=args.gpus_per_worker or 0,
             threads=args.threads,
-            shard_size=args.shard_size,
+            shard_size=1024 if args.shard_size is None else args.shard_size,
             resume=args.resume,
             force=args.force,
             skip=args.on_error == "skip",
@@ -196,7 +200,7 @@ def _input(args: argparse.Namespace) -> tuple[Iterator[Item], int | None]:
         if any(value is not None for value in flat):
             raise UserError("CANDIDATES.jsonl and --hypotheses: give one kind of input")
         paths = expand(args.candidates)
-        _check_readable(paths)
+        _check_readable(paths, args.output)
         return read_items(paths), _count(paths)
     if args.hypotheses is None or args.num_candidates is None:
         raise UserError("no input: give CANDIDATES.jsonl, or --hypotheses H.txt with --num-candidates N")
@@ -214,14 +218,16 @@ def _input(args: argparse.Namespace) -> tuple[Iterator[Item], int | None]:
     return records, None
 
 
-def _check_readable(paths: list[str]) -> None:
-    """A missing file is an error before the output is made."""
+def _check_readable(paths: list[str], output: str) -> None:
+    """A missing file is an error before the output is made, and so is an output that is an input."""
     from mbrace.files import open_input
 
     for path in paths:
         if path != "-" and "://" not in path:
             with open_input(path):
                 pass
+            if os.path.exists(output) and os.path.samefile(path, output):
+                raise UserError(f"{output}: is an input too; give another output")
 
 
 def _count(paths: list[str]) -> int | None:

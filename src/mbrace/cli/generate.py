@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from mbrace.cli.decode import add_cluster, run_on_cluster
 from mbrace.cli.models import add_model, add_sampling, maker_from
 from mbrace.errors import UserError
+
+if TYPE_CHECKING:
+    from mbrace.models.generate import Candidates
 
 
 def add(commands: argparse._SubParsersAction[Any]) -> None:
@@ -31,6 +35,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument("--seed", type=int, default=0)
     add_model(parser)
     add_sampling(parser, length="--alpha")
+    add_cluster(parser)
     parser.set_defaults(run=run)
 
 
@@ -39,11 +44,25 @@ def run(args: argparse.Namespace) -> int:
     import itertools
 
     from mbrace.cli.progress import progress
-    from mbrace.models.generate import Candidates, generate, read_sources
+    from mbrace.models.generate import generate, read_sources
+
+    options = candidates_from(args)
+    if args.ray is not None:
+        return _on_cluster(args)
+    sources = list(itertools.islice(read_sources(args.sources, args.references), args.limit))
+    make = maker_from(args, options)
+    with progress("generating", len(sources)) as advance:
+        generate(make, sources, args.output, options, prefix=args.prefix, minutes=args.minutes, advance=advance)
+    return 0
+
+
+def candidates_from(args: argparse.Namespace) -> Candidates:
+    """How many candidates of what kind were asked for."""
+    from mbrace.models.generate import Candidates
 
     if args.beam < 0 or args.sample < 0 or args.beam + args.sample == 0:
         raise UserError(f"--beam {args.beam} --sample {args.sample}: give how many, of one at least")
-    options = Candidates(
+    return Candidates(
         beam=args.beam,
         sample=args.sample,
         epsilon=args.epsilon or None,
@@ -52,8 +71,14 @@ def run(args: argparse.Namespace) -> int:
         alpha=args.length_alpha,
         logprobs=args.logprobs,
     )
-    sources = list(itertools.islice(read_sources(args.sources, args.references), args.limit))
-    make = maker_from(args, options)
-    with progress("generating", len(sources)) as advance:
-        generate(make, sources, args.output, options, prefix=args.prefix, minutes=args.minutes, advance=advance)
-    return 0
+
+
+def _on_cluster(args: argparse.Namespace) -> int:
+    """As on one machine, an output that is there is taken up."""
+    from mbrace.cluster.live import GenerateWork
+
+    for option in ("references", "limit", "minutes"):
+        if getattr(args, option) is not None:
+            raise UserError(f"--{option}: not with --ray; give a .tsv with references, or the sources that are wanted")
+    taken_up = {"resume": True, "force": False, "on_error": "stop", "threads": 1, "text": False}
+    return run_on_cluster(GenerateWork(args), [args.sources], argparse.Namespace(**{**vars(args), **taken_up}))

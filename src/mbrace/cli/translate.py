@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import Any
 
-from mbrace.cli.decode import add_output, check_output, ended, summary_line
+from mbrace.cli.decode import add_cluster, add_output, check_output, ended, run_on_cluster, summary_line
 from mbrace.cli.models import add_model, add_sampling, model_from, server_from
 from mbrace.cli.options import add_prune, add_utility, prune_from, report_truncated, schedule_from, utility_from
 from mbrace.errors import UserError
@@ -33,6 +33,7 @@ def add(commands: Any) -> None:
     add_model(parser)
     add_sampling(parser)
     add_prune(parser)
+    add_cluster(parser)
     parser.set_defaults(run=run)
 
 
@@ -44,17 +45,23 @@ def run(args: argparse.Namespace) -> int:
     from mbrace.output import Output
     from mbrace.signals import Stop
 
-    utility, prune, schedule = utility_from(args), prune_from(args), schedule_from(args)
     check_output(args)
+    prune, schedule = prune_from(args), schedule_from(args)
     for option in ("nbest", "beam"):
         if getattr(args, option) < 1:
             raise UserError(f"--{option} {getattr(args, option)}: must be 1 or more")
     if schedule == "all":
         raise UserError("--schedule all: a live model has no last pseudo-reference; give the sizes")
     text = args.text or not (args.json or ".jsonl" in args.output or args.output.endswith(".parquet"))
+    if args.ray is not None:
+        from mbrace.cluster.live import TranslateWork
+
+        everything = argparse.Namespace(**{**vars(args), "text": text})
+        return run_on_cluster(TranslateWork(args, text), [args.sources], everything)
+    utility = utility_from(args)
     with open_input(args.sources):  # a missing file is an error before the model is loaded
         pass
-    maker, sampler = _candidates(args, schedule or utility.schedule)
+    maker, sampler = candidates_from(args, schedule or utility.schedule)
     with (
         Stop() as stop,
         Output(args.output, resume=args.resume, force=args.force, text=text) as output,
@@ -83,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
     return ended(args, summary.signal)
 
 
-def _candidates(args: argparse.Namespace, sizes: Any) -> tuple[Any, Any]:
+def candidates_from(args: argparse.Namespace, sizes: Any) -> tuple[Any, Any]:
     """Where hypotheses and pseudo-references come from."""
     from mbrace.models.translate import Hypothesiser, ServerHypothesiser
 

@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from mbrace.cluster.folder import Folder
@@ -28,7 +29,7 @@ from mbrace.signals import Stop
 from mbrace.storage import estimated_bytes, expand
 
 READER_CPUS = 0.1  # reading waits for the disk; a small share is enough, but without one Ray Data waits for ever
-MAX_READERS = 4
+WORKERS_A_READER = 8  # one reader keeps about a dozen workers busy with chrF++ (bench/results/scale.md)
 TRIES = 4  # how often a block is given to a worker that dies of it, before the run gives up
 SECONDS_FOR_RESOURCES = 60
 SECONDS_FOR_NODES = 20  # that a lost node may take to be replaced
@@ -84,6 +85,9 @@ def run(
         raise UserError("-: a cluster cannot read standard input; give files")
     if output == "-":
         raise UserError("--ray: writes a folder of shards; give one with -o OUT")
+    inside = next((path for path in paths if Path(output).resolve() in Path(path).resolve().parents), None)
+    if inside is not None:
+        raise UserError(f"{inside}: an input inside the output {output}; give another output")
     if shard_size < 1:
         raise UserError(f"--shard-size {shard_size}: must be 1 or more")
     started = time.perf_counter()
@@ -198,7 +202,7 @@ def _pool(ray: Any, files: int, workers: int | None, gpus: float, threads: int) 
             f"{_room(nodes, 0.5, gpus)} such workers, and reading needs some; ask for fewer or add nodes"
         )
     _wait_for(ray, {"CPU": workers * cpus + READER_CPUS, "GPU": workers * gpus})
-    return Pool(workers, cpus, gpus, min(files, MAX_READERS))
+    return Pool(workers, cpus, gpus, min(files, 1 + workers // WORKERS_A_READER))
 
 
 def _share(nodes: list[dict[str, float]], workers: int, wanted: float, gpus: float) -> float | None:

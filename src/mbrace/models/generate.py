@@ -106,14 +106,14 @@ def generate(
             ids: list[str | int] = [f"{prefix}{done + n}" if prefix else done + n for n in range(len(window))]
             made = make([source for source, _ in window], ids)
             for name, (source, reference), (hypotheses, draws) in zip(ids, window, made, strict=True):
-                file.write(_line(name, source, reference, hypotheses, draws, options) + b"\n")
+                file.write(candidate_line(name, source, reference, hypotheses, draws, options) + b"\n")
                 done += 1
                 advance(1)
             file.flush()
     return done
 
 
-def _line(
+def candidate_line(
     name: str | int,
     source: str,
     reference: str | None,
@@ -121,6 +121,7 @@ def _line(
     draws: Draws | None,
     options: Candidates,
 ) -> bytes:
+    """A record of a candidate file, without the end of its line."""
     record: dict[str, Any] = {"id": name, "source": source}
     if reference is not None:
         record["reference"] = reference

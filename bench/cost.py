@@ -1,0 +1,93 @@
+"""What 100 million segments cost, from measured rates: fills the tables of docs/scaling.md.
+
+    python bench/cost.py
+
+Rates come from bench/results/scale.json (bench/scale.py) and experiments/logs/*.json (candidates made on a GPU).
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+SEGMENTS = 100_000_000
+CORES_A_NODE, GPUS_A_NODE = 64, 8
+
+
+def hours(rate: float) -> float:
+    """Hours for all segments at so many a second."""
+    return SEGMENTS / rate / 3600
+
+
+def cpu_table(rates: dict[str, float]) -> list[str]:
+    """Decoding candidate files with chrF++."""
+    core = rates["core"]
+    lines = [
+        f"One core decodes {core:,.0f} segments a second (256 x 256, alpha 0.99): {hours(core):,.0f} core-hours.",
+        "",
+        f"| nodes of {CORES_A_NODE} cores | segments a second | limited by | hours | .gz input (MB/s) | readers |",
+        "|---:|---:|---|---:|---:|---:|",
+    ]
+    for nodes in (1, 2, 4, 16):
+        rate = min(core * nodes * CORES_A_NODE, rates["write"])
+        limit = "cores" if rate < rates["write"] else "the driver"
+        read, readers = rate * rates["bytes a sentence, packed"] / 1e6, rate / rates["read packed"]
+        lines.append(f"| {nodes} | {rate:,.0f} | {limit} | {hours(rate):,.2f} | {read:,.0f} | {readers:.0f} |")
+    return lines
+
+
+def gpu_table(logs: list[dict[str, float]]) -> list[str]:
+    """Making the candidates with a model."""
+    made = sum(log["test candidates"] + log["valid candidates"] for log in logs)
+    spent = sum(log["test candidates seconds"] + log["valid candidates seconds"] for log in logs)
+    rate = made / spent
+    lines = [
+        f"One H200 makes the candidates of {rate:.2f} segments a second (transformer-base, beam 256 and 1,024 samples",
+        f"each, over {made:,.0f} sentences of {len(logs)} language pairs): {hours(rate):,.0f} GPU-hours in all.",
+        "",
+        f"| nodes of {GPUS_A_NODE} GPUs | segments a second | hours | days |",
+        "|---:|---:|---:|---:|",
+    ]
+    for nodes in (1, 4, 16, 64):
+        all_gpus = rate * nodes * GPUS_A_NODE
+        lines.append(f"| {nodes} | {all_gpus:,.0f} | {hours(all_gpus):,.0f} | {hours(all_gpus) / 24:,.1f} |")
+    return lines
+
+
+def ends_table(rates: dict[str, float]) -> list[str]:
+    """What the parts that are not multiplied can bear."""
+    return [
+        "| part | segments a second | cores it can serve |",
+        "|---|---:|---:|",
+        *(
+            f"| {name} | {rates[key]:,.0f} | {rates[key] / rates['core']:,.0f} |"
+            for name, key in (
+                ("one reader, .gz", "read packed"),
+                ("one reader, plain", "read"),
+                ("the driver, writing shards", "write"),
+            )
+        ),
+    ]
+
+
+def fill(text: str, name: str, lines: list[str]) -> str:
+    """Replace what stands between `<!-- name -->` and `<!-- end -->`."""
+    start = text.index(f"<!-- {name} -->") + len(f"<!-- {name} -->")
+    return text[:start] + "\n" + "\n".join(lines) + "\n" + text[text.index("<!-- end -->", start) :]
+
+
+def main() -> None:
+    """Fill the tables."""
+    scale = json.loads((ROOT / "bench/results/scale.json").read_bytes())
+    rates = {**scale["ends"], "core": scale["ray"][0]["rate"]}  # one worker, while it runs
+    logs = [json.loads((ROOT / f"experiments/logs/{pair}.json").read_bytes()) for pair in ("de-en", "tr-en", "en-et")]
+    page = ROOT / "docs/scaling.md"
+    text = page.read_text(encoding="utf-8")
+    for name, lines in (("cpu", cpu_table(rates)), ("gpu", gpu_table(logs)), ("ends", ends_table(rates))):
+        text = fill(text, name, lines)
+    page.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
