@@ -24,6 +24,8 @@ from mbrace.neural.head import Block, Estimator, _mirrored, _mirrors
 sys.path.insert(0, str(Path(__file__).parent / "oracle"))
 import tiny
 
+torch.set_num_threads(1)  # tests run beside each other: more threads than cores wait for one another
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
