@@ -327,7 +327,7 @@ def test_decode_and_score_take_a_comet_checkpoint(
     line = '{"source": "x y", "hypotheses": ["a b", "c d", "a c"], "pseudo_references": ["a b", "a c", "a d", "e"]}\n'
     candidates, out = tmp_path / "c.jsonl", tmp_path / "o.jsonl"
     candidates.write_text(line * 2)
-    options = ["--utility", "comet", "--metric-model", str(folder), "--device", "cpu"]
+    options = ["--utility", "comet", "--metric-model", str(folder), "--device", "cpu", "--threads", "1"]
     assert main(["decode", str(candidates), "-o", str(out), *options]) == 0
     assert len(out.read_text().splitlines()) == 2
     for name, text in (("h", "a b\n"), ("r", "a c\n"), ("s", "x y\n")):
