@@ -10,7 +10,7 @@ demo: .stamp-all
 	$(BIN)/mbrace demo --translate
 
 test: lint browser
-	$(BIN)/python -m pytest -n 2 -m "not slow"
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow"
 
 test-slow: .stamp-all browser
 	$(BIN)/python -m pytest

@@ -17,7 +17,7 @@ from mbrace.cli import main
 from mbrace.errors import UserError
 from mbrace.experiments import experiment, paper, runtimes, studies
 from mbrace.experiments.tables import Part, Replay, Table, tables
-from mbrace.experiments.trials import ALPHAS, MEASURES, Outcomes, Setting, measure, run_trials, sample
+from mbrace.experiments.trials import ALPHAS, MEASURES, TRADEOFF, Outcomes, Setting, measure, run_trials, sample
 from mbrace.prune import Standings
 from mbrace.randomness import key
 from mbrace.sampler import Draws, Want
@@ -254,6 +254,45 @@ def test_schedules_grow_by_their_factor_and_end_with_the_last_size() -> None:
     assert studies.growing(16, 2, 256) == mbrace.doubling(16, 256)
     assert studies.growing(64, 1.5, 256) == (64, 96, 144, 216, 256)
     assert studies.growing(4, 4, 256) == (4, 16, 64, 256)
+
+
+def made_up(sentences: int = 40, trials: int = 3) -> Outcomes:
+    """Outcomes in which everything has reciprocal rank 0.8 and costs 1000 calls, until a test says otherwise."""
+    every = (*TRADEOFF, *studies.schedule_settings(256))
+    shape = (len(every), sentences, trials)
+    measures: dict[str, Any] = {name: np.full(shape, 0.8) for name in MEASURES}
+    measures["utility_calls"] = np.full(shape, 1000)
+    left = np.broadcast_to(np.arange(trials) * 10 + 1, (*shape[:2], 5, trials)).swapaxes(2, 3)
+    about = {"name": "xx-en", "label": "chrF++", "split": "valid", "schedule": [16, 32, 64, 128, 256]}
+    return Outcomes(every, measures, left.astype(np.int16), np.zeros((0, 5, sentences, trials), bool), (), about)
+
+
+def test_the_cheapest_schedule_is_recommended_unless_it_loses_rank() -> None:
+    found = made_up()
+    changes = {(4, 2.0): (200, 0.7), (8, 2.0): (400, 0.795), (16, 4.0): (500, 0.8), (64, 1.5): (9000, 0.9)}
+    for (first, growth), (calls, rank) in changes.items():
+        place = found.settings.index(Setting("alpha", 0.99, studies.growing(first, growth, 256)))
+        found.measures["utility_calls"][place] = calls
+        found.measures["rr"][place] = rank
+    rows = [row for row in studies.schedules([found, found]) if row["alpha"] == 0.99]
+    assert [(row["first"], row["growth"]) for row in rows if row["recommended"]] == [(8, 2.0)]
+    assert [row["schedule"] for row in rows if row["own"]] == ["16 32 64 128 256"]
+    assert sum(not row["admitted"] for row in rows) == 1
+    assert rows[0]["pair"] == "xx-en+xx-en"
+
+
+def test_alpha_is_compared_with_the_line_between_betas_at_its_own_calls() -> None:
+    betas = [{"rule": "beta", "utility_calls": c, "accuracy": a, "rr": a} for c, a in ((20, 0.4), (10, 0.2))]
+    alphas = [{"rule": "alpha", "utility_calls": c, "accuracy": a, "rr": 0.25} for c, a in ((15, 0.5), (12, 0.24))]
+    outside = {"rule": "alpha", "utility_calls": 5, "accuracy": 1.0, "rr": 1.0}
+    better, compared, gap = studies._alpha_over_beta([*betas, *alphas, outside])
+    assert (better, compared) == (2, 4)  # accuracy 0.5 over 0.3; 0.24 not over 0.24; rr 0.25 under 0.3, over 0.24
+    assert gap == pytest.approx(0.1)
+
+
+def test_survivors_have_their_mean_and_quartiles() -> None:
+    row = studies.survivors(made_up())[0]  # 1, 11 and 21 hypotheses in the three trials
+    assert (row["mean"], row["q25"], row["median"], row["q75"]) == (11, 1, 11, 21)
 
 
 def test_the_paper_tables_add_up() -> None:

@@ -28,7 +28,7 @@ def results(tmp_path_factory: pytest.TempPathFactory, demo_rows: list[dict[str, 
         (home / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in cut), encoding="utf-8")
     files = [str(path) for path in sorted(home.glob("*.jsonl"))]
     options = ["-o", str(home / "out"), "--trials", "2", "--workers", "1", "--races", "3"]
-    assert main(["experiment", *files, *options]) == 0
+    assert main(["experiment", *files, *options, "--no-report"]) == 0
     assert main(["experiment", files[2], *options, "--utility", "chrf"]) == 0
     return home
 
@@ -69,16 +69,11 @@ def test_a_finished_part_is_kept_and_a_broken_run_goes_on_to_the_same_numbers(re
         if number % 2:
             path.unlink()  # as if it had been interrupted
     files = [str(path) for path in sorted(results.glob("xx-en*.jsonl"))]
-    options = ["-o", str(again), "--trials", "2", "--workers", "1", "--races", "3"]
+    options = ["-o", str(again), "--trials", "2", "--workers", "1", "--races", "3", "--no-report"]
     assert main(["experiment", *files, *options]) == 0
     one, other = Outcomes.load(first), Outcomes.load(again / "data" / first.name)
     for name, values in one.measures.items():
         np.testing.assert_array_equal(values, other.measures[name])
-    assert (again / "test_table.csv").read_text() == "".join(
-        line
-        for line in (results / "out" / "test_table.csv").read_text().splitlines(keepends=True)
-        if not line.startswith("yy-en")
-    )
     stamp = (again / "data" / first.name).stat().st_mtime_ns
     assert main(["experiment", *files, *options]) == 0
     assert (again / "data" / first.name).stat().st_mtime_ns == stamp

@@ -7,6 +7,7 @@ DIR/*.csv, results.json, figures/, report.html, RESULTS.md
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import gzip
 import hashlib
@@ -67,10 +68,9 @@ def run(
             continue
         started = time.perf_counter()
         records = part.records(limit)
-        with (
-            progress(f"tables of {part.name} {part.split}", len(records)) as advance,
-            tables(part, records, utility, out / "tables", advance=advance) as stored,
-        ):
+        with contextlib.ExitStack() as open_tables:
+            with progress(f"tables of {part.name} {part.split}", len(records)) as advance:
+                stored = open_tables.enter_context(tables(part, records, utility, out / "tables", advance=advance))
             built = time.perf_counter()
             with progress(f"races of {part.name} {part.split}", len(stored)) as raced:
                 outcomes = run_trials(
@@ -90,11 +90,10 @@ def run(
                 "seconds": {"tables": round(built - started, 2), "races": round(finished - built, 2)},
                 "workers": workers,
             }
-            viewer = watch_races(stored, records, utility, seed=seed, count=races)
-        path = target.with_suffix(".races.json.gz")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        header = {"pair": part.name, "split": part.split, "utility": label, "scale": outcomes.about["scale"]}
-        _write_gzip(path, header | {"sentences": viewer})
+            if whole:
+                watched = watch_races(stored, records, utility, seed=seed, count=races)
+                header = {"pair": part.name, "split": part.split, "utility": label, "scale": outcomes.about["scale"]}
+                _write_gzip(target.with_suffix(".races.json.gz"), header | {"sentences": watched})
         outcomes.save(target)
     if report:
         write(out)
@@ -204,6 +203,7 @@ def _short(value: Any) -> Any:
 
 def _write_gzip(path: Path, value: Mapping[str, Any]) -> None:
     packed = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(gzip.compress(packed, mtime=0))
 
 

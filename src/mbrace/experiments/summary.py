@@ -32,6 +32,7 @@ def shown(measure: str, value: float | None) -> str:
 def summary(about: Sequence[Mapping[str, Any]], rows: Mapping[str, Sequence[Row]], notes: str) -> str:
     """The whole page; `notes` is the hand-written part, from notes.md."""
     sections: list[Callable[[], list[str]]] = [
+        lambda: _headline(rows["test_table"]),
         lambda: _claims(rows["claims"]),
         lambda: [notes.strip()] if notes.strip() else [],
         lambda: _test_table(rows["test_table"]),
@@ -56,6 +57,21 @@ def table(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> list[str]:
     """A Markdown table; the first column is text, the others numbers."""
     rule = [":--", *["--:"] * (len(headings) - 1)]
     return ["| " + " | ".join(cells) + " |" for cells in (headings, rule, *lines)]
+
+
+def _headline(rows: Sequence[Row]) -> list[str]:
+    lines = []
+    for utility, pair in dict.fromkeys((row["utility"], row["pair"]) for row in rows):
+        own = {(r["setting"], r["measure"]): r for r in rows if (r["utility"], r["pair"]) == (utility, pair)}
+        for setting, name in SETTINGS.items():
+            cells = [own.get((setting, measure)) for measure in ("score", "accuracy", "rr", "utility_calls")]
+            calls, standard = own[setting, "utility_calls"], own["beta=0", "utility_calls"]
+            saving = f"{standard['value'] / calls['value']:.1f}x"
+            theirs = f"{standard['paper'] / calls['paper']:.1f}x" if calls["paper"] else ""
+            numbers = ["" if cell is None else shown(cell["measure"], cell["value"]) for cell in cells]
+            lines.append((f"{pair}, {utility}, {name}", *numbers, saving, theirs))
+    headings = ("test set", "score", "accuracy", "RR", "utility calls", "fewer", "the paper's")
+    return ["## In short", "", *table(headings, lines)]
 
 
 def _claims(rows: Sequence[Row]) -> list[str]:
