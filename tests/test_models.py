@@ -233,6 +233,14 @@ def test_choosing_among_few_ids_equals_the_plain_inverse_cdf() -> None:
     assert choose(weights, u).tolist() == want
 
 
+def test_a_source_without_text_stays_without(translator: mbrace.Seq2Seq) -> None:
+    sources = ["", "a b", "  "]
+    assert [answer.text == "" for answer in translator.translate(sources, beam=3)] == [True, False, True]
+    draws = translator.sample(sources, 5)
+    assert list(draws[0].texts) == [""] * 5
+    assert draws[1] == translator.sample(["a b"], 5, ids=[1])[0]
+
+
 def test_a_source_longer_than_the_model_takes_is_refused(translator: mbrace.Seq2Seq) -> None:
     with pytest.raises(mbrace.UserError, match="split it into sentences"):
         translator.beam([" ".join("a" * 100)], k=2)

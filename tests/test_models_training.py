@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -35,9 +37,14 @@ def sentences(count: int, seed: int) -> list[tuple[str, str]]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model trained for 200 steps on word-for-word translation."""
-    path = tmp_path_factory.mktemp("toy")
-    train(sentences(2000, 1), sentences(50, 2), path, replace(OPTIONS, validate_every=50))
+    """A model trained for 200 steps on word-for-word translation, once for all workers of a run."""
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    path = shared / "toy"
+    with open(shared / "toy.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (path / "training.json").exists():
+            train(sentences(2000, 1), sentences(50, 2), path, replace(OPTIONS, validate_every=50))
     return path
 
 

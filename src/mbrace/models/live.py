@@ -63,12 +63,15 @@ class LiveModel:
     def beam(
         self, sources: Sequence[str], k: int = 256, *, alpha: float = 1.0, max_length: int | None = None
     ) -> list[Beams]:
-        """The k best outputs of each source by beam search of width k, scored log p / length ** alpha."""
+        """The k best outputs of each source by beam search of width k, scored log p / length ** alpha.
+
+        A source without text has one output without text.
+        """
         if k < 1:
             raise UserError(f"beam {k}: must be 1 or more")
         rows = self.codec.encode(sources)
-        out = [Beams([], [])] * len(rows)
-        for part in self.parts(rows, [k] * len(rows)):
+        out = [Beams([""], [0.0])] * len(rows)
+        for part in self.parts(rows, [k if source.strip() else 0 for source in sources]):
             mine = [rows[i] for i in part]
             found = search.beam(
                 self.decoder,
@@ -202,7 +205,10 @@ class LiveModel:
         return torch.tensor(own, device=self.device)
 
     def parts(self, rows: Sequence[Sequence[int]], counts: Sequence[int]) -> Iterator[list[int]]:
-        """Positions of sources for one batch each: of like length, at most self.rows sequences together."""
+        """Positions of sources for one batch each: of like length, at most self.rows sequences together.
+
+        `counts` are the sequences of each; those of 0 are left out.
+        """
         for row in rows:
             if len(row) > self.limits.source:
                 raise UserError(
@@ -210,7 +216,7 @@ class LiveModel:
                 )
         part: list[int] = []
         widest = 0
-        for i in sorted(range(len(rows)), key=lambda i: (-len(rows[i]), i)):
+        for i in sorted((i for i, count in enumerate(counts) if count), key=lambda i: (-len(rows[i]), i)):
             if part and (len(part) + 1) * max(widest, counts[i]) > self.rows:
                 yield part
                 part, widest = [], 0
