@@ -165,8 +165,8 @@ def test_the_bundled_translator_translates(monkeypatch: pytest.MonkeyPatch, caps
     assert main(["demo", "--translate"]) == 0
     shown = capsys.readouterr().out
     assert "racing MBR" in shown
-    assert "cat" in shown
-    assert "sofa" in shown
+    assert "The cat" in shown
+    assert "sleep" in shown
 
 
 def test_without_its_packages_the_demo_says_what_to_install(
