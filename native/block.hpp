@@ -39,8 +39,8 @@ class BlockBuilder {
         }
         gather_frequent(index, orders);
         if (index.has_rare()) count_rare(index, orders);
-        return {words_.data(), places_.data(),  starts_, lengths_, inverses_, effective_,
-                index.has_rare() ? rare_.data() : nullptr, lanes};
+        const std::uint16_t* rare = index.has_rare() ? rare_.data() : nullptr;
+        return {words_.data(), places_.data(), starts_, ranks_.data(), lengths_, inverses_, effective_, rare, lanes};
     }
 
   private:
@@ -48,20 +48,16 @@ class BlockBuilder {
     void mark(const Index& index, int lane) {
         const Numbering& numbering = index.numbering();
         auto bits_of = [&](int n) { return bits_.data() + begins_[n] * LANES + lane; };
-        auto often = [&](int n) {
-            cursors_.cover(numbering, n);
-            const Item* items = grams_.items[n].data();
-            const Item* next = numbering.next(n);
-            Item* latest = cursors_.latest[n].data();
-            std::uint64_t* words = bits_of(n);
-            for (std::size_t i = 0; i < grams_.counts[n]; ++i) {
-                const Item before = latest[items[i]];
-                Item item = before == 0 ? items[i] : next[before];
-                item = item == 0 ? before : item;  // spent: the same bit again
-                latest[items[i]] = item;
-                words[(item >> 6) * LANES] |= std::uint64_t{item != 0} << (item & 63);
-            }
-            for (std::size_t i = 0; i < grams_.counts[n]; ++i) latest[items[i]] = 0;
+        for (int n = 0; n < OFTEN_REPEATED; ++n) cursors_.cover(numbering, n);
+        const Item* next[OFTEN_REPEATED] = {numbering.next(0), numbering.next(1)};
+        Item* latest[OFTEN_REPEATED] = {cursors_.latest[0].data(), cursors_.latest[1].data()};
+        auto often = [&](int n, std::uint64_t* words, Item item) {
+            const Item before = latest[n][item];
+            const Item following = next[n][before];  // also of 0: a load instead of a branch
+            Item now = before == 0 ? item : following;
+            now = now == 0 ? before : now;  // spent: the same bit again
+            latest[n][item] = now;
+            words[(now >> 6) * LANES] |= 1ull << (now & 63);
         };
         auto rarely = [&](int n, std::uint64_t* words, Item item) {
             const std::uint64_t bit = std::uint64_t{item != 0} << (item & 63);
@@ -71,7 +67,7 @@ class BlockBuilder {
                 words[(item >> 6) * LANES] |= bit;
             }
         };
-        mark_orders(index.options(), grams_, cursors_, often, rarely, bits_of);
+        mark_orders<LANES>(index.options(), grams_, cursors_, often, rarely, bits_of);
     }
 
     void repeat(const Numbering& numbering, int n, std::uint64_t* words, Item item) {
@@ -85,14 +81,16 @@ class BlockBuilder {
 
     // Keeps the words in which at least one reference has an item, and leaves bits_ zero for the next block.
     void gather_frequent(const Index& index, int orders) {
-        if (places_.size() < index.stride()) {
+        if (ranks_.size() < index.stride() + 1) {
             places_.resize(index.stride());
+            ranks_.resize(index.stride() + 1);
             words_.resize(index.stride() * LANES);
         }
         std::uint32_t kept = 0;
         for (int n = 0; n < orders; ++n) {
             starts_[n] = kept;
             for (std::size_t w = 0; w < index.frequent_words(n); ++w) {
+                ranks_[index.begins()[n] + w] = kept;
                 std::uint64_t* word = bits_.data() + (begins_[n] + w) * LANES;
                 std::uint64_t any = 0;
                 for (int lane = 0; lane < LANES; ++lane) any |= word[lane];
@@ -103,6 +101,7 @@ class BlockBuilder {
             }
         }
         starts_[orders] = kept;
+        ranks_[index.stride()] = kept;
     }
 
     // Rare items: one increment for each hypothesis that has it. Words have one or no bit as a rule: no branch for that.
@@ -143,7 +142,7 @@ class BlockBuilder {
     Vector<std::uint64_t> bits_;   // [order][word][lane]
     std::size_t begins_[MAX_ORDERS] = {};
     Vector<std::uint64_t> words_;  // what the counting loop sees
-    Vector<std::uint32_t> places_;
+    Vector<std::uint32_t> places_, ranks_;
     Vector<std::uint16_t> rare_;    // [row, and one for none][order][lane]
     Vector<std::uint32_t> found_;   // (rare item, lane) of one order
     std::uint32_t starts_[MAX_ORDERS + 1] = {};

@@ -19,6 +19,7 @@ struct Formula {
 struct Rows {
     const std::uint64_t* words;
     std::size_t stride;
+    const std::uint32_t* ends;  // [row][orders]: the row has nothing of the order in this word of the row and beyond
     const float* lengths;    // [row][orders]: n-grams of each order
     const float* inverses;   // [row][orders]: 1 / length, 0 for 0
     const float* effective;  // [row][2]: character and word orders with at least one n-gram
@@ -29,6 +30,7 @@ struct Block {
     const std::uint64_t* words;   // [position][LANES]
     const std::uint32_t* places;  // [position]: which word of a row
     const std::uint32_t* begins;  // [orders + 1]: the positions of each order
+    const std::uint32_t* ranks;   // [word of a row]: how many positions are of words before it
     const float* lengths;         // [orders][LANES]
     const float* inverses;        // [orders][LANES]
     const float* effective;       // [2][LANES]

@@ -21,7 +21,12 @@ static void count_block(const Formula& formula, const Rows& rows, const Block& b
         for (int g = 0; g < GROUP; ++g) precision[g] = recall[g] = set1(0.0f);
         for (int n = 0; n < orders; ++n) {
             Floats matches[GROUP];
-            intersections(block, words, block.begins[n], block.begins[n + 1], matches);
+            std::uint32_t end = block.begins[n];  // an early hypothesis has nothing in the columns of later ones
+            for (int g = 0; g < GROUP; ++g) {
+                const std::uint32_t own = block.ranks[rows.ends[row[g] * orders + n]];
+                end = own > end ? own : end;
+            }
+            intersections(block, words, block.begins[n], end, matches);
             if (block.rare != nullptr) {
                 for (int g = 0; g < GROUP; ++g) {
                     matches[g] = add(matches[g], widen(block.rare + (row[g] * orders + n) * LANES));

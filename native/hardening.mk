@@ -3,7 +3,7 @@ SANITIZED := build/venv-sanitize
 FUZZ_SECONDS ?= 60
 KERNEL_TESTS := tests/test_chrf.py tests/test_native.py
 
-.PHONY: sanitize tsan fuzz
+.PHONY: sanitize tsan fuzz neon
 
 # The kernel's tests under AddressSanitizer and UndefinedBehaviorSanitizer; the first error ends the run.
 sanitize: $(SANITIZED)/.built
@@ -29,3 +29,11 @@ fuzz: .stamp-all
 	$(BIN)/python -m pip install --quiet atheris
 	mkdir -p build/corpus
 	$(BIN)/python native/fuzz.py -max_total_time=$(FUZZ_SECONDS) -max_len=800 build/corpus
+
+# The ARM variant against the portable one, on any machine with an aarch64 compiler and qemu
+# (Debian: g++-aarch64-linux-gnu qemu-user).
+neon: $(NATIVE)
+	mkdir -p build
+	aarch64-linux-gnu-g++ -std=c++20 -O2 -ffp-contract=off -DMBRACE_ARM -static -o build/stress-neon \
+	  native/stress.cpp native/dispatch.cpp native/count_portable.cpp native/count_neon.cpp -pthread
+	qemu-aarch64 build/stress-neon

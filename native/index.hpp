@@ -54,6 +54,7 @@ class Index {
         lengths_.reserve(size_ * orders);
         inverses_.reserve(size_ * orders);
         effective_.reserve(size_ * 2);
+        ends_.reserve(size_ * orders);
         Ragged ragged;
         Vector<std::uint64_t> bits[MAX_ORDERS];
         Segment segment;
@@ -91,7 +92,9 @@ class Index {
     const std::uint32_t* rare_begin(int n, std::size_t i) const { return rows_of_.data() + rare_begins_[n][i]; }
     const std::uint32_t* rare_end(int n, std::size_t i) const { return rows_of_.data() + rare_begins_[n][i + 1]; }
 
-    Rows rows() const { return {words_.data(), stride(), lengths_.data(), inverses_.data(), effective_.data()}; }
+    Rows rows() const {
+        return {words_.data(), stride(), ends_.data(), lengths_.data(), inverses_.data(), effective_.data()};
+    }
     std::size_t bytes() const {
         std::size_t total = numbering_.bytes() + 8 * words_.size() + 4 * rows_of_.size();
         for (const auto& begins : rare_begins_) total += 4 * begins.size();
@@ -141,17 +144,14 @@ class Index {
             const std::size_t most = numbering_.items(n) + grams.counts[n];  // so that nothing moves meanwhile
             if (bits[n].size() * 64 < most) bits[n].resize(most / 64 * 2 + 1);
         }
-        auto often = [&](int n) {
-            const Item* items = grams.items[n].data();
-            Item* latest = cursors.latest[n].data();
-            std::uint64_t* words = bits[n].data();
-            for (std::size_t i = 0; i < grams.counts[n]; ++i) {
-                const Item before = latest[items[i]];
-                const Item item = before == 0 ? items[i] : numbering_.next_or_new(n, before);
-                latest[items[i]] = item;
-                words[item >> 6] |= 1ull << (item & 63);
-            }
-            for (std::size_t i = 0; i < grams.counts[n]; ++i) latest[items[i]] = 0;
+        Item* latest[OFTEN_REPEATED] = {cursors.latest[0].data(), cursors.latest[1].data()};
+        auto often = [&](int n, std::uint64_t* words, Item item) {
+            const Item before = latest[n][item];
+            const Item following = numbering_.next(n)[before];  // also of 0: a load instead of a branch
+            Item now = before == 0 ? item : following;
+            if (now == 0) [[unlikely]] now = numbering_.next_or_new(n, before);
+            latest[n][item] = now;
+            words[now >> 6] |= 1ull << (now & 63);
         };
         auto rarely = [&](int n, std::uint64_t* words, Item item) {
             if (words[item >> 6] >> (item & 63) & 1) [[unlikely]] {
@@ -161,7 +161,7 @@ class Index {
             }
             words[item >> 6] |= 1ull << (item & 63);
         };
-        mark_orders(options(), grams, cursors, often, rarely, [&](int n) { return bits[n].data(); });
+        mark_orders<1>(options(), grams, cursors, often, rarely, [&](int n) { return bits[n].data(); });
     }
 
     // An item is rare if at most 2^planes - 1 hypotheses have it. A rare one costs an increment for every (hypothesis,
@@ -194,6 +194,7 @@ class Index {
         words_.assign(size_ * stride(), 0);
         ragged.each(options().orders(), [&](std::size_t row, int n, const std::uint64_t* words, std::uint32_t width) {
             std::copy(words, words + width, words_.data() + row * stride() + begins_[n]);
+            ends_.push_back(begins_[n] + width);
         });
     }
 
@@ -296,12 +297,15 @@ class Index {
                     rows_of_[filled[n][item - first_rare]++] = static_cast<std::uint32_t>(row);
                 }
             }
+            const auto end = static_cast<std::uint32_t>(out - (words_.data() + row * stride())) + (shift > 0);
+            ends_.push_back(std::min(end, begins_[n + 1]));
         });
     }
 
     Numbering numbering_;
     std::size_t size_;
     Vector<std::uint64_t> words_;  // [row][stride]: the frequent items
+    Vector<std::uint32_t> ends_;   // [row][orders]: see Rows
     Vector<float> lengths_, inverses_, effective_;
     std::uint32_t begins_[MAX_ORDERS + 1] = {};
     Vector<std::uint32_t> rare_begins_[MAX_ORDERS], rows_of_;

@@ -30,34 +30,54 @@ struct Cursors {
     }
 };
 
-// Calls often(n) for the orders that repeat, and rarely(order, bits, item) for every n-gram of the others; `bits_of(n)`
-// are the bits of an order. Four orders go side by side: neighbours of one order set bits of the same word and wait for
-// each other, those of different orders do not.
-template <class Often, class Rarely, class BitsOf>
+// Marks a text's n-grams: often(order, bits, item) for those of the orders that repeat, rarely(order, bits, item) for
+// those of the others. `bits_of(n)` are the bits of an order, a word lies Stride words after the one before.
+//
+// Six orders go side by side: neighbours of one order set bits of the same word and wait for each other, those of
+// different orders do not. An n-gram that repeats begins with a shorter one that does, so one look at the trigram mostly
+// clears all above it. Item 0 (none) may set bit 0, which is cleared at the end.
+template <std::size_t Stride, class Often, class Rarely, class BitsOf>
 inline void mark_orders(const Options& options, const Grams& grams, Cursors& cursors, Often often, Rarely rarely,
                         BitsOf bits_of) {
-    int n = 0;
-    for (; n < std::min(OFTEN_REPEATED, options.char_order); ++n) often(n);
-    for (; n + 4 <= options.char_order; n += 4) {
-        const Item* items[4];
-        std::uint64_t* bits[4];
-        for (int k = 0; k < 4; ++k) {
-            items[k] = grams.items[n + k].data();
-            bits[k] = bits_of(n + k);
+    auto set = [](std::uint64_t* bits, Item item) { bits[(item >> 6) * Stride] |= 1ull << (item & 63); };
+    std::size_t done = 0;
+    if (options.char_order >= 6) {
+        const Item* items[6];
+        std::uint64_t* bits[6];
+        for (int n = 0; n < 6; ++n) {
+            items[n] = grams.items[n].data();
+            bits[n] = bits_of(n);
         }
-        const std::size_t common = grams.counts[n + 3];  // the highest order has the fewest n-grams
-        for (std::size_t i = 0; i < common; ++i) {
-            for (int k = 0; k < 4; ++k) rarely(n + k, bits[k], items[k][i]);
-        }
-        for (int k = 0; k < 4; ++k) {
-            for (std::size_t i = common; i < grams.counts[n + k]; ++i) rarely(n + k, bits[k], items[k][i]);
-            cursors.reset(n + k);
+        done = grams.counts[5];
+        for (std::size_t i = 0; i < done; ++i) {
+            often(0, bits[0], items[0][i]);
+            often(1, bits[1], items[1][i]);
+            const Item trigram = items[2][i];
+            if (bits[2][(trigram >> 6) * Stride] >> (trigram & 63) & (trigram != 0)) [[unlikely]] {
+                for (int n = 2; n < 6; ++n) rarely(n, bits[n], items[n][i]);
+            } else {
+                for (int n = 2; n < 6; ++n) set(bits[n], items[n][i]);
+            }
         }
     }
-    for (; n < options.orders(); ++n) {
+    for (int n = 0; n < options.orders(); ++n) {
         std::uint64_t* bits = bits_of(n);
-        for (std::size_t i = 0; i < grams.counts[n]; ++i) rarely(n, bits, grams.items[n][i]);
-        cursors.reset(n);
+        const Item* items = grams.items[n].data();
+        const bool repeats = n < std::min(OFTEN_REPEATED, options.char_order);
+        for (std::size_t i = n < 6 && n < options.char_order ? done : 0; i < grams.counts[n]; ++i) {
+            if (repeats) {
+                often(n, bits, items[i]);
+            } else {
+                rarely(n, bits, items[i]);
+            }
+        }
+        bits[0] &= ~1ull;
+        if (repeats) {
+            Item* latest = cursors.latest[n].data();
+            for (std::size_t i = 0; i < grams.counts[n]; ++i) latest[items[i]] = 0;
+        } else {
+            cursors.reset(n);
+        }
     }
 }
 

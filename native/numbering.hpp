@@ -13,6 +13,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <cstring>
 #include <vector>
@@ -275,8 +276,7 @@ class Numbering {
             grams.counts[first + n] = length > static_cast<std::size_t>(n) ? length - n : 0;
         }
         for (std::size_t i = 0; i < length; ++i) {
-            const Word& range = segment.words[i];
-            const Longer found = word<Insert>(segment.points.data() + range.begin, range.end - range.begin, first);
+            const Longer found = word<Insert>(segment, segment.words[i], first);
             grams.ids[i] = found.id;
             grams.items[first][i] = found.item;
         }
@@ -291,19 +291,27 @@ class Numbering {
         }
     }
 
-    // A word of up to eight one-byte letters is its own key.
+    // A word of up to seven one-byte letters is its own key, with its length in the eighth byte.
     template <bool Insert>
-    Longer word(const std::uint32_t* letters, std::uint32_t length, int order) {
-        if (length > 8) return spelling<Insert>(letters, length, order);
-        std::uint64_t key = 0;
-        std::uint32_t all = 0, least = ~0u;
-        for (std::uint32_t i = 0; i < length; ++i) {
-            key = key << 8 | letters[i];
-            all |= letters[i];
-            least = std::min(least, letters[i]);
+    Longer word(const Segment& segment, const Word& range, int order) {
+        const std::uint32_t* letters = segment.points.data() + range.begin;
+        const std::uint32_t length = range.end - range.begin;
+        if (length > 7) return spelling<Insert>(letters, length, order);
+        std::uint64_t key;
+        if (segment.narrow) {
+            std::memcpy(&key, segment.bytes.data() + range.begin, 8);
+            if constexpr (std::endian::native == std::endian::big) key = __builtin_bswap64(key);
+            key &= (1ull << 8 * length) - 1;
+        } else {
+            std::uint32_t all = 0;
+            key = 0;
+            for (std::uint32_t i = 0; i < length; ++i) {
+                key |= static_cast<std::uint64_t>(letters[i]) << 8 * i;
+                all |= letters[i];
+            }
+            if (all > 255) return spelling<Insert>(letters, length, order);
         }
-        // 0 would shorten the key, and eight times 255 is the free one.
-        if (all > 255 || least == 0 || key == Table<Longer>::FREE) return spelling<Insert>(letters, length, order);
+        key |= static_cast<std::uint64_t>(length) << 56;
         if (const Longer* found = short_words_.find(key)) return *found;
         if constexpr (Insert) {
             const Item item = new_item(order);

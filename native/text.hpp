@@ -54,58 +54,72 @@ struct Segment {
     static constexpr std::size_t PADDING = 8;
 
     std::vector<std::uint32_t> points;  // `length` code points, then PADDING times END
+    std::vector<std::uint8_t> bytes;    // the same for a string of one-byte code points (`narrow`)
     std::vector<Word> words;
     std::size_t length = 0;
+    bool narrow = false;
 
     void read(const Text& text, bool keep_whitespace, bool want_words) {
-        words.clear();
-        if (points.size() < text.length + PADDING) points.resize(text.length + PADDING);
-        if (text.kind == 1) {
-            scan(static_cast<const std::uint8_t*>(text.data), text.length, keep_whitespace, want_words);
+        const std::size_t room = text.length + PADDING;
+        if (points.size() < room) points.resize(room);
+        if (edges_.size() < room) edges_.resize(room);
+        if (bytes.size() < room) bytes.resize(room);
+        narrow = text.kind == 1;
+        std::size_t edges;
+        if (narrow) {
+            edges = scan<std::uint8_t>(text, keep_whitespace);
         } else if (text.kind == 2) {
-            scan(static_cast<const std::uint16_t*>(text.data), text.length, keep_whitespace, want_words);
+            edges = scan<std::uint16_t>(text, keep_whitespace);
         } else {
-            scan(static_cast<const std::uint32_t*>(text.data), text.length, keep_whitespace, want_words);
+            edges = scan<std::uint32_t>(text, keep_whitespace);
         }
         for (std::size_t i = 0; i < PADDING; ++i) points[length + i] = END;
+        words.clear();
+        if (want_words) split(edges);
     }
 
   private:
+    // Code points to `points`, the places where words begin and end to `edges_`; no branch depends on the text.
     template <class Unit>
-    void scan(const Unit* units, std::size_t count, bool keep_whitespace, bool want_words) {
+    std::size_t scan(const Text& text, bool keep_whitespace) {
+        const Unit* units = static_cast<const Unit*>(text.data);
         std::uint32_t* out = points.data();
+        std::uint32_t* edge = edges_.data();
         std::size_t at = 0;
-        std::size_t i = 0;
-        while (i < count) {
-            std::uint32_t c = units[i];
-            if (is_space(c)) {
-                if (keep_whitespace) out[at++] = c;
-                ++i;
-                continue;
-            }
-            const std::size_t begin = at;
-            do {
-                out[at++] = c;
-                if (++i == count) break;
-                c = units[i];
-            } while (!is_space(c));
-            if (want_words) split(static_cast<std::uint32_t>(begin), static_cast<std::uint32_t>(at));
+        bool in_word = false;
+        for (std::size_t i = 0; i < text.length; ++i) {
+            const std::uint32_t c = units[i];
+            const bool letter = !is_space(c);
+            *edge = static_cast<std::uint32_t>(at);
+            edge += letter != in_word;
+            in_word = letter;
+            out[at] = c;
+            if constexpr (sizeof(Unit) == 1) bytes[at] = static_cast<std::uint8_t>(c);
+            at += letter | keep_whitespace;
         }
+        *edge = static_cast<std::uint32_t>(at);
+        edge += in_word;
         length = at;
+        return edge - edges_.data();
     }
 
     // sacreBLEU separates one punctuation mark from the end of a word, else one from its beginning: "(hi)" is "(hi", ")".
-    void split(std::uint32_t begin, std::uint32_t end) {
-        if (end - begin > 1 && is_punctuation(points[end - 1])) {
-            words.push_back({begin, end - 1});
-            words.push_back({end - 1, end});
-        } else if (end - begin > 1 && is_punctuation(points[begin])) {
-            words.push_back({begin, begin + 1});
-            words.push_back({begin + 1, end});
-        } else {
-            words.push_back({begin, end});
+    void split(std::size_t edges) {
+        for (std::size_t i = 0; i < edges; i += 2) {
+            const std::uint32_t begin = edges_[i], end = edges_[i + 1];
+            if (end - begin > 1 && is_punctuation(points[end - 1])) {
+                words.push_back({begin, end - 1});
+                words.push_back({end - 1, end});
+            } else if (end - begin > 1 && is_punctuation(points[begin])) {
+                words.push_back({begin, begin + 1});
+                words.push_back({begin + 1, end});
+            } else {
+                words.push_back({begin, end});
+            }
         }
     }
+
+    std::vector<std::uint32_t> edges_;
 };
 
 }  // namespace mbrace

@@ -42,7 +42,7 @@ def ray() -> Iterator[Any]:
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     here = str(Path(__file__).parent)  # workers import this module
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=200_000_000)
+    ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=200_000_000)
     yield ray
     ray.shutdown()
 
@@ -366,9 +366,11 @@ def test_more_than_the_cluster_has_is_refused_with_what_is_missing(ray: Any, tmp
     def attempt(**options: Any) -> None:
         run(Work(str(tmp_path)), [str(tmp_path / "in.jsonl")], str(tmp_path / "out"), resume=True, **options)
 
-    with pytest.raises(UserError, match=r"--workers 40: the cluster has 2 CPUs, of which reading takes 0.1"):
+    with pytest.raises(
+        UserError, match=r"--workers 40 .*the cluster \(2 CPUs, 0 GPUs on 1 nodes\) has room for 4 such"
+    ):
         attempt(workers=40)
-    with pytest.raises(UserError, match=r"room for 0 such workers \(2 CPUs, 0 GPUs on 1 nodes\)"):
+    with pytest.raises(UserError, match=r"--gpus-per-worker 1: .* has room for 0 such workers"):
         attempt(workers=1, gpus_per_worker=1)
     with pytest.raises(UserError, match="the cluster has 0 GPUs"):
         attempt(gpus_per_worker=1)
@@ -376,16 +378,40 @@ def test_more_than_the_cluster_has_is_refused_with_what_is_missing(ray: Any, tmp
         attempt(workers=0)
 
 
+@pytest.mark.parametrize(("nodes", "workers", "wanted", "gpus", "share"), [
+    ([2], 1, 1, 0, 1.0),
+    ([2], 2, 1, 0, 0.9),  # the trap: two workers of one CPU would leave none for reading
+    ([1, 1], 2, 1, 0, 0.9),  # and here 0.95 would fit, but leave 0.05 on each node
+    ([4, 1], 4, 1, 0, 1.0),
+    ([8], 2, 4, 0, 3.9),
+    ([(8, 2), (8, 2)], 4, 1, 1, 1.0),
+    ([(8, 2), (8, 2)], 5, 1, 1, None),
+    ([2], 40, 1, 0, None),
+    ([], 1, 1, 0, None),
+])  # fmt: skip
+def test_workers_get_no_more_than_leaves_a_place_for_reading(
+    nodes: list[Any], workers: int, wanted: float, gpus: float, share: float | None
+) -> None:
+    from mbrace.cluster.driver import _share
+
+    resources = [{"CPU": n} if isinstance(n, int) else {"CPU": n[0], "GPU": n[1]} for n in nodes]
+    assert _share(resources, workers, wanted, gpus) == share
+
+
 DRIVER = """
 import sys
 sys.path.insert(0, {tests!r})
 import test_cluster
 from mbrace.cluster import run
-run(test_cluster.Work({folder!r}), [{source!r}], {out!r}, address={address!r}, workers=1, shard_size=4, resume=True)
+work = test_cluster.Work({folder!r})
+summary = run(work, [{source!r}], {out!r}, address={address!r}, workers=1, shard_size=4, resume=True)
+sys.exit(128 + summary.signal if summary.signal else 0)
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number", [signal.SIGKILL, *(pytest.param(n, marks=pytest.mark.slow) for n in (signal.SIGINT, signal.SIGTERM))]
+)
 def test_a_driver_that_is_killed_is_resumed_from_its_finished_shards(
     number: signal.Signals, ray: Any, tmp_path: Path, rows: list[Row]
 ) -> None:
@@ -404,7 +430,8 @@ def test_a_driver_that_is_killed_is_resumed_from_its_finished_shards(
             assert driver.poll() is None
             time.sleep(0.1)
         driver.send_signal(number)
-        driver.communicate(timeout=30)
+        driver.communicate(timeout=60)
+        assert driver.returncode == (-9 if number == signal.SIGKILL else 128 + number)
     finally:
         driver.kill()
     kept = {path.name: path.stat().st_mtime_ns for path in out.glob("part-*.jsonl")}
@@ -413,6 +440,46 @@ def test_a_driver_that_is_killed_is_resumed_from_its_finished_shards(
     source.write_bytes(lines(rows))
     run(Work(str(tmp_path)), [str(source)], str(out), workers=1, shard_size=4, resume=True)
     assert {name: (out / name).stat().st_mtime_ns for name in kept} == kept  # not made again
+    on_one_machine(Work(str(tmp_path)), [str(source)], tmp_path / "whole")
+    assert joined(out) == (tmp_path / "whole").read_bytes()
+
+
+NODE_LOST = """
+import sys, threading, time
+from pathlib import Path
+sys.path.insert(0, {tests!r})
+import ray, test_cluster
+from ray.cluster_utils import Cluster
+from mbrace.cluster import run
+
+cluster = Cluster(initialize_head=True, head_node_args=dict(num_cpus=1, object_store_memory=100_000_000))
+lost = cluster.add_node(num_cpus=1, object_store_memory=100_000_000)
+ray.init(address=cluster.address, log_to_driver=False)
+def lose():
+    while not list(Path({out!r}).glob("part-*.jsonl")):
+        time.sleep(0.1)
+    cluster.remove_node(lost, allow_graceful=False)
+    Path({folder!r}, "lost").touch()
+thread = threading.Thread(target=lose)
+thread.start()
+run(test_cluster.Work({folder!r}), [{source!r}], {out!r}, workers=2, shard_size=2)
+thread.join()
+ray.shutdown()
+cluster.shutdown()
+"""
+
+
+@pytest.mark.slow
+def test_a_node_that_is_lost_costs_no_answer(tmp_path: Path, rows: list[Row]) -> None:
+    for row in rows:
+        row["source"] = "wait 0.4"
+    source, out = tmp_path / "in.jsonl", tmp_path / "out"
+    source.write_bytes(lines(rows))
+    here = str(Path(__file__).parent)
+    code = NODE_LOST.format(tests=here, folder=str(tmp_path), source=str(source), out=str(out))
+    path = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=240, env={**os.environ, "PYTHONPATH": path})
+    assert (tmp_path / "lost").exists()
     on_one_machine(Work(str(tmp_path)), [str(source)], tmp_path / "whole")
     assert joined(out) == (tmp_path / "whole").read_bytes()
 

@@ -154,6 +154,17 @@ def test_window_and_batch_size_change_no_bit(
     assert results[0] == results[1] == results[2]  # utilities are compared as floats, exactly
 
 
+def test_threads_change_no_bit(comet: Comet, records: list[mbrace.Record]) -> None:
+    before, results = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            results.append(list(mbrace.decode_corpus(records[:3], utility=comet, schedule=[2, 8], prune=None)))
+    finally:
+        torch.set_num_threads(before)
+    assert results[0] == results[1]
+
+
 def test_standard_mbr_is_brute_force_over_pairs(comet: Comet, records: list[mbrace.Record]) -> None:
     record = records[1]
     references = list(record.pseudo_references)  # type: ignore[arg-type]

@@ -139,6 +139,8 @@ def _check_strings(values: Sequence[str], field: str) -> None:
         raise UserError(f"{field}: expected a list of strings, got {type(values).__name__}")
     if not values:
         raise UserError(f"{field}: empty; give at least one string")
+    if set(map(type, values)) <= {str}:
+        return
     wrong = next((position for position, value in enumerate(values) if not isinstance(value, str)), None)
     if wrong is not None:
         raise UserError(f"{field}[{wrong}]: expected a string, got {type(values[wrong]).__name__}")

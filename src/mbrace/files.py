@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bz2
 import contextlib
 import gzip
 import io
@@ -23,7 +24,7 @@ from mbrace.records import Record, record_from
 
 @contextlib.contextmanager
 def open_input(path: str) -> Iterator[BinaryIO]:
-    """A file for reading bytes: `-` is stdin; `.gz` and `.xz` are unpacked; URLs are read through pyarrow."""
+    """A file for reading bytes: `-` is stdin; `.gz`, `.xz`, `.bz2` are unpacked; URLs are read through pyarrow."""
     try:
         if path == "-":
             yield sys.stdin.buffer
@@ -37,6 +38,9 @@ def open_input(path: str) -> Iterator[BinaryIO]:
                 yield io.BufferedReader(file)
         elif path.endswith(".xz"):
             with lzma.open(path) as file:
+                yield io.BufferedReader(file)
+        elif path.endswith(".bz2"):
+            with bz2.open(path) as file:
                 yield io.BufferedReader(file)
         else:
             with open(path, "rb") as plain:

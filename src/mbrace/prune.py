@@ -45,6 +45,12 @@ class Standings:
         """Alive hypotheses from best to worst; equal ones in their order."""
         return np.argsort(-self.means, kind="stable")
 
+    def leaders(self) -> NDArray[np.int64]:
+        """The `nbest` first of `ranking` (all alive, if there are fewer)."""
+        if self.nbest == 1:  # no need to sort
+            return np.array([self.means.argmax()])
+        return self.ranking()[: self.nbest]
+
 
 PruningFunction: TypeAlias = Callable[[Standings], NDArray[np.bool_]]
 
@@ -80,23 +86,24 @@ class Confidence:
         They depend on the run's seed and |R_t| alone and are drawn once for all sentences of a run. Each sentence's
         estimate stays what it is: it averages over resamples that are independent of the sentence's utilities.
         """
-        return _resamples(key(standings.run_seed, 0, "bootstrap"), int(standings.counts.sum()), self.bootstraps)
+        return _resamples(standings.run_seed, int(standings.counts.sum()), self.bootstraps)
 
     def _wins(self, standings: Standings, enough: float | None) -> NDArray[np.int64]:
-        rival = int(standings.ranking()[min(standings.nbest, len(standings.means)) - 1])
+        rival = int(standings.leaders()[-1])
         owners = np.repeat(np.arange(len(standings.counts)), standings.counts)
         per_draw = standings.weights / standings.counts
-        if np.ptp(per_draw) <= 1e-12 * per_draw.max():  # all draws weigh the same unless weights are model-based
+        highest = per_draw.max()
+        if highest - per_draw.min() <= 1e-12 * highest:  # all draws weigh the same unless weights are model-based
             per_draw = np.ones_like(per_draw)
         utilities = np.ascontiguousarray(standings.utilities, dtype=np.float32)
         return self.resamples(standings).wins(utilities, owners, per_draw, rival, enough=enough)
 
 
 @lru_cache(maxsize=64)
-def _resamples(seed: int, draws: int, bootstraps: int) -> Resamples:
+def _resamples(run_seed: int, draws: int, bootstraps: int) -> Resamples:
     from mbrace._native import Resamples
 
-    return Resamples(seed, draws, bootstraps)
+    return Resamples(key(run_seed, 0, "bootstrap"), draws, bootstraps)
 
 
 @dataclass(frozen=True)

@@ -86,22 +86,21 @@ class _Runner:
     alive: NDArray[np.int64] = field(init=False)  # H_t, into `hypotheses`
     utilities: NDArray[np.float32] = field(init=False)  # (alive, distinct references)
     columns: dict[str, int] = field(default_factory=dict)  # distinct pseudo-references
-    counts: list[int] = field(default_factory=list)
+    counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     logprobs: list[float] | None = None
     drawn: int = 0
     exhausted: bool = False
     steps: list[Step] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        first: dict[str, int] = {}
-        for index, text in enumerate(self.record.hypotheses):
-            first.setdefault(text, index)
-        if not first:
+        given = self.record.hypotheses
+        self.hypotheses = list(dict.fromkeys(given))
+        if not self.hypotheses:
             raise UserError(f"{self.where}: hypotheses: empty; give at least one string")
-        self.hypotheses = list(first)
-        self.indices = list(first.values())
-        self.alive = np.arange(len(first))
-        self.utilities = np.empty((len(first), 0), dtype=np.float32)
+        first = dict(zip(reversed(given), range(len(given) - 1, -1, -1), strict=True))
+        self.indices = [first[text] for text in self.hypotheses]
+        self.alive = np.arange(len(self.hypotheses))
+        self.utilities = np.empty((len(self.hypotheses), 0), dtype=np.float32)
 
     @property
     def where(self) -> str:
@@ -116,14 +115,12 @@ class _Runner:
         """Append draws to R_t (line 7) and return the strings that are new."""
         self.exhausted = len(draws.texts) < wanted
         known = len(self.columns)
-        for text in draws.texts:
-            column = self.columns.setdefault(text, len(self.counts))
-            if column == len(self.counts):
-                self.counts.append(1)
-            else:
-                self.counts[column] += 1
+        new = [text for text in dict.fromkeys(draws.texts) if text not in self.columns]
+        self.columns.update(zip(new, range(known, known + len(new)), strict=True))
+        drawn = np.bincount([self.columns[text] for text in draws.texts], minlength=len(self.columns))
+        drawn[:known] += self.counts
+        self.counts = drawn
         self.drawn += len(draws.texts)
-        new = list(self.columns)[known:]
         if draws.logprobs is not None:
             first = dict(zip(reversed(draws.texts), reversed(draws.logprobs), strict=True))
             self.logprobs = (self.logprobs or []) + [float(first[text]) for text in new]
@@ -133,7 +130,7 @@ class _Runner:
 
     def standings(self, seed: int) -> Standings:
         """What a pruning function sees now."""
-        counts = np.array(self.counts)
+        counts = self.counts
         if self.logprobs is None:
             weights = counts / self.drawn
         else:  # model-based: each distinct pseudo-reference counts once, by its probability (Jinnai et al., 2024)
@@ -282,5 +279,5 @@ def _kept(prune: PruningFunction | None, standings: Standings, runner: _Runner) 
             f"{runner.where}: the pruning function returned {keep.dtype} of shape {keep.shape}, "
             f"expected True or False for each of {alive} hypotheses"
         )
-    keep[standings.ranking()[: standings.nbest]] = True
+    keep[standings.leaders()] = True
     return keep

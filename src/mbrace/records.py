@@ -63,7 +63,7 @@ def _strings(fields: Mapping[str, Any], field: str, where: str) -> list[str]:
         raise UserError(f"{where}: {field}: expected a list of strings, got {kind(values)}")
     if not values:
         raise UserError(f"{where}: {field}: empty; give at least one string")
-    if not all(type(value) is str for value in values):
+    if set(map(type, values)) != {str}:
         position, value = next((i, v) for i, v in enumerate(values) if type(v) is not str)
         raise UserError(f"{where}: {field}[{position}]: expected a string, got {kind(value)}")
     return values

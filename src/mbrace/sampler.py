@@ -32,6 +32,14 @@ class Want:
     count: int
 
 
+def source_of(record: Record) -> str:
+    """The source that a live source of pseudo-references draws for."""
+    if record.source is None:
+        where = record.where or f"record {record.id!r}"
+        raise UserError(f"{where}: source: missing; pseudo-references are drawn for it")
+    return record.source
+
+
 class Drawer(Protocol):
     """Draws for the races of one window; dropped with it."""
 

@@ -16,6 +16,7 @@ COMMANDS = (
     "score",
     "demo",
     "generate",
+    "translate",
     "train",
     "train_metric",
     "experiment",

@@ -111,6 +111,7 @@ def run(args: argparse.Namespace) -> int:
     ):
         warnings.showwarning = _show_warning  # type: ignore[assignment]
         summary = run_job(decoder, items, output, skip=args.on_error == "skip", stop=stop, advance=advance)
+    report_truncated(decoder.utility)
     print(summary_line(summary), file=sys.stderr)
     return ended(args, summary.signal)
 
@@ -123,7 +124,8 @@ class DecodeWork:
 
     def describe(self) -> dict[str, Any]:
         """What answers depend on."""
-        names = ("utility", "prune", "alpha", "bootstraps", "beta", "schedule", "seed", "nbest", "no_shuffle")
+        race = ("prune", "alpha", "bootstraps", "beta", "schedule", "seed", "nbest", "no_shuffle")
+        names = ("utility", "metric_model", "dtype", *race)
         return {"command": "decode", **{name: getattr(self.args, name) for name in names}}
 
     def start(self, threads: int) -> Decoder:
@@ -170,7 +172,6 @@ def run_on_cluster(work: Work, inputs: list[str], args: argparse.Namespace) -> i
             text=args.text,
             progress=progress,
         )
-    report_truncated(utility)
     print(summary_line(summary), file=sys.stderr)
     return ended(args, summary.signal)
 

@@ -15,11 +15,14 @@ def add(commands: Any) -> None:
     )
     parser.add_argument("--sentences", type=int, default=48, metavar="N", help="how many (default: all 48)")
     parser.add_argument("--examples", type=int, default=3, metavar="N", help="decisions to show (default: 3)")
+    parser.add_argument("--translate", action="store_true", help="translate with the bundled model instead")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Decode with standard MBR and four pruning functions, and show what changed."""
+    if args.translate:
+        return _translate()
     from rich.console import Console
     from rich.table import Table
 
@@ -62,6 +65,19 @@ def run(args: argparse.Namespace) -> int:
         )
     console.print(table)
     _examples(console, records, answers["alpha 0.99"], args.examples)
+    return 0
+
+
+def _translate() -> int:
+    from rich.console import Console
+
+    from mbrace.cli.demo_translate import missing, show
+
+    reason = missing()
+    if reason is None:
+        show(Console())
+    else:
+        print(f"mbrace demo --translate: skipped ({reason})")
     return 0
 
 

@@ -64,10 +64,20 @@ def run_train(args: argparse.Namespace) -> int:
     if args.reverse:
         pairs, valid = [(b, a) for a, b in pairs], [(b, a) for a, b in valid]
     options = Training(
-        size=args.size, vocabulary=args.vocabulary, minutes=args.minutes, steps=args.steps, tokens=args.tokens,
-        rate=args.rate, warmup=args.warmup, dropout=args.dropout, seed=args.seed, validate_every=args.validate_every,
-        patience=args.patience, average=args.average, device=args.device,
-    )  # fmt: skip
+        size=args.size,
+        vocabulary=args.vocabulary,
+        minutes=args.minutes,
+        steps=args.steps,
+        tokens=args.tokens,
+        rate=args.rate,
+        warmup=args.warmup,
+        dropout=args.dropout,
+        seed=args.seed,
+        validate_every=args.validate_every,
+        patience=args.patience,
+        average=args.average,
+        device=args.device,
+    )
     spm = Path(args.spm).read_bytes() if args.spm else None
     train(pairs, valid, args.output, options, spm=spm)
     return 0

@@ -15,7 +15,7 @@ def add(commands: Any) -> None:
     parser: argparse.ArgumentParser = commands.add_parser(
         "train-metric",
         help="train a learned utility from human judgements",
-        description="Train COMET's estimator head on a frozen encoder; use it with --utility learned --metric-model DIR.",
+        description="Train COMET's estimator head on a frozen encoder, for --utility learned --metric-model DIR.",
     )
     parser.add_argument(
         "judgements", nargs="+", metavar="JUDGEMENTS.tsv", help="columns lp, mt, ref or pe, z (.gz, .xz)"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,9 +24,10 @@ class Corpus:
     def of(sources: Sequence[Ids], targets: Sequence[Ids], *, longest: int | None = None) -> Corpus:
         """Drop pairs with a side of more than `longest` ids (the model has no positions for them)."""
         kept = [
-            (source, target) for source, target in zip(sources, targets, strict=True)
+            (source, target)
+            for source, target in zip(sources, targets, strict=True)
             if longest is None or max(len(source), len(target)) <= longest
-        ]  # fmt: skip
+        ]
         return Corpus((_flat([source for source, _ in kept]), _flat([target for _, target in kept])))
 
     def __len__(self) -> int:
@@ -64,7 +65,7 @@ class Corpus:
 
 def prefetch(
     corpus: Corpus, *, tokens: int, pad: int, seed: int, first: int, device: Any
-) -> Iterator[tuple[Any, Any, int]]:
+) -> Generator[tuple[Any, Any, int], None, None]:
     """Padded batches without end, from number `first` of the stream that `seed` alone determines.
 
     A thread pads (and pins) up to 16 batches ahead, so that the loop that feeds the device never waits for Python.
@@ -78,9 +79,10 @@ def prefetch(
     def put(item: tuple[Any, Any, int] | BaseException) -> None:
         while not stop.is_set():
             try:
-                return ready.put(item, timeout=0.1)
+                ready.put(item, timeout=0.1)
+                return
             except queue.Full:
-                continue
+                pass
 
     def work() -> None:
         try:
@@ -89,8 +91,8 @@ def prefetch(
                 plan = corpus.plan(tokens, np.random.default_rng([seed, epoch]))
                 for batch in plan[max(0, first - number) :]:
                     source, target, count = corpus.padded(batch, pad)
-                    tensors = torch.from_numpy(source), torch.from_numpy(target)
-                    put((*(tensor.pin_memory() if pin else tensor for tensor in tensors), count))
+                    ours, theirs = torch.from_numpy(source), torch.from_numpy(target)
+                    put((ours.pin_memory(), theirs.pin_memory(), count) if pin else (ours, theirs, count))
                     if stop.is_set():
                         return
                 number, epoch = number + len(plan), epoch + 1

@@ -1,4 +1,4 @@
-"""Text to ids and back. SentencePiece is called directly for Marian: transformers' tokenizer takes a millisecond a text."""
+"""Text to ids and back. Marian's SentencePiece is called directly: its tokenizer needs a millisecond a text."""
 
 from __future__ import annotations
 
@@ -58,13 +58,15 @@ class MarianCodec:
 
 
 class TokenizerCodec:
-    """Any other tokenizer of transformers."""
+    """Any other tokenizer of transformers; `prefix` goes before every source."""
 
-    def __init__(self, tokenizer: Any) -> None:
-        self._tokenizer = tokenizer
+    def __init__(self, tokenizer: Any, prefix: str = "") -> None:
+        self._tokenizer, self._prefix = tokenizer, prefix
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        return list(self._tokenizer(list(texts), truncation=True)["input_ids"])
+        if not texts:
+            return []
+        return [list(row) for row in self._tokenizer([self._prefix + text for text in texts])["input_ids"]]
 
     def decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
         kept = [[number for number in row if number >= 0] for row in rows]

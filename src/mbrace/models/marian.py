@@ -12,7 +12,7 @@ import math
 from typing import Any
 
 import torch
-import torch.nn.functional as F
+import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 # cuDNN's attention plans anew for every shape, and here every batch and every step is a new shape.
@@ -20,7 +20,7 @@ torch.backends.cuda.enable_cudnn_sdp(False)
 
 
 def forward(model: Any, source: Tensor, target: Tensor, *, pad: int) -> Tensor:
-    """Logits (sentences, target width, vocabulary) of a MarianMTModel for `target` given `source` (sentences, width)."""
+    """Logits (sentences, target width, vocabulary) of a MarianMTModel for `target`; both ids are (sentences, width)."""
     states, bias = encode(model, source, pad=pad)
     start = target.new_full((len(target), 1), model.config.decoder_start_token_id)
     x = _embed(model, model.model.decoder, torch.cat([start, target[:, :-1]], dim=1))
@@ -78,7 +78,7 @@ class MarianDecoder:
                 self.logit_bias[words[0]] = -math.inf
         self.layers = [_Layer(layer, dtype) for layer in decoder.layers]
 
-    def encode(self, source: Tensor) -> Memory:
+    def encode(self, source: Tensor, mask: Tensor) -> Memory:
         """Run the encoder over padded source ids (sources, width), once; width is a multiple of 8."""
         low = self.dtype in (torch.bfloat16, torch.float16) and self.model.lm_head.weight.dtype == torch.float32
         with torch.autocast(self.device.type, dtype=self.dtype if low else torch.bfloat16, enabled=low):
@@ -86,7 +86,7 @@ class MarianDecoder:
         states = states.to(self.dtype)
         keys, values = [], []
         for layer in self.layers:
-            both = F.linear(states, *layer.memory).unflatten(-1, (2, self.heads, -1))
+            both = F.linear(states, *layer.memory).view(*states.shape[:2], 2, self.heads, -1)
             keys.append(both[:, :, 0].transpose(1, 2).contiguous())
             values.append(both[:, :, 1].transpose(1, 2).contiguous())
         return Memory(keys, values, bias.to(self.dtype))
@@ -119,7 +119,7 @@ class _Layer:
 
 
 class Memory:
-    """What the decoder attends to: a layer's keys and values (sources, heads, width, d of a head), and the padding bias."""
+    """What the decoder attends to: each layer's keys and values (sources, heads, width, d), and the padding bias."""
 
     def __init__(self, keys: list[Tensor], values: list[Tensor], bias: Tensor) -> None:
         self.keys, self.values, self.bias = keys, values, bias
@@ -149,7 +149,7 @@ class Memory:
 
 
 class State:
-    """The rows of a batch between steps. The cache is time first, (room, rows, heads, d), so that it grows by its end."""
+    """The rows of a batch between steps. The cache is time first, (room, rows, heads, d): it grows at its end."""
 
     def __init__(self, decoder: MarianDecoder, memory: Memory, width: int) -> None:
         self.decoder, self.memory, self.width, self.time, self.room = decoder, memory, width, 0, 0
@@ -164,10 +164,10 @@ class State:
         x = F.embedding(ids.flatten(), decoder.embedding) * decoder.scale + decoder.positions[self.time]
         for number, layer in enumerate(decoder.layers):
             keys, values = self.cache[2 * number], self.cache[2 * number + 1]
-            q, k, v = F.linear(x, *layer.own).unflatten(-1, (3, decoder.heads, -1)).unbind(1)
+            q, k, v = F.linear(x, *layer.own).view(rows, 3, decoder.heads, -1).unbind(1)
             keys[self.time], values[self.time] = k, v
-            past = (part[: self.time + 1].permute(1, 2, 0, 3) for part in (keys, values))
-            y = F.scaled_dot_product_attention(q[:, :, None], *past)[:, :, 0].flatten(1)
+            past_keys, past_values = (part[: self.time + 1].permute(1, 2, 0, 3) for part in (keys, values))
+            y = F.scaled_dot_product_attention(q[:, :, None], past_keys, past_values)[:, :, 0].flatten(1)
             x = F.layer_norm(x + F.linear(y, *layer.own_out), *layer.norms[0])
             q = F.linear(x, *layer.query).view(sources, width, decoder.heads, -1).transpose(1, 2)
             bias = self.memory.bias.expand(-1, decoder.heads, width, -1)

@@ -8,12 +8,39 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from mbrace.models.streams import draw_keys, uniforms
+
+
+class State(Protocol):
+    """The rows of a batch between steps."""
+
+    def step(self, ids: Tensor) -> Tensor:
+        """Feed the last ids (sources, width) of the rows; logits (sources, width, vocabulary) in float32."""
+        ...
+
+    def select(self, rows: Tensor, *, sources: Tensor | None = None, width: int | None = None) -> None:
+        """Replace the rows by `rows` (flat positions); `sources` keeps these sources only, `width` is the new width."""
+        ...
+
+
+class Decoder(Protocol):
+    """A model that can be decoded in steps."""
+
+    def encode(self, source: Tensor, mask: Tensor) -> Any:
+        """The memory of padded source ids (sources, width), of which `mask` are real: it can `select` and `join`."""
+        ...
+
+    def start(self, memory: Any, width: int) -> State:
+        """The state of `width` rows for each source of `memory`, nothing decoded yet."""
+        ...
+
+
+SCALE = 2.0**40  # probabilities are drawn from as whole numbers of this part
 
 
 @dataclass(frozen=True)
@@ -34,7 +61,7 @@ class Truncation:
         p = torch.softmax(logits if self.temperature == 1.0 else logits / self.temperature, dim=-1)
         best = p.amax(-1, keepdim=True)
         if self.epsilon:
-            p = torch.where((p >= self.epsilon) | (p == best), p, 0.0)
+            p = torch.where(p >= best.clamp(max=self.epsilon), p, 0.0)
         if self.top_k and self.top_k < p.shape[-1]:
             p = torch.where(p >= p.topk(self.top_k, dim=-1).values[..., -1:], p, 0.0)
         if self.top_p is not None and self.top_p < 1.0:
@@ -56,9 +83,17 @@ class Sequences:
 
 
 def sample(
-    decoder: Any, memory: Any, keys: Tensor, first: Tensor, counts: Tensor, limits: Tensor, *, start: int, eos: int,
+    decoder: Decoder,
+    memory: Any,
+    keys: Tensor,
+    first: Tensor,
+    counts: Tensor,
+    limits: Tensor,
+    *,
+    start: int,
+    ends: tuple[int, ...],
     truncation: Truncation,
-) -> Sequences:  # fmt: skip
+) -> Sequences:
     """Draw numbers first[i] .. first[i] + counts[i] - 1 of each source i, whose random key is keys[i].
 
     All are int64 tensors (sources,) on the decoder's device; limits are the most ids a row may have. The result has
@@ -78,10 +113,15 @@ def sample(
     pause = 4 if device.type == "cuda" else 1
     for time in range(horizon):
         logits = state.step(ids.view(-1, width)).flatten(0, 1)
-        ids = choose(truncation(logits), uniforms(streams, time))
+        weights = truncation(logits)
+        ids = choose(weights, uniforms(streams, time))
         out[owner, time] = ids.int()
-        scores.index_add_(0, owner, logits.gather(1, ids[:, None])[:, 0] - logits.logsumexp(-1))
-        alive &= (ids != eos) & (limit > time + 1)
+        if truncation.temperature == 1.0:  # a weight that is not zero is the model's probability
+            logprobs = weights.gather(1, ids[:, None])[:, 0].log()
+        else:
+            logprobs = logits.gather(1, ids[:, None])[:, 0] - logits.logsumexp(-1)
+        scores.index_add_(0, owner, logprobs)
+        alive &= ~is_end(ids, ends) & (limit > time + 1)
         owner = owner.masked_fill(~alive, total)
         if (time + 1) % pause == 0:
             left = alive.view(-1, width).sum(1)
@@ -104,13 +144,39 @@ def choose(weights: Tensor, u: Tensor) -> Tensor:
 
     Sums are of integers: exact in any order, so that a weight of zero is never drawn and every device agrees.
     """
-    cdf = (weights * 2.0**40).long().cumsum(-1)
+    if weights.device.type == "cpu":
+        return _choose_sparse(weights, u)
+    cdf = (weights * SCALE).long().cumsum(-1)
     total = cdf[:, -1]
     point = torch.minimum((u * total).long(), total - 1)
     return torch.searchsorted(cdf, point[:, None], right=True)[:, 0]
 
 
-def beam(decoder: Any, memory: Any, limits: Tensor, *, k: int, start: int, eos: int, alpha: float = 1.0) -> Sequences:
+def _choose_sparse(weights: Tensor, u: Tensor) -> Tensor:
+    """The same from the weights that are not zero alone, all rows in one line: less memory to pass through a CPU.
+
+    (On a GPU, finding them would stop the queue of kernels.)
+    """
+    row, number = weights.nonzero().unbind(1)
+    cdf = (weights[row, number] * SCALE).long().cumsum(0)
+    last = torch.searchsorted(row, torch.arange(len(weights)), right=True) - 1
+    end = cdf[last]
+    begin = torch.cat([end.new_zeros(1), end[:-1]])
+    point = begin + torch.minimum((u * (end - begin)).long(), end - begin - 1)
+    return number[torch.searchsorted(cdf, point, right=True)]
+
+
+def is_end(ids: Tensor, ends: tuple[int, ...]) -> Tensor:
+    """Which ids end a row."""
+    found = ids == ends[0]
+    for end in ends[1:]:
+        found = found | (ids == end)
+    return found
+
+
+def beam(
+    decoder: Decoder, memory: Any, limits: Tensor, *, k: int, start: int, ends: tuple[int, ...], alpha: float = 1.0
+) -> Sequences:
     """The k best of beam search for each source, best first: (sources * k) rows; scores are log p / length ** alpha.
 
     As transformers' beam search (early_stopping=False): a source is done when no open row, at its present length,
@@ -140,19 +206,19 @@ def beam(decoder: Any, memory: Any, limits: Tensor, *, k: int, start: int, eos: 
         del totals, logits
         row, token = flat // vocabulary, flat % vocabulary
         last = (limit == time + 1)[:, None]  # the limit ends a row as </s> does
-        ends = (token == eos) | last
+        ending = is_end(token, ends) | last
         paths = past.gather(1, row[:, :, None].expand(-1, -1, horizon))
         paths[:, :, time] = token.int()
         # finished: ends among the first k, against those finished before
         ranks = torch.arange(2 * k, device=device)
-        ended = torch.where(ends & (ranks < k) & ~closed[:, None], best / (time + 1) ** alpha, -math.inf)
+        ended = torch.where(ending & (ranks < k) & ~closed[:, None], best / (time + 1) ** alpha, -math.inf)
         old = done_scores[owner]
         merged, which = torch.cat([old, ended], dim=1).topk(k, dim=1)
         both = torch.cat([done_ids[owner], paths], dim=1)
         done_ids[owner] = both.gather(1, which[:, :, None].expand(-1, -1, horizon))
         done_scores[owner] = merged
         # open: the k best that do not end
-        scores, keep = best.masked_fill(ends, -math.inf).topk(k, dim=1)
+        scores, keep = best.masked_fill(ending, -math.inf).topk(k, dim=1)
         row, ids = row.gather(1, keep), token.gather(1, keep)
         past = paths.gather(1, keep[:, :, None].expand(-1, -1, horizon))
         hope = scores[:, 0] / (time + 1) ** alpha

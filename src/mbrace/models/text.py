@@ -2,36 +2,11 @@
 
 from __future__ import annotations
 
-import bz2
-import gzip
-import io
-import lzma
-import sys
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import IO, Any, cast
 
 from mbrace.errors import UserError
-
-OPENERS: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
-
-
-def open_text(path: str | Path, mode: str = "r") -> IO[str]:
-    """Open UTF-8 text by its suffix; `-` is a pipe."""
-    if str(path) == "-":
-        return io.TextIOWrapper((sys.stdin if mode == "r" else sys.stdout).buffer, encoding="utf-8", newline="\n")
-    opener = OPENERS.get(Path(path).suffix, open)
-    try:
-        return cast("IO[str]", opener(path, mode + "t", encoding="utf-8", newline="\n"))
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror or error}") from error
-
-
-def read_lines(path: str | Path) -> Iterator[str]:
-    """The lines of a file, without their ends."""
-    with open_text(path) as file:
-        for line in file:
-            yield line.rstrip("\r\n")
+from mbrace.files import read_lines
 
 
 def read_pairs(*paths: str | Path, origins: Collection[str] | None = None) -> list[tuple[str, str]]:
@@ -41,21 +16,20 @@ def read_pairs(*paths: str | Path, origins: Collection[str] | None = None) -> li
     empty side are left out.
     """
     if len(paths) == 2:
-        sides = [list(read_lines(path)) for path in paths]
+        sides = [list(read_lines(str(path))) for path in paths]
         if len(sides[0]) != len(sides[1]):
             raise UserError(f"{paths[0]} has {len(sides[0])} lines but {paths[1]} has {len(sides[1])}; they must match")
         pairs = list(zip(*sides, strict=True))
     else:
-        pairs = list(_read_tsv(paths[0], origins))
+        pairs = list(_read_tsv(str(paths[0]), origins))
     pairs = [(source, target) for source, target in pairs if source.strip() and target.strip()]
     if not pairs:
-        raise UserError(
-            f"{' '.join(map(str, paths))}: no sentence pairs" + (f" of origin {origins}" if origins else "")
-        )
+        names = " ".join(map(str, paths))
+        raise UserError(f"{names}: no sentence pairs" + (f" of origin {', '.join(origins)}" if origins else ""))
     return pairs
 
 
-def _read_tsv(path: str | Path, origins: Collection[str] | None) -> Iterator[tuple[str, str]]:
+def _read_tsv(path: str, origins: Collection[str] | None) -> Iterator[tuple[str, str]]:
     for number, line in enumerate(read_lines(path), 1):
         columns = line.split("\t")
         if len(columns) < 2 + bool(origins):

@@ -45,10 +45,19 @@ class Vocabulary:
         model = io.BytesIO()
         try:
             sentencepiece.SentencePieceTrainer.train(
-                sentence_iterator=iter(chosen), model_writer=model, vocab_size=size - 1, character_coverage=0.9995,
-                byte_fallback=True, eos_id=EOS, unk_id=UNKNOWN, bos_id=-1, pad_id=-1, num_threads=threads,
-                hard_vocab_limit=False, minloglevel=2,
-            )  # fmt: skip
+                sentence_iterator=iter(chosen),
+                model_writer=model,
+                vocab_size=size - 1,
+                character_coverage=0.9995,
+                byte_fallback=True,
+                eos_id=EOS,
+                unk_id=UNKNOWN,
+                bos_id=-1,
+                pad_id=-1,
+                num_threads=threads,
+                hard_vocab_limit=False,
+                minloglevel=2,
+            )
         except RuntimeError as error:
             raise UserError(f"SentencePiece could not learn {size} pieces from {len(chosen)} lines: {error}") from error
         return Vocabulary(model.getvalue())
@@ -66,8 +75,14 @@ class Vocabulary:
         (folder / "target.spm").write_bytes(self.model)
         (folder / "vocab.json").write_text(json.dumps(vocabulary, ensure_ascii=False), encoding="utf-8")
         settings: dict[str, Any] = {
-            "tokenizer_class": "MarianTokenizer", "source_lang": None, "target_lang": None, "separate_vocabs": False,
-            "unk_token": "<unk>", "eos_token": "</s>", "pad_token": "<pad>", "model_max_length": 512,
+            "tokenizer_class": "MarianTokenizer",
+            "source_lang": None,
+            "target_lang": None,
+            "separate_vocabs": False,
+            "unk_token": "<unk>",
+            "eos_token": "</s>",
+            "pad_token": "<pad>",
+            "model_max_length": 512,
             "clean_up_tokenization_spaces": False,
-        }  # fmt: skip
+        }
         (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2), encoding="utf-8")

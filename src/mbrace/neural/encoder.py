@@ -1,7 +1,7 @@
 """Strings to sentence vectors: one length-sorted stream of batches through a transformer.
 
 On a CPU a batch holds strings of one token length only. Nothing is padded, and every row of a matrix product is the
-same bits whatever the other rows are (given a few rows: see `_FEWEST_TOKENS`), so the vector of a string does not
+same bits whatever the other rows are (given a few rows: see `FEWEST_ROWS`), so the vector of a string does not
 depend on the batch, the window or the step it came in. On a GPU, where this does not hold anyway, short batches are
 filled with longer strings and padded, because there a small batch costs as much as a large one.
 """
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-_FEWEST_TOKENS = 32  # a CPU's matrix product takes another path, with other rounding, below about 4 rows a thread
+FEWEST_ROWS = 8  # a thread: below about 4 rows a CPU's matrix product takes another path, with other rounding
+_TOKENISED = 8192  # strings tokenised at a time
 
 
 def choose_device(device: str | None) -> torch.device:
@@ -143,20 +144,19 @@ class Encoder:
         self._pad: int = tokenizer.pad_token_id
         self._model = model.to(device=device, dtype=dtype).eval()
         self._tokenizer = tokenizer.backend_tokenizer
-        self._tokenizer.no_padding()
-        self._tokenizer.enable_truncation(max_length)
+        self._max_length = max_length
         self._told_truncation = self._told_memory = False
 
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids with the special tokens around them, cut to the length limit."""
+        self._tokenizer.no_padding()  # each time: the caller's tokenizer object may be used elsewhere too
+        self._tokenizer.enable_truncation(self._max_length)
         encodings = self._tokenizer.encode_batch(list(texts))
         self.truncated += sum(1 for encoding in encodings if encoding.overflowing)
         if self.truncated and not self._told_truncation:
             self._told_truncation = True
-            limit = max(len(encoding.ids) for encoding in encodings)
-            warnings.warn(
-                f"text longer than the metric's limit of {limit} tokens is cut there, as COMET does; the count is kept"
-            )
+            message = f"text over the metric's limit of {self._max_length} tokens is cut there, as COMET does"
+            warnings.warn(message, stacklevel=2)
         return [encoding.ids for encoding in encodings]
 
     def embed(self, texts: Sequence[str]) -> Tensor:
@@ -164,12 +164,19 @@ class Encoder:
         torch = require("torch", extra="neural")
         if not texts:
             return torch.empty((0, self.units), device=self.device)  # type: ignore[no-any-return]
-        tokens = self.tokenize(texts)
-        batches = list(self._batches([len(ids) for ids in tokens]))
+        # By characters first, so that a GPU works on long strings while the CPU tokenises shorter ones.
+        order = sorted(range(len(texts)), key=lambda position: -len(texts[position]))
+        parts, done = [], []
         with torch.inference_mode():
-            stream = torch.cat([self._vectors([tokens[position] for position in batch]) for batch in batches])
+            for begin in range(0, len(order), _TOKENISED):
+                chunk = order[begin : begin + _TOKENISED]
+                tokens = self.tokenize([texts[position] for position in chunk])
+                for batch in self._batches([len(ids) for ids in tokens]):
+                    parts.append(self._vectors([tokens[place] for place in batch]))
+                    done += [chunk[place] for place in batch]
+            stream = torch.cat(parts)
         places = torch.empty(len(texts), dtype=torch.long)
-        places[[position for batch in batches for position in batch]] = torch.arange(len(texts))
+        places[done] = torch.arange(len(texts))
         self.embedded += len(texts)
         return stream[places.to(self.device)]  # type: ignore[no-any-return]
 
@@ -202,7 +209,7 @@ class Encoder:
                 message = f"the GPU is out of memory for one string of {len(rows[0])} tokens; use the CPU"
                 raise UserError(message) from None
         torch.cuda.empty_cache()
-        self.batch_tokens = max(1, self.batch_tokens // 2)  # from the next stream on
+        self.batch_tokens = max(1, self.batch_tokens // 2)
         if not self._told_memory:
             self._told_memory = True
             warnings.warn(f"the GPU is out of memory: going on with batches of {self.batch_tokens} tokens or fewer")
@@ -214,7 +221,7 @@ class Encoder:
         torch = require("torch", extra="neural")
         count, longest = len(rows), max(map(len, rows))
         if self.device.type == "cpu":  # repeated rows bring a small product to the path of a large one
-            fewest = max(_FEWEST_TOKENS, 8 * torch.get_num_threads())
+            fewest = FEWEST_ROWS * torch.get_num_threads()
             rows = rows * -(-fewest // (count * longest)) if count * longest < fewest else rows
         even = all(len(row) == longest for row in rows)
         ids = torch.tensor([row + [self._pad] * (longest - len(row)) for row in rows])

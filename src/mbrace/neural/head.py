@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mbrace.errors import UserError, require
+from mbrace.neural.encoder import FEWEST_ROWS
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -63,7 +64,7 @@ class Cosine:
 
     def score(self, blocks: Sequence[Block]) -> list[Tensor]:
         """One matrix product a block."""
-        return [block.hypotheses @ block.references.T for block in blocks]
+        return [linear(block.hypotheses, block.references) for block in blocks]
 
     def aligned(self, hypotheses: Tensor, references: Tensor, sources: Tensor | None) -> Tensor:
         """Dot products of rows."""
@@ -97,11 +98,11 @@ class Estimator:
     def prepare(self, hypotheses: Tensor, source: Tensor | None) -> Tensor:
         """The first layer's part for each hypothesis, bias included: (hypotheses, first hidden size)."""
         torch = require("torch", extra="neural")
-        part = torch.addmm(self._bias, hypotheses, self._hypothesis.T)
+        part = linear(hypotheses, self._hypothesis) + self._bias
         if self._source is not None:
             assert source is not None
-            part += torch.cat([hypotheses * source, (hypotheses - source).abs()], dim=1) @ self._source.T
-        return part  # type: ignore[no-any-return]
+            part += linear(torch.cat([hypotheses * source, (hypotheses - source).abs()], dim=1), self._source)
+        return part
 
     def score(self, blocks: Sequence[Block]) -> list[Tensor]:
         """All pairs of all blocks. On a GPU the blocks share products; on a CPU each is its own, so that a
@@ -144,7 +145,7 @@ class Estimator:
         device, count = references.device, pairs.shape[1]
         order, starts = (np.arange(count), np.arange(count + 1)) if groups is None else groups
         rows, columns = (torch.from_numpy(side if groups is None else side[order]).to(device) for side in pairs)
-        reference_part = references @ self._reference.T
+        reference_part = linear(references, self._reference)
         scores = torch.empty(count, device=device, dtype=references.dtype)
         width = 2 * self.units + sum(weight.shape[0] for weight, _ in self.layers) + len(self._bias)
         size = max(64, _BLOCK_BYTES["cpu" if device.type == "cpu" else "cuda"] // (4 * width))
@@ -153,7 +154,7 @@ class Estimator:
             here = slice(int(chosen[0]), int(chosen[-1]))
             once = here if groups is None else torch.from_numpy(chosen[:-1]).to(device)
             h, r = hypotheses[rows[once]], references[columns[once]]
-            shared = torch.cat([h * r, (h - r).abs_()], dim=1) @ self._pair.T
+            shared = linear(torch.cat([h * r, (h - r).abs_()], dim=1), self._pair)
             if groups is not None:
                 copies = torch.from_numpy(np.diff(chosen)).to(device)
                 shared = shared.repeat_interleave(copies, dim=0, output_size=here.stop - here.start)
@@ -168,9 +169,8 @@ class Estimator:
 
     def _finish(self, hidden: Tensor) -> Tensor:
         """From the first layer's sums (pairs, hidden) to scores (pairs,)."""
-        torch = require("torch", extra="neural")
         for weight, bias in self._rest:
-            hidden = torch.addmm(bias, self.activation(hidden), weight.T)
+            hidden = linear(self.activation(hidden), weight) + bias
         score = hidden.squeeze(1)
         return score if self.final is None else self.final(score)
 
@@ -183,7 +183,23 @@ class Estimator:
             assert sources is not None
             features += [h * sources, (h - sources).abs()]
         weight, bias = self.layers[0]
-        return self._finish(torch.addmm(bias, torch.cat(features, dim=1), weight.T))
+        return self._finish(linear(torch.cat(features, dim=1), weight) + bias)
+
+
+def linear(rows: Tensor, weight: Tensor) -> Tensor:
+    """`rows @ weight.T`, each row the same bits on a CPU whatever the number of rows and threads.
+
+    A CPU's product takes other paths for a few rows (repeated here to make them more) and for a single column.
+    """
+    torch = require("torch", extra="neural")
+    if rows.device.type != "cpu":
+        return rows @ weight.T
+    if len(weight) == 1:
+        return (rows * weight).sum(dim=1, keepdim=True)
+    fewest = FEWEST_ROWS * torch.get_num_threads()
+    if not 0 < len(rows) < fewest:
+        return rows @ weight.T
+    return (rows.repeat(-(-fewest // len(rows)), 1) @ weight.T)[: len(rows)]
 
 
 def _mirrors(block: Block) -> bool:

@@ -8,6 +8,8 @@ reference (`encoder_weights: reference`), which `Comet` and `Learned` load like 
 from __future__ import annotations
 
 import copy
+import itertools
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Progress = Callable[[str], None]
+_KINDS = {"bert": "BERT", "xlm-roberta": "XLM-RoBERTa"}  # transformers' name and COMET's
 
 
 @dataclass(frozen=True)
@@ -106,9 +109,9 @@ def _frozen(name: str, device: str | None) -> Encoder:
     torch = require("torch", extra="neural")
     transformers = pretrained.quiet()
     folder = pretrained.find(name)
+    if _model_type(name) not in _KINDS:
+        raise UserError(f"{name}: a {_model_type(name)} encoder; give a BERT or XLM-RoBERTa one")
     model = transformers.AutoModel.from_pretrained(str(folder), add_pooling_layer=False)
-    if model.config.model_type not in ("bert", "xlm-roberta"):
-        raise UserError(f"{name}: a {model.config.model_type} encoder; give a BERT or XLM-RoBERTa one")
     return Encoder(
         model,
         pretrained.tokenizer(folder, "AutoTokenizer"),
@@ -117,6 +120,11 @@ def _frozen(name: str, device: str | None) -> Encoder:
         device=choose_device(device),
         dtype=torch.float32,
     )
+
+
+def _model_type(name: str) -> str:
+    config = pretrained.find(name, weights=False) / "config.json"
+    return str(json.loads(config.read_text(encoding="utf-8")).get("model_type"))
 
 
 def train_metric(
@@ -192,7 +200,7 @@ class _Head:
         self.mix.requires_grad_()
         modules: list[Any] = []
         widths = [4 * units, *recipe.hidden_sizes]
-        for width, size in zip(widths[:-1], widths[1:], strict=True):
+        for width, size in itertools.pairwise(widths):
             modules += [torch.nn.Linear(width, size), torch.nn.Tanh(), torch.nn.Dropout(recipe.dropout)]
         self.network = torch.nn.Sequential(*modules, torch.nn.Linear(widths[-1], 1))
         self.mean, self.deviation = torch.zeros(4 * units), torch.ones(4 * units)
@@ -217,14 +225,16 @@ class _Head:
         self.network.eval()
         with torch.no_grad():
             h, r = self._sides(rows)
-            return torch.cat([self.forward(a, b) for a, b in zip(h.split(2048), r.split(2048), strict=True)]).numpy()
+            return torch.cat(
+                [self.forward(a, b) for a, b in zip(torch.split(h, 2048), torch.split(r, 2048), strict=True)]
+            ).numpy()
 
     def _sides(self, rows: Sequence[Judgement]) -> tuple[Tensor, Tensor]:
         translations, references = [row.translation for row in rows], [row.reference for row in rows]
         return self.vectors.rows(translations), self.vectors.rows(references)
 
     def fit(self, train: Sequence[Judgement], validation: Sequence[Judgement], *, say: Progress) -> tuple[float, int]:
-        """Early stopping on the validation rows' Pearson correlation, averaged over language pairs; the best is kept."""
+        """Early stopping on the validation rows' Pearson correlation, averaged over language pairs."""
         torch = require("torch", extra="neural")
         recipe = self.recipe
         with torch.no_grad():
@@ -305,8 +315,8 @@ class _Head:
         state["estimator.ff.0.weight"], state["estimator.ff.0.bias"] = scaled, bias - scaled @ self.mean
         settings = {
             "class_identifier": "regression_metric",
-            "encoder_model": "BERT",
-            "pretrained_model": encoder,
+            "encoder_model": _KINDS[_model_type(encoder)],
+            "pretrained_model": str(Path(encoder).resolve()) if Path(encoder).is_dir() else encoder,
             "encoder_weights": "reference",
             "pool": "avg",
             "layer": "mix",

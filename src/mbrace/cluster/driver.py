@@ -8,9 +8,12 @@ and gives it the block again; a block's result is the same whoever makes it, and
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import os
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -28,6 +31,8 @@ READER_CPUS = 0.1  # reading waits for the disk; a small share is enough, but wi
 MAX_READERS = 4
 TRIES = 4  # how often a block is given to a worker that dies of it, before the run gives up
 SECONDS_FOR_RESOURCES = 60
+SECONDS_FOR_NODES = 20  # that a lost node may take to be replaced
+WATCH_SECONDS = 2.0
 
 SETTINGS = {  # of Ray Data, for our datasets alone
     "enable_progress_bars": False,
@@ -87,10 +92,16 @@ def run(
         summary.kept = sum(done.shard.answers for done in folder.done.values())
         if folder.complete:
             return summary
-        with _Connection(address, workers) as ray, Stop() as stop:
+        with _Connection(address) as ray, Stop() as stop:
             pool = _pool(ray, len(paths), workers, gpus_per_worker, threads)
-            results = _results(ray, pool, work, paths, shard_size, folder, skip)
-            _collect(results, folder, summary, stop, progress, paths)
+            while True:
+                try:
+                    results = _results(ray, pool, work, paths, shard_size, folder, skip)
+                    _collect(results, folder, summary, stop, progress, paths)
+                    break
+                except NodesLost:  # go on with what is left; finished shards are not made again
+                    room = max(1, _room(_nodes(ray), pool.cpus, pool.gpus))
+                    pool = _pool(ray, len(paths), min(pool.workers, room), gpus_per_worker, threads)
         summary.signal = stop.signal
         if stop.signal is None:
             folder.set_duplicates_aside(id_prefixes(paths), skip=skip)
@@ -99,6 +110,10 @@ def run(
             folder.finish()
     summary.seconds = time.perf_counter() - started
     return summary
+
+
+class NodesLost(Exception):  # noqa: N818
+    """The cluster has no room for the pool any more."""
 
 
 def _collect(
@@ -124,7 +139,7 @@ def _collect(
 class _Connection:
     """A connection to a cluster, ended with the run unless it was there before."""
 
-    def __init__(self, address: str | None, workers: int | None) -> None:
+    def __init__(self, address: str | None) -> None:
         self._ray = require("ray", extra="cluster")
         require("ray.data", extra="cluster")
         self._mine = not self._ray.is_initialized()
@@ -133,10 +148,11 @@ class _Connection:
         os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
         options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
         try:
-            if address is None:
-                self._ray.init(address="local", include_dashboard=False, **options)
-            else:
-                self._ray.init(address=address, **options)
+            with _quiet():
+                if address is None:
+                    self._ray.init(address="local", include_dashboard=False, **options)
+                else:
+                    self._ray.init(address=address, **options)
         except Exception as error:
             raise UserError(f"--ray {address or ''}: cannot reach or start Ray ({_short(error)})") from error
 
@@ -148,38 +164,66 @@ class _Connection:
             self._ray.shutdown()
 
 
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Ray's native code tells of itself on stderr while it starts; errors come as exceptions all the same."""
+    sys.stderr.flush()
+    stderr = os.dup(2)
+    with open(os.devnull, "wb") as nothing:
+        os.dup2(nothing.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)
+
+
 def _pool(ray: Any, files: int, workers: int | None, gpus: float, threads: int) -> Pool:
     """Shares that leave something for reading, or an error that says what is missing: no run waits for ever."""
     if workers is not None and workers < 1:
         raise UserError(f"--workers {workers}: must be 1 or more")
     if gpus < 0:
         raise UserError(f"--gpus-per-worker {gpus}: must be 0 or more")
-    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    nodes = _nodes(ray)
     total = {name: sum(node.get(name, 0.0) for node in nodes) for name in ("CPU", "GPU")}
-    readers = min(files, MAX_READERS)
-    reading = readers * READER_CPUS
     if workers is None:
         workers = int(total["GPU"] // gpus) if gpus else max(1, int(total["CPU"]) - 1)
         if workers == 0:
             raise UserError(f"--gpus-per-worker {gpus:g}: the cluster has {total['GPU']:g} GPUs")
-    cpus: float = max(1, threads)
-    if workers * cpus + reading > total["CPU"]:
-        cpus = math.floor((total["CPU"] - reading) / workers * 100) / 100
-    if cpus < 0.1:
+    cpus = _share(nodes, workers, float(max(1, threads)), gpus)
+    if cpus is None:
+        cluster = f"{total['CPU']:g} CPUs, {total['GPU']:g} GPUs on {len(nodes)} nodes"
         raise UserError(
-            f"--workers {workers}: the cluster has {total['CPU']:g} CPUs, of which reading takes {reading:g}; "
-            f"give at most --workers {max(1, int((total['CPU'] - reading) * 2))}"
+            f"--workers {workers} --gpus-per-worker {gpus:g}: the cluster ({cluster}) has room for "
+            f"{_room(nodes, 0.5, gpus)} such workers, and reading needs some; ask for fewer or add nodes"
         )
-    room = sum(
-        int(min(node.get("CPU", 0.0) / cpus, node.get("GPU", 0.0) / gpus if gpus else math.inf)) for node in nodes
-    )
-    if room < workers:
-        raise UserError(
-            f"--workers {workers} --gpus-per-worker {gpus:g}: the cluster has room for {room} such workers "
-            f"({total['CPU']:g} CPUs, {total['GPU']:g} GPUs on {len(nodes)} nodes); ask for fewer or add nodes"
-        )
-    _wait_for(ray, {"CPU": workers * cpus + reading, "GPU": workers * gpus})
-    return Pool(workers, cpus, gpus, readers)
+    _wait_for(ray, {"CPU": workers * cpus + READER_CPUS, "GPU": workers * gpus})
+    return Pool(workers, cpus, gpus, min(files, MAX_READERS))
+
+
+def _share(nodes: list[dict[str, float]], workers: int, wanted: float, gpus: float) -> float | None:
+    """The CPUs of a worker: `wanted`, or less if only then every worker and a reader fit, however Ray packs them.
+
+    Logical CPUs only say what may run beside what; a worker of half a CPU is as fast as one of a whole one.
+    """
+    for tenths in range(round(wanted * 10), 0, -1):
+        cpus = tenths / 10
+        fits = [_room([node], cpus, gpus) for node in nodes]
+        left = max((node.get("CPU", 0.0) - n * cpus for node, n in zip(nodes, fits, strict=True)), default=0.0)
+        if sum(fits) > workers or (sum(fits) == workers and left + 1e-6 >= READER_CPUS):
+            return cpus
+    return None
+
+
+def _nodes(ray: Any) -> list[dict[str, float]]:
+    """The resources of every node that is alive."""
+    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
+
+
+def _room(nodes: list[dict[str, float]], cpus: float, gpus: float) -> int:
+    """How many workers fit; each must fit on one node."""
+    fits = (min(node.get("CPU", 0.0) / cpus, node.get("GPU", 0.0) / gpus if gpus else math.inf) for node in nodes)
+    return sum(int(count + 1e-6) for count in fits)
 
 
 def _wait_for(ray: Any, need: dict[str, float]) -> None:
@@ -205,7 +249,10 @@ def _results(
         for place, path in enumerate(paths)
     ]
     logging.getLogger("ray.data").setLevel(logging.ERROR)
-    tries = ray.remote(num_cpus=0)(_Tries).remote()
+    here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
+        ray.get_runtime_context().get_node_id(), soft=False
+    )
+    desk = ray.remote(num_cpus=0, scheduling_strategy=here)(_Desk).remote()
     rows = data.from_items(files, override_num_blocks=len(files))
     for name, value in SETTINGS.items():
         if hasattr(rows.context, name):
@@ -219,19 +266,50 @@ def _results(
     )
     rows = rows.map_batches(
         _Actor,
-        fn_constructor_args=(work, paths, prefixes, pool.threads, skip, tries),
+        fn_constructor_args=(work, paths, prefixes, pool.threads, skip, desk),
         batch_size=1,
         batch_format="pyarrow",
         compute=data.ActorPoolStrategy(size=pool.workers),
         num_cpus=pool.cpus,
         num_gpus=pool.gpus,
     )
+    watch = _Watch(ray, pool, desk)
     try:
         for batch in rows.iter_batches(batch_size=1, batch_format="pyarrow", prefetch_batches=0):
             for row in batch.to_pylist():
                 yield Result(**row)
     except ray.exceptions.RayError as error:
+        if watch.lost:
+            raise NodesLost from error
         raise UserError(f"--ray: {_short(error)}; finished shards are kept: go on with --resume") from error
+    finally:
+        watch.over.set()
+        ray.kill(desk)
+
+
+class _Watch:
+    """Sees to it that a run does not wait for ever for a node that is gone.
+
+    Ray holds the tasks of a lost worker until the worker has a place again. When there has been none for a while, this
+    ends the workers that are left, which ends the run of Ray Data, and the driver starts one of a smaller pool.
+    """
+
+    def __init__(self, ray: Any, pool: Pool, desk: Any) -> None:
+        self.lost = False
+        self.over = threading.Event()
+        self._ray, self._pool, self._desk = ray, pool, desk
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def _watch(self) -> None:
+        short = 0.0
+        while not self.over.wait(WATCH_SECONDS):
+            enough = _room(_nodes(self._ray), self._pool.cpus, self._pool.gpus) >= self._pool.workers
+            short = 0.0 if enough else short + WATCH_SECONDS
+            if short >= SECONDS_FOR_NODES:
+                self.lost = True
+                for worker in self._ray.get(self._desk.workers.remote()):
+                    self._ray.kill(worker)
+                return
 
 
 @dataclass(frozen=True)
@@ -249,8 +327,10 @@ class _Reader:
 class _Actor:
     """A worker: made once, given block after block. When it dies, Ray makes another and gives it the block again."""
 
-    def __init__(self, work: Work, paths: list[str], prefixes: list[str], threads: int, skip: bool, tries: Any) -> None:
-        self._work, self._paths, self._prefixes, self._skip, self._tries = work, paths, prefixes, skip, tries
+    def __init__(self, work: Work, paths: list[str], prefixes: list[str], threads: int, skip: bool, desk: Any) -> None:
+        self._work, self._paths, self._prefixes, self._skip, self._desk = work, paths, prefixes, skip, desk
+        ray = require("ray", extra="cluster")
+        ray.get(desk.enter.remote(ray.get_runtime_context().current_actor))
         self._worker: Worker | None = None
         self._failure = ""
         try:
@@ -265,17 +345,25 @@ class _Actor:
         path, prefix = self._paths[block.input], self._prefixes[block.input]
         if self._worker is None:
             return failed(block, self._failure)
-        if require("ray", extra="cluster").get(self._tries.count.remote((block.input, block.number))) > TRIES:
+        if require("ray", extra="cluster").get(self._desk.count.remote((block.input, block.number))) > TRIES:
             lines = f"{path}:{block.first_line}"
             return failed(block, f"{lines}: the block that starts here ended its worker {TRIES} times; see Ray's logs")
         return work_off(block, self._worker, self._work, path=path, prefix=prefix, skip=self._skip)
 
 
-class _Tries:
-    """Counts how often each block was begun, so that one that kills its worker does not do so for ever."""
+class _Desk:
+    """An actor beside the driver: knows the workers, and how often each block was begun (one that kills its worker
+    must not do so for ever)."""
 
     def __init__(self) -> None:
         self._counts: dict[tuple[int, int], int] = {}
+        self._workers: list[Any] = []
+
+    def enter(self, worker: Any) -> None:
+        self._workers.append(worker)
+
+    def workers(self) -> list[Any]:
+        return self._workers
 
     def count(self, place: tuple[int, int]) -> int:
         self._counts[place] = self._counts.get(place, 0) + 1

@@ -1,0 +1,320 @@
+"""chrF++ against sacreBLEU and fastChrF: `python bench/chrf.py` writes bench/results/chrf.{md,json,png}.
+
+Every ratio is of two times of the same run, the best of several each. Ours is from Python strings to a NumPy table,
+with words (chrF++) unless the column says chrF; fastChrF knows no words.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+os.environ.setdefault("RAYON_NUM_THREADS", "1")  # fastChrF on one thread, like ours
+
+import fastchrf
+import matplotlib as mpl
+import memory as memory_use
+import numpy as np
+from sacrebleu.metrics import CHRF
+from texts import documents, sides
+
+import mbrace
+from mbrace import _native
+from mbrace.utility import Ask, Sentence
+
+RESULTS = Path(__file__).parent / "results"
+SACREBLEU_PAIRS = 32  # sacreBLEU is timed on 32 x 32 pairs and extrapolated: its cost is per pair
+
+
+def best(work: Callable[[], object], *, seconds: float, least: int = 1) -> float:
+    """The shortest of as many runs as fit in `seconds`, at least `least`."""
+    times: list[float] = []
+    began = time.perf_counter()
+    while len(times) < least or time.perf_counter() - began < seconds:
+        start = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def table(hypotheses: list[str], references: list[str], utility: mbrace.ChrF) -> np.ndarray:
+    scorer = utility.start([Sentence(0, None, hypotheses)])
+    return scorer.score([Ask(0, np.arange(len(hypotheses)), references)])[0]
+
+
+def one_size(size: int, budget: float, peers: bool) -> dict:
+    hypotheses, references = sides(size, size)
+    plus, plain = mbrace.ChrF(threads=1), mbrace.ChrF(word_order=0, threads=1)
+    few = min(size, SACREBLEU_PAIRS)
+    metric = CHRF(word_order=2)
+
+    def sacrebleu() -> list[list[float]]:
+        return [[metric.sentence_score(h, [r]).score for r in references[:few]] for h in hypotheses[:few]]
+
+    row: dict = {"size": size}
+    # Ours between the peers, so that all see the same machine.
+    rounds: list[dict[str, float]] = []
+    for _ in range(3 if peers else 1):
+        times = {
+            "ours": best(lambda: table(hypotheses, references, plus), seconds=budget, least=3),
+            "ours_chrf": best(lambda: table(hypotheses, references, plain), seconds=budget, least=3),
+        }
+        if peers:
+            times["pairwise"] = best(lambda: fastchrf.pairwise_chrf([hypotheses], [references]), seconds=budget)
+            times["aggregate"] = best(lambda: fastchrf.aggregate_chrf([hypotheses], [references]), seconds=budget)
+            times["sacrebleu"] = best(sacrebleu, seconds=budget) * (size / few) ** 2
+        rounds.append(times)
+        if sum(times.values()) > 60:
+            break
+    row |= {name: min(times[name] for times in rounds) for name in rounds[0]}
+    if peers:
+        ours = table(hypotheses[:few], references[:few], plus)
+        row["difference"] = float(np.abs(ours - np.array(sacrebleu())).max())
+    return row
+
+
+def variants(budget: float) -> list[dict]:
+    hypotheses, references = sides(256, 256)
+    rows = []
+    for name in _native.simd_variants():
+        os.environ["MBRACE_SIMD"] = name
+        rows.append(
+            {
+                "simd": name,
+                "seconds": best(lambda: table(hypotheses, references, mbrace.ChrF(threads=1)), seconds=budget),
+            }
+        )
+    del os.environ["MBRACE_SIMD"]
+    return rows
+
+
+def steps(budget: float) -> list[dict]:
+    """The pieces of a race: index once, then many against few references, then few against many."""
+    hypotheses, references = sides(256, 256)
+    utility = mbrace.ChrF(threads=1)
+    scorer = utility.start([Sentence(0, None, hypotheses)])
+    rows = [
+        {
+            "step": "index 256 hypotheses",
+            "seconds": best(lambda: utility.start([Sentence(0, None, hypotheses)]), seconds=budget),
+        }
+    ]
+    for alive, new in ((256, 16), (64, 16), (16, 32), (4, 64), (2, 128)):
+        ask = Ask(0, np.arange(alive), references[:new])
+        took = best(lambda ask=ask: scorer.score([ask]), seconds=budget)
+        rows.append({"step": f"{alive} survivors x {new} references", "seconds": took})
+    return rows
+
+
+def threads(budget: float, sentences: int = 24) -> list[dict]:
+    window = [sides(256, 256, seed=seed) for seed in range(sentences)]
+
+    def corpus(count: int) -> None:
+        scorer = mbrace.ChrF(threads=count).start([Sentence(i, None, h) for i, (h, _) in enumerate(window)])
+        scorer.score([Ask(i, np.arange(256), r) for i, (_, r) in enumerate(window)])
+
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    counts = sorted({1, 2, cores})
+    times = dict.fromkeys(counts, float("inf"))
+    began = time.perf_counter()
+    while time.perf_counter() - began < 8 * budget:  # in turns, so that all see the same machine
+        for count in counts:
+            times[count] = min(times[count], best(lambda count=count: corpus(count), seconds=0))
+    return [{"threads": count, "seconds": times[count], "sentences": sentences} for count in counts]
+
+
+def memory(size: int) -> dict:
+    """Peak resident memory of a fresh process that scores size x size pairs, beyond the strings and the result."""
+    done = subprocess.run(
+        [sys.executable, __file__, "--memory-of", str(size)], capture_output=True, text=True, check=True
+    )
+    return json.loads(done.stdout)
+
+
+def memory_of(size: int) -> None:
+    hypotheses, references = sides(size, size)
+    table(hypotheses[:2], references[:2], mbrace.ChrF(threads=1))
+    before = memory_use.start()
+    start = time.perf_counter()
+    result = table(hypotheses, references, mbrace.ChrF(threads=1))
+    seconds = time.perf_counter() - start
+    peak = memory_use.peak() - before
+    print(
+        json.dumps({"size": size, "seconds": seconds, "beyond": max(0, peak - result.nbytes), "result": result.nbytes})
+    )
+
+
+def lengths(budget: float) -> list[dict]:
+    return [one_length(characters, budget) for characters in (30, 100, 300, 1000, 3000, 10_000)]
+
+
+def one_length(characters: int, budget: float) -> dict:
+    hypotheses, references = documents(64, characters)
+    utility = mbrace.ChrF(threads=1)
+    few = 64 if characters <= 300 else 8
+    peer = best(lambda: fastchrf.pairwise_chrf([hypotheses[:few]], [references[:few]]), seconds=0)
+    ours = best(lambda: table(hypotheses, references, utility), seconds=budget)
+    return {"characters": characters, "ours": ours, "pairwise": peer * (64 / few) ** 2}
+
+
+def plot(results: dict, path: Path) -> None:
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, (left, right) = plt.subplots(1, 2, figsize=(10.5, 4.2), layout="constrained")
+    series = [
+        ("sacrebleu", "sacreBLEU chrF++ (extrapolated)", "#999999", "s"),
+        ("pairwise", "fastChrF pairwise chrF", "#d95f02", "^"),
+        ("ours", "mbrace chrF++", "#1b6ca8", "o"),
+    ]
+    for name, label, colour, marker in series:
+        rows = [row for row in results["sizes"] if name in row]
+        left.loglog(
+            [row["size"] ** 2 for row in rows], [row[name] for row in rows], color=colour, marker=marker, label=label
+        )
+        rows = [row for row in results["lengths"] if name in row]
+        if rows:
+            right.loglog(
+                [row["characters"] for row in rows],
+                [row[name] for row in rows],
+                color=colour,
+                marker=marker,
+                label=label,
+            )
+    left.set(xlabel="pairs (190 characters each)", ylabel="seconds, one thread", title="against the number of pairs")
+    right.set(xlabel="characters of a text (64 x 64 pairs)", ylabel="seconds, one thread", title="against length")
+    for axes in (left, right):
+        axes.grid(alpha=0.25, which="major")
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(frameon=False, fontsize=9)
+    figure.savefig(path, dpi=150)
+
+
+def seconds(value: float) -> str:
+    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if value >= scale or unit == "µs":
+            return f"{value / scale:.3g} {unit}"
+    raise AssertionError
+
+
+def report(results: dict) -> str:
+    lines = [
+        "# chrF++ on one thread",
+        "",
+        "Written by `python bench/chrf.py`. " + results["machine"],
+        "",
+        "Texts: real samples of a translation model joined to about 190 characters (`bench/data/README.md`). Ours is",
+        "from Python strings to a NumPy table; chrF++ counts words, fastChrF does not. Each time is the best of",
+        f"several in the same run. sacreBLEU is timed on at most {SACREBLEU_PAIRS} x {SACREBLEU_PAIRS} pairs and",
+        "extrapolated.",
+        "",
+        "| pairs | mbrace chrF++ | mbrace chrF | fastChrF pairwise | fastChrF aggregate (approximate) "
+        "| sacreBLEU chrF++ | x pairwise | x aggregate | x sacreBLEU | largest difference |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in results["sizes"]:
+        if "pairwise" not in row:
+            continue
+        ours = row["ours"]
+        lines.append(
+            f"| {row['size']} x {row['size']} | {seconds(ours)} | {seconds(row['ours_chrf'])} "
+            f"| {seconds(row['pairwise'])} | {seconds(row['aggregate'])} "
+            f"| {seconds(row['sacrebleu'])} | {row['pairwise'] / ours:,.0f} "
+            f"| {row['aggregate'] / ours:,.1f} | {row['sacrebleu'] / ours:,.0f} | {row['difference']:.1e} |"
+        )
+    lines += ["", "## The pieces of a race", "", "| step | time |", "|---|---|"]
+    lines += [f"| {row['step']} | {seconds(row['seconds'])} |" for row in results["steps"]]
+    lines += ["", "## Instruction sets, 256 x 256", "", "| forced with `MBRACE_SIMD` | time |", "|---|---|"]
+    lines += [f"| {row['simd']} | {seconds(row['seconds'])} |" for row in results["variants"]]
+    single = results["threads"][0]["seconds"]
+    lines += [
+        "",
+        f"## Threads, {results['threads'][0]['sentences']} sentences of 256 x 256",
+        "",
+        "| threads | time | of one thread |",
+        "|---|---|---|",
+    ]
+    lines += [
+        f"| {row['threads']} | {seconds(row['seconds'])} | {single / row['seconds']:.2f}x |"
+        for row in results["threads"]
+    ]
+    lines += [
+        "",
+        "## Memory",
+        "",
+        "| pairs | time, first call | result | peak beyond the result |",
+        "|---|---|---|---|",
+    ]
+    lines += [
+        f"| {row['size']} x {row['size']} | {seconds(row['seconds'])} | {row['result'] / 2**20:.0f} MiB "
+        f"| {row['beyond'] / 2**20:.0f} MiB |"
+        for row in results["memory"]
+    ]
+    lines += [
+        "",
+        "## Length, 64 x 64 pairs",
+        "",
+        "| characters | mbrace chrF++ | fastChrF pairwise (from 8 x 8 above 300) | ratio |",
+        "|---|---|---|---|",
+    ]
+    lines += [
+        f"| {row['characters']:,} | {seconds(row['ours'])} | {seconds(row['pairwise'])} "
+        f"| {row['pairwise'] / row['ours']:,.0f} |"
+        for row in results["lengths"]
+    ]
+    return "\n".join([*lines, "", "![time against pairs and length](chrf.png)", ""])
+
+
+def machine() -> str:
+    model = platform.processor() or platform.machine()
+    if Path("/proc/cpuinfo").exists():
+        names = [
+            line.split(":", 1)[1].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if "model name" in line
+        ]
+        model = names[0] if names else model
+    load = f"load average at the start {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else ""
+    simd = _native.simd_variants()[0]
+    return f"Machine: {model}, {os.cpu_count()} cores, {simd}, Python {platform.python_version()}, {load}."
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=1.5, help="time for each measurement")
+    parser.add_argument("--quick", action="store_true", help="small sizes only, nothing written")
+    parser.add_argument("--memory-of", type=int, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.memory_of:
+        memory_of(args.memory_of)
+        return
+    peers = (16, 64, 256) if args.quick else (16, 64, 256, 1024)
+    alone = () if args.quick else (2048, 4096)
+    results = {
+        "machine": machine(),
+        "sizes": [one_size(size, args.seconds, True) for size in peers]
+        + [one_size(size, args.seconds, False) for size in alone],
+        "steps": steps(args.seconds / 3),
+        "variants": variants(args.seconds),
+        "threads": threads(args.seconds),
+        "memory": [memory(size) for size in ((1024,) if args.quick else (1024, 4096))],
+        "lengths": lengths(args.seconds),
+    }
+    text = report(results)
+    print(text)
+    if not args.quick:
+        RESULTS.mkdir(exist_ok=True)
+        (RESULTS / "chrf.json").write_text(json.dumps(results, indent=1) + "\n")
+        (RESULTS / "chrf.md").write_text(text)
+        plot(results, RESULTS / "chrf.png")
+
+
+if __name__ == "__main__":
+    main()

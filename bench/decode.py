@@ -1,0 +1,138 @@
+"""`mbrace decode` from file to file: `python bench/decode.py` writes bench/results/decode.md."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from chrf import machine
+from texts import candidates
+
+from mbrace.decode import decode
+from mbrace.files import read_items
+from mbrace.output import answer_line
+
+RESULTS = Path(__file__).parent / "results"
+MODES = {
+    "no pruning": (["--prune", "none"], 1),
+    "alpha 0.99": (["--prune", "confidence", "--alpha", "0.99"], 1),
+    "alpha 0.9": (["--prune", "confidence", "--alpha", "0.9"], 1),
+    "no pruning, 2 threads": (["--prune", "none"], 2),
+    "alpha 0.99, 2 threads": (["--prune", "confidence", "--alpha", "0.99"], 2),
+}
+
+
+def command(path: Path, out: Path, options: list[str], threads: int) -> list[str]:
+    return [
+        sys.executable,
+        "-m",
+        "mbrace",
+        "decode",
+        str(path),
+        "-o",
+        str(out),
+        "--force",
+        "--threads",
+        str(threads),
+        *options,
+    ]
+
+
+def timed(arguments: list[str]) -> tuple[float, float]:
+    """Wall and processor seconds of a command."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    started = time.perf_counter()
+    subprocess.run(arguments, check=True, stderr=subprocess.DEVNULL)
+    wall = time.perf_counter() - started
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def reading_and_writing(path: Path, rounds: int) -> float:
+    """Processor seconds to read and parse every record of the file and to write an answer for each."""
+    best = float("inf")
+    answer = decode(["a b", "a c"], ["a b c"] * 16)
+    for _ in range(rounds):
+        started = time.process_time()
+        count = sum(1 for _ in read_items([str(path)]))
+        with open(os.devnull, "wb") as sink:
+            for _ in range(count):
+                sink.write(answer_line(answer, text=False, nbest=1))
+        best = min(best, time.process_time() - started)
+    return best
+
+
+def one_file(captions: int, sentences: int, rounds: int, folder: Path) -> dict:
+    """Every mode on a file whose records join so many captions."""
+    path, one, out = folder / "candidates.jsonl", folder / "one.jsonl", folder / "out.jsonl"
+    records = candidates(sentences, captions=captions)
+    path.write_text("".join(json.dumps(r, ensure_ascii=False) + "\n" for r in records), encoding="utf-8")
+    one.write_text(json.dumps(records[0]) + "\n", encoding="utf-8")
+    wall: dict[str, float] = {}
+    work: dict[str, float] = {}
+    for _ in range(rounds):  # in turns, so that all see the same machine
+        for mode, (options, threads) in MODES.items():
+            took, processor = timed(command(path, out, options, threads))
+            wall[mode] = min(wall.get(mode, took), took)
+            work[mode] = min(work.get(mode, processor), processor)
+    starts = [timed(command(one, out, [], 1)) for _ in range(rounds)]
+    length = sum(len(text) for record in records for text in record["hypotheses"]) / sentences / 256
+    return {
+        "characters": length,
+        "megabytes": path.stat().st_size / 2**20,
+        "wall": wall,
+        "processor": work,
+        "start": min(start[0] for start in starts),
+        "start_processor": min(start[1] for start in starts),
+        "json": reading_and_writing(path, rounds),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sentences", type=int, default=1000)
+    parser.add_argument("--rounds", type=int, default=3)
+    args = parser.parse_args()
+    line = machine()
+    with tempfile.TemporaryDirectory() as folder:
+        files = [one_file(captions, args.sentences, args.rounds, Path(folder)) for captions in (1, 2, 3)]
+    lines = [
+        "# `mbrace decode`, from file to file",
+        "",
+        f"Written by `python bench/decode.py`. {line}",
+        "",
+        f"{args.sentences:,} records of 256 hypotheses and 256 pseudo-references: the candidates bundled with",
+        "`mbrace demo`, one, two or three captions joined to a record. Best of several rounds in turns. The start",
+        "(Python, imports, one record) is not in the rates; processor seconds do not depend on what else the machine",
+        "did. JSON: reading, parsing and writing timed alone, as a share of the processor time.",
+    ]
+    for file in files:
+        lines += [
+            "",
+            f"## {file['characters']:.0f} characters a text ({file['megabytes']:.0f} MiB; start {file['start']:.2f} s)",
+            "",
+            "| | wall seconds | sentences a second | processor seconds | sentences a processor second | JSON's share |",
+            "|---|---|---|---|---|---|",
+        ]
+        for mode in MODES:
+            wall = file["wall"][mode] - file["start"]
+            processor = file["processor"][mode] - file["start_processor"]
+            lines.append(
+                f"| {mode} | {wall:.2f} | {args.sentences / wall:,.0f} | {processor:.2f} "
+                f"| {args.sentences / processor:,.0f} | {file['json'] / processor:.0%} |"
+            )
+    text = "\n".join([*lines, ""])
+    print(text)
+    (RESULTS / "decode.md").write_text(text)
+    (RESULTS / "decode.json").write_text(json.dumps({"machine": line, "files": files}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

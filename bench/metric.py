@@ -1,0 +1,91 @@
+"""How well the learned metric agrees with people, beside chrF++ and the plain cosine of the same encoder.
+
+    python bench/metric.py DATA --lines 400 --out bench/results
+
+DATA holds judgements.wmt17-da-to-en.tsv.gz, wmt18-systems.PAIR.tsv.gz and wmt18-da-syslevel.tsv.gz. Segments are
+WMT17's of the held-out pairs; systems are those submitted to WMT18, each scored by its mean over the first `--lines`
+sentences.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from mbrace import ChrF
+from mbrace.files import read_lines
+from mbrace.neural.embedding import Embedding
+from mbrace.neural.learned import Learned
+from mbrace.neural.metric_data import kendall, pearson, read_judgements
+
+PAIRS = ("de-en", "tr-en")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--lines", type=int, default=400)
+    parser.add_argument("--threads", type=int, default=0)
+    parser.add_argument("--out", type=Path, default=Path("bench/results"))
+    args = parser.parse_args()
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    metrics: dict[str, Any] = {"learned": Learned(device="cpu"), "cosine": Embedding(device="cpu"), "chrF++": ChrF()}
+    lines = [
+        "# Agreement of the learned metric with people",
+        "",
+        "Held out: no judgement of these language pairs was trained on. Written by `bench/metric.py`.",
+        "",
+        "| | " + " | ".join(f"{metric} Pearson | {metric} Kendall" for metric in metrics) + " |",
+        "|---|" + "---|" * (2 * len(metrics)),
+    ]
+    for row in (*segments(args, metrics), *systems(args, metrics)):
+        print(row, flush=True)
+        lines.append(row)
+    args.out.mkdir(parents=True, exist_ok=True)
+    (args.out / "metric.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def segments(args: argparse.Namespace, metrics: dict[str, Any]) -> list[str]:
+    """WMT17 segments of each held-out pair."""
+    rows = read_judgements(str(args.data / "judgements.wmt17-da-to-en.tsv.gz"))
+    found = []
+    for pair in PAIRS:
+        chosen = [row for row in rows if row.pair == pair]
+        sides = [row.translation for row in chosen], [row.reference for row in chosen]
+        human = [row.score for row in chosen]
+        scores = [metric.pairs(*sides) for metric in metrics.values()]
+        found.append(line(f"WMT17 {pair}, {len(chosen)} segments", scores, human))
+    return found
+
+
+def systems(args: argparse.Namespace, metrics: dict[str, Any]) -> list[str]:
+    """WMT18 systems of each pair, by their mean."""
+    table = [text.split("\t") for text in read_lines(str(args.data / "wmt18-da-syslevel.tsv.gz"))][1:]
+    human = {(pair, system): float(z) for pair, system, z in table}
+    found = []
+    for pair in PAIRS:
+        rows = [text.split("\t") for text in read_lines(str(args.data / f"wmt18-systems.{pair}.tsv.gz"))]
+        header, rows = rows[0], rows[1 : args.lines + 1]
+        columns = [place for place, name in enumerate(header) if (pair, name) in human]
+        references = [row[1] for row in rows] * len(columns)
+        translations = [row[place] for place in columns for row in rows]
+        means = [
+            np.asarray(metric.pairs(translations, references)).reshape(len(columns), -1).mean(axis=1)
+            for metric in metrics.values()
+        ]
+        wanted = [human[pair, header[place]] for place in columns]
+        found.append(line(f"WMT18 {pair}, {len(columns)} systems, first {len(rows)} sentences", means, wanted))
+    return found
+
+
+def line(what: str, scores: list[Any], human: list[float]) -> str:
+    return f"| {what} | " + " | ".join(f"{pearson(s, human):.3f} | {kendall(s, human):.3f}" for s in scores) + " |"
+
+
+if __name__ == "__main__":
+    main()

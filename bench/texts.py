@@ -1,0 +1,68 @@
+"""What the benchmarks score: real samples of a translation model, joined to the length wanted."""
+
+from __future__ import annotations
+
+import json
+import lzma
+import random
+from pathlib import Path
+
+HERE = Path(__file__).parent
+DEMO = HERE.parent / "src" / "mbrace" / "data" / "demo.jsonl.xz"
+
+
+def _read(path: Path) -> list[dict]:
+    with lzma.open(path, "rt", encoding="utf-8") as lines:
+        return [json.loads(line) for line in lines]
+
+
+def sides(hypotheses: int, references: int, *, seed: int = 0) -> tuple[list[str], list[str]]:
+    """Distinct texts of about 190 characters: a sample of one caption and a sample of another, drawn independently.
+
+    Hypotheses come from the first 512 samples of each, references from the other 512.
+    """
+    pools = [record["samples"] for record in _read(HERE / "data" / "samples.jsonl.xz")]
+    rng = random.Random(seed)
+
+    def draw(count: int, first: int) -> list[str]:
+        texts: dict[str, None] = {}
+        while len(texts) < count:
+            texts[" ".join(rng.choice(pool[first : first + 512]) for pool in pools)] = None
+        return list(texts)
+
+    return draw(hypotheses, 0), draw(references, 512)
+
+
+def documents(count: int, characters: int, *, seed: int = 0) -> tuple[list[str], list[str]]:
+    """Texts of about so many characters: samples of one caption after another, as a translated document would be."""
+    pools = [record["pseudo_references"] for record in _read(DEMO)]
+    rng = random.Random(seed)
+
+    def draw(half: slice) -> str:
+        parts: list[str] = []
+        length, place = 0, 0
+        while length < characters:
+            parts.append(rng.choice(pools[place % len(pools)][half]))
+            length += len(parts[-1]) + 1
+            place += 1
+        return " ".join(parts)[:characters]
+
+    return [draw(slice(0, 128)) for _ in range(count)], [draw(slice(128, 256)) for _ in range(count)]
+
+
+def candidates(sentences: int, *, captions: int = 1) -> list[dict]:
+    """Records of 256 hypotheses and 256 pseudo-references: the bundled ones, over and over with new ids.
+
+    With `captions` above 1 so many of them are joined, candidate by candidate, to one of longer texts.
+    """
+    records = _read(DEMO)
+
+    def join(i: int) -> dict:
+        parts = [records[(i * (k + 1) + 7 * k) % len(records)] for k in range(captions)]
+        texts = {
+            field: [" ".join(texts) for texts in zip(*(part[field] for part in parts), strict=True)]
+            for field in ("hypotheses", "pseudo_references")
+        }
+        return {"id": f"{captions}/{i}", "source": " ".join(part["source"] for part in parts), **texts}
+
+    return [join(i) for i in range(sentences)]

@@ -1,0 +1,100 @@
+"""Options of the commands that ask a model or a server: which one, and how it samples."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from mbrace.errors import UserError, require
+
+if TYPE_CHECKING:
+    from mbrace.models.generate import Candidates, Maker
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """`--model` or `--server`, and what they need."""
+    group = parser.add_argument_group("model")
+    group.add_argument(
+        "--model", default="bundled", metavar="M", help="folder or name (default: the bundled translator)"
+    )
+    group.add_argument(
+        "--kind", choices=["seq2seq", "causal"], default="seq2seq", help="causal: decoder-only, by --prompt"
+    )
+    group.add_argument("--source-language", metavar="CODE", help="the tokenizer's, such as deu_Latn")
+    group.add_argument("--target-language", metavar="CODE", help="as --source-language")
+    group.add_argument("--source-prefix", default="", metavar="TEXT", help="put before every source (T5)")
+    group.add_argument("--prompt", metavar="TEXT", help="of --kind causal or --server, with {source} in it")
+    group.add_argument("--stop", metavar="TEXT", help="an output ends where this begins")
+    if "--device" not in parser._option_string_actions:  # a neural utility has the same two
+        group.add_argument("--device", metavar="NAME", help="cuda or cpu")
+        group.add_argument("--dtype", choices=["float32", "bfloat16", "float16"])
+    group.add_argument("--server", metavar="URL", help="an OpenAI-compatible server, instead of --model")
+    group.add_argument("--server-model", metavar="NAME", help="the model's name there")
+    group.add_argument("--server-kind", choices=["chat", "completions"], default="chat", help="which endpoint (chat)")
+    group.add_argument("--concurrency", type=int, default=8, metavar="N", help="requests at a time (8)")
+
+
+def add_sampling(parser: argparse.ArgumentParser, *, length: str = "--length-alpha") -> None:
+    """How hypotheses and pseudo-references are made; `length` names the option of the length penalty."""
+    group = parser.add_argument_group("candidates")
+    group.add_argument("--beam", type=int, default=256, metavar="K", help="hypotheses by beam search (256)")
+    group.add_argument(
+        length, dest="length_alpha", type=float, default=1.0, help="beam scores are log p / length ** this (1.0)"
+    )
+    group.add_argument(
+        "--epsilon", type=float, default=0.02, help="epsilon sampling's threshold (0.02; 0: the whole distribution)"
+    )
+    group.add_argument("--temperature", type=float, default=1.0)
+
+
+def model_from(args: argparse.Namespace) -> Any:
+    """The live model that was asked for."""
+    require("torch", extra="models")
+    if args.kind == "causal":
+        from mbrace.models.causal import CausalLM
+
+        if args.model == "bundled" or args.prompt is None:
+            raise UserError("--kind causal: needs --model and --prompt, with {source} where the source goes")
+        return CausalLM(args.model, prompt=args.prompt, stop=args.stop, device=args.device, dtype=args.dtype)
+    from mbrace.models.seq2seq import Seq2Seq
+
+    for option in ("prompt", "stop"):
+        if getattr(args, option) is not None:
+            raise UserError(f"--{option}: goes with --kind causal or --server")
+    return Seq2Seq(
+        args.model,
+        source_language=args.source_language,
+        target_language=args.target_language,
+        prefix=args.source_prefix,
+        device=args.device,
+        dtype=args.dtype,
+    )
+
+
+def server_from(args: argparse.Namespace) -> Any:
+    """The server that was asked for."""
+    from mbrace.models.server import PROMPT, Server
+
+    if args.server_model is None:
+        raise UserError("--server: needs --server-model, the model's name there")
+    return Server(
+        args.server,
+        args.server_model,
+        prompt=args.prompt or PROMPT,
+        chat=args.server_kind == "chat",
+        stop=args.stop,
+        temperature=args.temperature,
+        seed=args.seed,
+        concurrency=args.concurrency,
+    )
+
+
+def maker_from(args: argparse.Namespace, options: Candidates) -> Maker:
+    """What makes candidates: the server, or the model."""
+    if args.server is not None:
+        from mbrace.models.server import from_server
+
+        return from_server(server_from(args), options)
+    from mbrace.models.generate import from_model
+
+    return from_model(model_from(args), options)

@@ -1,0 +1,100 @@
+"""`mbrace translate`: text in, MBR-decoded text out, with pseudo-references drawn while the race is open."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+from mbrace.cli.decode import add_output, check_output, ended, summary_line
+from mbrace.cli.models import add_model, add_sampling, model_from, server_from
+from mbrace.cli.options import add_prune, add_utility, prune_from, report_truncated, schedule_from, utility_from
+from mbrace.errors import UserError
+
+
+def add(commands: Any) -> None:
+    """The options of `mbrace translate`."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "translate",
+        help="translate text with a model and minimum Bayes risk",
+        description="Beam search makes the hypotheses, sampling the pseudo-references, a race chooses. "
+        "OUT.jsonl (.gz) gets the same fields as `mbrace decode` writes; any other OUT, and stdout, the texts alone.",
+    )
+    parser.add_argument("sources", nargs="?", default="-", metavar="SOURCES.txt", help="one a line; .gz; - is stdin")
+    add_output(parser)
+    parser.add_argument("--json", action="store_true", help="write JSON Lines whatever the name of OUT")
+    parser.add_argument(
+        "--sampling",
+        choices=["ahead", "lazy"],
+        default="ahead",
+        help="draw all pseudo-references at once (default), or step by step while the race is open",
+    )
+    add_utility(parser)
+    add_model(parser)
+    add_sampling(parser)
+    add_prune(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Check every option, load the model, then decode as `mbrace decode` does."""
+    from mbrace.cli.progress import progress
+    from mbrace.files import open_input, read_lines
+    from mbrace.job import decode_job
+    from mbrace.output import Output
+    from mbrace.signals import Stop
+
+    utility, prune, schedule = utility_from(args), prune_from(args), schedule_from(args)
+    check_output(args)
+    for option in ("nbest", "beam"):
+        if getattr(args, option) < 1:
+            raise UserError(f"--{option} {getattr(args, option)}: must be 1 or more")
+    if schedule == "all":
+        raise UserError("--schedule all: a live model has no last pseudo-reference; give the sizes")
+    text = args.text or not (args.json or ".jsonl" in args.output or args.output.endswith(".parquet"))
+    with open_input(args.sources):  # a missing file is an error before the model is loaded
+        pass
+    maker, sampler = _candidates(args, schedule or utility.schedule)
+    with (
+        Stop() as stop,
+        Output(args.output, resume=args.resume, force=args.force, text=text) as output,
+        progress("translating", None) as advance,
+    ):
+        summary = decode_job(
+            maker.records(read_lines(args.sources), name=args.sources if args.sources != "-" else ""),
+            output,
+            utility=utility,
+            prune=prune,
+            schedule=schedule,
+            seed=args.seed,
+            nbest=args.nbest,
+            window=args.window,
+            sampler=sampler,
+            text=text,
+            skip=args.on_error == "skip",
+            stop=stop,
+            advance=advance,
+        )
+    report_truncated(utility)
+    print(
+        f"{summary_line(summary)}; hypotheses {maker.seconds:.2f} s, {sampler.drawn:,} pseudo-references drawn",
+        file=sys.stderr,
+    )
+    return ended(args, summary.signal)
+
+
+def _candidates(args: argparse.Namespace, sizes: Any) -> tuple[Any, Any]:
+    """Where hypotheses and pseudo-references come from."""
+    from mbrace.models.translate import Hypothesiser, ServerHypothesiser
+
+    if args.server is not None:
+        server = server_from(args)
+        return ServerHypothesiser(server, count=args.beam, together=args.window), server
+    model = model_from(args)
+    sampler = model.sampler(
+        epsilon=args.epsilon or None,
+        temperature=args.temperature,
+        seed=args.seed,
+        ahead=max(sizes) if args.sampling == "ahead" else 0,
+    )
+    return Hypothesiser(model, beam=args.beam, alpha=args.length_alpha, together=args.window), sampler

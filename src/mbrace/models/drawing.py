@@ -1,0 +1,138 @@
+"""Pseudo-references from a live model, drawn while the race is open: the encoder runs once a source."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from mbrace.models import search
+from mbrace.models.live import LiveModel
+from mbrace.models.streams import sentence_key
+from mbrace.records import Record
+from mbrace.sampler import Draws, Want, source_of
+
+
+class Drawing:
+    """Draws for some sources, each encoded once, at its first draw."""
+
+    def __init__(
+        self,
+        model: LiveModel,
+        sources: Sequence[str],
+        ids: Sequence[str | int],
+        truncation: search.Truncation,
+        seed: int,
+        max_length: int | None,
+    ) -> None:
+        self._model, self._truncation, self._max_length = model, truncation, max_length
+        self._rows = model.codec.encode(sources)
+        self._keys = [sentence_key(seed, name) for name in ids]
+        self._memories: dict[int, Any] = {}
+
+    def draw(self, wants: Sequence[Want]) -> list[Draws]:
+        """The draws of each want; sentences of like length are decoded together."""
+        model = self._model
+        pieces = _split(wants, model.rows)
+        found: list[list[tuple[int, Draws]]] = [[] for _ in wants]
+        rows = [self._rows[want.sentence] for _, want in pieces]
+        with torch.inference_mode():
+            for part in model.parts(rows, [want.count for _, want in pieces]):
+                chosen = [pieces[p] for p in part]
+                for (i, want), draws in zip(chosen, self._draw([want for _, want in chosen]), strict=True):
+                    found[i].append((want.first, draws))
+        return [_joined([draws for _, draws in sorted(parts, key=lambda part: part[0])]) for parts in found]
+
+    def _draw(self, wants: Sequence[Want]) -> list[Draws]:
+        """One batch."""
+        model, device = self._model, self._model.device
+        missing = list(dict.fromkeys(want.sentence for want in wants if want.sentence not in self._memories))
+        if missing:
+            memory = model.encode([self._rows[i] for i in missing])
+            for place, i in enumerate(missing):
+                self._memories[i] = memory.select(torch.tensor([place], device=device))
+        memories = [self._memories[want.sentence] for want in wants]
+        numbers = [[self._keys[want.sentence], want.first, want.count] for want in wants]
+        keys, first, counts = torch.tensor(numbers, device=device).unbind(1)
+        found = search.sample(
+            model.decoder,
+            memories[0].join(memories),
+            keys,
+            first,
+            counts,
+            model.lengths([self._rows[want.sentence] for want in wants], self._max_length),
+            start=model.start,
+            ends=model.ends,
+            truncation=self._truncation,
+        )
+        width = max(want.count for want in wants)
+        texts, scores = model.texts(found.ids), found.scores.tolist()
+        spans = [slice(place * width, place * width + want.count) for place, want in enumerate(wants)]
+        return [Draws(texts[span], scores[span]) for span in spans]
+
+
+def _split(wants: Sequence[Want], rows: int) -> list[tuple[int, Want]]:
+    """Wants of at most `rows` draws, each with the position of the want it is part of."""
+    pieces = []
+    for i, want in enumerate(wants):
+        for first in range(want.first, want.first + want.count, rows):
+            pieces.append((i, Want(want.sentence, first, min(rows, want.first + want.count - first))))
+    return pieces
+
+
+def _joined(parts: Sequence[Draws]) -> Draws:
+    return Draws([text for part in parts for text in part.texts], [p for part in parts for p in part.logprobs or []])
+
+
+class ModelSampler:
+    """A sampler (see mbrace.sampler) that draws pseudo-references from a live model."""
+
+    def __init__(
+        self,
+        model: LiveModel,
+        truncation: search.Truncation,
+        *,
+        seed: int,
+        ahead: int,
+        weighted: bool,
+        max_length: int | None,
+    ) -> None:
+        self._model, self._truncation, self._seed, self._max_length = model, truncation, seed, max_length
+        self.ahead, self.weighted = ahead, weighted
+        self.drawn = 0  # pseudo-references drawn so far
+
+    def start(self, records: Sequence[Record]) -> _Drawer:
+        """Begin a window."""
+        sources = [source_of(record) for record in records]
+        names = [record.id for record in records]
+        drawing = Drawing(self._model, sources, names, self._truncation, self._seed, self._max_length)
+        return _Drawer(self, drawing, len(records))
+
+
+class _Drawer:
+    """Serves one window: from what was drawn ahead while it lasts, then from the model."""
+
+    def __init__(self, sampler: ModelSampler, drawing: Drawing, sentences: int) -> None:
+        self._sampler, self._drawing, self._ahead = sampler, drawing, sampler.ahead
+        wants = [Want(i, 0, self._ahead) for i in range(sentences)]
+        self._stock = self._draw(wants) if self._ahead else [Draws([], [])] * sentences
+
+    def _draw(self, wants: Sequence[Want]) -> list[Draws]:
+        self._sampler.drawn += sum(want.count for want in wants)
+        return self._drawing.draw(wants)
+
+    def draw(self, wants: Sequence[Want]) -> list[Draws]:
+        """The draws of each want."""
+        later = []
+        for want in wants:
+            first, end = max(want.first, self._ahead), want.first + want.count
+            later.append(Want(want.sentence, first, max(0, end - first)))
+        fresh = iter(self._draw([want for want in later if want.count]))
+        out = []
+        for want, rest in zip(wants, later, strict=True):
+            stock, part = self._stock[want.sentence], slice(want.first, want.first + want.count)
+            drawn = Draws(stock.texts[part], (stock.logprobs or [])[part])
+            both = _joined([drawn, next(fresh)]) if rest.count else drawn
+            out.append(both if self._sampler.weighted else Draws(both.texts))
+        return out

@@ -1,0 +1,191 @@
+"""What every live model does: beam search for hypotheses, reproducible sampling for pseudo-references.
+
+`Seq2Seq` and `CausalLM` bring a decoder (see search.py) and a codec (see codec.py); everything else is here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from mbrace.errors import UserError
+from mbrace.models import search
+from mbrace.models.codec import Codec
+from mbrace.sampler import Draws, Want
+
+if TYPE_CHECKING:
+    from mbrace.models.drawing import ModelSampler
+
+
+@dataclass(frozen=True)
+class Beams:
+    """The texts of a beam, best first (repeated where different ids read the same), and log p / length ** alpha."""
+
+    texts: Sequence[str]
+    scores: Sequence[float]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Ids a model can take and make: `source` of a source or prompt, `target` of an output."""
+
+    source: int
+    target: int
+    together: int | None = None  # of both, for decoder-only models
+
+
+class LiveModel:
+    """A model that can be asked for hypotheses and pseudo-references of sources."""
+
+    device: Any
+    dtype: Any
+    codec: Codec
+    decoder: search.Decoder
+    limits: Limits
+    rows: int  # the most sequences decoded at a time
+    start: int  # the id every output starts from (not part of it)
+    ends: tuple[int, ...]  # the ids that end an output
+    pad: int
+    pad_left = False
+
+    def __init__(self) -> None:
+        self.encoder_runs = 0  # sources encoded so far
+
+    @torch.inference_mode()
+    def beam(
+        self, sources: Sequence[str], k: int = 256, *, alpha: float = 1.0, max_length: int | None = None
+    ) -> list[Beams]:
+        """The k best outputs of each source by beam search of width k, scored log p / length ** alpha."""
+        if k < 1:
+            raise UserError(f"beam {k}: must be 1 or more")
+        rows = self.codec.encode(sources)
+        out = [Beams([], [])] * len(rows)
+        for part in self.parts(rows, [k] * len(rows)):
+            mine = [rows[i] for i in part]
+            found = search.beam(
+                self.decoder,
+                self.encode(mine),
+                self.lengths(mine, max_length),
+                k=k,
+                start=self.start,
+                ends=self.ends,
+                alpha=alpha,
+            )
+            scores, texts = found.scores.view(-1, k).tolist(), self.texts(found.ids)
+            for place, i in enumerate(part):
+                real = [n for n, score in enumerate(scores[place]) if score > float("-inf")]
+                out[i] = Beams([texts[place * k + n] for n in real], [scores[place][n] for n in real])
+        return out
+
+    def sample(
+        self,
+        sources: Sequence[str],
+        n: int,
+        *,
+        epsilon: float | None = 0.02,
+        temperature: float = 1.0,
+        seed: int = 0,
+        first: int = 0,
+        ids: Sequence[str | int] | None = None,
+        top_p: float | None = None,
+        top_k: int | None = None,
+        min_p: float | None = None,
+        max_length: int | None = None,
+    ) -> list[Draws]:
+        """Draws number first .. first + n - 1 of each source, with their log-probabilities under the full model.
+
+        A draw depends on (seed, id of the sentence, number of the draw) alone; ids are 0, 1, ... unless given.
+        `epsilon=None` samples from the model itself (ancestral sampling).
+        """
+        from mbrace.models.drawing import Drawing
+
+        truncation = search.Truncation(epsilon, temperature, top_k, top_p, min_p)
+        names = list(range(len(sources))) if ids is None else list(ids)
+        drawing = Drawing(self, list(sources), names, truncation, seed, max_length)
+        return drawing.draw([Want(i, first, n) for i in range(len(sources))])
+
+    def sampler(
+        self,
+        *,
+        epsilon: float | None = 0.02,
+        temperature: float = 1.0,
+        seed: int = 0,
+        ahead: int = 0,
+        weighted: bool = False,
+        top_p: float | None = None,
+        top_k: int | None = None,
+        min_p: float | None = None,
+        max_length: int | None = None,
+    ) -> ModelSampler:
+        """A live source of pseudo-references for `decode_corpus`.
+
+        They are drawn step by step while a race is open or, with `ahead`, that many at once for every sentence before
+        its first step. `weighted` hands their log-probabilities to the race, which then weights by the model (Jinnai
+        et al., 2024).
+        """
+        from mbrace.models.drawing import ModelSampler
+
+        truncation = search.Truncation(epsilon, temperature, top_k, top_p, min_p)
+        return ModelSampler(self, truncation, seed=seed, ahead=ahead, weighted=weighted, max_length=max_length)
+
+    # what a batch needs
+
+    def encode(self, rows: Sequence[Sequence[int]]) -> Any:
+        """Run the encoder (or read the prompts) of some sources, padded to a multiple of 8 ids."""
+        self.encoder_runs += len(rows)
+        width = -(-max(map(len, rows)) // 8) * 8
+        padded = torch.full((len(rows), width), self.pad)
+        mask = torch.zeros((len(rows), width), dtype=torch.bool)
+        for place, row in enumerate(rows):
+            where = slice(width - len(row), width) if self.pad_left else slice(len(row))
+            padded[place, where] = torch.tensor(row)
+            mask[place, where] = True
+        return self.decoder.encode(padded.to(self.device), mask.to(self.device))
+
+    def lengths(self, rows: Sequence[Sequence[int]], max_length: int | None) -> Tensor:
+        """(sources,) the most ids of an output: by the length of its own source, never of the batch."""
+        own = [min(max_length or 2 * len(row) + 32, self.limits.target) for row in rows]
+        if self.limits.together is not None:
+            own = [min(length, self.limits.together - len(row)) for length, row in zip(own, rows, strict=True)]
+        return torch.tensor(own, device=self.device)
+
+    def parts(self, rows: Sequence[Sequence[int]], counts: Sequence[int]) -> Iterator[list[int]]:
+        """Positions of sources for one batch each: of like length, at most self.rows sequences together."""
+        for row in rows:
+            if len(row) > self.limits.source:
+                raise UserError(
+                    f"a source has {len(row)} pieces; the model takes {self.limits.source}: split it into sentences"
+                )
+        part: list[int] = []
+        widest = 0
+        for i in sorted(range(len(rows)), key=lambda i: (-len(rows[i]), i)):
+            if part and (len(part) + 1) * max(widest, counts[i]) > self.rows:
+                yield part
+                part, widest = [], 0
+            part.append(i)
+            widest = max(widest, counts[i])
+        if part:
+            yield part
+
+    def texts(self, ids: Tensor) -> list[str]:
+        """Text of each row; rows that repeat are read once."""
+        rows = ids.cpu().numpy()
+        keys = [row.tobytes() for row in rows]
+        where = {key: number for number, key in enumerate(keys)}
+        read = self.codec.decode([rows[number].tolist() for number in where.values()])
+        distinct = dict(zip(where, read, strict=True))
+        return [distinct[key] for key in keys]
+
+
+def precision(dtype: Any, device: Any) -> Any:
+    """The torch dtype asked for; bfloat16 on a GPU and float32 on a CPU by default."""
+    if dtype is None:
+        return torch.bfloat16 if device.type == "cuda" else torch.float32
+    found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
+    if not isinstance(found, torch.dtype) or not found.is_floating_point:
+        raise UserError(f"dtype {dtype!r}: unknown; choose from float32, bfloat16, float16")
+    return found

@@ -1,0 +1,233 @@
+"""Candidates from any server that speaks OpenAI's protocol (vLLM, llama.cpp, Ollama, transformers serve).
+
+Draws are asked for in blocks of `per_request`, whose seed depends on (seed, record id, number of the block) alone, so
+that what a race asks for in steps is what it would have got at once. Blocks that arrived are kept when another fails.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from mbrace.errors import UserError
+from mbrace.models.http import Client
+from mbrace.randomness import key
+from mbrace.records import Record
+from mbrace.sampler import Draws, Want, source_of
+
+if TYPE_CHECKING:
+    from mbrace.models.generate import Candidates, Maker
+
+PROMPT = "Translate the following sentence into English. Answer with the translation only.\n\n{source}"
+
+
+class Server:
+    """A source of candidates: `candidates(sources, n)`, or the `sampler` of `decode_corpus`.
+
+    `url` is the server's, with or without /v1; `model` the model's name there. `prompt` has `{source}` where the source
+    goes; it is the user's message of a chat, or with `chat=False` the text to complete. `logprobs` asks for
+    log-probabilities and hands them to the race, which then weights by the model. `timeout` is in seconds, for one
+    answer; a request is tried `retries` times more. `options` go into every request as they are (`top_k`, ...).
+    """
+
+    def __init__(
+        self,
+        url: str,
+        model: str,
+        *,
+        prompt: str = PROMPT,
+        chat: bool = True,
+        system: str | None = None,
+        stop: str | None = None,
+        temperature: float = 1.0,
+        top_p: float | None = None,
+        min_p: float | None = None,
+        max_tokens: int = 512,
+        logprobs: bool = False,
+        seed: int = 0,
+        per_request: int = 16,
+        concurrency: int = 8,
+        retries: int = 6,
+        timeout: float = 120.0,
+        api_key: str | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        if "{source}" not in prompt:
+            raise UserError("prompt: has no {source}; put it where the source goes")
+        if per_request < 1 or concurrency < 1 or retries < 0:
+            raise UserError("per_request and concurrency: must be 1 or more; retries 0 or more")
+        self._model, self._prompt, self._chat, self._system = model, prompt, chat, system
+        self._seed, self._per_request, self._logprobs = seed, per_request, logprobs
+        given = {"temperature": temperature, "top_p": top_p, "min_p": min_p, "stop": stop, "max_tokens": max_tokens}
+        self._options = {name: value for name, value in given.items() if value is not None} | dict(options or {})
+        if logprobs:
+            self._options["logprobs"] = True if chat else 0  # completions: so many alternatives
+        key_ = api_key if api_key is not None else os.environ.get("OPENAI_API_KEY")
+        path = "/chat/completions" if chat else "/completions"
+        self._client = Client(_base(url) + path, key=key_, retries=retries, timeout=timeout, connections=concurrency)
+        self._pool = ThreadPoolExecutor(concurrency, thread_name_prefix="mbrace-server")
+        self._kept: dict[tuple[str | int, str, int], Draws] = {}  # blocks of a window that failed, for its next try
+        self._lock = threading.Lock()
+        self.drawn = 0  # draws received so far
+
+    def candidates(
+        self, sources: Sequence[str], n: int, *, ids: Sequence[str | int] | None = None, stream: str = "draw"
+    ) -> list[Draws]:
+        """`n` draws of each source; ids are 0, 1, ... unless given, `stream` names the random stream."""
+        return list(self.stream(sources, n, ids=ids, stream=stream))
+
+    def stream(
+        self, sources: Sequence[str], n: int, *, ids: Sequence[str | int] | None = None, stream: str = "draw"
+    ) -> Iterator[Draws]:
+        """As `candidates`, each as soon as it and those before it have come."""
+        names = list(range(len(sources))) if ids is None else list(ids)
+        records = [Record([], id=name, source=source) for name, source in zip(names, sources, strict=True)]
+        drawer = _Drawer(self, records, stream)
+        for want in drawer.asked([Want(i, 0, n) for i in range(len(records))]):
+            yield drawer.get(want)
+
+    def start(self, records: Sequence[Record]) -> _Drawer:
+        """Begin a window of races."""
+        for record in records:
+            source_of(record)
+        return _Drawer(self, records, "draw")
+
+    def close(self) -> None:
+        """Give up requests that have not begun, and the connections."""
+        self._pool.shutdown(cancel_futures=True)
+        self._client.close()
+
+    # one block of draws
+
+    def submit(self, record: Record, stream: str, block: int) -> Future[Draws]:
+        """Ask for a block in the background."""
+        with self._lock:
+            kept = self._kept.pop((record.id, stream, block), None)
+        if kept is not None:
+            done: Future[Draws] = Future()
+            done.set_result(kept)
+            return done
+        return self._pool.submit(self._block, record, stream, block)
+
+    def keep(self, record: Record, stream: str, block: int, draws: Draws) -> None:
+        """Remember a block for the next time it is asked for."""
+        with self._lock:
+            self._kept[record.id, stream, block] = draws
+
+    def _block(self, record: Record, stream: str, block: int) -> Draws:
+        """All draws of a block. Servers that answer with fewer than asked for are asked again for the rest."""
+        texts: list[str] = []
+        logprobs: list[float] | None = []
+        while len(texts) < self._per_request:
+            seed = key(self._seed, record.id, f"{stream} {block} {len(texts)}") >> 33  # 31 bits: any server takes them
+            body = self._body(record.source or "") | {"n": self._per_request - len(texts), "seed": seed}
+            got = self._client.post(body, self._choices)[: self._per_request - len(texts)]
+            texts += [text for text, _ in got]
+            found = [logprob for _, logprob in got if logprob is not None]
+            logprobs = [*logprobs, *found] if logprobs is not None and len(found) == len(got) else None
+        with self._lock:
+            self.drawn += len(texts)
+        if self._logprobs and logprobs is None:
+            raise UserError(f"{self._client.url}: gives no log-probabilities; leave logprobs out")
+        return Draws(texts, logprobs if self._logprobs else None)
+
+    def _body(self, source: str) -> dict[str, Any]:
+        text = self._prompt.replace("{source}", source)
+        body: dict[str, Any] = {"model": self._model, **self._options}
+        if not self._chat:
+            return body | {"prompt": text}
+        start = [] if self._system is None else [{"role": "system", "content": self._system}]
+        return body | {"messages": [*start, {"role": "user", "content": text}]}
+
+    def _choices(self, answer: Any) -> list[tuple[str, float | None]]:
+        """Texts and log-probabilities of an answer; ValueError if it is none."""
+        choices = answer.get("choices") if isinstance(answer, dict) else None
+        if not isinstance(choices, list) or not choices:
+            raise ValueError("no choices in the answer")
+        out = []
+        for choice in choices:
+            text = choice["message"].get("content") if self._chat else choice.get("text")
+            if not isinstance(text, str):
+                raise ValueError("a choice without text")
+            out.append((text.strip(), _logprob(choice.get("logprobs"))))
+        return out
+
+
+class _Drawer:
+    """Serves one window: blocks that were asked for, and the draws out of them."""
+
+    def __init__(self, server: Server, records: Sequence[Record], stream: str) -> None:
+        self._server, self._records, self._stream = server, records, stream
+        self._size = server._per_request
+        self._blocks: dict[tuple[int, int], Future[Draws]] = {}
+
+    def asked(self, wants: Sequence[Want]) -> Sequence[Want]:
+        """Ask for every block that the wants touch."""
+        for want in wants:
+            for block in self._touched(want):
+                if (want.sentence, block) not in self._blocks:
+                    record = self._records[want.sentence]
+                    self._blocks[want.sentence, block] = self._server.submit(record, self._stream, block)
+        return wants
+
+    def draw(self, wants: Sequence[Want]) -> list[Draws]:
+        """The draws of each want."""
+        return [self.get(want) for want in self.asked(wants)]
+
+    def get(self, want: Want) -> Draws:
+        """Wait for the draws of one want."""
+        try:
+            blocks = [self._blocks[want.sentence, block].result() for block in self._touched(want)]
+        except BaseException:
+            self._save()
+            raise
+        texts = [text for draws in blocks for text in draws.texts]
+        begin = want.first % self._size
+        part = slice(begin, begin + want.count)
+        if any(draws.logprobs is None for draws in blocks):
+            return Draws(texts[part])
+        return Draws(texts[part], [p for draws in blocks for p in draws.logprobs or []][part])
+
+    def _touched(self, want: Want) -> range:
+        return range(want.first // self._size, -(-(want.first + want.count) // self._size))
+
+    def _save(self) -> None:
+        """One request failed for good: what has not begun is not asked for, what arrives is kept for another try."""
+        for future in self._blocks.values():
+            future.cancel()
+        for (sentence, block), future in self._blocks.items():
+            if not future.cancelled():
+                with contextlib.suppress(Exception):
+                    self._server.keep(self._records[sentence], self._stream, block, future.result())
+
+
+def from_server(server: Server, options: Candidates) -> Maker:
+    """Candidates for `generate`. A server has no beam search: hypotheses are samples too, of a stream of their own."""
+
+    def make(sources: Sequence[str], ids: Sequence[str | int]) -> Iterable[tuple[Sequence[str] | None, Draws | None]]:
+        hypotheses = server.stream(sources, options.beam, ids=ids, stream="hypothesis")
+        draws = server.stream(sources, options.sample, ids=ids)
+        for _ in sources:
+            yield next(hypotheses).texts if options.beam else None, next(draws) if options.sample else None
+
+    return make
+
+
+def _logprob(found: Any) -> float | None:
+    """The sum over an output's tokens, in either endpoint's form."""
+    if not isinstance(found, dict):
+        return None
+    if isinstance(found.get("content"), list):
+        values = [token.get("logprob") for token in found["content"]]
+    else:
+        values = found.get("token_logprobs") or []
+    return float(sum(values)) if values and all(isinstance(value, int | float) for value in values) else None
+
+
+def _base(url: str) -> str:
+    url = url.rstrip("/")
+    return url if url.endswith("/v1") else url + "/v1"

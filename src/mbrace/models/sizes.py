@@ -1,0 +1,61 @@
+"""Shapes of models, and a Marian model of such a shape with fresh weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from mbrace.errors import require
+from mbrace.models.vocabulary import EOS, Vocabulary
+
+
+@dataclass(frozen=True)
+class Size:
+    """The shape of a model; `vocabulary` is its default number of pieces."""
+
+    width: int
+    feed_forward: int
+    heads: int
+    encoder_layers: int
+    decoder_layers: int
+    vocabulary: int
+    dropout: float
+    rate: float
+
+
+SIZES = {
+    "base": Size(512, 2048, 8, 6, 6, 24000, 0.1, 7e-4),  # "base" of Vaswani et al.
+    "small": Size(320, 1536, 5, 6, 2, 8000, 0.1, 1.2e-3),  # the bundled translator: 14.5M weights, a quick decoder
+    "tiny": Size(64, 128, 2, 2, 2, 1000, 0.0, 3e-3),  # for tests
+}
+
+
+def new_model(size: Size, vocabulary: Vocabulary, *, dropout: float | None = None) -> Any:
+    """A MarianMTModel with fresh weights; positions for 512 ids."""
+    transformers = require("transformers", extra="models")
+    config = transformers.MarianConfig(
+        vocab_size=len(vocabulary),
+        decoder_vocab_size=len(vocabulary),
+        d_model=size.width,
+        max_position_embeddings=512,
+        encoder_layers=size.encoder_layers,
+        decoder_layers=size.decoder_layers,
+        encoder_ffn_dim=size.feed_forward,
+        decoder_ffn_dim=size.feed_forward,
+        encoder_attention_heads=size.heads,
+        decoder_attention_heads=size.heads,
+        activation_function="swish",
+        dropout=size.dropout if dropout is None else dropout,
+        scale_embedding=True,
+        pad_token_id=vocabulary.pad,
+        eos_token_id=EOS,
+        bos_token_id=None,
+        forced_eos_token_id=EOS,
+        decoder_start_token_id=vocabulary.pad,
+        share_encoder_decoder_embeddings=True,
+        tie_word_embeddings=True,
+    )
+    model = transformers.MarianMTModel(config)
+    model.generation_config.bad_words_ids = [[vocabulary.pad]]
+    model.generation_config.max_length = 512
+    return model

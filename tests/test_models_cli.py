@@ -1,0 +1,157 @@
+"""`mbrace generate` and `mbrace translate` with a live model."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import lzma
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny_models as tiny
+
+import mbrace
+from mbrace.cli import main
+from mbrace.files import read_records
+from mbrace.models import seq2seq
+
+SOURCES = ["a b", "c", "d d a", "b c", "a"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model")
+    model = tiny.marian()
+    model.generation_config.bad_words_ids = [[tiny.PAD]]
+    model.final_logits_bias.zero_()
+    model.save_pretrained(path)
+    tiny.tokenizer().save_pretrained(path)
+    return path
+
+
+@pytest.fixture
+def sources(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    # transformers would take a Marian folder's tokenizer to be SentencePiece's; ours is words
+    loaded: dict[str, Any] = {}
+
+    def load(name: str, tokenizer: Any, kind: str) -> tuple[Any, Any]:
+        return loaded.setdefault(name, original(name, tokenizer or tiny.tokenizer(), kind))
+
+    original = seq2seq.load
+    monkeypatch.setattr(seq2seq, "load", load)
+    path = tmp_path / "sources.txt"
+    path.write_text("".join(source + "\n" for source in SOURCES))
+    return path
+
+
+def generate(sources: Path, folder: Path, out: Path, *more: str) -> int:
+    sizes = ["--beam", "4", "--sample", "6", "--seed", "3"]
+    return main(["generate", str(sources), "--model", str(folder), "-o", str(out), *sizes, "--device", "cpu", *more])
+
+
+def test_generate_writes_records_that_decode_reads(sources: Path, folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "references.txt").write_text("r\n" * len(SOURCES))
+    out = tmp_path / "c.jsonl"
+    more = ["--references", f"{tmp_path}/references.txt", "--logprobs", "--prefix", "t."]
+    assert generate(sources, folder, out, *more) == 0
+    records = list(read_records(str(out)))
+    assert [record.source for record in records] == SOURCES
+    assert [record.id for record in records] == [f"t.{n}" for n in range(5)]
+    assert all(len(record.pseudo_references or []) == len(record.logprobs or []) == 6 for record in records)  # type: ignore[arg-type]
+    model = mbrace.Seq2Seq(folder, tokenizer=tiny.tokenizer())
+    again = model.sample(["d d a"], 6, seed=3, ids=["t.2"])[0]
+    assert list(records[2].pseudo_references or []) == list(again.texts)  # type: ignore[arg-type]
+    assert list(records[2].hypotheses) == list(model.beam(["d d a"], k=4)[0].texts)
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz", ".xz"])
+def test_generate_after_a_crash_gives_the_same_file(sources: Path, folder: Path, tmp_path: Path, suffix: str) -> None:
+    whole, cut = tmp_path / f"whole.jsonl{suffix}", tmp_path / f"cut.jsonl{suffix}"
+    unpack = {"": bytes, ".gz": gzip.decompress, ".xz": lzma.decompress}[suffix]
+    assert generate(sources, folder, whole) == 0
+    assert generate(sources, folder, cut, "--limit", "3") == 0
+    content = cut.read_bytes()
+    cut.write_bytes(content[: len(content) * 4 // 5])  # inside a line
+    assert generate(sources, folder, cut) == 0
+    assert unpack(cut.read_bytes()) == unpack(whole.read_bytes())
+    assert {path.name for path in tmp_path.iterdir() if "part" in path.name} == set()
+
+
+def test_generate_refuses_to_continue_a_file_of_other_sources(
+    sources: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "c.jsonl"
+    assert generate(sources, folder, out, "--limit", "2") == 0
+    before = out.read_bytes()
+    sources.write_text("d\nc\n")
+    assert generate(sources, folder, out) == 2
+    assert "c.jsonl:1: not of these sources" in capsys.readouterr().err
+    assert out.read_bytes() == before
+
+
+def translate(sources: Path, folder: Path, out: Path, *more: str) -> int:
+    options = ["--beam", "4", "--schedule", "4,16", "--seed", "3", "--device", "cpu", "--window", "2"]
+    return main(["translate", str(sources), "--model", str(folder), "-o", str(out), *options, *more])
+
+
+def test_translate_equals_generating_and_decoding_by_hand(sources: Path, folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "o.jsonl"
+    assert translate(sources, folder, out) == 0
+    model = mbrace.Seq2Seq(folder, tokenizer=tiny.tokenizer())
+    for row in map(json.loads, out.read_text().splitlines()):
+        source = SOURCES[row["id"] - 1]
+        draws = model.sample([source], 16, seed=3, ids=[row["id"]])[0].texts
+        hypotheses = model.beam([source], k=4)[0].texts
+        want = mbrace.decode(hypotheses, iter(draws), schedule=[4, 16], seed=3, id=row["id"])
+        assert (row["text"], row["utility"], row["pseudo_references"]) == (
+            want.text,
+            want.utility,
+            want.pseudo_references,
+        )
+
+
+def test_lazy_sampling_ahead_and_any_window_give_the_same_text(sources: Path, folder: Path, tmp_path: Path) -> None:
+    for name, more in {"a": ["--sampling", "ahead"], "l": ["--sampling", "lazy"], "w": ["--window", "64"]}.items():
+        assert translate(sources, folder, tmp_path / f"{name}.txt", *more) == 0
+    texts = [(tmp_path / f"{name}.txt").read_text() for name in "alw"]
+    assert len(texts[0].splitlines()) == len(SOURCES)
+    assert texts[0] == texts[1] == texts[2]
+
+
+def test_translate_goes_on_where_it_stopped_without_another_beam_search(
+    sources: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "o.jsonl"
+    assert translate(sources, folder, out) == 0
+    whole = out.read_bytes()
+    out.write_bytes(b"".join(whole.splitlines(keepends=True)[:4]))
+    searched: list[str] = []
+    beam = mbrace.Seq2Seq.beam
+
+    def count(self: Any, texts: Any, *args: Any, **options: Any) -> Any:
+        searched.extend(texts)
+        return beam(self, texts, *args, **options)
+
+    monkeypatch.setattr(mbrace.Seq2Seq, "beam", count)
+    assert translate(sources, folder, out, "--resume") == 0
+    assert out.read_bytes() == whole
+    assert searched == SOURCES[4:]
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--beam", "0"], "--beam 0: must be 1 or more"),
+        (["--schedule", "all"], "a live model has no last pseudo-reference"),
+        (["--kind", "causal"], "needs --model and --prompt"),
+        (["--prompt", "{source}"], "--prompt: goes with --kind causal or --server"),
+        (["--server", "http://127.0.0.1:9"], "needs --server-model"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(
+    sources: Path, folder: Path, tmp_path: Path, more: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert translate(sources, folder, tmp_path / "o.txt", *more) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "o.txt").exists()

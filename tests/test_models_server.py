@@ -1,0 +1,256 @@
+"""Servers: a real HTTP server on loopback that misbehaves, and candidates that come out whole all the same."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mbrace
+from mbrace.cli import main
+from mbrace.models import http as client
+from mbrace.models.http import retry_after
+from mbrace.records import Record
+from mbrace.sampler import Want
+
+
+class Mock:
+    """An OpenAI-compatible server. `plan(number of the request)` names a misbehaviour, or None to answer well."""
+
+    def __init__(self) -> None:
+        self.plan: Callable[[int], str | None] = lambda number: None
+        self.bodies: list[dict[str, Any]] = []
+        self.headers: list[Any] = []
+        self.times: list[float] = []
+        self.active = self.most = 0
+        self.choices = 1000  # the most a request gets
+        self.delay = 0.0
+        self.lock = threading.Lock()
+        mock = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                with mock.lock:
+                    mock.times.append(time.monotonic())
+                    number = len(mock.times)
+                    mock.active += 1
+                    mock.most = max(mock.most, mock.active)
+                try:
+                    mock.answer(self, number)
+                finally:
+                    with mock.lock:
+                        mock.active -= 1
+
+            def log_message(self, *args: Any) -> None:
+                pass
+
+        class Server(http.server.ThreadingHTTPServer):
+            daemon_threads = True
+
+            def handle_error(self, request: Any, address: Any) -> None:  # a client that went away is no error here
+                pass
+
+        self.server = Server(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True).start()
+
+    def answer(self, request: Any, number: int) -> None:
+        body = json.loads(request.rfile.read(int(request.headers["content-length"])))
+        with self.lock:
+            self.bodies.append(body)
+            self.headers.append(request.headers)
+        time.sleep(self.delay)
+        trouble = self.plan(number)
+        if trouble == "slow":
+            time.sleep(1.0)
+        if trouble == "cut":
+            request.send_response(200)
+            request.send_header("content-length", "500")
+            request.end_headers()
+            request.wfile.write(b'{"choices": [')
+            request.wfile.flush()
+            request.connection.shutdown(socket.SHUT_RDWR)
+            request.close_connection = True
+            return None
+        if trouble == "malformed":
+            return self.send(request, 200, b'{"choices": [{"mess')
+        if trouble == "empty":
+            return self.send(request, 200, b'{"choices": []}')
+        if trouble is not None and trouble.isdigit():
+            headers = {"retry-after": "0.3"} if trouble == "429" else {}
+            return self.send(request, int(trouble), b'{"error": {"message": "so\\nit is"}}', headers)
+        return self.send(request, 200, json.dumps({"choices": self.made(body)}).encode())
+
+    def made(self, body: dict[str, Any]) -> list[dict[str, Any]]:
+        out = []
+        for place in range(min(body.get("n", 1), self.choices)):
+            if "messages" in body:
+                text = f"{body['messages'][-1]['content']}/{body['seed']}/{place}"
+                tokens: dict[str, Any] = {"content": [{"logprob": -0.5}, {"logprob": -place}]}
+                choice: dict[str, Any] = {"message": {"content": text}}
+            else:
+                choice = {"text": f" {body['prompt']}/{body['seed']}/{place}\n"}
+                tokens = {"token_logprobs": [-0.5, -place]}
+            out.append(choice | ({"logprobs": tokens} if "logprobs" in body else {}))
+        return out
+
+    def send(self, request: Any, status: int, content: bytes, headers: dict[str, str] | None = None) -> None:
+        request.send_response(status)
+        for name, value in (headers or {}).items():
+            request.send_header(name, value)
+        request.send_header("content-length", str(len(content)))
+        request.end_headers()
+        request.wfile.write(content)
+
+
+@pytest.fixture
+def mock() -> Iterator[Mock]:
+    made = Mock()
+    yield made
+    made.server.shutdown()
+    made.server.server_close()
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "FIRST_WAIT", 0.02)
+
+
+def test_every_misbehaviour_is_survived_and_nothing_is_lost(mock: Mock) -> None:
+    troubles = ["500", "429", "cut", "malformed", "empty", "503", "slow"]
+    mock.plan = lambda number: troubles[number % 9] if number % 9 < 7 else None
+    server = mbrace.Server(mock.url, "m", prompt="{source}", per_request=4, timeout=0.5, retries=30)
+    draws = server.candidates(["eins", "zwei"], 12)
+    mock.plan = lambda number: None
+    calm = mbrace.Server(mock.url, "m", prompt="{source}", per_request=4).candidates(["eins", "zwei"], 12)
+    assert draws == calm
+    assert [len(set(found.texts)) for found in draws] == [12, 12]
+    assert all(text.startswith("zwei/") for text in draws[1].texts)
+
+
+def test_retry_after_is_honoured_by_every_thread(mock: Mock) -> None:
+    mock.plan = lambda number: "429" if number == 1 else None
+    mbrace.Server(mock.url, "m", prompt="{source}", per_request=1, concurrency=1).candidates(["eins"], 4)
+    assert mock.times[1] - mock.times[0] >= 0.3
+    assert retry_after("Wed, 21 Oct 2015 07:28:00 GMT") == 0.0
+    assert retry_after("2") == 2.0
+    assert retry_after("soon") is None
+
+
+def test_waits_double_between_tries(mock: Mock) -> None:
+    mock.plan = lambda number: "500" if number <= 5 else None
+    mbrace.Server(mock.url, "m", prompt="{source}", per_request=1).candidates(["eins"], 1)
+    waits = [later - earlier for earlier, later in zip(mock.times, mock.times[1:], strict=False)]
+    assert all(wait >= 0.5 * 0.02 * 2**attempt for attempt, wait in enumerate(waits))
+
+
+def test_no_more_requests_at_a_time_than_allowed(mock: Mock) -> None:
+    mock.delay = 0.02
+    server = mbrace.Server(mock.url, "m", prompt="{source}", per_request=1, concurrency=3)
+    server.candidates(["eins"], 24)
+    assert mock.most == 3
+
+
+def test_a_server_that_gives_one_choice_a_request_is_asked_again(mock: Mock) -> None:
+    mock.choices = 1
+    draws = mbrace.Server(mock.url, "m", prompt="{source}", per_request=8).candidates(["eins"], 8)
+    assert len(set(draws[0].texts)) == 8
+    assert len({body["seed"] for body in mock.bodies}) == 8
+
+
+def test_steps_of_a_race_get_what_one_request_for_all_would(mock: Mock) -> None:
+    server = mbrace.Server(mock.url, "m", prompt="{source}", per_request=4)
+    whole = server.candidates(["eins"], 24, ids=["x"])[0]
+    drawer = server.start([Record(["h"], id="x", source="eins")])
+    parts = [drawer.draw([Want(0, first, count)])[0] for first, count in ((0, 3), (3, 7), (10, 14))]
+    assert [text for part in parts for text in part.texts] == list(whole.texts)
+
+
+def test_only_open_races_ask_for_more(mock: Mock) -> None:
+    server = mbrace.Server(mock.url, "m", prompt="{source}", per_request=4)
+    records = [Record(["one", "two"], id="open", source="a"), Record(["same", "same"], id="shut", source="b")]
+    answers = list(mbrace.decode_corpus(records, sampler=server, schedule=[4, 8], prune=None))
+    assert [answer.pseudo_references for answer in answers] == [8, 0]
+    assert server.drawn == 8
+    assert len(mock.bodies) == 2
+
+
+def test_a_failed_window_keeps_what_arrived(mock: Mock) -> None:
+    mock.plan = lambda number: "400" if number == 6 else None
+    server = mbrace.Server(mock.url, "m", prompt="{source}", per_request=1, concurrency=1)
+    with pytest.raises(mbrace.UserError, match="status 400: so it is"):
+        server.candidates(["eins"], 8)
+    mock.plan = lambda number: None
+    server.candidates(["eins"], 8)
+    assert len(mock.bodies) == 6 + 3  # five were kept
+
+
+@pytest.mark.parametrize("chat", [True, False])
+def test_settings_and_prompt_reach_the_endpoint(mock: Mock, chat: bool) -> None:
+    server = mbrace.Server(
+        mock.url + "/v1/", "m", prompt="En: {source}", chat=chat, system="be brief" if chat else None, temperature=0.7,
+        top_p=0.9, min_p=0.05, stop="\n", logprobs=True, api_key="k", per_request=2, options={"top_k": 5},
+    )  # fmt: skip
+    draws = server.candidates(["ja"], 2)[0]
+    body = mock.bodies[0]
+    assert {**body, "temperature": 0.7, "top_p": 0.9, "min_p": 0.05, "stop": "\n", "n": 2, "top_k": 5} == body
+    assert mock.headers[0]["authorization"] == "Bearer k"
+    if chat:
+        user = {"role": "user", "content": "En: ja"}
+        assert body["messages"] == [{"role": "system", "content": "be brief"}, user]
+    else:
+        assert body["prompt"] == "En: ja"
+    assert draws.texts[0].startswith("En: ja/")
+    assert draws.logprobs == [-0.5, -1.5]
+
+
+def test_a_server_without_log_probabilities_is_named(mock: Mock) -> None:
+    mock.made = lambda body: [{"message": {"content": "x"}}]  # type: ignore[method-assign]
+    with pytest.raises(mbrace.UserError, match="gives no log-probabilities"):
+        mbrace.Server(mock.url, "m", logprobs=True, per_request=1).candidates(["a"], 1)
+
+
+def test_a_dead_server_is_named_after_the_last_try() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with pytest.raises(mbrace.UserError, match=r"gave up after 3 tries; the last: ConnectError"):
+        mbrace.Server(f"http://127.0.0.1:{port}", "m", retries=2).candidates(["a"], 1)
+    with pytest.raises(mbrace.UserError, match="not a URL"):
+        mbrace.Server("localhost:8000", "m")
+
+
+def test_generate_and_translate_with_a_server(mock: Mock, tmp_path: Path) -> None:
+    (tmp_path / "s.txt").write_text("eins\nzwei\n")
+    server = ["--server", mock.url, "--server-model", "m", "--prompt", "{source}"]
+    out = tmp_path / "c.jsonl"
+    assert main(["generate", f"{tmp_path}/s.txt", "-o", str(out), "--beam", "3", "--sample", "5", *server]) == 0
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [len(row["hypotheses"]) for row in rows] == [3, 3]
+    assert [len(row["pseudo_references"]) for row in rows] == [5, 5]
+    assert not set(rows[0]["hypotheses"]) & set(rows[0]["pseudo_references"])  # streams of their own
+    answers = tmp_path / "o.jsonl"
+    asked = ["translate", f"{tmp_path}/s.txt", "-o", str(answers), "--beam", "3", "--schedule", "4,8", *server]
+    assert main(asked) == 0
+    assert [json.loads(line)["text"].split("/")[0] for line in answers.read_text().splitlines()] == ["eins", "zwei"]
+
+
+def test_generate_keeps_finished_sources_when_the_server_dies(mock: Mock, tmp_path: Path) -> None:
+    (tmp_path / "s.txt").write_text("eins\nzwei\ndrei\n")
+    server = ["--server", mock.url, "--server-model", "m", "--prompt", "{source}", "--concurrency", "1"]
+    command = ["generate", f"{tmp_path}/s.txt", "-o", f"{tmp_path}/c.jsonl", "--beam", "0", "--sample", "16", *server]
+    mock.plan = lambda number: "400" if number == 2 else None
+    assert main(command) == 2
+    assert len((tmp_path / "c.jsonl").read_text().splitlines()) == 1
+    mock.plan = lambda number: None
+    assert main(command) == 0
+    assert [json.loads(line)["id"] for line in (tmp_path / "c.jsonl").read_text().splitlines()] == [0, 1, 2]

@@ -1,0 +1,159 @@
+"""Training: a toy language is learned, a crash changes nothing, and the result is an ordinary Marian folder."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny_models  # noqa: F401  (one thread)
+import torch
+import transformers
+
+import mbrace
+from mbrace.cli import main
+from mbrace.models import run as training_run
+from mbrace.models.bundle import load_bundled, quantise
+from mbrace.models.text import read_pairs
+from mbrace.models.train import Training, train
+
+WORDS = {
+    "hund": "dog", "katze": "cat", "haus": "house", "baum": "tree", "rot": "red", "blau": "blue", "gross": "big",
+    "klein": "small", "mann": "man", "frau": "woman", "kind": "child", "wasser": "water", "buch": "book",
+}  # fmt: skip
+OPTIONS = Training(size="tiny", vocabulary=340, steps=200, tokens=512, warmup=20, rate=3e-3, threads=1, device="cpu")
+
+
+def sentences(count: int, seed: int) -> list[tuple[str, str]]:
+    rng = random.Random(seed)
+    chosen = [rng.choices(sorted(WORDS), k=rng.randint(1, 3)) for _ in range(count)]
+    return [(" ".join(words), " ".join(WORDS[word] for word in words)) for words in chosen]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model trained for 200 steps on word-for-word translation."""
+    path = tmp_path_factory.mktemp("toy")
+    train(sentences(2000, 1), sentences(50, 2), path, replace(OPTIONS, validate_every=50))
+    return path
+
+
+def test_200_steps_learn_to_translate_word_for_word(folder: Path) -> None:
+    unseen = [pair for pair in sentences(150, 3) if pair not in sentences(2000, 1)]
+    beams = mbrace.Seq2Seq(folder).beam([source for source, _ in unseen], k=2)
+    right = sum(beam.texts[0] == target for beam, (_, target) in zip(beams, unseen, strict=True))
+    assert len(unseen) > 20
+    assert right >= 0.9 * len(unseen)
+    history = json.loads((folder / "training.json").read_text())["history"]
+    assert history[-1]["valid_loss"] < 0.2 * history[0]["valid_loss"]
+    assert history[-1]["chrf"] > 90
+
+
+def test_transformers_alone_loads_and_translates_the_same(folder: Path) -> None:
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    sources = [source for source, _ in sentences(10, 4)]
+    given = tokenizer(sources, return_tensors="pt", padding=True)
+    ids = model.generate(**given, num_beams=3, max_new_tokens=40)
+    theirs = tokenizer.batch_decode(ids, skip_special_tokens=True)
+    assert [beam.texts[0] for beam in mbrace.Seq2Seq(folder).beam(sources, k=3)] == theirs
+
+
+def test_our_tokenizing_is_transformers(folder: Path) -> None:
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    texts = ["der hund  und die Katze", "haus", "ein unbekanntes Wort: Öl — 水", ""]
+    assert mbrace.Seq2Seq(folder).codec.encode(texts) == [tokenizer(text)["input_ids"] for text in texts]
+
+
+def test_a_crash_and_a_second_start_give_the_same_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = replace(OPTIONS, steps=30, validate_every=10, chrf_sentences=0)
+    pairs, valid = sentences(300, 5), sentences(20, 6)
+    train(pairs, valid, tmp_path / "whole", options)
+
+    monkeypatch.setattr(training_run, "SAVE_SECONDS", 0.0)
+    update = training_run.Run.update
+
+    def crash(self: Any) -> None:
+        update(self)
+        if self.step == 24:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(training_run.Run, "update", crash)
+    with pytest.raises(KeyboardInterrupt):
+        train(pairs, valid, tmp_path / "cut", options)
+    monkeypatch.setattr(training_run.Run, "update", update)
+    resumed = train(pairs, valid, tmp_path / "cut", options)
+    whole, cut = (
+        transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / name).state_dict() for name in ("whole", "cut")
+    )
+    assert all(torch.equal(whole[name], cut[name]) for name in whole)
+    assert [entry["step"] for entry in resumed["history"]] == [10, 20, 30]
+    assert not (tmp_path / "cut" / "state.pt").exists()
+
+
+def test_early_stopping_ends_a_run_without_a_budget(tmp_path: Path) -> None:
+    options = replace(OPTIONS, steps=None, validate_every=2, patience=2, rate=10.0, chrf_sentences=0)
+    result = train(sentences(60, 7), sentences(20, 8), tmp_path, options)
+    losses = [entry["valid_loss"] for entry in result["history"]]
+    best = losses.index(min(losses))
+    assert len(losses) == best + 1 + options.patience
+
+
+def test_the_int8_bundle_translates_as_the_model_it_is_made_from(folder: Path, tmp_path: Path) -> None:
+    size = quantise(folder, tmp_path)
+    assert size < 0.6 * sum(path.stat().st_size for path in folder.iterdir())
+    model, vocabulary = load_bundled(tmp_path)
+    pairs = sentences(30, 9)
+    beams = mbrace.Seq2Seq.of(model, vocabulary).beam([source for source, _ in pairs], k=2)
+    assert sum(beam.texts[0] == target for beam, (_, target) in zip(beams, pairs, strict=True)) >= 27
+    full = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder).state_dict()
+    for name, weight in model.state_dict().items():
+        if weight.dim() == 2 and "positions" not in name:
+            step = full[name].abs().amax(1, keepdim=True) / 127
+            assert bool(((weight - full[name]).abs() <= 0.51 * step + 1e-9).all()), name
+
+
+def test_train_command_reads_two_files_and_writes_a_model(tmp_path: Path) -> None:
+    for name, pairs in (("t", sentences(200, 1)), ("v", sentences(10, 2))):
+        (tmp_path / f"{name}.de").write_text("".join(source + "\n" for source, _ in pairs))
+        (tmp_path / f"{name}.en").write_text("".join(target + "\n" for _, target in pairs))
+    files = ["--train", f"{tmp_path}/t.de", f"{tmp_path}/t.en", "--valid", f"{tmp_path}/v.de", f"{tmp_path}/v.en"]
+    small = ["--size", "tiny", "--vocabulary", "340", "--steps", "3", "--tokens", "256", "--device", "cpu"]
+    assert main(["train", *files, "-o", f"{tmp_path}/model", *small]) == 0
+    assert {"model.safetensors", "config.json", "source.spm", "target.spm", "vocab.json", "training.json"} <= {
+        path.name for path in (tmp_path / "model").iterdir()
+    }
+
+
+def test_files_of_different_lengths_are_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "a.de").write_text("eins\nzwei\n")
+    (tmp_path / "a.en").write_text("one\n")
+    with pytest.raises(mbrace.UserError, match=r"a\.de has 2 lines but .*a\.en has 1"):
+        read_pairs(tmp_path / "a.de", tmp_path / "a.en")
+
+
+def test_origins_choose_rows_of_a_tsv(tmp_path: Path) -> None:
+    (tmp_path / "t.tsv").write_text("eins\tone\tx\nzwei\ttwo\ty\ndrei\tthree\tx\n")
+    assert read_pairs(tmp_path / "t.tsv", origins=["x"]) == [("eins", "one"), ("drei", "three")]
+    with pytest.raises(mbrace.UserError, match="no sentence pairs of origin z"):
+        read_pairs(tmp_path / "t.tsv", origins=["z"])
+
+
+def test_batches_hold_every_pair_once_and_keep_to_the_budget() -> None:
+    import numpy as np
+
+    from mbrace.models.batches import Corpus
+
+    rng = np.random.default_rng(0)
+    sides = [[np.arange(n, dtype=np.uint16) for n in rng.integers(1, 60, 500)] for _ in range(2)]
+    corpus = Corpus.of(*sides)
+    plan = corpus.plan(512, np.random.default_rng(1))
+    assert sorted(np.concatenate(plan).tolist()) == list(range(500))
+    for batch in plan:
+        source, target, count = corpus.padded(batch, 99)
+        assert max(source.size, target.size) <= 512
+        assert count == sum(len(sides[1][i]) for i in batch)
+        assert (np.where(target == 99, 0, 1).sum(1) == [len(sides[1][i]) for i in batch]).all()
