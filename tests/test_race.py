@@ -250,7 +250,7 @@ def test_weighted_win_rates_are_those_of_weighted_resample_means() -> None:
     utilities = rng.random((10, 7), dtype=np.float32)
     counts, weights = np.ones(7, dtype=np.int64), rng.dirichlet(np.ones(7))
     means = utilities.astype(float) @ weights
-    standings = Standings(utilities, counts, weights, means, 1, 5)
+    standings = Standings(utilities, counts, weights, means, 1, 5, equal_draws=False)
     rule = mbrace.Confidence(bootstraps=300)
     resamples = rule.resamples(standings).counts()
     resampled = (utilities @ (resamples * weights).T) / (resamples @ weights)
