@@ -37,6 +37,11 @@ browser: .stamp-all
 	    apt-get install -y -qq chromium >/dev/null; } || \
 	  echo "no Chromium found and none could be installed: browser tests will be skipped"
 
+# Writes bench/results; mbrs gets an environment of its own under build/.
+bench: .stamp-all
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group bench
+	for name in chrf prune decode peers; do OMP_NUM_THREADS=1 $(BIN)/python bench/$$name.py || exit 1; done
+
 clean:
 	rm -rf .venv .stamp-* build
 

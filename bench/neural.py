@@ -229,11 +229,12 @@ class Bench:
                 calls = sum(answer.utility_calls for answer in answers)
                 standard = sum(len(record.hypotheses) * len(_references(record)) for record in some)
                 runs = 2  # timed() warms up once
+                spent = phases.encode + phases.score + phases.prune  # of both runs
                 note = (
                     f"{len(some)} sentences; {1 - calls / standard:.1%} of calls saved; "
                     f"{(utility.encoder.embedded - embedded) / runs / len(some):.0f} strings embedded a sentence; "
-                    f"embedding {phases.encode / runs / seconds:.0%}, scoring {phases.score / runs / seconds:.0%}, "
-                    f"pruning {phases.prune / runs / seconds:.0%} of the time"
+                    f"embedding {phases.encode / spent:.0%}, scoring {phases.score / spent:.0%}, "
+                    f"pruning {phases.prune / spent:.0%} of the time"
                 )
                 self.add(
                     "races",

@@ -67,11 +67,11 @@ def report(rows: list[dict], machine_line: str, many: int, few: int) -> str:
         f"Written by `python bench/peers.py`. {machine_line}",
         "",
         "256 hypotheses and 256 pseudo-references a sentence, real candidates bundled with `mbrace demo`, one thread,",
-        f"alpha 0.99, 500 resamples, schedule 16 to 256. {many} sentences; sacreBLEU jobs {few}. mbrs's fastest",
-        "chrF is fastChrF, which counts no words, so mbrace is shown with chrF too. Agreement: with standard MBR of the same",
-        "utility on the same sentences. Memory: peak of the process with its imports (mbrs brings torch).",
+        f"alpha 0.99, 500 resamples, schedule 16 to 256; {many} sentences, {few} for sacreBLEU. mbrs's fastest chrF is",
+        "fastChrF, which counts no words, so mbrace is shown with chrF too. Agreement is with standard MBR of the same",
+        "utility on the same sentences; memory is the peak of the process with its imports (mbrs brings torch).",
         "",
-        "| job | seconds a sentence | utility calls a sentence | peak memory | same answer as standard MBR |",
+        "| job | processor seconds a sentence | utility calls a sentence | peak memory | same answer as standard MBR |",
         "|---|---|---|---|---|",
     ]
     for row in rows:
@@ -108,7 +108,11 @@ def plot(rows: list[dict], path: Path) -> None:
     ]
     bars = axes.barh([row["job"] for row in rows], values, color=colours)
     axes.bar_label(bars, [f" {value:.2g} s" for value in values], fontsize=9)
-    axes.set(xscale="log", xlabel="seconds a sentence (256 x 256), one thread", xlim=(min(values) / 2, max(values) * 4))
+    axes.set(
+        xscale="log",
+        xlabel="processor seconds a sentence (256 x 256), one thread",
+        xlim=(min(values) / 2, max(values) * 4),
+    )
     axes.invert_yaxis()
     axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=150)

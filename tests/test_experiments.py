@@ -17,7 +17,7 @@ from mbrace.cli import main
 from mbrace.errors import UserError
 from mbrace.experiments import experiment, paper, runtimes, studies
 from mbrace.experiments.tables import Part, Replay, Table, tables
-from mbrace.experiments.trials import ALPHAS, MEASURES, TRADEOFF, Outcomes, Setting, measure, run_trials, sample
+from mbrace.experiments.trials import ALPHAS, BETAS, MEASURES, TRADEOFF, Outcomes, Setting, measure, run_trials, sample
 from mbrace.prune import Standings
 from mbrace.randomness import key
 from mbrace.sampler import Draws, Want
@@ -282,12 +282,22 @@ def test_the_cheapest_schedule_is_recommended_unless_it_loses_rank() -> None:
 
 
 def test_alpha_is_compared_with_the_line_between_betas_at_its_own_calls() -> None:
-    betas = [{"rule": "beta", "utility_calls": c, "accuracy": a, "rr": a} for c, a in ((20, 0.4), (10, 0.2))]
-    alphas = [{"rule": "alpha", "utility_calls": c, "accuracy": a, "rr": 0.25} for c, a in ((15, 0.5), (12, 0.24))]
-    outside = {"rule": "alpha", "utility_calls": 5, "accuracy": 1.0, "rr": 1.0}
-    better, compared, gap = studies._alpha_over_beta([*betas, *alphas, outside])
-    assert (better, compared) == (2, 4)  # accuracy 0.5 over 0.3; 0.24 not over 0.24; rr 0.25 under 0.3, over 0.24
-    assert gap == pytest.approx(0.1)
+    found = made_up()
+
+    def put(setting: Setting, calls: float, accuracy: float) -> None:
+        place = found.settings.index(setting)
+        found.measures["utility_calls"][place], found.measures["accuracy"][place] = calls, accuracy
+
+    for place, beta in enumerate((0.0, *BETAS)):  # from 2000 calls and 0.8 down to 100 calls and 0.04
+        put(Setting("beta", beta), 2000 - 100 * place, 0.8 - 0.04 * place)
+    put(Setting("alpha", 0.8), 50, 1.0)  # no beta makes so few calls
+    put(Setting("alpha", 0.9), 150, 0.5)  # the betas' line is at 0.06
+    put(Setting("alpha", 0.95), 1000, 0.4)
+    put(Setting("alpha", 0.98), 1500, 0.5)  # 0.6
+    rows = [row for row in studies.alpha_over_beta(found) if row["measure"] == "accuracy"]
+    assert [row["alpha"] for row in rows] == [0.9, 0.95, 0.98, 0.99]
+    assert [row["difference"] for row in rows[:3]] == pytest.approx([0.44, 0, -0.1])
+    assert [row["low"] for row in rows[:3]] == pytest.approx([0.44, 0, -0.1])  # all sentences are alike
 
 
 def test_survivors_have_their_mean_and_quartiles() -> None:

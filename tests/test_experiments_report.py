@@ -128,6 +128,7 @@ def test_the_report_loads_its_controls_change_the_pictures_and_the_race_steps(pa
     changed("survivors", "pair", "yy-en")
     changed("false_pruning", "alpha", "0.9")
     changed("schedules", "utility", "chrF")
+    assert page.locator("#pair option:disabled").all_inner_texts() == ["xx-en"]  # chrF was run on yy-en alone
     assert page.locator(".choice:visible").count() == 1
     assert "yy-en, chrF" in page.inner_text(".choice:visible caption")
 

@@ -201,6 +201,16 @@ def test_drawing_ahead_gives_the_same_answers_and_draws_for_all(translator: mbra
     assert sampler.drawn >= 16 * len(sources)
 
 
+def test_translate_is_beam_search_sampling_and_a_race(translator: mbrace.Seq2Seq) -> None:
+    sources = ["a b c", "d", "c c a b b"]
+    options: dict[str, Any] = {"schedule": [4, 16], "seed": 2}
+    beams = translator.beam(sources, k=6)
+    records = [Record(list(found.texts), id=i + 1, source=sources[i]) for i, found in enumerate(beams)]
+    want = list(mbrace.decode_corpus(records, sampler=translator.sampler(seed=2), **options))
+    for sampling in ("ahead", "lazy", None):
+        assert list(translator.translate(sources, beam=6, sampling=sampling, window=2, **options)) == want
+
+
 def test_a_live_race_weights_by_counts_unless_asked_for_the_models_probabilities(translator: mbrace.Seq2Seq) -> None:
     record = Record(["a", "b"], id=0, source=SOURCE)
     assert translator.sampler().start([record]).draw([Want(0, 0, 4)])[0].logprobs is None
@@ -221,6 +231,14 @@ def test_choosing_among_few_ids_equals_the_plain_inverse_cdf() -> None:
         sums = [sum(whole[: n + 1]) for n in range(50)]
         want.append(next(n for n, total in enumerate(sums) if total > int(float(point) * sums[-1])))
     assert choose(weights, u).tolist() == want
+
+
+def test_a_source_without_text_stays_without(translator: mbrace.Seq2Seq) -> None:
+    sources = ["", "a b", "  "]
+    assert [answer.text == "" for answer in translator.translate(sources, beam=3)] == [True, False, True]
+    draws = translator.sample(sources, 5)
+    assert list(draws[0].texts) == [""] * 5
+    assert draws[1] == translator.sample(["a b"], 5, ids=[1])[0]
 
 
 def test_a_source_longer_than_the_model_takes_is_refused(translator: mbrace.Seq2Seq) -> None:

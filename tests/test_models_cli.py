@@ -155,3 +155,26 @@ def test_options_that_make_no_sense_are_refused(
     assert translate(sources, folder, tmp_path / "o.txt", *more) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "o.txt").exists()
+
+
+def test_the_bundled_translator_translates(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    from mbrace.cli import demo_translate
+
+    monkeypatch.setattr(demo_translate, "SENTENCES", ("Die Katze schläft auf dem Sofa.",))
+    monkeypatch.setattr(demo_translate, "BEAM", 8)
+    assert main(["demo", "--translate"]) == 0
+    shown = capsys.readouterr().out
+    assert "racing MBR" in shown
+    assert "The cat" in shown
+    assert "sleep" in shown
+
+
+def test_without_its_packages_the_demo_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import importlib.util
+
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "torch" else find(name))
+    assert main(["demo", "--translate"]) == 0
+    assert "torch not installed; pip install 'mbrace[models]'" in capsys.readouterr().out

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import tiny_models  # noqa: F401  (one thread)
+import tiny_models
 import torch
 import transformers
 
@@ -35,9 +37,14 @@ def sentences(count: int, seed: int) -> list[tuple[str, str]]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model trained for 200 steps on word-for-word translation."""
-    path = tmp_path_factory.mktemp("toy")
-    train(sentences(2000, 1), sentences(50, 2), path, replace(OPTIONS, validate_every=50))
+    """A model trained for 200 steps on word-for-word translation, once for all workers of a run."""
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    path = shared / "toy"
+    with open(shared / "toy.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (path / "training.json").exists():
+            train(sentences(2000, 1), sentences(50, 2), path, replace(OPTIONS, validate_every=50))
     return path
 
 
@@ -157,3 +164,20 @@ def test_batches_hold_every_pair_once_and_keep_to_the_budget() -> None:
         assert max(source.size, target.size) <= 512
         assert count == sum(len(sides[1][i]) for i in batch)
         assert (np.where(target == 99, 0, 1).sum(1) == [len(sides[1][i]) for i in batch]).all()
+
+
+def test_language_codes_of_a_real_multilingual_tokenizer_frame_source_and_target(folder: Path) -> None:
+    tokenizer = transformers.M2M100Tokenizer(vocab_file=str(folder / "vocab.json"), spm_file=str(folder / "source.spm"))
+    german, english = tokenizer.get_lang_id("de"), tokenizer.get_lang_id("en")
+    config = transformers.M2M100Config(
+        vocab_size=english + 200, pad_token_id=tokenizer.pad_token_id, eos_token_id=0, decoder_start_token_id=0,
+        **tiny_models.SHAPE, **tiny_models.HEADS, **{**tiny_models.FEET, "max_position_embeddings": 512},
+    )  # fmt: skip
+    model = transformers.M2M100ForConditionalGeneration(config)
+    translator = mbrace.Seq2Seq(model, tokenizer=tokenizer, source_language="de", target_language="en")
+    row = translator.codec.encode(["hund"])[0]
+    assert (row[0], row[-1]) == (german, tokenizer.eos_token_id)
+    assert translator.decoder._prefix == [0, english]  # type: ignore[attr-defined]
+    assert translator.beam(["hund"], k=2, max_length=4)[0].texts
+    with pytest.raises(mbrace.UserError, match="language 'klingon': unknown; choose from af, am"):
+        mbrace.Seq2Seq(model, tokenizer=tokenizer, source_language="klingon")

@@ -24,6 +24,8 @@ from mbrace.neural.head import Block, Estimator, _mirrored, _mirrors
 sys.path.insert(0, str(Path(__file__).parent / "oracle"))
 import tiny
 
+torch.set_num_threads(1)  # tests run beside each other: more threads than cores wait for one another
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -325,7 +327,7 @@ def test_decode_and_score_take_a_comet_checkpoint(
     line = '{"source": "x y", "hypotheses": ["a b", "c d", "a c"], "pseudo_references": ["a b", "a c", "a d", "e"]}\n'
     candidates, out = tmp_path / "c.jsonl", tmp_path / "o.jsonl"
     candidates.write_text(line * 2)
-    options = ["--utility", "comet", "--metric-model", str(folder), "--device", "cpu"]
+    options = ["--utility", "comet", "--metric-model", str(folder), "--device", "cpu", "--threads", "1"]
     assert main(["decode", str(candidates), "-o", str(out), *options]) == 0
     assert len(out.read_text().splitlines()) == 2
     for name, text in (("h", "a b\n"), ("r", "a c\n"), ("s", "x y\n")):

@@ -15,6 +15,7 @@ from mbrace.cli import main
 from mbrace.neural.learned import Learned
 from mbrace.neural.metric_data import kendall, pearson, read_judgements
 
+torch.set_num_threads(1)  # tests run beside each other: more threads than cores wait for one another
 HEADER = "lp\tmt\tref\tz\n"
 
 
@@ -57,7 +58,7 @@ def test_it_decodes_from_the_command_line_and_window_changes_no_byte(
     outputs = []
     for window in ("1", "5"):
         out = tmp_path / f"{window}.jsonl"
-        options = ["--utility", "learned", "--device", "cpu", "--schedule", "4,8,24", "--window", window]
+        options = ["--utility", "learned", "--threads", "1", "--schedule", "4,8,24", "--window", window]
         assert main(["decode", str(candidates), "-o", str(out), *options]) == 0
         outputs.append(out.read_bytes())
     assert outputs[0] == outputs[1]

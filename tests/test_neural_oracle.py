@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from mbrace.neural.comet import Comet
 
@@ -15,6 +16,7 @@ ORACLE = Path(__file__).parent / "oracle"
 sys.path.insert(0, str(ORACLE))
 import tiny  # noqa: E402
 
+torch.set_num_threads(1)  # tests run beside each other: more threads than cores wait for one another
 SCORES = json.loads((ORACLE / "scores.json").read_text())
 
 

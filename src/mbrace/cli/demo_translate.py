@@ -10,7 +10,7 @@ SENTENCES = (
     "Wir müssen die Debatte über den Haushalt auf die nächste Woche verschieben.",
     "Als ich nach Hause kam, war die Tür offen und niemand da.",
     "Die Kommission wird dem Parlament noch in diesem Jahr einen Vorschlag vorlegen.",
-    "Ich habe keine Ahnung, warum er gestern so schlecht gelaunt war.",
+    "Der Zug nach Hamburg hat heute wegen des Sturms zwei Stunden Verspätung.",
 )
 BEAM, REFERENCES = 64, 256
 

@@ -26,8 +26,7 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--sampling",
         choices=["ahead", "lazy"],
-        default="ahead",
-        help="draw all pseudo-references at once (default), or step by step while the race is open",
+        help="draw all pseudo-references at once (default on a GPU), or while the race is open (on a CPU)",
     )
     add_utility(parser)
     add_model(parser)
@@ -102,6 +101,6 @@ def candidates_from(args: argparse.Namespace, sizes: Any) -> tuple[Any, Any]:
         epsilon=args.epsilon or None,
         temperature=args.temperature,
         seed=args.seed,
-        ahead=max(sizes) if args.sampling == "ahead" else 0,
+        ahead=model.ahead(args.sampling, max(sizes)),
     )
     return Hypothesiser(model, beam=args.beam, alpha=args.length_alpha, together=args.window), sampler

@@ -153,7 +153,8 @@ def rows_of(found: Sequence[Outcomes], timings: Sequence[Row] = ()) -> dict[str,
     groups: dict[tuple[str, str], list[Outcomes]] = {}
     for outcomes in found:
         groups.setdefault((outcomes.about["label"], outcomes.about["name"]), []).append(outcomes)
-    rows: dict[str, list[Row]] = {"test_table": [], "claims": [], "false_pruning": [], "tradeoff": [], "survivors": []}
+    studied = ("test_table", "claims", "false_pruning", "tradeoff", "alpha_over_beta", "survivors")
+    rows: dict[str, list[Row]] = {name: [] for name in studied}
     by_utility: dict[str, list[Outcomes]] = {}
     for group in groups.values():
         valid = next((o for o in group if o.about["split"] != "test"), group[0])
@@ -163,6 +164,7 @@ def rows_of(found: Sequence[Outcomes], timings: Sequence[Row] = ()) -> dict[str,
         rows["claims"] += studies.claims(valid, test)
         rows["false_pruning"] += studies.false_pruning(valid)
         rows["tradeoff"] += studies.tradeoff(valid)
+        rows["alpha_over_beta"] += studies.alpha_over_beta(valid)
         rows["survivors"] += studies.survivors(valid)
     rows["schedules"] = [row for group in by_utility.values() for row in studies.schedules(group)]
     rows["runtimes"] = list(timings)

@@ -134,10 +134,10 @@ def tradeoff(plt: Any, rows: Sequence[Row]) -> Any:
                     f"{row['value']:g}",
                     (row["utility_calls"], row[measure]),
                     textcoords="offset points",
-                    xytext=(-3, 5),
+                    xytext=(-3, 5) if row["value"] < 0.98 else (3, -10),  # the last two lie close together
                     fontsize=7,
                     color=ALPHA,
-                    ha="right",
+                    ha="right" if row["value"] < 0.98 else "left",
                 )
             axis.set_xscale("log")
             axis.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:g}k")
@@ -162,7 +162,7 @@ def survivors(plt: Any, rows: Sequence[Row]) -> Any:
             at = [sizes.index(row["pseudo_references"]) + (place - 2) * 0.16 for row in bars]
             means = [row["mean"] for row in bars]
             axis.bar(at, [mean - 0.8 for mean in means], 0.15, bottom=0.8, color=colour, label=f"α = {alpha:g}")
-            for colour, width in (("white", 3), ("#222222", 1.1)):  # a light edge, to be seen on dark bars
+            for colour, width in (("white", 1.8), ("#222222", 0.9)):  # a light edge, to be seen on dark bars
                 axis.vlines(at, [r["q25"] for r in bars], [r["q75"] for r in bars], color=colour, linewidth=width)
         axis.set_yscale("log", base=2)
         axis.set_ylim(0.8, 256)

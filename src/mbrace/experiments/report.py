@@ -46,6 +46,7 @@ def write(
             claims=sorted(rows["claims"], key=lambda row: row["claim"]),
             recommended=[row for row in rows["schedules"] if row["recommended"]],
             runtimes=run_time_tables(rows["runtimes"]),
+            signatures=list(dict.fromkeys((one["label"], one["utility"]) for one in about)),
             settings=SETTINGS,
             splits=SPLITS,
             pairs=list(dict.fromkeys(one["name"] for one in about)),
@@ -85,7 +86,7 @@ def test_tables(rows: Sequence[Row]) -> list[dict[str, Any]]:
                 cell = {name: shown(measure, row[name]) for name in ("value", "paper")}
                 for kind in ("sentences", "trials"):
                     cell[kind] = f"{shown(measure, row[f'{kind}_low'])} to {shown(measure, row[f'{kind}_high'])}"
-                cell["p"] = "" if row["p_randomisation"] is None else f"{row['p_randomisation']:.2f}"
+                cell["p"] = "" if row["p_randomisation"] is None else f"{row['p_randomisation']:.3f}"
                 cells.append(cell)
             lines.append({"name": NAMES[measure], "cells": cells})
         metric = paper.metric_of(utility) if pair in paper.PAIRS else None

@@ -35,6 +35,7 @@ def summary(about: Sequence[Mapping[str, Any]], rows: Mapping[str, Sequence[Row]
         lambda: _headline(rows["test_table"]),
         lambda: _claims(rows["claims"]),
         lambda: [notes.strip()] if notes.strip() else [],
+        lambda: _alpha_over_beta(rows["alpha_over_beta"]),
         lambda: _test_table(rows["test_table"]),
         lambda: _runtimes(rows["runtimes"]),
         lambda: _schedules(rows["schedules"]),
@@ -80,6 +81,26 @@ def _claims(rows: Sequence[Row]) -> list[str]:
         for row in sorted(rows, key=lambda row: row["claim"])
     ]
     return ["## The paper's claims on these candidates", "", *table(("claim", "utility", "pair", "found", ""), lines)]
+
+
+def _alpha_over_beta(rows: Sequence[Row]) -> list[str]:
+    text = [
+        "## Alpha against beta at equal utility calls",
+        "",
+        "Exact accuracy on the validation set, less that of the line between the betas at the same number of calls",
+        "(95% interval over sentences). Score and reciprocal rank are in `alpha_over_beta.csv`.",
+        "",
+    ]
+    alphas = sorted({row["alpha"] for row in rows})
+    lines = []
+    for utility, pair in dict.fromkeys((row["utility"], row["pair"]) for row in rows):
+        own = {
+            row["alpha"]: f"{row['difference']:+.3f} ({row['low']:+.3f} to {row['high']:+.3f})"
+            for row in rows
+            if (row["utility"], row["pair"], row["measure"]) == (utility, pair, "accuracy")
+        }
+        lines.append((f"{pair}, {utility}", *(own.get(alpha, "") for alpha in alphas)))
+    return [*text, *table(("", *(f"α = {alpha:g}" for alpha in alphas)), lines)]
 
 
 def _test_table(rows: Sequence[Row]) -> list[str]:

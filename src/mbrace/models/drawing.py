@@ -28,14 +28,18 @@ class Drawing:
     ) -> None:
         self._model, self._truncation, self._max_length = model, truncation, max_length
         self._rows = model.codec.encode(sources)
+        self._blank = [not source.strip() for source in sources]
         self._keys = [sentence_key(seed, name) for name in ids]
         self._memories: dict[int, Any] = {}
 
     def draw(self, wants: Sequence[Want]) -> list[Draws]:
         """The draws of each want; sentences of like length are decoded together."""
         model = self._model
-        pieces = _split(wants, model.rows)
+        pieces = [piece for piece in _split(wants, model.rows) if not self._blank[piece[1].sentence]]
         found: list[list[tuple[int, Draws]]] = [[] for _ in wants]
+        for i, want in enumerate(wants):  # a source without text has outputs without text
+            if self._blank[want.sentence]:
+                found[i].append((want.first, Draws([""] * want.count, [0.0] * want.count)))
         rows = [self._rows[want.sentence] for _, want in pieces]
         with torch.inference_mode():
             for part in model.parts(rows, [want.count for _, want in pieces]):

@@ -5,17 +5,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from mbrace.chrf import ChrF
 from mbrace.errors import UserError
 from mbrace.models import search
 from mbrace.models.codec import Codec
+from mbrace.prune import Confidence, PruningFunction
+from mbrace.race import Decoded
 from mbrace.sampler import Draws, Want
+from mbrace.utility import PairFunction, Utility, as_utility
 
 if TYPE_CHECKING:
     from mbrace.models.drawing import ModelSampler
@@ -59,12 +63,15 @@ class LiveModel:
     def beam(
         self, sources: Sequence[str], k: int = 256, *, alpha: float = 1.0, max_length: int | None = None
     ) -> list[Beams]:
-        """The k best outputs of each source by beam search of width k, scored log p / length ** alpha."""
+        """The k best outputs of each source by beam search of width k, scored log p / length ** alpha.
+
+        A source without text has one output without text.
+        """
         if k < 1:
             raise UserError(f"beam {k}: must be 1 or more")
         rows = self.codec.encode(sources)
-        out = [Beams([], [])] * len(rows)
-        for part in self.parts(rows, [k] * len(rows)):
+        out = [Beams([""], [0.0])] * len(rows)
+        for part in self.parts(rows, [k if source.strip() else 0 for source in sources]):
             mine = [rows[i] for i in part]
             found = search.beam(
                 self.decoder,
@@ -132,6 +139,50 @@ class LiveModel:
         truncation = search.Truncation(epsilon, temperature, top_k, top_p, min_p)
         return ModelSampler(self, truncation, seed=seed, ahead=ahead, weighted=weighted, max_length=max_length)
 
+    def translate(
+        self,
+        sources: Iterable[str],
+        *,
+        beam: int = 256,
+        utility: Utility | PairFunction | None = None,
+        prune: PruningFunction | None = Confidence(),  # noqa: B008  (frozen)
+        schedule: Sequence[int] | None = None,
+        epsilon: float | None = 0.02,
+        sampling: str | None = None,
+        seed: int = 0,
+        nbest: int = 1,
+        window: int = 64,
+    ) -> Iterator[Decoded]:
+        """Text in, MBR decisions out: `beam` hypotheses, pseudo-references by epsilon sampling, and a race a source.
+
+        `sampling` is "ahead" (all pseudo-references at once) or "lazy" (step by step while a race is open); by default
+        the faster one: ahead on a GPU, lazy on a CPU. The answers are the same.
+        """
+        from mbrace.decode import decode_corpus
+        from mbrace.models.translate import Hypothesiser
+
+        chosen = as_utility(ChrF() if utility is None else utility)
+        sizes = list(chosen.schedule if schedule is None else schedule)
+        sampler = self.sampler(epsilon=epsilon, seed=seed, ahead=self.ahead(sampling, sizes[-1]))
+        records = Hypothesiser(self, beam=beam, together=window).records(sources, name="sources")
+        return decode_corpus(
+            records,
+            utility=chosen,
+            prune=prune,
+            schedule=sizes,
+            sampler=sampler,
+            seed=seed,
+            nbest=nbest,
+            window=window,
+        )
+
+    def ahead(self, sampling: str | None, most: int) -> int:
+        """How many pseudo-references to draw before the first step."""
+        if sampling not in (None, "ahead", "lazy"):
+            raise UserError(f"sampling {sampling!r}: unknown; choose ahead or lazy")
+        # A GPU takes as long for 16 rows as for 256; a CPU's time goes with the rows.
+        return most if (sampling or ("ahead" if self.device.type == "cuda" else "lazy")) == "ahead" else 0
+
     # what a batch needs
 
     def encode(self, rows: Sequence[Sequence[int]]) -> Any:
@@ -154,7 +205,10 @@ class LiveModel:
         return torch.tensor(own, device=self.device)
 
     def parts(self, rows: Sequence[Sequence[int]], counts: Sequence[int]) -> Iterator[list[int]]:
-        """Positions of sources for one batch each: of like length, at most self.rows sequences together."""
+        """Positions of sources for one batch each: of like length, at most self.rows sequences together.
+
+        `counts` are the sequences of each; those of 0 are left out.
+        """
         for row in rows:
             if len(row) > self.limits.source:
                 raise UserError(
@@ -162,7 +216,7 @@ class LiveModel:
                 )
         part: list[int] = []
         widest = 0
-        for i in sorted(range(len(rows)), key=lambda i: (-len(rows[i]), i)):
+        for i in sorted((i for i, count in enumerate(counts) if count), key=lambda i: (-len(rows[i]), i)):
             if part and (len(part) + 1) * max(widest, counts[i]) > self.rows:
                 yield part
                 part, widest = [], 0

@@ -120,6 +120,8 @@ class Server:
 
     def _block(self, record: Record, stream: str, block: int) -> Draws:
         """All draws of a block. Servers that answer with fewer than asked for are asked again for the rest."""
+        if not (record.source or "").strip():  # a source without text has outputs without text
+            return Draws([""] * self._per_request, [0.0] * self._per_request if self._logprobs else None)
         texts: list[str] = []
         logprobs: list[float] | None = []
         while len(texts) < self._per_request:

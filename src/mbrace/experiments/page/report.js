@@ -17,9 +17,18 @@
     await choose();
   }
 
+  // A utility may have been run on some pairs only: the others cannot be chosen with it.
+  function allow() {
+    const known = new Set([...document.querySelectorAll(".choice:not([data-always])")].map((t) => JSON.stringify([t.dataset.pair, t.dataset.utility])));
+    for (const option of $("pair").options) option.disabled = !known.has(JSON.stringify([option.value, chosen("utility")]));
+    if ($("pair").selectedOptions[0].disabled) $("pair").value = [...$("pair").options].find((option) => !option.disabled).value;
+  }
+
   async function choose() {
+    allow();
     const values = { pair: chosen("pair"), utility: chosen("utility"), alpha: alphaValue(), measure: chosen("measure") };
-    for (const { view, names } of Object.values(views)) {
+    for (const [id, { view, names }] of Object.entries(views)) {
+      $(id).dataset.shows = [names.includes("pair") ? values.pair : "all pairs", values.utility].join(", ");
       for (const name of names) if (name in values) view.signal(name, values[name]);
       await view.runAsync();
     }
