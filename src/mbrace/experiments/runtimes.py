@@ -21,7 +21,7 @@ from mbrace.files import open_input, parse_json, read_lines
 from mbrace.prune import Confidence, PruningFunction
 from mbrace.race import Phases
 from mbrace.records import Record
-from mbrace.sampler import Drawer, Draws, Sampler, Want
+from mbrace.sampler import Sampler
 from mbrace.utility import Utility
 
 PHASES = {"generate R": "draw", "embed": "encode", "utilities": "score", "pruning": "prune"}
@@ -46,24 +46,6 @@ class Model(Protocol):
     def sampler(self, *, seed: int) -> Sampler:
         """A live source of pseudo-references."""
         ...
-
-
-class _Plain:
-    """A sampler without log-probabilities: every draw counts the same, as in the paper."""
-
-    def __init__(self, sampler: Sampler) -> None:
-        self._sampler = sampler
-
-    def start(self, records: Sequence[Record]) -> _PlainDrawer:
-        return _PlainDrawer(self._sampler.start(records))
-
-
-class _PlainDrawer:
-    def __init__(self, drawer: Drawer) -> None:
-        self._drawer = drawer
-
-    def draw(self, wants: Sequence[Want]) -> list[Draws]:
-        return [Draws(draws.texts) for draws in self._drawer.draw(wants)]
 
 
 def run_times(
@@ -117,7 +99,7 @@ def _race(
     records = [Record(b.texts, id=n, source=s) for n, (b, s) in enumerate(zip(beams, sources, strict=True))]
     generated = time.perf_counter() - started
     phases = Phases()
-    sampler = _Plain(model.sampler(seed=seed))
+    sampler = model.sampler(seed=seed)
     list(decode_corpus(records, utility=utility, prune=prune, seed=seed, window=window, sampler=sampler, phases=phases))
     timed = {"generate H": generated} | {name: getattr(phases, field) for name, field in PHASES.items()}
     if prune is None:
