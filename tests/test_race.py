@@ -391,3 +391,15 @@ def test_one_failing_record_of_a_window_can_be_set_aside() -> None:
     answers = mbrace.decode_corpus(corpus, utility=utility, on_error=lambda record, error: failed.append(record.id))
     assert [answer.id for answer in answers] == [0, 1, 3, 4]
     assert failed == [2]
+
+
+def test_a_window_that_fails_only_as_a_whole_is_decoded_one_by_one_and_said() -> None:
+    def batch(hypotheses: Sequence[str], references: Sequence[str]) -> list[float]:
+        if len(hypotheses) > 4:
+            raise MemoryError("too much at once")
+        return [overlap(h, r) for h, r in zip(hypotheses, references, strict=True)]
+
+    corpus = [mbrace.Record(["a", "b"], ["a", "b"], id=i) for i in range(3)]
+    with pytest.warns(UserWarning, match=r"3 sentences together failed .*too much at once.*, one by one did not"):
+        answers = list(mbrace.decode_corpus(corpus, utility=mbrace.Pairwise(batch, batch=True)))
+    assert [answer.id for answer in answers] == [0, 1, 2]
