@@ -139,6 +139,53 @@ def test_translate_goes_on_where_it_stopped_without_another_beam_search(
     assert searched == SOURCES[4:]
 
 
+def test_a_source_that_is_too_long_costs_only_its_own_translation(
+    sources: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = tmp_path / "whole.jsonl"
+    assert translate(sources, folder, whole) == 0
+    rows = whole.read_bytes().splitlines(keepends=True)
+    sources.write_text("".join(source + "\n" for source in [*SOURCES[:3], "a " * 3000, SOURCES[4]]))
+    out = tmp_path / "o.jsonl"
+    window = ["--window", "64"]
+    assert translate(sources, folder, out, *window) == 2
+    assert f"{sources}:4: a source has 3001 pieces" in capsys.readouterr().err
+    assert out.read_bytes() == b"".join(rows[:3])  # what was before it is kept
+    assert translate(sources, folder, out, *window, "--resume", "--on-error", "skip") == 0
+    assert out.read_bytes() == b"".join([*rows[:3], rows[4]])
+    (set_aside,) = map(json.loads, (tmp_path / "o.jsonl.errors.jsonl").read_text().splitlines())
+    assert (set_aside["file"], set_aside["line"]) == (str(sources), 4)
+
+
+def test_a_cluster_worker_sets_aside_only_the_source_at_fault(sources: Path, folder: Path, tmp_path: Path) -> None:
+    import argparse
+
+    from mbrace.cli import _parser
+    from mbrace.cluster.live import TranslateWork
+
+    command = ["translate", str(sources), "--model", str(folder), "--beam", "4", "--schedule", "4,16"]
+    args: argparse.Namespace = _parser().parse_args([*command, "--seed", "3", "--device", "cpu"])
+    work = TranslateWork(args, text=False)
+    texts = [*SOURCES[:3], "a " * 3000, SOURCES[4]]
+    items = [work.item(f"{text}\n".encode(), "s.txt", number, "") for number, text in enumerate(texts, 1)]
+    outcomes = list(work.start(1)(items, skip=True))
+    assert [bad is None for _, bad in outcomes] == [True, True, True, False, True]
+    assert "s.txt:4: a source has 3001 pieces" in str(outcomes[3][1].error())  # type: ignore[union-attr]
+    out = tmp_path / "o.jsonl"
+    assert translate(sources, folder, out) == 0
+    assert [line for line, _ in outcomes if line] == [
+        row for number, row in enumerate(out.read_bytes().splitlines(keepends=True), 1) if number != 4
+    ]
+
+
+def test_the_library_names_the_source_that_is_too_long() -> None:
+    model = mbrace.Seq2Seq(tiny.marian(), tokenizer=tiny.tokenizer())
+    answers = model.translate(["a b", "a " * 3000, "c"], beam=4, schedule=[4])
+    assert next(answers).id == 1
+    with pytest.raises(mbrace.UserError, match="sources:2: a source has 3001 pieces"):
+        next(answers)
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import itertools
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from mbrace.errors import UserError, require
@@ -124,10 +124,12 @@ class Translator:
         return self.decoder(self._with_hypotheses(iter(items)), skip=skip)
 
     def _with_hypotheses(self, items: Iterator[Item]) -> Iterator[Item]:
+        from mbrace.models.translate import with_hypotheses
+
         while chunk := list(itertools.islice(items, self.decoder.window)):
-            texts = iter(self.maker.make([item.source or "" for item in chunk if isinstance(item, Record)]))
+            records = iter(with_hypotheses(self.maker, [item for item in chunk if isinstance(item, Record)]))
             for item in chunk:
-                yield item if isinstance(item, Bad) else replace(item, hypotheses=next(texts))
+                yield item if isinstance(item, Bad) else next(records)
 
 
 def _source(row: bytes, file: str, number: int, identity: str | int, *, columns: bool) -> Item:

@@ -42,9 +42,7 @@ def train(
     require("transformers", extra="models")
     out = Path(folder)
     if not force and (out / "training.json").exists() and not (out / "state.pt").exists():
-        raise UserError(
-            f"{out}: has a finished model; use --force to train it anew, or give another folder"
-        )
+        raise UserError(f"{out}: has a finished model; use --force to train it anew, or give another folder")
     vocabulary = _vocabulary(pairs, None if force else out / "source.spm", options, spm)
     corpora = [
         Corpus.of(
