@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from mbrace.errors import UserError
 from mbrace.prune import PruningFunction, Standings
 from mbrace.randomness import key
-from mbrace.records import Record
+from mbrace.records import Record, check_logprobs
 from mbrace.sampler import Draws, Sampler, Want
 from mbrace.schedule import Schedule, steps
 from mbrace.utility import Ask, Scorer, Sentence, Utility
@@ -122,6 +122,7 @@ class _Runner:
         self.counts = drawn
         self.drawn += len(draws.texts)
         if draws.logprobs is not None:
+            check_logprobs(draws.logprobs, f"{self.where}: logprobs")
             first = dict(zip(reversed(draws.texts), reversed(draws.logprobs), strict=True))
             self.logprobs = (self.logprobs or []) + [float(first[text]) for text in new]
         if self.drawn == 0:
