@@ -159,23 +159,25 @@ using Utilities = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device
 using Weights = nb::ndarray<const double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 nb::ndarray<nb::numpy, std::int64_t, nb::c_contig> wins_py(const Resamples& resamples, Utilities utilities,
-                                                           Integers owners, Weights weights, std::size_t rival,
-                                                           std::optional<double> enough) {
+                                                           Integers counts, Weights weights, std::size_t rival,
+                                                           std::optional<double> enough, bool portable) {
     const std::size_t hypotheses = utilities.shape(0), distinct = utilities.shape(1);
-    if (owners.size() != resamples.draws()) throw nb::value_error("owners: one for each draw of a resample");
-    if (weights.size() != distinct) throw nb::value_error("weights: one for each distinct pseudo-reference");
-    if (rival >= hypotheses) throw nb::index_error("rival: no such hypothesis");
-    for (std::size_t i = 0; i < owners.size(); ++i) {
-        if (owners.data()[i] < 0 || static_cast<std::size_t>(owners.data()[i]) >= distinct) {
-            throw nb::index_error("owners: no such pseudo-reference");
-        }
+    if (counts.size() != distinct || weights.size() != distinct || distinct == 0) {
+        throw nb::value_error("counts and weights: one for each distinct pseudo-reference");
     }
+    if (rival >= hypotheses) throw nb::index_error("rival: no such hypothesis");
+    std::size_t draws = 0;
+    for (std::size_t c = 0; c < distinct; ++c) {
+        if (counts.data()[c] < 1) throw nb::value_error("counts: each must be 1 or more");
+        draws += static_cast<std::size_t>(counts.data()[c]);
+    }
+    if (draws != resamples.draws()) throw nb::value_error("counts: must add up to the draws of a resample");
     auto* wins = new std::int64_t[hypotheses];
     nb::capsule owner(wins, [](void* p) noexcept { delete[] static_cast<std::int64_t*>(p); });
     {
         nb::gil_scoped_release release;
-        resamples.wins(utilities.data(), hypotheses, distinct, owners.data(), weights.data(), rival,
-                       enough.value_or(std::nan("")), wins);
+        resamples.wins(utilities.data(), hypotheses, distinct, counts.data(), weights.data(), rival,
+                       enough ? &*enough : nullptr, wins, portable ? WinsVariant::portable : WinsVariant::best);
     }
     std::size_t shape[1] = {hypotheses};
     return nb::ndarray<nb::numpy, std::int64_t, nb::c_contig>(wins, 1, shape, owner);
@@ -206,7 +208,7 @@ NB_MODULE(_native, module) {
     nb::class_<Resamples>(module, "Resamples")
         .def(nb::init<std::uint64_t, std::uint32_t, std::size_t>(), "seed"_a, "draws"_a, "bootstraps"_a)
         .def("counts", &resample_counts_py)
-        .def("wins", &wins_py, "utilities"_a, "owners"_a, "weights"_a, "rival"_a, nb::kw_only(),
-             "enough"_a = nb::none());
+        .def("wins", &wins_py, "utilities"_a, "counts"_a, "weights"_a, "rival"_a, nb::kw_only(),
+             "enough"_a = nb::none(), "portable"_a = false);
     module.def("simd_variants", &simd_variants);
 }

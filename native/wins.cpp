@@ -2,12 +2,17 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 
 #include "bootstrap.hpp"
 
-// Sums here are exact (see `Differences`), so the instruction set cannot change a result: let the compiler make one
-// clone for each that pays.
+#if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
+#include <immintrin.h>
+#define MBRACE_WINS_X86
+#endif
+// Plain loops below: one clone for each instruction set that pays, chosen when the library is loaded. They only compare
+// and round, so all clones agree.
 #if defined(__x86_64__) && defined(__linux__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define MBRACE_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
@@ -20,143 +25,247 @@ namespace {
 constexpr std::size_t kLanes = Resamples::kLanes;
 constexpr std::size_t kRows = 4;  // hypotheses at a time: each block of counts is loaded once for all of them
 
-typedef float Vector __attribute__((vector_size(64)));
-typedef float Loaded __attribute__((vector_size(64), aligned(4)));  // as it lies in memory
-constexpr std::size_t kVectors = kLanes * sizeof(float) / sizeof(Vector);
+// Where the count of draw r in resample `lane` of a block is: two draws side by side, lane by lane.
+inline std::size_t place_of(std::size_t r, std::size_t lane) { return (r / 2 * kLanes + lane) * 2 + r % 2; }
 
-// Totals of kRows hypotheses in each resample of a block. Rows and counts are whole numbers and totals stay below 2^24,
-// so float sums are exact.
-MBRACE_CLONES
-void block_totals(const float* const* rows, std::size_t draws, const float* block, float* totals) {
-    Vector sums[kRows][kVectors] = {};
-    for (std::size_t r = 0; r < draws; ++r) {
-        const Loaded* counts = reinterpret_cast<const Loaded*>(block + r * kLanes);
-        const float d0 = rows[0][r], d1 = rows[1][r], d2 = rows[2][r], d3 = rows[3][r];
-        for (std::size_t v = 0; v < kVectors; ++v) {
-            sums[0][v] += d0 * counts[v];
-            sums[1][v] += d1 * counts[v];
-            sums[2][v] += d2 * counts[v];
-            sums[3][v] += d3 * counts[v];
+// Totals of kRows hypotheses in each resample of a block. Rows and counts are whole numbers, two draws to a 32-bit word,
+// and totals fit 32 bits: all variants give the same ones.
+using Totals = void (*)(const std::int32_t* const* rows, std::size_t pairs, const std::int16_t* block,
+                        std::int32_t* totals);
+
+void totals_portable(const std::int32_t* const* rows, std::size_t pairs, const std::int16_t* block,
+                     std::int32_t* totals) {
+    std::fill_n(totals, kRows * kLanes, 0);
+    for (std::size_t p = 0; p < pairs; ++p) {
+        const std::int16_t* counts = block + p * kLanes * 2;
+        for (std::size_t row = 0; row < kRows; ++row) {
+            std::int16_t both[2];
+            std::memcpy(both, &rows[row][p], sizeof(both));
+            for (std::size_t lane = 0; lane < kLanes; ++lane) {
+                totals[row * kLanes + lane] += both[0] * counts[2 * lane] + both[1] * counts[2 * lane + 1];
+            }
         }
     }
-    std::memcpy(totals, sums, sizeof(sums));
+}
+
+#ifdef MBRACE_WINS_X86
+__attribute__((target("avx2"))) void totals_avx2(const std::int32_t* const* rows, std::size_t pairs,
+                                                 const std::int16_t* block, std::int32_t* totals) {
+    constexpr std::size_t kWide = 2, kStep = 8 * kWide;  // two vectors of each row at a time stay in registers
+    for (std::size_t first = 0; first < kLanes; first += kStep) {
+        __m256i sums[kRows][kWide];
+        for (auto& row : sums) row[0] = row[1] = _mm256_setzero_si256();
+        for (std::size_t p = 0; p < pairs; ++p) {
+            const auto* counts = reinterpret_cast<const __m256i*>(block + (p * kLanes + first) * 2);
+            for (std::size_t v = 0; v < kWide; ++v) {
+                const __m256i c = _mm256_loadu_si256(counts + v);
+                for (std::size_t row = 0; row < kRows; ++row) {
+                    sums[row][v] =
+                        _mm256_add_epi32(sums[row][v], _mm256_madd_epi16(_mm256_set1_epi32(rows[row][p]), c));
+                }
+            }
+        }
+        for (std::size_t row = 0; row < kRows; ++row) {
+            for (std::size_t v = 0; v < kWide; ++v) {
+                _mm256_storeu_si256(reinterpret_cast<__m256i*>(totals + row * kLanes + first) + v, sums[row][v]);
+            }
+        }
+    }
+}
+
+__attribute__((target("avx512f,avx512bw,avx512vnni"))) void totals_avx512(const std::int32_t* const* rows,
+                                                                         std::size_t pairs, const std::int16_t* block,
+                                                                         std::int32_t* totals) {
+    constexpr std::size_t kWide = kLanes / 16;
+    __m512i sums[kRows][kWide];
+    for (auto& row : sums) {
+        for (auto& sum : row) sum = _mm512_setzero_si512();
+    }
+    for (std::size_t p = 0; p < pairs; ++p) {
+        const std::int16_t* counts = block + p * kLanes * 2;
+        for (std::size_t v = 0; v < kWide; ++v) {
+            const __m512i c = _mm512_loadu_si512(counts + v * 32);
+            for (std::size_t row = 0; row < kRows; ++row) {
+                sums[row][v] = _mm512_dpwssd_epi32(sums[row][v], _mm512_set1_epi32(rows[row][p]), c);
+            }
+        }
+    }
+    for (std::size_t row = 0; row < kRows; ++row) {
+        for (std::size_t v = 0; v < kWide; ++v) _mm512_storeu_si512(totals + row * kLanes + v * 16, sums[row][v]);
+    }
+}
+#endif
+
+Totals best_totals() {
+#ifdef MBRACE_WINS_X86
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vnni")) return totals_avx512;
+    if (__builtin_cpu_supports("avx2")) return totals_avx2;
+#endif
+    return totals_portable;
+}
+
+Totals totals_of(WinsVariant variant) {
+    static const Totals best = best_totals();
+    return variant == WinsVariant::portable ? totals_portable : best;
 }
 
 // Lanes above `margin` are wins, lanes below -margin are not; the number of those between goes to `unsure`.
 MBRACE_CLONES
-std::size_t sure_wins(const float* totals, std::size_t valid, float margin, std::size_t* unsure) {
-    std::uint32_t above = 0, below = 0;
-    for (std::size_t lane = 0; lane < valid; ++lane) {
-        above += totals[lane] > margin;
-        below += totals[lane] < -margin;
+std::size_t sure_wins(const std::int32_t* totals, std::size_t valid, std::int32_t margin, std::size_t* unsure) {
+    std::int32_t above = 0, below = 0;
+    for (std::size_t lane = 0; lane < kLanes; ++lane) {  // a fixed number unrolls; lanes past `valid` count as unsure
+        const bool counts = lane < valid;
+        above += counts & (totals[lane] > margin);
+        below += counts & (totals[lane] < -margin);
     }
-    *unsure = valid - above - below;
-    return above;
+    *unsure = valid - static_cast<std::size_t>(above + below);
+    return static_cast<std::size_t>(above);
 }
 
-// Utilities less the rival's, weighted, draw by draw, as whole numbers on two grids.
+// Utilities less the rival's, weighted, as whole numbers on two grids.
 // The fine grid has 52 bits for the largest possible total over a resample, so totals in double are exact: no order of
-// addition changes them, and a hypothesis equal to the rival ties exactly. The coarse grid has 24 bits, so totals in
-// float are exact too and twice as fast; they are off the fine ones by at most half a step a draw, and only totals
-// nearer to zero than that are added up again on the fine grid.
-struct Differences {
-    std::vector<double> fine;
-    std::vector<float> coarse;
-    std::vector<bool> equal;  // to the rival, in every column
-
-    Differences(const float* utilities, std::size_t hypotheses, std::size_t distinct, const std::int64_t* owners,
+// addition changes them, and a hypothesis equal to the rival ties exactly. The coarse grid has 15 bits for a difference
+// (fewer if totals would not fit 32 bits), so that totals are sums of products of 16-bit numbers; they are off the fine
+// ones by at most half a step a draw, and only totals nearer to zero than that are added up again on the fine grid.
+class Differences {
+  public:
+    Differences(const float* utilities, std::size_t hypotheses, std::size_t distinct, const std::int64_t* counts,
                 std::size_t draws, const double* weights, std::size_t rival)
-        : fine(hypotheses * distinct), coarse(hypotheses * draws), equal(hypotheses) {
-        const float* best = utilities + rival * distinct;
+        : utilities_(utilities), best_(utilities + rival * distinct), counts_(counts), weights_(weights),
+          distinct_(distinct), pairs_((draws + 1) / 2), coarse_(hypotheses * pairs_), lowest_(hypotheses),
+          highest_(hypotheses) {
         double largest = 0;
         for (std::size_t h = 0; h < hypotheses; ++h) {
-            double largest_of_row = 0;
-            for (std::size_t c = 0; c < distinct; ++c) {
-                const double difference =
-                    (static_cast<double>(utilities[h * distinct + c]) - static_cast<double>(best[c])) * weights[c];
-                fine[h * distinct + c] = difference;
-                largest_of_row = std::max(largest_of_row, std::fabs(difference));
-            }
-            equal[h] = largest_of_row == 0;
-            largest = std::max(largest, largest_of_row);
+            range(utilities + h * distinct, best_, weights, distinct, &lowest_[h], &highest_[h]);
+            largest = std::max({largest, -lowest_[h], highest_[h]});
         }
         if (largest == 0) return;
         int exponent;
         std::frexp(largest * static_cast<double>(draws), &exponent);
-        round_to_grids(hypotheses, distinct, owners, draws, std::ldexp(1.0, 52 - exponent),
-                       std::ldexp(1.0, 23 - exponent));
+        fine_scale_ = std::ldexp(1.0, 52 - exponent);
+        const double scale = std::min(32767.0, 2147483647.0 / static_cast<double>(draws + 2) - 1) / largest;
+        std::vector<std::int16_t> row(distinct), spread(2 * pairs_);
+        for (std::size_t h = 0; h < hypotheses; ++h) {
+            if (decided(h)) continue;
+            std::int16_t* out = spread.data();
+            round_row(utilities + h * distinct, best_, weights, distinct, scale, distinct == draws ? out : row.data());
+            if (distinct < draws) {
+                for (std::size_t c = 0; c < distinct; ++c) out = std::fill_n(out, counts[c], row[c]);
+            }
+            std::memcpy(&coarse_[h * pairs_], spread.data(), pairs_ * sizeof(std::int32_t));
+        }
+    }
+
+    // Never below the rival, so every resample is won; or always below it, so none is.
+    bool decided(std::size_t h) const { return lowest_[h] >= 0 || highest_[h] < 0; }
+    bool wins_all(std::size_t h) const { return lowest_[h] >= 0; }
+
+    // Two draws to a word.
+    const std::int32_t* coarse(std::size_t h) const { return &coarse_[h * pairs_]; }
+
+    // Whether hypothesis h wins resample `lane` of a block, on the fine grid.
+    bool exact_win(std::size_t h, const std::int16_t* block, std::size_t lane) const {
+        double total = 0;
+        std::size_t r = 0;
+        for (std::size_t c = 0; c < distinct_; ++c) {
+            int times = 0;
+            for (std::int64_t copy = 0; copy < counts_[c]; ++copy, ++r) times += block[place_of(r, lane)];
+            if (times) total += std::nearbyint(difference(h, c) * fine_scale_) * times;
+        }
+        return total >= 0;
     }
 
   private:
-    void round_to_grids(std::size_t hypotheses, std::size_t distinct, const std::int64_t* owners, std::size_t draws,
-                        double fine_scale, double coarse_scale) {
-        std::vector<float> row(distinct);
-        for (std::size_t h = 0; h < hypotheses; ++h) {
-            double* values = &fine[h * distinct];
-            round_row(values, row.data(), distinct, fine_scale, coarse_scale);
-            for (std::size_t r = 0; r < draws; ++r) coarse[h * draws + r] = row[owners[r]];
-        }
+    double difference(std::size_t h, std::size_t c) const {
+        return (static_cast<double>(utilities_[h * distinct_ + c]) - static_cast<double>(best_[c])) * weights_[c];
     }
 
     MBRACE_CLONES
-    static void round_row(double* values, float* row, std::size_t distinct, double fine_scale, double coarse_scale) {
+    static void range(const float* ours, const float* best, const double* weights, std::size_t distinct, double* lowest,
+                      double* highest) {
+        double low = (static_cast<double>(ours[0]) - static_cast<double>(best[0])) * weights[0], high = low;
+        for (std::size_t c = 1; c < distinct; ++c) {
+            const double value = (static_cast<double>(ours[c]) - static_cast<double>(best[c])) * weights[c];
+            low = value < low ? value : low;
+            high = value > high ? value : high;
+        }
+        *lowest = low;
+        *highest = high;
+    }
+
+    MBRACE_CLONES
+    static void round_row(const float* ours, const float* best, const double* weights, std::size_t distinct,
+                          double scale, std::int16_t* row) {
         for (std::size_t c = 0; c < distinct; ++c) {
-            row[c] = static_cast<float>(std::nearbyint(values[c] * coarse_scale));
-            values[c] = std::nearbyint(values[c] * fine_scale);
+            const double value = (static_cast<double>(ours[c]) - static_cast<double>(best[c])) * weights[c];
+            row[c] = static_cast<std::int16_t>(static_cast<std::int32_t>(std::nearbyint(value * scale)));
         }
     }
+
+    const float* utilities_;
+    const float* best_;
+    const std::int64_t* counts_;
+    const double* weights_;
+    std::size_t distinct_;
+    std::size_t pairs_;
+    double fine_scale_ = 0;
+    std::vector<std::int32_t> coarse_;
+    std::vector<double> lowest_, highest_;
 };
 
 }  // namespace
 
 Resamples::Resamples(std::uint64_t seed, std::uint32_t draws, std::size_t bootstraps)
-    : draws_(draws), bootstraps_(bootstraps), counts_((bootstraps + kLanes - 1) / kLanes * kLanes * draws) {
+    : draws_(draws), bootstraps_(bootstraps), block_((draws + 1) / 2 * 2 * kLanes),
+      counts_((bootstraps + kLanes - 1) / kLanes * block_) {
     Draws random(seed, draws);
     for (std::size_t b = 0; b < bootstraps; ++b) {
-        float* lane = counts_.data() + b / kLanes * draws * kLanes + b % kLanes;
-        for (std::uint32_t d = 0; d < draws; ++d) lane[random.next() * kLanes] += 1.0f;
+        std::int16_t* block = counts_.data() + b / kLanes * block_;
+        for (std::uint32_t d = 0; d < draws; ++d) ++block[place_of(random.next(), b % kLanes)];
     }
 }
 
-void Resamples::wins(const float* utilities, std::size_t hypotheses, std::size_t distinct, const std::int64_t* owners,
-                     const double* weights, std::size_t rival, double enough, std::int64_t* wins) const {
-    const Differences rows(utilities, hypotheses, distinct, owners, draws_, weights, rival);
-    const float margin = static_cast<float>(draws_) / 2 + 1;
+int Resamples::count(std::size_t b, std::size_t r) const {
+    return counts_[b / kLanes * block_ + place_of(r, b % kLanes)];
+}
+
+void Resamples::wins(const float* utilities, std::size_t hypotheses, std::size_t distinct, const std::int64_t* counts,
+                     const double* weights, std::size_t rival, const double* enough, std::int64_t* wins,
+                     WinsVariant variant) const {
+    const Differences rows(utilities, hypotheses, distinct, counts, draws_, weights, rival);
+    const Totals block_totals = totals_of(variant);
+    const auto margin = static_cast<std::int32_t>(draws_ / 2 + 1);
     std::vector<std::size_t> open;
     for (std::size_t h = 0; h < hypotheses; ++h) {
-        wins[h] = rows.equal[h] ? static_cast<std::int64_t>(bootstraps_) : 0;
-        if (!rows.equal[h]) open.push_back(h);
+        wins[h] = rows.wins_all(h) ? static_cast<std::int64_t>(bootstraps_) : 0;
+        if (!rows.decided(h)) open.push_back(h);
     }
-    float totals[kRows][kLanes];
+    std::int32_t totals[kRows * kLanes];
     for (std::size_t first = 0; first < bootstraps_ && !open.empty(); first += kLanes) {
-        const float* block = counts_.data() + first * draws_;
+        const std::int16_t* block = counts_.data() + first / kLanes * block_;
         const std::size_t valid = std::min(kLanes, bootstraps_ - first);
         for (std::size_t i = 0; i < open.size(); i += kRows) {
-            const float* group[kRows];
+            const std::int32_t* group[kRows];
             const std::size_t size = std::min(kRows, open.size() - i);
-            for (std::size_t row = 0; row < kRows; ++row) {
-                group[row] = &rows.coarse[open[i + std::min(row, size - 1)] * draws_];
-            }
-            block_totals(group, draws_, block, totals[0]);
+            for (std::size_t row = 0; row < kRows; ++row) group[row] = rows.coarse(open[i + std::min(row, size - 1)]);
+            block_totals(group, (draws_ + 1) / 2, block, totals);
             for (std::size_t row = 0; row < size; ++row) {
                 const std::size_t h = open[i + row];
+                const std::int32_t* lanes = totals + row * kLanes;
                 std::size_t unsure;
-                wins[h] += static_cast<std::int64_t>(sure_wins(totals[row], valid, margin, &unsure));
+                wins[h] += static_cast<std::int64_t>(sure_wins(lanes, valid, margin, &unsure));
                 for (std::size_t lane = 0; unsure > 0 && lane < valid; ++lane) {
-                    if (std::fabs(totals[row][lane]) > margin) continue;
+                    if (std::abs(lanes[lane]) > margin) continue;
                     --unsure;
-                    double total = 0;
-                    for (std::size_t r = 0; r < draws_; ++r) {
-                        total += rows.fine[h * distinct + owners[r]] * static_cast<double>(block[r * kLanes + lane]);
-                    }
-                    wins[h] += total >= 0;
+                    wins[h] += rows.exact_win(h, block, lane);
                 }
             }
         }
         const double left = static_cast<double>(bootstraps_ - first - valid);
-        std::erase_if(open, [&](std::size_t h) {
+        if (enough) std::erase_if(open, [&](std::size_t h) {
             const double won = static_cast<double>(wins[h]);
-            return won > enough || won + left <= enough;
+            return won > *enough || won + left <= *enough;
         });
     }
 }

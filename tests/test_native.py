@@ -172,11 +172,12 @@ def test_wins_are_those_of_exact_arithmetic(bootstraps: int) -> None:
     rng = np.random.default_rng(bootstraps)
     utilities = rng.choice(np.float32([0.1, 0.2, 0.3, 1 / 3, 50.5, 50.6]), (9, 7))
     utilities[4] = utilities[2]  # an exact tie
-    owners = np.repeat(np.arange(7), [1, 2, 1, 1, 3, 1, 1])
-    resamples = _native.Resamples(5, len(owners), bootstraps)
-    counts = resamples.counts() @ np.eye(7)[owners]
-    wins = resamples.wins(utilities, owners, np.ones(7), 2)
+    drawn = np.array([1, 2, 1, 1, 3, 1, 1])
+    resamples = _native.Resamples(5, drawn.sum(), bootstraps)
+    counts = resamples.counts() @ np.eye(7)[np.repeat(np.arange(7), drawn)]
+    wins = resamples.wins(utilities, drawn, np.ones(7), 2)
     np.testing.assert_array_equal(wins, exact_wins(utilities, counts, 2))
+    np.testing.assert_array_equal(wins, resamples.wins(utilities, drawn, np.ones(7), 2, portable=True))
     assert wins[2] == wins[4] == bootstraps
 
 
@@ -184,9 +185,9 @@ def test_wins_are_those_of_exact_arithmetic(bootstraps: int) -> None:
 def test_stopping_early_changes_no_decision(enough: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     utilities = rng.random((23, 12), dtype=np.float32)
-    resamples, owners = _native.Resamples(seed, 12, 60), np.arange(12)
-    full = resamples.wins(utilities, owners, np.ones(12), 0)
-    early = resamples.wins(utilities, owners, np.ones(12), 0, enough=enough)
+    resamples, drawn = _native.Resamples(seed, 12, 60), np.ones(12, dtype=np.int64)
+    full = resamples.wins(utilities, drawn, np.ones(12), 0)
+    early = resamples.wins(utilities, drawn, np.ones(12), 0, enough=enough)
     np.testing.assert_array_equal(early > enough, full > enough)
 
 
@@ -251,7 +252,22 @@ def test_resamples_equal_a_transcription_of_the_published_generator() -> None:
     assert resamples(seed, owners, 4, bootstraps).tolist() == rows
 
 
-def test_owner_out_of_range_is_refused() -> None:
-    for bad in ([0, 4], [-1, 0]):
-        with pytest.raises(IndexError, match="owner"):
-            _native.Resamples(1, 2, 3).wins(np.zeros((1, 4), np.float32), np.array(bad), np.ones(4), 0)
+def test_wins_of_many_draws_equal_a_product_in_exact_arithmetic() -> None:
+    """Odd numbers of draws and hypotheses, near ties, and totals far from 32 bits."""
+    rng = np.random.default_rng(8)
+    utilities = np.round(rng.normal(40, 3, (37, 301)), 1).astype(np.float32)
+    utilities[5:20] = utilities[4] + rng.choice(np.float32([0, 1e-4, -1e-4]), (15, 301))
+    resamples = _native.Resamples(3, 301, 130)
+    differences = (utilities.astype(np.float64) - utilities[4].astype(np.float64)) * 2.0**20
+    whole = np.rint(differences).astype(object)  # utilities are float32 below 64: 2**20 of them are whole numbers
+    assert (whole == differences).all()
+    expected = (whole @ resamples.counts().astype(int).astype(object).T >= 0).sum(axis=1)
+    for portable in (False, True):
+        wins = resamples.wins(utilities, np.ones(301, dtype=np.int64), np.ones(301), 4, portable=portable)
+        np.testing.assert_array_equal(wins, expected.astype(int))
+
+
+def test_counts_that_are_not_those_of_the_draws_are_refused() -> None:
+    for bad in ([0, 2], [1, 2], [2]):
+        with pytest.raises(ValueError, match="counts"):
+            _native.Resamples(1, 2, 3).wins(np.zeros((1, 2), np.float32), np.array(bad), np.ones(2), 0)

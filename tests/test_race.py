@@ -250,7 +250,7 @@ def test_weighted_win_rates_are_those_of_weighted_resample_means() -> None:
     utilities = rng.random((10, 7), dtype=np.float32)
     counts, weights = np.ones(7, dtype=np.int64), rng.dirichlet(np.ones(7))
     means = utilities.astype(float) @ weights
-    standings = Standings(utilities, counts, weights, means, 1, 5)
+    standings = Standings(utilities, counts, weights, means, 1, 5, equal_draws=False)
     rule = mbrace.Confidence(bootstraps=300)
     resamples = rule.resamples(standings).counts()
     resampled = (utilities @ (resamples * weights).T) / (resamples @ weights)
@@ -391,3 +391,15 @@ def test_one_failing_record_of_a_window_can_be_set_aside() -> None:
     answers = mbrace.decode_corpus(corpus, utility=utility, on_error=lambda record, error: failed.append(record.id))
     assert [answer.id for answer in answers] == [0, 1, 3, 4]
     assert failed == [2]
+
+
+def test_a_window_that_fails_only_as_a_whole_is_decoded_one_by_one_and_said() -> None:
+    def batch(hypotheses: Sequence[str], references: Sequence[str]) -> list[float]:
+        if len(hypotheses) > 4:
+            raise MemoryError("too much at once")
+        return [overlap(h, r) for h, r in zip(hypotheses, references, strict=True)]
+
+    corpus = [mbrace.Record(["a", "b"], ["a", "b"], id=i) for i in range(3)]
+    with pytest.warns(UserWarning, match=r"3 sentences together failed .*too much at once.*, one by one did not"):
+        answers = list(mbrace.decode_corpus(corpus, utility=mbrace.Pairwise(batch, batch=True)))
+    assert [answer.id for answer in answers] == [0, 1, 2]

@@ -60,17 +60,19 @@ class Resamples:
     def wins(
         self,
         utilities: NDArray[np.float32],
-        owners: NDArray[np.int64],
+        counts: NDArray[np.int64],
         weights: NDArray[np.float64],
         rival: int,
         *,
         enough: float | None = None,
+        portable: bool = False,
     ) -> NDArray[np.int64]:
         """(hypotheses,): in how many resamples each has at least the rival's weighted total utility.
 
-        `utilities` is (hypotheses, distinct), `owners` (draws,) maps each draw to its column, `weights` is (distinct,).
+        `utilities` is (hypotheses, distinct), `counts` (distinct,) how often each was drawn, `weights`
+        (distinct,) of one draw. Draws of the same string stand together in a resample.
         Counting stops for a hypothesis with more than `enough` wins or too few resamples left to get there.
-        Totals are exact, so equal utilities tie exactly.
+        Totals are exact, so equal utilities tie exactly, and `portable` (no special instructions) changes nothing.
         """
 
 def simd_variants() -> list[str]:

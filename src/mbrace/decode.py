@@ -154,7 +154,7 @@ def _answers(
             results = run(batch)
         except Exception as error:
             if len(batch) > 1 and all(_can_run_again(record) for record in batch):
-                yield from _one_by_one(batch, run, on_error)
+                yield from _one_by_one(batch, run, on_error, error)
             elif len(batch) == 1 and on_error is not None:
                 on_error(batch[0], error)
             else:
@@ -169,15 +169,22 @@ def _can_run_again(record: Record) -> bool:
 
 
 def _one_by_one(
-    batch: Sequence[Record], run: Callable[[Sequence[Record]], list[Decoded]], on_error: OnError | None
+    batch: Sequence[Record],
+    run: Callable[[Sequence[Record]], list[Decoded]],
+    on_error: OnError | None,
+    failure: Exception,
 ) -> Iterator[Decoded]:
     """A window failed: decode its records alone, so that only the one at fault is without an answer."""
+    fault_found = False
     for record in batch:
         try:
             results = run([record])
         except Exception as error:
+            fault_found = True
             if on_error is None:
                 raise
             on_error(record, error)
         else:
             yield from results
+    if not fault_found:  # memory, most likely; the answers stand, but such a window costs time
+        warnings.warn(f"{len(batch)} sentences together failed ({failure!r}), one by one did not", stacklevel=2)

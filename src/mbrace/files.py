@@ -189,7 +189,8 @@ class Seen:
 
 
 def _mark(identity: str | int) -> int:
-    return (hash((type(identity).__name__, identity)) & 0xFFFFFFFFFFFFFFFF) or 1
+    # The hash of its text: that of a number repeats every 2**61 - 1, and -1 and -2 share one.
+    return (hash(f"{type(identity).__name__} {identity}") & 0xFFFFFFFFFFFFFFFF) or 1
 
 
 def read_items(paths: Sequence[str], *, live: bool = False) -> Iterator[Item]:

@@ -35,6 +35,7 @@ class Standings:
     nbest: int  # how many hypotheses the race is for
     seed: int  # 64 bits, from (seed, record id, time step) alone
     run_seed: int = 0  # the seed of the whole run
+    equal_draws: bool = True  # every draw weighs the same; False with model-based weights
 
     @property
     def rng(self) -> np.random.Generator:
@@ -89,14 +90,10 @@ class Confidence:
         return _resamples(standings.run_seed, int(standings.counts.sum()), self.bootstraps)
 
     def _wins(self, standings: Standings, enough: float | None) -> NDArray[np.int64]:
-        rival = int(standings.leaders()[-1])
-        owners = np.repeat(np.arange(len(standings.counts)), standings.counts)
-        per_draw = standings.weights / standings.counts
-        highest = per_draw.max()
-        if highest - per_draw.min() <= 1e-12 * highest:  # all draws weigh the same unless weights are model-based
-            per_draw = np.ones_like(per_draw)
+        per_draw = np.ones(len(standings.counts)) if standings.equal_draws else standings.weights / standings.counts
         utilities = np.ascontiguousarray(standings.utilities, dtype=np.float32)
-        return self.resamples(standings).wins(utilities, owners, per_draw, rival, enough=enough)
+        rival = int(standings.leaders()[-1])
+        return self.resamples(standings).wins(utilities, standings.counts, per_draw, rival, enough=enough)
 
 
 @lru_cache(maxsize=64)

@@ -130,7 +130,7 @@ class _Runner:
 
     def standings(self, seed: int) -> Standings:
         """What a pruning function sees now."""
-        counts = self.counts
+        counts, weighted = self.counts, self.logprobs is not None
         if self.logprobs is None:
             weights = counts / self.drawn
         else:  # model-based: each distinct pseudo-reference counts once, by its probability (Jinnai et al., 2024)
@@ -139,7 +139,8 @@ class _Runner:
             weights /= weights.sum()
         means = np.einsum("hr,r->h", self.utilities, weights)  # not BLAS, whose threads could change the last bit
         purpose = f"prune {len(self.steps)}"
-        return Standings(self.utilities, counts, weights, means, self.nbest, key(seed, self.record.id, purpose), seed)
+        own = key(seed, self.record.id, purpose)
+        return Standings(self.utilities, counts, weights, means, self.nbest, own, seed, equal_draws=not weighted)
 
     def result(self, means: NDArray[np.float64] | None) -> Decoded:
         """Line 12: the best of the survivors under all pseudo-references so far."""
@@ -222,10 +223,12 @@ def race(
             keep = _kept(prune, standings, runner)
             if watch is not None:
                 watch(runner.record, runner.alive, standings, keep)
-            if not keep.all():
-                runner.alive = runner.alive[keep]
-                runner.utilities = runner.utilities[keep]
-            means[racing[place]] = standings.means[keep]
+            means[racing[place]] = standings.means
+            stay = keep.nonzero()[0]
+            if len(stay) < alive:
+                runner.alive = runner.alive[stay]
+                runner.utilities = runner.utilities.take(stay, axis=0)
+                means[racing[place]] = standings.means[stay]
             runner.steps.append(Step(runner.drawn, len(runner.alive), alive * added[place], alive * len(news[place])))
         phases.prune += time.perf_counter() - started
     return [runner.result(mean) for runner, mean in zip(runners, means, strict=True)]

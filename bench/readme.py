@@ -1,0 +1,125 @@
+"""Write the README's results from the committed tables: `python bench/readme.py` (no arguments, a second)."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "bench" / "results"
+
+
+def main() -> None:
+    readme = ROOT / "README.md"
+    text = "\n\n".join([races(), translating(), speed()])
+    pattern = re.compile(r"<!-- results -->.*<!-- /results -->", re.DOTALL)
+    whole = pattern.sub(lambda _: f"<!-- results -->\n{text}\n<!-- /results -->", readme.read_text(encoding="utf-8"))
+    readme.write_text(whole, encoding="utf-8")
+
+
+def stored(name: str) -> Any:
+    return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def races() -> str:
+    """The paper's Table 1 in short, from results/."""
+    cells: dict[tuple[str, str, str], dict[str, str]] = {}
+    with (ROOT / "results" / "test_table.csv").open(encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            cells.setdefault((row["utility"], row["pair"], row["setting"]), {})[row["measure"]] = row["value"]
+            if row["measure"] == "utility_calls":
+                cells[row["utility"], row["pair"], row["setting"]]["paper"] = row["paper"]
+    lines = [
+        "**Racing against standard MBR on the same candidates** (our models, newstest2018, 200 sentences, 256 hypotheses",
+        "and pseudo-references, 10 trials; the paper's factors are from its Table 1, its neural utility is COMET):",
+        "",
+        "| | standard | alpha 0.99 | alpha 0.9 | fewer calls at 0.99 (paper) | at 0.9 (paper) |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    for utility, pair in dict.fromkeys((utility, pair) for utility, pair, _ in cells):
+        settings = [cells[utility, pair, setting] for setting in ("beta=0", "alpha=0.99", "alpha=0.9")]
+        digits = 2 if float(settings[0]["score"]) > 5 else 3
+        scores = [f"{float(cell['score']):.{digits}f}" for cell in settings]
+        full, paper = (float(settings[0][name]) for name in ("utility_calls", "paper"))
+        factors = [
+            f"{full / float(cell['utility_calls']):.1f}x ({paper / float(cell['paper']):.1f}x)" for cell in settings[1:]
+        ]
+        lines.append(f"| {pair}, {utility} score | {' | '.join(scores)} | {' | '.join(factors)} |")
+    lines += [
+        "",
+        "![speed against accuracy](results/figures/tradeoff.chrf++.png)",
+        "",
+        "All tables and figures of the paper, what holds and what does not: [results/RESULTS.md](results/RESULTS.md),",
+        "and `results/report.html` with a race viewer.",
+    ]
+    return "\n".join(lines)
+
+
+def translating() -> str:
+    """The bundled translator."""
+    table = [line for line in (RESULTS / "translator.md").read_text(encoding="utf-8").splitlines() if line[:1] == "|"]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
+    short = [" | ".join(row[:3] + row[4:5]) for row in rows if not set(row[0]) <= set("-:")]
+    lines = ["**The bundled German-English translator** (14.5 MiB, newstest2018, first 150 sentences, CPU):", ""]
+    return "\n".join([*lines, f"| {short[0]} |", "|---|---:|---:|---:|", *(f"| {row} |" for row in short[1:])])
+
+
+def speed() -> str:
+    """Ratios, each measured in one run on one machine."""
+    chrf = {size["size"]: size for size in stored("chrf")["sizes"]}
+    neural = {what: ratio for what, ratio, _ in stored("neural")["ratios"]}
+    models = stored("models")
+    seconds = {name: row["total"] for name, row in models["translating"].items()}
+    rates = models["sampling"]
+    generate = max(rate for name, rate in rates.items() if name.startswith("generate"))
+    ours = chrf[256]["ours"]
+    rows = [
+        ("exact chrF++, 256 x 256 pairs, one core", f"{1000 * ours:.1f} ms", ""),
+        ("- than fastChrF's pairwise chrF (no words)", f"{chrf[256]['pairwise'] / ours:,.0f}x", "chrf"),
+        ("- than fastChrF's approximate aggregate", f"{chrf[256]['aggregate'] / ours:.1f}x", "chrf"),
+        ("- than sacreBLEU (extrapolated)", f"{chrf[256]['sacrebleu'] / ours:,.0f}x", "chrf"),
+        (
+            "embedding at COMET-22's size than comet-mbr's loop, H200",
+            f"{_ratio(neural, 'embedding: mbrace bf')}",
+            "neural",
+        ),
+        (
+            "racing than standard MBR the paper's way, COMET-22's size",
+            f"{_ratio(neural, 'race: mbrace bfloat16 / standard MBR float32')}",
+            "neural",
+        ),
+        ("- both in bfloat16", f"{_ratio(neural, 'race, equal precision')}", "neural"),
+        (
+            "epsilon sampling than the fastest use of `generate`, H200",
+            f"{rates['mbrace sample'] / generate:.1f}x",
+            "models",
+        ),
+        (
+            "translating 100 sentences than MBR the paper's way (batching, mostly)",
+            f"{seconds['standard, the paper' + chr(39) + 's way'] / seconds['racing, ahead']:.1f}x",
+            "models",
+        ),
+    ]
+    lines = [
+        "**Speed**, each row a ratio measured in one run (faster than ...):",
+        "",
+        "| | | table |",
+        "|---|---:|---|",
+    ]
+    links = {"": "[chrf](bench/results/chrf.md)"}
+    lines += [
+        f"| {what} | {value} | {links.get(where) or f'[{where}](bench/results/{where}.md)'} |"
+        for what, value, where in rows
+    ]
+    return "\n".join(lines)
+
+
+def _ratio(ratios: dict[str, float], start: str) -> str:
+    return next(f"{ratio:.1f}x" for what, ratio in ratios.items() if what.startswith(start))
+
+
+if __name__ == "__main__":
+    main()
