@@ -33,8 +33,8 @@ def races() -> str:
             if row["measure"] == "utility_calls":
                 cells[row["utility"], row["pair"], row["setting"]]["paper"] = row["paper"]
     lines = [
-        "**Racing against standard MBR on the same candidates** (our models, newstest2018, 200 sentences, 256 hypotheses",
-        "and pseudo-references, 10 trials; the paper's factors are from its Table 1, its neural utility is COMET):",
+        "**Racing against standard MBR, same candidates** (our models, 200 sentences of newstest2018, 256 hypotheses",
+        "and 256 pseudo-references, 10 trials; the paper's factors are from its Table 1, its neural utility is COMET):",
         "",
         "| | standard | alpha 0.99 | alpha 0.9 | fewer calls at 0.99 (paper) | at 0.9 (paper) |",
         "|---|---:|---:|---:|---:|---:|",
