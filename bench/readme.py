@@ -69,7 +69,7 @@ def translating() -> str:
 
 def speed() -> str:
     """Ratios, each measured in one run on one machine."""
-    chrf = {size["size"]: size for size in stored("chrf")["sizes"] if size["texts"] == "samples"}
+    chrf = {(size["texts"], size["size"]): size for size in stored("chrf")["sizes"]}
     neural = {what: ratio for what, ratio, _ in stored("neural")["ratios"]}
     models = stored("models")
     seconds = {name: row["total"] for name, row in models["translating"].items()}
