@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import tempfile
@@ -144,3 +145,15 @@ def test_seen_remembers_a_hundred_thousand_strings_in_a_few_megabytes() -> None:
     assert all(seen.add(f"segment-{number}") for number in range(100_000))
     assert not any(seen.add(f"segment-{number}") for number in range(0, 100_000, 7))
     assert seen.bytes <= 8 * 2**19
+
+
+@pytest.mark.parametrize(
+    ("name", "content"), [("notes.txt", b"no line feed"), ("a.gz", b"not gzip"), ("a.xz", b""), ("b.jsonl", b'{"i')]
+)
+def test_resume_cuts_only_what_could_be_ours(tmp_path: Path, name: str, content: bytes) -> None:
+    out = tmp_path / name
+    out.write_bytes(content)
+    ours = name in ("a.xz", "b.jsonl")  # empty, or torn inside the first field
+    with contextlib.nullcontext() if ours else pytest.raises(mbrace.UserError, match="not an answer of mbrace"):
+        run(corpus(tmp_path, ["good"]), out, text=False, window=2, resume=True)
+    assert (out.read_bytes() != content) == ours

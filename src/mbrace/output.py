@@ -120,7 +120,8 @@ class Output:
             if resume:
                 if not is_ours(self._descriptor, packing=self._packed, text=self.text):
                     os.close(self._descriptor)
-                    raise UserError(f"{self.path}:1: --resume: not written by mbrace; use --force to replace the file")
+                    where = f"{self.path}:1: --resume"
+                    raise UserError(f"{where}: not an answer of mbrace; use --force to replace the file")
                 packed = KeptMembers(self._descriptor, self._packed) if self._packed else None
                 self.kept = packed or KeptLines(self._descriptor)
             else:
