@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import lzma
 import os
@@ -17,7 +18,7 @@ import torch
 from sacrebleu.metrics import BLEU, CHRF
 
 from mbrace.models.bundle import load_bundled, quantise
-from mbrace.models.generate import Candidates, from_model, generate, read_sources
+from mbrace.models.generate import Candidates, from_model, generate, read_sources, source_items
 from mbrace.models.seq2seq import Seq2Seq
 from mbrace.models.vocabulary import Vocabulary
 
@@ -84,17 +85,17 @@ def candidates(
 ) -> int:
     """Candidates of the first sentences, as .jsonl.xz; as many as time allows."""
     plain = Path("out") / f"{args.name}.{part}.jsonl"
-    count = generate(
+    done = generate(
         from_model(model, options),
-        list(read_sources(str(path)))[: args.sentences],
+        itertools.islice(source_items(str(path), prefix=f"{args.pair}.{part}."), args.sentences),
         str(plain),
         options,
-        prefix=f"{args.pair}.{part}.",
         together=8 if args.small else 32,
         minutes=seconds / 60,
+        resume=True,
     )
     write(RESULTS / f"{args.pair}.{part}.jsonl.xz", lzma.compress(plain.read_bytes(), preset=6))
-    return count
+    return done.kept + done.sentences
 
 
 def scores(model: Seq2Seq, path: Path, small: bool) -> dict[str, Any]:
