@@ -69,7 +69,7 @@ def report(rows: list[dict], machine_line: str, many: int, few: int) -> str:
         "256 hypotheses and 256 pseudo-references a sentence, newstest candidates (`experiments/candidates`), one",
         f"thread, alpha 0.99, 500 resamples, schedule 16 to 256; {many} sentences, {few} for sacreBLEU. mbrs's fastest",
         "chrF is fastChrF, which counts no words, so mbrace is shown with chrF too. Agreement is with standard MBR of",
-        "the same utility on the same sentences; memory is the peak of the process with its imports (mbrs brings torch).",
+        "the same utility on the same sentences; memory is the peak of the process with its imports (mbrs: torch).",
         "",
         "| job | processor seconds a sentence | utility calls a sentence | peak memory | same answer as standard MBR |",
         "|---|---|---|---|---|",

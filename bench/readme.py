@@ -10,6 +10,11 @@ from typing import Any
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "bench" / "results"
+KINDS = (
+    ("beam", "256 beam hypotheses x 256 samples"),
+    ("samples", "256 samples x 256 samples"),
+    ("captions", "more diverse text, 256 x 256"),
+)
 
 
 def main() -> None:
@@ -76,7 +81,7 @@ def speed() -> str:
     rates = models["sampling"]
     generate = max(rate for name, rate in rates.items() if name.startswith("generate"))
     rows = []
-    for texts, what in (("beam", "256 beam hypotheses x 256 samples"), ("samples", "256 samples x 256 samples")):
+    for texts, what in KINDS:
         pairs = chrf[texts, 256]
         times = {name: pairs[name] / pairs["ours"] for name in ("pairwise", "aggregate", "sacrebleu")}
         rows += [
