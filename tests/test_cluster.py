@@ -269,6 +269,16 @@ def test_an_input_inside_the_output_is_refused(tmp_path: Path, rows: list[Row]) 
     assert joined(tmp_path / "out")
 
 
+def test_without_ray_no_folder_is_made_and_none_is_replaced(
+    tmp_path: Path, rows: list[Row], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "in.jsonl").write_bytes(lines(rows[:3]))
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(UserError, match=r"mbrace\[cluster\]"):
+        run(Work(str(tmp_path)), [str(tmp_path / "in.jsonl")], str(tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_full_disk_is_named_and_the_finished_shards_stay(tmp_path: Path, rows: list[Row]) -> None:
     (tmp_path / "in.jsonl").write_bytes(lines(rows[:12]))
     work, inputs, out = Work(str(tmp_path)), [str(tmp_path / "in.jsonl")], tmp_path / "out"

@@ -80,6 +80,8 @@ def run(
     `address` is that of a running cluster; None starts one on this machine. The shards, one after another, are byte for
     byte the file that a run on one machine writes. `progress` is told of lines done and the share of the input so far.
     """
+    for module in ("ray", "ray.data"):  # before anything is made or replaced
+        require(module, extra="cluster")
     paths = expand(inputs)
     if "-" in paths:
         raise UserError("-: a cluster cannot read standard input; give files")
