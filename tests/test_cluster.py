@@ -410,10 +410,10 @@ def test_more_than_the_cluster_has_is_refused_with_what_is_missing(ray: Any, tmp
 def test_workers_get_no_more_than_leaves_a_place_for_reading(
     nodes: list[Any], workers: int, wanted: float, gpus: float, share: float | None
 ) -> None:
-    from mbrace.cluster.driver import _share
+    from mbrace.cluster.pool import share as share_of
 
     resources = [{"CPU": n} if isinstance(n, int) else {"CPU": n[0], "GPU": n[1]} for n in nodes]
-    assert _share(resources, workers, wanted, gpus) == share
+    assert share_of(resources, workers, wanted, gpus) == share
 
 
 DRIVER = """
