@@ -56,6 +56,7 @@ oracle:
 # The neural and model tests on the oldest transformers and numpy that are supported.
 test-old: .stamp-all
 	$(PYTHON) -m venv .venv-old
+	.venv-old/bin/python -m pip install --quiet --upgrade pip
 	.venv-old/bin/python -m pip install --quiet --constraint constraints.txt torch
 	.venv-old/bin/python -m pip install --quiet --constraint constraints.txt "numpy==1.26.*" "transformers==4.45.*" \
 	  --group test --editable ".[minilm,models]"

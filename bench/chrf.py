@@ -23,7 +23,7 @@ import matplotlib as mpl
 import memory as memory_use
 import numpy as np
 from sacrebleu.metrics import CHRF
-from texts import documents, sides
+from texts import documents, newstest, newstest_records, sides
 
 import mbrace
 from mbrace import _native
@@ -55,8 +55,16 @@ def table(hypotheses: list[str], references: list[str], utility: mbrace.ChrF) ->
     return scorer.score([Ask(0, np.arange(len(hypotheses)), references)])[0]
 
 
-def one_size(size: int, budget: float, peers: bool) -> dict:
-    hypotheses, references = sides(size, size)
+# What is scored, by name; the first is the headline.
+TEXTS: dict[str, Callable[[int, int], tuple[list[str], list[str]]]] = {
+    "samples": lambda hypotheses, references: newstest(hypotheses, references, beam=False),
+    "beam": lambda hypotheses, references: newstest(hypotheses, references, beam=True),
+    "captions": sides,
+}
+
+
+def one_size(size: int, budget: float, peers: bool, texts: str = "captions") -> dict:
+    hypotheses, references = TEXTS[texts](size, size)
     plus, plain = mbrace.ChrF(threads=1), mbrace.ChrF(word_order=0, threads=1)
     few = min(size, SACREBLEU_PAIRS)
     metric = CHRF(word_order=2)
@@ -64,7 +72,7 @@ def one_size(size: int, budget: float, peers: bool) -> dict:
     def sacrebleu() -> list[list[float]]:
         return [[metric.sentence_score(h, [r]).score for r in references[:few]] for h in hypotheses[:few]]
 
-    row: dict = {"size": size}
+    row: dict = {"texts": texts, "size": size}
     # Ours between the peers, so that all see the same machine.
     rounds: list[dict[str, float]] = []
     for _ in range(3 if peers else 1):
@@ -87,7 +95,7 @@ def one_size(size: int, budget: float, peers: bool) -> dict:
 
 
 def variants(budget: float) -> list[dict]:
-    hypotheses, references = sides(256, 256)
+    hypotheses, references = TEXTS["samples"](256, 256)
     rows = []
     for name in _native.simd_variants():
         os.environ["MBRACE_SIMD"] = name
@@ -103,7 +111,7 @@ def variants(budget: float) -> list[dict]:
 
 def steps(budget: float) -> list[dict]:
     """The pieces of a race: index once, then many against few references, then few against many."""
-    hypotheses, references = sides(256, 256)
+    hypotheses, references = TEXTS["samples"](256, 256)
     utility = mbrace.ChrF(threads=1)
     scorer = utility.start([Sentence(0, None, hypotheses)])
     rows = [
@@ -119,12 +127,14 @@ def steps(budget: float) -> list[dict]:
     return rows
 
 
-def threads(budget: float, sentences: int = 24) -> list[dict]:
-    window = [sides(256, 256, seed=seed) for seed in range(sentences)]
+def threads(budget: float, sentences: int = 64) -> list[dict]:
+    """A window of a corpus: newstest sentences with 256 hypotheses and 256 samples."""
+    records = newstest_records(4 * sentences)[::4]
+    window = [(list(dict.fromkeys(record["hypotheses"])), record["pseudo_references"]) for record in records]
 
     def corpus(count: int) -> None:
         scorer = mbrace.ChrF(threads=count).start([Sentence(i, None, h) for i, (h, _) in enumerate(window)])
-        scorer.score([Ask(i, np.arange(256), r) for i, (_, r) in enumerate(window)])
+        scorer.score([Ask(i, np.arange(len(h)), r) for i, (h, r) in enumerate(window)])
 
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     counts = sorted({1, 2, cores})
@@ -187,7 +197,7 @@ def plot(results: dict, path: Path) -> None:
         ("ours", "mbrace chrF++", "#1b6ca8", "o"),
     ]
     for name, label, colour, marker in series:
-        rows = [row for row in results["sizes"] if name in row]
+        rows = [row for row in results["sizes"] if name in row and row["texts"] == "captions"]
         left.loglog(
             [row["size"] ** 2 for row in rows], [row[name] for row in rows], color=colour, marker=marker, label=label
         )
@@ -222,25 +232,34 @@ def report(results: dict) -> str:
         "",
         "Written by `python bench/chrf.py`. " + results["machine"],
         "",
-        "Texts: real samples of a translation model joined to about 190 characters (`bench/data/README.md`). Ours is",
-        "from Python strings to a NumPy table; chrF++ counts words, fastChrF does not. Each is the best processor time",
-        f"of several in the same run (threads: wall time). sacreBLEU: {SACREBLEU_PAIRS} x {SACREBLEU_PAIRS} pairs,",
-        "extrapolated.",
-        "",
-        "| pairs | mbrace chrF++ | mbrace chrF | fastChrF pairwise | fastChrF aggregate (approximate) "
-        "| sacreBLEU chrF++ | x pairwise | x aggregate | x sacreBLEU | largest difference |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "Ours is from Python strings to a NumPy table; chrF++ counts words, fastChrF does not. Each is the best",
+        "processor time of several in the same run (threads: wall time too).",
+        f"sacreBLEU: {SACREBLEU_PAIRS} x {SACREBLEU_PAIRS} pairs, extrapolated.",
     ]
-    for row in results["sizes"]:
-        if "pairwise" not in row:
-            continue
-        ours = row["ours"]
-        lines.append(
-            f"| {row['size']} x {row['size']} | {seconds(ours)} | {seconds(row['ours_chrf'])} "
-            f"| {seconds(row['pairwise'])} | {seconds(row['aggregate'])} "
-            f"| {seconds(row['sacrebleu'])} | {row['pairwise'] / ours:,.0f} "
-            f"| {row['aggregate'] / ours:,.1f} | {row['sacrebleu'] / ours:,.0f} | {row['difference']:.1e} |"
-        )
+    headings = {
+        "samples": "Real samples of a newstest2018 sentence, 186 characters, against other samples of it",
+        "beam": "Its 256 beam hypotheses against samples",
+        "captions": "Samples of two captions joined to 190 characters (`bench/data/README.md`): more diverse",
+    }
+    for texts, heading in headings.items():
+        lines += [
+            "",
+            f"## {heading}",
+            "",
+            "| pairs | mbrace chrF++ | mbrace chrF | fastChrF pairwise | fastChrF aggregate (approximate) "
+            "| sacreBLEU chrF++ | x pairwise | x aggregate | x sacreBLEU | largest difference |",
+            "|---|---|---|---|---|---|---|---|---|---|",
+        ]
+        for row in results["sizes"]:
+            if "pairwise" not in row or row["texts"] != texts:
+                continue
+            ours = row["ours"]
+            lines.append(
+                f"| {row['size']} x {row['size']} | {seconds(ours)} | {seconds(row['ours_chrf'])} "
+                f"| {seconds(row['pairwise'])} | {seconds(row['aggregate'])} "
+                f"| {seconds(row['sacrebleu'])} | {row['pairwise'] / ours:,.0f} "
+                f"| {row['aggregate'] / ours:,.1f} | {row['sacrebleu'] / ours:,.0f} | {row['difference']:.1e} |"
+            )
     lines += ["", "## The pieces of a race", "", "| step | time |", "|---|---|"]
     lines += [f"| {row['step']} | {seconds(row['seconds'])} |" for row in results["steps"]]
     lines += ["", "## Instruction sets, 256 x 256", "", "| forced with `MBRACE_SIMD` | time |", "|---|---|"]
@@ -248,7 +267,7 @@ def report(results: dict) -> str:
     single = results["threads"][0]["seconds"]
     lines += [
         "",
-        f"## Threads, {results['threads'][0]['sentences']} sentences of 256 x 256",
+        f"## Threads, {results['threads'][0]['sentences']} newstest sentences of 256 x 256",
         "",
         "Wall time needs idle cores; equal processor time says that threads do no work twice.",
         "",
@@ -314,7 +333,8 @@ def main() -> None:
     alone = () if args.quick else (2048, 4096)
     results = {
         "machine": machine(),
-        "sizes": [one_size(size, args.seconds, True) for size in peers]
+        "sizes": [one_size(size, args.seconds, True, texts) for texts in ("samples", "beam") for size in (16, 64, 256)]
+        + [one_size(size, args.seconds, True) for size in peers]
         + [one_size(size, args.seconds, False) for size in alone],
         "steps": steps(args.seconds / 3),
         "variants": variants(args.seconds),

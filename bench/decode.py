@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from chrf import machine
-from texts import candidates
+from texts import candidates, newstest_records
 
 from mbrace.decode import decode
 from mbrace.files import read_items
@@ -69,10 +69,9 @@ def reading_and_writing(path: Path, rounds: int) -> float:
     return best
 
 
-def one_file(captions: int, sentences: int, rounds: int, folder: Path) -> dict:
-    """Every mode on a file whose records join so many captions."""
+def one_file(name: str, records: list[dict], rounds: int, folder: Path) -> dict:
+    """Every mode on a file of these records."""
     path, one, out = folder / "candidates.jsonl", folder / "one.jsonl", folder / "out.jsonl"
-    records = candidates(sentences, captions=captions)
     path.write_text("".join(json.dumps(r, ensure_ascii=False) + "\n" for r in records), encoding="utf-8")
     one.write_text(json.dumps(records[0]) + "\n", encoding="utf-8")
     wall: dict[str, float] = {}
@@ -83,8 +82,9 @@ def one_file(captions: int, sentences: int, rounds: int, folder: Path) -> dict:
             wall[mode] = min(wall.get(mode, took), took)
             work[mode] = min(work.get(mode, processor), processor)
     starts = [timed(command(one, out, [], 1)) for _ in range(rounds)]
-    length = sum(len(text) for record in records for text in record["hypotheses"]) / sentences / 256
+    length = sum(len(text) for record in records for text in record["hypotheses"]) / len(records) / 256
     return {
+        "name": name,
         "characters": length,
         "megabytes": path.stat().st_size / 2**20,
         "wall": wall,
@@ -102,21 +102,31 @@ def main() -> None:
     args = parser.parse_args()
     line = machine()
     with tempfile.TemporaryDirectory() as folder:
-        files = [one_file(captions, args.sentences, args.rounds, Path(folder)) for captions in (1, 2, 3)]
+        files = [
+            one_file(name, records, args.rounds, Path(folder))
+            for name, records in (
+                ("newstest, German to English", newstest_records(args.sentences)),
+                ("captions", candidates(args.sentences)),
+                ("three captions joined", candidates(args.sentences, captions=3)),
+            )
+        ]
     lines = [
         "# `mbrace decode`, from file to file",
         "",
         f"Written by `python bench/decode.py`. {line}",
         "",
-        f"{args.sentences:,} records of 256 hypotheses and 256 pseudo-references: the candidates bundled with",
-        "`mbrace demo`, one, two or three captions joined to a record. Best of several rounds in turns. The start",
+        f"{args.sentences:,} records of 256 hypotheses and 256 pseudo-references: newstest sentences with their beam",
+        "hypotheses and a quarter of their 1,024 samples each (`experiments/candidates`), and the captions bundled",
+        "with `mbrace demo`, one or three joined to a record. Best of several rounds in turns. The start",
         "(Python, imports, one record) is not in the rates; processor seconds do not depend on what else the machine",
         "did. JSON: reading, parsing and writing timed alone, as a share of the processor time.",
     ]
     for file in files:
         lines += [
             "",
-            f"## {file['characters']:.0f} characters a text ({file['megabytes']:.0f} MiB; start {file['start']:.2f} s)",
+            f"## {file['name']}: {file['characters']:.0f} characters a text",
+            "",
+            f"({file['megabytes']:.0f} MiB; start {file['start']:.2f} s.)",
             "",
             "| | wall seconds | sentences a second | processor seconds | sentences a processor second | JSON's share |",
             "|---|---|---|---|---|---|",

@@ -17,7 +17,7 @@ from pathlib import Path
 import matplotlib as mpl
 from chrf import machine
 from jobs import JOBS
-from texts import candidates
+from texts import newstest_records
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
@@ -66,10 +66,10 @@ def report(rows: list[dict], machine_line: str, many: int, few: int) -> str:
         "",
         f"Written by `python bench/peers.py`. {machine_line}",
         "",
-        "256 hypotheses and 256 pseudo-references a sentence, real candidates bundled with `mbrace demo`, one thread,",
-        f"alpha 0.99, 500 resamples, schedule 16 to 256; {many} sentences, {few} for sacreBLEU. mbrs's fastest chrF is",
-        "fastChrF, which counts no words, so mbrace is shown with chrF too. Agreement is with standard MBR of the same",
-        "utility on the same sentences; memory is the peak of the process with its imports (mbrs brings torch).",
+        "256 hypotheses and 256 pseudo-references a sentence, newstest candidates (`experiments/candidates`), one",
+        f"thread, alpha 0.99, 500 resamples, schedule 16 to 256; {many} sentences, {few} for sacreBLEU. mbrs's fastest",
+        "chrF is fastChrF, which counts no words, so mbrace is shown with chrF too. Agreement is with standard MBR of",
+        "the same utility on the same sentences; memory is the peak of the process with its imports (mbrs: torch).",
         "",
         "| job | processor seconds a sentence | utility calls a sentence | peak memory | same answer as standard MBR |",
         "|---|---|---|---|---|",
@@ -125,7 +125,7 @@ def main() -> None:
     parser.add_argument("--peers-python", help="a Python that has mbrs, instead of build/venv-peers")
     args = parser.parse_args()
     python = peers_python(args.peers_python)
-    records = candidates(args.sentences)
+    records = newstest_records(4 * args.sentences)[::4]
     results: dict[str, dict] = {}
     with tempfile.TemporaryDirectory() as folder:
         for job in JOBS:

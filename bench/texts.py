@@ -16,6 +16,39 @@ def _read(path: Path) -> list[dict]:
         return [json.loads(line) for line in lines]
 
 
+def _newstest() -> list[dict]:
+    folder = HERE.parent / "experiments" / "candidates"
+    return [record for part in ("test", "valid") for record in _read(folder / f"de-en.{part}.jsonl.xz")]
+
+
+def newstest(hypotheses: int, references: int, *, beam: bool) -> tuple[list[str], list[str]]:
+    """Texts of one newstest2018 sentence (German to English), the one whose samples are nearest to 186 characters.
+
+    References are its first epsilon samples, hypotheses its best of beam search or, else, its last samples.
+    """
+    records = [record for record in _newstest()[:200] if len(set(record["pseudo_references"])) == 1024]
+    record = min(records, key=lambda r: abs(sum(map(len, r["pseudo_references"])) / 1024 - 186))
+    samples = record["pseudo_references"]
+    own = list(dict.fromkeys(record["hypotheses"])) if beam else samples[::-1]
+    assert hypotheses <= len(own)
+    assert beam or hypotheses + references <= len(samples)
+    return own[:hypotheses], samples[:references]
+
+
+def newstest_records(sentences: int) -> list[dict]:
+    """Records of 256 beam hypotheses and 256 samples: each of 400 sentences with the four quarters of its samples."""
+    records = _newstest()
+    return [
+        {
+            "id": f"{i // 4}/{i % 4}",
+            "source": records[i // 4]["source"],
+            "hypotheses": records[i // 4]["hypotheses"],
+            "pseudo_references": records[i // 4]["pseudo_references"][256 * (i % 4) : 256 * (i % 4 + 1)],
+        }
+        for i in range(sentences)
+    ]
+
+
 def sides(hypotheses: int, references: int, *, seed: int = 0) -> tuple[list[str], list[str]]:
     """Distinct texts of about 190 characters: a sample of one caption and a sample of another, drawn independently.
 

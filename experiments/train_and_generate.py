@@ -70,7 +70,7 @@ class Job:
                      "-o", folder, "--spm", spm, "--dropout", model.dropout, *self.training(model))  # fmt: skip
         for part in () if model.bundle else ("test", "valid"):
             made = self.out / f"{model.pair}.{part}.jsonl.xz"
-            self.command("-m", "mbrace", "generate", files[part], "-o", made, "--model", folder, "--limit",
+            self.command("-m", "mbrace", "generate", files[part], "-o", made, "--resume", "--model", folder, "--limit",
                          self.sentences, "--prefix", f"{model.pair}.{part}.", *self.counts())  # fmt: skip
         bundle = ["--bundle", self.out / "translator-de-en"] if model.bundle else []
         small = ["--small"] if self.small else []

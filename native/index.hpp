@@ -62,7 +62,7 @@ class Index {
         Cursors cursors;
         for (const Text& text : hypotheses) {
             segment.read(text, options.whitespace, options.word_order > 0);
-            numbering_.number<true>(segment, grams);
+            numbering_.number(segment, grams);
             add_lengths(grams);
             mark(grams, bits, cursors);
             for (int n = 0; n < orders; ++n) {

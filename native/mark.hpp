@@ -41,40 +41,42 @@ inline void mark_orders(const Options& options, const Grams& grams, Cursors& cur
                         BitsOf bits_of) {
     auto set = [](std::uint64_t* bits, Item item) { bits[(item >> 6) * Stride] |= 1ull << (item & 63); };
     std::size_t done = 0;
-    if (options.char_order >= 6) {
-        const Item* items[6];
-        std::uint64_t* bits[6];
-        for (int n = 0; n < 6; ++n) {
-            items[n] = grams.items[n].data();
-            bits[n] = bits_of(n);
-        }
-        done = grams.counts[5];
+    if (options.char_order >= WINDOW) {
+        std::uint64_t* bits[WINDOW];
+        for (int n = 0; n < WINDOW; ++n) bits[n] = bits_of(n);
+        done = grams.counts[WINDOW - 1];
         for (std::size_t i = 0; i < done; ++i) {
-            often(0, bits[0], items[0][i]);
-            often(1, bits[1], items[1][i]);
-            const Item trigram = items[2][i];
+            const Item* items = grams.rows[i].items;
+            often(0, bits[0], items[0]);
+            often(1, bits[1], items[1]);
+            const Item trigram = items[2];
             if (bits[2][(trigram >> 6) * Stride] >> (trigram & 63) & (trigram != 0)) [[unlikely]] {
-                for (int n = 2; n < 6; ++n) rarely(n, bits[n], items[n][i]);
+                for (int n = 2; n < WINDOW; ++n) rarely(n, bits[n], items[n]);
             } else {
-                for (int n = 2; n < 6; ++n) set(bits[n], items[n][i]);
+                for (int n = 2; n < WINDOW; ++n) set(bits[n], items[n]);
             }
         }
     }
     for (int n = 0; n < options.orders(); ++n) {
         std::uint64_t* bits = bits_of(n);
-        const Item* items = grams.items[n].data();
+        const auto [items, step] = grams.of(options, n);
         const bool repeats = n < std::min(OFTEN_REPEATED, options.char_order);
-        for (std::size_t i = n < 6 && n < options.char_order ? done : 0; i < grams.counts[n]; ++i) {
+        for (std::size_t i = n < std::min(WINDOW, options.char_order) ? done : 0; i < grams.counts[n]; ++i) {
             if (repeats) {
-                often(n, bits, items[i]);
+                often(n, bits, items[i * step]);
             } else {
-                rarely(n, bits, items[i]);
+                rarely(n, bits, items[i * step]);
             }
         }
         bits[0] &= ~1ull;
         if (repeats) {
             Item* latest = cursors.latest[n].data();
-            for (std::size_t i = 0; i < grams.counts[n]; ++i) latest[items[i]] = 0;
+            const std::size_t covered = cursors.latest[n].size();
+            if (covered <= 4 * grams.counts[n]) {
+                std::fill(latest, latest + covered, 0);
+            } else {
+                for (std::size_t i = 0; i < grams.counts[n]; ++i) latest[items[i * step]] = 0;
+            }
         } else {
             cursors.reset(n);
         }

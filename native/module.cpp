@@ -158,29 +158,71 @@ nb::ndarray<nb::numpy, double, nb::c_contig> resample_counts_py(const Resamples&
 using Utilities = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Weights = nb::ndarray<const double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
-nb::ndarray<nb::numpy, std::int64_t, nb::c_contig> wins_py(const Resamples& resamples, Utilities utilities,
-                                                           Integers counts, Weights weights, std::size_t rival,
-                                                           std::optional<double> enough, bool portable) {
-    const std::size_t hypotheses = utilities.shape(0), distinct = utilities.shape(1);
-    if (counts.size() != distinct || weights.size() != distinct || distinct == 0) {
-        throw nb::value_error("counts and weights: one for each distinct pseudo-reference");
+using Wins = nb::ndarray<nb::numpy, std::int64_t, nb::c_contig>;
+
+// One sentence's part of a call: checked arrays, and where its wins go.
+struct WinsTask {
+    const Resamples* resamples;
+    Utilities utilities;
+    Integers counts;
+    Weights weights;
+    std::size_t rival;
+    Wins wins;
+
+    WinsTask(const Resamples& of, Utilities utilities_, Integers counts_, Weights weights_, std::size_t rival_)
+        : resamples(&of), utilities(utilities_), counts(counts_), weights(weights_), rival(rival_) {
+        const std::size_t hypotheses = utilities.shape(0), distinct = utilities.shape(1);
+        if (counts.size() != distinct || weights.size() != distinct || distinct == 0) {
+            throw nb::value_error("counts and weights: one for each distinct pseudo-reference");
+        }
+        if (rival >= hypotheses) throw nb::index_error("rival: no such hypothesis");
+        std::size_t draws = 0;
+        for (std::size_t c = 0; c < distinct; ++c) {
+            if (counts.data()[c] < 1) throw nb::value_error("counts: each must be 1 or more");
+            draws += static_cast<std::size_t>(counts.data()[c]);
+        }
+        if (draws != resamples->draws()) throw nb::value_error("counts: must add up to the draws of a resample");
+        auto* found = new std::int64_t[hypotheses];
+        nb::capsule owner(found, [](void* p) noexcept { delete[] static_cast<std::int64_t*>(p); });
+        std::size_t shape[1] = {hypotheses};
+        wins = Wins(found, 1, shape, owner);
     }
-    if (rival >= hypotheses) throw nb::index_error("rival: no such hypothesis");
-    std::size_t draws = 0;
-    for (std::size_t c = 0; c < distinct; ++c) {
-        if (counts.data()[c] < 1) throw nb::value_error("counts: each must be 1 or more");
-        draws += static_cast<std::size_t>(counts.data()[c]);
+
+    void run(const std::optional<double>& enough, WinsVariant variant) {
+        resamples->wins(utilities.data(), utilities.shape(0), utilities.shape(1), counts.data(), weights.data(), rival,
+                        enough ? &*enough : nullptr, wins.data(), variant);
     }
-    if (draws != resamples.draws()) throw nb::value_error("counts: must add up to the draws of a resample");
-    auto* wins = new std::int64_t[hypotheses];
-    nb::capsule owner(wins, [](void* p) noexcept { delete[] static_cast<std::int64_t*>(p); });
+};
+
+Wins wins_py(const Resamples& resamples, Utilities utilities, Integers counts, Weights weights, std::size_t rival,
+             std::optional<double> enough, bool portable) {
+    WinsTask task(resamples, utilities, counts, weights, rival);
     {
         nb::gil_scoped_release release;
-        resamples.wins(utilities.data(), hypotheses, distinct, counts.data(), weights.data(), rival,
-                       enough ? &*enough : nullptr, wins, portable ? WinsVariant::portable : WinsVariant::best);
+        task.run(enough, portable ? WinsVariant::portable : WinsVariant::best);
     }
-    std::size_t shape[1] = {hypotheses};
-    return nb::ndarray<nb::numpy, std::int64_t, nb::c_contig>(wins, 1, shape, owner);
+    return task.wins;
+}
+
+nb::list wins_window(nb::list resamples, nb::list utilities, nb::list counts, nb::list weights,
+                     const std::vector<std::size_t>& rivals, std::optional<double> enough, int threads) {
+    const std::size_t size = rivals.size();
+    if (resamples.size() != size || utilities.size() != size || counts.size() != size || weights.size() != size) {
+        throw nb::value_error("wins_window: lists of one length, an entry a sentence");
+    }
+    std::vector<WinsTask> tasks;
+    tasks.reserve(size);
+    for (std::size_t i = 0; i < size; ++i) {
+        tasks.emplace_back(nb::cast<const Resamples&>(resamples[i]), nb::cast<Utilities>(utilities[i]),
+                           nb::cast<Integers>(counts[i]), nb::cast<Weights>(weights[i]), rivals[i]);
+    }
+    {
+        nb::gil_scoped_release release;
+        parallel(size, threads, [&](int, std::size_t t) { tasks[t].run(enough, WinsVariant::best); });
+    }
+    nb::list found;
+    for (WinsTask& task : tasks) found.append(task.wins);
+    return found;
 }
 
 nb::list simd_variants() {
@@ -210,5 +252,7 @@ NB_MODULE(_native, module) {
         .def("counts", &resample_counts_py)
         .def("wins", &wins_py, "utilities"_a, "counts"_a, "weights"_a, "rival"_a, nb::kw_only(),
              "enough"_a = nb::none(), "portable"_a = false);
+    module.def("wins_window", &wins_window, "resamples"_a, "utilities"_a, "counts"_a, "weights"_a, "rivals"_a,
+               nb::kw_only(), "enough"_a = nb::none(), "threads"_a = 1);
     module.def("simd_variants", &simd_variants);
 }

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
 #include "pool.hpp"
 
@@ -40,6 +41,19 @@ class Table {
         if (8 * (used_ + 1) > 5 * slots_.size()) resize(slots_.empty() ? 64 : 2 * slots_.size());
         ++used_;
         return place(key, value);
+    }
+
+    // The value of `key`, where it is to be if it is new. The pointer lives until the next insertion.
+    std::pair<Value*, bool> find_or_add(std::uint64_t key) {
+        if (8 * (used_ + 1) > 5 * slots_.size()) resize(slots_.empty() ? 64 : 2 * slots_.size());
+        std::size_t at = mix(key) >> shift_;
+        while (slots_[at].key != FREE) {
+            if (slots_[at].key == key) return {&slots_[at].value, false};
+            at = (at + 1) & mask_;
+        }
+        ++used_;
+        slots_[at].key = key;
+        return {&slots_[at].value, true};
     }
 
     // Room for about this many keys, before the first is inserted.

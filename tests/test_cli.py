@@ -312,6 +312,11 @@ def test_the_demo_prints_texts_word_for_word_and_wraps_them_beside_their_labels(
 
 GOOD = {"hypotheses": ["a b", "a c"], "pseudo_references": ["a b", "d"]}
 BAD_LINES: dict[str, tuple[bytes, str]] = {
+    "nested too deeply": (b"[" * 100_000, "not JSON"),
+    "log-probabilities out of range": (
+        b'{"hypotheses": ["a"], "pseudo_references": ["a"], "logprobs": [1' + b"0" * 400 + b"]}",
+        "logprobs[0]: expected a finite number",
+    ),
     "not JSON": (b'{"hypotheses": [', "not JSON"),
     "NaN is not JSON": (b'{"hypotheses": ["a"], "pseudo_references": ["b"], "logprobs": [NaN]}', "not JSON"),
     "an empty line": (b"", "empty line"),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 import lzma
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +75,8 @@ def test_generate_after_a_crash_gives_the_same_file(sources: Path, folder: Path,
     assert generate(sources, folder, cut, "--limit", "3") == 0
     content = cut.read_bytes()
     cut.write_bytes(content[: len(content) * 4 // 5])  # inside a line
-    assert generate(sources, folder, cut) == 0
+    assert generate(sources, folder, cut, "--resume") == 0
+    assert cut.read_bytes() == whole.read_bytes()
     assert unpack(cut.read_bytes()) == unpack(whole.read_bytes())
     assert {path.name for path in tmp_path.iterdir() if "part" in path.name} == set()
 
@@ -84,10 +87,165 @@ def test_generate_refuses_to_continue_a_file_of_other_sources(
     out = tmp_path / "c.jsonl"
     assert generate(sources, folder, out, "--limit", "2") == 0
     before = out.read_bytes()
-    sources.write_text("d\nc\n")
-    assert generate(sources, folder, out) == 2
-    assert "c.jsonl:1: not of these sources" in capsys.readouterr().err
+    sources.write_text("a b\nd\n")
+    assert generate(sources, folder, out, "--resume") == 2
+    assert f"c.jsonl:2: --resume: not made of {sources}:2; give the same sources" in capsys.readouterr().err
     assert out.read_bytes() == before
+
+
+def test_generate_leaves_an_output_that_is_there_alone_unless_told(
+    sources: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "c.jsonl"
+    assert generate(sources, folder, out) == 0
+    before = out.read_bytes()
+    assert generate(sources, folder, out) == 2
+    assert "c.jsonl: exists; use --resume to continue it or --force to replace it" in capsys.readouterr().err
+    for more, told in {
+        ("--seed", "4"): "seed 3, not 4",
+        ("--beam", "3"): "beam 4, not 3",
+        ("--logprobs",): "logprobs False, not True",
+        ("--epsilon", "0.1"): "epsilon 0.02, not 0.1",
+    }.items():
+        assert generate(sources, folder, out, "--resume", *more) == 2
+        assert f"c.jsonl: --resume: was made with {told}" in capsys.readouterr().err
+    assert out.read_bytes() == before
+    assert generate(sources, folder, out, "--force", "--seed", "4") == 0
+    assert out.read_bytes() != before
+    assert generate(sources, folder, out, "--resume", "--seed", "4") == 0  # the options of the last run count
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("notes.txt", b"a thought without an end"),
+        ("notes.txt", b"a thought\n"),
+        ("notes.jsonl", b'["a", "list"]\n'),
+        ("notes.jsonl.gz", b"not gzip at all"),
+        ("notes.jsonl.gz", gzip.compress(b"a thought without an end")),
+        ("notes.jsonl.xz", b"not xz at all"),
+    ],
+)
+@pytest.mark.parametrize("with_options", [False, True])
+def test_generate_never_destroys_a_file_that_is_not_its_own(
+    sources: Path, folder: Path, tmp_path: Path, name: str, content: bytes, with_options: bool
+) -> None:
+    out = tmp_path / name
+    if with_options:  # another program wrote over our file
+        assert generate(sources, folder, out, "--limit", "1") == 0
+    out.write_bytes(content)
+    for more in ([], ["--resume"]):
+        assert generate(sources, folder, out, *more) == 2
+        assert out.read_bytes() == content
+
+
+def test_generate_does_not_continue_a_file_whose_options_are_unknown(
+    sources: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "c.jsonl"
+    out.write_bytes(b'{"id":0,"source":"a b"}\n')
+    assert generate(sources, folder, out, "--resume") == 2
+    assert "c.jsonl.run.json: missing" in capsys.readouterr().err
+    assert out.read_bytes() == b'{"id":0,"source":"a b"}\n'
+
+
+def test_only_the_suffix_tsv_means_columns() -> None:
+    from mbrace.models.generate import source_item
+
+    for name, source, reference in [
+        ("a.tsv", "x", "y"),
+        ("a.tsv.gz", "x", "y"),
+        ("a.tsv/b.txt", "x\ty", None),
+        ("a.tsvx", "x\ty", None),
+    ]:
+        item = source_item(b"x\ty\tz\n" if reference else b"x\ty\n", name, 1, 0)
+        assert isinstance(item, mbrace.Record)
+        assert (item.source, item.reference) == (source, reference)
+
+
+def test_a_cluster_run_is_continued_only_with_the_same_endpoint_of_a_server(sources: Path) -> None:
+    from mbrace.cli import _parser
+    from mbrace.cluster.live import GenerateWork
+
+    server = ["generate", str(sources), "-o", "o", "--server", "http://x", "--server-model", "m", "--server-kind"]
+    chat, completions = (GenerateWork(_parser().parse_args([*server, k])).describe() for k in ("chat", "completions"))
+    assert chat != completions
+
+
+def test_generate_sets_a_bad_source_aside_and_names_its_line(
+    sources: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole, out = tmp_path / "whole.jsonl", tmp_path / "c.jsonl"
+    assert generate(sources, folder, whole) == 0
+    rows = whole.read_bytes().splitlines(keepends=True)
+    lines = [source.encode() for source in SOURCES]
+    sources.write_bytes(b"\n".join([lines[0], b"a " * 3000, lines[2], b"\xff", lines[4]]) + b"\n")
+    assert generate(sources, folder, out) == 2
+    assert f"{sources}:2: a source has 3001 pieces" in capsys.readouterr().err
+    assert out.read_bytes() == rows[0]
+    assert generate(sources, folder, out, "--resume", "--on-error", "skip") == 0
+    assert out.read_bytes() == b"".join(rows[::2])
+    set_aside = [json.loads(line) for line in (tmp_path / "c.jsonl.errors.jsonl").read_text().splitlines()]
+    assert [(row["file"], row["line"]) for row in set_aside] == [(str(sources), 2), (str(sources), 4)]
+
+
+def test_a_signal_lets_generate_finish_its_window_and_say_how_to_go_on(
+    sources: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole, out = tmp_path / "whole.jsonl", tmp_path / "c.jsonl"
+    assert generate(sources, folder, whole) == 0
+    beam = mbrace.Seq2Seq.beam
+
+    def interrupted(self: Any, *args: Any, **options: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return beam(self, *args, **options)
+
+    monkeypatch.setattr(mbrace.Seq2Seq, "beam", interrupted)
+    assert generate(sources, folder, out, "--window", "2") == 128 + signal.SIGTERM
+    assert "go on with the same command and --resume" in capsys.readouterr().err
+    assert out.read_bytes() == b"".join(whole.read_bytes().splitlines(keepends=True)[:2])
+    monkeypatch.setattr(mbrace.Seq2Seq, "beam", beam)
+    assert generate(sources, folder, out, "--resume") == 0
+    assert out.read_bytes() == whole.read_bytes()
+
+
+def test_generate_reads_sources_as_it_needs_them_and_writes_what_is_done(tmp_path: Path) -> None:
+    from mbrace.models.generate import Candidates
+    from mbrace.models.generate import generate as library
+
+    out = tmp_path / "c.jsonl"
+    read: list[int] = []
+    written: list[int] = []
+
+    def items() -> Any:
+        for number in range(7):
+            read.append(number)
+            yield mbrace.Record((), id=number, source=f"s{number}")
+
+    def make(texts: Any, ids: Any) -> Any:
+        assert read[-1] == ids[-1]
+        written.append(len(out.read_bytes().splitlines()))
+        return [([text], None) for text in texts]
+
+    assert library(make, items(), str(out), Candidates(), together=3).sentences == 7
+    assert written == [0, 3, 6]
+
+
+def test_references_of_another_length_are_refused_before_work(
+    sources: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "references.txt").write_text("r\n" * 4)
+    assert generate(sources, folder, tmp_path / "c.jsonl", "--references", f"{tmp_path}/references.txt") == 2
+    assert "references.txt: has 4 lines but" in capsys.readouterr().err
+    assert {path.name for path in tmp_path.iterdir()} == {"sources.txt", "references.txt"}  # nothing was begun
+
+
+def test_generate_writes_parquet_that_decode_reads(sources: Path, folder: Path, tmp_path: Path) -> None:
+    assert generate(sources, folder, tmp_path / "c.jsonl") == 0
+    assert generate(sources, folder, tmp_path / "c.parquet") == 0
+    for name in ("c.jsonl", "c.parquet"):
+        assert main(["decode", f"{tmp_path}/{name}", "-o", f"{tmp_path}/{name}.out"]) == 0
+    assert (tmp_path / "c.parquet.out").read_bytes() == (tmp_path / "c.jsonl.out").read_bytes()
 
 
 def translate(sources: Path, folder: Path, out: Path, *more: str) -> int:
@@ -137,6 +295,53 @@ def test_translate_goes_on_where_it_stopped_without_another_beam_search(
     assert translate(sources, folder, out, "--resume") == 0
     assert out.read_bytes() == whole
     assert searched == SOURCES[4:]
+
+
+def test_a_source_that_is_too_long_costs_only_its_own_translation(
+    sources: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = tmp_path / "whole.jsonl"
+    assert translate(sources, folder, whole) == 0
+    rows = whole.read_bytes().splitlines(keepends=True)
+    sources.write_text("".join(source + "\n" for source in [*SOURCES[:3], "a " * 3000, SOURCES[4]]))
+    out = tmp_path / "o.jsonl"
+    window = ["--window", "64"]
+    assert translate(sources, folder, out, *window) == 2
+    assert f"{sources}:4: a source has 3001 pieces" in capsys.readouterr().err
+    assert out.read_bytes() == b"".join(rows[:3])  # what was before it is kept
+    assert translate(sources, folder, out, *window, "--resume", "--on-error", "skip") == 0
+    assert out.read_bytes() == b"".join([*rows[:3], rows[4]])
+    (set_aside,) = map(json.loads, (tmp_path / "o.jsonl.errors.jsonl").read_text().splitlines())
+    assert (set_aside["file"], set_aside["line"]) == (str(sources), 4)
+
+
+def test_a_cluster_worker_sets_aside_only_the_source_at_fault(sources: Path, folder: Path, tmp_path: Path) -> None:
+    import argparse
+
+    from mbrace.cli import _parser
+    from mbrace.cluster.live import TranslateWork
+
+    command = ["translate", str(sources), "--model", str(folder), "--beam", "4", "--schedule", "4,16"]
+    args: argparse.Namespace = _parser().parse_args([*command, "--seed", "3", "--device", "cpu"])
+    work = TranslateWork(args, text=False)
+    texts = [*SOURCES[:3], "a " * 3000, SOURCES[4]]
+    items = [work.item(f"{text}\n".encode(), "s.txt", number, "") for number, text in enumerate(texts, 1)]
+    outcomes = list(work.start(1)(items, skip=True))
+    assert [bad is None for _, bad in outcomes] == [True, True, True, False, True]
+    assert "s.txt:4: a source has 3001 pieces" in str(outcomes[3][1].error())  # type: ignore[union-attr]
+    out = tmp_path / "o.jsonl"
+    assert translate(sources, folder, out) == 0
+    assert [line for line, _ in outcomes if line] == [
+        row for number, row in enumerate(out.read_bytes().splitlines(keepends=True), 1) if number != 4
+    ]
+
+
+def test_the_library_names_the_source_that_is_too_long() -> None:
+    model = mbrace.Seq2Seq(tiny.marian(), tokenizer=tiny.tokenizer())
+    answers = model.translate(["a b", "a " * 3000, "c"], beam=4, schedule=[4])
+    assert next(answers).id == 1
+    with pytest.raises(mbrace.UserError, match="sources:2: a source has 3001 pieces"):
+        next(answers)
 
 
 @pytest.mark.parametrize(

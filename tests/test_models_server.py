@@ -248,9 +248,9 @@ def test_generate_keeps_finished_sources_when_the_server_dies(mock: Mock, tmp_pa
     (tmp_path / "s.txt").write_text("eins\nzwei\ndrei\n")
     server = ["--server", mock.url, "--server-model", "m", "--prompt", "{source}", "--concurrency", "1"]
     command = ["generate", f"{tmp_path}/s.txt", "-o", f"{tmp_path}/c.jsonl", "--beam", "0", "--sample", "16", *server]
-    mock.plan = lambda number: "400" if number == 2 else None
+    mock.plan = lambda number: "400" if number >= 2 else None
     assert main(command) == 2
     assert len((tmp_path / "c.jsonl").read_text().splitlines()) == 1
     mock.plan = lambda number: None
-    assert main(command) == 0
+    assert main([*command, "--resume"]) == 0
     assert [json.loads(line)["id"] for line in (tmp_path / "c.jsonl").read_text().splitlines()] == [0, 1, 2]

@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import random
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -123,16 +124,57 @@ def test_the_int8_bundle_translates_as_the_model_it_is_made_from(folder: Path, t
             assert bool(((weight - full[name]).abs() <= 0.51 * step + 1e-9).all()), name
 
 
-def test_train_command_reads_two_files_and_writes_a_model(tmp_path: Path) -> None:
+def files_of_pairs(tmp_path: Path) -> list[str]:
     for name, pairs in (("t", sentences(200, 1)), ("v", sentences(10, 2))):
         (tmp_path / f"{name}.de").write_text("".join(source + "\n" for source, _ in pairs))
         (tmp_path / f"{name}.en").write_text("".join(target + "\n" for _, target in pairs))
     files = ["--train", f"{tmp_path}/t.de", f"{tmp_path}/t.en", "--valid", f"{tmp_path}/v.de", f"{tmp_path}/v.en"]
     small = ["--size", "tiny", "--vocabulary", "340", "--steps", "3", "--tokens", "256", "--device", "cpu"]
-    assert main(["train", *files, "-o", f"{tmp_path}/model", *small]) == 0
+    return ["train", *files, "-o", f"{tmp_path}/model", *small]
+
+
+def test_train_command_reads_two_files_and_writes_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = files_of_pairs(tmp_path)
+    assert main(command) == 0
     assert {"model.safetensors", "config.json", "source.spm", "target.spm", "vocab.json", "training.json"} <= {
         path.name for path in (tmp_path / "model").iterdir()
     }
+    before = {path.name: path.read_bytes() for path in (tmp_path / "model").iterdir()}
+    capsys.readouterr()
+    assert main([*command, "--seed", "1"]) == 2  # a finished model is not trained over unasked
+    assert "model: has a finished model; use --force" in capsys.readouterr().err
+    assert {path.name: path.read_bytes() for path in (tmp_path / "model").iterdir()} == before
+    assert main([*command, "--spm", f"{tmp_path}/t.de", "--force"]) == 2  # a mistake costs nothing
+    assert {path.name: path.read_bytes() for path in (tmp_path / "model").iterdir()} == before
+    assert main([*command, "--seed", "1", "--force"]) == 0
+    assert (tmp_path / "model" / "model.safetensors").read_bytes() != before["model.safetensors"]
+
+
+def test_a_sentencepiece_model_that_is_missing_or_none_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = files_of_pairs(tmp_path)
+    assert main([*command, "--spm", f"{tmp_path}/nofile"]) == 2
+    assert "nofile: No such file or directory; give a file that can be read" in capsys.readouterr().err
+    (tmp_path / "none.spm").write_bytes(b"nonsense")
+    assert main([*command, "--spm", f"{tmp_path}/none.spm"]) == 2
+    assert "--spm: not a SentencePiece model" in capsys.readouterr().err
+
+
+def test_validation_chrf_is_sacrebleus_and_needs_no_sacrebleu(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sacrebleu
+
+    texts, references = ["the red dog", "a hose", ""], ["the red dogs", "a house", "big"]
+    want = sacrebleu.CHRF(word_order=2).corpus_score(texts, [references]).score
+    monkeypatch.setitem(sys.modules, "sacrebleu", None)
+    assert training_run.chrf(texts, references) == pytest.approx(want, abs=1e-9)
+
+
+def test_any_id_has_a_random_stream() -> None:
+    from mbrace.models.streams import sentence_key
+
+    assert sentence_key(0, "\ud800") != sentence_key(0, "\udfff")  # lone surrogates are legal in JSON
+    assert sentence_key(0, "de-en.test.7") == 6697101671322091389  # committed candidates were drawn with these keys
 
 
 def test_files_of_different_lengths_are_refused_by_name(tmp_path: Path) -> None:

@@ -353,6 +353,11 @@ def test_a_listed_order_is_no_sample_and_is_shuffled() -> None:
         ({"pseudo_references": []}, "pseudo_references: empty"),
         ({"pseudo_references": iter([])}, "pseudo_references: empty"),
         ({"pseudo_references": ["a"], "logprobs": [0.0, 1.0]}, "logprobs: 2 for 1"),
+        ({"logprobs": [0.0, float("nan")]}, r"logprobs\[1\]: expected a finite number"),
+        ({"logprobs": [float("-inf"), float("-inf")]}, r"logprobs\[0\]: expected a finite number"),
+        ({"logprobs": [0.0, 10**400]}, r"logprobs\[1\]: expected a finite number"),
+        ({"pseudo_references": iter(["a", "b"]), "logprobs": [0.0, 0.0]}, "go with a list"),
+        ({"schedule": "most"}, 'growing whole numbers, or "all"'),
         ({"utility": lambda h, r: float("nan")}, "returned nan for hypothesis"),
         ({"utility": lambda h, r: "x"}, "return one number"),
         ({"utility": mbrace.Pairwise(lambda h, r: [0.0], batch=True)}, "one number for each pair"),
@@ -380,6 +385,14 @@ def test_answers_before_a_bad_record_are_given_first() -> None:
     assert [next(answers).id for _ in range(3)] == [0, 1, 2]
     with pytest.raises(mbrace.UserError, match="record 3"):
         next(answers)
+
+
+def test_a_record_that_is_no_record_can_be_set_aside() -> None:
+    corpus = [mbrace.Record([] if i == 1 else ["a", "b"], ["a"], id=i) for i in range(3)]
+    failed: list[str | int] = []
+    answers = mbrace.decode_corpus(corpus, utility=overlap, on_error=lambda record, error: failed.append(record.id))
+    assert [answer.id for answer in answers] == [0, 2]
+    assert failed == [1]
 
 
 def test_one_failing_record_of_a_window_can_be_set_aside() -> None:

@@ -75,5 +75,17 @@ class Resamples:
         Totals are exact, so equal utilities tie exactly, and `portable` (no special instructions) changes nothing.
         """
 
+def wins_window(
+    resamples: list[Resamples],
+    utilities: list[NDArray[np.float32]],
+    counts: list[NDArray[np.int64]],
+    weights: list[NDArray[np.float64]],
+    rivals: list[int],
+    *,
+    enough: float | None = None,
+    threads: int = 1,
+) -> list[NDArray[np.int64]]:
+    """`Resamples.wins` for the sentences of a window, on several threads; the interpreter lock is released."""
+
 def simd_variants() -> list[str]:
     """The instruction sets this machine can count with, best first; the last is "portable"."""

@@ -111,14 +111,16 @@ class ChrF:
             whitespace=self.whitespace,
             beta=self.beta,
             eps_smoothing=self.eps_smoothing,
-            threads=self._threads(),
+            threads=self.workers,
             simd=os.environ.get(SIMD_VARIABLE, ""),
         )
 
     def _prepared(self, texts: Sequence[str]) -> list[str]:
         return [text.lower() for text in texts] if self.lowercase else list(texts)
 
-    def _threads(self) -> int:
+    @property
+    def workers(self) -> int:
+        """The threads that count and, in a race, prune."""
         if self.threads is not None:
             return self.threads
         return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -130,7 +132,7 @@ class ChrFScorer:
     def __init__(self, utility: ChrF, sentences: Sequence[Sentence]) -> None:
         began = time.perf_counter()
         self._utility = utility
-        self._threads = utility._threads()
+        self._threads = utility.workers
         self._indexes = _native.build_indexes(
             [utility._prepared(sentence.hypotheses) for sentence in sentences],
             char_order=utility.char_order,

@@ -10,7 +10,7 @@ from mbrace.chrf import ChrF
 from mbrace.errors import UserError
 from mbrace.prune import Confidence, PruningFunction
 from mbrace.race import Decoded, Phases, Watch, race
-from mbrace.records import PseudoReferences, Record
+from mbrace.records import PseudoReferences, Record, check_logprobs
 from mbrace.sampler import Listed, Sampler
 from mbrace.schedule import Schedule, check
 from mbrace.utility import PairFunction, Utility, as_utility
@@ -91,10 +91,12 @@ def decode_corpus(
             phases=phases,
         )
 
-    return _answers(_windows(records, window, longest), run, on_error)
+    return _answers(_windows(records, window, longest, on_error), run, on_error)
 
 
-def _windows(records: Iterable[Record], size: int, longest: int | None) -> Iterator[list[Record]]:
+def _windows(
+    records: Iterable[Record], size: int, longest: int | None, on_error: OnError | None
+) -> Iterator[list[Record]]:
     """Windows of records; if reading fails, what was read before the failure still comes first."""
     batch: list[Record] = []
     failure: Exception | None = None
@@ -102,12 +104,19 @@ def _windows(records: Iterable[Record], size: int, longest: int | None) -> Itera
     while failure is None:
         try:
             record = next(source)
-            _check_record(record, longest)
-            batch.append(record)
         except StopIteration:
             break
         except Exception as error:
             failure = error
+            continue
+        try:
+            _check_record(record, longest)
+            batch.append(record)
+        except UserError as error:
+            if on_error is not None:
+                on_error(record, error)
+            else:
+                failure = error
         if len(batch) == size:
             yield batch
             batch = []
@@ -123,10 +132,16 @@ def _check_record(record: Record, longest: int | None) -> None:
         _check_strings(record.hypotheses, f"record {record.id!r}: hypotheses")
         if isinstance(given, Sequence):
             _check_strings(given, f"record {record.id!r}: pseudo_references")
+    if record.logprobs is not None:
+        field = f"record {record.id!r}: logprobs"
+        if not isinstance(given, Sequence):
+            raise UserError(f"{field}: go with a list of pseudo-references; a live source brings its own")
+        if len(record.logprobs) != len(given):
+            raise UserError(f"{field}: {len(record.logprobs)} for {len(given)} pseudo-references")
+        if not record.where:
+            check_logprobs(record.logprobs, field)
     if not isinstance(given, Sequence):
         return
-    if record.logprobs is not None and len(record.logprobs) != len(given):
-        raise UserError(f"record {record.id!r}: logprobs: {len(record.logprobs)} for {len(given)} pseudo-references")
     if longest is not None and len(given) > longest:
         warnings.warn(
             f'the default schedule ends at {longest} of {len(given)} pseudo-references; schedule="all" uses them all',

@@ -15,7 +15,7 @@ def require(module: str, *, extra: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        package = module.split(".")[0]
+        package = (error.name or module).split(".")[0]  # what is missing may be what the module itself imports
         raise UserError(
             f"{package} is not installed ({error}); install it with: pip install 'mbrace[{extra}]'"
         ) from error

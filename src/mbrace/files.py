@@ -11,6 +11,7 @@ import json
 import lzma
 import os
 import sys
+import zlib
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -47,7 +48,9 @@ def open_input(path: str) -> Iterator[BinaryIO]:
                 yield plain
     except (FileNotFoundError, PermissionError, IsADirectoryError) as error:
         raise UserError(f"{error.filename or path}: {error.strerror}; give a file that can be read") from error
-    except (EOFError, gzip.BadGzipFile, lzma.LZMAError) as error:
+    except (EOFError, OSError, lzma.LZMAError, zlib.error) as error:
+        if getattr(error, "errno", None) is not None:  # the system's, not the unpacker's
+            raise
         raise UserError(f"{path}: damaged or cut off ({error}); make the file again") from error
 
 
@@ -79,7 +82,7 @@ def parse_json(line: bytes, where: str) -> Any:
         text = decode_line(line, where)
         try:
             return json.loads(text, parse_constant=_no_constant)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise UserError(f"{where}: not JSON ({error}); give one JSON object a line") from None
 
 

@@ -134,12 +134,12 @@ class Decoder:
 
 
 def _standard_calls(record: Record, schedule: Schedule, utility: Utility) -> int:
-    given = record.pseudo_references
+    given, hypotheses = record.pseudo_references, len(set(record.hypotheses))  # equal ones are one to the paper too
     listed = len(given) if isinstance(given, Sequence) else None
     if schedule == "all":
-        return len(record.hypotheses) * (listed or 0)
+        return hypotheses * (listed or 0)
     last = list(utility.schedule if schedule is None else schedule)[-1]
-    return len(record.hypotheses) * (last if listed is None else min(last, listed))
+    return hypotheses * (last if listed is None else min(last, listed))
 
 
 def run_job(

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import lzma
 import os
 import zlib
 from collections.abc import Iterator
-from typing import Protocol
+from typing import Any, Protocol
 
 from mbrace.files import to_json
 
 CHUNK = 1 << 20
+STARTS = {"gz": b"\x1f\x8b", "xz": b"\xfd7zXZ\0"}  # of packed files
+RECORD = b'{"id":'  # how every line of JSON begins that we write
 
 
 class Kept(Protocol):
@@ -67,13 +70,13 @@ class KeptLines:
 
 
 class KeptMembers:
-    """Lines of a packed file: gzip members of a fixed number of lines, the last of them perhaps shorter or torn.
+    """Lines of a packed file: members of a fixed number of lines, the last of them perhaps shorter or torn.
 
     The last member with a kept line is packed again, so that members end where those of an uninterrupted run do.
     """
 
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
+    def __init__(self, descriptor: int, packing: str) -> None:
+        self._descriptor, self._packing = descriptor, packing
         self._lines = self._read()
         self._next_member = 0
         self._member = 0  # where the member of the last kept line begins
@@ -103,13 +106,13 @@ class KeptMembers:
     def _read(self) -> Iterator[tuple[int, bytes | None]]:
         """(where its member begins, line) for each complete line."""
         member, position, rest = 0, 0, b""
-        unpacker = zlib.decompressobj(wbits=31)
+        unpacker = _unpacker(self._packing)
         for chunk in _chunks(self._descriptor):
             position += len(chunk)
             while chunk:
                 try:
                     unpacked = unpacker.decompress(chunk)
-                except zlib.error:
+                except (zlib.error, lzma.LZMAError):
                     return
                 *lines, rest = (rest + unpacked).split(b"\n")
                 for line in lines:
@@ -119,7 +122,7 @@ class KeptMembers:
                     if rest:
                         return
                     member = position - len(chunk)
-                    unpacker = zlib.decompressobj(wbits=31)
+                    unpacker = _unpacker(self._packing)
 
 
 class KeptRows:
@@ -142,6 +145,25 @@ class KeptRows:
     def cut(self) -> list[bytes]:
         """Nothing can be dropped."""
         return []
+
+
+def is_ours(descriptor: int, *, packing: str, text: bool) -> bool:
+    """Whether a file begins as our output does, so far as it goes; what does not must not be cut off and written on."""
+    head = os.pread(descriptor, 1 << 16, 0)
+    if packing:
+        start = STARTS[packing]
+        if head[: len(start)] != start[: len(head)]:
+            return False
+        try:
+            head = _unpacker(packing).decompress(head, len(RECORD))
+        except (zlib.error, lzma.LZMAError):
+            return False
+    return text or head[: len(RECORD)] == RECORD[: len(head)]
+
+
+def _unpacker(packing: str) -> Any:
+    """Of one gzip member, or of one xz stream."""
+    return zlib.decompressobj(wbits=31) if packing == "gz" else lzma.LZMADecompressor(lzma.FORMAT_XZ)
 
 
 def _chunks(descriptor: int) -> Iterator[bytes]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import lzma
 import os
 import stat
 import sys
@@ -13,10 +14,10 @@ from typing import Any
 
 from mbrace.errors import UserError, require
 from mbrace.files import Bad, to_json
-from mbrace.kept import Kept, KeptLines, KeptMembers, KeptRows, Nothing
+from mbrace.kept import Kept, KeptLines, KeptMembers, KeptRows, Nothing, is_ours
 from mbrace.race import Decoded
 
-LINES_PER_MEMBER = 64  # packed output is a row of gzip members of so many lines, whatever the window
+LINES_PER_MEMBER = 64  # packed output is a row of gzip members (xz streams) of so many lines, whatever the window
 
 
 def answer_line(answer: Decoded, *, text: bool, nbest: int) -> bytes:
@@ -38,8 +39,10 @@ def answer_line(answer: Decoded, *, text: bool, nbest: int) -> bytes:
     return to_json(fields) + b"\n"
 
 
-def pack(lines: list[bytes]) -> bytes:
-    """Lines as one gzip member, the same bytes whenever and wherever it is made."""
+def pack(lines: list[bytes], packing: str = "gz") -> bytes:
+    """Lines as one gzip member or xz stream, the same bytes whenever and wherever it is made."""
+    if packing == "xz":
+        return lzma.compress(b"".join(lines))
     packer = zlib.compressobj(6, wbits=31)
     return packer.compress(b"".join(lines)) + packer.flush()
 
@@ -68,7 +71,7 @@ def lock(descriptor: int, path: str) -> None:
 
 
 class Output:
-    """A file of answers, `-` for stdout, `.gz` packed, `.parquet` a table; what is set aside goes beside it.
+    """A file of answers, `-` for stdout, `.gz` or `.xz` packed, `.parquet` a table; what is set aside goes beside it.
 
     Lines collect in memory until `flush`. Before a line is set aside in OUT.errors.jsonl nothing after it can have been
     written to OUT, so that after a crash the two files tell how far the run had come. A Parquet file has no torn state:
@@ -81,7 +84,7 @@ class Output:
         self.kept_errors: Kept = Nothing()
         self.skipped = 0
         self._stream = path == "-" or _is_device(path)
-        self._packed = path.endswith(".gz") and not self._stream
+        self._packed = "" if self._stream else {".gz": "gz", ".xz": "xz"}.get(path[-3:], "")
         self._table = path.endswith(".parquet") and not self._stream
         self.interrupted = False  # set when a run ends early without an error
         self._buffer: list[bytes] = []
@@ -115,7 +118,11 @@ class Output:
             self._descriptor = self._open(target, os.O_RDWR | os.O_CREAT | (0 if known else os.O_EXCL))
             lock(self._descriptor, self.path)
             if resume:
-                self.kept = KeptMembers(self._descriptor) if self._packed else KeptLines(self._descriptor)
+                if not is_ours(self._descriptor, packing=self._packed, text=self.text):
+                    os.close(self._descriptor)
+                    raise UserError(f"{self.path}:1: --resume: not written by mbrace; use --force to replace the file")
+                packed = KeptMembers(self._descriptor, self._packed) if self._packed else None
+                self.kept = packed or KeptLines(self._descriptor)
             else:
                 os.ftruncate(self._descriptor, 0)
         if os.path.exists(self._errors_path):
@@ -167,7 +174,7 @@ class Output:
             if lines:
                 self._write(self._descriptor, b"".join(lines), self.path)
         while self._packed and len(self._buffer) >= LINES_PER_MEMBER:
-            self._write(self._descriptor, pack(self._buffer[:LINES_PER_MEMBER]), self.path)
+            self._write(self._descriptor, pack(self._buffer[:LINES_PER_MEMBER], self._packed), self.path)
             del self._buffer[:LINES_PER_MEMBER]
 
     def _write(self, descriptor: int, data: bytes, path: str) -> None:
@@ -194,7 +201,7 @@ class Output:
             if not self._failed:
                 self.flush()
                 if self._packed and (self._buffer or (complete and os.lseek(self._descriptor, 0, os.SEEK_CUR) == 0)):
-                    self._write(self._descriptor, pack(self._buffer), self.path)
+                    self._write(self._descriptor, pack(self._buffer, self._packed), self.path)
                     self._buffer = []
             if self._descriptor >= 0 and not self._stream:
                 os.fsync(self._descriptor)

@@ -9,7 +9,7 @@ A pruning function is anything callable that gets `Standings` and returns a mask
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, TypeAlias
@@ -74,12 +74,16 @@ class Confidence:
 
     def __call__(self, standings: Standings) -> NDArray[np.bool_]:
         """Lines 7 to 12 of Algorithm 2: keep y if w > 1 - alpha."""
+        return self.window([standings])[0]
+
+    def window(self, standings: Sequence[Standings], threads: int = 1) -> list[NDArray[np.bool_]]:
+        """The decisions of all open sentences in one native call."""
         enough = math.floor((1 - self.alpha) * self.bootstraps + 1e-9)  # (1 - 0.9) * 500 is a little less than 50
-        return self._wins(standings, enough=enough) > enough
+        return [wins > enough for wins in self._wins(standings, enough, threads)]
 
     def win_rates(self, standings: Standings) -> NDArray[np.float64]:
         """(alive,): w, the share of resamples in which U(y, R^i) >= U(rival, R^i), Equation 5."""
-        return self._wins(standings, enough=None) / self.bootstraps
+        return self._wins([standings])[0] / self.bootstraps
 
     def resamples(self, standings: Standings) -> Resamples:
         """The resamples R^1 ... R^n of lines 4 to 6, as counts of draws.
@@ -89,11 +93,20 @@ class Confidence:
         """
         return _resamples(standings.run_seed, int(standings.counts.sum()), self.bootstraps)
 
-    def _wins(self, standings: Standings, enough: float | None) -> NDArray[np.int64]:
-        per_draw = np.ones(len(standings.counts)) if standings.equal_draws else standings.weights / standings.counts
-        utilities = np.ascontiguousarray(standings.utilities, dtype=np.float32)
-        rival = int(standings.leaders()[-1])
-        return self.resamples(standings).wins(utilities, standings.counts, per_draw, rival, enough=enough)
+    def _wins(
+        self, standings: Sequence[Standings], enough: float | None = None, threads: int = 1
+    ) -> list[NDArray[np.int64]]:
+        from mbrace._native import wins_window
+
+        return wins_window(
+            [self.resamples(one) for one in standings],
+            [np.ascontiguousarray(one.utilities, dtype=np.float32) for one in standings],
+            [one.counts for one in standings],
+            [np.ones(len(one.counts)) if one.equal_draws else one.weights / one.counts for one in standings],
+            [int(one.leaders()[-1]) for one in standings],
+            enough=enough,
+            threads=threads,
+        )
 
 
 @lru_cache(maxsize=64)

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mbrace.errors import UserError
-from mbrace.prune import PruningFunction, Standings
+from mbrace.prune import Confidence, PruningFunction, Standings
 from mbrace.randomness import key
-from mbrace.records import Record
+from mbrace.records import Record, check_logprobs
 from mbrace.sampler import Draws, Sampler, Want
 from mbrace.schedule import Schedule, steps
 from mbrace.utility import Ask, Scorer, Sentence, Utility
@@ -122,6 +122,7 @@ class _Runner:
         self.counts = drawn
         self.drawn += len(draws.texts)
         if draws.logprobs is not None:
+            check_logprobs(draws.logprobs, f"{self.where}: logprobs")
             first = dict(zip(reversed(draws.texts), reversed(draws.logprobs), strict=True))
             self.logprobs = (self.logprobs or []) + [float(first[text]) for text in new]
         if self.drawn == 0:
@@ -192,6 +193,7 @@ def race(
         return [runner.result(None) for runner in runners]
 
     window = [runners[position] for position in racing]
+    threads = int(getattr(utility, "workers", 1))
     started = time.perf_counter()
     drawer = sampler.start([runner.record for runner in window])
     phases.draw += time.perf_counter() - started
@@ -216,19 +218,19 @@ def race(
         _score(window, scorer, {place: news[place] for place in open_now if news[place]}, utility.name, phases)
 
         started = time.perf_counter()
-        for place in open_now:
+        standings = [window[place].standings(seed) for place in open_now]
+        masks = _masks(prune, standings, [window[place] for place in open_now], threads)
+        for place, standing, keep in zip(open_now, standings, masks, strict=True):
             runner = window[place]
             alive = len(runner.alive)
-            standings = runner.standings(seed)
-            keep = _kept(prune, standings, runner)
             if watch is not None:
-                watch(runner.record, runner.alive, standings, keep)
-            means[racing[place]] = standings.means
+                watch(runner.record, runner.alive, standing, keep)
+            means[racing[place]] = standing.means
             stay = keep.nonzero()[0]
             if len(stay) < alive:
                 runner.alive = runner.alive[stay]
                 runner.utilities = runner.utilities.take(stay, axis=0)
-                means[racing[place]] = standings.means[stay]
+                means[racing[place]] = standing.means[stay]
             runner.steps.append(Step(runner.drawn, len(runner.alive), alive * added[place], alive * len(news[place])))
         phases.prune += time.perf_counter() - started
     return [runner.result(mean) for runner, mean in zip(runners, means, strict=True)]
@@ -271,12 +273,26 @@ def _check(runner: _Runner, ask: Ask, table: NDArray[np.float32], name: str) -> 
         )
 
 
-def _kept(prune: PruningFunction | None, standings: Standings, runner: _Runner) -> NDArray[np.bool_]:
-    """The pruning function's mask. The n best by expected utility stay whatever it says: an answer is never lost."""
+def _masks(
+    prune: PruningFunction | None, standings: Sequence[Standings], runners: Sequence[_Runner], threads: int
+) -> list[NDArray[np.bool_]]:
+    """What each sentence keeps; our own bootstrap decides all sentences in one call, on the utility's threads."""
+    masks = [np.ones(len(one.means), dtype=np.bool_) for one in standings]
+    asked = [i for i, one in enumerate(standings) if prune is not None and len(one.means) > one.nbest]
+    if prune is None or not asked:
+        return masks
+    if isinstance(prune, Confidence):
+        found = prune.window([standings[i] for i in asked], threads)
+    else:
+        found = [np.array(prune(standings[i])) for i in asked]
+    for i, keep in zip(asked, found, strict=True):
+        masks[i] = _checked(keep, standings[i], runners[i])
+    return masks
+
+
+def _checked(keep: NDArray[np.bool_], standings: Standings, runner: _Runner) -> NDArray[np.bool_]:
+    """A pruning function's mask. The n best by expected utility stay whatever it says: an answer is never lost."""
     alive = len(standings.means)
-    if prune is None or alive <= standings.nbest:
-        return np.ones(alive, dtype=np.bool_)
-    keep = np.array(prune(standings))
     if keep.shape != (alive,) or keep.dtype != np.bool_:
         raise UserError(
             f"{runner.where}: the pruning function returned {keep.dtype} of shape {keep.shape}, "

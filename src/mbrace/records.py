@@ -82,10 +82,19 @@ def _logprobs(fields: Mapping[str, Any], pseudo_references: list[str] | None, wh
         return None
     if not isinstance(values, list) or pseudo_references is None or len(values) != len(pseudo_references):
         raise UserError(f"{where}: logprobs: expected a list with one number for each pseudo-reference")
-    for position, value in enumerate(values):
-        if type(value) not in (int, float) or not math.isfinite(value):
-            raise UserError(f"{where}: logprobs[{position}]: expected a finite number, got {kind(value)}")
+    check_logprobs(values, f"{where}: logprobs")
     return values
+
+
+def check_logprobs(values: Sequence[float], field: str) -> None:
+    """Refuse log-probabilities that are not finite numbers."""
+    for position, value in enumerate(values):
+        try:
+            good = not isinstance(value, bool) and math.isfinite(value)
+        except (TypeError, OverflowError):
+            good = False
+        if not good:
+            raise UserError(f"{field}[{position}]: expected a finite number, got {str(value)[:20]}")
 
 
 def kind(value: Any) -> str:

@@ -19,8 +19,10 @@ def doubling(first: int, last: int) -> tuple[int, ...]:
     return (*sizes, last)
 
 
-def check(sizes: Iterable[int]) -> tuple[int, ...]:
+def check(sizes: Iterable[int] | str) -> tuple[int, ...]:
     """`sizes` as a tuple, refused unless they are whole numbers that increase from at least 1."""
+    if isinstance(sizes, str):
+        raise UserError(f'schedule {sizes!r}: give growing whole numbers, or "all"')
     sizes = tuple(sizes)
     if not sizes or any(isinstance(size, bool) or size != int(size) for size in sizes):
         raise UserError(f"schedule {list(sizes)}: give whole numbers, such as 16,32,64,128,256")

@@ -47,12 +47,17 @@ def add(commands: Any) -> None:
 def add_output(parser: argparse.ArgumentParser) -> None:
     """Where answers go."""
     parser.add_argument(
-        "-o", "--output", default="-", metavar="OUT.jsonl", help=".gz or .parquet by suffix; - is stdout"
+        "-o", "--output", default="-", metavar="OUT.jsonl", help=".gz, .xz or .parquet by suffix; - is stdout"
     )
     parser.add_argument("--text", action="store_true", help="write the texts alone, one line a source")
+    parser.add_argument("--window", type=int, default=64, metavar="N", help="sentences racing at a time (default: 64)")
+    add_resume(parser)
+
+
+def add_resume(parser: argparse.ArgumentParser) -> None:
+    """What to do with an output that is there, and with a record that fails."""
     parser.add_argument("--resume", action="store_true", help="keep the answers in OUT and go on after them")
     parser.add_argument("--force", action="store_true", help="replace OUT if it exists")
-    parser.add_argument("--window", type=int, default=64, metavar="N", help="sentences racing at a time (default: 64)")
     parser.add_argument(
         "--on-error",
         choices=("stop", "skip"),
@@ -80,7 +85,7 @@ def check_output(args: argparse.Namespace) -> None:
     """Refuse options of `add_output` that make no sense."""
     if args.resume and args.force:
         raise UserError("--resume and --force: give one of them")
-    if args.window < 1:
+    if args.window is not None and args.window < 1:
         raise UserError(f"--window {args.window}: must be 1 or more")
     if args.on_error == "skip" and args.output == "-":
         raise UserError("--on-error skip: what is set aside goes to OUT.errors.jsonl; give a file with -o OUT")
@@ -262,5 +267,6 @@ def summary_line(summary: Summary) -> str:
             f"{summary.utility_calls:,} utility calls ({saved:.1%} saved), {summary.pairs_scored:,} pairs scored"
         )
     timed = [("draw", phases.draw), ("encode", phases.encode), ("score", phases.score), ("prune", phases.prune)]
-    parts.append(", ".join(f"{name} {seconds:.2f} s" for name, seconds in timed))
+    if any(seconds for _, seconds in timed):
+        parts.append(", ".join(f"{name} {seconds:.2f} s" for name, seconds in timed))
     return "mbrace: " + "; ".join(parts)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import os
+import sys
 from typing import TYPE_CHECKING, Any
 
-from mbrace.cli.decode import add_cluster, run_on_cluster
+from mbrace.cli.decode import add_cluster, add_resume, check_output, ended, run_on_cluster, summary_line
 from mbrace.cli.models import add_model, add_sampling, maker_from
-from mbrace.errors import UserError
+from mbrace.errors import UserError, require
 
 if TYPE_CHECKING:
     from mbrace.models.generate import Candidates
@@ -24,9 +26,11 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         "-o",
         "--output",
         required=True,
-        metavar="FILE",
-        help="JSON Lines; .gz or .xz by suffix; taken up if it is there",
+        metavar="OUT",
+        help="JSON Lines; .gz, .xz or .parquet by suffix; - is stdout. Its options are kept in OUT.run.json",
     )
+    parser.add_argument("--window", type=int, metavar="N", help="sources at a time (default: 32; on a CPU 4)")
+    add_resume(parser)
     parser.add_argument("--limit", type=int, metavar="N", help="only the first N sources")
     parser.add_argument("--prefix", default="", help="put before the line number in ids")
     parser.add_argument("--minutes", type=float, metavar="M", help="stop after so long; what is done is kept")
@@ -40,20 +44,64 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Read, generate, write."""
+    """Check every option, load the model, then generate."""
     import itertools
 
     from mbrace.cli.progress import progress
-    from mbrace.models.generate import generate, read_sources
+    from mbrace.cluster.live import GenerateWork
+    from mbrace.models.generate import generate, source_items
+    from mbrace.signals import Stop
 
     options = candidates_from(args)
+    check_output(args)
     if args.ray is not None:
         return _on_cluster(args)
-    sources = list(itertools.islice(read_sources(args.sources, args.references), args.limit))
+    total = _check_sources(args)
     make = maker_from(args, options)
-    with progress("generating", len(sources)) as advance:
-        generate(make, sources, args.output, options, prefix=args.prefix, minutes=args.minutes, advance=advance)
-    return 0
+    sources = itertools.islice(source_items(args.sources, args.references, prefix=args.prefix), args.limit)
+    with Stop() as stop, progress("generating", total) as advance:
+        summary = generate(
+            make,
+            sources,
+            args.output,
+            options,
+            settings=GenerateWork(args).describe(),
+            together=window_from(args),
+            minutes=args.minutes,
+            resume=args.resume,
+            force=args.force,
+            skip=args.on_error == "skip",
+            stop=stop,
+            advance=advance,
+        )
+    print(summary_line(summary), file=sys.stderr)
+    return ended(args, summary.signal)
+
+
+def window_from(args: argparse.Namespace) -> int:
+    """How many sources at a time: few on a CPU, where each takes long and what is done is to be written."""
+    if args.window is not None:
+        return int(args.window)
+    if args.server is not None:
+        return 32
+    on_gpu = (args.device or "cuda") != "cpu" and require("torch", extra="models").cuda.is_available()
+    return 32 if on_gpu else 4
+
+
+def _check_sources(args: argparse.Namespace) -> int | None:
+    """A missing file is an error before the model is loaded. How many sources there are, for the progress bar."""
+    from mbrace.files import open_input
+    from mbrace.models.generate import count_lines
+
+    for path in filter(None, (args.sources, args.references)):
+        with open_input(path):
+            pass
+        if os.path.exists(path) and os.path.exists(args.output) and os.path.samefile(path, args.output):
+            raise UserError(f"{args.output}: is an input too; give another output")
+    if not sys.stderr.isatty() or args.sources == "-":
+        return args.limit  # type: ignore[no-any-return]
+    count = count_lines(args.sources)
+    return count if args.limit is None else min(count, args.limit)
 
 
 def candidates_from(args: argparse.Namespace) -> Candidates:
@@ -74,11 +122,11 @@ def candidates_from(args: argparse.Namespace) -> Candidates:
 
 
 def _on_cluster(args: argparse.Namespace) -> int:
-    """As on one machine, an output that is there is taken up."""
+    """As on one machine, but the shards are what is kept."""
     from mbrace.cluster.live import GenerateWork
 
     for option in ("references", "limit", "minutes"):
         if getattr(args, option) is not None:
             raise UserError(f"--{option}: not with --ray; give a .tsv with references, or the sources that are wanted")
-    taken_up = {"resume": True, "force": False, "on_error": "stop", "threads": 1, "text": False}
-    return run_on_cluster(GenerateWork(args), [args.sources], argparse.Namespace(**{**vars(args), **taken_up}))
+    everything = argparse.Namespace(**{**vars(args), "threads": 1, "text": False})
+    return run_on_cluster(GenerateWork(args), [args.sources], everything)

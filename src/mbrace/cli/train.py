@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Any
 
 
@@ -20,6 +19,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     data.add_argument(
         "-o", "--output", required=True, metavar="DIR", help="the model's folder; an interrupted run is taken up"
     )
+    data.add_argument("--force", action="store_true", help="start over in a folder that has a model or a run already")
     model = parser.add_argument_group("model")
     model.add_argument(
         "--size", default="base", choices=["base", "small", "tiny"], help="base is Vaswani et al.'s (default)"
@@ -54,12 +54,17 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
 def run_train(args: argparse.Namespace) -> int:
     """Read, train, write."""
     from mbrace.errors import UserError
+    from mbrace.files import open_input
     from mbrace.models.text import read_pairs
     from mbrace.models.train import Training, train
 
     for name in ("train", "valid"):
         if len(getattr(args, name)) > 2:
             raise UserError(f"--{name} takes SOURCE TARGET or one TSV file")
+    spm = None
+    if args.spm is not None:
+        with open_input(args.spm) as file:
+            spm = file.read()
     pairs, valid = read_pairs(*args.train, origins=args.origins), read_pairs(*args.valid)
     if args.reverse:
         pairs, valid = [(b, a) for a, b in pairs], [(b, a) for a, b in valid]
@@ -78,6 +83,5 @@ def run_train(args: argparse.Namespace) -> int:
         average=args.average,
         device=args.device,
     )
-    spm = Path(args.spm).read_bytes() if args.spm else None
-    train(pairs, valid, args.output, options, spm=spm)
+    train(pairs, valid, args.output, options, spm=spm, force=args.force)
     return 0

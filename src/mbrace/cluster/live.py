@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import argparse
 import itertools
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from mbrace.errors import UserError, require
-from mbrace.files import Bad, Item, bad_from, decode_line
+from mbrace.errors import require
+from mbrace.files import Bad, Item
 from mbrace.job import Decoder, Outcome, Summary
 from mbrace.records import Record
 
+if TYPE_CHECKING:
+    from mbrace.models.generate import Generator
+
 MODEL = ("model", "kind", "source_language", "target_language", "source_prefix", "prompt", "stop", "dtype")
-MADE = ("server", "server_model", "beam", "length_alpha", "epsilon", "temperature", "seed")
+MADE = ("server", "server_model", "server_kind", "beam", "length_alpha", "epsilon", "temperature", "seed")
 
 
 @dataclass(frozen=True)
@@ -30,55 +33,20 @@ class GenerateWork:
 
     def start(self, threads: int) -> Generator:
         """Load the model."""
-        from mbrace.cli.generate import candidates_from
+        from mbrace.cli.generate import candidates_from, window_from
         from mbrace.cli.models import maker_from
-        from mbrace.models.generate import candidate_line
+        from mbrace.models.generate import Generator
 
         require("torch", extra="models").set_num_threads(threads)
         options = candidates_from(self.args)
-        make = maker_from(self.args, options)
-
-        def lines(records: list[Record]) -> list[bytes]:
-            made = make([record.source or "" for record in records], [record.id for record in records])
-            pairs = zip(records, made, strict=True)
-            return [candidate_line(r.id, r.source or "", r.reference, h, d, options) + b"\n" for r, (h, d) in pairs]
-
-        return Generator(lines)
+        return Generator(maker_from(self.args, options), options, window_from(self.args))
 
     def item(self, row: bytes, file: str, number: int, prefix: str) -> Item:
         """A source, and its reference if the file has two columns; numbered from 0, as `mbrace generate` does."""
+        from mbrace.models.generate import source_item
+
         start = self.args.prefix + prefix
-        return _source(row, file, number, f"{start}{number - 1}" if start else number - 1, columns=".tsv" in file)
-
-
-@dataclass
-class Generator:
-    """A worker that turns some records at a time into lines."""
-
-    make: Callable[[list[Record]], list[bytes]]
-    together: int = 32
-    summary: Summary = field(default_factory=Summary)
-
-    def __call__(self, items: Iterable[Item], *, skip: bool) -> Iterator[Outcome]:
-        """One outcome an item."""
-        rest = iter(items)
-        while chunk := list(itertools.islice(rest, self.together)):
-            records = [item for item in chunk if isinstance(item, Record)]
-            made = iter(self._outcomes(records))
-            for item in chunk:
-                line, bad = (None, item) if isinstance(item, Bad) else next(made)
-                if bad is not None and not skip:
-                    raise bad.error()
-                self.summary.sentences += bad is None
-                yield line, bad
-
-    def _outcomes(self, records: list[Record]) -> list[Outcome]:
-        try:
-            return [(line, None) for line in self.make(records)] if records else []
-        except Exception as error:
-            if len(records) == 1:
-                return [(None, bad_from(records[0], error))]
-            return [outcome for record in records for outcome in self._outcomes([record])]
+        return source_item(row, file, number, f"{start}{number - 1}" if start else number - 1)
 
 
 @dataclass(frozen=True)
@@ -108,7 +76,9 @@ class TranslateWork:
 
     def item(self, row: bytes, file: str, number: int, prefix: str) -> Item:
         """A source."""
-        return _source(row, file, number, f"{prefix}{number}" if prefix else number, columns=False)
+        from mbrace.models.generate import source_item
+
+        return source_item(row, file, number, f"{prefix}{number}" if prefix else number, columns=False)
 
 
 @dataclass
@@ -124,17 +94,9 @@ class Translator:
         return self.decoder(self._with_hypotheses(iter(items)), skip=skip)
 
     def _with_hypotheses(self, items: Iterator[Item]) -> Iterator[Item]:
+        from mbrace.models.translate import with_hypotheses
+
         while chunk := list(itertools.islice(items, self.decoder.window)):
-            texts = iter(self.maker.make([item.source or "" for item in chunk if isinstance(item, Record)]))
+            records = iter(with_hypotheses(self.maker, [item for item in chunk if isinstance(item, Record)]))
             for item in chunk:
-                yield item if isinstance(item, Bad) else replace(item, hypotheses=next(texts))
-
-
-def _source(row: bytes, file: str, number: int, identity: str | int, *, columns: bool) -> Item:
-    where = f"{file}:{number}"
-    try:
-        line = decode_line(row, where).removesuffix("\n").removesuffix("\r")
-    except UserError as error:
-        return Bad(file, number, None, str(error).removeprefix(f"{where}: "))
-    source, _, reference = line.partition("\t") if columns else (line, "", "")
-    return Record((), id=identity, source=source, reference=reference.split("\t")[0] or None, where=where)
+                yield item if isinstance(item, Bad) else next(records)

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import gzip
 import itertools
-import lzma
 import os
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol, TypeAlias, cast
+from typing import Any, Protocol, TypeAlias
 
 from mbrace.errors import UserError
-from mbrace.files import open_input, parse_json, read_lines, to_json
+from mbrace.files import Bad, Item, bad_from, decode_line, name_of, open_input, parse_json, read_lines, to_json
+from mbrace.job import Outcome, Summary, run_job
+from mbrace.output import Output
+from mbrace.records import Record
 from mbrace.sampler import Draws
+from mbrace.signals import Stop
 
 Source: TypeAlias = "tuple[str, str | None]"  # a source and its reference, if there is one
-OPENERS: dict[str, Any] = {".gz": gzip.open, ".xz": lzma.open}
 
 
 @dataclass(frozen=True)
@@ -62,131 +63,181 @@ def from_model(model: Any, options: Candidates) -> Maker:
 
 def read_sources(path: str, references: str | None = None) -> Iterator[Source]:
     """Sources with their references: lines of text, or a TSV (by suffix) with `source TAB reference`."""
-    lines = read_lines(path)
-    if ".tsv" in Path(path).suffixes:
-        for line in lines:
-            columns = line.split("\t")
-            yield columns[0], columns[1] if len(columns) > 1 and columns[1] else None
-        return
-    theirs: Iterator[str | None] = itertools.repeat(None) if references is None else iter(read_lines(references))
-    missing = object()
-    for number, line in enumerate(lines, 1):
-        reference: Any = next(theirs, missing)
-        if reference is missing:
-            raise UserError(f"{references}: ends before line {number}, which {path} has")
-        yield line, reference
-    if references is not None and next(theirs, missing) is not missing:
-        raise UserError(f"{references}: has more lines than {path}")
+    for item in source_items(path, references):
+        if isinstance(item, Bad):
+            raise item.error()
+        yield item.source or "", item.reference
+
+
+def source_items(path: str, references: str | None = None, *, prefix: str = "") -> Iterator[Item]:
+    """Sources as records without candidates, as they are read. Ids are `prefix` and the line's number, from 0."""
+    if references is not None and path != "-" and (ours := count_lines(path)) != (theirs := count_lines(references)):
+        raise UserError(f"{references}: has {theirs} lines but {path} has {ours}; they must match")
+    lines = None if references is None else read_lines(references)
+    with open_input(path) as file:
+        for number, row in enumerate(file, 1):
+            item = source_item(row, path, number, f"{prefix}{number - 1}" if prefix else number - 1)
+            if lines is not None:
+                reference = next(lines, None)
+                if reference is None:
+                    raise UserError(f"{references}: ends before line {number}, which {name_of(path)} has")
+                item = item if isinstance(item, Bad) else replace(item, reference=reference)
+            yield item
+
+
+def source_item(row: bytes, path: str, number: int, identity: str | int, *, columns: bool = True) -> Item:
+    """The source of a line; of a .tsv with `columns`, its first column, and the reference in the second."""
+    where = f"{name_of(path)}:{number}"
+    try:
+        line = decode_line(row, where).removesuffix("\n").removesuffix("\r")
+    except UserError as error:
+        return Bad(name_of(path), number, None, str(error).removeprefix(f"{where}: "))
+    source, reference = line, ""
+    if columns and ".tsv" in Path(path).suffixes:
+        source, reference = [*line.split("\t"), ""][:2]
+    return Record((), id=identity, source=source, reference=reference or None, where=where)
+
+
+def count_lines(path: str) -> int:
+    """How many lines a file has."""
+    with open_input(path) as file:
+        return sum(1 for _ in file)
 
 
 def generate(
     make: Maker,
-    sources: Iterable[Source],
+    sources: Iterable[Item],
     output: str,
     options: Candidates,
     *,
-    prefix: str = "",
+    settings: dict[str, Any] | None = None,
     together: int = 32,
     minutes: float | None = None,
+    resume: bool = False,
+    force: bool = False,
+    skip: bool = False,
+    stop: Stop | None = None,
     advance: Callable[[int], None] = lambda count: None,
-) -> int:
-    """Write one JSON line a source to `output` (`.gz`, `.xz` by suffix; `-`), `together` sources at a time.
+) -> Summary:
+    """Write one JSON line a source to `output` (`.gz`, `.xz`, `.parquet` by suffix; `-`), `together` at a time.
 
-    Ids are `prefix` and the number of the line, from 0. Sources that `output` already has are not made again; a line
-    cut off by a crash is. Stops after `minutes`. Returns how many lines the file has.
+    `settings` are what candidates depend on (by default `options`). They are kept in OUTPUT.run.json: `resume` goes on
+    after what is there if it was made with the same, of the same sources. Ends after `minutes`, or the chunk at work
+    when `stop` had a signal.
     """
-    started = time.monotonic()
-    rest = iter(sources)
-    done = _take_up(output, rest, prefix)
-    advance(done)
-    with _append(output) as file:
-        while window := list(itertools.islice(rest, together)):
-            if minutes is not None and time.monotonic() - started > 60 * minutes:
-                break
-            ids: list[str | int] = [f"{prefix}{done + n}" if prefix else done + n for n in range(len(window))]
-            made = make([source for source, _ in window], ids)
-            for name, (source, reference), (hypotheses, draws) in zip(ids, window, made, strict=True):
-                file.write(candidate_line(name, source, reference, hypotheses, draws, options) + b"\n")
-                done += 1
-                advance(1)
-            file.flush()
-    return done
+    end = None if minutes is None else time.monotonic() + 60 * minutes
+    worker = Generator(make, options, together)
+    try:
+        with Output(output, resume=resume, force=force) as out:
+            _keep_settings(output, settings or asdict(options), resume=resume)
+            return run_job(worker, _checked(sources, out, end), out, skip=skip, stop=stop, advance=advance)
+    finally:
+        if not _files(output):  # the run never began
+            Path(output + ".run.json").unlink(missing_ok=True)
+
+
+@dataclass
+class Generator:
+    """The worker of `mbrace generate`: some sources at a time into lines."""
+
+    make: Maker
+    options: Candidates
+    together: int = 32
+    summary: Summary = field(default_factory=Summary)
+
+    def __call__(self, items: Iterable[Item], *, skip: bool) -> Iterator[Outcome]:
+        """One outcome an item."""
+        rest = iter(items)
+        while chunk := list(itertools.islice(rest, self.together)):
+            made = self._outcomes([item for item in chunk if isinstance(item, Record)])
+            for item in chunk:
+                line, bad = (None, item) if isinstance(item, Bad) else next(made)
+                if bad is not None and not skip:
+                    raise bad.error()
+                self.summary.sentences += bad is None
+                yield line, bad
+
+    def _outcomes(self, records: Sequence[Record]) -> Iterator[Outcome]:
+        """As they are done. If it fails for all together, those not done are made alone: only one may be at fault."""
+        done = 0
+        if len(records) > 1:
+            with suppress(Exception):
+                for line in self._lines(records):
+                    done += 1
+                    yield line, None
+        for record in records[done:]:
+            try:
+                (line,) = self._lines([record])
+            except ImportError:  # a missing package is not the record's fault
+                raise
+            except Exception as error:
+                yield None, bad_from(record, error)
+            else:
+                yield line, None
+
+    def _lines(self, records: Sequence[Record]) -> Iterator[bytes]:
+        made = self.make([record.source or "" for record in records], [record.id for record in records])
+        for record, (hypotheses, draws) in zip(records, made, strict=True):
+            yield candidate_line(record, hypotheses, draws, logprobs=self.options.logprobs)
 
 
 def candidate_line(
-    name: str | int,
-    source: str,
-    reference: str | None,
-    hypotheses: Sequence[str] | None,
-    draws: Draws | None,
-    options: Candidates,
+    record: Record, hypotheses: Sequence[str] | None, draws: Draws | None, *, logprobs: bool = False
 ) -> bytes:
-    """A record of a candidate file, without the end of its line."""
-    record: dict[str, Any] = {"id": name, "source": source}
-    if reference is not None:
-        record["reference"] = reference
+    """A line of a candidate file."""
+    fields: dict[str, Any] = {"id": record.id, "source": record.source}
+    if record.reference is not None:
+        fields["reference"] = record.reference
     if hypotheses is not None:
-        record["hypotheses"] = list(hypotheses)
+        fields["hypotheses"] = list(hypotheses)
     if draws is not None:
-        record["pseudo_references"] = list(draws.texts)
-        if options.logprobs and draws.logprobs is not None:
-            record["logprobs"] = [round(value, 4) for value in draws.logprobs]
-    return to_json(record)
+        fields["pseudo_references"] = list(draws.texts)
+        if logprobs and draws.logprobs is not None:
+            fields["logprobs"] = [round(value, 4) for value in draws.logprobs]
+    return to_json(fields) + b"\n"
 
 
-def _append(output: str) -> BinaryIO:
-    if output == "-":
-        return cast(BinaryIO, os.fdopen(os.dup(sys.stdout.fileno()), "wb"))
-    opener = OPENERS.get(Path(output).suffix, open)
-    try:
-        return cast(BinaryIO, opener(output, "ab"))
-    except OSError as error:
-        raise UserError(f"{output}: {error.strerror}; give an output file that can be written") from error
+def _checked(items: Iterable[Item], output: Output, end: float | None) -> Iterator[Item]:
+    """The sources, until `end`; those whose lines `output` has must be what these were made of, not only their ids."""
+    for item in items:
+        line, where = output.kept.line, f"{output.path}:{output.kept.taken + 1}"
+        if line is None and end is not None and time.monotonic() > end:
+            return
+        if line is not None and isinstance(item, Record) and not _made_of(item, parse_json(line, where)):
+            raise UserError(
+                f"{where}: --resume: not made of {item.where}; give the same sources, or --force to start over"
+            )
+        yield item
 
 
-def _take_up(output: str, sources: Iterator[Source], prefix: str) -> int:
-    """Skip the sources whose lines an earlier run wrote whole; a line that was cut off is removed from the file.
-
-    A packed file is packed again beside the old one, since a cut-off end cannot be continued.
-    """
-    path = Path(output)
-    if output == "-" or not path.exists():
-        return 0
-    packed = path.suffix in OPENERS
-    beside = path.with_name("part." + path.name)
-    copy: Any = OPENERS[path.suffix](beside, "wb") if packed else None
-    done = size = 0
-    try:
-        for line in _whole_lines(output):
-            where = f"{output}:{done + 1}"
-            record, source = parse_json(line, where), next(sources, None)
-            name: str | int = f"{prefix}{done}" if prefix else done
-            if source is None or (record.get("id"), record.get("source")) != (name, source[0]):
-                raise UserError(f"{where}: not of these sources; give another output, or remove this file")
-            done, size = done + 1, size + len(line)
-            if packed:
-                copy.write(line)
-    except BaseException:
-        if packed:
-            copy.close()
-            beside.unlink()
-        raise
-    if packed:
-        copy.close()
-        os.replace(beside, path)
-    else:
-        os.truncate(path, size)
-    return done
+def _made_of(item: Record, fields: Any) -> bool:
+    """False if a line has this record's id but another source or reference (a line of a Parquet file is its id)."""
+    if not isinstance(fields, dict) or fields.get("id") != item.id or "source" not in fields:
+        return True  # `run_job` compares the ids
+    return (fields["source"], fields.get("reference")) == (item.source, item.reference)
 
 
-def _whole_lines(path: str) -> Iterator[bytes]:
-    """Lines up to the first that is cut off, or to where a packed file is."""
-    with open_input(path) as file:
-        while True:
-            try:
-                line = file.readline()
-            except (EOFError, OSError, lzma.LZMAError):
-                return
-            if not line.endswith(b"\n"):
-                return
-            yield line
+def _files(output: str) -> list[str]:
+    """Where lines are, those of a Parquet file that is not finished too; none for stdout or a pipe."""
+    return [name for name in (output, output + ".part") if output != "-" and os.path.isfile(name)]
+
+
+def _keep_settings(output: str, settings: dict[str, Any], *, resume: bool) -> None:
+    """OUTPUT.run.json: written for a new file, compared on resume."""
+    path, files = Path(output + ".run.json"), _files(output)
+    if resume and any(map(os.path.getsize, files)):
+        if not path.exists():
+            raise UserError(f"{path}: missing, so {output} cannot be continued; use --force to start over")
+        _compare(parse_json(path.read_bytes(), str(path)), settings, output)
+    elif files:
+        path.write_bytes(to_json(settings) + b"\n")
+
+
+def _compare(before: Any, settings: dict[str, Any], output: str) -> None:
+    for name, value in parse_json(to_json(settings), output).items():
+        if not isinstance(before, dict) or before.get(name) != value:
+            old = before.get(name) if isinstance(before, dict) else before
+            raise UserError(
+                f"{output}: --resume: was made with {name.replace('_', '-')} {old!r}, not {value!r}; "
+                "give the same options, another output, or --force to start over"
+            )

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from mbrace.chrf import ChrF
 from mbrace.models.batches import Corpus, prefetch
 from mbrace.models.sizes import SIZES, new_model
 from mbrace.models.vocabulary import Vocabulary
@@ -298,9 +299,5 @@ class Run:
 
 
 def chrf(texts: Sequence[str], references: Sequence[str]) -> float:
-    """Corpus chrF++; NaN where sacreBLEU is not installed."""
-    try:
-        import sacrebleu
-    except ImportError:
-        return float("nan")
-    return float(sacrebleu.CHRF(word_order=2).corpus_score(list(texts), [list(references)]).score)
+    """Corpus chrF++."""
+    return ChrF().corpus(list(texts), list(references))

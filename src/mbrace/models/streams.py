@@ -12,7 +12,8 @@ SECOND = -0x6B2FB644ECCEEE15  # 0x94D049BB133111EB
 
 def sentence_key(seed: int, sentence: str | int) -> int:
     """A signed 64-bit key of one sentence."""
-    digest = hashlib.blake2b(f"{seed}\0{type(sentence).__name__}\0{sentence}".encode(), digest_size=8).digest()
+    name = f"{seed}\0{type(sentence).__name__}\0{sentence}".encode("utf-8", "surrogatepass")
+    digest = hashlib.blake2b(name, digest_size=8).digest()
     return int.from_bytes(digest, "little", signed=True)
 
 

@@ -22,11 +22,18 @@ __all__ = ["Training", "train"]
 
 
 def train(
-    pairs: Pairs, valid: Pairs, folder: str | Path, options: Training, *, spm: bytes | None = None
+    pairs: Pairs,
+    valid: Pairs,
+    folder: str | Path,
+    options: Training,
+    *,
+    spm: bytes | None = None,
+    force: bool = False,
 ) -> dict[str, Any]:
     """Train on `pairs` until the budget ends or validation loss stops falling; write the best model to `folder`.
 
-    Takes up an interrupted run of the same folder. Returns the history, also written to `folder`/training.json.
+    Takes up an interrupted run of the same folder; a finished one is an error, or with `force` replaced. Returns the
+    history, also written to `folder`/training.json.
     """
     started = time.monotonic()
     if options.size not in SIZES:
@@ -34,8 +41,9 @@ def train(
     torch = require("torch", extra="models")
     require("transformers", extra="models")
     out = Path(folder)
-    out.mkdir(parents=True, exist_ok=True)
-    vocabulary = _vocabulary(pairs, out, options, spm)
+    if not force and (out / "training.json").exists() and not (out / "state.pt").exists():
+        raise UserError(f"{out}: has a finished model; use --force to train it anew, or give another folder")
+    vocabulary = _vocabulary(pairs, None if force else out / "source.spm", options, spm)
     corpora = [
         Corpus.of(
             vocabulary.encode([source for source, _ in part], threads=options.threads),
@@ -46,6 +54,10 @@ def train(
     ]
     if not all(map(len, corpora)):
         raise UserError(f"no training or validation pair has at most {options.longest} pieces a side")
+    out.mkdir(parents=True, exist_ok=True)
+    for name in ("training.json", "state.pt") if force else ():
+        (out / name).unlink(missing_ok=True)
+    vocabulary.save(out)
     device = torch.device(options.device or ("cuda" if torch.cuda.is_available() else "cpu"))
     run = Run(vocabulary, corpora[0], corpora[1], valid, out, options, device, started)
     run.log(
@@ -54,14 +66,14 @@ def train(
     return run.train()
 
 
-def _vocabulary(pairs: Pairs, out: Path, options: Training, spm: bytes | None) -> Vocabulary:
-    if spm is None and (out / "source.spm").exists():
-        spm = (out / "source.spm").read_bytes()  # of the run we take up
+def _vocabulary(pairs: Pairs, before: Path | None, options: Training, spm: bytes | None) -> Vocabulary:
+    if spm is None and before is not None and before.exists():
+        spm = before.read_bytes()  # of the run we take up
     if spm is not None:
-        vocabulary = Vocabulary(spm)
-    else:
-        size = options.vocabulary or SIZES[options.size].vocabulary
-        lines = (line for pair in pairs for line in pair)
-        vocabulary = Vocabulary.train(lines, size, seed=options.seed, threads=options.threads)
-    vocabulary.save(out)
-    return vocabulary
+        try:
+            return Vocabulary(spm)
+        except RuntimeError as error:
+            raise UserError(f"--spm: not a SentencePiece model ({error}); give a .spm or .model file") from error
+    size = options.vocabulary or SIZES[options.size].vocabulary
+    lines = (line for pair in pairs for line in pair)
+    return Vocabulary.train(lines, size, seed=options.seed, threads=options.threads)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, overload
 
+from mbrace.errors import UserError
 from mbrace.records import Record
 
 
@@ -22,13 +25,10 @@ class Hypothesiser:
 
     def records(self, sources: Iterable[str], *, name: str = "") -> Iterator[Record]:
         """One record a source, without pseudo-references; ids are line numbers from 1."""
-        rest = iter(sources)
-        number = itertools.count(1)
-        while chunk := list(itertools.islice(rest, self._together)):
-            beams = _Beams(self, chunk)
-            for place, source in enumerate(chunk):
-                line = next(number)
-                yield Record(_Hypotheses(beams, place), id=line, source=source, where=f"{name or '<stdin>'}:{line}")
+        lines = enumerate(sources, 1)
+        named = (Record((), id=n, source=source, where=f"{name or '<stdin>'}:{n}") for n, source in lines)
+        while chunk := list(itertools.islice(named, self._together)):
+            yield from with_hypotheses(self, chunk)
 
     def make(self, sources: Sequence[str]) -> list[Sequence[str]]:
         """Hypotheses of each source."""
@@ -52,17 +52,42 @@ class ServerHypothesiser(Hypothesiser):
         return [draws.texts for draws in found]
 
 
-class _Beams:
-    """The hypotheses of some sources, made together when first needed."""
+def with_hypotheses(maker: Hypothesiser, records: Sequence[Record]) -> list[Record]:
+    """The records with hypotheses that are made, for all of them together, when the first is looked at."""
+    beams = _Beams(maker, records)
+    return [replace(record, hypotheses=_Hypotheses(beams, place)) for place, record in enumerate(records)]
 
-    def __init__(self, maker: Hypothesiser, sources: Sequence[str]) -> None:
-        self._maker, self._sources = maker, sources
-        self._texts: list[Sequence[str]] | None = None
+
+class _Beams:
+    """The hypotheses of some records, made together when first needed.
+
+    If that fails, each record's are made alone when they are needed, so that only the one at fault goes without.
+    """
+
+    def __init__(self, maker: Hypothesiser, records: Sequence[Record]) -> None:
+        self._maker, self._records = maker, records
+        self._tried = False
+        self._made: dict[int, Sequence[str] | Exception] = {}
 
     def __getitem__(self, place: int) -> Sequence[str]:
-        if self._texts is None:
-            self._texts = self._maker.make(self._sources)
-        return self._texts[place]
+        if not self._tried:
+            self._tried = True
+            with contextlib.suppress(Exception):
+                self._made = dict(enumerate(self._maker.make([record.source or "" for record in self._records])))
+        if place not in self._made:
+            self._made[place] = self._alone(self._records[place])
+        made = self._made[place]
+        if isinstance(made, Exception):
+            raise made
+        return made
+
+    def _alone(self, record: Record) -> Sequence[str] | Exception:
+        try:
+            return self._maker.make([record.source or ""])[0]
+        except UserError as error:
+            return error if str(error).startswith(f"{record.where}: ") else UserError(f"{record.where}: {error}")
+        except Exception as error:
+            return error
 
 
 class _Hypotheses(Sequence[str]):

@@ -151,7 +151,9 @@ class Encoder:
         """Token ids with the special tokens around them, cut to the length limit."""
         self._tokenizer.no_padding()  # each time: the caller's tokenizer object may be used elsewhere too
         self._tokenizer.enable_truncation(self._max_length)
-        encodings = self._tokenizer.encode_batch(list(texts))
+        # Tokenizers take valid Unicode only; a lone surrogate, legal elsewhere, is a question mark to them.
+        valid = [text.encode("utf-8", "replace").decode("utf-8") if not text.isascii() else text for text in texts]
+        encodings = self._tokenizer.encode_batch(valid)
         self.truncated += sum(1 for encoding in encodings if encoding.overflowing)
         if self.truncated and not self._told_truncation:
             self._told_truncation = True
