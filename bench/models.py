@@ -1,11 +1,9 @@
 """Speed of live models: sampling against transformers' generate, and whole translations against the paper's way.
 
     python bench/models.py [--model FOLDER] [--utility learned] [--sentences 100] [--trials 3]
-    python bench/models.py --pack carry/encoder     # the metric's encoder with int8 weights (23 MB), to take along
-    python bench/models.py --unpack carry/encoder   # ... and to measure with, where its package is not installed
 
-Two tables go to $OUT (or bench/results): models.md and models.json. "The paper's way" is its appendix on run times: one
-sentence at a time, beam search and sampling by `generate`, equal strings merged, every string embedded, all pairs
+models.md and models.json go to bench/results (or `--out`). "The paper's way" is its appendix on run times: one sentence
+at a time, beam search and sampling by `generate`, equal strings merged, every string embedded, all pairs
 scored by the plain head. All methods use the same model, precision, limits and tokenizer. `--tiny` rehearses on a CPU.
 """
 
@@ -13,12 +11,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import platform
 import random
-import shutil
 import statistics
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -309,45 +304,6 @@ def report(bench: Bench, sampling: dict[str, float], found: dict[str, Any]) -> s
     return "\n".join(lines)
 
 
-def pack(folder: Path) -> None:
-    """The learned metric's encoder with int8 weights, one scale a row: a fourth of its size, for a slow line."""
-    from safetensors.numpy import load_file
-
-    from mbrace.neural.pretrained import MINILM, find
-
-    source = find(MINILM)
-    shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(source, folder, ignore=shutil.ignore_patterns("*.safetensors", "*.onnx", "*.bin"))
-    packed: dict[str, Any] = {}
-    for name, weights in load_file(source / "model.safetensors").items():
-        if weights.ndim == 2:
-            scale = np.abs(weights).max(1, keepdims=True).astype(np.float32) / 127 + 1e-12
-            packed |= {name: np.round(weights / scale).astype(np.int8), name + ".scale": scale}
-        else:
-            packed[name] = weights
-    np.savez(folder / "int8.npz", **packed)
-    print(f"{folder}: {sum(path.stat().st_size for path in folder.rglob('*') if path.is_file()) / 2**20:.1f} MiB")
-
-
-def unpack(folder: Path) -> None:
-    """Make what `pack` wrote importable as the encoder's package, in this process."""
-    import tempfile
-
-    from safetensors.numpy import save_file
-
-    from mbrace.neural.pretrained import MINILM, PACKAGED
-
-    root = Path(tempfile.mkdtemp())
-    package = root / PACKAGED[MINILM][0]
-    shutil.copytree(folder, package / "model", ignore=shutil.ignore_patterns("*.npz"))
-    stored = np.load(folder / "int8.npz")
-    names = [name for name in stored.files if not name.endswith(".scale")]
-    weights = {n: stored[n] * stored[n + ".scale"] if n + ".scale" in stored.files else stored[n] for n in names}
-    save_file(weights, package / "model" / "model.safetensors", metadata={"format": "pt"})
-    (package / "__init__.py").write_text("")
-    sys.path.insert(0, str(root))
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default="bundled")
@@ -362,17 +318,10 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=65536, help="pairs in a batch of the plain head")
     parser.add_argument("--device")
     parser.add_argument("--tiny", action="store_true", help="a rehearsal: 4 sentences, 16 of everything")
-    parser.add_argument("--pack", type=Path, metavar="FOLDER")
-    parser.add_argument("--unpack", type=Path, metavar="FOLDER")
-    parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", "bench/results")))
+    parser.add_argument("--out", type=Path, default=Path("bench/results"))
     args = parser.parse_args()
-    if args.pack:
-        pack(args.pack)
-        return
     if args.tiny:
         args.sentences, args.beam, args.references, args.trials, args.pairs = 4, 16, 16, 1, 1024
-    if args.unpack:
-        unpack(args.unpack)
     transformers.utils.logging.set_verbosity_error()
     bench = Bench(args)
     sampling = sampling_speed(bench)

@@ -37,7 +37,7 @@ def main() -> None:
     parser.add_argument("--references", type=int, default=256)
     parser.add_argument("--together", type=int, default=None, help="sources a batch")
     parser.add_argument("--one-sentence", action="store_true", help="only time a sentence of 12 words on the CPU")
-    parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", "bench/results")))
+    parser.add_argument("--out", type=Path, default=Path("bench/results"))
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     if args.one_sentence:

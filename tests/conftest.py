@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import lzma
+import os
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,3 +28,30 @@ def demo_rows() -> list[dict[str, Any]]:
     """The bundled real candidates, as plain JSON objects."""
     with lzma.open(DEMO, "rt", encoding="utf-8") as file:
         return [json.loads(line) for line in file]
+
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+QUIET = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+         "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage"]  # fmt: skip
+
+
+def no_browser(reason: str) -> None:
+    """Say why there is no browser: a reason to skip for a person, a failure where CI must have one."""
+    message = f"browser tests cannot run: {reason}"
+    pytest.fail(message) if os.environ.get("CI") else pytest.skip(message)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """A headless Chromium, driven by Playwright."""
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        no_browser("playwright is not installed; pip install playwright")
+    path = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if path is None:
+        no_browser(f"none of {', '.join(BROWSERS)} found; on Debian: apt install chromium")
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=path, args=QUIET)
+        yield chromium
+        chromium.close()

@@ -18,9 +18,11 @@ from typing import Any
 
 import pytest
 import sacrebleu
+from rich.console import Console
 
 import mbrace
 from mbrace.cli import main
+from mbrace.cli.demo import labelled
 
 Row = dict[str, Any]
 COMMAND = [sys.executable, "-m", "mbrace"]
@@ -268,6 +270,7 @@ class Block:
             raise ImportError(name + " is blocked")
 sys.meta_path.insert(0, Block())
 from mbrace.cli import main
+from mbrace.cli.demo import labelled
 sys.exit(main(sys.argv[1:]))
 """
 
@@ -286,6 +289,23 @@ def test_demo_and_decode_run_without_any_extra(candidates: Path, tmp_path: Path,
     )
     assert parquet.returncode == 2
     assert b"pip install 'mbrace[parquet]'" in parquet.stderr
+
+
+@pytest.mark.parametrize("options", [["--sentences", "0"], ["--sentences", "-3"], ["--examples", "-1"]])
+def test_a_demo_of_nothing_is_refused(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", *options]) == 2
+    assert f"{' '.join(options)}: must be" in capsys.readouterr().err
+
+
+def test_the_demo_prints_texts_word_for_word_and_wraps_them_beside_their_labels() -> None:
+    console = Console(width=80, file=io.StringIO())
+    text = "a [bold]word[/bold] and [/nothing] " + "of a long sentence " * 6
+    labelled(console, ("source", "dim", text, ""), ("MBR", "bold", "short", "bold"))
+    shown = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert shown[1].startswith("source a [bold]word[/bold] and [/nothing] of")
+    assert shown[2].startswith("       ")
+    assert shown[-1].split() == ["MBR", "short"]
+    assert max(map(len, shown)) <= 80
 
 
 # --- mistakes ---

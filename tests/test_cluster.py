@@ -269,6 +269,16 @@ def test_an_input_inside_the_output_is_refused(tmp_path: Path, rows: list[Row]) 
     assert joined(tmp_path / "out")
 
 
+def test_without_ray_no_folder_is_made_and_none_is_replaced(
+    tmp_path: Path, rows: list[Row], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "in.jsonl").write_bytes(lines(rows[:3]))
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(UserError, match=r"mbrace\[cluster\]"):
+        run(Work(str(tmp_path)), [str(tmp_path / "in.jsonl")], str(tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_full_disk_is_named_and_the_finished_shards_stay(tmp_path: Path, rows: list[Row]) -> None:
     (tmp_path / "in.jsonl").write_bytes(lines(rows[:12]))
     work, inputs, out = Work(str(tmp_path)), [str(tmp_path / "in.jsonl")], tmp_path / "out"
@@ -400,10 +410,10 @@ def test_more_than_the_cluster_has_is_refused_with_what_is_missing(ray: Any, tmp
 def test_workers_get_no_more_than_leaves_a_place_for_reading(
     nodes: list[Any], workers: int, wanted: float, gpus: float, share: float | None
 ) -> None:
-    from mbrace.cluster.driver import _share
+    from mbrace.cluster.pool import share as share_of
 
     resources = [{"CPU": n} if isinstance(n, int) else {"CPU": n[0], "GPU": n[1]} for n in nodes]
-    assert _share(resources, workers, wanted, gpus) == share
+    assert share_of(resources, workers, wanted, gpus) == share
 
 
 DRIVER = """

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -84,6 +84,28 @@ def test_runs_of_several_machines_merge_into_one_report(results: Path, tmp_path:
     assert (tmp_path / "test_table.csv").read_text() == (results / "out" / "test_table.csv").read_text()
 
 
+def test_three_pseudo_references_are_too_few_for_one_chart_and_enough_for_the_others(
+    tmp_path: Path, demo_rows: list[dict[str, Any]]
+) -> None:
+    rows = [r | {"hypotheses": r["hypotheses"][:9], "pseudo_references": r["pseudo_references"][:3]} for r in demo_rows]
+    (tmp_path / "few.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows[:3]), encoding="utf-8")
+    options = ["-o", str(tmp_path / "out"), "--trials", "2", "--workers", "1", "--races", "1"]
+    assert main(["experiment", str(tmp_path / "few.jsonl"), *options]) == 0
+    page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    assert '<div class="chart" id="false_pruning">' not in page
+    assert '<div class="chart" id="tradeoff">' in page
+
+
+@pytest.mark.parametrize("module", ["matplotlib", "altair", "vl_convert", "jinja2"])
+def test_what_the_report_needs_is_looked_for_before_the_work(
+    module: str, results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    assert main(["experiment", str(results / "yy-en.jsonl"), "-o", str(tmp_path / "out")]) == 2
+    assert "pip install 'mbrace[experiments]'" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
 def test_the_report_asks_for_nothing_from_the_network(results: Path) -> None:
     page = (results / "out" / "report.html").read_text(encoding="utf-8")
     markup = page[: page.index('<script type="application/json"')]
@@ -92,24 +114,17 @@ def test_the_report_asks_for_nothing_from_the_network(results: Path) -> None:
 
 
 @pytest.fixture
-def page(results: Path) -> Iterator[Any]:
-    found = next((p for name in ("chromium", "chromium-browser", "google-chrome") if (p := shutil.which(name))), None)
-    if found is None:
-        assert not os.environ.get("CI"), "CI must have a Chromium"
-        pytest.skip("no Chromium on this machine")
-    sync_api = pytest.importorskip("playwright.sync_api")
-    arguments = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking"]
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=found, args=arguments)
-        page = browser.new_context(offline=True, viewport={"width": 390, "height": 844}).new_page()
-        page.complaints = []
-        page.on("console", lambda message: page.complaints.append(message.text))
-        page.on("pageerror", lambda error: page.complaints.append(str(error)))
-        page.on("requestfailed", lambda request: page.complaints.append(request.url))
-        page.goto((results / "out" / "report.html").as_uri())
-        page.wait_for_selector("html[data-ready]", timeout=30000)
-        yield page
-        browser.close()
+def page(results: Path, browser: Any) -> Iterator[Any]:
+    context = browser.new_context(offline=True, viewport={"width": 390, "height": 844})
+    page = context.new_page()
+    page.complaints = []
+    page.on("console", lambda message: page.complaints.append(message.text))
+    page.on("pageerror", lambda error: page.complaints.append(str(error)))
+    page.on("requestfailed", lambda request: page.complaints.append(request.url))
+    page.goto((results / "out" / "report.html").as_uri())
+    page.wait_for_selector("html[data-ready]", timeout=30000)
+    yield page
+    context.close()
 
 
 @pytest.mark.browser

@@ -223,6 +223,16 @@ def test_commits_wait_for_the_disk(store: Store) -> None:
     assert store._connection.execute("PRAGMA synchronous").fetchone() == (2,)  # FULL
 
 
+def test_a_commit_that_fails_is_undone_and_the_next_rating_is_saved(store: Store) -> None:
+    sql = store._connection
+    sql.execute("PRAGMA foreign_keys=ON")
+    sql.execute("CREATE TABLE late (item REFERENCES item (item) DEFERRABLE INITIALLY DEFERRED)")
+    with pytest.raises(sqlite3.IntegrityError), store._transaction():
+        sql.execute("INSERT INTO late VALUES (99)")  # refused by COMMIT, not here
+    assert not sql.in_transaction
+    assert store.rate(1, 0, "tie", request="request-0") == "saved"
+
+
 def test_choice_is_saved_as_the_system_that_was_on_that_side(store: Store) -> None:
     for position in range(10):
         turn = store.turn(1)

@@ -3,45 +3,18 @@
 from __future__ import annotations
 
 import http.client
-import os
 import re
-import shutil
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import no_browser
 from judge_server import GOOD, Server, post, write_jsonl, write_study
 
 from mbrace.judge.results import evaluate, read_ratings
-
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-QUIET = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-         "--disable-component-update", "--disable-sync"]  # fmt: skip
-
-
-def no_browser(reason: str) -> None:
-    """Say why there is no browser: a reason to skip for a person, a failure where CI must have one."""
-    message = f"browser tests cannot run: {reason}"
-    pytest.fail(message) if os.environ.get("CI") else pytest.skip(message)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    try:
-        from playwright.sync_api import sync_playwright
-    except ImportError:
-        no_browser("playwright is not installed; pip install playwright")
-    path = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if path is None:
-        no_browser(f"none of {', '.join(BROWSERS)} found; on Debian: apt install chromium")
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=path, args=QUIET)
-        yield chromium
-        chromium.close()
 
 
 class Rater:

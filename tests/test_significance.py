@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ def test_randomisation_of_eight_sentences_is_near_the_exact_test() -> None:
     a, b = rng.normal(0.6, 1, (8, 1)), rng.normal(0, 1, (8, 1))
     observed = abs(a.mean() - b.mean())
     signs = np.array(list(itertools.product([1, -1], repeat=8)))
-    exact = np.mean(np.abs(signs @ (a - b)[:, 0]) / 8 > observed + 1e-12)
+    exact = np.mean(np.abs(signs @ (a - b)[:, 0]) / 8 >= observed - 1e-12)
     assert paired_tests(a, b, averages(8), seed=1).p_randomisation == pytest.approx(exact, abs=0.015)
 
 
@@ -52,6 +53,16 @@ def test_a_system_against_itself_is_never_different() -> None:
     a = np.random.default_rng(0).normal(size=(40, 1))
     found = paired_tests(a, a, averages(40))
     assert (found.difference, found.low, found.high, found.wins) == (0, 0, 0, 0)
+    assert (found.p_bootstrap, found.p_randomisation) == (1, 1)
+
+
+def test_systems_that_differ_in_one_sentence_are_not_different() -> None:
+    a = np.random.default_rng(0).normal(50, 10, size=(40, 1))
+    b = a.copy()
+    b[7] += 1
+    found = paired_tests(a, b, averages(40))
+    assert found.p_randomisation == 1  # every shuffle has the difference observed, with one sign or the other
+    assert found.p_bootstrap > 0.05
 
 
 def test_randomisation_rejects_at_its_level_when_there_is_no_difference() -> None:
@@ -97,5 +108,7 @@ def test_compare_reads_text_and_decoded_json(tmp_path: Path, systems: Any, capsy
     expected = ChrF().pairs(first, references).mean(dtype="float64")
     assert f"A {expected:.4f}" in shown
     assert f"A {ChrF().corpus(first, references):.4f}" in shown
+    assert main(["compare", files[0], files[0], "--reference", str(tmp_path / "r.txt"), "--shuffles", "500"]) == 0
+    assert re.findall(r"p = ([0-9.]+)", capsys.readouterr().out) == ["1.0000"] * 4  # two tests of two scores
     assert main(["compare", files[0], files[0], "--reference", files[1]]) == 2
     assert "b.jsonl:1: reference: missing" in capsys.readouterr().err

@@ -7,6 +7,8 @@ import time
 from importlib import resources
 from typing import Any
 
+from mbrace.errors import UserError
+
 
 def add(commands: Any) -> None:
     """The options of `mbrace demo`."""
@@ -21,6 +23,10 @@ def add(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Decode with standard MBR and four pruning functions, and show what changed."""
+    if args.sentences < 1:
+        raise UserError(f"--sentences {args.sentences}: must be 1 or more")
+    if args.examples < 0:
+        raise UserError(f"--examples {args.examples}: must be 0 or more")
     if args.translate:
         return _translate()
     from rich.console import Console
@@ -86,8 +92,25 @@ def _examples(console: Any, records: list[Any], answers: list[Any], count: int) 
     changed = [pair for pair in zip(records, answers, strict=True) if pair[1].index != 0]
     for record, answer in changed[:count]:
         field = " > ".join([str(len(record.hypotheses)), *(str(step.survivors) for step in answer.steps)])
-        console.print(f"\n[dim]source     [/dim] {record.source}", highlight=False)
-        console.print(f"[dim]beam search[/dim] {record.hypotheses[0]}", highlight=False)
-        console.print(f"[bold green]MBR[/bold green]         [bold]{answer.text}[/bold]", highlight=False)
-        console.print(f"[dim]reference  [/dim] {record.reference}", highlight=False)
-        console.print(f"[dim]survivors   {field}, expected utility {answer.utility:.2f}[/dim]", highlight=False)
+        labelled(
+            console,
+            ("source", "dim", record.source, ""),
+            ("beam search", "dim", record.hypotheses[0], ""),
+            ("MBR", "bold green", answer.text, "bold"),
+            ("reference", "dim", record.reference, ""),
+            ("survivors", "dim", f"{field}, expected utility {answer.utility:.2f}", "dim"),
+        )
+
+
+def labelled(console: Any, *lines: tuple[str, str, str | None, str]) -> None:
+    """Print lines of (label, style, text, style): texts word for word, never as markup, wrapped beside their labels."""
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table.grid(padding=(0, 1, 0, 0))
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
+    for label, label_style, text, style in lines:
+        grid.add_row(Text(label, label_style), Text(text or "", style))
+    console.print()
+    console.print(grid)

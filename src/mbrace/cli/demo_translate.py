@@ -32,6 +32,7 @@ def show(console: Any) -> None:
     from rich.table import Table
 
     from mbrace import Confidence, Seq2Seq
+    from mbrace.cli.demo import labelled
 
     model = Seq2Seq()
     sources = list(SENTENCES)
@@ -49,13 +50,8 @@ def show(console: Any) -> None:
         table.add_row(name, calls_, drawn_, f"{seconds:.2f}", f"{seconds / len(sources):.2f}")
     console.print(table)
     for place, source in enumerate(sources):
-        console.print(f"\n[dim]source      [/dim] {source}", highlight=False)
-        by_text: dict[str, list[str]] = {}
-        for name, texts, *_ in rows:
-            by_text.setdefault(texts[place], []).append(name)
-        for text, names in by_text.items():
-            style = "bold green" if "racing MBR" in names else "dim"
-            console.print(f"[{style}]{', '.join(names)}[/{style}]\n    {text}", highlight=False)
+        ways = [(name, "bold green" if name == "racing MBR" else "dim", texts[place], "") for name, texts, *_ in rows]
+        labelled(console, ("source", "dim", source, ""), *ways)
 
 
 def _decode(model: Any, sources: list[str], prune: Any, ahead: int) -> tuple[list[str], int, int, float]:

@@ -93,6 +93,9 @@ def _runtimes(args: argparse.Namespace, out: Path) -> None:
 
     if args.sources is None:
         raise UserError("--runtimes: give --sources FILE")
+    report = not args.no_report and bool(list((out / "data").glob("*.npz")))
+    if report:
+        experiment.require_report()
     sources, pair = runtimes.read_sources(args.sources, args.sentences)
     rows = runtimes.run_times(
         runtimes.load_model(args.model, getattr(args, "device", None)),
@@ -106,5 +109,5 @@ def _runtimes(args: argparse.Namespace, out: Path) -> None:
     runtimes.save(rows, out / "data")
     for row in rows:
         print(f"{row['method']:<10} {row['phase']:<12} {row['seconds']:10.3f} s")
-    if list((out / "data").glob("*.npz")) and not args.no_report:
+    if report:
         experiment.write(out)

@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import os
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -21,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from mbrace.cluster.folder import Folder
+from mbrace.cluster.pool import READER_CPUS, Pool, Watch, nodes_of, plan, room
 from mbrace.cluster.shards import Block, Result, add_costs, blocks, failed, work_off
 from mbrace.errors import UserError, require
 from mbrace.files import id_prefixes
@@ -28,12 +27,7 @@ from mbrace.job import Summary, Work, Worker
 from mbrace.signals import Stop
 from mbrace.storage import estimated_bytes, expand
 
-READER_CPUS = 0.1  # reading waits for the disk; a small share is enough, but without one Ray Data waits for ever
-WORKERS_A_READER = 8  # one reader keeps about a dozen workers busy with chrF++ (bench/results/scale.md)
 TRIES = 4  # how often a block is given to a worker that dies of it, before the run gives up
-SECONDS_FOR_RESOURCES = 60
-SECONDS_FOR_NODES = 20  # that a lost node may take to be replaced
-WATCH_SECONDS = 2.0
 
 SETTINGS = {  # of Ray Data, for our datasets alone
     "enable_progress_bars": False,
@@ -42,21 +36,6 @@ SETTINGS = {  # of Ray Data, for our datasets alone
     "max_consecutive_actor_init_deaths": TRIES,
     "execution_no_progress_timeout_s": 1800,
 }
-
-
-@dataclass(frozen=True)
-class Pool:
-    """How many workers, and what each is given."""
-
-    workers: int
-    cpus: float
-    gpus: float
-    readers: int
-
-    @property
-    def threads(self) -> int:
-        """Threads a worker may use."""
-        return max(1, int(self.cpus))
 
 
 def run(
@@ -80,6 +59,8 @@ def run(
     `address` is that of a running cluster; None starts one on this machine. The shards, one after another, are byte for
     byte the file that a run on one machine writes. `progress` is told of lines done and the share of the input so far.
     """
+    for module in ("ray", "ray.data"):  # before anything is made or replaced
+        require(module, extra="cluster")
     paths = expand(inputs)
     if "-" in paths:
         raise UserError("-: a cluster cannot read standard input; give files")
@@ -97,15 +78,15 @@ def run(
         if folder.complete:
             return summary
         with _Connection(address) as ray, Stop() as stop:
-            pool = _pool(ray, len(paths), workers, gpus_per_worker, threads)
+            pool = plan(ray, len(paths), workers, gpus_per_worker, threads)
             while True:
                 try:
                     results = _results(ray, pool, work, paths, shard_size, folder, skip)
                     _collect(results, folder, summary, stop, progress, paths)
                     break
                 except NodesLost:  # go on with what is left; finished shards are not made again
-                    room = max(1, _room(_nodes(ray), pool.cpus, pool.gpus))
-                    pool = _pool(ray, len(paths), min(pool.workers, room), gpus_per_worker, threads)
+                    left = max(1, room(nodes_of(ray), pool.cpus, pool.gpus))
+                    pool = plan(ray, len(paths), min(pool.workers, left), gpus_per_worker, threads)
         summary.signal = stop.signal
         if stop.signal is None:
             folder.set_duplicates_aside(id_prefixes(paths), skip=skip)
@@ -182,66 +163,6 @@ def _quiet() -> Iterator[None]:
         os.close(stderr)
 
 
-def _pool(ray: Any, files: int, workers: int | None, gpus: float, threads: int) -> Pool:
-    """Shares that leave something for reading, or an error that says what is missing: no run waits for ever."""
-    if workers is not None and workers < 1:
-        raise UserError(f"--workers {workers}: must be 1 or more")
-    if gpus < 0:
-        raise UserError(f"--gpus-per-worker {gpus}: must be 0 or more")
-    nodes = _nodes(ray)
-    total = {name: sum(node.get(name, 0.0) for node in nodes) for name in ("CPU", "GPU")}
-    if workers is None:
-        workers = int(total["GPU"] // gpus) if gpus else max(1, int(total["CPU"]) - 1)
-        if workers == 0:
-            raise UserError(f"--gpus-per-worker {gpus:g}: the cluster has {total['GPU']:g} GPUs")
-    cpus = _share(nodes, workers, float(max(1, threads)), gpus)
-    if cpus is None:
-        cluster = f"{total['CPU']:g} CPUs, {total['GPU']:g} GPUs on {len(nodes)} nodes"
-        raise UserError(
-            f"--workers {workers} --gpus-per-worker {gpus:g}: the cluster ({cluster}) has room for "
-            f"{_room(nodes, 0.5, gpus)} such workers, and reading needs some; ask for fewer or add nodes"
-        )
-    _wait_for(ray, {"CPU": workers * cpus + READER_CPUS, "GPU": workers * gpus})
-    return Pool(workers, cpus, gpus, min(files, 1 + workers // WORKERS_A_READER))
-
-
-def _share(nodes: list[dict[str, float]], workers: int, wanted: float, gpus: float) -> float | None:
-    """The CPUs of a worker: `wanted`, or less if only then every worker and a reader fit, however Ray packs them.
-
-    Logical CPUs only say what may run beside what; a worker of half a CPU is as fast as one of a whole one.
-    """
-    for tenths in range(round(wanted * 10), 0, -1):
-        cpus = tenths / 10
-        fits = [_room([node], cpus, gpus) for node in nodes]
-        left = max((node.get("CPU", 0.0) - n * cpus for node, n in zip(nodes, fits, strict=True)), default=0.0)
-        if sum(fits) > workers or (sum(fits) == workers and left + 1e-6 >= READER_CPUS):
-            return cpus
-    return None
-
-
-def _nodes(ray: Any) -> list[dict[str, float]]:
-    """The resources of every node that is alive."""
-    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
-
-
-def _room(nodes: list[dict[str, float]], cpus: float, gpus: float) -> int:
-    """How many workers fit; each must fit on one node."""
-    fits = (min(node.get("CPU", 0.0) / cpus, node.get("GPU", 0.0) / gpus if gpus else math.inf) for node in nodes)
-    return sum(int(count + 1e-6) for count in fits)
-
-
-def _wait_for(ray: Any, need: dict[str, float]) -> None:
-    """Wait a while for other jobs to end; then say what is missing."""
-    for _ in range(SECONDS_FOR_RESOURCES):
-        free = ray.available_resources()
-        missing = {name: amount for name, amount in need.items() if free.get(name, 0.0) + 1e-6 < amount}
-        if not missing:
-            return
-        time.sleep(1)
-    what = ", ".join(f"{amount:g} {name}s, {free.get(name, 0.0):g} free" for name, amount in missing.items())
-    raise UserError(f"--ray: other jobs hold what this run needs ({what}); wait for them or ask for fewer workers")
-
-
 def _results(
     ray: Any, pool: Pool, work: Work, paths: list[str], size: int, folder: Folder, skip: bool
 ) -> Iterator[Result]:
@@ -277,7 +198,7 @@ def _results(
         num_cpus=pool.cpus,
         num_gpus=pool.gpus,
     )
-    watch = _Watch(ray, pool, desk)
+    watch = Watch(ray, pool, desk)
     try:
         for batch in rows.iter_batches(batch_size=1, batch_format="pyarrow", prefetch_batches=0):
             for row in batch.to_pylist():
@@ -289,31 +210,6 @@ def _results(
     finally:
         watch.over.set()
         ray.kill(desk)
-
-
-class _Watch:
-    """Sees to it that a run does not wait for ever for a node that is gone.
-
-    Ray holds the tasks of a lost worker until the worker has a place again. When there has been none for a while, this
-    ends the workers that are left, which ends the run of Ray Data, and the driver starts one of a smaller pool.
-    """
-
-    def __init__(self, ray: Any, pool: Pool, desk: Any) -> None:
-        self.lost = False
-        self.over = threading.Event()
-        self._ray, self._pool, self._desk = ray, pool, desk
-        threading.Thread(target=self._watch, daemon=True).start()
-
-    def _watch(self) -> None:
-        short = 0.0
-        while not self.over.wait(WATCH_SECONDS):
-            enough = _room(_nodes(self._ray), self._pool.cpus, self._pool.gpus) >= self._pool.workers
-            short = 0.0 if enough else short + WATCH_SECONDS
-            if short >= SECONDS_FOR_NODES:
-                self.lost = True
-                for worker in self._ray.get(self._desk.workers.remote()):
-                    self._ray.kill(worker)
-                return
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from mbrace.errors import UserError
+from mbrace.errors import UserError, require
 from mbrace.experiments import studies
 from mbrace.experiments.races import watch_races
 from mbrace.experiments.studies import Row
@@ -51,6 +51,8 @@ def run(
 
     `report=False` leaves it at DIR/data, which needs NumPy alone.
     """
+    if report:
+        require_report()
     parts = [Part.of(path) for path in paths]
     names = [(part.name, part.split) for part in parts]
     for part in parts:
@@ -97,6 +99,12 @@ def run(
         outcomes.save(target)
     if report:
         write(out)
+
+
+def require_report() -> None:
+    """What `write` needs, looked for before hours of work rather than after them."""
+    for module in ("matplotlib", "altair", "vl_convert", "jinja2"):
+        require(module, extra="experiments")
 
 
 def _key(part: Part, utility: str, settings: Iterable[Setting], trials: int, seed: int, limit: int | None) -> str:
@@ -173,6 +181,7 @@ def rows_of(found: Sequence[Outcomes], timings: Sequence[Row] = ()) -> dict[str,
 
 def write(out: Path, others: Sequence[Path] = ()) -> None:
     """CSV, JSON, figures, RESULTS.md and report.html from the data under `out` (and `others`)."""
+    require_report()
     from mbrace.experiments import figures, report
     from mbrace.experiments.summary import summary
 

@@ -35,12 +35,14 @@ def write(
     template = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(
         texts["report.html"]
     )
+    specs = charts(rows)
     path.write_text(
         template.render(
             css=texts["report.css"],
             script=texts["report.js"],
             vega=_bundle(),
-            data=_embedded({"charts": charts(rows), "races": races}),
+            data=_embedded({"charts": specs, "races": races}),
+            charts=list(specs),
             about=about,
             tables=test_tables(rows["test_table"]),
             claims=sorted(rows["claims"], key=lambda row: row["claim"]),
@@ -122,6 +124,8 @@ def charts(rows: Mapping[str, Sequence[Row]]) -> dict[str, Any]:
     makers = {"false_pruning": false_pruning, "tradeoff": tradeoff, "survivors": survivors, "schedules": schedules}
     specs = {}
     for name, maker in makers.items():
+        if not rows[name]:  # R* of less than four pseudo-references has no subsets to prune falsely
+            continue
         chart = maker(alt, [_lean(row) for row in rows[name]])
         specs[name] = chart.properties(width="container", height=300).configure(**_theme()).to_dict()
     return specs

@@ -1,7 +1,8 @@
 """Intervals for one system and paired tests for two.
 
 `paired_tests` is Koehn's (2004) paired bootstrap and paired approximate randomisation, with sacreBLEU's p-values: the
-same formulas and, for the same seed, the same random numbers, so that the two tools agree to the last digit.
+same random numbers for the same seed, so that the two tools agree to the last digit. They part where shuffles tie with
+what was observed: sacreBLEU does not count those, and so calls a system different from itself (see `_p_value`).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from mbrace.utility import Utility
 # Statistics summed over sentences, (samples, k), to a score each, (samples,)
 FromTotals: TypeAlias = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 
+ROUNDING = 1e-10  # sums in another order may differ by this much and be equal
 STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)  # 97.5% for 1 .. 10 degrees
 
 
@@ -111,8 +113,14 @@ def paired_tests(
 
 
 def _p_value(statistics: NDArray[np.float64], observed: float) -> float:
-    """Chance of more than the observed difference; one is added so that it is never zero."""
-    return (int(np.count_nonzero(statistics > observed)) + 1) / (len(statistics) + 1)
+    """Chance of a difference at least as large as the observed one; one is added so that it is never zero.
+
+    sacreBLEU counts larger ones only. Where two systems are equal, or differ in one sentence, every shuffle gives the
+    very difference observed: sacreBLEU's p is then the smallest there is, although nothing speaks against chance.
+    """
+    if observed == 0:  # no difference is no evidence, whatever the resamples are
+        return 1.0
+    return (int(np.count_nonzero(statistics >= observed - ROUNDING)) + 1) / (len(statistics) + 1)
 
 
 def averages(count: int) -> FromTotals:
