@@ -1,7 +1,7 @@
 # `make demo` and `make test` start from nothing but Python, make and a C++ compiler, and build their own .venv.
 PYTHON ?= python3
 BIN := .venv/bin
-NATIVE := CMakeLists.txt $(wildcard native/*.cpp native/*.hpp)
+NATIVE := CMakeLists.txt $(wildcard native/*.cpp native/*.hpp native/*.inl)
 
 .PHONY: demo test test-slow test-old lint bench browser oracle audit clean
 

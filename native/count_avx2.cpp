@@ -6,18 +6,7 @@
 namespace mbrace {
 namespace {
 
-using Floats = __m256;
-inline Floats set1(float x) { return _mm256_set1_ps(x); }
-inline Floats load(const float* p) { return _mm256_loadu_ps(p); }
-inline Floats widen(const std::uint16_t* p) {
-    return _mm256_cvtepi32_ps(_mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
-}
-inline void store(float* p, Floats a) { _mm256_storeu_ps(p, a); }
-inline Floats add(Floats a, Floats b) { return _mm256_add_ps(a, b); }
-inline Floats mul(Floats a, Floats b) { return _mm256_mul_ps(a, b); }
-inline Floats div(Floats a, Floats b) { return _mm256_div_ps(a, b); }
-inline Floats min(Floats a, Floats b) { return _mm256_min_ps(a, b); }
-inline Floats max(Floats a, Floats b) { return _mm256_max_ps(a, b); }
+#include "floats_256.inl"
 
 constexpr int GROUP = 2;
 constexpr std::uint32_t BYTES_FULL = 31;  // 31 * 8 bits still fit in a byte

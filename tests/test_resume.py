@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import mbrace
 import mbrace.output
 from mbrace.files import Seen, read_items
-from mbrace.job import decode_job
+from mbrace.job import Decoder, run_job
 from mbrace.output import Output
 
 
@@ -61,16 +61,8 @@ def corpus(folder: Path, kinds: list[str]) -> Path:
 
 def run(source: Path, out: Path, *, text: bool, window: int, resume: bool) -> None:
     with Output(str(out), resume=resume, text=text) as output:
-        decode_job(
-            read_items([str(source)]),
-            output,
-            utility=mbrace.Pairwise(picky),
-            prune=mbrace.Bottom(0.3),
-            schedule=[1, 2, 3],
-            text=text,
-            window=window,
-            skip=True,
-        )
+        worker = Decoder(mbrace.Pairwise(picky), mbrace.Bottom(0.3), [1, 2, 3], window=window, text=text)
+        run_job(worker, read_items([str(source)]), output, skip=True)
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -120,7 +112,7 @@ def test_an_answer_that_was_written_is_not_computed_again(tmp_path: Path) -> Non
 
     def decode(resume: bool) -> None:
         with Output(str(tmp_path / "out"), resume=resume) as output:
-            decode_job(read_items([str(source)]), output, utility=mbrace.Pairwise(counting), prune=None, window=1)
+            run_job(Decoder(mbrace.Pairwise(counting), None, window=1), read_items([str(source)]), output)
 
     decode(False)
     whole = (tmp_path / "out").read_bytes()

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
 
 from mbrace.chrf import ChrF
 from mbrace.decode import decode, decode_corpus
-from mbrace.errors import UserError
+from mbrace.errors import UserError, require
 from mbrace.prune import Bottom, Confidence, Standings
 from mbrace.race import Candidate, Decoded, Step
 from mbrace.records import Record
@@ -18,6 +17,9 @@ if TYPE_CHECKING:
     from mbrace.models.causal import CausalLM as CausalLM
     from mbrace.models.seq2seq import Seq2Seq as Seq2Seq
     from mbrace.models.server import Server as Server
+    from mbrace.neural.comet import Comet as Comet
+    from mbrace.neural.embedding import Embedding as Embedding
+    from mbrace.neural.learned import Learned as Learned
 
 __version__ = "0.1.0"
 
@@ -38,23 +40,19 @@ __all__ = [
     "doubling",
 ]
 
-# Names that need an extra, and the module each is in: imported when first used, so the core stays light.
-_EXTRAS: dict[str, str] = {
-    "CausalLM": "mbrace.models.causal",
-    "Comet": "mbrace.neural.comet",
-    "Embedding": "mbrace.neural.embedding",
-    "Learned": "mbrace.neural.learned",
-    "Seq2Seq": "mbrace.models.seq2seq",
-    "Server": "mbrace.models.server",
+# Names that need an extra: the module each is in, and the extra. Imported when first used, so the core stays light.
+_EXTRAS: dict[str, tuple[str, str]] = {
+    "CausalLM": ("mbrace.models.causal", "models"),
+    "Comet": ("mbrace.neural.comet", "neural"),
+    "Embedding": ("mbrace.neural.embedding", "neural"),
+    "Learned": ("mbrace.neural.learned", "minilm"),
+    "Seq2Seq": ("mbrace.models.seq2seq", "models"),
+    "Server": ("mbrace.models.server", "models"),
 }
 
 
 def __getattr__(name: str) -> Any:
     if name in _EXTRAS:
-        try:
-            return getattr(importlib.import_module(_EXTRAS[name]), name)
-        except ModuleNotFoundError as error:
-            if (error.name or "").split(".")[0] == "mbrace":
-                raise
-            raise UserError(f"{name} needs {error.name}; install it with: pip install 'mbrace[models]'") from error
+        module, extra = _EXTRAS[name]
+        return getattr(require(module, extra=extra), name)
     raise AttributeError(f"module 'mbrace' has no attribute {name!r}")

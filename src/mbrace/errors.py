@@ -16,6 +16,8 @@ def require(module: str, *, extra: str) -> Any:
         return importlib.import_module(module)
     except ImportError as error:
         package = (error.name or module).split(".")[0]  # what is missing may be what the module itself imports
+        if package == "mbrace":  # our own mistake, which no extra mends
+            raise
         raise UserError(
             f"{package} is not installed ({error}); install it with: pip install 'mbrace[{extra}]'"
         ) from error

@@ -182,28 +182,6 @@ def run_job(
     return summary
 
 
-def decode_job(
-    records: Iterable[Item],
-    output: Output,
-    *,
-    utility: Utility,
-    prune: PruningFunction | None,
-    schedule: Schedule = None,
-    seed: int = 0,
-    nbest: int = 1,
-    window: int = 64,
-    sampler: Sampler | None = None,
-    shuffle: bool = True,
-    text: bool = False,
-    skip: bool = False,
-    stop: Stop | None = None,
-    advance: Callable[[int], None] = lambda count: None,
-) -> Summary:
-    """Decode `records` into `output`, going on after the answers it holds already."""
-    worker = Decoder(utility, prune, schedule, seed, nbest, window, sampler, shuffle, text)
-    return run_job(worker, records, output, skip=skip, stop=stop, advance=advance)
-
-
 def unanswered(items: Iterable[Item], output: Output) -> Iterator[Item]:
     """The items after those an earlier run answered or set aside; the files must agree with the input, in order."""
     source = iter(items)

@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
     """Check every option, load the model, then decode as `mbrace decode` does."""
     from mbrace.cli.progress import progress
     from mbrace.files import open_input, read_lines
-    from mbrace.job import decode_job
+    from mbrace.job import Decoder, run_job
     from mbrace.output import Output
     from mbrace.signals import Stop
 
@@ -66,21 +66,9 @@ def run(args: argparse.Namespace) -> int:
         Output(args.output, resume=args.resume, force=args.force, text=text) as output,
         progress("translating", None) as advance,
     ):
-        summary = decode_job(
-            maker.records(read_lines(args.sources), name=args.sources if args.sources != "-" else ""),
-            output,
-            utility=utility,
-            prune=prune,
-            schedule=schedule,
-            seed=args.seed,
-            nbest=args.nbest,
-            window=args.window,
-            sampler=sampler,
-            text=text,
-            skip=args.on_error == "skip",
-            stop=stop,
-            advance=advance,
-        )
+        worker = Decoder(utility, prune, schedule, args.seed, args.nbest, args.window, sampler, text=text)
+        records = maker.records(read_lines(args.sources), name=args.sources if args.sources != "-" else "")
+        summary = run_job(worker, records, output, skip=args.on_error == "skip", stop=stop, advance=advance)
     report_truncated(utility)
     print(
         f"{summary_line(summary)}; hypotheses {maker.seconds:.2f} s, {sampler.drawn:,} pseudo-references drawn",
