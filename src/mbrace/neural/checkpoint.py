@@ -134,26 +134,24 @@ def _check(settings: dict[str, Any], path: Path) -> None:
 
 def build_transformer(checkpoint: Checkpoint) -> tuple[Any, Any]:
     """The transformer with the checkpoint's weights (or the pretrained ones, by reference) and its tokenizer."""
-    transformers = pretrained.quiet()
-    settings, near = checkpoint.settings, checkpoint.path.parent.parent
+    settings, near, state = checkpoint.settings, checkpoint.path.parent.parent, checkpoint.part("encoder.model.")
+    name = settings["pretrained_model"]
     network, configuration, tokenizer = ENCODERS[settings["encoder_model"]]
-    by_reference = settings["encoder_weights"] == "reference"
-    folder = pretrained.find(settings["pretrained_model"], near=near, weights=by_reference)
-    words = folder if settings["encoder_model"] != "MiniLM" else _minilm_tokenizer(folder, near)
-    state = checkpoint.part("encoder.model.")
-    if by_reference:
+    if settings["encoder_weights"] == "reference":
         if state:
             raise UserError(f"{checkpoint.path}: encoder_weights is reference, but it holds encoder weights too")
-        model = getattr(transformers, network).from_pretrained(str(folder), add_pooling_layer=False)
-    else:
-        config = getattr(transformers, configuration).from_pretrained(str(folder))
-        model = getattr(transformers, network)(config, add_pooling_layer=False)
-        # Older files carry position numbers as a weight, and a pooler that no pooling reads.
-        state = {k: v for k, v in state.items() if not k.startswith("pooler.") and k != "embeddings.position_ids"}
-        wanted = {key: tuple(value.shape) for key, value in model.state_dict().items()}
-        check_keys(set(state), set(wanted), "encoder.model.", checkpoint.path)
-        check_shapes(state, wanted, "encoder.model.", checkpoint.path)
-        model.load_state_dict(state, strict=True)
+        return pretrained.load(name, network, tokenizer, near=near, add_pooling_layer=False)
+    transformers = pretrained.quiet()
+    folder = pretrained.find(name, near=near, weights=False)
+    words = folder if settings["encoder_model"] != "MiniLM" else _minilm_tokenizer(folder, near)
+    config = getattr(transformers, configuration).from_pretrained(str(folder))
+    model = getattr(transformers, network)(config, add_pooling_layer=False)
+    # Older files carry position numbers as a weight, and a pooler that no pooling reads.
+    state = {k: v for k, v in state.items() if not k.startswith("pooler.") and k != "embeddings.position_ids"}
+    wanted = {key: tuple(value.shape) for key, value in model.state_dict().items()}
+    check_keys(set(state), set(wanted), "encoder.model.", checkpoint.path)
+    check_shapes(state, wanted, "encoder.model.", checkpoint.path)
+    model.load_state_dict(state, strict=True)
     return model, pretrained.tokenizer(words, tokenizer)
 
 

