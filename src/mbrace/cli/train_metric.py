@@ -22,7 +22,9 @@ def add(commands: Any) -> None:
     )
     parser.add_argument("-o", "--output", required=True, metavar="DIR", help="the checkpoint's folder")
     parser.add_argument("--encoder", metavar="PATH_OR_NAME", help="frozen encoder (default: all-MiniLM-L6-v2)")
-    parser.add_argument("--target", default="en", metavar="LANG", help="keep pairs into this language (default: en)")
+    parser.add_argument(
+        "--target", default="en", metavar="LANG", help="keep pairs into this language, or `any` (default: en)"
+    )
     parser.add_argument("--hold-out", default="", metavar="PAIRS", help="not trained on, evaluated after: de-en,tr-en")
     parser.add_argument("--epochs", type=int, default=None, metavar="N", help="at most (default: 12)")
     parser.add_argument("--seed", type=int, default=0, help="random seed (default: 0)")
@@ -42,7 +44,8 @@ def run(args: argparse.Namespace) -> int:
     from mbrace.neural.pretrained import MINILM
     from mbrace.neural.train_metric import Recipe, train_metric
 
-    judgements = [row for path in args.judgements for row in read_judgements(path, target=args.target)]
+    target = None if args.target == "any" else args.target
+    judgements = [row for path in args.judgements for row in read_judgements(path, target=target)]
     found = train_metric(
         judgements,
         args.output,

@@ -1,4 +1,4 @@
-"""The learned metric that ships with mbrace: a COMET head on a frozen, public encoder."""
+"""The learned metrics that ship with mbrace: COMET heads on frozen, public encoders."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ from pathlib import Path
 
 from mbrace.neural.comet import Comet
 
-FOLDER = Path(__file__).resolve().parent.parent / "data" / "learned-en"
+_DATA = Path(__file__).resolve().parent.parent / "data"
+SHIPPED = {"en": _DATA / "learned-en", "multilingual": _DATA / "learned-multilingual"}
 
 
 class Learned(Comet):
-    """A COMET estimator over all-MiniLM-L6-v2, trained on human judgements of translations into English.
+    """A COMET estimator over a frozen encoder, trained on human judgements of translations.
 
-    Its card (`mbrace/data/learned-en/card.md`) says what it reaches. The encoder comes with the extra
-    `mbrace[minilm]`, so it runs without a network. `model` is another folder made by `mbrace train-metric`.
+    `model` is "en" (the default: all-MiniLM-L6-v2, for translations into English), "multilingual"
+    (multilingual-e5-small, for other languages) or a folder made by `mbrace train-metric`. The cards
+    `mbrace/data/learned-*/card.md` say what the two reach. Their encoders come with the extras `mbrace[minilm]` and
+    `mbrace[multilingual]`, so they run without a network.
     """
 
     def __init__(
@@ -24,5 +27,5 @@ class Learned(Comet):
         dtype: str | None = None,
         batch_tokens: int | None = None,
     ) -> None:
-        super().__init__(model or FOLDER, device=device, dtype=dtype, batch_tokens=batch_tokens)
+        super().__init__(SHIPPED.get(str(model or "en"), model), device=device, dtype=dtype, batch_tokens=batch_tokens)
         self.name = self.name.replace("comet|", "learned|", 1)
