@@ -3,9 +3,10 @@
     python bench/metric.py DATA --model en --lines 300 --out bench/results
     python bench/metric.py DATA --model multilingual --lines 300 --out bench/results
 
-DATA holds judgements.wmt17-da-to-en.tsv.gz, wmt18-systems.PAIR.tsv.gz and wmt18-da-syslevel.tsv.gz. Segments are
-WMT17's of the held-out pairs; systems are those submitted to WMT18, each scored by its mean over the first `--lines`
-sentences.
+DATA holds judgements.wmt17-da-to-en.tsv.gz, judgements.mlqe-pe.tsv.gz, wmt18-systems.PAIR.tsv.gz and
+wmt18-da-syslevel.tsv.gz. Segments are WMT17's of the held-out pairs and, for the multilingual metric, which was not
+trained on them, the first 1,000 of each pair of MLQE-PE (ordinary text, but the reference is a post-edit); systems are
+those submitted to WMT18, each scored by its mean over the first `--lines` sentences.
 """
 
 from __future__ import annotations
@@ -45,11 +46,12 @@ def main() -> None:
         "cosine": Embedding(ENCODERS[args.model], device="cpu"),
         "chrF++": ChrF(),
     }
+    which, option = ("", "") if args.model == "en" else (f" ({args.model})", f" --model {args.model}")
+    but = "" if args.model == "en" else " (except ru-en: other judgements, of WMT17)"
     lines = [
-        f"# Agreement of the learned metric ({args.model}) with people",
+        f"# Agreement of the learned metric{which} with people",
         "",
-        "Held out: no judgement of these language pairs was trained on. "
-        f"Written by `bench/metric.py --model {args.model}`.",
+        f"Held out: no judgement of these language pairs was trained on{but}. Written by `bench/metric.py{option}`.",
         "",
         "| | " + " | ".join(f"{metric} Pearson | {metric} Kendall" for metric in metrics) + " |",
         "|---|" + "---|" * (2 * len(metrics)),
@@ -58,19 +60,24 @@ def main() -> None:
         print(row, flush=True)
         lines.append(row)
     args.out.mkdir(parents=True, exist_ok=True)
-    (args.out / ("metric.md" if args.model == "en" else f"metric-{args.model}.md")).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    name = "metric.md" if args.model == "en" else f"metric-{args.model}.md"
+    (args.out / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def segments(args: argparse.Namespace, metrics: dict[str, Any]) -> list[str]:
-    """WMT17 segments of each held-out pair."""
-    rows = read_judgements(str(args.data / "judgements.wmt17-da-to-en.tsv.gz"))
+    """WMT17 segments of each held-out pair, and MLQE-PE's where they were not trained on."""
+    wmt17 = read_judgements(str(args.data / "judgements.wmt17-da-to-en.tsv.gz"))
+    chosen_sets = {f"WMT17 {pair}": [row for row in wmt17 if row.pair == pair] for pair in PAIRS}
+    if args.model == "multilingual":
+        mlqe = read_judgements(str(args.data / "judgements.mlqe-pe.tsv.gz"))
+        for pair in sorted({row.pair for row in mlqe}):
+            chosen_sets[f"MLQE-PE {pair}"] = [row for row in mlqe if row.pair == pair][:1000]
     found = []
-    for pair in PAIRS:
-        chosen = [row for row in rows if row.pair == pair]
+    for what, chosen in chosen_sets.items():
         sides = [row.translation for row in chosen], [row.reference for row in chosen]
         human = [row.score for row in chosen]
         scores = [metric.pairs(*sides) for metric in metrics.values()]
-        found.append(line(f"WMT17 {pair}, {len(chosen)} segments", scores, human))
+        found.append(line(f"{what}, {len(chosen)} segments", scores, human))
     return found
 
 

@@ -27,5 +27,6 @@ class Learned(Comet):
         dtype: str | None = None,
         batch_tokens: int | None = None,
     ) -> None:
-        super().__init__(SHIPPED.get(str(model or "en"), model), device=device, dtype=dtype, batch_tokens=batch_tokens)
+        chosen = model or "en"
+        super().__init__(SHIPPED.get(str(chosen), chosen), device=device, dtype=dtype, batch_tokens=batch_tokens)
         self.name = self.name.replace("comet|", "learned|", 1)
