@@ -30,7 +30,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 import mbrace
 from mbrace.files import read_records
 from mbrace.neural.encoder import Encoder, Readout
-from mbrace.neural.head import Block, Estimator
+from mbrace.neural.head import Block, Estimator, moved
 from mbrace.neural.scorer import NeuralUtility, RaceScorer
 from mbrace.race import Phases
 from mbrace.utility import Ask, Sentence
@@ -46,16 +46,15 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=256, help="hypotheses and pseudo-references a sentence")
     parser.add_argument("--slice", type=int, default=10, help="sentences on which the slow baselines are measured")
     parser.add_argument("--tiny", action="store_true", help="a rehearsal on the CPU")
+    sections = ("embedding", "head", "races")
+    parser.add_argument("--sections", nargs="+", choices=sections, default=sections, help="what to measure")
     args = parser.parse_args()
     if args.tiny:
         args.sentences, args.size, args.slice = 4, 24, 2
     bench = Bench(args)
-    bench.embedding()
-    bench.write(args.out)
-    bench.head()
-    bench.write(args.out)
-    bench.races()
-    bench.write(args.out)
+    for section in args.sections:
+        getattr(bench, section)()
+        bench.write(args.out)
 
 
 class Bench:
@@ -165,8 +164,13 @@ class Bench:
         torch.set_float32_matmul_precision("highest")
 
     def head(self) -> None:
-        """Pairs a second through the head for one sentence of size x size, vectors given."""
+        """Pairs a second through the head, vectors given, every pair of a sentence counted.
+
+        `estimate` on one sentence of size x size; ours on the same, on a list against itself (comet-mbr's own setting:
+        candidates are their own references), and on sentences with their real duplicates, which are scored once.
+        """
         size, units = len(self.records[0].hypotheses), self.config.hidden_size
+        few = self.records[: 2 * self.slice]
         for name, dtype, matmul in (
             ("float32", torch.float32, "highest"),
             ("float32, TF32", torch.float32, "high"),
@@ -176,30 +180,35 @@ class Bench:
             torch.set_float32_matmul_precision(matmul)
             head = self.estimator(dtype)
             generator = torch.Generator().manual_seed(1)
-            h, r, s = (torch.randn(n, units, generator=generator).to(self.device, dtype) for n in (size, size, 1))
-            names = np.arange(size), size + np.arange(size)
+            vectors = torch.randn(2 * size, units, generator=generator).to(self.device, dtype)
+            s = torch.randn(1, units, generator=generator).to(self.device, dtype)
+            apart, same = np.arange(2 * size).reshape(2, size), np.arange(size)[None].repeat(2, axis=0)
 
-            def ours(head: Any = head, h: Any = h, r: Any = r, s: Any = s, names: Any = names) -> None:
-                head.score_together([Block(h, head.prepare(h, s), r, names)])
+            def ours(blocks: Sequence[Any], head: Any = head, vectors: Any = vectors, s: Any = s) -> list[torch.Tensor]:
+                sides = [moved(np.concatenate(side), self.device) for side in zip(*blocks, strict=True)]
+                hypotheses, references = (vectors[side] for side in sides)
+                heights, widths = ([len(side) for side in names] for names in zip(*blocks, strict=True))
+                parts = [x.split(heights) for x in (hypotheses, head.prepare(hypotheses, s))]
+                whole = zip(*parts, references.split(widths), blocks, strict=True)
+                return head.score([Block(h, prepared, r, (names[0], names[1])) for h, prepared, r, names in whole])
 
-            def loop(head: Any = head, h: Any = h, r: Any = r, s: Any = s) -> None:
-                for one in h:  # as comet/cli/mbr.py: one batched `estimate` a hypothesis
-                    estimate(head, s.repeat(len(r), 1), one.repeat(len(r), 1), r)
-
-            def batched(head: Any = head, h: Any = h, r: Any = r, s: Any = s) -> None:
-                for part in h.split(
-                    max(1, 16384 // len(r))
-                ):  # larger batches than comet-mbr's, the best of the plain way
-                    mt, ref = part.repeat_interleave(len(r), 0), r.repeat(len(part), 1)
-                    estimate(head, s.expand(len(mt), -1), mt, ref)
-
-            for label, run in (
-                ("estimate, a batch a hypothesis (comet-mbr)", loop),
-                ("estimate, batches of 16,384 pairs", batched),
-                ("mbrace, factored", ours),
-            ):
+            h, r = vectors[:size], vectors[size:]
+            runs: list[tuple[str, Callable[[], list[torch.Tensor]], int]] = [
+                ("estimate, a batch a hypothesis (comet-mbr)", partial(in_batches, head, h, r, s, 1), 1),
+                ("estimate, batches of 16,384 pairs", partial(in_batches, head, h, r, s, max(1, 16384 // size)), 1),
+                ("mbrace, one sentence, no string twice", partial(ours, [apart]), 1),
+                ("mbrace, one sentence, a list against itself", partial(ours, [same]), 1),
+                (f"mbrace, {len(few)} sentences, real duplicates", partial(ours, list(map(_names, few))), len(few)),
+                (f"mbrace, {len(few)} sentences, lists against themselves", partial(ours, [same] * len(few)), len(few)),
+            ]
+            exact = in_batches(head, h, r, s, 1, torch.float64)[0]
+            for label, run, sentences in runs:
                 seconds = self.timed(run, repeats=5)
-                self.add("head", f"{label}, {name}", size * size, seconds, "pairs/s")
+                note = ""
+                if "itself" not in label and sentences == 1:
+                    error = (torch.cat([table.flatten() for table in run()]).double() - exact.flatten()).abs().max()
+                    note = f"largest error {error:.1e} against float64"
+                self.add("head", f"{label}, {name}", sentences * size * size, seconds, "pairs/s", note)
         torch.set_float32_matmul_precision("highest")
 
     def races(self) -> None:
@@ -344,21 +353,11 @@ class Bench:
             ("embedding: both float32", e("mbrace", "float32") / e(loop, "float32"), ""),
         ]
         for name in ("float32", "float32, TF32", "bfloat16", "float16"):
-            ours = h("mbrace", f", {name}")
-            found.append(
-                (
-                    f"head, {name}: mbrace / estimate as comet-mbr calls it",
-                    ours / h("estimate, a batch", f", {name}"),
-                    ">= 3",
-                )
-            )
-            found.append(
-                (
-                    f"head, {name}: mbrace / estimate in batches of 16,384",
-                    ours / h("estimate, batches", f", {name}"),
-                    "",
-                )
-            )
+            for baseline, called in (("a batch", "as comet-mbr calls it"), ("batches", "in batches of 16,384")):
+                theirs = h(f"estimate, {baseline}", f", {name}")
+                for sort in ("no string twice", "real duplicates", "against itself", "against themselves"):
+                    ours = self.rate("head", "mbrace", f"{sort}, {name}")
+                    found.append((f"head, {name}, {sort}: mbrace / estimate {called}", ours / theirs, ">= 3"))
         found += [
             ("race: mbrace bfloat16 / standard MBR float32", r(race, "bfloat16") / r(standard, "float32"), ">= 6"),
             ("race: mbrace bfloat16 / standard MBR float32 with TF32", r(race, "bfloat16") / r(standard, "TF32"), ""),
@@ -452,6 +451,33 @@ def estimate(head: Estimator, src: torch.Tensor, mt: torch.Tensor, ref: torch.Te
         if position < len(head.layers) - 1:
             hidden = torch.tanh(hidden)
     return hidden.view(-1)
+
+
+def in_batches(
+    head: Estimator,
+    h: torch.Tensor,
+    r: torch.Tensor,
+    s: torch.Tensor,
+    at_a_time: int,
+    dtype: torch.dtype | None = None,
+) -> list[torch.Tensor]:
+    """All pairs through `estimate`: comet/cli/mbr.py gives it one hypothesis at a time, larger batches do better."""
+    if dtype is not None:
+        layers = [(weight.to(dtype), bias.to(dtype)) for weight, bias in head.layers]
+        head, (h, r, s) = Estimator(layers, head.units, head.activation), (x.to(dtype) for x in (h, r, s))
+    scores = []
+    for part in h.split(at_a_time):
+        mt, ref = part.repeat_interleave(len(r), 0), r.repeat(len(part), 1)
+        scores.append(estimate(head, s.expand(len(mt), -1), mt, ref))
+    return [torch.cat(scores)]
+
+
+def _names(record: mbrace.Record) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers of a sentence's distinct hypotheses and distinct pseudo-references; equal strings, equal numbers."""
+    numbers: dict[str, int] = {}
+    sides = (dict.fromkeys(record.hypotheses), dict.fromkeys(_references(record)))
+    found = [np.array([numbers.setdefault(text, len(numbers)) for text in side]) for side in sides]
+    return found[0], found[1]
 
 
 def make_tokenizer(texts: Sequence[str]) -> Any:
