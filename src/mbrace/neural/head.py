@@ -250,12 +250,6 @@ def moved(indices: NDArray[np.int64], device: torch.device) -> Tensor:
     return torch.from_numpy(indices).to(device, non_blocking=True)  # type: ignore[no-any-return]
 
 
-def _mirrors(block: Block) -> bool:
-    """Whether a tenth of the pairs or more have their mirror image among them: k strings on both sides, k(k-1)/2."""
-    both = np.intersect1d(*block.names).size
-    return bool(both * (both - 1) / 2 >= 0.1 * len(block.names[0]) * len(block.names[1]))
-
-
 def _pairs(blocks: Sequence[Block]) -> Pairs:
     """All pairs of all blocks, their hypotheses and references numbered through. What goes to the device is a few
     indices of each block; the pairs are made there."""
@@ -264,41 +258,40 @@ def _pairs(blocks: Sequence[Block]) -> Pairs:
     shapes = np.array([(len(block.hypotheses), len(block.references)) for block in blocks])
     sizes, starts = shapes.prod(axis=1), np.cumsum([(0, 0), *shapes], axis=0)[:-1]
     firsts = np.cumsum(sizes) - sizes
-    if not any(map(_mirrors, blocks)):
-        of_blocks = moved(np.stack([firsts, shapes[:, 1], *starts.T]), device)
-        block_of = torch.repeat_interleave(moved(sizes, device), output_size=int(sizes.sum()))
-        first, width, row, column = of_blocks[:, block_of]
-        within = torch.arange(len(block_of), device=device) - first
-        return Pairs(row + within // width, column + within % width, block_of[:0], block_of[:0])
-    twins, alone, places = [], [], []
-    for block, first, (row, column), (_, width) in zip(blocks, firsts, starts, shapes, strict=True):
-        rows, columns, other_rows, other_columns = _sides(block)
-        low, high = torch.triu_indices(len(rows), len(rows), 1, device=device)
-        pairs = rows[low], columns[high], rows[high], columns[low]
-        others = _product(other_rows, torch.cat([columns, other_columns])), _product(rows, other_columns)
-        lone = [torch.cat(side) for side in zip((rows, columns), *others, strict=True)]
-        twins.append((pairs[0] + row, pairs[1] + column, pairs[2] + row, pairs[3] + column))
-        alone.append((lone[0] + row, lone[1] + column))
-        places.append([first + r * width + c for r, c in (pairs[:2], lone, pairs[2:])])
-    both, rest = ([torch.cat(side) for side in zip(*parts, strict=True)] for parts in (twins, alone))
-    ordered = torch.cat([place for part in zip(*places, strict=True) for place in part])
-    return Pairs(torch.cat([both[0], rest[0]]), torch.cat([both[1], rest[1]]), both[2], both[3], ordered)
+    both = [_on_both_sides(block) for block in blocks]
+    places, twins = None, 0
+    if any(len(rows) for rows, _ in both):
+        parts = [_twins_first(*each, device) for each in zip(both, shapes, firsts, strict=True)]
+        places = torch.cat([place for kind in zip(*parts, strict=True) for place in kind])
+        twins = sum(len(twin) for _, _, twin in parts)
+    block_of = torch.repeat_interleave(moved(sizes, device), output_size=int(sizes.sum()))
+    at = torch.arange(len(block_of), device=device) if places is None else places
+    first, width, row, column = moved(np.stack([firsts, shapes[:, 1], *starts.T]), device)[:, block_of[at]]
+    rows, columns = row + (at - first) // width, column + (at - first) % width
+    end = len(at) - twins
+    return Pairs(rows[:end], columns[:end], rows[end:], columns[end:], places)
 
 
-def _sides(block: Block) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Where the strings of both sides are, among hypotheses and among references, and the places of the others."""
-    sides = [np.zeros(0, dtype=np.int64)] * 2
-    if _mirrors(block):
-        _, *sides = np.intersect1d(*block.names, return_indices=True)
-    others = [np.delete(np.arange(len(names)), side) for names, side in zip(block.names, sides, strict=True)]
-    device = block.references.device
-    a, b, c, d = (moved(index, device) for index in (*sides, *others))
-    return a, b, c, d
+def _on_both_sides(block: Block) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Where the strings of both sides are, among hypotheses and among references; none if fewer than a tenth of the
+    pairs have their mirror image among them: k strings on both sides, k(k-1)/2."""
+    _, rows, columns = np.intersect1d(*block.names, return_indices=True)
+    kept = len(rows) if len(rows) * (len(rows) - 1) / 2 >= 0.1 * len(block.names[0]) * len(block.names[1]) else 0
+    return rows[:kept], columns[:kept]
 
 
-def _product(rows: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
-    """Every row with every column."""
-    return rows.repeat_interleave(len(columns)), columns.repeat(len(rows))
+def _twins_first(
+    both: tuple[NDArray[np.int64], NDArray[np.int64]], shape: NDArray[np.int64], first: int, device: torch.device
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Places of a block in the table: of pairs that have a twin, of pairs that have none, and of the twins."""
+    torch = require("torch", extra="neural")
+    height, width = shape.tolist()
+    ordered = [np.r_[side, np.delete(np.arange(size), side)] for side, size in zip(both, (height, width), strict=True)]
+    order, count = moved(np.concatenate(ordered), device), len(both[0])
+    grid = order[:height, None] * width + (order[height:] + int(first))
+    low, high = torch.triu_indices(count, count, 1, device=device)
+    lone = grid.diagonal()[:count], grid[:count, count:].flatten(), grid[count:].flatten()
+    return grid[low, high], torch.cat(lone), grid[high, low]
 
 
 def choose_steps(head: Estimator, device: torch.device) -> Steps:
