@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import gc
 import itertools
-import json
 import platform
 import statistics
 import time
@@ -25,6 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
+from neural_table import Results
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
 import mbrace
@@ -54,7 +54,7 @@ def main() -> None:
     bench = Bench(args)
     for section in args.sections:
         getattr(bench, section)()
-        bench.write(args.out)
+        bench.results.write(args.out)
 
 
 class Bench:
@@ -63,7 +63,6 @@ class Bench:
     def __init__(self, args: argparse.Namespace) -> None:
         self.tiny, self.slice = args.tiny, args.slice
         self.device = torch.device("cpu" if args.tiny else "cuda")
-        self.rows: list[dict[str, Any]] = []
         found = [record for record, _ in zip(read_records(args.candidates), range(args.sentences), strict=False)]
         size = args.size
         self.records = [
@@ -79,8 +78,8 @@ class Bench:
         self.tokenizer = make_tokenizer(texts)
         self.config = make_config(self.tiny)
         self.models: dict[str, Any] = {}
-        lengths = [len(ids) for ids in self.tokenizer(texts[:4096])["input_ids"]]
-        self.about = {
+        lengths = [len(ids) for ids in self.tokenizer(texts)["input_ids"]]
+        about = {
             "device": torch.cuda.get_device_name() if not self.tiny else f"CPU rehearsal ({platform.machine()})",
             "torch": torch.__version__,
             "transformers": transformers.__version__,
@@ -95,7 +94,8 @@ class Bench:
         }
         started = time.perf_counter()
         self.tables = [Table(record) for record in self.records]
-        self.about["chrF++ tables beforehand, s"] = round(time.perf_counter() - started, 2)
+        about["chrF++ tables beforehand, s"] = round(time.perf_counter() - started, 2)
+        self.results = Results(about)
 
     def model(self, dtype: str) -> Any:
         """One set of random weights in the precision asked for."""
@@ -142,7 +142,7 @@ class Bench:
             torch.set_float32_matmul_precision(matmul)
             texts = [text for record in few for text in (*record.hypotheses, *_references(record))]
             seconds = self.timed(lambda dtype=dtype, texts=texts: self.comet_mbr_embeddings(texts, dtype), repeats=2)
-            self.add(
+            self.results.add(
                 "embedding",
                 f"comet-mbr's loop, batch 32, {_precision(dtype, matmul)}",
                 len(texts),
@@ -160,7 +160,9 @@ class Bench:
             texts = [text for record in some for text in (*record.hypotheses, *_references(record))]
             encoder = self.utility(dtype).encoder
             seconds = self.timed(lambda encoder=encoder, texts=texts: encoder.embed(texts), repeats=2)
-            self.add("embedding", f"mbrace's stream, {_precision(dtype, matmul)}", len(texts), seconds, "strings/s")
+            self.results.add(
+                "embedding", f"mbrace's stream, {_precision(dtype, matmul)}", len(texts), seconds, "strings/s"
+            )
         torch.set_float32_matmul_precision("highest")
 
     def head(self) -> None:
@@ -208,7 +210,7 @@ class Bench:
                 if "itself" not in label and sentences == 1:
                     error = (torch.cat([table.flatten() for table in run()]).double() - exact.flatten()).abs().max()
                     note = f"largest error {error:.1e} against float64"
-                self.add("head", f"{label}, {name}", sentences * size * size, seconds, "pairs/s", note)
+                self.results.add("head", f"{label}, {name}", sentences * size * size, seconds, "pairs/s", note)
         torch.set_float32_matmul_precision("highest")
 
     def races(self) -> None:
@@ -219,7 +221,7 @@ class Bench:
             head = self.estimator(torch.float32 if dtype == "float32" else DTYPES[dtype])
             seconds = self.timed(lambda few=few, dtype=dtype, head=head: self.standard(few, dtype, head), repeats=1)
             label = f"standard MBR, one sentence at a time, {_precision(dtype, matmul)}"
-            self.add("races", label, len(few), seconds, "sentences/s", note=f"{len(few)} sentences, scaled")
+            self.results.add("races", label, len(few), seconds, "sentences/s", note=f"{len(few)} sentences, scaled")
         for dtype, matmul in (("bfloat16", "highest"), ("float32", "high"), ("float32", "highest")):
             torch.set_float32_matmul_precision(matmul)
             utility = self.utility(dtype)
@@ -245,7 +247,7 @@ class Bench:
                     f"embedding {phases.encode / spent:.0%}, scoring {phases.score / spent:.0%}, "
                     f"pruning {phases.prune / spent:.0%} of the time"
                 )
-                self.add(
+                self.results.add(
                     "races",
                     f"mbrace, {label}, {_precision(dtype, matmul)}",
                     len(some),
@@ -315,93 +317,6 @@ class Bench:
     def wait(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.synchronize()
-
-    def add(self, section: str, what: str, count: int, seconds: float, unit: str, note: str = "") -> None:
-        row = {"section": section, "what": what, "rate": count / seconds, "unit": unit, "note": note}
-        self.rows.append(row)
-        print(f"{section:10} {what:75} {row['rate']:12,.1f} {unit}  {note}", flush=True)
-
-    def rate(self, section: str, start: str, end: str = "") -> float:
-        """The rate of the row whose text begins and ends so."""
-        return next(
-            (
-                r["rate"]
-                for r in self.rows
-                if r["section"] == section and r["what"].startswith(start) and r["what"].endswith(end)
-            ),
-            float("nan"),
-        )
-
-    def ratios(self) -> list[tuple[str, float, str]]:
-        """What the table is for: (what, ratio, target)."""
-        loop, race = "comet-mbr's loop", "mbrace, confidence pruning, 64"
-        standard, single = "standard MBR", "mbrace, confidence pruning, one sentence"
-        e = lambda *names: self.rate("embedding", *names)  # noqa: E731
-        h = lambda *names: self.rate("head", *names)  # noqa: E731
-        r = lambda *names: self.rate("races", *names)  # noqa: E731
-        found = [
-            (
-                "embedding: mbrace bfloat16 / comet-mbr's loop float16",
-                e("mbrace", "bfloat16") / e(loop, "float16"),
-                ">= 2.5",
-            ),
-            (
-                "embedding: mbrace float16 / comet-mbr's loop float16",
-                e("mbrace", " float16") / e(loop, "float16"),
-                ">= 2.5",
-            ),
-            ("embedding: both float32", e("mbrace", "float32") / e(loop, "float32"), ""),
-        ]
-        for name in ("float32", "float32, TF32", "bfloat16", "float16"):
-            for baseline, called in (("a batch", "as comet-mbr calls it"), ("batches", "in batches of 16,384")):
-                theirs = h(f"estimate, {baseline}", f", {name}")
-                for sort in ("no string twice", "real duplicates", "against itself", "against themselves"):
-                    ours = self.rate("head", "mbrace", f"{sort}, {name}")
-                    found.append((f"head, {name}, {sort}: mbrace / estimate {called}", ours / theirs, ">= 3"))
-        found += [
-            ("race: mbrace bfloat16 / standard MBR float32", r(race, "bfloat16") / r(standard, "float32"), ">= 6"),
-            ("race: mbrace bfloat16 / standard MBR float32 with TF32", r(race, "bfloat16") / r(standard, "TF32"), ""),
-            ("race, equal precision: both bfloat16", r(race, "bfloat16") / r(standard, "bfloat16"), ""),
-            ("race, equal precision: both float32 with TF32", r(race, "TF32") / r(standard, "TF32"), ""),
-            ("race, equal precision: both float32", r(race, "float32") / r(standard, "float32"), ""),
-            (
-                "race: 64 sentences racing / one at a time, both pruned",
-                r(race, "bfloat16") / r(single, "bfloat16"),
-                ">= 1.5",
-            ),
-        ]
-        return [row for row in found if row[1] == row[1]]
-
-    def write(self, out: Path) -> None:
-        """neural.md and neural.json."""
-        out.mkdir(parents=True, exist_ok=True)
-        ratios = self.ratios()
-        saved = {"about": self.about, "rows": self.rows, "ratios": ratios}
-        (out / "neural.json").write_text(json.dumps(saved, indent=1) + "\n", encoding="utf-8")
-        lines = [
-            "# Neural MBR decoding at COMET-22's size: speed only",
-            "",
-            "Random weights of XLM-R-large's shape and",
-        ]
-        lines[-1] += (
-            " COMET-22's head; pruning decisions from chrF++ tables of the same strings. Written by `bench/neural.py`"
-        )
-        lines[-1] += (
-            ", which says how each row is measured; baselines are the loops of unbabel-comet 2.2.7 in plain torch."
-        )
-        lines += [
-            "",
-            *(f"- {name}: {value}" for name, value in self.about.items()),
-            "",
-            "| ratio | | target |",
-            "|---|---|---|",
-        ]
-        lines += [f"| {what} | {ratio:.2f}x | {target} |" for what, ratio, target in ratios]
-        for section in dict.fromkeys(row["section"] for row in self.rows):
-            rows = [row for row in self.rows if row["section"] == section]
-            lines += ["", f"## {section}", "", f"| | {rows[0]['unit']} | |", "|---|---|---|"]
-            lines += [f"| {row['what']} | {row['rate']:,.1f} | {row['note']} |" for row in rows]
-        (out / "neural.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 class Table:

@@ -19,7 +19,7 @@ from mbrace.neural import checkpoint, pretrained
 from mbrace.neural.comet import Comet
 from mbrace.neural.embedding import Embedding
 from mbrace.neural.encoder import Encoder
-from mbrace.neural.head import Block, Estimator, _pairs
+from mbrace.neural.head import Block, Estimator, Plain, _pairs
 
 sys.path.insert(0, str(Path(__file__).parent / "oracle"))
 import tiny
@@ -212,6 +212,29 @@ def test_a_gpu_out_of_memory_is_halved_and_said_once(folder: Path, monkeypatch: 
         found = encoder.embed(texts)
     assert len(caught) == 1
     assert torch.equal(found, expected)
+
+
+def test_a_head_without_memory_for_all_pairs_takes_fewer_and_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(3)
+    head = random_head(6, (24, 8), torch.float32)
+    vectors, s, names = torch.randn(60, 16), torch.randn(1, 16), np.arange(60)
+    block = Block(vectors, head.prepare(vectors, s), vectors, (names, names))
+    shared, most = Plain.shared, 200
+
+    def small_only(self: Plain, h: torch.Tensor, r: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor) -> Any:
+        if len(rows) > most:
+            raise torch.cuda.OutOfMemoryError("no room")
+        return shared(self, h, r, rows, columns)
+
+    monkeypatch.setattr(Plain, "shared", small_only)
+    with pytest.warns(UserWarning, match="out of memory") as caught:
+        tables = [*head.score([block]), *head.score([block])]
+    assert len(caught) == 1
+    for table in tables:
+        torch.testing.assert_close(table.double(), plain(head, vectors, vectors, s), atol=1e-5, rtol=1e-5)
+    most = 0
+    with pytest.raises(mbrace.UserError, match="out of memory for"):
+        head.score([block])
 
 
 def test_embedding_is_the_cosine_of_mean_pooled_states() -> None:

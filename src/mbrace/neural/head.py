@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 # Bytes of one block of pairs: what fits a CPU's cache is fastest there, a GPU wants large products.
 _BLOCK_BYTES = {"cpu": 8 << 20, "cuda": 5 << 28}
+_FEWEST_PAIRS = 64
 
 
 @dataclass(frozen=True)
@@ -131,6 +132,8 @@ class Estimator:
         self._hypothesis, self._reference = first[:, :units], first[:, units : 2 * units]
         self.pair_weight = first[:, 2 * units : 4 * units].contiguous()  # over h*r and |h-r|
         self._source = first[:, 4 * units :].contiguous() if self.reads_source else None
+        self._width = 2 * units + sum(len(bias) for _, bias in layers) + len(self._bias)  # numbers held for a pair
+        self._bytes = 0  # for one piece of pairs, once there was too little memory for as many as we take
         self._chosen: Steps | None = None
 
     @property
@@ -163,8 +166,8 @@ class Estimator:
 
     def _piece(self, of: Tensor) -> int:
         """How many pairs at a time fit the memory that we take."""
-        width = 2 * self.units + sum(weight.shape[0] for weight, _ in self.layers) + len(self._bias)
-        return max(64, _BLOCK_BYTES["cpu" if of.device.type == "cpu" else "cuda"] // (of.element_size() * width))
+        size = self._bytes or _BLOCK_BYTES["cpu" if of.device.type == "cpu" else "cuda"]
+        return max(_FEWEST_PAIRS, size // (of.element_size() * self._width))
 
     def score_together(self, blocks: Sequence[Block]) -> list[Tensor]:
         """All pairs of all blocks in products over the pairs of several, in pieces that fit memory."""
@@ -184,24 +187,43 @@ class Estimator:
     def _score(self, hypotheses: Tensor, prepared: Tensor, references: Tensor, pairs: Pairs) -> Tensor:
         """Scores (rows x columns of all blocks,) of `pairs`."""
         torch = require("torch", extra="neural")
-        steps = self._steps(references.device)
-        reference_part = linear(references, self._reference)
+        vectors = hypotheses, references, prepared, linear(references, self._reference)
         scores = torch.empty(len(pairs.rows) + len(pairs.twin_rows), device=references.device, dtype=torch.float32)
         pieces = -(-len(pairs.rows) // self._piece(references))
         for piece in range(pieces):  # of about the same size: a small last one would cost as much as a large one
             begin, end = (len(pairs.rows) * part // pieces for part in (piece, piece + 1))
-            rows, columns = pairs.rows[begin:end], pairs.columns[begin:end]
+            self._score_piece(vectors, pairs, begin, end, scores)
+        if pairs.places is None:
+            return scores  # type: ignore[no-any-return]
+        ordered = torch.empty_like(scores)
+        ordered[pairs.places] = scores
+        return ordered  # type: ignore[no-any-return]
+
+    def _score_piece(
+        self, vectors: tuple[Tensor, Tensor, Tensor, Tensor], pairs: Pairs, begin: int, end: int, scores: Tensor
+    ) -> None:
+        """Scores of some pairs and their twins, put into `scores`; a GPU that is out of memory gets them in halves."""
+        torch = require("torch", extra="neural")
+        try:
+            hypotheses, references, prepared, reference_part = vectors
+            steps, rows, columns = self._steps(references.device), pairs.rows[begin:end], pairs.columns[begin:end]
             shared = steps.shared(hypotheses, references, rows, columns)
             twins = pairs.twin_rows[begin:end], pairs.twin_columns[begin:end]
             if len(twins[0]):
                 again = steps.finish(shared[: len(twins[0])], prepared, reference_part, *twins)
                 scores[len(pairs.rows) + begin : len(pairs.rows) + begin + len(again)] = again
             scores[begin:end] = steps.finish(shared, prepared, reference_part, rows, columns)
-        if pairs.places is None:
-            return scores  # type: ignore[no-any-return]
-        ordered = torch.empty_like(scores)
-        ordered[pairs.places] = scores
-        return ordered  # type: ignore[no-any-return]
+            return
+        except torch.cuda.OutOfMemoryError:
+            if end - begin <= _FEWEST_PAIRS:
+                raise UserError(f"the GPU is out of memory for {end - begin} pairs; use the CPU") from None
+        torch.cuda.empty_cache()
+        if not self._bytes:
+            warnings.warn("the GPU is out of memory: the head goes on with fewer pairs at a time", stacklevel=2)
+        half, width = (begin + end) // 2, self._width * vectors[0].element_size()
+        self._bytes = max(_FEWEST_PAIRS, (end - begin) // 2) * width
+        self._score_piece(vectors, pairs, begin, half, scores)
+        self._score_piece(vectors, pairs, half, end, scores)
 
     def _steps(self, device: torch.device) -> Steps:
         """The kernels for a GPU where Triton is at hand and works, else torch's operations."""
