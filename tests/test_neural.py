@@ -19,7 +19,7 @@ from mbrace.neural import checkpoint, pretrained
 from mbrace.neural.comet import Comet
 from mbrace.neural.embedding import Embedding
 from mbrace.neural.encoder import Encoder
-from mbrace.neural.head import Block, Estimator, _mirrored, _mirrors
+from mbrace.neural.head import Block, Estimator, Plain, _pairs
 
 sys.path.insert(0, str(Path(__file__).parent / "oracle"))
 import tiny
@@ -99,15 +99,15 @@ def test_mirrored_pairs_share_their_part_and_keep_their_own_score(features: int)
     torch.manual_seed(1)
     head = random_head(features, (24, 8), torch.float32)
     bank, s = torch.randn(30, 16), torch.randn(1, 16)
-    rows, columns = np.arange(5, 25), np.random.default_rng(0).permutation(np.arange(0, 22))
-    h, r = bank[rows], bank[columns]
-    block = Block(h, head.prepare(h, s), r, (rows, columns))
-    found = head.score([block])[0]
-    torch.testing.assert_close(found.double(), plain(head, h, r, s), atol=1e-5, rtol=1e-5)
-    assert _mirrors(block)  # else nothing was shared
-    _, starts = _mirrored(block, np.indices((len(rows), len(columns))).reshape(2, -1))
-    both = 17  # strings on both sides
-    assert len(starts) - 1 == len(rows) * len(columns) - both * (both - 1) // 2
+    some, others, few = np.arange(5, 25), np.random.default_rng(0).permutation(np.arange(0, 22)), np.arange(25, 30)
+    sides = [(some, others), (few, some), (others, others), (few, few[::-1].copy())]
+    blocks = [Block(bank[h], head.prepare(bank[h], s), bank[r], (h, r)) for h, r in sides]
+    for found in (head.score(blocks), head.score_together(blocks)):
+        for table, (h, r) in zip(found, sides, strict=True):
+            torch.testing.assert_close(table.double(), plain(head, bank[h], bank[r], s), atol=1e-5, rtol=1e-5)
+    pairs = 20 * 22 + 5 * 20 + 22 * 22 + 5 * 5
+    spared = sum(both * (both - 1) // 2 for both in (17, 0, 22, 5))  # strings on both sides of a block
+    assert len(_pairs(blocks).rows) == pairs - spared
 
 
 # Embedding: each string once, in any company
@@ -212,6 +212,29 @@ def test_a_gpu_out_of_memory_is_halved_and_said_once(folder: Path, monkeypatch: 
         found = encoder.embed(texts)
     assert len(caught) == 1
     assert torch.equal(found, expected)
+
+
+def test_a_head_without_memory_for_all_pairs_takes_fewer_and_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(3)
+    head = random_head(6, (24, 8), torch.float32)
+    vectors, s, names = torch.randn(60, 16), torch.randn(1, 16), np.arange(60)
+    block = Block(vectors, head.prepare(vectors, s), vectors, (names, names))
+    shared, most = Plain.shared, 200
+
+    def small_only(self: Plain, h: torch.Tensor, r: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor) -> Any:
+        if len(rows) > most:
+            raise torch.cuda.OutOfMemoryError("no room")
+        return shared(self, h, r, rows, columns)
+
+    monkeypatch.setattr(Plain, "shared", small_only)
+    with pytest.warns(UserWarning, match="out of memory") as caught:
+        tables = [*head.score([block]), *head.score([block])]
+    assert len(caught) == 1
+    for table in tables:
+        torch.testing.assert_close(table.double(), plain(head, vectors, vectors, s), atol=1e-5, rtol=1e-5)
+    most = 0
+    with pytest.raises(mbrace.UserError, match="out of memory for"):
+        head.score([block])
 
 
 def test_embedding_is_the_cosine_of_mean_pooled_states() -> None:

@@ -6,6 +6,7 @@ Layout: `X/hparams.yaml` and `X/checkpoints/model.ckpt`. The state has `encoder.
 
 from __future__ import annotations
 
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -69,7 +70,8 @@ def read(model: str | Path) -> Checkpoint:
     stated = _read_yaml(yaml_file) if yaml_file.is_file() else {}
     _refuse(stated, yaml_file)  # before hundreds of megabytes are read
     try:
-        raw = torch.load(path, map_location="cpu", weights_only=True)
+        # Mapped, not read: the pages are copied once, to where the weights go. Files of old versions are no archives.
+        raw = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
     except Exception as error:
         reason = str(error).strip().splitlines()[0]
         message = f"{path}: cannot be read as a checkpoint of weights and plain values only ({reason})"
@@ -141,17 +143,20 @@ def build_transformer(checkpoint: Checkpoint) -> tuple[Any, Any]:
         if state:
             raise UserError(f"{checkpoint.path}: encoder_weights is reference, but it holds encoder weights too")
         return pretrained.load(name, network, tokenizer, near=near, add_pooling_layer=False)
-    transformers = pretrained.quiet()
+    torch, transformers = require("torch", extra="neural"), pretrained.quiet()
     folder = pretrained.find(name, near=near, weights=False)
     words = folder if settings["encoder_model"] != "MiniLM" else _minilm_tokenizer(folder, near)
     config = getattr(transformers, configuration).from_pretrained(str(folder))
-    model = getattr(transformers, network)(config, add_pooling_layer=False)
+    with torch.device("meta"):  # names and shapes; random weights at COMET-22's size would take ten seconds
+        wanted = getattr(transformers, network)(config, add_pooling_layer=False).state_dict()
     # Older files carry position numbers as a weight, and a pooler that no pooling reads.
     state = {k: v for k, v in state.items() if not k.startswith("pooler.") and k != "embeddings.position_ids"}
-    wanted = {key: tuple(value.shape) for key, value in model.state_dict().items()}
     check_keys(set(state), set(wanted), "encoder.model.", checkpoint.path)
-    check_shapes(state, wanted, "encoder.model.", checkpoint.path)
-    model.load_state_dict(state, strict=True)
+    shapes = {key: tuple(value.shape) for key, value in wanted.items()}
+    check_shapes(state, shapes, "encoder.model.", checkpoint.path)
+    model = getattr(transformers, network).from_pretrained(
+        None, config=config, state_dict=state, add_pooling_layer=False
+    )
     return model, pretrained.tokenizer(words, tokenizer)
 
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -166,13 +168,13 @@ class Encoder:
         torch = require("torch", extra="neural")
         if not texts:
             return torch.empty((0, self.units), device=self.device)  # type: ignore[no-any-return]
-        # By characters first, so that a GPU works on long strings while the CPU tokenises shorter ones.
+        # By characters first, so that a GPU works on long strings while a thread tokenises shorter ones.
         order = sorted(range(len(texts)), key=lambda position: -len(texts[position]))
+        chunks = [order[begin : begin + _TOKENISED] for begin in range(0, len(order), _TOKENISED)]
         parts, done = [], []
-        with torch.inference_mode():
-            for begin in range(0, len(order), _TOKENISED):
-                chunk = order[begin : begin + _TOKENISED]
-                tokens = self.tokenize([texts[position] for position in chunk])
+        with torch.inference_mode(), ThreadPoolExecutor(1) as ahead:
+            to_come = ahead.map(lambda chunk: self.tokenize([texts[position] for position in chunk]), chunks)
+            for chunk, tokens in zip(chunks, to_come, strict=True):
                 for batch in self._batches([len(ids) for ids in tokens]):
                     parts.append(self._vectors([tokens[place] for place in batch]))
                     done += [chunk[place] for place in batch]
@@ -185,10 +187,10 @@ class Encoder:
     def _batches(self, lengths: Sequence[int]) -> Iterator[list[int]]:
         """Positions in batches of at most `batch_tokens` padded tokens, longest first.
 
-        A batch ends early where the length changes: always on a CPU, on a GPU once it is a quarter full.
+        A batch ends early where the length changes: always on a CPU, on a GPU once it is half full.
         """
         order = sorted(range(len(lengths)), key=lambda position: -lengths[position])
-        enough = 0 if self.device.type == "cpu" else self.batch_tokens // 4
+        enough = 0 if self.device.type == "cpu" else self.batch_tokens // 2
         batch: list[int] = []
         for position in order:
             if batch:
@@ -233,7 +235,16 @@ class Encoder:
         ids, lengths = ids.to(self.device, non_blocking=True), lengths.to(self.device, non_blocking=True)
         attention = None if even else torch.arange(longest, device=self.device)[None] < lengths[:, None]
         mixes = self.readout.weights is not None or self.readout.layer != -1
-        out = self._model(input_ids=ids, attention_mask=attention, output_hidden_states=mixes, return_dict=True)
+        with self._attention():
+            out = self._model(input_ids=ids, attention_mask=attention, output_hidden_states=mixes, return_dict=True)
         states = out.hidden_states if mixes else {-1: out.last_hidden_state}
         kept = None if even and not any(self._pad in row for row in rows) else ids != self._pad
         return self.readout(states, kept, lengths)[:count]
+
+    def _attention(self) -> AbstractContextManager[None]:
+        """On a GPU any attention but cuDNN's, which plans anew for every shape: longer than the batch itself takes."""
+        if self.device.type != "cuda":
+            return nullcontext()
+        attention = require("torch.nn.attention", extra="neural")
+        kinds = attention.SDPBackend
+        return attention.sdpa_kernel([kinds.FLASH_ATTENTION, kinds.EFFICIENT_ATTENTION, kinds.MATH])  # type: ignore[no-any-return]

@@ -8,10 +8,11 @@ two are symmetric, so where hypotheses are their own references, (a, b) and (b, 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,13 +21,12 @@ from mbrace.errors import UserError, require
 from mbrace.neural.encoder import FEWEST_ROWS
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 # Bytes of one block of pairs: what fits a CPU's cache is fastest there, a GPU wants large products.
-_BLOCK_BYTES = {"cpu": 8 << 20, "cuda": 1 << 30}
-
-# An order of pairs, and where each group of pairs that share their part starts in it (and the end).
-Groups: TypeAlias = "tuple[NDArray[np.int64], NDArray[np.int64]]"
+_BLOCK_BYTES = {"cpu": 8 << 20, "cuda": 5 << 28}
+_FEWEST_PAIRS = 64
 
 
 @dataclass(frozen=True)
@@ -39,11 +39,23 @@ class Block:
     names: tuple[NDArray[np.int64], NDArray[np.int64]]  # numbers of the strings: equal number, equal string
 
 
+@dataclass(frozen=True)
+class Pairs:
+    """(row, column) pairs of hypotheses and references. Each of the first ones also stands for a *twin*: (b, a) for
+    (a, b), which has the same h*r and |h-r|."""
+
+    rows: Tensor
+    columns: Tensor
+    twin_rows: Tensor
+    twin_columns: Tensor
+    places: Tensor | None = None  # in the table, of the pairs and then of the twins; None: in their order
+
+
 class Head(Protocol):
     """Scores of pairs from vectors."""
 
-    def prepare(self, hypotheses: Tensor, source: Tensor | None) -> Tensor:
-        """What does not depend on the reference, once for each hypothesis."""
+    def prepare(self, hypotheses: Tensor, sources: Tensor | None) -> Tensor:
+        """What does not depend on the reference, once for each hypothesis, given its source (or one for all)."""
         ...
 
     def score(self, blocks: Sequence[Block]) -> list[Tensor]:
@@ -58,7 +70,7 @@ class Head(Protocol):
 class Cosine:
     """The cosine of two vectors; vectors are normalised by `normalise` when they are made."""
 
-    def prepare(self, hypotheses: Tensor, source: Tensor | None) -> Tensor:
+    def prepare(self, hypotheses: Tensor, sources: Tensor | None) -> Tensor:
         """Nothing."""
         return hypotheses[:, :0]
 
@@ -71,6 +83,37 @@ class Cosine:
         return (hypotheses * references).sum(dim=1)
 
 
+class Steps(Protocol):
+    """What a head does with pairs, up to the part that twins share and from there on."""
+
+    def shared(self, hypotheses: Tensor, references: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+        """The first layer over h*r and |h-r|: (pairs, first hidden size)."""
+        ...
+
+    def finish(self, sums: Tensor, prepared: Tensor, references: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+        """From `shared` and the parts of each side to scores (pairs,)."""
+        ...
+
+
+class Plain:
+    """The steps in torch's own operations."""
+
+    def __init__(self, head: Estimator) -> None:
+        self._head = head
+
+    def shared(self, hypotheses: Tensor, references: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+        """Features, and one product."""
+        torch = require("torch", extra="neural")
+        h, r = hypotheses[rows], references[columns]
+        return linear(torch.cat([h * r, (h - r).abs_()], dim=1), self._head.pair_weight)
+
+    def finish(self, sums: Tensor, prepared: Tensor, references: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+        """The parts added, and the other layers."""
+        sums = sums + prepared[rows]
+        sums += references[columns]
+        return self._head.finish(sums)
+
+
 class Estimator:
     """COMET's feed-forward head. `layers` are (weight, bias) pairs, the first over 6 or 4 features of `units`."""
 
@@ -81,39 +124,50 @@ class Estimator:
         activation: Callable[[Tensor], Tensor],
         final: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
-        (first, self._bias), *self._rest = layers
+        (first, self._bias), *self.rest = layers
         self.layers = list(layers)
         self.units = units
         self.features = first.shape[1] // units
         self.activation, self.final = activation, final
         self._hypothesis, self._reference = first[:, :units], first[:, units : 2 * units]
-        self._pair = first[:, 2 * units : 4 * units].contiguous()
+        self.pair_weight = first[:, 2 * units : 4 * units].contiguous()  # over h*r and |h-r|
         self._source = first[:, 4 * units :].contiguous() if self.reads_source else None
+        self._width = 2 * units + sum(len(bias) for _, bias in layers) + len(self._bias)  # numbers held for a pair
+        self._bytes = 0  # for one piece of pairs, once there was too little memory for as many as we take
+        self._chosen: Steps | None = None
 
     @property
     def reads_source(self) -> bool:
         """Whether it has the two features with the source."""
         return self.features == 6
 
-    def prepare(self, hypotheses: Tensor, source: Tensor | None) -> Tensor:
+    def prepare(self, hypotheses: Tensor, sources: Tensor | None) -> Tensor:
         """The first layer's part for each hypothesis, bias included: (hypotheses, first hidden size)."""
         torch = require("torch", extra="neural")
         part = linear(hypotheses, self._hypothesis) + self._bias
         if self._source is not None:
-            assert source is not None
-            part += linear(torch.cat([hypotheses * source, (hypotheses - source).abs()], dim=1), self._source)
+            assert sources is not None
+            part += linear(torch.cat([hypotheses * sources, (hypotheses - sources).abs()], dim=1), self._source)
         return part
 
     def score(self, blocks: Sequence[Block]) -> list[Tensor]:
-        """All pairs of all blocks. On a GPU the blocks share products; on a CPU each is its own, so that a
-        sentence's scores are the same bits whatever else the window holds."""
-        if not blocks:
-            return []
-        if blocks[0].hypotheses.device.type == "cpu":
-            return [self.score_together([block])[0] for block in blocks]
-        alone = {place: self.score_together([block])[0] for place, block in enumerate(blocks) if _mirrors(block)}
-        rest = iter(self.score_together([block for place, block in enumerate(blocks) if place not in alone]))
-        return [alone[place] if place in alone else next(rest) for place in range(len(blocks))]
+        """All pairs of all blocks. On a GPU blocks share products, as many at a time as fill it; on a CPU each is its
+        own, so that a sentence's scores are the same bits whatever else the window holds."""
+        groups: list[list[Block]] = []
+        room = 0
+        for block in blocks:
+            pairs = len(block.hypotheses) * len(block.references)
+            if not groups or pairs > room:
+                groups.append([])
+                room = 0 if block.hypotheses.device.type == "cpu" else self._piece(block.references)
+            groups[-1].append(block)
+            room -= pairs
+        return [table for group in groups for table in self.score_together(group)]
+
+    def _piece(self, of: Tensor) -> int:
+        """How many pairs at a time fit the memory that we take."""
+        size = self._bytes or _BLOCK_BYTES["cpu" if of.device.type == "cpu" else "cuda"]
+        return max(_FEWEST_PAIRS, size // (of.element_size() * self._width))
 
     def score_together(self, blocks: Sequence[Block]) -> list[Tensor]:
         """All pairs of all blocks in products over the pairs of several, in pieces that fit memory."""
@@ -121,55 +175,65 @@ class Estimator:
         if not blocks:
             return []
         shapes = [(len(block.hypotheses), len(block.references)) for block in blocks]
-        starts = np.cumsum([(0, 0), *shapes], axis=0)[:-1]
-        pairs = np.concatenate(
-            [np.indices(shape).reshape(2, -1) + start[:, None] for shape, start in zip(shapes, starts, strict=True)],
-            axis=1,
-        )
-        groups = _mirrored(blocks[0], pairs) if len(blocks) == 1 and _mirrors(blocks[0]) else None
-        scores = self._pairs(
+        scores = self._score(
             torch.cat([block.hypotheses for block in blocks]),
             torch.cat([block.prepared for block in blocks]),
             torch.cat([block.references for block in blocks]),
-            pairs,
-            groups,
+            _pairs(blocks),
         )
         tables = torch.split(scores, [rows * columns for rows, columns in shapes])
         return [table.view(shape) for table, shape in zip(tables, shapes, strict=True)]
 
-    def _pairs(
-        self, hypotheses: Tensor, prepared: Tensor, references: Tensor, pairs: NDArray[np.int64], groups: Groups | None
-    ) -> Tensor:
-        """Scores (pairs,) of (row, column) `pairs` (2, pairs); pairs in one of `groups` share their part."""
+    def _score(self, hypotheses: Tensor, prepared: Tensor, references: Tensor, pairs: Pairs) -> Tensor:
+        """Scores (rows x columns of all blocks,) of `pairs`."""
         torch = require("torch", extra="neural")
-        device, count = references.device, pairs.shape[1]
-        order, starts = (np.arange(count), np.arange(count + 1)) if groups is None else groups
-        rows, columns = (torch.from_numpy(side if groups is None else side[order]).to(device) for side in pairs)
-        reference_part = linear(references, self._reference)
-        scores = torch.empty(count, device=device, dtype=references.dtype)
-        width = 2 * self.units + sum(weight.shape[0] for weight, _ in self.layers) + len(self._bias)
-        size = max(64, _BLOCK_BYTES["cpu" if device.type == "cpu" else "cuda"] // (4 * width))
-        for begin in range(0, len(starts) - 1, size):
-            chosen = starts[begin : begin + size + 1]
-            here = slice(int(chosen[0]), int(chosen[-1]))
-            once = here if groups is None else torch.from_numpy(chosen[:-1]).to(device)
-            h, r = hypotheses[rows[once]], references[columns[once]]
-            shared = linear(torch.cat([h * r, (h - r).abs_()], dim=1), self._pair)
-            if groups is not None:
-                copies = torch.from_numpy(np.diff(chosen)).to(device)
-                shared = shared.repeat_interleave(copies, dim=0, output_size=here.stop - here.start)
-            shared += prepared[rows[here]]
-            shared += reference_part[columns[here]]
-            scores[here] = self._finish(shared)
-        if groups is None:
+        vectors = hypotheses, references, prepared, linear(references, self._reference)
+        scores = torch.empty(len(pairs.rows) + len(pairs.twin_rows), device=references.device, dtype=torch.float32)
+        pieces = -(-len(pairs.rows) // self._piece(references))
+        for piece in range(pieces):  # of about the same size: a small last one would cost as much as a large one
+            begin, end = (len(pairs.rows) * part // pieces for part in (piece, piece + 1))
+            self._score_piece(vectors, pairs, begin, end, scores)
+        if pairs.places is None:
             return scores  # type: ignore[no-any-return]
-        back = torch.empty_like(scores)
-        back[torch.from_numpy(order).to(device)] = scores
-        return back  # type: ignore[no-any-return]
+        ordered = torch.empty_like(scores)
+        ordered[pairs.places] = scores
+        return ordered  # type: ignore[no-any-return]
 
-    def _finish(self, hidden: Tensor) -> Tensor:
+    def _score_piece(
+        self, vectors: tuple[Tensor, Tensor, Tensor, Tensor], pairs: Pairs, begin: int, end: int, scores: Tensor
+    ) -> None:
+        """Scores of some pairs and their twins, put into `scores`; a GPU that is out of memory gets them in halves."""
+        torch = require("torch", extra="neural")
+        try:
+            hypotheses, references, prepared, reference_part = vectors
+            steps, rows, columns = self._steps(references.device), pairs.rows[begin:end], pairs.columns[begin:end]
+            shared = steps.shared(hypotheses, references, rows, columns)
+            twins = pairs.twin_rows[begin:end], pairs.twin_columns[begin:end]
+            if len(twins[0]):
+                again = steps.finish(shared[: len(twins[0])], prepared, reference_part, *twins)
+                scores[len(pairs.rows) + begin : len(pairs.rows) + begin + len(again)] = again
+            scores[begin:end] = steps.finish(shared, prepared, reference_part, rows, columns)
+            return
+        except torch.cuda.OutOfMemoryError:
+            if end - begin <= _FEWEST_PAIRS:
+                raise UserError(f"the GPU is out of memory for {end - begin} pairs; use the CPU") from None
+        torch.cuda.empty_cache()
+        if not self._bytes:
+            warnings.warn("the GPU is out of memory: the head goes on with fewer pairs at a time", stacklevel=2)
+        half, width = (begin + end) // 2, self._width * vectors[0].element_size()
+        self._bytes = max(_FEWEST_PAIRS, (end - begin) // 2) * width
+        self._score_piece(vectors, pairs, begin, half, scores)
+        self._score_piece(vectors, pairs, half, end, scores)
+
+    def _steps(self, device: torch.device) -> Steps:
+        """The kernels for a GPU where Triton is at hand and works, else torch's operations."""
+        if self._chosen is None:
+            self._chosen = choose_steps(self, device)
+        return self._chosen
+
+    def finish(self, hidden: Tensor) -> Tensor:
         """From the first layer's sums (pairs, hidden) to scores (pairs,)."""
-        for weight, bias in self._rest:
+        for weight, bias in self.rest:
             hidden = linear(self.activation(hidden), weight) + bias
         score = hidden.squeeze(1)
         return score if self.final is None else self.final(score)
@@ -183,7 +247,7 @@ class Estimator:
             assert sources is not None
             features += [h * sources, (h - sources).abs()]
         weight, bias = self.layers[0]
-        return self._finish(linear(torch.cat(features, dim=1), weight) + bias)
+        return self.finish(linear(torch.cat(features, dim=1), weight) + bias)
 
 
 def linear(rows: Tensor, weight: Tensor) -> Tensor:
@@ -202,20 +266,75 @@ def linear(rows: Tensor, weight: Tensor) -> Tensor:
     return (rows.repeat(-(-fewest // len(rows)), 1) @ weight.T)[: len(rows)]
 
 
-def _mirrors(block: Block) -> bool:
-    """Whether a tenth of the pairs or more have their mirror image among them: k strings on both sides, k(k-1)/2."""
-    both = np.intersect1d(*block.names).size
-    return bool(both * (both - 1) / 2 >= 0.1 * len(block.names[0]) * len(block.names[1]))
+def moved(indices: NDArray[np.int64], device: torch.device) -> Tensor:
+    """Indices on the device, without waiting for what it is doing."""
+    torch = require("torch", extra="neural")
+    return torch.from_numpy(indices).to(device, non_blocking=True)  # type: ignore[no-any-return]
 
 
-def _mirrored(block: Block, pairs: NDArray[np.int64]) -> Groups:
-    """Groups of (a, b) with (b, a), whose h*r and |h-r| are the same."""
-    left, right = block.names[0][pairs[0]], block.names[1][pairs[1]]
-    low, high = np.minimum(left, right), np.maximum(left, right)
-    order = np.lexsort((high, low))
-    low, high = low[order], high[order]
-    new = np.flatnonzero((low[1:] != low[:-1]) | (high[1:] != high[:-1])) + 1
-    return order, np.concatenate([[0], new, [len(left)]])
+def _pairs(blocks: Sequence[Block]) -> Pairs:
+    """All pairs of all blocks, their hypotheses and references numbered through. What goes to the device is a few
+    indices of each block; the pairs are made there."""
+    torch = require("torch", extra="neural")
+    device = blocks[0].references.device
+    shapes = np.array([(len(block.hypotheses), len(block.references)) for block in blocks])
+    sizes, starts = shapes.prod(axis=1), np.cumsum([(0, 0), *shapes], axis=0)[:-1]
+    firsts = np.cumsum(sizes) - sizes
+    both = [_on_both_sides(block) for block in blocks]
+    places, twins = None, 0
+    if any(len(rows) for rows, _ in both):
+        parts = [_twins_first(*each, device) for each in zip(both, shapes, firsts, strict=True)]
+        places = torch.cat([place for kind in zip(*parts, strict=True) for place in kind])
+        twins = sum(len(twin) for _, _, twin in parts)
+    block_of = torch.repeat_interleave(moved(sizes, device), output_size=int(sizes.sum()))
+    at = torch.arange(len(block_of), device=device) if places is None else places
+    first, width, row, column = moved(np.stack([firsts, shapes[:, 1], *starts.T]), device)[:, block_of[at]]
+    rows, columns = row + (at - first) // width, column + (at - first) % width
+    end = len(at) - twins
+    return Pairs(rows[:end], columns[:end], rows[end:], columns[end:], places)
+
+
+def _on_both_sides(block: Block) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Where the strings of both sides are, among hypotheses and among references; none if fewer than a tenth of the
+    pairs have their mirror image among them: k strings on both sides, k(k-1)/2."""
+    _, rows, columns = np.intersect1d(*block.names, return_indices=True)
+    kept = len(rows) if len(rows) * (len(rows) - 1) / 2 >= 0.1 * len(block.names[0]) * len(block.names[1]) else 0
+    return rows[:kept], columns[:kept]
+
+
+def _twins_first(
+    both: tuple[NDArray[np.int64], NDArray[np.int64]], shape: NDArray[np.int64], first: int, device: torch.device
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Places of a block in the table: of pairs that have a twin, of pairs that have none, and of the twins."""
+    torch = require("torch", extra="neural")
+    height, width = shape.tolist()
+    ordered = [np.r_[side, np.delete(np.arange(size), side)] for side, size in zip(both, (height, width), strict=True)]
+    order, count = moved(np.concatenate(ordered), device), len(both[0])
+    grid = order[:height, None] * width + (order[height:] + int(first))
+    low, high = torch.triu_indices(count, count, 1, device=device)
+    lone = grid.diagonal()[:count], grid[:count, count:].flatten(), grid[count:].flatten()
+    return grid[low, high], torch.cat(lone), grid[high, low]
+
+
+def choose_steps(head: Estimator, device: torch.device) -> Steps:
+    """Triton's kernels on a GPU that has Triton and a compiler for it, after they scored one pair."""
+    torch = require("torch", extra="neural")
+    try:
+        from mbrace.neural.fused import Fused, usable
+    except ImportError:
+        return Plain(head)
+    if not usable(head, device):
+        return Plain(head)
+    steps = Fused(head)
+    try:
+        one = head.layers[0][0].new_zeros((1, head.units))
+        part, first = torch.zeros_like(head.layers[0][1])[None], torch.zeros(1, dtype=torch.int64, device=device)
+        steps.finish(steps.shared(one, one, first, first), part, part, first, first)
+    except Exception as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        warnings.warn(f"the head runs without Triton's kernels, slower ({reason})", stacklevel=2)
+        return Plain(head)
+    return steps
 
 
 def activation_named(name: str, path: Path) -> Any:

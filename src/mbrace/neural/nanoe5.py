@@ -58,14 +58,10 @@ def load() -> tuple[Any, Any]:
     torch = require("torch", extra="multilingual")
     transformers = require("transformers", extra="multilingual")
     file = _File(read(find()))
-    with torch.device("meta"):  # no random weights: all of them come from the file
-        model = transformers.BertModel(transformers.BertConfig(**file.settings), add_pooling_layer=False)
     weights = {key: torch.from_numpy(value) for key, value in file.weights().items()}
-    model.load_state_dict(weights, strict=True, assign=True)
-    # Not among a BertModel's weights, so still on "meta": plain positions, and the first token type for all of them.
-    positions = torch.arange(file.settings["max_position_embeddings"])[None]
-    model.embeddings.position_ids, model.embeddings.token_type_ids = positions, torch.zeros_like(positions)
-    return model.eval(), file.tokenizer()
+    config = transformers.BertConfig(**file.settings)
+    model = transformers.BertModel.from_pretrained(None, config=config, state_dict=weights, add_pooling_layer=False)
+    return model, file.tokenizer()
 
 
 def read(path: Path) -> bytes:

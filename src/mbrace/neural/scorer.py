@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from mbrace.errors import UserError, require
 from mbrace.neural.encoder import Encoder
-from mbrace.neural.head import Block, Head
+from mbrace.neural.head import Block, Head, moved
 from mbrace.schedule import doubling
 from mbrace.utility import Ask, Sentence
 
@@ -47,8 +47,7 @@ class Bank:
         return np.array([self._numbers[text] for text in texts], dtype=np.int64)
 
     def __getitem__(self, numbers: NDArray[np.int64]) -> Tensor:
-        torch = require("torch", extra="neural")
-        return self._vectors[torch.from_numpy(numbers).to(self._vectors.device)]
+        return self._vectors[moved(numbers, self._vectors.device)]
 
 
 class RaceScorer:
@@ -72,8 +71,7 @@ class RaceScorer:
         with torch.inference_mode():
             began = time.perf_counter()
             self._bank.add(text for ask in asks for text in self._new_strings(ask))
-            for ask in asks:
-                self._prepare(ask.sentence)
+            self._prepare([ask.sentence for ask in asks if ask.sentence not in self._known])
             if self._encoder.device.type == "cuda":
                 torch.cuda.synchronize(self._encoder.device)
             self.encode_seconds += time.perf_counter() - began
@@ -92,22 +90,27 @@ class RaceScorer:
                 yield sentence.source
         yield from ask.references
 
-    def _prepare(self, position: int) -> None:
-        if position in self._known:
-            return
-        sentence = self._sentences[position]
-        numbers = self._bank.numbers(sentence.hypotheses)
-        source = None
-        if self._reads_source:
-            assert sentence.source is not None
-            source = self._bank[self._bank.numbers([sentence.source])]
-        self._known[position] = numbers, self._head.prepare(self._bank[numbers], source)
+    def _prepare(self, positions: Sequence[int]) -> None:
+        """The parts of the hypotheses of sentences asked for the first time: in one go on a GPU, on a CPU one by one,
+        as the head scores there."""
+        if self._encoder.device.type == "cpu" and len(positions) > 1:
+            for position in positions:
+                self._prepare([position])
+        elif positions:
+            torch = require("torch", extra="neural")
+            sentences = [self._sentences[position] for position in positions]
+            numbers = [self._bank.numbers(sentence.hypotheses) for sentence in sentences]
+            sizes, sources = [len(each) for each in numbers], None
+            if self._reads_source:
+                texts = [sentence.source for sentence in sentences if sentence.source is not None]
+                sources = self._bank[np.repeat(self._bank.numbers(texts), sizes)]
+            parts = torch.split(self._head.prepare(self._bank[np.concatenate(numbers)], sources), sizes)
+            self._known.update(zip(positions, zip(numbers, parts, strict=True), strict=True))
 
     def _block(self, ask: Ask) -> Block:
-        torch = require("torch", extra="neural")
         numbers, prepared = self._known[ask.sentence]
         survivors, references = numbers[ask.survivors], self._bank.numbers(ask.references)
-        kept = torch.from_numpy(ask.survivors).to(prepared.device)
+        kept = moved(ask.survivors, prepared.device)
         return Block(self._bank[survivors], prepared[kept], self._bank[references], (survivors, references))
 
 

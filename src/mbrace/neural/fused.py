@@ -1,0 +1,123 @@
+"""The pairwise head on a GPU, through the kernels of kernels.py.
+
+Imported only where Triton is. Half precision and TF32 products are the vendor's own. A float32 product runs on tensor
+cores too, in three TF32 ones (a number is a high part and a low one, 11 bits each; low x low is left out), summed up in
+float32 every `_CHUNK` steps because tensor cores cut off what does not fit their sums: a float32 product's error, and
+five times its speed (`bench/neural.py` measures both).
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import torch
+import triton
+
+from mbrace.neural import kernels
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from mbrace.neural.head import Estimator
+
+_CHUNK = 256
+_ACTIVATIONS = {torch.nn.Tanh: 0, torch.nn.ReLU: 1, torch.nn.Sigmoid: 2}
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def usable(head: Estimator, device: torch.device) -> bool:
+    """Whether these kernels can serve a head on a device (a CPU: only in Triton's interpreter, for tests)."""
+    if type(head.activation) not in _ACTIVATIONS or int(triton.__version__.split(".")[0]) < 3:
+        return False
+    if device.type == "cpu":
+        return INTERPRETED
+    return torch.version.hip is None and torch.cuda.get_device_capability(device) >= (8, 0)
+
+
+class Fused:
+    """The steps of a head over pairs (see head.Plain, which says what they compute)."""
+
+    def __init__(self, head: Estimator) -> None:
+        self._head = head
+        self._activation = _ACTIVATIONS[type(head.activation)]
+        self._weights: dict[int, Tensor] = {}  # split ones, by the place of their layer; -1: the pairs'
+
+    def shared(self, hypotheses: Tensor, references: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+        """The first layer over h*r and |h-r|: (pairs, first hidden size)."""
+        split, units = self._split(hypotheses), hypotheses.shape[1]
+        features = hypotheses.new_empty((len(rows), (4 if split else 2) * units))
+        _launch(
+            kernels.features, len(rows), hypotheses, references, rows, columns, features,
+            UNITS=units, SPLIT=split, **_block(units),
+        )  # fmt: skip
+        return self._product(features, self._head.pair_weight, -1)
+
+    def finish(self, sums: Tensor, prepared: Tensor, references: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+        """From `shared` and the parts of each side to scores (pairs,) float32."""
+        split, width = self._split(sums), sums.shape[1]
+        hidden = sums.new_empty((len(sums), 2 * width)) if split else torch.empty_like(sums)
+        _launch(
+            kernels.activate, len(sums), sums, prepared, references, rows, columns, hidden,
+            WIDTH=width, ACTIVATION=self._activation, SPLIT=split, **_block(width),
+        )  # fmt: skip
+        *middle, (last, last_bias) = self._head.rest
+        bias = None
+        for place, (weight, next_bias) in enumerate(middle):
+            if bias is not None:  # a third hidden layer or more: rare, so nothing of its own
+                sums = self._head.activation(sums + bias)
+                hidden = torch.cat(_parts(sums), dim=1) if split else sums
+            sums, bias = self._product(hidden, weight, place), next_bias
+        if bias is None:  # one hidden layer: what is left is a dot product
+            if split:
+                hidden = hidden[:, :width] + hidden[:, width:]
+            scores = (hidden @ last.T).squeeze(1).float()
+        else:
+            scores = torch.empty(len(sums), device=sums.device, dtype=torch.float32)
+            width = sums.shape[1]
+            _launch(
+                kernels.dot, triton.cdiv(len(sums), 8), sums, bias, last, scores, len(sums),
+                WIDTH=width, ACTIVATION=self._activation, BLOCK=min(256, triton.next_power_of_2(width)), PAIRS=8,
+            )  # fmt: skip
+        scores += last_bias.float()
+        return scores if self._head.final is None else self._head.final(scores)
+
+    def _split(self, of: Tensor) -> bool:
+        return of.dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest"
+
+    def _product(self, rows: Tensor, weight: Tensor, place: int) -> Tensor:
+        """`rows @ weight.T`; split rows are (rows, high parts and low parts)."""
+        if rows.shape[1] == weight.shape[1]:
+            return rows @ weight.T
+        if place not in self._weights:
+            self._weights[place] = torch.cat(_parts(weight), dim=1).contiguous()
+        (count, _), (size, inner) = rows.shape, weight.shape
+        out = rows.new_empty((count, size))
+        high, wide, deep = (16, 16, 16) if INTERPRETED else (128, 128, 32)
+        grid = triton.cdiv(count, high) * triton.cdiv(size, wide)
+        _launch(
+            kernels.split_product, grid, rows, self._weights[place], out, count, size, inner,
+            CHUNK=_CHUNK, WHOLE=inner % _CHUNK == 0, HIGH=high, WIDE=wide, DEEP=deep, num_warps=8, num_stages=3,
+        )  # fmt: skip
+        return out
+
+
+def _launch(kernel: Any, programs: int, *arguments: Any, **constants: Any) -> None:
+    device = arguments[0].device
+    if device.type == "cpu":
+        kernel[(programs,)](*arguments, **constants)
+        return
+    with torch.cuda.device(device):
+        kernel[(programs,)](*arguments, **constants)
+
+
+def _block(width: int) -> dict[str, int]:
+    size = min(1024, triton.next_power_of_2(width))
+    return {"BLOCK": size, "num_warps": 4 if size >= 512 else 1}
+
+
+def _parts(numbers: Tensor) -> tuple[Tensor, Tensor]:
+    """High and low, each exact in TF32; together as good as float32."""
+    high = ((numbers.view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
+    low = (((numbers - high).view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
+    return high, low
