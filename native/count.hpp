@@ -1,4 +1,4 @@
-// The inner loop: eight references at a time against many hypotheses, in every instruction set.
+// The inner loop: one reference against up to 256 hypotheses at a time, in every instruction set.
 #pragma once
 
 #include <cstddef>
@@ -6,7 +6,9 @@
 
 namespace mbrace {
 
-constexpr int LANES = 8;  // references to a block: one 512-bit vector holds the same 64-bit word of all eight
+constexpr int ROWS = 256;             // hypotheses to a block
+constexpr int LANES = 8;              // hypotheses whose scores are computed together
+constexpr std::uint32_t PADDING = 16; // items of a reference come in multiples of this
 
 // F-beta with (1 + beta^2) P R / (beta^2 P + R) = P R / (on_precision P + on_recall R): no overflow for a large beta.
 struct Formula {
@@ -15,37 +17,40 @@ struct Formula {
     int orders;
 };
 
-// Hypotheses: rows of 64-bit words, all orders in a row.
+// An item: which hypotheses of a block have it, a bit for each.
+struct Column {
+    std::uint64_t words[ROWS / 64];
+};
+
+// A block of hypotheses.
 struct Rows {
-    const std::uint64_t* words;
-    std::size_t stride;
-    const std::uint32_t* ends;  // [row][orders]: the row has nothing of the order in this word of the row and beyond
-    const float* lengths;    // [row][orders]: n-grams of each order
-    const float* inverses;   // [row][orders]: 1 / length, 0 for 0
-    const float* effective;  // [row][2]: character and word orders with at least one n-gram
+    const Column* const* columns;  // [order][item]; item 0, none, is empty
+    const std::uint32_t* items;    // [order]: how many columns there are; what comes later no hypothesis of the block has
+    const float* lengths;          // [order][ROWS]: n-grams of each order
+    const float* inverses;         // [order][ROWS]: 1 / length, 0 for 0
+    const float* effective;        // [2][ROWS]: character and word orders with at least one n-gram
 };
 
-// Eight references, word by word; only words in which one of them has an item.
-struct Block {
-    const std::uint64_t* words;   // [position][LANES]
-    const std::uint32_t* places;  // [position]: which word of a row
-    const std::uint32_t* begins;  // [orders + 1]: the positions of each order
-    const std::uint32_t* ranks;   // [word of a row]: how many positions are of words before it
-    const float* lengths;         // [orders][LANES]
-    const float* inverses;        // [orders][LANES]
-    const float* effective;       // [2][LANES]
-    const std::uint16_t* rare;    // [row][orders][LANES]: matches of rare items, counted apart; null if there are none
-    int lanes;                    // how many of the eight are there
+// A reference: its items by order, with any number of 0 (none) between them.
+struct Reference {
+    const std::uint32_t* const* items;  // [order]
+    const std::uint32_t* counts;        // [order]: a multiple of PADDING
+    const float* lengths;               // [order]
+    const float* inverses;              // [order]
+    const float* effective;             // [2]
+    const std::uint32_t* largest;       // [order]: the largest item
+
+    bool all_known(int n, std::uint32_t known) const { return largest[n] < known; }
 };
 
-// Writes scores[i * scores_stride + lane] = 100 F of hypothesis chosen[i] and the reference of the lane.
-using CountBlock = void (*)(const Formula&, const Rows&, const Block&, const std::int64_t* chosen, std::size_t count,
-                            float* scores, std::size_t scores_stride);
+// Writes scores[row] = 100 F of the reference and each hypothesis of the block, for rows 8 g to 8 g + 7 where bit g of
+// `groups` is set.
+using CountBlock = void (*)(const Formula&, const Rows&, const Reference&, std::uint32_t groups, float* scores);
 
-void count_portable(const Formula&, const Rows&, const Block&, const std::int64_t*, std::size_t, float*, std::size_t);
-void count_avx2(const Formula&, const Rows&, const Block&, const std::int64_t*, std::size_t, float*, std::size_t);
-void count_avx512(const Formula&, const Rows&, const Block&, const std::int64_t*, std::size_t, float*, std::size_t);
-void count_neon(const Formula&, const Rows&, const Block&, const std::int64_t*, std::size_t, float*, std::size_t);
+void count_portable(const Formula&, const Rows&, const Reference&, std::uint32_t, float*);
+void count_avx2(const Formula&, const Rows&, const Reference&, std::uint32_t, float*);
+void count_avx512(const Formula&, const Rows&, const Reference&, std::uint32_t, float*);
+void count_neon(const Formula&, const Rows&, const Reference&, std::uint32_t, float*);
 
 struct Variant {
     const char* name;

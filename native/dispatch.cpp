@@ -10,7 +10,7 @@ std::size_t variants(const Variant** list) {
 #if defined(MBRACE_X86)
         __builtin_cpu_init();
         if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
-            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vpopcntdq")) {
+            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw")) {
             available[n++] = {"avx512", count_avx512};
         }
         if (__builtin_cpu_supports("avx2")) available[n++] = {"avx2", count_avx2};

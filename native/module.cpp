@@ -239,8 +239,7 @@ NB_MODULE(_native, module) {
     using namespace nb::literals;
     nb::class_<Index>(module, "ChrFIndex")
         .def("__len__", &Index::size)
-        .def_prop_ro("nbytes", &Index::bytes)
-        .def_prop_ro("words", &Index::stride);
+        .def_prop_ro("nbytes", &Index::bytes);
     module.def("build_indexes", &build_indexes, "hypotheses"_a, nb::kw_only(), "char_order"_a, "word_order"_a,
                "whitespace"_a, "threads"_a = 1);
     module.def("score_window", &score_window_py, "indexes"_a, "survivors"_a, "references"_a, nb::kw_only(), "beta"_a,

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "count.hpp"
-#include "block.hpp"
 #include "index.hpp"
+#include "reference.hpp"
 
 namespace mbrace {
 
@@ -56,7 +56,8 @@ struct Ask {
 
 // Returns the share of the time that went into reading and numbering references (the rest is per pair).
 inline double score_window(const std::vector<Ask>& asks, const Formula& formula, CountBlock count, int threads) {
-    constexpr std::size_t CHUNK = 4 * LANES;  // references to a task: small enough to balance, large beside a start
+    constexpr std::size_t CHUNK = 32;  // references to a task: small enough to balance, large beside a start
+    constexpr std::size_t TILE = 8;    // references whose scores are put in their places together
     struct Task {
         std::uint32_t ask;
         std::uint32_t first;
@@ -68,7 +69,10 @@ inline double score_window(const std::vector<Ask>& asks, const Formula& formula,
         }
     }
     struct Worker {
-        BlockBuilder builder;
+        Desk desk;
+        Looked looked[TILE];
+        std::vector<std::uint32_t> groups;  // by block: the groups of hypotheses with a survivor
+        Vector<float> scores;               // [block][TILE][ROWS]
         Clock::duration encoding{0}, counting{0};
     };
     std::vector<std::unique_ptr<Worker>> workers(std::max(threads, 1));
@@ -76,17 +80,35 @@ inline double score_window(const std::vector<Ask>& asks, const Formula& formula,
         if (!workers[which]) workers[which] = std::make_unique<Worker>();
         Worker& worker = *workers[which];
         const Ask& ask = asks[tasks[t].ask];
-        const Rows rows = ask.index->rows();
+        const std::size_t blocks = ask.index->blocks();
+        worker.groups.assign(blocks, 0);
+        for (std::size_t s = 0; s < ask.survivor_count; ++s) {
+            worker.groups[ask.survivors[s] / ROWS] |= 1u << ask.survivors[s] % ROWS / LANES;
+        }
+        if (worker.scores.size() < blocks * TILE * ROWS) worker.scores.resize(blocks * TILE * ROWS);
         const std::size_t end = std::min(ask.reference_count, tasks[t].first + CHUNK);
         Clock::time_point before = Clock::now();
-        for (std::size_t first = tasks[t].first; first < end; first += LANES) {
-            const int lanes = static_cast<int>(std::min<std::size_t>(LANES, end - first));
-            const Block block = worker.builder.build(*ask.index, ask.references + first, lanes);
-            const Clock::time_point built = Clock::now();
-            count(formula, rows, block, ask.survivors, ask.survivor_count, ask.scores + first, ask.reference_count);
+        for (std::size_t first = tasks[t].first; first < end; first += TILE) {
+            const std::size_t size = std::min(TILE, end - first);
+            for (std::size_t r = 0; r < size; ++r) worker.looked[r].look_up(*ask.index, ask.references[first + r], worker.desk);
+            const Clock::time_point looked_up = Clock::now();
+            for (std::size_t block = 0; block < blocks; ++block) {
+                if (worker.groups[block] == 0) continue;
+                const Rows rows = ask.index->rows(block);
+                for (std::size_t r = 0; r < size; ++r) {
+                    count(formula, rows, worker.looked[r].view(), worker.groups[block],
+                          worker.scores.data() + (block * TILE + r) * ROWS);
+                }
+            }
+            for (std::size_t s = 0; s < ask.survivor_count; ++s) {
+                const std::size_t row = ask.survivors[s];
+                const float* from = worker.scores.data() + row / ROWS * TILE * ROWS + row % ROWS;
+                float* to = ask.scores + s * ask.reference_count + first;
+                for (std::size_t r = 0; r < size; ++r) to[r] = from[r * ROWS];
+            }
             const Clock::time_point counted = Clock::now();
-            worker.encoding += built - before;
-            worker.counting += counted - built;
+            worker.encoding += looked_up - before;
+            worker.counting += counted - looked_up;
             before = counted;
         }
     });
@@ -106,20 +128,23 @@ inline void score_pairs(const Options& options, const Formula& formula, const st
     const int orders = options.orders();
     std::mutex adding;
     parallel((hypotheses.size() + CHUNK - 1) / CHUNK, threads, [&](int, std::size_t t) {
-        BlockBuilder builder;
+        Desk desk;
+        Looked looked;
         std::vector<std::int64_t> own(3 * orders, 0);
-        const std::int64_t only = 0;
+        float score[ROWS];
         for (std::size_t i = t * CHUNK; i < std::min(hypotheses.size(), (t + 1) * CHUNK); ++i) {
             const Index index(options, {hypotheses[i]});
-            const Rows rows = index.rows();
-            const Block block = builder.build(index, &references[i], 1);
-            count(formula, rows, block, &only, 1, scores + i, 1);
+            const Rows rows = index.rows(0);
+            looked.look_up(index, references[i], desk);
+            const Reference reference = looked.view();
+            count(formula, rows, reference, 1, score);
+            scores[i] = score[0];
             for (int n = 0; n < orders; ++n) {
-                const auto length = static_cast<std::int64_t>(block.lengths[n * LANES]);
-                if (length > 0) own[3 * n] += static_cast<std::int64_t>(rows.lengths[n]);
+                const auto length = static_cast<std::int64_t>(reference.lengths[n]);
+                if (length > 0) own[3 * n] += static_cast<std::int64_t>(rows.lengths[n * ROWS]);
                 own[3 * n + 1] += length;
-                for (std::uint32_t j = block.begins[n]; j < block.begins[n + 1]; ++j) {
-                    own[3 * n + 2] += std::popcount(rows.words[block.places[j]] & block.words[j * std::size_t{LANES}]);
+                for (std::uint32_t j = 0; j < reference.counts[n]; ++j) {
+                    own[3 * n + 2] += rows.columns[n][reference.items[n][j]].words[0] & 1;
                 }
             }
         }
