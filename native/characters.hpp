@@ -11,7 +11,9 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
+#include <utility>
 
 #include "items.hpp"
 #include "table.hpp"
@@ -22,11 +24,11 @@ namespace mbrace {
 class Characters {
   public:
     Characters(int order, std::size_t expected)
-        : order_(order), most_(std::min(order, WINDOW)), full_(2, NONE), short_(2, NONE), full_endings_(1), short_endings_(1) {
+        : order_(order), most_(std::min(order, WINDOW)), full_(2, NONE), short_(2, NONE), full_links_(1), short_links_(1) {
         if (order == 0) return;
         full_.reserve(expected);
-        full_endings_.reserve(expected);
-        next_.expect(expected * 4);
+        full_links_.reserve(expected);
+        grow(std::bit_ceil(expected * 6 + 64));
     }
 
     // `Insert`: hypotheses number what is new. Otherwise (references) what is not there stays 0, and nothing changes.
@@ -38,12 +40,14 @@ class Characters {
         const std::uint32_t* points = segment.points.data();
         std::uint32_t* states = grams.states.data();
         std::uint32_t id = NOTHING;
+        int fresh = 0;  // how many n-grams that end here are new
         const State* state = &at(id);
         for (std::size_t i = 0; i < length; ++i) {
             if (state[1].last == (points[i] | BEHIND)) {
                 ++id, ++state;
+                fresh = 0;
             } else {
-                id = step<Insert>(id, points[i], i, items);
+                id = step<Insert>(id, points[i], i, items, fresh);
                 state = &at(id);
             }
             states[i] = id;
@@ -54,7 +58,7 @@ class Characters {
     }
 
     std::size_t bytes() const {
-        std::size_t total = next_.bytes() + (sizeof(State) + 4) * (full_.size() + short_.size());
+        std::size_t total = sizeof(Slot) * next_.size() + (sizeof(State) + sizeof(Link)) * (full_.size() + short_.size());
         for (const auto& table : longer_) total += table.bytes();
         return total;
     }
@@ -62,57 +66,100 @@ class Characters {
   private:
     static constexpr std::uint32_t SHORT = State::SHORT, NOTHING = SHORT;  // the state of no code point at all
     static constexpr std::uint32_t BEHIND = 1u << 31;
+
+    struct Link {
+        std::uint32_t ending, context;  // itself without its first code point; without its last (and at most five)
+    };
+    struct Slot {
+        std::uint32_t tag, id;  // half of a hash; NOTHING: free
+    };
     static constexpr State NONE{{}, END, 0};  // follows nothing
 
     const State& at(std::uint32_t id) const { return (id & SHORT ? short_.data() : full_.data())[id & ~SHORT]; }
     State& at(std::uint32_t id) { return const_cast<State&>(std::as_const(*this).at(id)); }
-    std::uint32_t ending(std::uint32_t id) const { return (id & SHORT ? short_endings_ : full_endings_)[id & ~SHORT]; }
+    const Link& link(std::uint32_t id) const { return (id & SHORT ? short_links_.data() : full_links_.data())[id & ~SHORT]; }
+    std::uint32_t ending(std::uint32_t id) const { return link(id).ending; }
 
-    // The state after `symbol`, which is at position `i` of its text.
-    template <bool Insert>
-    std::uint32_t step(std::uint32_t id, std::uint32_t symbol, std::size_t i, Items& items) {
-        const std::uint32_t follow = at(id).follow;
-        if (follow != 0 && (at(follow).last & ~BEHIND) == symbol) return follow;
-        std::uint32_t context = id & SHORT ? id : ending(id);
-        if constexpr (!Insert) {
-            while (true) {
-                if (const std::uint32_t* found = next_.find(pair_key(context, symbol))) return *found;
-                if (context == NOTHING) return NOTHING;
-                context = ending(context);
-            }
+    // The state that follows a context, a state that is not full, on a symbol; NOTHING if there is none. A slot proposes,
+    // the state itself decides.
+    std::uint32_t next(std::uint32_t context, std::uint32_t symbol) const {
+        const std::uint64_t hash = mix(pair_key(context, symbol));
+        const auto tag = static_cast<std::uint32_t>(hash);
+        for (std::size_t place = hash >> shift_;; place = (place + 1) & (next_.size() - 1)) {
+            const Slot slot = next_[place];
+            if (slot.id == NOTHING) return NOTHING;
+            if (slot.tag == tag && link(slot.id).context == context && (at(slot.id).last & ~BEHIND) == symbol) return slot.id;
         }
-        std::uint32_t missing[WINDOW], found = NOTHING;
-        int count = 0;
+    }
+
+    void set_next(std::uint32_t context, std::uint32_t symbol, std::uint32_t id) {
+        const std::uint64_t hash = mix(pair_key(context, symbol));
+        std::size_t place = hash >> shift_;
+        while (next_[place].id != NOTHING) place = (place + 1) & (next_.size() - 1);
+        next_[place] = {static_cast<std::uint32_t>(hash), id};
+    }
+
+    void grow(std::size_t slots) {
+        next_.assign(slots, {0, NOTHING});
+        shift_ = 64 - std::countr_zero(slots);
+        for (std::size_t i = 1; i < full_links_.size(); ++i) {
+            set_next(full_links_[i].context, full_[i].last & ~BEHIND, static_cast<std::uint32_t>(i));
+        }
+        for (std::size_t i = 1; i < short_links_.size(); ++i) {
+            set_next(short_links_[i].context, short_[i].last, static_cast<std::uint32_t>(i) | SHORT);
+        }
+    }
+
+    // The state after `symbol`, which is at position `i` of its text. `fresh`: see number().
+    template <bool Insert>
+    std::uint32_t step(std::uint32_t id, std::uint32_t symbol, std::size_t i, Items& items, int& fresh) {
+        const std::uint32_t follow = at(id).follow;
+        if (follow != 0 && (at(follow).last & ~BEHIND) == symbol) {
+            fresh = 0;
+            return follow;
+        }
+        std::uint32_t context = id & SHORT ? id : ending(id);
+        std::uint32_t found = NOTHING;
+        if constexpr (!Insert) {
+            while ((found = next(context, symbol)) == NOTHING && context != NOTHING) context = ending(context);
+            return found;
+        }
+        // An n-gram that was new at the position before has not been followed by anything: no need to look.
+        int skip = id & SHORT ? fresh : fresh - 1;
+        std::uint32_t missing[WINDOW];
+        fresh = 0;
         for (;; context = ending(context)) {
-            if (const std::uint32_t* there = next_.find(pair_key(context, symbol))) {
-                found = *there;
-                break;
-            }
-            missing[count++] = context;
+            if (skip-- <= 0 && (found = next(context, symbol)) != NOTHING) break;
+            missing[fresh++] = context;
             if (context == NOTHING) break;
         }
-        // An n-gram that is new ends in a shorter one, so the shortest comes first.
+        // A new n-gram ends in a shorter one, so the shortest comes first.
         const int longest = static_cast<int>(std::min<std::size_t>(i + 1, most_));
-        while (count > 0) {
-            --count;
-            found = add(missing[count], symbol, found, longest - count, items);
+        for (int k = fresh; k > 0;) {
+            --k;
+            found = add(missing[k], symbol, found, longest - k, items);
         }
         follows(id, found);
         return found;
     }
 
     std::uint32_t add(std::uint32_t context, std::uint32_t symbol, std::uint32_t ending, int length, Items& items) {
+        const bool full = length == most_;
+        Vector<State>& states = full ? full_ : short_;
+        Vector<Link>& links = full ? full_links_ : short_links_;
+        const auto id = static_cast<std::uint32_t>(links.size()) | (full ? 0 : SHORT);
         State state = at(ending);
         state.items[length - 1] = items.add(length - 1);
         state.last = symbol;
         state.follow = 0;
-        const bool full = length == most_;
-        Vector<State>& states = full ? full_ : short_;
-        const auto id = static_cast<std::uint32_t>(states.size() - 1) | (full ? 0 : SHORT);
         states.back() = state;
         states.push_back(NONE);
-        (full ? full_endings_ : short_endings_).push_back(ending);
-        next_.insert(pair_key(context, symbol), id);
+        links.push_back({ending, context});
+        if (8 * (full_links_.size() + short_links_.size()) > 5 * next_.size()) {
+            grow(2 * next_.size());
+        } else {
+            set_next(context, symbol, id);
+        }
         return id;
     }
 
@@ -156,9 +203,10 @@ class Characters {
     }
 
     int order_, most_;
-    Vector<State> full_, short_;                           // the last of each is none, and so is the first full one
-    Vector<std::uint32_t> full_endings_, short_endings_;   // by state
-    Table<std::uint32_t> next_;                            // by (state that is not full, code point)
+    Vector<State> full_, short_;             // the last of each is none, and so is the first full one
+    Vector<Link> full_links_, short_links_;  // by state
+    Vector<Slot> next_;                      // by (context, code point)
+    int shift_ = 63;
     Table<Longer> longer_[MAX_ORDERS];
 };
 
