@@ -23,12 +23,13 @@ namespace mbrace {
 
 class Characters {
   public:
+    // `expected`: about how many full states there will be.
     Characters(int order, std::size_t expected)
         : order_(order), most_(std::min(order, WINDOW)), full_(2, NONE), short_(2, NONE), full_links_(1), short_links_(1) {
         if (order == 0) return;
         full_.reserve(expected);
         full_links_.reserve(expected);
-        grow(std::bit_ceil(expected * 6 + 64));
+        grow(std::bit_ceil(expected * 4 + 64));
     }
 
     // `Insert`: hypotheses number what is new. Otherwise (references) what is not there stays 0, and nothing changes.

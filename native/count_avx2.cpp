@@ -11,12 +11,8 @@ namespace {
 
 #include "floats_256.inl"
 
-using Bits = __m256i;
-inline Bits load_bits(const Column& column) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(&column)); }
-inline void store_bits(Column& column, Bits a) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(&column), a); }
-inline Bits none() { return _mm256_setzero_si256(); }
-inline Bits both(Bits a, Bits b) { return _mm256_and_si256(a, b); }
-inline Bits either_one(Bits a, Bits b) { return _mm256_xor_si256(a, b); }
+#include "columns_256.inl"
+
 inline Bits sum_of(Bits a, Bits b, Bits c) { return either_one(either_one(a, b), c); }
 inline Bits carry_of(Bits a, Bits b, Bits c) { return _mm256_or_si256(both(a, b), both(either_one(a, b), c)); }
 
@@ -41,9 +37,6 @@ inline void expand(const Column* digits, int count, std::uint8_t* bytes) {
 
 }  // namespace
 
-void count_avx2(const Formula& formula, const Rows& rows, const Reference& reference, std::uint32_t groups,
-                float* scores) {
-    count_block(formula, rows, reference, groups, scores);
-}
+const Variant avx2_variant{"avx2", count_block<ROWS>, count_block<FEW>, spread};
 
 }  // namespace mbrace

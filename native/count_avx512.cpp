@@ -1,6 +1,8 @@
 // Counting with AVX-512: a full adder is two instructions, and a mask register spreads bits over bytes.
 #include <immintrin.h>
 
+#include <cstring>
+
 #include "count.hpp"
 #include "items.hpp"
 
@@ -9,14 +11,10 @@ namespace {
 
 #include "floats_256.inl"
 
-using Bits = __m256i;
-inline Bits load_bits(const Column& column) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(&column)); }
-inline void store_bits(Column& column, Bits a) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(&column), a); }
-inline Bits none() { return _mm256_setzero_si256(); }
+#include "columns_256.inl"
+
 inline Bits sum_of(Bits a, Bits b, Bits c) { return _mm256_ternarylogic_epi64(a, b, c, 0x96); }
 inline Bits carry_of(Bits a, Bits b, Bits c) { return _mm256_ternarylogic_epi64(a, b, c, 0xE8); }
-inline Bits both(Bits a, Bits b) { return _mm256_and_si256(a, b); }
-inline Bits either_one(Bits a, Bits b) { return _mm256_xor_si256(a, b); }
 
 inline void expand(const Column* digits, int count, std::uint8_t* bytes) {
     const __m512i one = _mm512_set1_epi8(1);
@@ -34,9 +32,6 @@ inline void expand(const Column* digits, int count, std::uint8_t* bytes) {
 
 }  // namespace
 
-void count_avx512(const Formula& formula, const Rows& rows, const Reference& reference, std::uint32_t groups,
-                  float* scores) {
-    count_block(formula, rows, reference, groups, scores);
-}
+const Variant avx512_variant{"avx512", count_block<ROWS>, count_block<FEW>, spread};
 
 }  // namespace mbrace

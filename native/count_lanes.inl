@@ -1,7 +1,7 @@
 // The body shared by all instruction sets; the including file defines, in an unnamed namespace,
 //   Floats  eight floats: set1, load, store, widen (from bytes), and + * / min max as functions
 //   Bits    a column: load_bits, store_bits, none(); sum_of(a, b, c) = a ^ b ^ c, carry_of(a, b, c) = their majority,
-//           and both(a, b), either_one(a, b) = a & b, a ^ b
+//           and both(a, b), either_one(a, b), plus(a, b) = a & b, a ^ b, and a + b byte by byte
 //   expand  the counts that are spread over up to eight columns, one bit in each, as 256 bytes
 // Every variant does the same float operations in the same order, without fused ones: the scores are equal to the bit.
 
@@ -49,35 +49,61 @@ static int add_up(const Column* columns, std::uint32_t known, const std::uint32_
     return 4 + digits_of_more;
 }
 
+template <bool Checked>
+static void add_bytes(const Column* columns, std::uint32_t known, const std::uint32_t* items, std::uint32_t count,
+                      std::uint8_t* bytes) {
+    Bits total[4] = {none(), none(), none(), none()};  // so that additions do not wait for each other
+    for (std::uint32_t i = 0; i < count; i += 4, items += 4) {
+        for (int k = 0; k < 4; ++k) {
+            const std::uint32_t item = !Checked || items[k] < known ? items[k] : 0;
+            total[k] = plus(total[k], load_bits(columns[item]));
+        }
+    }
+    Column sum;
+    store_bits(sum, plus(plus(total[0], total[1]), plus(total[2], total[3])));
+    std::memcpy(bytes, &sum, sizeof(sum));
+}
+
 // |hypothesis & reference| of one order, for each hypothesis of the block.
+template <int Size>
 static void count_matches(const Rows& rows, const Reference& reference, int n, float* matches) {
     const Column* columns = rows.columns[n];
     const std::uint32_t *items = reference.items[n], known = rows.items[n], count = reference.counts[n];
-    alignas(64) std::uint8_t bytes[ROWS];
-    Column digits[8];
-    auto counted = [&](std::uint32_t first, std::uint32_t some) {
-        const int digits_used = reference.all_known(n, known) ? add_up<false>(columns, known, items + first, some, digits)
-                                                              : add_up<true>(columns, known, items + first, some, digits);
-        expand(digits, digits_used, bytes);
+    alignas(64) std::uint8_t bytes[Size];
+    auto counted = [&]<bool Checked>(std::uint32_t first, std::uint32_t some) {
+        if constexpr (Size == FEW) {
+            add_bytes<Checked>(columns, known, items + first, some, bytes);
+        } else {
+            Column digits[8];
+            expand(digits, add_up<Checked>(columns, known, items + first, some, digits), bytes);
+        }
+    };
+    auto count_some = [&](std::uint32_t first, std::uint32_t some) {
+        if (reference.largest[n] < known) {
+            counted.template operator()<false>(first, some);
+        } else {
+            counted.template operator()<true>(first, some);
+        }
     };
     if (count <= AT_ONCE) {
-        counted(0, count);
-        for (int row = 0; row < ROWS; row += LANES) store(matches + row, widen(bytes + row));
+        count_some(0, count);
+        for (int row = 0; row < Size; row += LANES) store(matches + row, widen(bytes + row));
         return;
     }
-    std::uint32_t totals[ROWS] = {};
+    std::uint32_t totals[Size] = {};
     for (std::uint32_t first = 0; first < count; first += AT_ONCE) {
-        counted(first, count - first < AT_ONCE ? count - first : AT_ONCE);
-        for (int row = 0; row < ROWS; ++row) totals[row] += bytes[row];
+        count_some(first, count - first < AT_ONCE ? count - first : AT_ONCE);
+        for (int row = 0; row < Size; ++row) totals[row] += bytes[row];
     }
-    for (int row = 0; row < ROWS; ++row) matches[row] = static_cast<float>(totals[row]);
+    for (int row = 0; row < Size; ++row) matches[row] = static_cast<float>(totals[row]);
 }
 
+template <int Size>
 static void count_block(const Formula& formula, const Rows& rows, const Reference& reference, std::uint32_t groups,
                         float* scores) {
     const int orders = formula.orders;
-    alignas(64) float matches[MAX_ORDERS][ROWS];
-    for (int n = 0; n < orders; ++n) count_matches(rows, reference, n, matches[n]);
+    alignas(64) float matches[MAX_ORDERS][Size];
+    for (int n = 0; n < orders; ++n) count_matches<Size>(rows, reference, n, matches[n]);
     const Floats on_precision = set1(formula.on_precision), on_recall = set1(formula.on_recall);
     const Floats tiny = set1(1e-30f), hundred = set1(formula.eps_smoothing ? 100.0f / orders : 100.0f);
     const Floats reference_chars = set1(reference.effective[0]), reference_words = set1(reference.effective[1]);
@@ -86,7 +112,7 @@ static void count_block(const Formula& formula, const Rows& rows, const Referenc
         Floats precision = set1(0.0f), recall = set1(0.0f), score;
         if (formula.eps_smoothing) {
             for (int n = 0; n < orders; ++n) {
-                const Floats own = load(rows.lengths + n * ROWS + row), lengths = set1(reference.lengths[n]);
+                const Floats own = load(rows.lengths + n * Size + row), lengths = set1(reference.lengths[n]);
                 const Floats bottom = add(mul(on_precision, lengths), mul(on_recall, own));
                 precision = add(precision, div(load(matches[n] + row), max(bottom, tiny)));
             }
@@ -94,11 +120,11 @@ static void count_block(const Formula& formula, const Rows& rows, const Referenc
         } else {
             for (int n = 0; n < orders; ++n) {
                 const Floats found = load(matches[n] + row);
-                precision = add(precision, mul(found, load(rows.inverses + n * ROWS + row)));
+                precision = add(precision, mul(found, load(rows.inverses + n * Size + row)));
                 recall = add(recall, mul(found, set1(reference.inverses[n])));
             }
             const Floats effective = add(min(load(rows.effective + row), reference_chars),
-                                         min(load(rows.effective + ROWS + row), reference_words));
+                                         min(load(rows.effective + Size + row), reference_words));
             const Floats bottom = mul(effective, add(mul(on_precision, precision), mul(on_recall, recall)));
             score = div(mul(hundred, mul(precision, recall)), max(bottom, tiny));
         }

@@ -29,15 +29,12 @@ inline Floats div(const Floats& a, const Floats& b) { return {vdivq_f32(a.low, b
 inline Floats min(const Floats& a, const Floats& b) { return {vminq_f32(a.low, b.low), vminq_f32(a.high, b.high)}; }
 inline Floats max(const Floats& a, const Floats& b) { return {vmaxq_f32(a.low, b.low), vmaxq_f32(a.high, b.high)}; }
 
-#include "bits_plain.inl"
+#include "columns_plain.inl"
 
 #include "count_lanes.inl"
 
 }  // namespace
 
-void count_neon(const Formula& formula, const Rows& rows, const Reference& reference, std::uint32_t groups,
-                float* scores) {
-    count_block(formula, rows, reference, groups, scores);
-}
+const Variant neon_variant{"neon", count_block<ROWS>, count_block<FEW>, spread};
 
 }  // namespace mbrace

@@ -44,15 +44,12 @@ inline Floats max(const Floats& a, const Floats& b) {
     return each(a, b, [](float x, float y) { return x > y ? x : y; });
 }
 
-#include "bits_plain.inl"
+#include "columns_plain.inl"
 
 #include "count_lanes.inl"
 
 }  // namespace
 
-void count_portable(const Formula& formula, const Rows& rows, const Reference& reference, std::uint32_t groups,
-                    float* scores) {
-    count_block(formula, rows, reference, groups, scores);
-}
+const Variant portable_variant{"portable", count_block<ROWS>, count_block<FEW>, spread};
 
 }  // namespace mbrace

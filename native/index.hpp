@@ -38,6 +38,11 @@ class Index {
     const Options& options() const { return numbering_.options(); }
     const Numbering& numbering() const { return numbering_; }
     std::size_t blocks() const { return blocks_.size(); }  // of ROWS hypotheses
+    std::size_t columns() const {  // of all orders
+        std::size_t total = 0;
+        for (int n = 0; n < options().orders(); ++n) total += numbering_.items(n);
+        return total;
+    }
     Rows rows(std::size_t block) const {
         const Block& of = *blocks_[block];
         return {of.data, of.items, of.lengths.data(), of.inverses.data(), of.effective};

@@ -57,14 +57,12 @@ Formula formula_of(const Options& options, double beta, bool eps_smoothing) {
     return {static_cast<float>(1 - on_recall), static_cast<float>(on_recall), eps_smoothing, options.orders()};
 }
 
-CountBlock count_of(const std::string& simd) {
-    const Variant* list;
-    const std::size_t count = variants(&list);
-    if (simd.empty() || simd == "auto") return list[0].count;
+const Variant& variant_of(const std::string& simd) {
+    if (simd.empty() || simd == "auto") return *variants()[0];
     std::string known = "auto";
-    for (std::size_t i = 0; i < count; ++i) {
-        if (simd == list[i].name) return list[i].count;
-        known += std::string(", ") + list[i].name;
+    for (const Variant* variant : variants()) {
+        if (simd == variant->name) return *variant;
+        known += std::string(", ") + variant->name;
     }
     throw std::invalid_argument("simd '" + simd + "' is not available on this machine; choose one of: " + known);
 }
@@ -94,7 +92,7 @@ nb::tuple score_window_py(nb::list indexes, nb::list survivors, nb::list referen
     if (nb::len(survivors) != count || nb::len(references) != count) {
         throw nb::value_error("indexes, survivors and references must be equally long");
     }
-    const CountBlock count_block = count_of(simd);
+    const Variant& variant = variant_of(simd);
     std::vector<Strings> strings;
     std::vector<Integers> chosen;
     std::vector<Ask> asks;
@@ -120,7 +118,7 @@ nb::tuple score_window_py(nb::list indexes, nb::list survivors, nb::list referen
     double encode_share;
     {
         nb::gil_scoped_release release;
-        encode_share = score_window(asks, formula, count_block, threads);
+        encode_share = score_window(asks, formula, variant, threads);
     }
     return nb::make_tuple(scores, encode_share);
 }
@@ -129,7 +127,7 @@ nb::tuple score_pairs_py(nb::list hypotheses, nb::list references, int char_orde
                          double beta, bool eps_smoothing, int threads, const std::string& simd) {
     const Options options = options_of(char_order, word_order, whitespace);
     const Formula formula = formula_of(options, beta, eps_smoothing);
-    const CountBlock count_block = count_of(simd);
+    const Variant& variant = variant_of(simd);
     const Strings own(hypotheses), theirs(references);
     if (own.texts.size() != theirs.texts.size()) throw nb::value_error("hypotheses and references must be equally long");
     Floats scores = make_floats(own.texts.size(), 1, false);
@@ -138,7 +136,7 @@ nb::tuple score_pairs_py(nb::list hypotheses, nb::list references, int char_orde
     nb::capsule owner(totals, [](void* p) noexcept { delete[] static_cast<std::int64_t*>(p); });
     {
         nb::gil_scoped_release release;
-        score_pairs(options, formula, own.texts, theirs.texts, count_block, threads, scores.data(), totals);
+        score_pairs(options, formula, own.texts, theirs.texts, variant, threads, scores.data(), totals);
     }
     std::size_t shape[2] = {orders, 3};
     return nb::make_tuple(scores, nb::ndarray<nb::numpy, std::int64_t, nb::c_contig>(totals, 2, shape, owner));
@@ -226,10 +224,8 @@ nb::list wins_window(nb::list resamples, nb::list utilities, nb::list counts, nb
 }
 
 nb::list simd_variants() {
-    const Variant* list;
-    const std::size_t count = variants(&list);
     nb::list names;
-    for (std::size_t i = 0; i < count; ++i) names.append(list[i].name);
+    for (const Variant* variant : variants()) names.append(variant->name);
     return names;
 }
 

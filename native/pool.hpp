@@ -2,7 +2,6 @@
 // a fifth of the time of 256 x 256 pairs went there.
 #pragma once
 
-#include <algorithm>
 #include <bit>
 #include <cstddef>
 #include <cstdlib>
@@ -35,8 +34,8 @@ class Pool {
             }
         }
         // Whole cache lines: a column of bits (count.hpp) is never in two of them.
-        const std::size_t lines = (bytes + 63) / 64 * 64;
-        void* block = std::aligned_alloc(64, kind >= 0 ? std::size_t{1} << kind : std::max<std::size_t>(lines, 64));
+        void* block = bytes < SMALL ? std::malloc(bytes ? bytes : 1)
+                                    : std::aligned_alloc(64, kind >= 0 ? std::size_t{1} << kind : (bytes + 63) / 64 * 64);
         if (!block) throw std::bad_alloc();
         return block;
     }

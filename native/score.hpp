@@ -15,6 +15,7 @@
 #include "count.hpp"
 #include "index.hpp"
 #include "reference.hpp"
+#include "survivors.hpp"
 
 namespace mbrace {
 
@@ -55,7 +56,7 @@ struct Ask {
 };
 
 // Returns the share of the time that went into reading and numbering references (the rest is per pair).
-inline double score_window(const std::vector<Ask>& asks, const Formula& formula, CountBlock count, int threads) {
+inline double score_window(const std::vector<Ask>& asks, const Formula& formula, const Variant& variant, int threads) {
     constexpr std::size_t CHUNK = 32;  // references to a task: small enough to balance, large beside a start
     constexpr std::size_t TILE = 8;    // references whose scores are put in their places together
     struct Task {
@@ -71,8 +72,8 @@ inline double score_window(const std::vector<Ask>& asks, const Formula& formula,
     struct Worker {
         Desk desk;
         Looked looked[TILE];
-        std::vector<std::uint32_t> groups;  // by block: the groups of hypotheses with a survivor
-        Vector<float> scores;               // [block][TILE][ROWS]
+        Survivors survivors;
+        Vector<float> scores;  // [block][TILE][rows]
         Clock::duration encoding{0}, counting{0};
     };
     std::vector<std::unique_ptr<Worker>> workers(std::max(threads, 1));
@@ -80,31 +81,29 @@ inline double score_window(const std::vector<Ask>& asks, const Formula& formula,
         if (!workers[which]) workers[which] = std::make_unique<Worker>();
         Worker& worker = *workers[which];
         const Ask& ask = asks[tasks[t].ask];
-        const std::size_t blocks = ask.index->blocks();
-        worker.groups.assign(blocks, 0);
-        for (std::size_t s = 0; s < ask.survivor_count; ++s) {
-            worker.groups[ask.survivors[s] / ROWS] |= 1u << ask.survivors[s] % ROWS / LANES;
-        }
-        if (worker.scores.size() < blocks * TILE * ROWS) worker.scores.resize(blocks * TILE * ROWS);
-        const std::size_t end = std::min(ask.reference_count, tasks[t].first + CHUNK);
         Clock::time_point before = Clock::now();
+        const Survivors& survivors = worker.survivors;
+        worker.survivors.choose(*ask.index, ask.survivors, ask.survivor_count, ask.reference_count, variant.spread);
+        const std::size_t size = survivors.size(), tile = TILE * size;
+        const Count count = survivors.few() ? variant.count_few : variant.count;
+        if (worker.scores.size() < survivors.blocks() * tile) worker.scores.resize(survivors.blocks() * tile);
+        const std::size_t end = std::min(ask.reference_count, tasks[t].first + CHUNK);
         for (std::size_t first = tasks[t].first; first < end; first += TILE) {
-            const std::size_t size = std::min(TILE, end - first);
-            for (std::size_t r = 0; r < size; ++r) worker.looked[r].look_up(*ask.index, ask.references[first + r], worker.desk);
+            const std::size_t some = std::min(TILE, end - first);
+            for (std::size_t r = 0; r < some; ++r) worker.looked[r].look_up(*ask.index, ask.references[first + r], worker.desk);
             const Clock::time_point looked_up = Clock::now();
-            for (std::size_t block = 0; block < blocks; ++block) {
-                if (worker.groups[block] == 0) continue;
-                const Rows rows = ask.index->rows(block);
-                for (std::size_t r = 0; r < size; ++r) {
-                    count(formula, rows, worker.looked[r].view(), worker.groups[block],
-                          worker.scores.data() + (block * TILE + r) * ROWS);
+            for (std::size_t block = 0; block < survivors.blocks(); ++block) {
+                if (survivors.groups(block) == 0) continue;
+                for (std::size_t r = 0; r < some; ++r) {
+                    count(formula, survivors.rows(block), worker.looked[r].view(), survivors.groups(block),
+                          worker.scores.data() + block * tile + r * size);
                 }
             }
             for (std::size_t s = 0; s < ask.survivor_count; ++s) {
-                const std::size_t row = ask.survivors[s];
-                const float* from = worker.scores.data() + row / ROWS * TILE * ROWS + row % ROWS;
+                const std::size_t row = survivors.few() ? s : ask.survivors[s];
+                const float* from = worker.scores.data() + row / size * tile + row % size;
                 float* to = ask.scores + s * ask.reference_count + first;
-                for (std::size_t r = 0; r < size; ++r) to[r] = from[r * ROWS];
+                for (std::size_t r = 0; r < some; ++r) to[r] = from[r * size];
             }
             const Clock::time_point counted = Clock::now();
             worker.encoding += looked_up - before;
@@ -122,7 +121,7 @@ inline double score_window(const std::vector<Ask>& asks, const Formula& formula,
 // Aligned pairs: scores[i] of (hypotheses[i], references[i]), and totals[order] = n-grams of the hypotheses (where the
 // reference has any), of the references, and matches: the sufficient statistics of the corpus score.
 inline void score_pairs(const Options& options, const Formula& formula, const std::vector<Text>& hypotheses,
-                        const std::vector<Text>& references, CountBlock count, int threads, float* scores,
+                        const std::vector<Text>& references, const Variant& variant, int threads, float* scores,
                         std::int64_t* totals) {
     constexpr std::size_t CHUNK = 64;
     const int orders = options.orders();
@@ -137,7 +136,7 @@ inline void score_pairs(const Options& options, const Formula& formula, const st
             const Rows rows = index.rows(0);
             looked.look_up(index, references[i], desk);
             const Reference reference = looked.view();
-            count(formula, rows, reference, 1, score);
+            variant.count(formula, rows, reference, 1, score);
             scores[i] = score[0];
             for (int n = 0; n < orders; ++n) {
                 const auto length = static_cast<std::int64_t>(reference.lengths[n]);

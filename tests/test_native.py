@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -90,6 +90,34 @@ def test_many_hypotheses_score_as_each_alone(longest: int, options: dict[str, An
         assert scores(hypotheses, references, options=options, simd=simd).tobytes() == together.tobytes()
     for i in [*range(0, 400, 23), 400]:
         assert scores([hypotheses[i]], references, options=options).tobytes() == together[i].tobytes()
+
+
+@given(st.data())
+@settings(deadline=None, max_examples=40)
+def test_survivors_score_as_in_the_full_table(data: st.DataObject) -> None:
+    """Few survivors are counted by bytes, many by bits, and more than 256 hypotheses in blocks: the same bits."""
+    options = {
+        "char_order": data.draw(st.sampled_from([0, 1, 2, 3, 6, 8])),
+        "word_order": data.draw(st.integers(1, 3)),
+        "whitespace": data.draw(st.booleans()),
+    }
+    beta, eps = data.draw(st.sampled_from([0.0, 1.0, 2.0, 3.5])), data.draw(st.booleans())
+    simd = data.draw(st.sampled_from(_native.simd_variants()))
+    seed = data.draw(st.integers(0, 99))
+    hypotheses = sentences(data.draw(st.sampled_from([3, 40, 270, 530])), seed)
+    references = sentences(data.draw(st.sampled_from([1, 7, 40])), seed + 100)
+    size = data.draw(st.integers(1, min(36, len(hypotheses))))
+    chosen = np.array(random.Random(seed).sample(range(len(hypotheses)), size))
+    indexes = _native.build_indexes([hypotheses], **options)
+    full, some = (
+        _native.score_window(indexes, [rows], [references], beta=beta, eps_smoothing=eps, simd=simd)[0][0]
+        for rows in (np.arange(len(hypotheses)), chosen)
+    )
+    assert some.tobytes() == full[chosen].tobytes()
+    row, column = chosen[0], len(references) - 1
+    alone = _native.build_indexes([[hypotheses[row]]], **options)
+    pair = _native.score_window(alone, [np.arange(1)], [references[-1:]], beta=beta, eps_smoothing=eps)[0][0]
+    assert pair[0, 0] == full[row, column]
 
 
 def test_scores_outlive_the_index_and_the_strings() -> None:

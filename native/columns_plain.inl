@@ -29,6 +29,16 @@ inline Bits carry_of(const Bits& a, const Bits& b, const Bits& c) {
     return by_word([&](int w) { return (a.words[w] & b.words[w]) | ((a.words[w] ^ b.words[w]) & c.words[w]); });
 }
 
+inline Bits plus(const Bits& a, const Bits& b) {
+    std::uint8_t x[sizeof(Bits)], y[sizeof(Bits)];
+    std::memcpy(x, &a, sizeof(x));
+    std::memcpy(y, &b, sizeof(y));
+    for (std::size_t i = 0; i < sizeof(x); ++i) x[i] = static_cast<std::uint8_t>(x[i] + y[i]);
+    Bits out;
+    std::memcpy(&out, x, sizeof(x));
+    return out;
+}
+
 // Eight bits as eight bytes of 0 or 1, the lowest bit first in memory.
 struct Spread {
     std::uint64_t of[256] = {};
@@ -49,5 +59,16 @@ inline void expand(const Column* digits, int count, std::uint8_t* bytes) {
         std::uint64_t total = 0;
         for (int k = 0; k < count; ++k) total += SPREAD.of[digits[k].words[w / 8] >> (w % 8 * 8) & 255] << k;
         std::memcpy(bytes + 8 * w, &total, 8);
+    }
+}
+
+inline void spread(const Column* columns, std::size_t items, const std::uint16_t* rows, Column* few) {
+    for (int i = 0; i < FEW; ++i) {
+        if (rows[i] >= ROWS) continue;
+        const int word = rows[i] / 64, bit = rows[i] % 64;
+        std::uint8_t* out = reinterpret_cast<std::uint8_t*>(few) + i;
+        for (std::size_t item = 0; item < items; ++item) {
+            out[item * sizeof(Column)] = static_cast<std::uint8_t>(columns[item].words[word] >> bit & 1);
+        }
     }
 }
