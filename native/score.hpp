@@ -73,6 +73,7 @@ inline double score_window(const std::vector<Ask>& asks, const Formula& formula,
         Desk desk;
         Looked looked[TILE];
         Survivors survivors;
+        const Ask* ask = nullptr;  // that they are of
         Vector<float> scores;  // [block][TILE][rows]
         Clock::duration encoding{0}, counting{0};
     };
@@ -83,7 +84,10 @@ inline double score_window(const std::vector<Ask>& asks, const Formula& formula,
         const Ask& ask = asks[tasks[t].ask];
         Clock::time_point before = Clock::now();
         const Survivors& survivors = worker.survivors;
-        worker.survivors.choose(*ask.index, ask.survivors, ask.survivor_count, ask.reference_count, variant.spread);
+        if (worker.ask != &ask) {
+            worker.survivors.choose(*ask.index, ask.survivors, ask.survivor_count, ask.reference_count, variant.spread);
+            worker.ask = &ask;
+        }
         const std::size_t size = survivors.size(), tile = TILE * size;
         const Count count = survivors.few() ? variant.count_few : variant.count;
         if (worker.scores.size() < survivors.blocks() * tile) worker.scores.resize(survivors.blocks() * tile);
