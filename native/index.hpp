@@ -16,17 +16,15 @@ namespace mbrace {
 
 class Index {
   public:
-    Index(const Options& options, const std::vector<Text>& hypotheses)
+    Index(const Options& options, const std::vector<Text>& hypotheses, Desk& desk)
         : numbering_(options, longest(hypotheses), hypotheses.size()), size_(hypotheses.size()) {
-        Segment segment;
-        Grams grams;
-        Cursors cursors;
+        for (Vector<Item>& late : desk.cursors.late) late.clear();
         for (std::size_t row = 0; row < size_; ++row) {
             if (row % ROWS == 0) blocks_.push_back(std::make_unique<Block>(options.orders()));
-            segment.read(hypotheses[row], options.whitespace, options.word_order > 0);
-            numbering_.number(segment, grams);
-            add_lengths(grams, row % ROWS);
-            mark(grams, cursors, row % ROWS);
+            desk.segment.read(hypotheses[row], options.whitespace, options.word_order > 0);
+            numbering_.number(desk.segment, desk.grams);
+            add_lengths(desk.grams, row % ROWS);
+            mark(desk.grams, desk.cursors, row % ROWS);
             if (row % ROWS == ROWS - 1 || row + 1 == size_) close(*blocks_.back());
         }
     }

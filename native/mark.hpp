@@ -35,6 +35,15 @@ struct Cursors {
     }
 };
 
+// What a thread needs to read texts, used again for every text and every index.
+struct Desk {
+    Segment segment;
+    Grams grams;
+    Cursors cursors;
+    Vector<std::uint8_t> seen[MAX_ORDERS];  // [order][item]: the number of the reference that had it
+    std::uint8_t text = 0;
+};
+
 // Tells `Side`, hypotheses or a reference, the items of one text. side.order(n) is a small object for one order, kept in
 // registers: stores of bytes, after which a compiler must expect anything in memory to have changed, do not concern it.
 //   take(i, item)      the text has this item, at position i (the last call for a position counts)

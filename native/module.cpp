@@ -74,16 +74,15 @@ Floats make_floats(std::size_t rows, std::size_t columns, bool matrix) {
     return Floats(table->data(), matrix ? 2 : 1, shape, owner);
 }
 
-std::vector<std::shared_ptr<Index>> build_indexes(nb::list windows, int char_order, int word_order, bool whitespace,
-                                                  int threads) {
+std::vector<std::shared_ptr<Index>> build_indexes_py(nb::list windows, int char_order, int word_order, bool whitespace,
+                                                     int threads) {
     const Options options = options_of(char_order, word_order, whitespace);
     std::vector<Strings> strings;
     for (nb::handle hypotheses : windows) strings.emplace_back(hypotheses);
-    std::vector<std::shared_ptr<Index>> indexes(strings.size());
+    std::vector<const std::vector<Text>*> texts;
+    for (const Strings& each : strings) texts.push_back(&each.texts);
     nb::gil_scoped_release release;
-    parallel(strings.size(), threads,
-             [&](int, std::size_t i) { indexes[i] = std::make_shared<Index>(options, strings[i].texts); });
-    return indexes;
+    return build_indexes(options, texts, threads);
 }
 
 nb::tuple score_window_py(nb::list indexes, nb::list survivors, nb::list references, double beta, bool eps_smoothing,
@@ -236,7 +235,7 @@ NB_MODULE(_native, module) {
     nb::class_<Index>(module, "ChrFIndex")
         .def("__len__", &Index::size)
         .def_prop_ro("nbytes", &Index::bytes);
-    module.def("build_indexes", &build_indexes, "hypotheses"_a, nb::kw_only(), "char_order"_a, "word_order"_a,
+    module.def("build_indexes", &build_indexes_py, "hypotheses"_a, nb::kw_only(), "char_order"_a, "word_order"_a,
                "whitespace"_a, "threads"_a = 1);
     module.def("score_window", &score_window_py, "indexes"_a, "survivors"_a, "references"_a, nb::kw_only(), "beta"_a,
                "eps_smoothing"_a, "threads"_a = 1, "simd"_a = "");

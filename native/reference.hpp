@@ -10,15 +10,6 @@
 
 namespace mbrace {
 
-// What one thread needs to look references up, used again for every one of them.
-struct Desk {
-    Segment segment;
-    Grams grams;
-    Cursors cursors;
-    Vector<std::uint8_t> seen[MAX_ORDERS];  // [order][item]: the number of the text that had it
-    std::uint8_t text = 0;
-};
-
 // One reference, as Marker sees it: a list of its items. Used again for the next one.
 class Looked {
   public:
@@ -39,10 +30,7 @@ class Looked {
             const std::uint32_t most = n < options.char_order ? chars : words;
             counts_[n] = (most + PADDING - 1) / PADDING * PADDING;
             if (items_[n].size() < counts_[n]) items_[n].resize(counts_[n]);
-            std::fill(items_[n].begin() + (counts_[n] - std::min(counts_[n], PADDING)), items_[n].begin() + counts_[n], 0);
-            if (n >= std::min(WINDOW, options.char_order) && n < options.char_order) {
-                std::fill(items_[n].begin() + desk.grams.counts[n], items_[n].begin() + counts_[n], 0);
-            }
+            std::fill(items_[n].begin() + desk.grams.counts[n], items_[n].begin() + counts_[n], 0);  // no leftovers
             data_[n] = items_[n].data();
             if (desk.seen[n].size() < index.numbering().items(n)) desk.seen[n].resize(index.numbering().items(n) * 2);
             seen_[n] = desk.seen[n].data();

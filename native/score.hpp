@@ -55,10 +55,41 @@ struct Ask {
     float* scores;  // [survivor_count][reference_count]
 };
 
+constexpr std::size_t TILE = 8;  // references whose scores are put in their places together
+
+// What a thread works with. The calling thread keeps its own from call to call: a step of a race is short.
+struct Worker {
+    Desk desk;
+    Looked looked[TILE];
+    Survivors survivors;
+    const Ask* ask = nullptr;  // that they are of
+    Vector<float> scores;      // [block][TILE][rows]
+    Clock::duration encoding{0}, counting{0};
+
+    static std::unique_ptr<Worker>& kept() {
+        static thread_local std::unique_ptr<Worker> worker;
+        return worker;
+    }
+};
+
+// One index for the hypotheses of each sentence.
+inline std::vector<std::shared_ptr<Index>> build_indexes(const Options& options,
+                                                         const std::vector<const std::vector<Text>*>& sentences,
+                                                         int threads) {
+    std::vector<std::shared_ptr<Index>> indexes(sentences.size());
+    std::vector<std::unique_ptr<Worker>> workers(std::max(threads, 1));
+    workers[0] = std::move(Worker::kept());
+    parallel(sentences.size(), threads, [&](int which, std::size_t i) {
+        if (!workers[which]) workers[which] = std::make_unique<Worker>();
+        indexes[i] = std::make_shared<Index>(options, *sentences[i], workers[which]->desk);
+    });
+    Worker::kept() = std::move(workers[0]);
+    return indexes;
+}
+
 // Returns the share of the time that went into reading and numbering references (the rest is per pair).
 inline double score_window(const std::vector<Ask>& asks, const Formula& formula, const Variant& variant, int threads) {
     constexpr std::size_t CHUNK = 32;  // references to a task: small enough to balance, large beside a start
-    constexpr std::size_t TILE = 8;    // references whose scores are put in their places together
     struct Task {
         std::uint32_t ask;
         std::uint32_t first;
@@ -69,15 +100,8 @@ inline double score_window(const std::vector<Ask>& asks, const Formula& formula,
             tasks.push_back({static_cast<std::uint32_t>(a), static_cast<std::uint32_t>(first)});
         }
     }
-    struct Worker {
-        Desk desk;
-        Looked looked[TILE];
-        Survivors survivors;
-        const Ask* ask = nullptr;  // that they are of
-        Vector<float> scores;  // [block][TILE][rows]
-        Clock::duration encoding{0}, counting{0};
-    };
     std::vector<std::unique_ptr<Worker>> workers(std::max(threads, 1));
+    workers[0] = std::move(Worker::kept());
     parallel(tasks.size(), threads, [&](int which, std::size_t t) {
         if (!workers[which]) workers[which] = std::make_unique<Worker>();
         Worker& worker = *workers[which];
@@ -117,8 +141,13 @@ inline double score_window(const std::vector<Ask>& asks, const Formula& formula,
     });
     double encoding = 0, counting = 0;
     for (const auto& worker : workers) {
-        if (worker) encoding += seconds(worker->encoding), counting += seconds(worker->counting);
+        if (!worker) continue;
+        encoding += seconds(worker->encoding);
+        counting += seconds(worker->counting);
+        worker->encoding = worker->counting = {};
+        worker->ask = nullptr;
     }
+    Worker::kept() = std::move(workers[0]);
     return encoding + counting > 0 ? encoding / (encoding + counting) : 0;
 }
 
@@ -136,7 +165,7 @@ inline void score_pairs(const Options& options, const Formula& formula, const st
         std::vector<std::int64_t> own(3 * orders, 0);
         float score[ROWS];
         for (std::size_t i = t * CHUNK; i < std::min(hypotheses.size(), (t + 1) * CHUNK); ++i) {
-            const Index index(options, {hypotheses[i]});
+            const Index index(options, {hypotheses[i]}, desk);
             const Rows rows = index.rows(0);
             looked.look_up(index, references[i], desk);
             const Reference reference = looked.view();

@@ -31,9 +31,9 @@ using Tables = std::vector<std::vector<float>>;
 Tables window(const std::vector<std::vector<Text>>& hypotheses, const std::vector<std::vector<Text>>& references,
               const Variant& variant, int threads) {
     const Options options;
-    std::vector<std::unique_ptr<Index>> indexes(hypotheses.size());
-    parallel(hypotheses.size(), threads,
-             [&](int, std::size_t i) { indexes[i] = std::make_unique<Index>(options, hypotheses[i]); });
+    std::vector<const std::vector<Text>*> sentences;
+    for (const auto& texts : hypotheses) sentences.push_back(&texts);
+    const auto indexes = build_indexes(options, sentences, threads);
     Tables scores(hypotheses.size());
     std::vector<std::vector<std::int64_t>> chosen(hypotheses.size());
     std::vector<Ask> asks;
