@@ -1,18 +1,19 @@
 // Numbering the n-grams of characters exactly, without hashing strings.
 //
-// A *window* is six code points (past the end of a text: END) and knows the items of the orders 1 to 6 that begin there.
-// The window one position further on has five of its code points and one more, so (window, code point) tells which it is.
-// Windows lie in memory in the order in which they were first met: mostly the one behind is the one that follows. Where
-// texts share a passage, as samples of one model do nearly everywhere, numbering a position is one comparison, and no
-// position waits for a load of the one before it.
+// A text is read by an automaton. Its *state* is the longest n-gram of up to six code points that ends here and that the
+// hypotheses have, and knows the items of all n-grams that end here: itself and its endings. A state and one code point
+// more tell the next state. Where nothing known goes on with that code point, the state's *ending* (itself without its
+// first code point) is asked, and so on: what a text does not share with the hypotheses costs a step or two a code point.
 //
-// Elsewhere tables find the window: three packed code points make a trigram, two trigrams a window. What a table has not
-// seen goes the slow way, order by order through (n-gram, next code point).
+// Full states, those of six code points, lie in memory in the order in which they were first met: mostly the one behind is
+// the one that follows. Where texts share a passage, as samples of one model do nearly everywhere, numbering a position is
+// one comparison, and no position waits for a load of the one before it. Elsewhere a table leads on.
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
-#include <cstring>
+#include <utility>
 
 #include "items.hpp"
 #include "table.hpp"
@@ -22,14 +23,13 @@ namespace mbrace {
 
 class Characters {
   public:
-    static constexpr std::uint32_t UNKNOWN = ~0u;  // not in the index
-
-    Characters(int order, std::size_t expected) : order_(order), windows_(2, NONE) {
+    // `expected`: about how many full states there will be.
+    Characters(int order, std::size_t expected)
+        : order_(order), most_(std::min(order, WINDOW)), full_(2, NONE), short_(2, NONE), full_links_(1), short_links_(1) {
         if (order == 0) return;
-        windows_.reserve(expected);
-        trigrams_.expect(expected / 2);
-        sixgrams_.expect(expected);
-        for (int n = 3; n < std::min(order, 5); ++n) longer_[n].expect(expected);
+        full_.reserve(expected);
+        full_links_.reserve(expected);
+        grow(std::bit_ceil(expected * 4 + 64));
     }
 
     // `Insert`: hypotheses number what is new. Otherwise (references) what is not there stays 0, and nothing changes.
@@ -37,189 +37,178 @@ class Characters {
     void number(const Segment& segment, Items& items, Grams& grams) {
         const std::size_t length = segment.length;
         for (int n = 0; n < order_; ++n) grams.counts[n] = length > static_cast<std::size_t>(n) ? length - n : 0;
-        if (grams.rows.size() < length) grams.rows.resize(length);
-        Recent recent;
+        if (grams.states.size() < length) grams.states.resize(length);
         const std::uint32_t* points = segment.points.data();
-        Grams::Row* rows = grams.rows.data();
-        std::uint32_t window = 0;
+        std::uint32_t* states = grams.states.data();
+        std::uint32_t id = NOTHING;
+        int fresh = 0;  // how many n-grams that end here are new
+        const State* state = &at(id);
         for (std::size_t i = 0; i < length; ++i) {
-            const std::uint32_t last = points[i + WINDOW - 1];
-            if (windows_[window + 1].last == (last | BEHIND)) {
-                ++window;
+            if (state[1].last == (points[i] | BEHIND)) {
+                ++id, ++state;
+                fresh = 0;
             } else {
-                const std::uint32_t before = window;
-                window = follower(before, last);
-                if (window == 0) {
-                    window = find<Insert>(segment, i, items, recent, rows[i]);
-                    if (Insert && before != 0) follows(before, last, window);
-                }
-                if (window == 0) {
-                    rows[i].window = 0;
-                    continue;
-                }
+                id = step<Insert>(id, points[i], i, items, fresh);
+                state = &at(id);
             }
-            std::memcpy(&rows[i], &windows_[window], sizeof(Window));
-            rows[i].window = window;
+            states[i] = id;
         }
+        grams.known[0] = full_.data();
+        grams.known[1] = short_.data();
         for (int n = WINDOW; n < order_; ++n) extend<Insert>(segment, items, grams, n);
     }
 
-    void renumber(const Vector<Item>* final) {
-        trigrams_.each([&](std::uint64_t key, Trigram& gram) {
-            const bool unigram = (key >> 21 & END) == ABSENT, bigram = (key >> 42 & END) == ABSENT;
-            if (unigram || bigram) {
-                gram.items[0] = final[unigram ? 0 : 1][gram.items[0]];
-            } else {
-                for (int n = 0; n < std::min(3, order_); ++n) gram.items[n] = final[n][gram.items[n]];
-            }
-        });
-        for (Window& window : windows_) {
-            for (int n = 0; n < std::min(WINDOW, order_); ++n) window.items[n] = final[n][window.items[n]];
-        }
-        for (int n = 3; n < order_; ++n) {
-            longer_[n].each([&](std::uint64_t, Longer& gram) { gram.item = final[n][gram.item]; });
-        }
-    }
-
     std::size_t bytes() const {
-        std::size_t total = trigrams_.bytes() + sixgrams_.bytes() + followers_.bytes() + sizeof(Window) * windows_.size();
+        std::size_t total = sizeof(Slot) * next_.size() + (sizeof(State) + sizeof(Link)) * (full_.size() + short_.size());
         for (const auto& table : longer_) total += table.bytes();
         return total;
     }
 
   private:
-    struct Window {
-        Item items[WINDOW];
-        std::uint32_t last;    // its last code point, with BEHIND if it follows the window before it in memory
-        std::uint32_t follow;  // another window that follows; 0: none
-    };
-    static_assert(sizeof(Window) == sizeof(Grams::Row));
-
-    // Trigrams looked up in the last steps: the second of a window is the first of the one three further on.
-    struct Recent {
-        struct Place {
-            std::size_t position = ~std::size_t{0};
-            Trigram trigram{};
-        };
-        Place places[4];
-    };
-
+    static constexpr std::uint32_t SHORT = State::SHORT, NOTHING = SHORT;  // the state of no code point at all
     static constexpr std::uint32_t BEHIND = 1u << 31;
-    static constexpr Window NONE{{}, END + 1, 0};  // follows nothing
 
-    // Where texts part, more than one window follows: the first has its place in the window, the others are in a table.
-    std::uint32_t follower(std::uint32_t window, std::uint32_t symbol) const {
-        const std::uint32_t follow = windows_[window].follow;
-        if (follow == 0) return 0;
-        if ((windows_[follow].last & ~BEHIND) == symbol) return follow;
-        const std::uint32_t* found = followers_.find(pair_key(window, symbol));
-        return found ? *found : 0;
-    }
-    void follows(std::uint32_t window, std::uint32_t symbol, std::uint32_t next) {
-        if (next == window + 1) {
-            windows_[next].last |= BEHIND;
-        } else if (windows_[window].follow == 0) {
-            windows_[window].follow = next;
-        } else {
-            followers_.insert(pair_key(window, symbol), next);
+    struct Link {
+        std::uint32_t ending, context;  // itself without its first code point; without its last (and at most five)
+    };
+    struct Slot {
+        std::uint32_t tag, id;  // half of a hash; NOTHING: free
+    };
+    static constexpr State NONE{{}, END, 0};  // follows nothing
+
+    const State& at(std::uint32_t id) const { return (id & SHORT ? short_.data() : full_.data())[id & ~SHORT]; }
+    State& at(std::uint32_t id) { return const_cast<State&>(std::as_const(*this).at(id)); }
+    const Link& link(std::uint32_t id) const { return (id & SHORT ? short_links_.data() : full_links_.data())[id & ~SHORT]; }
+    std::uint32_t ending(std::uint32_t id) const { return link(id).ending; }
+
+    // The state that follows a context, a state that is not full, on a symbol; NOTHING if there is none. A slot proposes,
+    // the state itself decides.
+    std::uint32_t next(std::uint32_t context, std::uint32_t symbol) const {
+        const std::uint64_t hash = mix(pair_key(context, symbol));
+        const auto tag = static_cast<std::uint32_t>(hash);
+        for (std::size_t place = hash >> shift_;; place = (place + 1) & (next_.size() - 1)) {
+            const Slot slot = next_[place];
+            if (slot.id == NOTHING) return NOTHING;
+            if (slot.tag == tag && link(slot.id).context == context && (at(slot.id).last & ~BEHIND) == symbol) return slot.id;
         }
     }
 
-    static std::uint64_t pack(std::uint32_t a, std::uint32_t b, std::uint32_t c) {
-        return a | (static_cast<std::uint64_t>(b) << 21) | (static_cast<std::uint64_t>(c) << 42);
+    void set_next(std::uint32_t context, std::uint32_t symbol, std::uint32_t id) {
+        const std::uint64_t hash = mix(pair_key(context, symbol));
+        std::size_t place = hash >> shift_;
+        while (next_[place].id != NOTHING) place = (place + 1) & (next_.size() - 1);
+        next_[place] = {static_cast<std::uint32_t>(hash), id};
     }
 
-    // The window at a position, through the tables; 0 if there is none, and then its lower orders go to `row`.
+    void grow(std::size_t slots) {
+        next_.assign(slots, {0, NOTHING});
+        shift_ = 64 - std::countr_zero(slots);
+        for (std::size_t i = 1; i < full_links_.size(); ++i) {
+            set_next(full_links_[i].context, full_[i].last & ~BEHIND, static_cast<std::uint32_t>(i));
+        }
+        for (std::size_t i = 1; i < short_links_.size(); ++i) {
+            set_next(short_links_[i].context, short_[i].last, static_cast<std::uint32_t>(i) | SHORT);
+        }
+    }
+
+    // The state after `symbol`, which is at position `i` of its text. `fresh`: see number().
     template <bool Insert>
-    std::uint32_t find(const Segment& segment, std::size_t at, Items& items, Recent& recent, Grams::Row& row) {
-        const std::uint32_t* p = segment.points.data() + at;
-        auto trigram = [&](std::size_t i) {
-            Recent::Place& place = recent.places[i % 4];
-            if (place.position != i) place = {i, find_trigram<Insert>(segment.points.data() + i, items)};
-            return place.trigram;
-        };
-        const Trigram first = trigram(at);
-        // Past the end: the trigram of nothing but END, id 0, so that a window may end there.
-        const std::uint32_t second = at + 3 >= segment.length ? 0 : (Insert || first.id != UNKNOWN) ? trigram(at + 3).id : UNKNOWN;
-        const std::uint64_t key = pair_key(first.id, second);
-        const auto window = static_cast<std::uint32_t>(windows_.size() - 1);
-        if constexpr (Insert) {
-            const auto [found, fresh] = sixgrams_.find_or_add(key);
-            if (!fresh) return *found;
-            *found = window;
-        } else if (first.id != UNKNOWN && second != UNKNOWN) {
-            if (const std::uint32_t* found = sixgrams_.find(key)) return *found;
+    std::uint32_t step(std::uint32_t id, std::uint32_t symbol, std::size_t i, Items& items, int& fresh) {
+        const std::uint32_t follow = at(id).follow;
+        if (follow != 0 && (at(follow).last & ~BEHIND) == symbol) {
+            fresh = 0;
+            return follow;
         }
-        Item gram[WINDOW] = {first.items[0], first.items[1], first.items[2]};
-        std::uint32_t prefix = first.id == UNKNOWN ? 0 : first.id;
-        for (int n = 3; n < 5 && n < order_ && prefix != 0 && p[n] != END; ++n) {
-            const Longer found = longer<Insert>(prefix, p[n], n, items);
-            prefix = found.id;
-            gram[n] = found.item;
-        }
+        std::uint32_t context = id & SHORT ? id : ending(id);
+        std::uint32_t found = NOTHING;
         if constexpr (!Insert) {
-            std::copy(gram, gram + WINDOW, row.items);
-            return 0;
+            while ((found = next(context, symbol)) == NOTHING && context != NOTHING) context = ending(context);
+            return found;
         }
-        // No table for order 6: a window that is not there is new, and so is its sixgram.
-        if (order_ > 5 && p[5] != END) gram[5] = items.add(5);
-        windows_.back() = {{gram[0], gram[1], gram[2], gram[3], gram[4], gram[5]}, p[5], 0};
-        windows_.push_back(NONE);
-        return window;
-    }
-
-    template <bool Insert>
-    Trigram find_trigram(const std::uint32_t* p, Items& items) {
-        const std::uint64_t key = pack(p[0], p[1], p[2]);
-        if (const Trigram* found = trigrams_.find(key)) return *found;
-        Trigram gram{{0, 0, 0}, UNKNOWN};
-        gram.items[0] = lower<Insert>(pack(p[0], ABSENT, ABSENT), 0, items);
-        if (order_ > 1 && p[1] != END) gram.items[1] = lower<Insert>(pack(p[0], p[1], ABSENT), 1, items);
-        if constexpr (Insert) {
-            if (order_ > 2 && p[2] != END) gram.items[2] = items.add(2);
-            gram.id = ++trigram_ids_;
-            trigrams_.insert(key, gram);
+        // An n-gram that was new at the position before has not been followed by anything: no need to look.
+        int skip = id & SHORT ? fresh : fresh - 1;
+        std::uint32_t missing[WINDOW];
+        fresh = 0;
+        for (;; context = ending(context)) {
+            if (skip-- <= 0 && (found = next(context, symbol)) != NOTHING) break;
+            missing[fresh++] = context;
+            if (context == NOTHING) break;
         }
-        return gram;
-    }
-
-    template <bool Insert>
-    Item lower(std::uint64_t key, int order, Items& items) {
-        if (const Trigram* found = trigrams_.find(key)) return found->items[0];
-        if constexpr (Insert) return trigrams_.insert(key, Trigram{{items.add(order), 0, 0}, UNKNOWN})->items[0];
-        return 0;
-    }
-
-    template <bool Insert>
-    Longer longer(std::uint32_t prefix, std::uint32_t symbol, int order, Items& items) {
-        const std::uint64_t key = pair_key(prefix, symbol);
-        if constexpr (Insert) {
-            const auto [found, fresh] = longer_[order].find_or_add(key);
-            if (fresh) found->id = found->item = items.add(order);
-            return *found;
+        // A new n-gram ends in a shorter one, so the shortest comes first.
+        const int longest = static_cast<int>(std::min<std::size_t>(i + 1, most_));
+        for (int k = fresh; k > 0;) {
+            --k;
+            found = add(missing[k], symbol, found, longest - k, items);
         }
-        const Longer* found = longer_[order].find(key);
-        return found ? *found : Longer{0, 0};
+        follows(id, found);
+        return found;
     }
 
-    // Orders beyond 6, one by one; a row's window becomes the id of the n-gram that was found last.
+    std::uint32_t add(std::uint32_t context, std::uint32_t symbol, std::uint32_t ending, int length, Items& items) {
+        const bool full = length == most_;
+        Vector<State>& states = full ? full_ : short_;
+        Vector<Link>& links = full ? full_links_ : short_links_;
+        const auto id = static_cast<std::uint32_t>(links.size()) | (full ? 0 : SHORT);
+        State state = at(ending);
+        state.items[length - 1] = items.add(length - 1);
+        state.last = symbol;
+        state.follow = 0;
+        states.back() = state;
+        states.push_back(NONE);
+        links.push_back({ending, context});
+        if (8 * (full_links_.size() + short_links_.size()) > 5 * next_.size()) {
+            grow(2 * next_.size());
+        } else {
+            set_next(context, symbol, id);
+        }
+        return id;
+    }
+
+    // Remembers what followed: in the place behind, or as the first of others.
+    void follows(std::uint32_t id, std::uint32_t next) {
+        if (!(id & SHORT) && next == id + 1) {
+            full_[next].last |= BEHIND;
+        } else if (at(id).follow == 0) {
+            at(id).follow = next;
+        }
+    }
+
+    // Orders beyond 6, one by one, from the id of the n-gram one shorter that begins at a position.
     template <bool Insert>
     void extend(const Segment& segment, Items& items, Grams& grams, int order) {
         if (grams.items[order].size() < segment.length) grams.items[order].resize(segment.length);
+        if (order == WINDOW) {
+            if (grams.longer_ids.size() < segment.length) grams.longer_ids.resize(segment.length);
+            for (std::size_t i = 0; i < grams.counts[WINDOW - 1]; ++i) {
+                const std::uint32_t id = grams.states[i + WINDOW - 1];
+                grams.longer_ids[i] = id & SHORT ? 0 : id;
+            }
+        }
         for (std::size_t i = 0; i < grams.counts[order]; ++i) {
-            std::uint32_t& id = grams.rows[i].window;
+            std::uint32_t& id = grams.longer_ids[i];
             const Longer found = id == 0 ? Longer{0, 0} : longer<Insert>(id, segment.points[i + order], order, items);
             id = found.id;
             grams.items[order][i] = found.item;
         }
     }
 
-    int order_;
-    Vector<Window> windows_;   // the first and the last are none
-    Table<Trigram> trigrams_;  // also unigrams and bigrams, under keys with ABSENT
-    Table<std::uint32_t> sixgrams_, followers_;
+    template <bool Insert>
+    Longer longer(std::uint32_t prefix, std::uint32_t symbol, int order, Items& items) {
+        const std::uint64_t key = pair_key(prefix, symbol);
+        if (const Longer* found = longer_[order].find(key)) return *found;
+        if constexpr (Insert) {
+            const Item item = items.add(order);
+            return *longer_[order].insert(key, {item, item});
+        }
+        return {0, 0};
+    }
+
+    int order_, most_;
+    Vector<State> full_, short_;             // the last of each is none, and so is the first full one
+    Vector<Link> full_links_, short_links_;  // by state
+    Vector<Slot> next_;                      // by (context, code point)
+    int shift_ = 63;
     Table<Longer> longer_[MAX_ORDERS];
-    std::uint32_t trigram_ids_ = 0;
 };
 
 }  // namespace mbrace

@@ -1,12 +1,19 @@
-// The inner loop: eight references at a time against many hypotheses, in every instruction set.
+// The inner loop: one reference against up to 256 hypotheses at a time, in every instruction set.
+//
+// Where a race is down to 32 hypotheses or fewer, a column has a byte instead of a bit for each of them: then adding
+// columns up is adding bytes.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 namespace mbrace {
 
-constexpr int LANES = 8;  // references to a block: one 512-bit vector holds the same 64-bit word of all eight
+constexpr int ROWS = 256;              // hypotheses to a block
+constexpr int FEW = ROWS / 8;          // hypotheses that have a byte of a column each
+constexpr int LANES = 8;               // hypotheses whose scores are computed together
+constexpr std::uint32_t PADDING = 16;  // items of a reference come in multiples of this
 
 // F-beta with (1 + beta^2) P R / (beta^2 P + R) = P R / (on_precision P + on_recall R): no overflow for a large beta.
 struct Formula {
@@ -15,44 +22,48 @@ struct Formula {
     int orders;
 };
 
-// Hypotheses: rows of 64-bit words, all orders in a row.
+// An item: which hypotheses of a block have it, a bit for each (or a byte, 0 or 1).
+struct Column {
+    std::uint64_t words[ROWS / 64];
+};
+
+// A block of hypotheses: `rows` of them, ROWS or FEW.
 struct Rows {
-    const std::uint64_t* words;
-    std::size_t stride;
-    const std::uint32_t* ends;  // [row][orders]: the row has nothing of the order in this word of the row and beyond
-    const float* lengths;    // [row][orders]: n-grams of each order
-    const float* inverses;   // [row][orders]: 1 / length, 0 for 0
-    const float* effective;  // [row][2]: character and word orders with at least one n-gram
+    const Column* const* columns;  // [order][item]; item 0, none, is empty
+    const std::uint32_t* items;    // [order]: how many columns there are; what comes later no hypothesis of the block has
+    const float* lengths;          // [order][rows]: n-grams of each order
+    const float* inverses;         // [order][rows]: 1 / length, 0 for 0
+    const float* effective;        // [2][rows]: character and word orders with at least one n-gram
 };
 
-// Eight references, word by word; only words in which one of them has an item.
-struct Block {
-    const std::uint64_t* words;   // [position][LANES]
-    const std::uint32_t* places;  // [position]: which word of a row
-    const std::uint32_t* begins;  // [orders + 1]: the positions of each order
-    const std::uint32_t* ranks;   // [word of a row]: how many positions are of words before it
-    const float* lengths;         // [orders][LANES]
-    const float* inverses;        // [orders][LANES]
-    const float* effective;       // [2][LANES]
-    const std::uint16_t* rare;    // [row][orders][LANES]: matches of rare items, counted apart; null if there are none
-    int lanes;                    // how many of the eight are there
+// A reference: its items by order, with any number of 0 (none) between them.
+struct Reference {
+    const std::uint32_t* const* items;  // [order]
+    const std::uint32_t* counts;        // [order]: a multiple of PADDING
+    const float* lengths;               // [order]
+    const float* inverses;              // [order]
+    const float* effective;             // [2]
+    const std::uint32_t* largest;       // [order]: the largest item
+
 };
 
-// Writes scores[i * scores_stride + lane] = 100 F of hypothesis chosen[i] and the reference of the lane.
-using CountBlock = void (*)(const Formula&, const Rows&, const Block&, const std::int64_t* chosen, std::size_t count,
-                            float* scores, std::size_t scores_stride);
+// Writes scores[row] = 100 F of the reference and each hypothesis of the block, for rows 8 g to 8 g + 7 where bit g of
+// `groups` is set.
+using Count = void (*)(const Formula&, const Rows&, const Reference&, std::uint32_t groups, float* scores);
 
-void count_portable(const Formula&, const Rows&, const Block&, const std::int64_t*, std::size_t, float*, std::size_t);
-void count_avx2(const Formula&, const Rows&, const Block&, const std::int64_t*, std::size_t, float*, std::size_t);
-void count_avx512(const Formula&, const Rows&, const Block&, const std::int64_t*, std::size_t, float*, std::size_t);
-void count_neon(const Formula&, const Rows&, const Block&, const std::int64_t*, std::size_t, float*, std::size_t);
+// Bits to bytes: byte i of few[item] becomes bit rows[i] of columns[item], for each of the `items` columns. A row of ROWS
+// leaves its byte as it is.
+using Spread = void (*)(const Column* columns, std::size_t items, const std::uint16_t* rows, Column* few);
 
 struct Variant {
     const char* name;
-    CountBlock count;
+    Count count, count_few;  // blocks of ROWS, with a bit for each; of FEW, with a byte
+    Spread spread;
 };
 
+extern const Variant portable_variant, avx2_variant, avx512_variant, neon_variant;
+
 // The variants that this machine can run, best first.
-std::size_t variants(const Variant** list);
+const std::vector<const Variant*>& variants();
 
 }  // namespace mbrace

@@ -1,55 +1,35 @@
-// Counting with AVX2: a nibble look-up gives the bits of every byte, bytes are summed up to 31 words at a time.
+// Counting with AVX2.
 #include <immintrin.h>
 
+#include <cstring>
+
 #include "count.hpp"
+#include "items.hpp"
 
 namespace mbrace {
 namespace {
 
 #include "floats_256.inl"
 
-constexpr int GROUP = 2;
-constexpr std::uint32_t BYTES_FULL = 31;  // 31 * 8 bits still fit in a byte
+#include "columns_256.inl"
 
-inline __m256i bits_of_bytes(__m256i x) {
-    const __m256i nibble = _mm256_setr_epi8(0, 1, 1, 2, 1, 2, 2, 3, 1, 2, 2, 3, 2, 3, 3, 4,  //
-                                            0, 1, 1, 2, 1, 2, 2, 3, 1, 2, 2, 3, 2, 3, 3, 4);
-    const __m256i low = _mm256_set1_epi8(15);
-    return _mm256_add_epi8(_mm256_shuffle_epi8(nibble, _mm256_and_si256(x, low)),
-                           _mm256_shuffle_epi8(nibble, _mm256_and_si256(_mm256_srli_epi16(x, 4), low)));
-}
+inline Bits sum_of(Bits a, Bits b, Bits c) { return either_one(either_one(a, b), c); }
+inline Bits carry_of(Bits a, Bits b, Bits c) { return _mm256_or_si256(both(a, b), both(either_one(a, b), c)); }
 
-inline void intersections(const Block& block, const std::uint64_t* const* words, std::uint32_t begin, std::uint32_t end,
-                          Floats* matches) {
-    __m256i total[GROUP][2];
-    const __m256i zero = _mm256_setzero_si256();
-    for (int g = 0; g < GROUP; ++g) total[g][0] = total[g][1] = zero;
-    for (std::uint32_t j = begin; j < end;) {
-        const std::uint32_t stop = end - j < BYTES_FULL ? end : j + BYTES_FULL;
-        __m256i bytes[GROUP][2];
-        for (int g = 0; g < GROUP; ++g) bytes[g][0] = bytes[g][1] = zero;
-        for (; j < stop; ++j) {
-            const __m256i* theirs = reinterpret_cast<const __m256i*>(block.words + j * std::size_t{LANES});
-            const __m256i first = _mm256_loadu_si256(theirs), second = _mm256_loadu_si256(theirs + 1);
-            const std::uint32_t place = block.places[j];
-            for (int g = 0; g < GROUP; ++g) {
-                const __m256i own = _mm256_set1_epi64x(static_cast<long long>(words[g][place]));
-                bytes[g][0] = _mm256_add_epi8(bytes[g][0], bits_of_bytes(_mm256_and_si256(first, own)));
-                bytes[g][1] = _mm256_add_epi8(bytes[g][1], bits_of_bytes(_mm256_and_si256(second, own)));
-            }
+// Each of 32 bytes sees the byte that has its bit, and keeps that bit.
+inline void expand(const Column* digits, int count, std::uint8_t* bytes) {
+    const __m256i of = _mm256_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1,  //
+                                        2, 2, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3);
+    const __m256i bit = _mm256_set1_epi64x(static_cast<long long>(0x8040201008040201ull));
+    for (int w = 0; w < ROWS / 32; ++w) {
+        __m256i total = _mm256_setzero_si256();
+        for (int k = count - 1; k >= 0; --k) {
+            int word;
+            std::memcpy(&word, reinterpret_cast<const char*>(&digits[k]) + 4 * w, 4);
+            const __m256i own = _mm256_and_si256(_mm256_shuffle_epi8(_mm256_set1_epi32(word), of), bit);
+            total = _mm256_sub_epi8(_mm256_add_epi8(total, total), _mm256_cmpeq_epi8(own, bit));
         }
-        for (int g = 0; g < GROUP; ++g) {
-            for (int half = 0; half < 2; ++half) {
-                total[g][half] = _mm256_add_epi64(total[g][half], _mm256_sad_epu8(bytes[g][half], zero));
-            }
-        }
-    }
-    // Counts are below 2^31: take the low half of every 64-bit lane, in order.
-    const __m256i evens = _mm256_setr_epi32(0, 2, 4, 6, 0, 2, 4, 6);
-    for (int g = 0; g < GROUP; ++g) {
-        const __m256i low = _mm256_permutevar8x32_epi32(total[g][0], evens);
-        const __m256i high = _mm256_permutevar8x32_epi32(total[g][1], evens);
-        matches[g] = _mm256_cvtepi32_ps(_mm256_blend_epi32(low, high, 0xF0));
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(bytes + 32 * w), total);
     }
 }
 
@@ -57,9 +37,6 @@ inline void intersections(const Block& block, const std::uint64_t* const* words,
 
 }  // namespace
 
-void count_avx2(const Formula& formula, const Rows& rows, const Block& block, const std::int64_t* chosen,
-                std::size_t count, float* scores, std::size_t scores_stride) {
-    count_block(formula, rows, block, chosen, count, scores, scores_stride);
-}
+const Variant avx2_variant{"avx2", count_block<ROWS>, count_block<FEW>, spread};
 
 }  // namespace mbrace

@@ -1,37 +1,37 @@
-// Counting with 512-bit vectors and their popcount (AVX-512 VPOPCNTDQ: Ice Lake, Zen 4 and later).
+// Counting with AVX-512: a full adder is two instructions, and a mask register spreads bits over bytes.
 #include <immintrin.h>
 
+#include <cstring>
+
 #include "count.hpp"
+#include "items.hpp"
 
 namespace mbrace {
 namespace {
 
 #include "floats_256.inl"
 
-constexpr int GROUP = 4;
+#include "columns_256.inl"
 
-inline void intersections(const Block& block, const std::uint64_t* const* words, std::uint32_t begin, std::uint32_t end,
-                          Floats* matches) {
-    __m512i total[GROUP];
-    for (int g = 0; g < GROUP; ++g) total[g] = _mm512_setzero_si512();
-    for (std::uint32_t j = begin; j < end; ++j) {
-        const __m512i theirs = _mm512_loadu_si512(block.words + j * std::size_t{LANES});
-        const std::uint32_t place = block.places[j];
-        for (int g = 0; g < GROUP; ++g) {
-            const __m512i both = _mm512_and_si512(theirs, _mm512_set1_epi64(static_cast<long long>(words[g][place])));
-            total[g] = _mm512_add_epi64(total[g], _mm512_popcnt_epi64(both));
+inline Bits sum_of(Bits a, Bits b, Bits c) { return _mm256_ternarylogic_epi64(a, b, c, 0x96); }
+inline Bits carry_of(Bits a, Bits b, Bits c) { return _mm256_ternarylogic_epi64(a, b, c, 0xE8); }
+
+inline void expand(const Column* digits, int count, std::uint8_t* bytes) {
+    const __m512i one = _mm512_set1_epi8(1);
+    for (int w = 0; w < ROWS / 64; ++w) {
+        __m512i total = _mm512_setzero_si512();
+        for (int k = count - 1; k >= 0; --k) {
+            total = _mm512_add_epi8(total, total);
+            total = _mm512_mask_add_epi8(total, digits[k].words[w], total, one);
         }
+        _mm512_storeu_si512(bytes + 64 * w, total);
     }
-    for (int g = 0; g < GROUP; ++g) matches[g] = _mm512_cvtepi64_ps(total[g]);
 }
 
 #include "count_lanes.inl"
 
 }  // namespace
 
-void count_avx512(const Formula& formula, const Rows& rows, const Block& block, const std::int64_t* chosen,
-                  std::size_t count, float* scores, std::size_t scores_stride) {
-    count_block(formula, rows, block, chosen, count, scores, scores_stride);
-}
+const Variant avx512_variant{"avx512", count_block<ROWS>, count_block<FEW>, spread};
 
 }  // namespace mbrace

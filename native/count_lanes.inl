@@ -1,70 +1,133 @@
 // The body shared by all instruction sets; the including file defines, in an unnamed namespace,
-//   Floats           eight floats: set1, load, store, widen (from 16-bit integers), and + * / min max as functions
-//   GROUP            how many hypotheses share one pass over the block
-//   intersections()  |hypothesis & reference| in the eight lanes, for GROUP hypotheses and one order
+//   Floats  eight floats: set1, load, store, widen (from bytes), and + * / min max as functions
+//   Bits    a column: load_bits, store_bits, none(); sum_of(a, b, c) = a ^ b ^ c, carry_of(a, b, c) = their majority,
+//           and both(a, b), either_one(a, b), plus(a, b) = a & b, a ^ b, and a + b byte by byte
+//   expand  the counts that are spread over up to eight columns, one bit in each, as 256 bytes
 // Every variant does the same float operations in the same order, without fused ones: the scores are equal to the bit.
 
-static void count_block(const Formula& formula, const Rows& rows, const Block& block, const std::int64_t* chosen,
-                        std::size_t count, float* scores, std::size_t scores_stride) {
+constexpr std::uint32_t AT_ONCE = 240;  // items whose count fits a byte
+
+// How many of the items each hypothesis has: columns are added up as binary numbers whose digits are columns, by full
+// adders (three columns of a digit become one of it and one of the next). `Checked`: items may have no column here.
+template <bool Checked>
+static int add_up(const Column* columns, std::uint32_t known, const std::uint32_t* items, std::uint32_t count,
+                  Column* digits) {
+    auto column = [&](std::uint32_t item) {
+        if constexpr (Checked) item = item < known ? item : 0;
+        return load_bits(columns[item]);
+    };
+    auto adder = [](Bits& digit, Bits a, Bits b) {
+        const Bits carry = carry_of(digit, a, b);
+        digit = sum_of(digit, a, b);
+        return carry;
+    };
+    Bits ones = none(), twos = none(), fours = none(), eights = none();
+    Bits more[4] = {none(), none(), none(), none()};
+    int digits_of_more = 0;
+    while (digits_of_more < 4 && count >> (4 + digits_of_more)) ++digits_of_more;
+    for (std::uint32_t i = 0; i < count; i += PADDING, items += PADDING) {
+        Bits eight[2];
+        for (int half = 0; half < 2; ++half) {
+            const std::uint32_t* of = items + 8 * half;
+            const Bits a = adder(ones, column(of[0]), column(of[1])), b = adder(ones, column(of[2]), column(of[3]));
+            const Bits c = adder(twos, a, b);
+            const Bits d = adder(ones, column(of[4]), column(of[5])), e = adder(ones, column(of[6]), column(of[7]));
+            eight[half] = adder(fours, c, adder(twos, d, e));
+        }
+        Bits carry = adder(eights, eight[0], eight[1]);
+        for (int k = 0; k < digits_of_more; ++k) {
+            const Bits next = both(more[k], carry);
+            more[k] = either_one(more[k], carry);
+            carry = next;
+        }
+    }
+    store_bits(digits[0], ones);
+    store_bits(digits[1], twos);
+    store_bits(digits[2], fours);
+    store_bits(digits[3], eights);
+    for (int k = 0; k < digits_of_more; ++k) store_bits(digits[4 + k], more[k]);
+    return 4 + digits_of_more;
+}
+
+template <bool Checked>
+static void add_bytes(const Column* columns, std::uint32_t known, const std::uint32_t* items, std::uint32_t count,
+                      std::uint8_t* bytes) {
+    Bits total[4] = {none(), none(), none(), none()};  // so that additions do not wait for each other
+    for (std::uint32_t i = 0; i < count; i += 4, items += 4) {
+        for (int k = 0; k < 4; ++k) {
+            const std::uint32_t item = !Checked || items[k] < known ? items[k] : 0;
+            total[k] = plus(total[k], load_bits(columns[item]));
+        }
+    }
+    Column sum;
+    store_bits(sum, plus(plus(total[0], total[1]), plus(total[2], total[3])));
+    std::memcpy(bytes, &sum, sizeof(sum));
+}
+
+// |hypothesis & reference| of one order, for each hypothesis of the block.
+template <int Size>
+static void count_matches(const Rows& rows, const Reference& reference, int n, float* matches) {
+    const Column* columns = rows.columns[n];
+    const std::uint32_t *items = reference.items[n], known = rows.items[n], count = reference.counts[n];
+    alignas(64) std::uint8_t bytes[Size];
+    auto counted = [&]<bool Checked>(std::uint32_t first, std::uint32_t some) {
+        if constexpr (Size == FEW) {
+            add_bytes<Checked>(columns, known, items + first, some, bytes);
+        } else {
+            Column digits[8];
+            expand(digits, add_up<Checked>(columns, known, items + first, some, digits), bytes);
+        }
+    };
+    auto count_some = [&](std::uint32_t first, std::uint32_t some) {
+        if (reference.largest[n] < known) {
+            counted.template operator()<false>(first, some);
+        } else {
+            counted.template operator()<true>(first, some);
+        }
+    };
+    if (count <= AT_ONCE) {
+        count_some(0, count);
+        for (int row = 0; row < Size; row += LANES) store(matches + row, widen(bytes + row));
+        return;
+    }
+    std::uint32_t totals[Size] = {};
+    for (std::uint32_t first = 0; first < count; first += AT_ONCE) {
+        count_some(first, count - first < AT_ONCE ? count - first : AT_ONCE);
+        for (int row = 0; row < Size; ++row) totals[row] += bytes[row];
+    }
+    for (int row = 0; row < Size; ++row) matches[row] = static_cast<float>(totals[row]);
+}
+
+template <int Size>
+static void count_block(const Formula& formula, const Rows& rows, const Reference& reference, std::uint32_t groups,
+                        float* scores) {
     const int orders = formula.orders;
+    alignas(64) float matches[MAX_ORDERS][Size];
+    for (int n = 0; n < orders; ++n) count_matches<Size>(rows, reference, n, matches[n]);
     const Floats on_precision = set1(formula.on_precision), on_recall = set1(formula.on_recall);
     const Floats tiny = set1(1e-30f), hundred = set1(formula.eps_smoothing ? 100.0f / orders : 100.0f);
-    const Floats reference_chars = load(block.effective), reference_words = load(block.effective + LANES);
-    for (std::size_t first = 0; first < count; first += GROUP) {
-        const std::uint64_t* words[GROUP];
-        std::int64_t row[GROUP];
-        for (int g = 0; g < GROUP; ++g) {
-            row[g] = chosen[first + g < count ? first + g : count - 1];
-            words[g] = rows.words + static_cast<std::size_t>(row[g]) * rows.stride;
+    const Floats reference_chars = set1(reference.effective[0]), reference_words = set1(reference.effective[1]);
+    for (int row = 0; groups != 0; groups >>= 1, row += LANES) {
+        if (!(groups & 1)) continue;
+        Floats precision = set1(0.0f), recall = set1(0.0f), score;
+        if (formula.eps_smoothing) {
+            for (int n = 0; n < orders; ++n) {
+                const Floats own = load(rows.lengths + n * Size + row), lengths = set1(reference.lengths[n]);
+                const Floats bottom = add(mul(on_precision, lengths), mul(on_recall, own));
+                precision = add(precision, div(load(matches[n] + row), max(bottom, tiny)));
+            }
+            score = mul(precision, hundred);
+        } else {
+            for (int n = 0; n < orders; ++n) {
+                const Floats found = load(matches[n] + row);
+                precision = add(precision, mul(found, load(rows.inverses + n * Size + row)));
+                recall = add(recall, mul(found, set1(reference.inverses[n])));
+            }
+            const Floats effective = add(min(load(rows.effective + row), reference_chars),
+                                         min(load(rows.effective + Size + row), reference_words));
+            const Floats bottom = mul(effective, add(mul(on_precision, precision), mul(on_recall, recall)));
+            score = div(mul(hundred, mul(precision, recall)), max(bottom, tiny));
         }
-        Floats precision[GROUP], recall[GROUP];
-        for (int g = 0; g < GROUP; ++g) precision[g] = recall[g] = set1(0.0f);
-        for (int n = 0; n < orders; ++n) {
-            Floats matches[GROUP];
-            std::uint32_t end = block.begins[n];  // an early hypothesis has nothing in the columns of later ones
-            for (int g = 0; g < GROUP; ++g) {
-                const std::uint32_t own = block.ranks[rows.ends[row[g] * orders + n]];
-                end = own > end ? own : end;
-            }
-            intersections(block, words, block.begins[n], end, matches);
-            if (block.rare != nullptr) {
-                for (int g = 0; g < GROUP; ++g) {
-                    matches[g] = add(matches[g], widen(block.rare + (row[g] * orders + n) * LANES));
-                }
-            }
-            if (formula.eps_smoothing) {
-                const Floats lengths = load(block.lengths + n * LANES);
-                for (int g = 0; g < GROUP; ++g) {
-                    const Floats own = set1(rows.lengths[row[g] * orders + n]);
-                    const Floats bottom = add(mul(on_precision, lengths), mul(on_recall, own));
-                    precision[g] = add(precision[g], div(matches[g], max(bottom, tiny)));
-                }
-            } else {
-                const Floats inverses = load(block.inverses + n * LANES);
-                for (int g = 0; g < GROUP; ++g) {
-                    precision[g] = add(precision[g], mul(matches[g], set1(rows.inverses[row[g] * orders + n])));
-                    recall[g] = add(recall[g], mul(matches[g], inverses));
-                }
-            }
-        }
-        for (int g = 0; g < GROUP && first + g < count; ++g) {
-            Floats score;
-            if (formula.eps_smoothing) {
-                score = mul(precision[g], hundred);
-            } else {
-                const Floats effective = add(min(set1(rows.effective[row[g] * 2]), reference_chars),
-                                             min(set1(rows.effective[row[g] * 2 + 1]), reference_words));
-                const Floats bottom = mul(effective, add(mul(on_precision, precision[g]), mul(on_recall, recall[g])));
-                score = div(mul(hundred, mul(precision[g], recall[g])), max(bottom, tiny));
-            }
-            float* out = scores + (first + g) * scores_stride;
-            if (block.lanes == LANES) {
-                store(out, score);
-            } else {
-                float some[LANES];
-                store(some, score);
-                for (int lane = 0; lane < block.lanes; ++lane) out[lane] = some[lane];
-            }
-        }
+        store(scores + row, score);
     }
 }

@@ -1,27 +1,25 @@
-// Which variants of the counting loop this machine can run.
+// Which instruction sets this machine has.
 #include "count.hpp"
 
 namespace mbrace {
 
-std::size_t variants(const Variant** list) {
-    static Variant available[3];
-    static const std::size_t count = [] {
-        std::size_t n = 0;
+const std::vector<const Variant*>& variants() {
+    static const std::vector<const Variant*> available = [] {
+        std::vector<const Variant*> list;
 #if defined(MBRACE_X86)
         __builtin_cpu_init();
         if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
-            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vpopcntdq")) {
-            available[n++] = {"avx512", count_avx512};
+            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw")) {
+            list.push_back(&avx512_variant);
         }
-        if (__builtin_cpu_supports("avx2")) available[n++] = {"avx2", count_avx2};
+        if (__builtin_cpu_supports("avx2")) list.push_back(&avx2_variant);
 #elif defined(MBRACE_ARM)
-        available[n++] = {"neon", count_neon};
+        list.push_back(&neon_variant);
 #endif
-        available[n++] = {"portable", count_portable};
-        return n;
+        list.push_back(&portable_variant);
+        return list;
     }();
-    *list = available;
-    return count;
+    return available;
 }
 
 }  // namespace mbrace

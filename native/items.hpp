@@ -26,29 +26,27 @@ struct Options {
     int orders() const { return char_order + word_order; }
 };
 
-// The items of the orders 1 to 3 that begin at a position, or of the one n-gram of a lower order (characters.hpp).
-struct Trigram {
-    Item items[3];
-    std::uint32_t id;
+// What is known of the characters up to a position (characters.hpp).
+struct State {
+    static constexpr std::uint32_t SHORT = 1u << 31;  // in the id of a state of fewer than six code points
+
+    Item items[WINDOW];    // of the n-grams of order 1 to 6 that end here
+    std::uint32_t last;    // its last code point, with BEHIND if it follows the state before it in memory
+    std::uint32_t follow;  // another state that follows; 0: none
 };
 
 // For every order and position of one text, the item that names the n-gram there (0: none, or not in the index).
 struct Grams {
-    struct Row {
-        Item items[WINDOW];    // character orders 1 to 6
-        std::uint32_t window;  // see characters.hpp; 0: not in the index
-        std::uint32_t unused;
-    };
-
-    std::vector<Row> rows;                // by position
-    std::vector<Item> items[MAX_ORDERS];  // orders beyond those of a row, and of words
-    std::vector<std::uint32_t> ids, longer_ids;  // of words, and of their n-grams of the order before the one at hand
+    std::vector<std::uint32_t> states;    // by position, of characters
+    const State* known[2];                // the states by id: full ones, shorter ones
+    std::vector<Item> items[MAX_ORDERS];  // orders beyond those of a state, and of words
+    std::vector<std::uint32_t> ids, longer_ids;  // of words; of n-grams of the order before the one at hand
     std::size_t counts[MAX_ORDERS] = {};  // n-grams of the order in the text: what precision and recall divide by
 
-    // The items of an order, `step` apart.
-    std::pair<const Item*, std::size_t> of(const Options& options, int order) const {
-        if (order >= WINDOW || order >= options.char_order) return {items[order].data(), 1};
-        return {rows.empty() ? nullptr : rows[0].items + order, sizeof(Row) / sizeof(Item)};
+    // The items of the n-grams of characters that end at a position.
+    const Item* ending_at(std::size_t i) const {
+        const std::uint32_t id = states[i];
+        return known[id / State::SHORT][id % State::SHORT].items;
     }
 };
 
@@ -75,15 +73,6 @@ class Items {
             next_[order][item] = following;
         }
         return following;
-    }
-
-    // Item i of an order becomes final[order][i], of `sizes[order]` numbers.
-    void renumber(int orders, const Vector<Item>* final, const std::size_t* sizes) {
-        for (int n = 0; n < orders; ++n) {
-            Vector<Item> next(sizes[n]);
-            for (std::size_t i = 0; i < next_[n].size(); ++i) next[final[n][i]] = final[n][next_[n][i]];
-            next_[n] = std::move(next);
-        }
     }
 
     std::size_t bytes() const {

@@ -57,14 +57,12 @@ Formula formula_of(const Options& options, double beta, bool eps_smoothing) {
     return {static_cast<float>(1 - on_recall), static_cast<float>(on_recall), eps_smoothing, options.orders()};
 }
 
-CountBlock count_of(const std::string& simd) {
-    const Variant* list;
-    const std::size_t count = variants(&list);
-    if (simd.empty() || simd == "auto") return list[0].count;
+const Variant& variant_of(const std::string& simd) {
+    if (simd.empty() || simd == "auto") return *variants()[0];
     std::string known = "auto";
-    for (std::size_t i = 0; i < count; ++i) {
-        if (simd == list[i].name) return list[i].count;
-        known += std::string(", ") + list[i].name;
+    for (const Variant* variant : variants()) {
+        if (simd == variant->name) return *variant;
+        known += std::string(", ") + variant->name;
     }
     throw std::invalid_argument("simd '" + simd + "' is not available on this machine; choose one of: " + known);
 }
@@ -76,16 +74,15 @@ Floats make_floats(std::size_t rows, std::size_t columns, bool matrix) {
     return Floats(table->data(), matrix ? 2 : 1, shape, owner);
 }
 
-std::vector<std::shared_ptr<Index>> build_indexes(nb::list windows, int char_order, int word_order, bool whitespace,
-                                                  int threads) {
+std::vector<std::shared_ptr<Index>> build_indexes_py(nb::list windows, int char_order, int word_order, bool whitespace,
+                                                     int threads) {
     const Options options = options_of(char_order, word_order, whitespace);
     std::vector<Strings> strings;
     for (nb::handle hypotheses : windows) strings.emplace_back(hypotheses);
-    std::vector<std::shared_ptr<Index>> indexes(strings.size());
+    std::vector<const std::vector<Text>*> texts;
+    for (const Strings& each : strings) texts.push_back(&each.texts);
     nb::gil_scoped_release release;
-    parallel(strings.size(), threads,
-             [&](int, std::size_t i) { indexes[i] = std::make_shared<Index>(options, strings[i].texts); });
-    return indexes;
+    return build_indexes(options, texts, threads);
 }
 
 nb::tuple score_window_py(nb::list indexes, nb::list survivors, nb::list references, double beta, bool eps_smoothing,
@@ -94,7 +91,7 @@ nb::tuple score_window_py(nb::list indexes, nb::list survivors, nb::list referen
     if (nb::len(survivors) != count || nb::len(references) != count) {
         throw nb::value_error("indexes, survivors and references must be equally long");
     }
-    const CountBlock count_block = count_of(simd);
+    const Variant& variant = variant_of(simd);
     std::vector<Strings> strings;
     std::vector<Integers> chosen;
     std::vector<Ask> asks;
@@ -120,7 +117,7 @@ nb::tuple score_window_py(nb::list indexes, nb::list survivors, nb::list referen
     double encode_share;
     {
         nb::gil_scoped_release release;
-        encode_share = score_window(asks, formula, count_block, threads);
+        encode_share = score_window(asks, formula, variant, threads);
     }
     return nb::make_tuple(scores, encode_share);
 }
@@ -129,7 +126,7 @@ nb::tuple score_pairs_py(nb::list hypotheses, nb::list references, int char_orde
                          double beta, bool eps_smoothing, int threads, const std::string& simd) {
     const Options options = options_of(char_order, word_order, whitespace);
     const Formula formula = formula_of(options, beta, eps_smoothing);
-    const CountBlock count_block = count_of(simd);
+    const Variant& variant = variant_of(simd);
     const Strings own(hypotheses), theirs(references);
     if (own.texts.size() != theirs.texts.size()) throw nb::value_error("hypotheses and references must be equally long");
     Floats scores = make_floats(own.texts.size(), 1, false);
@@ -138,7 +135,7 @@ nb::tuple score_pairs_py(nb::list hypotheses, nb::list references, int char_orde
     nb::capsule owner(totals, [](void* p) noexcept { delete[] static_cast<std::int64_t*>(p); });
     {
         nb::gil_scoped_release release;
-        score_pairs(options, formula, own.texts, theirs.texts, count_block, threads, scores.data(), totals);
+        score_pairs(options, formula, own.texts, theirs.texts, variant, threads, scores.data(), totals);
     }
     std::size_t shape[2] = {orders, 3};
     return nb::make_tuple(scores, nb::ndarray<nb::numpy, std::int64_t, nb::c_contig>(totals, 2, shape, owner));
@@ -226,10 +223,8 @@ nb::list wins_window(nb::list resamples, nb::list utilities, nb::list counts, nb
 }
 
 nb::list simd_variants() {
-    const Variant* list;
-    const std::size_t count = variants(&list);
     nb::list names;
-    for (std::size_t i = 0; i < count; ++i) names.append(list[i].name);
+    for (const Variant* variant : variants()) names.append(variant->name);
     return names;
 }
 
@@ -239,9 +234,8 @@ NB_MODULE(_native, module) {
     using namespace nb::literals;
     nb::class_<Index>(module, "ChrFIndex")
         .def("__len__", &Index::size)
-        .def_prop_ro("nbytes", &Index::bytes)
-        .def_prop_ro("words", &Index::stride);
-    module.def("build_indexes", &build_indexes, "hypotheses"_a, nb::kw_only(), "char_order"_a, "word_order"_a,
+        .def_prop_ro("nbytes", &Index::bytes);
+    module.def("build_indexes", &build_indexes_py, "hypotheses"_a, nb::kw_only(), "char_order"_a, "word_order"_a,
                "whitespace"_a, "threads"_a = 1);
     module.def("score_window", &score_window_py, "indexes"_a, "survivors"_a, "references"_a, nb::kw_only(), "beta"_a,
                "eps_smoothing"_a, "threads"_a = 1, "simd"_a = "");

@@ -1,6 +1,4 @@
 // Every n-gram of characters and words gets a number, exactly: see items.hpp, characters.hpp and words.hpp.
-//
-// When all hypotheses are in, items are given their final numbers (see index.hpp). The ids that keys are made of stay.
 #pragma once
 
 #include <algorithm>
@@ -32,13 +30,6 @@ class Numbering {
 
     // References are looked up only: what is not there stays 0, and nothing changes.
     void look_up(const Segment& segment, Grams& grams) const { const_cast<Numbering*>(this)->run<false>(segment, grams); }
-
-    // Final numbers: item i of an order becomes final[order][i], of `sizes[order]` numbers.
-    void renumber(const Vector<Item>* final, const std::size_t* sizes) {
-        if (options_.char_order > 0) characters_.renumber(final);
-        if (options_.word_order > 0) words_.renumber(final);
-        items_.renumber(options_.orders(), final, sizes);
-    }
 
     std::size_t bytes() const { return items_.bytes() + characters_.bytes() + words_.bytes(); }
 

@@ -33,7 +33,9 @@ class Pool {
                 return block;
             }
         }
-        void* block = std::malloc(kind >= 0 ? std::size_t{1} << kind : (bytes ? bytes : 1));
+        // Whole cache lines: a column of bits (count.hpp) is never in two of them.
+        void* block = bytes < SMALL ? std::malloc(bytes ? bytes : 1)
+                                    : std::aligned_alloc(64, kind >= 0 ? std::size_t{1} << kind : (bytes + 63) / 64 * 64);
         if (!block) throw std::bad_alloc();
         return block;
     }

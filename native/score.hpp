@@ -13,8 +13,9 @@
 #include <vector>
 
 #include "count.hpp"
-#include "block.hpp"
 #include "index.hpp"
+#include "reference.hpp"
+#include "survivors.hpp"
 
 namespace mbrace {
 
@@ -54,9 +55,41 @@ struct Ask {
     float* scores;  // [survivor_count][reference_count]
 };
 
+constexpr std::size_t TILE = 8;  // references whose scores are put in their places together
+
+// What a thread works with. The calling thread keeps its own from call to call: a step of a race is short.
+struct Worker {
+    Desk desk;
+    Looked looked[TILE];
+    Survivors survivors;
+    const Ask* ask = nullptr;  // that they are of
+    Vector<float> scores;      // [block][TILE][rows]
+    Clock::duration encoding{0}, counting{0};
+
+    static std::unique_ptr<Worker>& kept() {
+        static thread_local std::unique_ptr<Worker> worker;
+        return worker;
+    }
+};
+
+// One index for the hypotheses of each sentence.
+inline std::vector<std::shared_ptr<Index>> build_indexes(const Options& options,
+                                                         const std::vector<const std::vector<Text>*>& sentences,
+                                                         int threads) {
+    std::vector<std::shared_ptr<Index>> indexes(sentences.size());
+    std::vector<std::unique_ptr<Worker>> workers(std::max(threads, 1));
+    workers[0] = std::move(Worker::kept());
+    parallel(sentences.size(), threads, [&](int which, std::size_t i) {
+        if (!workers[which]) workers[which] = std::make_unique<Worker>();
+        indexes[i] = std::make_shared<Index>(options, *sentences[i], workers[which]->desk);
+    });
+    Worker::kept() = std::move(workers[0]);
+    return indexes;
+}
+
 // Returns the share of the time that went into reading and numbering references (the rest is per pair).
-inline double score_window(const std::vector<Ask>& asks, const Formula& formula, CountBlock count, int threads) {
-    constexpr std::size_t CHUNK = 4 * LANES;  // references to a task: small enough to balance, large beside a start
+inline double score_window(const std::vector<Ask>& asks, const Formula& formula, const Variant& variant, int threads) {
+    constexpr std::size_t CHUNK = 32;  // references to a task: small enough to balance, large beside a start
     struct Task {
         std::uint32_t ask;
         std::uint32_t first;
@@ -67,59 +100,83 @@ inline double score_window(const std::vector<Ask>& asks, const Formula& formula,
             tasks.push_back({static_cast<std::uint32_t>(a), static_cast<std::uint32_t>(first)});
         }
     }
-    struct Worker {
-        BlockBuilder builder;
-        Clock::duration encoding{0}, counting{0};
-    };
     std::vector<std::unique_ptr<Worker>> workers(std::max(threads, 1));
+    workers[0] = std::move(Worker::kept());
     parallel(tasks.size(), threads, [&](int which, std::size_t t) {
         if (!workers[which]) workers[which] = std::make_unique<Worker>();
         Worker& worker = *workers[which];
         const Ask& ask = asks[tasks[t].ask];
-        const Rows rows = ask.index->rows();
-        const std::size_t end = std::min(ask.reference_count, tasks[t].first + CHUNK);
         Clock::time_point before = Clock::now();
-        for (std::size_t first = tasks[t].first; first < end; first += LANES) {
-            const int lanes = static_cast<int>(std::min<std::size_t>(LANES, end - first));
-            const Block block = worker.builder.build(*ask.index, ask.references + first, lanes);
-            const Clock::time_point built = Clock::now();
-            count(formula, rows, block, ask.survivors, ask.survivor_count, ask.scores + first, ask.reference_count);
+        const Survivors& survivors = worker.survivors;
+        if (worker.ask != &ask) {
+            worker.survivors.choose(*ask.index, ask.survivors, ask.survivor_count, ask.reference_count, variant.spread);
+            worker.ask = &ask;
+        }
+        const std::size_t size = survivors.size(), tile = TILE * size;
+        const Count count = survivors.few() ? variant.count_few : variant.count;
+        if (worker.scores.size() < survivors.blocks() * tile) worker.scores.resize(survivors.blocks() * tile);
+        const std::size_t end = std::min(ask.reference_count, tasks[t].first + CHUNK);
+        for (std::size_t first = tasks[t].first; first < end; first += TILE) {
+            const std::size_t some = std::min(TILE, end - first);
+            for (std::size_t r = 0; r < some; ++r) worker.looked[r].look_up(*ask.index, ask.references[first + r], worker.desk);
+            const Clock::time_point looked_up = Clock::now();
+            for (std::size_t block = 0; block < survivors.blocks(); ++block) {
+                if (survivors.groups(block) == 0) continue;
+                for (std::size_t r = 0; r < some; ++r) {
+                    count(formula, survivors.rows(block), worker.looked[r].view(), survivors.groups(block),
+                          worker.scores.data() + block * tile + r * size);
+                }
+            }
+            for (std::size_t s = 0; s < ask.survivor_count; ++s) {
+                const std::size_t row = survivors.few() ? s : ask.survivors[s];
+                const float* from = worker.scores.data() + row / size * tile + row % size;
+                float* to = ask.scores + s * ask.reference_count + first;
+                for (std::size_t r = 0; r < some; ++r) to[r] = from[r * size];
+            }
             const Clock::time_point counted = Clock::now();
-            worker.encoding += built - before;
-            worker.counting += counted - built;
+            worker.encoding += looked_up - before;
+            worker.counting += counted - looked_up;
             before = counted;
         }
     });
     double encoding = 0, counting = 0;
     for (const auto& worker : workers) {
-        if (worker) encoding += seconds(worker->encoding), counting += seconds(worker->counting);
+        if (!worker) continue;
+        encoding += seconds(worker->encoding);
+        counting += seconds(worker->counting);
+        worker->encoding = worker->counting = {};
+        worker->ask = nullptr;
     }
+    Worker::kept() = std::move(workers[0]);
     return encoding + counting > 0 ? encoding / (encoding + counting) : 0;
 }
 
 // Aligned pairs: scores[i] of (hypotheses[i], references[i]), and totals[order] = n-grams of the hypotheses (where the
 // reference has any), of the references, and matches: the sufficient statistics of the corpus score.
 inline void score_pairs(const Options& options, const Formula& formula, const std::vector<Text>& hypotheses,
-                        const std::vector<Text>& references, CountBlock count, int threads, float* scores,
+                        const std::vector<Text>& references, const Variant& variant, int threads, float* scores,
                         std::int64_t* totals) {
     constexpr std::size_t CHUNK = 64;
     const int orders = options.orders();
     std::mutex adding;
     parallel((hypotheses.size() + CHUNK - 1) / CHUNK, threads, [&](int, std::size_t t) {
-        BlockBuilder builder;
+        Desk desk;
+        Looked looked;
         std::vector<std::int64_t> own(3 * orders, 0);
-        const std::int64_t only = 0;
+        float score[ROWS];
         for (std::size_t i = t * CHUNK; i < std::min(hypotheses.size(), (t + 1) * CHUNK); ++i) {
-            const Index index(options, {hypotheses[i]});
-            const Rows rows = index.rows();
-            const Block block = builder.build(index, &references[i], 1);
-            count(formula, rows, block, &only, 1, scores + i, 1);
+            const Index index(options, {hypotheses[i]}, desk);
+            const Rows rows = index.rows(0);
+            looked.look_up(index, references[i], desk);
+            const Reference reference = looked.view();
+            variant.count(formula, rows, reference, 1, score);
+            scores[i] = score[0];
             for (int n = 0; n < orders; ++n) {
-                const auto length = static_cast<std::int64_t>(block.lengths[n * LANES]);
-                if (length > 0) own[3 * n] += static_cast<std::int64_t>(rows.lengths[n]);
+                const auto length = static_cast<std::int64_t>(reference.lengths[n]);
+                if (length > 0) own[3 * n] += static_cast<std::int64_t>(rows.lengths[n * ROWS]);
                 own[3 * n + 1] += length;
-                for (std::uint32_t j = block.begins[n]; j < block.begins[n + 1]; ++j) {
-                    own[3 * n + 2] += std::popcount(rows.words[block.places[j]] & block.words[j * std::size_t{LANES}]);
+                for (std::uint32_t j = 0; j < reference.counts[n]; ++j) {
+                    own[3 * n + 2] += rows.columns[n][reference.items[n][j]].words[0] & 1;
                 }
             }
         }

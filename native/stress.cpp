@@ -29,11 +29,11 @@ std::vector<Text> views(const std::vector<std::u32string>& texts) {
 using Tables = std::vector<std::vector<float>>;
 
 Tables window(const std::vector<std::vector<Text>>& hypotheses, const std::vector<std::vector<Text>>& references,
-              CountBlock count, int threads) {
+              const Variant& variant, int threads) {
     const Options options;
-    std::vector<std::unique_ptr<Index>> indexes(hypotheses.size());
-    parallel(hypotheses.size(), threads,
-             [&](int, std::size_t i) { indexes[i] = std::make_unique<Index>(options, hypotheses[i]); });
+    std::vector<const std::vector<Text>*> sentences;
+    for (const auto& texts : hypotheses) sentences.push_back(&texts);
+    const auto indexes = build_indexes(options, sentences, threads);
     Tables scores(hypotheses.size());
     std::vector<std::vector<std::int64_t>> chosen(hypotheses.size());
     std::vector<Ask> asks;
@@ -43,7 +43,7 @@ Tables window(const std::vector<std::vector<Text>>& hypotheses, const std::vecto
         asks.push_back({indexes[i].get(), chosen[i].data(), chosen[i].size(), references[i].data(), references[i].size(),
                         scores[i].data()});
     }
-    score_window(asks, {0.8f, 0.2f, false, options.orders()}, count, threads);
+    score_window(asks, {0.8f, 0.2f, false, options.orders()}, variant, threads);
     return scores;
 }
 
@@ -51,8 +51,6 @@ Tables window(const std::vector<std::vector<Text>>& hypotheses, const std::vecto
 
 int main() {
     std::mt19937 random(1);
-    const Variant* list;
-    const std::size_t count = variants(&list);
     for (int round = 0; round < 4; ++round) {
         std::vector<std::vector<std::u32string>> texts, others;
         std::vector<std::vector<Text>> hypotheses, references;
@@ -62,14 +60,14 @@ int main() {
         }
         for (const auto& each : texts) hypotheses.push_back(views(each));
         for (const auto& each : others) references.push_back(views(each));
-        const Tables alone = window(hypotheses, references, list[count - 1].count, 1);
-        for (std::size_t v = 0; v < count; ++v) {
-            if (window(hypotheses, references, list[v].count, 8) != alone) {
-                std::printf("%s: eight threads differ from one\n", list[v].name);
+        const Tables alone = window(hypotheses, references, *variants().back(), 1);
+        for (const Variant* variant : variants()) {
+            if (window(hypotheses, references, *variant, 8) != alone) {
+                std::printf("%s: eight threads differ from one\n", variant->name);
                 return 1;
             }
         }
     }
-    std::printf("%zu variants: eight threads score as one\n", count);
+    std::printf("%zu variants: eight threads score as one\n", variants().size());
     return 0;
 }

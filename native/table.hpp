@@ -4,7 +4,6 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <utility>
 
 #include "pool.hpp"
 
@@ -43,28 +42,8 @@ class Table {
         return place(key, value);
     }
 
-    // The value of `key`, where it is to be if it is new. The pointer lives until the next insertion.
-    std::pair<Value*, bool> find_or_add(std::uint64_t key) {
-        if (8 * (used_ + 1) > 5 * slots_.size()) resize(slots_.empty() ? 64 : 2 * slots_.size());
-        std::size_t at = mix(key) >> shift_;
-        while (slots_[at].key != FREE) {
-            if (slots_[at].key == key) return {&slots_[at].value, false};
-            at = (at + 1) & mask_;
-        }
-        ++used_;
-        slots_[at].key = key;
-        return {&slots_[at].value, true};
-    }
-
     // Room for about this many keys, before the first is inserted.
     void expect(std::size_t keys) { resize(std::bit_ceil(keys + keys / 2 + 64)); }
-
-    template <class Visit>
-    void each(Visit visit) {
-        for (Slot& slot : slots_) {
-            if (slot.key != FREE) visit(slot.key, slot.value);
-        }
-    }
 
     std::size_t bytes() const { return slots_.size() * sizeof(Slot); }
 

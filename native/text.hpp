@@ -15,9 +15,7 @@ struct Text {
     int kind;
 };
 
-// Code points end at 0x10FFFF, so that 21 bits hold them and three fit in a 64-bit key; these two are none.
-constexpr std::uint32_t END = 0x1FFFFF;     // after the last code point
-constexpr std::uint32_t ABSENT = 0x1FFFFE;  // "this key is of a lower order"
+constexpr std::uint32_t END = 0x1FFFFF;  // no code point: those end at 0x10FFFF
 
 // What Python's str.split() and str.isspace() call whitespace, and Python's string.punctuation.
 constexpr std::uint8_t SPACE = 1, PUNCTUATION = 2;

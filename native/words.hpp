@@ -46,16 +46,6 @@ class Words {
         for (int n = 2; n < order_; ++n) extend<Insert>(items, grams, n);
     }
 
-    void renumber(const Vector<Item>* final) {
-        for (Entry& entry : entries_) {
-            entry.item = final[first_][entry.item];
-            if (order_ > 1) entry.pair.item = final[first_ + 1][entry.pair.item];
-        }
-        for (int n = 1; n < order_; ++n) {
-            longer_[n].each([&](std::uint64_t, Longer& gram) { gram.item = final[first_ + n][gram.item]; });
-        }
-    }
-
     std::size_t bytes() const {
         std::size_t total = short_.bytes() + long_.bytes() + 4 * letters_.size() + sizeof(Entry) * entries_.size();
         for (const auto& table : longer_) total += table.bytes();

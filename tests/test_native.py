@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from sacrebleu.metrics import CHRF
 
 from mbrace import _native
 
-CHRF = {"char_order": 6, "word_order": 2, "whitespace": False}
+DEFAULT = {"char_order": 6, "word_order": 2, "whitespace": False}
 
 
 def sentences(count: int, seed: int) -> list[str]:
@@ -33,7 +34,7 @@ def scores(
     threads: int = 1,
     simd: str = "",
     eps: bool = False,
-    options: dict[str, Any] = CHRF,
+    options: dict[str, Any] = DEFAULT,
 ) -> NDArray[np.float32]:
     indexes = _native.build_indexes([hypotheses], **options, threads=threads)
     chosen = [np.arange(len(hypotheses))]
@@ -60,7 +61,7 @@ def test_threads_change_no_bit() -> None:
 def test_window_equals_its_sentences_one_by_one() -> None:
     texts = [sentences(count, seed) for seed, count in enumerate([3, 1, 17, 40])]
     others = [sentences(count, seed) for seed, count in enumerate([9, 0, 33, 5], start=10)]
-    indexes = _native.build_indexes(texts, **CHRF, threads=3)
+    indexes = _native.build_indexes(texts, **DEFAULT, threads=3)
     chosen = [np.arange(len(own)) for own in texts]
     window, share = _native.score_window(indexes, chosen, others, beta=2.0, eps_smoothing=False, threads=3)
     assert 0 < share < 1
@@ -78,7 +79,7 @@ def test_score_does_not_depend_on_the_other_hypotheses_and_references() -> None:
 
 
 @pytest.mark.parametrize("longest", [0, 70_000])
-@pytest.mark.parametrize("options", [CHRF, {"char_order": 8, "word_order": 3, "whitespace": True}])
+@pytest.mark.parametrize("options", [DEFAULT, {"char_order": 8, "word_order": 3, "whitespace": True}])
 def test_many_hypotheses_score_as_each_alone(longest: int, options: dict[str, Any]) -> None:
     """More than 256 are split into frequent and rare items, and a long text among them forbids it."""
     rng = random.Random(11)
@@ -90,6 +91,51 @@ def test_many_hypotheses_score_as_each_alone(longest: int, options: dict[str, An
         assert scores(hypotheses, references, options=options, simd=simd).tobytes() == together.tobytes()
     for i in [*range(0, 400, 23), 400]:
         assert scores([hypotheses[i]], references, options=options).tobytes() == together[i].tobytes()
+
+
+@given(st.data())
+@settings(deadline=None, max_examples=40)
+def test_survivors_score_as_in_the_full_table(data: st.DataObject) -> None:
+    """Few survivors are counted by bytes, many by bits, and more than 256 hypotheses in blocks: the same bits."""
+    options = {
+        "char_order": data.draw(st.sampled_from([0, 1, 2, 3, 6, 8])),
+        "word_order": data.draw(st.integers(1, 3)),
+        "whitespace": data.draw(st.booleans()),
+    }
+    beta, eps = data.draw(st.sampled_from([0.0, 1.0, 2.0, 3.5])), data.draw(st.booleans())
+    simd = data.draw(st.sampled_from(_native.simd_variants()))
+    seed = data.draw(st.integers(0, 99))
+    hypotheses = sentences(data.draw(st.sampled_from([3, 40, 270, 530])), seed)
+    references = sentences(data.draw(st.sampled_from([1, 7, 40])), seed + 100)
+    size = data.draw(st.integers(1, min(36, len(hypotheses))))
+    chosen = np.array(random.Random(seed).sample(range(len(hypotheses)), size))
+    indexes = _native.build_indexes([hypotheses], **options)
+    full, some = (
+        _native.score_window(indexes, [rows], [references], beta=beta, eps_smoothing=eps, simd=simd)[0][0]
+        for rows in (np.arange(len(hypotheses)), chosen)
+    )
+    assert some.tobytes() == full[chosen].tobytes()
+    row, column = chosen[0], len(references) - 1
+    alone = _native.build_indexes([[hypotheses[row]]], **options)
+    pair = _native.score_window(alone, [np.arange(1)], [references[-1:]], beta=beta, eps_smoothing=eps)[0][0]
+    assert pair[0, 0] == full[row, column]
+
+
+@pytest.mark.parametrize("orders", [(0, 1), (0, 2), (0, 4), (1, 1), (4, 3), (6, 2), (9, 0), (9, 4)])
+def test_nothing_is_left_over_from_the_text_before(orders: tuple[int, int]) -> None:
+    """Long and short texts in turns, by the same thread: each scores as it does alone."""
+    options = {"char_order": orders[0], "word_order": orders[1], "whitespace": False}
+    texts = [" ".join(["ab", "c", "ab."] * 40)[:length] for length in (200, 1, 90, 0, 47, 50, 53, 34, 160, 17, 60)]
+    together = scores(texts, texts, options=options)
+    pairs = [(text, other) for text in texts for other in texts]
+    alone, _ = _native.score_pairs(
+        [h for h, _ in pairs], [r for _, r in pairs], **options, beta=2.0, eps_smoothing=False
+    )
+    for i, (hypothesis, reference) in enumerate(pairs):
+        single = scores([hypothesis], [reference], options=options)[0, 0]
+        assert together.flat[i] == alone[i] == single, (hypothesis, reference)
+        oracle = CHRF(char_order=orders[0], word_order=orders[1]).sentence_score(hypothesis, [reference]).score
+        assert abs(single - oracle) < 1e-4
 
 
 def test_scores_outlive_the_index_and_the_strings() -> None:
@@ -107,7 +153,7 @@ def test_empty_sides_give_empty_tables(threads: int) -> None:
 
 
 def test_survivor_outside_the_index_is_refused() -> None:
-    indexes = _native.build_indexes([["a", "b"]], **CHRF)
+    indexes = _native.build_indexes([["a", "b"]], **DEFAULT)
     for bad in (2, -1):
         with pytest.raises(IndexError, match="survivor"):
             _native.score_window(indexes, [np.array([bad])], [["a"]], beta=2.0, eps_smoothing=False)
@@ -115,18 +161,18 @@ def test_survivor_outside_the_index_is_refused() -> None:
 
 def test_anything_but_a_string_is_refused() -> None:
     with pytest.raises(TypeError, match="str"):
-        _native.build_indexes([["a", 1]], **CHRF)  # type: ignore[list-item]
-    indexes = _native.build_indexes([["a"]], **CHRF)
+        _native.build_indexes([["a", 1]], **DEFAULT)  # type: ignore[list-item]
+    indexes = _native.build_indexes([["a"]], **DEFAULT)
     with pytest.raises(TypeError, match="str"):
         _native.score_window(indexes, [np.array([0])], [[b"a"]], beta=2.0, eps_smoothing=False)  # type: ignore[list-item]
 
 
 def test_lists_of_different_length_are_refused() -> None:
-    indexes = _native.build_indexes([["a"]], **CHRF)
+    indexes = _native.build_indexes([["a"]], **DEFAULT)
     with pytest.raises(ValueError, match="equally long"):
         _native.score_window(indexes, [], [["a"]], beta=2.0, eps_smoothing=False)
     with pytest.raises(ValueError, match="equally long"):
-        _native.score_pairs(["a"], [], **CHRF, beta=2.0, eps_smoothing=False)
+        _native.score_pairs(["a"], [], **DEFAULT, beta=2.0, eps_smoothing=False)
 
 
 def test_orders_out_of_range_are_refused() -> None:
@@ -145,10 +191,12 @@ def test_unknown_instruction_set_is_refused() -> None:
 
 
 def test_index_reports_its_memory() -> None:
-    small, large = _native.build_indexes([sentences(2, 1), sentences(200, 1)], **CHRF)
+    small, large = _native.build_indexes([sentences(2, 1), sentences(200, 1)], **DEFAULT)
     assert len(large) == 200
     assert 0 < small.nbytes < large.nbytes
-    assert large.nbytes >= large.words * 8 * 200
+    texts = ["".join(text.split()) for text in sentences(200, 1)]
+    sixgrams = {text[i : i + 6] for text in texts for i in range(len(text) - 5)}
+    assert large.nbytes >= len(sixgrams) * 256 / 8  # a bit for each of up to 256 hypotheses
 
 
 def resamples(seed: int, owners: list[int], distinct: int, bootstraps: int) -> NDArray[np.float64]:

@@ -11,10 +11,7 @@ class ChrFIndex:
     def __len__(self) -> int: ...
     @property
     def nbytes(self) -> int:
-        """Bytes of the rows and of the numbering tables."""
-    @property
-    def words(self) -> int:
-        """64-bit words of a row."""
+        """Bytes of the columns and of the numbering tables."""
 
 def build_indexes(
     hypotheses: list[Sequence[str]], *, char_order: int, word_order: int, whitespace: bool, threads: int = 1

@@ -119,6 +119,11 @@ class ChrF:
         return [text.lower() for text in texts] if self.lowercase else list(texts)
 
     @property
+    def together(self) -> int:
+        """Sentences of a window that race together: work for every thread, and their indexes stay in its caches."""
+        return max(16, 4 * self.workers)
+
+    @property
     def workers(self) -> int:
         """The threads that count and, in a race, prune."""
         if self.threads is not None:

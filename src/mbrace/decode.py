@@ -78,18 +78,25 @@ def decode_corpus(
     source = sampler if sampler is not None else Listed(seed=seed, shuffle=shuffle)
     longest = chosen.schedule[-1] if schedule is None else None
 
+    # A live source is asked for the whole window at once; a utility may be faster on a few sentences at a time.
+    together = window if sampler is not None else min(window, getattr(chosen, "together", window))
+
     def run(batch: Sequence[Record]) -> list[Decoded]:
-        return race(
-            batch,
-            chosen,
-            prune=prune,
-            schedule=schedule,
-            sampler=source,
-            seed=seed,
-            nbest=nbest,
-            watch=watch,
-            phases=phases,
-        )
+        return [
+            answer
+            for first in range(0, len(batch), together)
+            for answer in race(
+                batch[first : first + together],
+                chosen,
+                prune=prune,
+                schedule=schedule,
+                sampler=source,
+                seed=seed,
+                nbest=nbest,
+                watch=watch,
+                phases=phases,
+            )
+        ]
 
     return _answers(_windows(records, window, longest, on_error), run, on_error)
 

@@ -102,11 +102,16 @@ class Confidence:
             [self.resamples(one) for one in standings],
             [np.ascontiguousarray(one.utilities, dtype=np.float32) for one in standings],
             [one.counts for one in standings],
-            [np.ones(len(one.counts)) if one.equal_draws else one.weights / one.counts for one in standings],
+            [_ones(len(one.counts)) if one.equal_draws else one.weights / one.counts for one in standings],
             [int(one.leaders()[-1]) for one in standings],
             enough=enough,
             threads=threads,
         )
+
+
+@lru_cache(maxsize=1024)
+def _ones(count: int) -> NDArray[np.float64]:
+    return np.ones(count)  # only ever read
 
 
 @lru_cache(maxsize=64)

@@ -6,6 +6,7 @@ pseudo-references for the sentences still open, asks the utility for all of them
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -114,10 +115,10 @@ class _Runner:
     def add(self, draws: Draws, wanted: int) -> list[str]:
         """Append draws to R_t (line 7) and return the strings that are new."""
         self.exhausted = len(draws.texts) < wanted
-        known = len(self.columns)
-        new = [text for text in dict.fromkeys(draws.texts) if text not in self.columns]
-        self.columns.update(zip(new, range(known, known + len(new)), strict=True))
-        drawn = np.bincount([self.columns[text] for text in draws.texts], minlength=len(self.columns))
+        columns, known = self.columns, len(self.columns)
+        places = [columns.setdefault(text, len(columns)) for text in draws.texts]
+        new = list(itertools.islice(columns, known, None))
+        drawn = np.bincount(places, minlength=len(columns))
         drawn[:known] += self.counts
         self.counts = drawn
         self.drawn += len(draws.texts)
