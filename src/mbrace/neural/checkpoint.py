@@ -6,7 +6,6 @@ Layout: `X/hparams.yaml` and `X/checkpoints/model.ckpt`. The state has `encoder.
 
 from __future__ import annotations
 
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -71,7 +70,7 @@ def read(model: str | Path) -> Checkpoint:
     _refuse(stated, yaml_file)  # before hundreds of megabytes are read
     try:
         # Mapped, not read: the pages are copied once, to where the weights go. Files of old versions are no archives.
-        raw = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
+        raw = torch.load(path, map_location="cpu", weights_only=True, mmap=_is_archive(path))
     except Exception as error:
         reason = str(error).strip().splitlines()[0]
         message = f"{path}: cannot be read as a checkpoint of weights and plain values only ({reason})"
@@ -89,6 +88,11 @@ def read(model: str | Path) -> Checkpoint:
     parts = ("encoder.model.", "layerwise_attention.", "estimator.")
     check_keys({key for key in raw["state_dict"] if not key.startswith(parts)}, set(), "", path)
     return Checkpoint(path, settings, {key: value.float() for key, value in raw["state_dict"].items()})
+
+
+def _is_archive(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(4) == b"PK\x03\x04"
 
 
 def locate(model: str) -> Path:
