@@ -295,6 +295,9 @@ def test_older_files_with_position_numbers_and_a_pooler_load(tmp_path: Path) -> 
     extra = {"encoder.model.embeddings.position_ids": torch.arange(40)[None]}
     edit(made, **extra, **{"encoder.model.pooler.dense.weight": torch.zeros(24, 24)})
     assert Comet(made, device="cpu").pairs(["a"], ["b"], ["c"]) == before
+    path = made / "checkpoints" / "model.ckpt"
+    torch.save(torch.load(path, weights_only=True), path, _use_new_zipfile_serialization=False)
+    assert Comet(made, device="cpu").pairs(["a"], ["b"], ["c"]) == before
 
 
 def test_a_checkpoint_with_code_in_it_is_refused(tmp_path: Path) -> None:
