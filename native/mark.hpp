@@ -42,6 +42,12 @@ struct Desk {
     Cursors cursors;
     Vector<std::uint8_t> seen[MAX_ORDERS];  // [order][item]: the number of the reference that had it
     std::uint8_t text = 0;
+
+    std::size_t bytes() const {
+        std::size_t total = 0;
+        for (int n = 0; n < MAX_ORDERS; ++n) total += seen[n].size() + sizeof(Item) * cursors.at[n].size();
+        return total;
+    }
 };
 
 // Tells `Side`, hypotheses or a reference, the items of one text. side.order(n) is a small object for one order, kept in

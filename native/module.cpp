@@ -8,6 +8,7 @@
 
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -155,71 +156,127 @@ nb::ndarray<nb::numpy, double, nb::c_contig> resample_counts_py(const Resamples&
 using Utilities = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Weights = nb::ndarray<const double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
-using Wins = nb::ndarray<nb::numpy, std::int64_t, nb::c_contig>;
+template <class T>
+using Numbers = nb::ndarray<nb::numpy, T, nb::ndim<1>, nb::c_contig>;
 
-// One sentence's part of a call: checked arrays, and where its wins go.
-struct WinsTask {
-    const Resamples* resamples;
-    Utilities utilities;
-    Integers counts;
-    Weights weights;
-    std::size_t rival;
-    Wins wins;
-
-    WinsTask(const Resamples& of, Utilities utilities_, Integers counts_, Weights weights_, std::size_t rival_)
-        : resamples(&of), utilities(utilities_), counts(counts_), weights(weights_), rival(rival_) {
-        const std::size_t hypotheses = utilities.shape(0), distinct = utilities.shape(1);
-        if (counts.size() != distinct || weights.size() != distinct || distinct == 0) {
-            throw nb::value_error("counts and weights: one for each distinct pseudo-reference");
-        }
-        if (rival >= hypotheses) throw nb::index_error("rival: no such hypothesis");
-        std::size_t draws = 0;
-        for (std::size_t c = 0; c < distinct; ++c) {
-            if (counts.data()[c] < 1) throw nb::value_error("counts: each must be 1 or more");
-            draws += static_cast<std::size_t>(counts.data()[c]);
-        }
-        if (draws != resamples->draws()) throw nb::value_error("counts: must add up to the draws of a resample");
-        auto* found = new std::int64_t[hypotheses];
-        nb::capsule owner(found, [](void* p) noexcept { delete[] static_cast<std::int64_t*>(p); });
-        std::size_t shape[1] = {hypotheses};
-        wins = Wins(found, 1, shape, owner);
-    }
-
-    void run(const std::optional<double>& enough, WinsVariant variant) {
-        resamples->wins(utilities.data(), utilities.shape(0), utilities.shape(1), counts.data(), weights.data(), rival,
-                        enough ? &*enough : nullptr, wins.data(), variant);
-    }
-};
-
-Wins wins_py(const Resamples& resamples, Utilities utilities, Integers counts, Weights weights, std::size_t rival,
-             std::optional<double> enough, bool portable) {
-    WinsTask task(resamples, utilities, counts, weights, rival);
-    {
-        nb::gil_scoped_release release;
-        task.run(enough, portable ? WinsVariant::portable : WinsVariant::best);
-    }
-    return task.wins;
+template <class T>
+Numbers<T> make_numbers(std::size_t size) {
+    auto* numbers = new T[std::max<std::size_t>(size, 1)];
+    nb::capsule owner(numbers, [](void* p) noexcept { delete[] static_cast<T*>(p); });
+    std::size_t shape[1] = {size};
+    return Numbers<T>(numbers, 1, shape, owner);
 }
 
-nb::list wins_window(nb::list resamples, nb::list utilities, nb::list counts, nb::list weights,
-                     const std::vector<std::size_t>& rivals, std::optional<double> enough, int threads) {
-    const std::size_t size = rivals.size();
-    if (resamples.size() != size || utilities.size() != size || counts.size() != size || weights.size() != size) {
-        throw nb::value_error("wins_window: lists of one length, an entry a sentence");
+void check_counts(const Integers& counts, std::size_t distinct, std::size_t draws) {
+    if (counts.size() != distinct || distinct == 0) {
+        throw nb::value_error("counts and weights: one for each distinct pseudo-reference");
     }
-    std::vector<WinsTask> tasks;
-    tasks.reserve(size);
+    std::size_t total = 0;
+    for (std::size_t c = 0; c < distinct; ++c) {
+        if (counts.data()[c] < 1) throw nb::value_error("counts: each must be 1 or more");
+        total += static_cast<std::size_t>(counts.data()[c]);
+    }
+    if (total != draws) throw nb::value_error("counts: must add up to the draws of a resample");
+}
+
+Numbers<std::int64_t> wins_py(const Resamples& resamples, Utilities utilities, Integers counts, Weights weights,
+                              std::size_t rival, std::optional<double> enough, bool portable) {
+    const std::size_t hypotheses = utilities.shape(0), distinct = utilities.shape(1);
+    if (weights.size() != distinct) throw nb::value_error("counts and weights: one for each distinct pseudo-reference");
+    check_counts(counts, distinct, resamples.draws());
+    if (rival >= hypotheses) throw nb::index_error("rival: no such hypothesis");
+    Numbers<std::int64_t> wins = make_numbers<std::int64_t>(hypotheses);
+    {
+        nb::gil_scoped_release release;
+        resamples.wins(utilities.data(), hypotheses, distinct, counts.data(), weights.data(), rival,
+                       enough ? &*enough : nullptr, wins.data(), portable ? WinsVariant::portable : WinsVariant::best);
+    }
+    return wins;
+}
+
+// One sentence of a window: who stays in its race.
+class Decision {
+  public:
+    Decision(const Resamples* resamples, Utilities utilities, Integers counts, std::optional<Weights> weights)
+        : resamples_(resamples), utilities_(utilities), counts_(counts), weights_(weights),
+          means_(make_numbers<double>(utilities.shape(0))) {
+        const std::size_t distinct = utilities.shape(1);
+        std::size_t draws = 0;
+        for (std::size_t c = 0; c < counts.size(); ++c) draws += static_cast<std::size_t>(counts.data()[c]);
+        check_counts(counts, distinct, resamples ? resamples->draws() : draws);
+        if (weights && weights->size() != distinct) throw nb::value_error("weights: one for each distinct pseudo-reference");
+        draws_ = static_cast<double>(draws);
+    }
+
+    void run(std::size_t nbest, double enough) {
+        const std::size_t hypotheses = utilities_.shape(0), distinct = utilities_.shape(1);
+        std::vector<double> share(distinct), single(distinct, 1.0);  // of all copies of a draw together, and of one
+        for (std::size_t c = 0; c < distinct; ++c) {
+            const double count = static_cast<double>(counts_.data()[c]);
+            share[c] = weights_ ? weights_->data()[c] : count / draws_;
+            if (weights_) single[c] = share[c] / count;
+        }
+        double* means = means_.data();
+        expected_utilities(utilities_.data(), hypotheses, distinct, share.data(), means);
+        stay_.resize(hypotheses);
+        std::iota(stay_.begin(), stay_.end(), 0);
+        if (!resamples_ || hypotheses <= nbest) return;
+        std::vector<std::int64_t> ranking = stay_;
+        std::partial_sort(ranking.begin(), ranking.begin() + nbest, ranking.end(), [&](std::int64_t a, std::int64_t b) {
+            return means[a] != means[b] ? means[a] > means[b] : a < b;
+        });
+        std::vector<std::int64_t> wins(hypotheses);
+        resamples_->wins(utilities_.data(), hypotheses, distinct, counts_.data(), single.data(), ranking[nbest - 1],
+                         &enough, wins.data());
+        for (std::size_t k = 0; k < nbest; ++k) wins[ranking[k]] = std::numeric_limits<std::int64_t>::max();
+        std::erase_if(stay_, [&](std::int64_t h) { return static_cast<double>(wins[h]) <= enough; });
+    }
+
+    nb::tuple result() const {
+        Numbers<std::int64_t> stay = make_numbers<std::int64_t>(stay_.size());
+        std::copy(stay_.begin(), stay_.end(), stay.data());
+        return nb::make_tuple(means_, stay);
+    }
+
+  private:
+    const Resamples* resamples_;
+    Utilities utilities_;
+    Integers counts_;
+    std::optional<Weights> weights_;
+    double draws_;
+    Numbers<double> means_;
+    std::vector<std::int64_t> stay_;
+};
+
+nb::list decide_window(nb::list resamples, nb::list utilities, nb::list counts, nb::list weights, std::size_t nbest,
+                       double enough, int threads) {
+    const std::size_t size = utilities.size();
+    if (resamples.size() != size || counts.size() != size || weights.size() != size) {
+        throw nb::value_error("decide_window: lists of one length, an entry a sentence");
+    }
+    if (nbest < 1) throw nb::value_error("nbest: must be 1 or more");
+    std::vector<Decision> decisions;
+    decisions.reserve(size);
     for (std::size_t i = 0; i < size; ++i) {
-        tasks.emplace_back(nb::cast<const Resamples&>(resamples[i]), nb::cast<Utilities>(utilities[i]),
-                           nb::cast<Integers>(counts[i]), nb::cast<Weights>(weights[i]), rivals[i]);
+        const Resamples* of = resamples[i].is_none() ? nullptr : &nb::cast<const Resamples&>(resamples[i]);
+        std::optional<Weights> own;
+        if (!weights[i].is_none()) own = nb::cast<Weights>(weights[i]);
+        decisions.emplace_back(of, nb::cast<Utilities>(utilities[i]), nb::cast<Integers>(counts[i]), own);
     }
     {
         nb::gil_scoped_release release;
-        parallel(size, threads, [&](int, std::size_t t) { tasks[t].run(enough, WinsVariant::best); });
+        parallel(size, threads, [&](int, std::size_t i) { decisions[i].run(nbest, enough); });
     }
     nb::list found;
-    for (WinsTask& task : tasks) found.append(task.wins);
+    for (const Decision& decision : decisions) found.append(decision.result());
     return found;
+}
+
+Numbers<double> expected_utilities_py(Utilities utilities, Weights weights) {
+    if (weights.size() != utilities.shape(1)) throw nb::value_error("weights: one for each distinct pseudo-reference");
+    Numbers<double> means = make_numbers<double>(utilities.shape(0));
+    expected_utilities(utilities.data(), utilities.shape(0), utilities.shape(1), weights.data(), means.data());
+    return means;
 }
 
 nb::list simd_variants() {
@@ -246,7 +303,8 @@ NB_MODULE(_native, module) {
         .def("counts", &resample_counts_py)
         .def("wins", &wins_py, "utilities"_a, "counts"_a, "weights"_a, "rival"_a, nb::kw_only(),
              "enough"_a = nb::none(), "portable"_a = false);
-    module.def("wins_window", &wins_window, "resamples"_a, "utilities"_a, "counts"_a, "weights"_a, "rivals"_a,
-               nb::kw_only(), "enough"_a = nb::none(), "threads"_a = 1);
+    module.def("decide_window", &decide_window, "resamples"_a, "utilities"_a, "counts"_a, "weights"_a, nb::kw_only(),
+               "nbest"_a, "enough"_a, "threads"_a = 1);
+    module.def("expected_utilities", &expected_utilities_py, "utilities"_a, "weights"_a);
     module.def("simd_variants", &simd_variants);
 }

@@ -57,7 +57,7 @@ struct Ask {
 
 constexpr std::size_t TILE = 8;  // references whose scores are put in their places together
 
-// What a thread works with. The calling thread keeps its own from call to call: a step of a race is short.
+// What a thread works with.
 struct Worker {
     Desk desk;
     Looked looked[TILE];
@@ -65,11 +65,50 @@ struct Worker {
     const Ask* ask = nullptr;  // that they are of
     Vector<float> scores;      // [block][TILE][rows]
     Clock::duration encoding{0}, counting{0};
+};
 
-    static std::unique_ptr<Worker>& kept() {
-        static thread_local std::unique_ptr<Worker> worker;
+// The workers of one call, kept for the next one: a step of a race is short beside making them.
+class Workers {
+  public:
+    explicit Workers(int threads) : workers_(std::max(threads, 1)) {}
+
+    // After work that did not fail: what failed may have left a desk untidy.
+    void keep() {
+        const std::lock_guard<std::mutex> lock(kept().mutex);
+        for (auto& worker : workers_) {
+            if (worker && worker->desk.bytes() < LARGE && kept().spare.size() < KEEP) {
+                kept().spare.push_back(std::move(worker));
+            }
+        }
+    }
+
+    Worker& operator[](int which) {
+        std::unique_ptr<Worker>& worker = workers_[which];
+        if (!worker) worker = take();
+        return *worker;
+    }
+    auto begin() { return workers_.begin(); }
+    auto end() { return workers_.end(); }
+
+  private:
+    static constexpr std::size_t KEEP = 64, LARGE = std::size_t{1} << 21;
+    struct Kept {
+        std::mutex mutex;
+        std::vector<std::unique_ptr<Worker>> spare;
+    };
+    static Kept& kept() {
+        static Kept* all = new Kept;  // never destroyed, as the pool
+        return *all;
+    }
+    static std::unique_ptr<Worker> take() {
+        const std::lock_guard<std::mutex> lock(kept().mutex);
+        if (kept().spare.empty()) return std::make_unique<Worker>();
+        std::unique_ptr<Worker> worker = std::move(kept().spare.back());
+        kept().spare.pop_back();
         return worker;
     }
+
+    std::vector<std::unique_ptr<Worker>> workers_;
 };
 
 // One index for the hypotheses of each sentence.
@@ -77,13 +116,11 @@ inline std::vector<std::shared_ptr<Index>> build_indexes(const Options& options,
                                                          const std::vector<const std::vector<Text>*>& sentences,
                                                          int threads) {
     std::vector<std::shared_ptr<Index>> indexes(sentences.size());
-    std::vector<std::unique_ptr<Worker>> workers(std::max(threads, 1));
-    workers[0] = std::move(Worker::kept());
+    Workers workers(threads);
     parallel(sentences.size(), threads, [&](int which, std::size_t i) {
-        if (!workers[which]) workers[which] = std::make_unique<Worker>();
-        indexes[i] = std::make_shared<Index>(options, *sentences[i], workers[which]->desk);
+        indexes[i] = std::make_shared<Index>(options, *sentences[i], workers[which].desk);
     });
-    Worker::kept() = std::move(workers[0]);
+    workers.keep();
     return indexes;
 }
 
@@ -100,11 +137,9 @@ inline double score_window(const std::vector<Ask>& asks, const Formula& formula,
             tasks.push_back({static_cast<std::uint32_t>(a), static_cast<std::uint32_t>(first)});
         }
     }
-    std::vector<std::unique_ptr<Worker>> workers(std::max(threads, 1));
-    workers[0] = std::move(Worker::kept());
+    Workers workers(threads);
     parallel(tasks.size(), threads, [&](int which, std::size_t t) {
-        if (!workers[which]) workers[which] = std::make_unique<Worker>();
-        Worker& worker = *workers[which];
+        Worker& worker = workers[which];
         const Ask& ask = asks[tasks[t].ask];
         Clock::time_point before = Clock::now();
         const Survivors& survivors = worker.survivors;
@@ -147,7 +182,7 @@ inline double score_window(const std::vector<Ask>& asks, const Formula& formula,
         worker->encoding = worker->counting = {};
         worker->ask = nullptr;
     }
-    Worker::kept() = std::move(workers[0]);
+    workers.keep();
     return encoding + counting > 0 ? encoding / (encoding + counting) : 0;
 }
 

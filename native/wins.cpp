@@ -11,8 +11,8 @@
 #include <immintrin.h>
 #define MBRACE_WINS_X86
 #endif
-// Plain loops below: one clone for each instruction set that pays, chosen when the library is loaded. They only compare
-// and round, so all clones agree.
+// Plain loops below: one clone for each instruction set that pays, chosen when the library is loaded. They only compare,
+// round and add up in a fixed order, so all clones agree.
 #if defined(__x86_64__) && defined(__linux__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define MBRACE_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
@@ -215,6 +215,21 @@ class Differences {
 };
 
 }  // namespace
+
+MBRACE_CLONES
+void expected_utilities(const float* utilities, std::size_t hypotheses, std::size_t distinct, const double* weights,
+                        double* means) {
+    constexpr std::size_t kSums = 8;  // always the same eight, so that no instruction set changes the order of additions
+    for (std::size_t h = 0; h < hypotheses; ++h, utilities += distinct) {
+        double sums[kSums] = {};
+        std::size_t c = 0;
+        for (; c + kSums <= distinct; c += kSums) {
+            for (std::size_t k = 0; k < kSums; ++k) sums[k] += static_cast<double>(utilities[c + k]) * weights[c + k];
+        }
+        for (std::size_t k = 0; c + k < distinct; ++k) sums[k] += static_cast<double>(utilities[c + k]) * weights[c + k];
+        means[h] = ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
+    }
+}
 
 Resamples::Resamples(std::uint64_t seed, std::uint32_t draws, std::size_t bootstraps)
     : draws_(draws), bootstraps_(bootstraps), block_((draws + 1) / 2 * 2 * kLanes),

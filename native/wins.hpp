@@ -37,4 +37,8 @@ class Resamples {
     std::vector<std::int16_t> counts_;
 };
 
+// Expected utilities: the weighted sum of each row of hypotheses x distinct. The same bits on every machine.
+void expected_utilities(const float* utilities, std::size_t hypotheses, std::size_t distinct, const double* weights,
+                        double* means);
+
 }  // namespace mbrace

@@ -72,17 +72,24 @@ class Resamples:
         Totals are exact, so equal utilities tie exactly, and `portable` (no special instructions) changes nothing.
         """
 
-def wins_window(
-    resamples: list[Resamples],
+def decide_window(
+    resamples: list[Resamples | None],
     utilities: list[NDArray[np.float32]],
     counts: list[NDArray[np.int64]],
-    weights: list[NDArray[np.float64]],
-    rivals: list[int],
+    weights: list[NDArray[np.float64] | None],
     *,
-    enough: float | None = None,
+    nbest: int,
+    enough: float,
     threads: int = 1,
-) -> list[NDArray[np.int64]]:
-    """`Resamples.wins` for the sentences of a window, on several threads; the interpreter lock is released."""
+) -> list[tuple[NDArray[np.float64], NDArray[np.int64]]]:
+    """For the sentences of a window, expected utilities (hypotheses,) and the places of those that stay in the race:
+    the `nbest` and, where there are resamples, who wins more than `enough` of them against the last of these; else all.
+
+    `weights` (distinct,) are shares in the expectation; None: all draws are equal. The interpreter lock is released.
+    """
+
+def expected_utilities(utilities: NDArray[np.float32], weights: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(hypotheses,): the weighted sum of each row, the same bits on every machine."""
 
 def simd_variants() -> list[str]:
     """The instruction sets this machine can count with, best first; the last is "portable"."""

@@ -9,7 +9,7 @@ A pruning function is anything callable that gets `Standings` and returns a mask
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, TypeAlias
@@ -72,18 +72,18 @@ class Confidence:
         if self.bootstraps < 1:
             raise UserError(f"bootstraps {self.bootstraps}: must be 1 or more")
 
+    @property
+    def enough(self) -> int:
+        """Wins that do not suffice; one more does."""
+        return math.floor((1 - self.alpha) * self.bootstraps + 1e-9)  # (1 - 0.9) * 500 is a little less than 50
+
     def __call__(self, standings: Standings) -> NDArray[np.bool_]:
         """Lines 7 to 12 of Algorithm 2: keep y if w > 1 - alpha."""
-        return self.window([standings])[0]
-
-    def window(self, standings: Sequence[Standings], threads: int = 1) -> list[NDArray[np.bool_]]:
-        """The decisions of all open sentences in one native call."""
-        enough = math.floor((1 - self.alpha) * self.bootstraps + 1e-9)  # (1 - 0.9) * 500 is a little less than 50
-        return [wins > enough for wins in self._wins(standings, enough, threads)]
+        return self._wins(standings, self.enough) > self.enough
 
     def win_rates(self, standings: Standings) -> NDArray[np.float64]:
         """(alive,): w, the share of resamples in which U(y, R^i) >= U(rival, R^i), Equation 5."""
-        return self._wins([standings])[0] / self.bootstraps
+        return self._wins(standings) / self.bootstraps
 
     def resamples(self, standings: Standings) -> Resamples:
         """The resamples R^1 ... R^n of lines 4 to 6, as counts of draws.
@@ -91,27 +91,21 @@ class Confidence:
         They depend on the run's seed and |R_t| alone and are drawn once for all sentences of a run. Each sentence's
         estimate stays what it is: it averages over resamples that are independent of the sentence's utilities.
         """
-        return _resamples(standings.run_seed, int(standings.counts.sum()), self.bootstraps)
+        return self.resamples_of(int(standings.counts.sum()), standings.run_seed)
 
-    def _wins(
-        self, standings: Sequence[Standings], enough: float | None = None, threads: int = 1
-    ) -> list[NDArray[np.int64]]:
-        from mbrace._native import wins_window
+    def resamples_of(self, draws: int, run_seed: int) -> Resamples:
+        """Those of so many draws."""
+        return _resamples(run_seed, draws, self.bootstraps)
 
-        return wins_window(
-            [self.resamples(one) for one in standings],
-            [np.ascontiguousarray(one.utilities, dtype=np.float32) for one in standings],
-            [one.counts for one in standings],
-            [_ones(len(one.counts)) if one.equal_draws else one.weights / one.counts for one in standings],
-            [int(one.leaders()[-1]) for one in standings],
+    def _wins(self, standings: Standings, enough: float | None = None) -> NDArray[np.int64]:
+        counts = standings.counts
+        return self.resamples(standings).wins(
+            np.ascontiguousarray(standings.utilities, dtype=np.float32),
+            counts,
+            np.ones(len(counts)) if standings.equal_draws else standings.weights / counts,
+            int(standings.leaders()[-1]),
             enough=enough,
-            threads=threads,
         )
-
-
-@lru_cache(maxsize=1024)
-def _ones(count: int) -> NDArray[np.float64]:
-    return np.ones(count)  # only ever read
 
 
 @lru_cache(maxsize=64)

@@ -15,6 +15,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from mbrace._native import decide_window, expected_utilities
 from mbrace.errors import UserError
 from mbrace.prune import Confidence, PruningFunction, Standings
 from mbrace.randomness import key
@@ -130,19 +131,21 @@ class _Runner:
             raise UserError(f"{self.where}: pseudo_references: empty; give at least one")
         return new
 
+    def weighed(self) -> tuple[NDArray[np.int64], NDArray[np.float64] | None]:
+        """How often each distinct pseudo-reference counts as drawn, and its share if that does not say it all."""
+        if self.logprobs is None:
+            return self.counts, None
+        # Model-based: each distinct pseudo-reference counts once, by its probability (Jinnai et al., 2024).
+        weights = np.exp(np.array(self.logprobs) - max(self.logprobs))
+        return np.ones_like(self.counts), weights / weights.sum()
+
     def standings(self, seed: int) -> Standings:
         """What a pruning function sees now."""
-        counts, weighted = self.counts, self.logprobs is not None
-        if self.logprobs is None:
-            weights = counts / self.drawn
-        else:  # model-based: each distinct pseudo-reference counts once, by its probability (Jinnai et al., 2024)
-            counts = np.ones_like(counts)
-            weights = np.exp(np.array(self.logprobs) - max(self.logprobs))
-            weights /= weights.sum()
-        means = np.einsum("hr,r->h", self.utilities, weights)  # not BLAS, whose threads could change the last bit
-        purpose = f"prune {len(self.steps)}"
-        own = key(seed, self.record.id, purpose)
-        return Standings(self.utilities, counts, weights, means, self.nbest, own, seed, equal_draws=not weighted)
+        counts, weights = self.weighed()
+        shares = counts / self.drawn if weights is None else weights
+        means = expected_utilities(self.utilities, shares)
+        own = key(seed, self.record.id, f"prune {len(self.steps)}")
+        return Standings(self.utilities, counts, shares, means, self.nbest, own, seed, equal_draws=weights is None)
 
     def result(self, means: NDArray[np.float64] | None) -> Decoded:
         """Line 12: the best of the survivors under all pseudo-references so far."""
@@ -219,19 +222,16 @@ def race(
         _score(window, scorer, {place: news[place] for place in open_now if news[place]}, utility.name, phases)
 
         started = time.perf_counter()
-        standings = [window[place].standings(seed) for place in open_now]
-        masks = _masks(prune, standings, [window[place] for place in open_now], threads)
-        for place, standing, keep in zip(open_now, standings, masks, strict=True):
+        for place, (mean, stay) in zip(
+            open_now, _decide(prune, [window[place] for place in open_now], seed, watch, threads), strict=True
+        ):
             runner = window[place]
             alive = len(runner.alive)
-            if watch is not None:
-                watch(runner.record, runner.alive, standing, keep)
-            means[racing[place]] = standing.means
-            stay = keep.nonzero()[0]
+            means[racing[place]] = mean
             if len(stay) < alive:
                 runner.alive = runner.alive[stay]
                 runner.utilities = runner.utilities.take(stay, axis=0)
-                means[racing[place]] = standing.means[stay]
+                means[racing[place]] = mean[stay]
             runner.steps.append(Step(runner.drawn, len(runner.alive), alive * added[place], alive * len(news[place])))
         phases.prune += time.perf_counter() - started
     return [runner.result(mean) for runner, mean in zip(runners, means, strict=True)]
@@ -274,21 +274,37 @@ def _check(runner: _Runner, ask: Ask, table: NDArray[np.float32], name: str) -> 
         )
 
 
-def _masks(
-    prune: PruningFunction | None, standings: Sequence[Standings], runners: Sequence[_Runner], threads: int
-) -> list[NDArray[np.bool_]]:
-    """What each sentence keeps; our own bootstrap decides all sentences in one call, on the utility's threads."""
-    masks = [np.ones(len(one.means), dtype=np.bool_) for one in standings]
-    asked = [i for i, one in enumerate(standings) if prune is not None and len(one.means) > one.nbest]
-    if prune is None or not asked:
-        return masks
-    if isinstance(prune, Confidence):
-        found = prune.window([standings[i] for i in asked], threads)
-    else:
-        found = [np.array(prune(standings[i])) for i in asked]
-    for i, keep in zip(asked, found, strict=True):
-        masks[i] = _checked(keep, standings[i], runners[i])
-    return masks
+def _decide(
+    prune: PruningFunction | None, runners: Sequence[_Runner], seed: int, watch: Watch | None, threads: int
+) -> Sequence[tuple[NDArray[np.float64], NDArray[np.int64]]]:
+    """Expected utilities of each sentence's survivors, and the places of those that stay. Our own bootstrap, and
+    standard MBR, decide all sentences in one native call, on the utility's threads."""
+    if not runners:
+        return []
+    if watch is None and (prune is None or type(prune) is Confidence):
+        counts, weights = zip(*(runner.weighed() for runner in runners), strict=True)
+        draws = [
+            len(own) if share is not None else r.drawn for r, own, share in zip(runners, counts, weights, strict=True)
+        ]
+        return decide_window(
+            [None if prune is None else prune.resamples_of(size, seed) for size in draws],
+            [runner.utilities for runner in runners],
+            list(counts),
+            list(weights),
+            nbest=runners[0].nbest,
+            enough=0 if prune is None else prune.enough,
+            threads=threads,
+        )
+    found = []
+    for runner in runners:
+        standings = runner.standings(seed)
+        keep = np.ones(len(standings.means), dtype=np.bool_)
+        if prune is not None and len(keep) > standings.nbest:
+            keep = _checked(np.array(prune(standings)), standings, runner)
+        if watch is not None:
+            watch(runner.record, runner.alive, standings, keep)
+        found.append((standings.means, keep.nonzero()[0]))
+    return found
 
 
 def _checked(keep: NDArray[np.bool_], standings: Standings, runner: _Runner) -> NDArray[np.bool_]:
