@@ -1,6 +1,7 @@
 #include "wins.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -28,30 +29,43 @@ constexpr std::size_t kRows = 4;  // hypotheses at a time: each block of counts 
 // Where the count of draw r in resample `lane` of a block is: two draws side by side, lane by lane.
 inline std::size_t place_of(std::size_t r, std::size_t lane) { return (r / 2 * kLanes + lane) * 2 + r % 2; }
 
-// Totals of kRows hypotheses in each resample of a block. Rows and counts are whole numbers, two draws to a 32-bit word,
-// and totals fit 32 bits: all variants give the same ones.
-using Totals = void (*)(const std::int32_t* const* rows, std::size_t pairs, const std::int16_t* block,
-                        std::int32_t* totals);
+// Resamples of a block, a bit for each, in which a hypothesis' total is above the margin, or below its negative.
+struct Sure {
+    std::uint64_t above, below;
+};
+static_assert(kLanes == 64);
 
-void totals_portable(const std::int32_t* const* rows, std::size_t pairs, const std::int16_t* block,
-                     std::int32_t* totals) {
-    std::fill_n(totals, kRows * kLanes, 0);
-    for (std::size_t p = 0; p < pairs; ++p) {
-        const std::int16_t* counts = block + p * kLanes * 2;
-        for (std::size_t row = 0; row < kRows; ++row) {
+// For kRows hypotheses. Rows and counts are whole numbers, two draws to a 32-bit word, and totals fit 32 bits: all variants
+// find the same.
+using Compare = void (*)(const std::int32_t* const* rows, std::size_t pairs, const std::int16_t* block,
+                         std::int32_t margin, Sure* sure);
+
+void compare_portable(const std::int32_t* const* rows, std::size_t pairs, const std::int16_t* block, std::int32_t margin,
+                      Sure* sure) {
+    for (std::size_t row = 0; row < kRows; ++row) {
+        std::int32_t totals[kLanes] = {};
+        for (std::size_t p = 0; p < pairs; ++p) {
+            const std::int16_t* counts = block + p * kLanes * 2;
             std::int16_t both[2];
             std::memcpy(both, &rows[row][p], sizeof(both));
             for (std::size_t lane = 0; lane < kLanes; ++lane) {
-                totals[row * kLanes + lane] += both[0] * counts[2 * lane] + both[1] * counts[2 * lane + 1];
+                totals[lane] += both[0] * counts[2 * lane] + both[1] * counts[2 * lane + 1];
             }
+        }
+        sure[row] = {0, 0};
+        for (std::size_t lane = 0; lane < kLanes; ++lane) {
+            sure[row].above |= static_cast<std::uint64_t>(totals[lane] > margin) << lane;
+            sure[row].below |= static_cast<std::uint64_t>(totals[lane] < -margin) << lane;
         }
     }
 }
 
 #ifdef MBRACE_WINS_X86
-__attribute__((target("avx2"))) void totals_avx2(const std::int32_t* const* rows, std::size_t pairs,
-                                                 const std::int16_t* block, std::int32_t* totals) {
+__attribute__((target("avx2"))) void compare_avx2(const std::int32_t* const* rows, std::size_t pairs,
+                                                  const std::int16_t* block, std::int32_t margin, Sure* sure) {
     constexpr std::size_t kWide = 2, kStep = 8 * kWide;  // two vectors of each row at a time stay in registers
+    const __m256i high = _mm256_set1_epi32(margin), low = _mm256_set1_epi32(-margin);
+    std::fill_n(sure, kRows, Sure{0, 0});
     for (std::size_t first = 0; first < kLanes; first += kStep) {
         __m256i sums[kRows][kWide];
         for (auto& row : sums) row[0] = row[1] = _mm256_setzero_si256();
@@ -67,16 +81,20 @@ __attribute__((target("avx2"))) void totals_avx2(const std::int32_t* const* rows
         }
         for (std::size_t row = 0; row < kRows; ++row) {
             for (std::size_t v = 0; v < kWide; ++v) {
-                _mm256_storeu_si256(reinterpret_cast<__m256i*>(totals + row * kLanes + first) + v, sums[row][v]);
+                const __m256i above = _mm256_cmpgt_epi32(sums[row][v], high), below = _mm256_cmpgt_epi32(low, sums[row][v]);
+                const std::size_t place = first + 8 * v;
+                sure[row].above |= static_cast<std::uint64_t>(_mm256_movemask_ps(_mm256_castsi256_ps(above))) << place;
+                sure[row].below |= static_cast<std::uint64_t>(_mm256_movemask_ps(_mm256_castsi256_ps(below))) << place;
             }
         }
     }
 }
 
-__attribute__((target("avx512f,avx512bw,avx512vnni"))) void totals_avx512(const std::int32_t* const* rows,
-                                                                         std::size_t pairs, const std::int16_t* block,
-                                                                         std::int32_t* totals) {
+__attribute__((target("avx512f,avx512bw,avx512vnni"))) void compare_avx512(const std::int32_t* const* rows,
+                                                                          std::size_t pairs, const std::int16_t* block,
+                                                                          std::int32_t margin, Sure* sure) {
     constexpr std::size_t kWide = kLanes / 16;
+    const __m512i high = _mm512_set1_epi32(margin), low = _mm512_set1_epi32(-margin);
     __m512i sums[kRows][kWide];
     for (auto& row : sums) {
         for (auto& sum : row) sum = _mm512_setzero_si512();
@@ -91,36 +109,27 @@ __attribute__((target("avx512f,avx512bw,avx512vnni"))) void totals_avx512(const 
         }
     }
     for (std::size_t row = 0; row < kRows; ++row) {
-        for (std::size_t v = 0; v < kWide; ++v) _mm512_storeu_si512(totals + row * kLanes + v * 16, sums[row][v]);
+        sure[row] = {0, 0};
+        for (std::size_t v = 0; v < kWide; ++v) {
+            sure[row].above |= static_cast<std::uint64_t>(_mm512_cmpgt_epi32_mask(sums[row][v], high)) << 16 * v;
+            sure[row].below |= static_cast<std::uint64_t>(_mm512_cmplt_epi32_mask(sums[row][v], low)) << 16 * v;
+        }
     }
 }
 #endif
 
-Totals best_totals() {
+Compare best_compare() {
 #ifdef MBRACE_WINS_X86
     __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vnni")) return totals_avx512;
-    if (__builtin_cpu_supports("avx2")) return totals_avx2;
+    if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vnni")) return compare_avx512;
+    if (__builtin_cpu_supports("avx2")) return compare_avx2;
 #endif
-    return totals_portable;
+    return compare_portable;
 }
 
-Totals totals_of(WinsVariant variant) {
-    static const Totals best = best_totals();
-    return variant == WinsVariant::portable ? totals_portable : best;
-}
-
-// Lanes above `margin` are wins, lanes below -margin are not; the number of those between goes to `unsure`.
-MBRACE_CLONES
-std::size_t sure_wins(const std::int32_t* totals, std::size_t valid, std::int32_t margin, std::size_t* unsure) {
-    std::int32_t above = 0, below = 0;
-    for (std::size_t lane = 0; lane < kLanes; ++lane) {  // a fixed number unrolls; lanes past `valid` count as unsure
-        const bool counts = lane < valid;
-        above += counts & (totals[lane] > margin);
-        below += counts & (totals[lane] < -margin);
-    }
-    *unsure = valid - static_cast<std::size_t>(above + below);
-    return static_cast<std::size_t>(above);
+Compare compare_of(WinsVariant variant) {
+    static const Compare best = best_compare();
+    return variant == WinsVariant::portable ? compare_portable : best;
 }
 
 // Utilities less the rival's, weighted, as whole numbers on two grids.
@@ -249,31 +258,28 @@ void Resamples::wins(const float* utilities, std::size_t hypotheses, std::size_t
                      const double* weights, std::size_t rival, const double* enough, std::int64_t* wins,
                      WinsVariant variant) const {
     const Differences rows(utilities, hypotheses, distinct, counts, draws_, weights, rival);
-    const Totals block_totals = totals_of(variant);
+    const Compare compare = compare_of(variant);
     const auto margin = static_cast<std::int32_t>(draws_ / 2 + 1);
     std::vector<std::size_t> open;
     for (std::size_t h = 0; h < hypotheses; ++h) {
         wins[h] = rows.wins_all(h) ? static_cast<std::int64_t>(bootstraps_) : 0;
         if (!rows.decided(h)) open.push_back(h);
     }
-    std::int32_t totals[kRows * kLanes];
+    Sure sure[kRows];
     for (std::size_t first = 0; first < bootstraps_ && !open.empty(); first += kLanes) {
         const std::int16_t* block = counts_.data() + first / kLanes * block_;
         const std::size_t valid = std::min(kLanes, bootstraps_ - first);
+        const std::uint64_t there = ~std::uint64_t{0} >> (kLanes - valid);
         for (std::size_t i = 0; i < open.size(); i += kRows) {
             const std::int32_t* group[kRows];
             const std::size_t size = std::min(kRows, open.size() - i);
             for (std::size_t row = 0; row < kRows; ++row) group[row] = rows.coarse(open[i + std::min(row, size - 1)]);
-            block_totals(group, (draws_ + 1) / 2, block, totals);
+            compare(group, (draws_ + 1) / 2, block, margin, sure);
             for (std::size_t row = 0; row < size; ++row) {
                 const std::size_t h = open[i + row];
-                const std::int32_t* lanes = totals + row * kLanes;
-                std::size_t unsure;
-                wins[h] += static_cast<std::int64_t>(sure_wins(lanes, valid, margin, &unsure));
-                for (std::size_t lane = 0; unsure > 0 && lane < valid; ++lane) {
-                    if (std::abs(lanes[lane]) > margin) continue;
-                    --unsure;
-                    wins[h] += rows.exact_win(h, block, lane);
+                wins[h] += std::popcount(sure[row].above & there);
+                for (std::uint64_t unsure = there & ~(sure[row].above | sure[row].below); unsure; unsure &= unsure - 1) {
+                    wins[h] += rows.exact_win(h, block, static_cast<std::size_t>(std::countr_zero(unsure)));
                 }
             }
         }
