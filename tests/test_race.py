@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mbrace
+from mbrace._native import expected_utilities
 from mbrace.prune import Standings
 from mbrace.utility import Ask, Sentence
 
@@ -256,6 +257,34 @@ def test_weighted_win_rates_are_those_of_weighted_resample_means() -> None:
     resampled = (utilities @ (resamples * weights).T) / (resamples @ weights)
     wins = (resampled >= resampled[np.argmax(means)] - 1e-12).mean(axis=1)
     np.testing.assert_allclose(rule.win_rates(standings), wins, atol=1 / 300 + 1e-9)
+
+
+@given(texts, st.lists(sentences, min_size=1, max_size=40), st.integers(1, 3), st.booleans(), st.integers(0, 9))
+def test_the_window_decides_as_the_pruning_function_alone(
+    h: list[str], r: list[str], nbest: int, weighted: bool, seed: int
+) -> None:
+    """One native call for all sentences, against `Confidence.__call__` for each: equal to the last bit."""
+    rule = mbrace.Confidence(0.9, 100)
+    options = {"utility": overlap, "schedule": [4, 8, 16, 40], "nbest": nbest, "seed": seed}
+    if weighted:
+        options["logprobs"] = np.log(np.random.default_rng(seed).dirichlet(np.ones(len(r)))).tolist()
+    assert mbrace.decode(h, r, prune=rule, **options) == mbrace.decode(h, r, prune=lambda seen: rule(seen), **options)
+
+
+def test_expected_utilities_are_added_up_in_one_order() -> None:
+    rng = np.random.default_rng(4)
+    for distinct in (1, 7, 8, 9, 64, 230):
+        utilities, weights = rng.random((5, distinct), dtype=np.float32) * 100, rng.dirichlet(np.ones(distinct))
+        expected = []
+        for row in utilities.astype(float):
+            sums = [0.0] * 8
+            for place, (value, weight) in enumerate(zip(row, weights, strict=True)):
+                sums[place % 8] += value * weight
+            a, b, c, d = (sums[k] + sums[k + 1] for k in (0, 2, 4, 6))
+            expected.append((a + b) + (c + d))
+        found = expected_utilities(utilities, weights)
+        assert found.tolist() == expected
+        np.testing.assert_allclose(found, utilities.astype(float) @ weights, rtol=1e-12)
 
 
 def records(demo_rows: list[dict], count: int) -> list[mbrace.Record]:
