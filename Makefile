@@ -66,6 +66,7 @@ test-old: .stamp-all
 # The head's GPU kernels without a GPU: in Triton's interpreter, which the CPU build of torch does not bring.
 fused: .stamp-all
 	$(PYTHON) -m venv .venv-fused
+	.venv-fused/bin/python -m pip install --quiet --upgrade pip
 	.venv-fused/bin/python -m pip install --quiet --constraint constraints.txt torch
 	.venv-fused/bin/python -m pip install --quiet --constraint constraints.txt triton --group test --editable ".[neural]"
 	TRITON_INTERPRET=1 .venv-fused/bin/python -m pytest -q tests/test_neural_fused.py
