@@ -44,7 +44,6 @@ struct Reference {
     const float* inverses;              // [order]
     const float* effective;             // [2]
     const std::uint32_t* largest;       // [order]: the largest item
-
 };
 
 // Writes scores[row] = 100 F of the reference and each hypothesis of the block, for rows 8 g to 8 g + 7 where bit g of

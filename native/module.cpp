@@ -8,7 +8,6 @@
 
 #include <cmath>
 #include <limits>
-#include <numeric>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -167,23 +166,24 @@ Numbers<T> make_numbers(std::size_t size) {
     return Numbers<T>(numbers, 1, shape, owner);
 }
 
-void check_counts(const Integers& counts, std::size_t distinct, std::size_t draws) {
-    if (counts.size() != distinct || distinct == 0) {
-        throw nb::value_error("counts and weights: one for each distinct pseudo-reference");
-    }
+constexpr const char* NOT_ONE_EACH = "counts and weights: one for each distinct pseudo-reference";
+constexpr const char* NOT_THE_DRAWS = "counts: must add up to the draws of a resample";
+
+std::size_t draws_of(const Integers& counts, std::size_t distinct) {
+    if (counts.size() != distinct || distinct == 0) throw nb::value_error(NOT_ONE_EACH);
     std::size_t total = 0;
     for (std::size_t c = 0; c < distinct; ++c) {
         if (counts.data()[c] < 1) throw nb::value_error("counts: each must be 1 or more");
         total += static_cast<std::size_t>(counts.data()[c]);
     }
-    if (total != draws) throw nb::value_error("counts: must add up to the draws of a resample");
+    return total;
 }
 
 Numbers<std::int64_t> wins_py(const Resamples& resamples, Utilities utilities, Integers counts, Weights weights,
                               std::size_t rival, std::optional<double> enough, bool portable) {
     const std::size_t hypotheses = utilities.shape(0), distinct = utilities.shape(1);
-    if (weights.size() != distinct) throw nb::value_error("counts and weights: one for each distinct pseudo-reference");
-    check_counts(counts, distinct, resamples.draws());
+    if (weights.size() != distinct) throw nb::value_error(NOT_ONE_EACH);
+    if (draws_of(counts, distinct) != resamples.draws()) throw nb::value_error(NOT_THE_DRAWS);
     if (rival >= hypotheses) throw nb::index_error("rival: no such hypothesis");
     Numbers<std::int64_t> wins = make_numbers<std::int64_t>(hypotheses);
     {
@@ -194,58 +194,32 @@ Numbers<std::int64_t> wins_py(const Resamples& resamples, Utilities utilities, I
     return wins;
 }
 
-// One sentence of a window: who stays in its race.
-class Decision {
-  public:
-    Decision(const Resamples* resamples, Utilities utilities, Integers counts, std::optional<Weights> weights)
-        : resamples_(resamples), utilities_(utilities), counts_(counts), weights_(weights),
-          means_(make_numbers<double>(utilities.shape(0))) {
-        const std::size_t distinct = utilities.shape(1);
-        std::size_t draws = 0;
-        for (std::size_t c = 0; c < counts.size(); ++c) draws += static_cast<std::size_t>(counts.data()[c]);
-        check_counts(counts, distinct, resamples ? resamples->draws() : draws);
-        if (weights && weights->size() != distinct) throw nb::value_error("weights: one for each distinct pseudo-reference");
-        draws_ = static_cast<double>(draws);
+// One sentence of a window: checked arrays, and what was decided.
+struct Decision {
+    const Resamples* resamples;
+    Utilities utilities;
+    Integers counts;
+    std::optional<Weights> weights;
+    Numbers<double> means = make_numbers<double>(utilities.shape(0));
+    std::vector<std::int64_t> stay;
+
+    Decision(const Resamples* resamples_, Utilities utilities_, Integers counts_, std::optional<Weights> weights_)
+        : resamples(resamples_), utilities(utilities_), counts(counts_), weights(weights_) {
+        const std::size_t draws = draws_of(counts, utilities.shape(1));
+        if (resamples && draws != resamples->draws()) throw nb::value_error(NOT_THE_DRAWS);
+        if (weights && weights->size() != counts.size()) throw nb::value_error(NOT_ONE_EACH);
     }
 
     void run(std::size_t nbest, double enough) {
-        const std::size_t hypotheses = utilities_.shape(0), distinct = utilities_.shape(1);
-        std::vector<double> share(distinct), single(distinct, 1.0);  // of all copies of a draw together, and of one
-        for (std::size_t c = 0; c < distinct; ++c) {
-            const double count = static_cast<double>(counts_.data()[c]);
-            share[c] = weights_ ? weights_->data()[c] : count / draws_;
-            if (weights_) single[c] = share[c] / count;
-        }
-        double* means = means_.data();
-        expected_utilities(utilities_.data(), hypotheses, distinct, share.data(), means);
-        stay_.resize(hypotheses);
-        std::iota(stay_.begin(), stay_.end(), 0);
-        if (!resamples_ || hypotheses <= nbest) return;
-        std::vector<std::int64_t> ranking = stay_;
-        std::partial_sort(ranking.begin(), ranking.begin() + nbest, ranking.end(), [&](std::int64_t a, std::int64_t b) {
-            return means[a] != means[b] ? means[a] > means[b] : a < b;
-        });
-        std::vector<std::int64_t> wins(hypotheses);
-        resamples_->wins(utilities_.data(), hypotheses, distinct, counts_.data(), single.data(), ranking[nbest - 1],
-                         &enough, wins.data());
-        for (std::size_t k = 0; k < nbest; ++k) wins[ranking[k]] = std::numeric_limits<std::int64_t>::max();
-        std::erase_if(stay_, [&](std::int64_t h) { return static_cast<double>(wins[h]) <= enough; });
+        stay = decide(resamples, utilities.data(), utilities.shape(0), utilities.shape(1), counts.data(),
+                      weights ? weights->data() : nullptr, nbest, enough, means.data());
     }
 
     nb::tuple result() const {
-        Numbers<std::int64_t> stay = make_numbers<std::int64_t>(stay_.size());
-        std::copy(stay_.begin(), stay_.end(), stay.data());
-        return nb::make_tuple(means_, stay);
+        Numbers<std::int64_t> places = make_numbers<std::int64_t>(stay.size());
+        std::copy(stay.begin(), stay.end(), places.data());
+        return nb::make_tuple(means, places);
     }
-
-  private:
-    const Resamples* resamples_;
-    Utilities utilities_;
-    Integers counts_;
-    std::optional<Weights> weights_;
-    double draws_;
-    Numbers<double> means_;
-    std::vector<std::int64_t> stay_;
 };
 
 nb::list decide_window(nb::list resamples, nb::list utilities, nb::list counts, nb::list weights, std::size_t nbest,
@@ -273,7 +247,7 @@ nb::list decide_window(nb::list resamples, nb::list utilities, nb::list counts, 
 }
 
 Numbers<double> expected_utilities_py(Utilities utilities, Weights weights) {
-    if (weights.size() != utilities.shape(1)) throw nb::value_error("weights: one for each distinct pseudo-reference");
+    if (weights.size() != utilities.shape(1)) throw nb::value_error(NOT_ONE_EACH);
     Numbers<double> means = make_numbers<double>(utilities.shape(0));
     expected_utilities(utilities.data(), utilities.shape(0), utilities.shape(1), weights.data(), means.data());
     return means;

@@ -194,9 +194,10 @@ inline void score_pairs(const Options& options, const Formula& formula, const st
     constexpr std::size_t CHUNK = 64;
     const int orders = options.orders();
     std::mutex adding;
-    parallel((hypotheses.size() + CHUNK - 1) / CHUNK, threads, [&](int, std::size_t t) {
-        Desk desk;
-        Looked looked;
+    Workers workers(threads);
+    parallel((hypotheses.size() + CHUNK - 1) / CHUNK, threads, [&](int which, std::size_t t) {
+        Desk& desk = workers[which].desk;
+        Looked& looked = workers[which].looked[0];
         std::vector<std::int64_t> own(3 * orders, 0);
         float score[ROWS];
         for (std::size_t i = t * CHUNK; i < std::min(hypotheses.size(), (t + 1) * CHUNK); ++i) {
@@ -218,6 +219,7 @@ inline void score_pairs(const Options& options, const Formula& formula, const st
         const std::lock_guard<std::mutex> lock(adding);
         for (int k = 0; k < 3 * orders; ++k) totals[k] += own[k];
     });
+    workers.keep();
 }
 
 }  // namespace mbrace

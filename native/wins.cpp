@@ -5,6 +5,8 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
+#include <numeric>
 
 #include "bootstrap.hpp"
 
@@ -289,6 +291,31 @@ void Resamples::wins(const float* utilities, std::size_t hypotheses, std::size_t
             return won > *enough || won + left <= *enough;
         });
     }
+}
+
+std::vector<std::int64_t> decide(const Resamples* resamples, const float* utilities, std::size_t hypotheses,
+                                 std::size_t distinct, const std::int64_t* counts, const double* weights,
+                                 std::size_t nbest, double enough, double* means) {
+    const auto draws = static_cast<double>(std::accumulate(counts, counts + distinct, std::int64_t{0}));
+    std::vector<double> share(distinct), single(distinct, 1.0);  // of all copies of a draw together, and of one
+    for (std::size_t c = 0; c < distinct; ++c) {
+        const auto count = static_cast<double>(counts[c]);
+        share[c] = weights ? weights[c] : count / draws;
+        if (weights) single[c] = share[c] / count;
+    }
+    expected_utilities(utilities, hypotheses, distinct, share.data(), means);
+    std::vector<std::int64_t> stay(hypotheses);
+    std::iota(stay.begin(), stay.end(), 0);
+    if (!resamples || hypotheses <= nbest) return stay;
+    std::vector<std::int64_t> ranking = stay;
+    std::partial_sort(ranking.begin(), ranking.begin() + nbest, ranking.end(), [&](std::int64_t a, std::int64_t b) {
+        return means[a] != means[b] ? means[a] > means[b] : a < b;
+    });
+    std::vector<std::int64_t> wins(hypotheses);
+    resamples->wins(utilities, hypotheses, distinct, counts, single.data(), ranking[nbest - 1], &enough, wins.data());
+    for (std::size_t k = 0; k < nbest; ++k) wins[ranking[k]] = std::numeric_limits<std::int64_t>::max();
+    std::erase_if(stay, [&](std::int64_t h) { return static_cast<double>(wins[h]) <= enough; });
+    return stay;
 }
 
 }  // namespace mbrace

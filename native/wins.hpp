@@ -41,4 +41,11 @@ class Resamples {
 void expected_utilities(const float* utilities, std::size_t hypotheses, std::size_t distinct, const double* weights,
                         double* means);
 
+// One step of a race: writes expected utilities to `means` and returns, in order, the hypotheses that stay: the `nbest`, and
+// those that win more than `enough` resamples against the last of these; all where there are no resamples.
+// `weights`: shares in the expectation; none: every draw weighs the same.
+std::vector<std::int64_t> decide(const Resamples* resamples, const float* utilities, std::size_t hypotheses,
+                                 std::size_t distinct, const std::int64_t* counts, const double* weights,
+                                 std::size_t nbest, double enough, double* means);
+
 }  // namespace mbrace

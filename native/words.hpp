@@ -1,6 +1,6 @@
 // Numbering words and their n-grams exactly.
 //
-// As windows do (characters.hpp), a word remembers which one followed last, and the bigram they make: where texts share a
+// As states do (characters.hpp), a word remembers which one followed last, and the bigram they make: where texts share a
 // passage, comparing the letters of that word numbers both.
 #pragma once
 

@@ -8,7 +8,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -35,10 +35,16 @@ QUIET = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "-
          "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage"]  # fmt: skip
 
 
-def no_browser(reason: str) -> None:
-    """Say why there is no browser: a reason to skip for a person, a failure where CI must have one."""
-    message = f"browser tests cannot run: {reason}"
-    pytest.fail(message) if os.environ.get("CI") else pytest.skip(message)
+def cannot_run(message: str) -> NoReturn:
+    """What a test needs is missing: a reason to skip for a person, a failure where CI must have it."""
+    if os.environ.get("CI"):
+        pytest.fail(message)
+    pytest.skip(message)
+
+
+def no_browser(reason: str) -> NoReturn:
+    """Say why there is no browser."""
+    cannot_run(f"browser tests cannot run: {reason}")
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from conftest import cannot_run
 from tokenizers.normalizers import Precompiled
 
 import mbrace
@@ -90,7 +91,7 @@ class Theirs:
 def theirs(tmp_path_factory: pytest.TempPathFactory) -> Theirs:
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
-        pytest.skip("no C compiler")
+        cannot_run("no C compiler; on Debian: apt install gcc")
     folder = tmp_path_factory.mktemp("e5")
     source = Path(package.__file__).parent
     (folder / "ways_in.c").write_text('#include "e5.c"\n' + WAYS_IN)
