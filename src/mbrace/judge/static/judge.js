@@ -60,6 +60,11 @@ document.addEventListener("submit", async (event) => {
   busy = false;
 });
 
+// Such a second click does not take the focus from the new item's heading either: a screen reader is reading it out.
+document.addEventListener("mousedown", (event) => {
+  if (!ready() && event.target.closest("button")) event.preventDefault();
+});
+
 function toggleComment() {
   const comment = document.querySelector(".comment");
   if (!comment) return;
