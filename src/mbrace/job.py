@@ -130,11 +130,13 @@ class Decoder:
         self.summary.sentences += 1
         self.summary.utility_calls += answer.utility_calls
         self.summary.pairs_scored += answer.pairs_scored
-        self.summary.standard_calls += _standard_calls(record, self.schedule, self.utility)
+        self.summary.standard_calls += _standard_calls(record, answer, self.schedule, self.utility)
 
 
-def _standard_calls(record: Record, schedule: Schedule, utility: Utility) -> int:
-    given, hypotheses = record.pseudo_references, len(set(record.hypotheses))  # equal ones are one to the paper too
+def _standard_calls(record: Record, answer: Decoded, schedule: Schedule, utility: Utility) -> int:
+    given, hypotheses = record.pseudo_references, 1  # equal ones are one to the paper too
+    if answer.steps:
+        hypotheses = answer.steps[0].utility_calls // answer.steps[0].pseudo_references  # all of them in the first step
     listed = len(given) if isinstance(given, Sequence) else None
     if schedule == "all":
         return hypotheses * (listed or 0)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -84,23 +85,19 @@ class _Runner:
     record: Record
     nbest: int
     hypotheses: list[str] = field(init=False)  # distinct, in the caller's order
-    indices: list[int] = field(init=False)  # the caller's index of the first copy of each
     alive: NDArray[np.int64] = field(init=False)  # H_t, into `hypotheses`
     utilities: NDArray[np.float32] = field(init=False)  # (alive, distinct references)
-    columns: dict[str, int] = field(default_factory=dict)  # distinct pseudo-references
-    counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    draws: Counter[str] = field(default_factory=Counter)  # R_t: a column of `utilities` for each distinct one
+    counts: NDArray[np.int64] = field(init=False)  # of `draws`
     logprobs: list[float] | None = None
     drawn: int = 0
     exhausted: bool = False
     steps: list[Step] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        given = self.record.hypotheses
-        self.hypotheses = list(dict.fromkeys(given))
+        self.hypotheses = list(dict.fromkeys(self.record.hypotheses))
         if not self.hypotheses:
             raise UserError(f"{self.where}: hypotheses: empty; give at least one string")
-        first = dict(zip(reversed(given), range(len(given) - 1, -1, -1), strict=True))
-        self.indices = [first[text] for text in self.hypotheses]
         self.alive = np.arange(len(self.hypotheses))
         self.utilities = np.empty((len(self.hypotheses), 0), dtype=np.float32)
 
@@ -116,12 +113,10 @@ class _Runner:
     def add(self, draws: Draws, wanted: int) -> list[str]:
         """Append draws to R_t (line 7) and return the strings that are new."""
         self.exhausted = len(draws.texts) < wanted
-        columns, known = self.columns, len(self.columns)
-        places = [columns.setdefault(text, len(columns)) for text in draws.texts]
-        new = list(itertools.islice(columns, known, None))
-        drawn = np.bincount(places, minlength=len(columns))
-        drawn[:known] += self.counts
-        self.counts = drawn
+        known = len(self.draws)
+        self.draws.update(draws.texts)
+        self.counts = np.array(list(self.draws.values()))
+        new = list(itertools.islice(self.draws, known, None))
         self.drawn += len(draws.texts)
         if draws.logprobs is not None:
             check_logprobs(draws.logprobs, f"{self.where}: logprobs")
@@ -150,14 +145,13 @@ class _Runner:
     def result(self, means: NDArray[np.float64] | None) -> Decoded:
         """Line 12: the best of the survivors under all pseudo-references so far."""
         order = range(len(self.alive)) if means is None else np.argsort(-means, kind="stable").tolist()
-        ranked = [
-            Candidate(
-                self.hypotheses[self.alive[rank]],
-                self.indices[self.alive[rank]],
-                None if means is None else float(means[rank]),
-            )
-            for rank in list(order)[: self.nbest]
-        ]
+        given = self.record.hypotheses
+        ranked = []
+        for rank in list(order)[: self.nbest]:
+            place = int(self.alive[rank])
+            text = self.hypotheses[place]
+            index = place if len(given) == len(self.hypotheses) else given.index(text)
+            ranked.append(Candidate(text, index, None if means is None else float(means[rank])))
         best = ranked[0]
         return Decoded(
             id=self.record.id,
