@@ -30,6 +30,12 @@ def demo_rows() -> list[dict[str, Any]]:
         return [json.loads(line) for line in file]
 
 
+def records(rows: list[dict[str, Any]], count: int) -> list[mbrace.Record]:
+    """The first of such rows as records."""
+    fields = ("hypotheses", "pseudo_references", "id")
+    return [mbrace.Record(**{name: row[name] for name in fields}) for row in rows[:count]]
+
+
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 QUIET = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
          "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage"]  # fmt: skip

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from conftest import overlap
+from conftest import overlap, records
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -287,21 +287,6 @@ def test_expected_utilities_are_added_up_in_one_order() -> None:
         np.testing.assert_allclose(found, utilities.astype(float) @ weights, rtol=1e-12)
 
 
-def records(demo_rows: list[dict], count: int) -> list[mbrace.Record]:
-    fields = ("hypotheses", "pseudo_references", "id")
-    return [mbrace.Record(**{name: row[name] for name in fields}) for row in demo_rows[:count]]
-
-
-@pytest.mark.parametrize(("window", "threads"), [(1, 1), (7, 2), (100, 3)])
-def test_windows_threads_and_order_change_no_answer(demo_rows: list[dict], window: int, threads: int) -> None:
-    corpus = records(demo_rows, 20)
-    expected = {answer.id: answer for answer in mbrace.decode_corpus(corpus, utility=mbrace.ChrF(threads=1))}
-    shuffled = random.Random(window).sample(corpus, len(corpus))
-    answers = list(mbrace.decode_corpus(shuffled, utility=mbrace.ChrF(threads=threads), window=window))
-    assert [answer.id for answer in answers] == [record.id for record in shuffled]
-    assert {answer.id: answer for answer in answers} == expected
-
-
 def test_another_seed_draws_other_resamples(demo_rows: list[dict]) -> None:
     corpus = records(demo_rows, 20)
     calls = [[a.utility_calls for a in mbrace.decode_corpus(corpus, seed=seed)] for seed in (0, 1)]
@@ -405,43 +390,3 @@ def test_alpha_and_beta_out_of_range_are_refused(alpha: float) -> None:
     for make in (mbrace.Confidence, mbrace.Bottom):
         with pytest.raises(mbrace.UserError, match="between 0 and 1"):
             make(alpha)
-
-
-def test_answers_before_a_bad_record_are_given_first() -> None:
-    corpus = [mbrace.Record(["a", "b"], ["a"], id=i) for i in range(5)]
-    corpus[3] = mbrace.Record(["a", 7], ["a"], id=3)  # type: ignore[list-item]
-    answers = mbrace.decode_corpus(corpus, utility=overlap)
-    assert [next(answers).id for _ in range(3)] == [0, 1, 2]
-    with pytest.raises(mbrace.UserError, match="record 3"):
-        next(answers)
-
-
-def test_a_record_that_is_no_record_can_be_set_aside() -> None:
-    corpus = [mbrace.Record([] if i == 1 else ["a", "b"], ["a"], id=i) for i in range(3)]
-    failed: list[str | int] = []
-    answers = mbrace.decode_corpus(corpus, utility=overlap, on_error=lambda record, error: failed.append(record.id))
-    assert [answer.id for answer in answers] == [0, 2]
-    assert failed == [1]
-
-
-def test_one_failing_record_of_a_window_can_be_set_aside() -> None:
-    def utility(h: str, r: str) -> float:
-        return float("nan") if r == "poison" else overlap(h, r)
-
-    corpus = [mbrace.Record(["a", "b"], ["poison" if i == 2 else "a"], id=i) for i in range(5)]
-    failed = []
-    answers = mbrace.decode_corpus(corpus, utility=utility, on_error=lambda record, error: failed.append(record.id))
-    assert [answer.id for answer in answers] == [0, 1, 3, 4]
-    assert failed == [2]
-
-
-def test_a_window_that_fails_only_as_a_whole_is_decoded_one_by_one_and_said() -> None:
-    def batch(hypotheses: Sequence[str], references: Sequence[str]) -> list[float]:
-        if len(hypotheses) > 4:
-            raise MemoryError("too much at once")
-        return [overlap(h, r) for h, r in zip(hypotheses, references, strict=True)]
-
-    corpus = [mbrace.Record(["a", "b"], ["a", "b"], id=i) for i in range(3)]
-    with pytest.warns(UserWarning, match=r"3 sentences together failed .*too much at once.*, one by one did not"):
-        answers = list(mbrace.decode_corpus(corpus, utility=mbrace.Pairwise(batch, batch=True)))
-    assert [answer.id for answer in answers] == [0, 1, 2]

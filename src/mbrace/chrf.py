@@ -6,7 +6,7 @@ import math
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -39,6 +39,7 @@ class ChrF:
 
     schedule: ClassVar[tuple[int, ...]] = (16, 32, 64, 128, 256)
     needs_source: ClassVar[bool] = False
+    together: ClassVar[int] = 8  # sentences of a window that race together, while their indexes stay in the caches
 
     def __post_init__(self) -> None:
         if self.char_order < 0 or self.word_order < 0 or not 1 <= self.char_order + self.word_order <= MAX_ORDERS:
@@ -119,9 +120,9 @@ class ChrF:
         return [text.lower() for text in texts] if self.lowercase else list(texts)
 
     @property
-    def together(self) -> int:
-        """Sentences of a window that race together: work for every thread, and their indexes stay in its caches."""
-        return max(16, 4 * self.workers)
+    def alone(self) -> ChrF:
+        """The same on one thread, for races side by side."""
+        return replace(self, threads=1)
 
     @property
     def workers(self) -> int:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TypeAlias
+from collections.abc import Iterable, Iterator, Sequence
+from threading import Lock
 
 from mbrace.chrf import ChrF
 from mbrace.errors import UserError
-from mbrace.prune import Confidence, PruningFunction
+from mbrace.prune import Bottom, Confidence, PruningFunction
 from mbrace.race import Decoded, Phases, Watch, race
 from mbrace.records import PseudoReferences, Record, check_logprobs
 from mbrace.sampler import Listed, Sampler
 from mbrace.schedule import Schedule, check
+from mbrace.stream import OnError, stream
 from mbrace.utility import PairFunction, Utility, as_utility
-
-OnError: TypeAlias = Callable[[Record, Exception], None]
 
 
 def decode(
@@ -78,59 +77,46 @@ def decode_corpus(
     source = sampler if sampler is not None else Listed(seed=seed, shuffle=shuffle)
     longest = chosen.schedule[-1] if schedule is None else None
 
+    def run(group: Sequence[Record], utility: Utility = chosen, phases: Phases | None = phases) -> list[Decoded]:
+        return race(
+            group,
+            utility,
+            prune=prune,
+            schedule=schedule,
+            sampler=source,
+            seed=seed,
+            nbest=nbest,
+            watch=watch,
+            phases=phases,
+        )
+
+    threads = int(getattr(chosen, "workers", 1))
+    alone: Utility | None = getattr(chosen, "alone", None)
+    adding = Lock()
+
+    def beside(group: Sequence[Record]) -> list[Decoded]:
+        assert alone is not None
+        own = Phases()
+        answers = run(group, alone, own)
+        if phases is not None:
+            with adding:
+                phases.add(own, share=1 / threads)
+        return answers
+
     # A live source is asked for the whole window at once; a utility may be faster on a few sentences at a time.
     together = window if sampler is not None else min(window, getattr(chosen, "together", window))
-
-    def run(batch: Sequence[Record]) -> list[Decoded]:
-        return [
-            answer
-            for first in range(0, len(batch), together)
-            for answer in race(
-                batch[first : first + together],
-                chosen,
-                prune=prune,
-                schedule=schedule,
-                sampler=source,
-                seed=seed,
-                nbest=nbest,
-                watch=watch,
-                phases=phases,
-            )
-        ]
-
-    return _answers(_windows(records, window, longest, on_error), run, on_error)
-
-
-def _windows(
-    records: Iterable[Record], size: int, longest: int | None, on_error: OnError | None
-) -> Iterator[list[Record]]:
-    """Windows of records; if reading fails, what was read before the failure still comes first."""
-    batch: list[Record] = []
-    failure: Exception | None = None
-    source = iter(records)
-    while failure is None:
-        try:
-            record = next(source)
-        except StopIteration:
-            break
-        except Exception as error:
-            failure = error
-            continue
-        try:
-            _check_record(record, longest)
-            batch.append(record)
-        except UserError as error:
-            if on_error is not None:
-                on_error(record, error)
-            else:
-                failure = error
-        if len(batch) == size:
-            yield batch
-            batch = []
-    if batch:
-        yield batch
-    if failure is not None:
-        raise failure
+    # What is not ours may not expect to be called from several threads.
+    ours = sampler is None and watch is None and (prune is None or type(prune) in (Confidence, Bottom))
+    return stream(
+        records,
+        run,
+        window=window,
+        together=together,
+        beside=beside if ours and alone is not None else None,
+        threads=threads,
+        check=lambda record: _check_record(record, longest),
+        on_error=on_error,
+    )
 
 
 def _check_record(record: Record, longest: int | None) -> None:
@@ -166,47 +152,3 @@ def _check_strings(values: Sequence[str], field: str) -> None:
     wrong = next((position for position, value in enumerate(values) if not isinstance(value, str)), None)
     if wrong is not None:
         raise UserError(f"{field}[{wrong}]: expected a string, got {type(values[wrong]).__name__}")
-
-
-def _answers(
-    windows: Iterator[list[Record]], run: Callable[[Sequence[Record]], list[Decoded]], on_error: OnError | None
-) -> Iterator[Decoded]:
-    for batch in windows:
-        try:
-            results = run(batch)
-        except Exception as error:
-            if len(batch) > 1 and all(_can_run_again(record) for record in batch):
-                yield from _one_by_one(batch, run, on_error, error)
-            elif len(batch) == 1 and on_error is not None:
-                on_error(batch[0], error)
-            else:
-                raise
-        else:
-            yield from results
-
-
-def _can_run_again(record: Record) -> bool:
-    """Not if an iterator or a function was already asked: what it gave is gone."""
-    return record.pseudo_references is None or isinstance(record.pseudo_references, Sequence)
-
-
-def _one_by_one(
-    batch: Sequence[Record],
-    run: Callable[[Sequence[Record]], list[Decoded]],
-    on_error: OnError | None,
-    failure: Exception,
-) -> Iterator[Decoded]:
-    """A window failed: decode its records alone, so that only the one at fault is without an answer."""
-    fault_found = False
-    for record in batch:
-        try:
-            results = run([record])
-        except Exception as error:
-            fault_found = True
-            if on_error is None:
-                raise
-            on_error(record, error)
-        else:
-            yield from results
-    if not fault_found:  # memory, most likely; the answers stand, but such a window costs time
-        warnings.warn(f"{len(batch)} sentences together failed ({failure!r}), one by one did not", stacklevel=2)

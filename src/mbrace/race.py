@@ -10,7 +10,7 @@ import itertools
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TypeAlias
 
 import numpy as np
@@ -67,12 +67,18 @@ class Decoded:
 
 @dataclass
 class Phases:
-    """Seconds spent drawing pseudo-references, encoding strings, scoring pairs, and pruning."""
+    """Seconds spent drawing pseudo-references, encoding strings, scoring pairs, and pruning; of races side by side on
+    several threads, each thread's share of the time that passed."""
 
     draw: float = 0.0
     encode: float = 0.0
     score: float = 0.0
     prune: float = 0.0
+
+    def add(self, other: Phases, share: float) -> None:
+        """Add a share of another's."""
+        for phase in fields(self):
+            setattr(self, phase.name, getattr(self, phase.name) + share * getattr(other, phase.name))
 
 
 Watch: TypeAlias = Callable[[Record, NDArray[np.int64], Standings, NDArray[np.bool_]], None]

@@ -1,0 +1,167 @@
+"""Corpora in windows: answers in order whatever races beside what, and a bad record costs only itself."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+from conftest import overlap, records
+
+import mbrace
+from mbrace.race import Decoded
+from mbrace.stream import stream
+
+
+@pytest.mark.parametrize(("window", "threads"), [(1, 1), (7, 2), (100, 3)])
+def test_windows_threads_and_order_change_no_answer(demo_rows: list[dict], window: int, threads: int) -> None:
+    corpus = records(demo_rows, 20)
+    expected = {answer.id: answer for answer in mbrace.decode_corpus(corpus, utility=mbrace.ChrF(threads=1))}
+    shuffled = random.Random(window).sample(corpus, len(corpus))
+    answers = list(mbrace.decode_corpus(shuffled, utility=mbrace.ChrF(threads=threads), window=window))
+    assert [answer.id for answer in answers] == [record.id for record in shuffled]
+    assert {answer.id: answer for answer in answers} == expected
+
+
+def answer(record: mbrace.Record) -> Decoded:
+    return Decoded(record.id, "", 0, None, 0, 0, 0, (), ())
+
+
+class Races:
+    """Races that note which records were together, where, and what had been read when they began."""
+
+    def __init__(self, count: int) -> None:
+        self.read: list[Any] = []
+        self.groups: list[tuple[str, list[Any]]] = []
+        self.rows = [mbrace.Record(["a", "b"], ["a"], id=i) for i in range(count)]
+
+    def source(self) -> Iterator[mbrace.Record]:
+        for record in self.rows:
+            self.read.append(record.id)
+            yield record
+
+    def run(self, group: Sequence[mbrace.Record]) -> list[Decoded]:
+        self.groups.append(("here", [record.id for record in group]))
+        return [answer(record) for record in group]
+
+    def beside(self, group: Sequence[mbrace.Record]) -> list[Decoded]:
+        assert threading.current_thread() is not threading.main_thread()
+        self.groups.append(("beside", [record.id for record in group]))
+        return [answer(record) for record in group]
+
+    def stream(self, **options: Any) -> Iterator[Decoded]:
+        return stream(self.source(), self.run, beside=self.beside, check=lambda record: None, **options)
+
+
+def test_groups_of_a_window_race_beside_each_other_and_the_next_window_waits_for_the_answers() -> None:
+    races = Races(14)
+    answers = races.stream(window=6, together=8, threads=2)
+    assert [next(answers).id for _ in range(6)] == list(range(6))
+    assert races.read == list(range(6))  # whoever waits for six answers before giving a seventh record gets them
+    assert [each.id for each in answers] == list(range(6, 14))
+    assert sorted(group for _, group in races.groups) == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10, 11], [12, 13]]
+    # The last window is one group: all threads are for it.
+    assert [where for where, group in races.groups if group == [12, 13]] == ["here"]
+    assert [where for where, _ in races.groups].count("beside") == 4
+
+
+@pytest.mark.parametrize(("window", "threads"), [(6, 1), (2, 3)])
+def test_windows_race_here_where_threads_would_idle(window: int, threads: int) -> None:
+    races = Races(7)
+    assert [each.id for each in races.stream(window=window, together=8, threads=threads)] == list(range(7))
+    assert {where for where, _ in races.groups} == {"here"}
+
+
+def test_what_is_asked_for_pseudo_references_and_what_is_large_does_not_race_beside() -> None:
+    races = Races(8)
+    races.rows[1] = mbrace.Record(["a", "b"], lambda count: ["a"] * count, id=1)
+    races.rows[4] = mbrace.Record(["a"] * 1025, ["a"] * 1024, id=4)
+    assert [each.id for each in races.stream(window=8, together=2, threads=2)] == list(range(8))
+    assert sorted(races.groups) == [("beside", [2, 3]), ("beside", [6, 7]), ("here", [0, 1]), ("here", [4, 5])]
+
+
+def test_pruning_functions_and_watchers_are_called_where_the_caller_is(demo_rows: list[dict]) -> None:
+    names = set()
+
+    def prune(standings: mbrace.Standings) -> Any:
+        names.add(threading.current_thread().name)
+        return standings.means > 0
+
+    def watch(*shown: Any) -> None:
+        names.add(threading.current_thread().name)
+
+    corpus, utility = records(demo_rows, 8), mbrace.ChrF(threads=2)
+    assert len(list(mbrace.decode_corpus(corpus, utility=utility, prune=prune))) == 8
+    assert len(list(mbrace.decode_corpus(corpus, utility=utility, watch=watch))) == 8
+    assert names == {threading.main_thread().name}
+
+
+def test_a_race_that_fails_beside_others_costs_no_answer_but_its_own() -> None:
+    races = Races(12)
+
+    def fail(group: Sequence[mbrace.Record]) -> list[Decoded]:
+        if any(record.id == 5 for record in group):
+            raise ValueError("five")
+        return [answer(record) for record in group]
+
+    failed: list[Any] = []
+    options: dict[str, Any] = {"window": 8, "together": 3, "threads": 2, "beside": fail, "check": lambda record: None}
+    answers = stream(
+        races.source(), fail, on_error=lambda record, error: failed.append((record.id, str(error))), **options
+    )
+    assert [each.id for each in answers] == [0, 1, 2, 3, 4, 6, 7, 8, 9, 10, 11]
+    assert failed == [(5, "five")]
+    answers = stream(races.source(), fail, **options)
+    assert [next(answers).id for _ in range(5)] == [0, 1, 2, 3, 4]
+    with pytest.raises(ValueError, match="five"):
+        next(answers)
+
+
+def test_time_of_races_side_by_side_is_shared_out(demo_rows: list[dict]) -> None:
+    phases = mbrace.race.Phases()
+    phases.add(mbrace.race.Phases(1, 2, 3, 4), share=0.5)
+    assert phases == mbrace.race.Phases(0.5, 1, 1.5, 2)
+    list(mbrace.decode_corpus(records(demo_rows, 8), utility=mbrace.ChrF(threads=2), phases=phases))
+    assert min(phases.draw - 0.5, phases.encode - 1, phases.score - 1.5, phases.prune - 2) > 0
+
+
+def test_answers_before_a_bad_record_are_given_first() -> None:
+    corpus = [mbrace.Record(["a", "b"], ["a"], id=i) for i in range(5)]
+    corpus[3] = mbrace.Record(["a", 7], ["a"], id=3)  # type: ignore[list-item]
+    answers = mbrace.decode_corpus(corpus, utility=overlap)
+    assert [next(answers).id for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(mbrace.UserError, match="record 3"):
+        next(answers)
+
+
+def test_a_record_that_is_no_record_can_be_set_aside() -> None:
+    corpus = [mbrace.Record([] if i == 1 else ["a", "b"], ["a"], id=i) for i in range(3)]
+    failed: list[str | int] = []
+    answers = mbrace.decode_corpus(corpus, utility=overlap, on_error=lambda record, error: failed.append(record.id))
+    assert [answer.id for answer in answers] == [0, 2]
+    assert failed == [1]
+
+
+def test_one_failing_record_of_a_window_can_be_set_aside() -> None:
+    def utility(h: str, r: str) -> float:
+        return float("nan") if r == "poison" else overlap(h, r)
+
+    corpus = [mbrace.Record(["a", "b"], ["poison" if i == 2 else "a"], id=i) for i in range(5)]
+    failed = []
+    answers = mbrace.decode_corpus(corpus, utility=utility, on_error=lambda record, error: failed.append(record.id))
+    assert [answer.id for answer in answers] == [0, 1, 3, 4]
+    assert failed == [2]
+
+
+def test_a_window_that_fails_only_as_a_whole_is_decoded_one_by_one_and_said() -> None:
+    def batch(hypotheses: Sequence[str], references: Sequence[str]) -> list[float]:
+        if len(hypotheses) > 4:
+            raise MemoryError("too much at once")
+        return [overlap(h, r) for h, r in zip(hypotheses, references, strict=True)]
+
+    corpus = [mbrace.Record(["a", "b"], ["a", "b"], id=i) for i in range(3)]
+    with pytest.warns(UserWarning, match=r"3 sentences together failed .*too much at once.*, one by one did not"):
+        answers = list(mbrace.decode_corpus(corpus, utility=mbrace.Pairwise(batch, batch=True)))
+    assert [answer.id for answer in answers] == [0, 1, 2]
