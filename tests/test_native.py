@@ -78,10 +78,21 @@ def test_score_does_not_depend_on_the_other_hypotheses_and_references() -> None:
             assert scores([hypothesis], [reference])[0, 0] == together[i, j]
 
 
+def test_real_beams_score_as_each_pair_alone(demo_rows: list[dict[str, Any]]) -> None:
+    """Hypotheses that begin and repeat alike in every way that beams do; sacreBLEU's scores of pairs: test_chrf.py."""
+    for row in demo_rows[::4]:
+        hypotheses, references = list(dict.fromkeys(row["hypotheses"])), row["pseudo_references"][:6]
+        pairs = [(h, r) for h in hypotheses for r in references]
+        alone, _ = _native.score_pairs(
+            [h for h, _ in pairs], [r for _, r in pairs], **DEFAULT, beta=2.0, eps_smoothing=False
+        )
+        assert scores(hypotheses, references).tobytes() == alone.tobytes()
+
+
 @pytest.mark.parametrize("longest", [0, 70_000])
 @pytest.mark.parametrize("options", [DEFAULT, {"char_order": 8, "word_order": 3, "whitespace": True}])
 def test_many_hypotheses_score_as_each_alone(longest: int, options: dict[str, Any]) -> None:
-    """More than 256 are split into frequent and rare items, and a long text among them forbids it."""
+    """More than 256, so in two blocks, with or without a long text among them."""
     rng = random.Random(11)
     hypotheses = [f"{text} {rng.choice('abc')}{i}x {i % 50} {i % 17}" for i, text in enumerate(sentences(400, 12))]
     hypotheses.append("ab " * (longest // 3))
