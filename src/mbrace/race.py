@@ -121,7 +121,7 @@ class _Runner:
         self.exhausted = len(draws.texts) < wanted
         known = len(self.draws)
         self.draws.update(draws.texts)
-        self.counts = np.array(list(self.draws.values()))
+        self.counts = np.fromiter(self.draws.values(), dtype=np.int64, count=len(self.draws))
         new = list(itertools.islice(self.draws, known, None))
         self.drawn += len(draws.texts)
         if draws.logprobs is not None:
