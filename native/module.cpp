@@ -2,6 +2,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -15,6 +16,7 @@
 #include "count.hpp"
 #include "index.hpp"
 #include "score.hpp"
+#include "tally.hpp"
 #include "wins.hpp"
 
 namespace nb = nanobind;
@@ -179,71 +181,118 @@ std::size_t draws_of(const Integers& counts, std::size_t distinct) {
     return total;
 }
 
-Numbers<std::int64_t> wins_py(const Resamples& resamples, Utilities utilities, Integers counts, Weights weights,
-                              std::size_t rival, std::optional<double> enough, bool portable) {
+Numbers<std::int64_t> wins_py(const Resamples& resamples, Utilities utilities, Integers counts,
+                              std::optional<Weights> weights, std::size_t rival, std::optional<double> enough,
+                              bool portable) {
     const std::size_t hypotheses = utilities.shape(0), distinct = utilities.shape(1);
-    if (weights.size() != distinct) throw nb::value_error(NOT_ONE_EACH);
+    if (weights && weights->size() != distinct) throw nb::value_error(NOT_ONE_EACH);
     if (draws_of(counts, distinct) != resamples.draws()) throw nb::value_error(NOT_THE_DRAWS);
     if (rival >= hypotheses) throw nb::index_error("rival: no such hypothesis");
     Numbers<std::int64_t> wins = make_numbers<std::int64_t>(hypotheses);
     {
         nb::gil_scoped_release release;
-        resamples.wins(utilities.data(), hypotheses, distinct, counts.data(), weights.data(), rival,
+        resamples.wins(utilities.data(), hypotheses, distinct, counts.data(), weights ? weights->data() : nullptr, rival,
                        enough ? &*enough : nullptr, wins.data(), portable ? WinsVariant::portable : WinsVariant::best);
     }
     return wins;
 }
 
-// One sentence of a window: checked arrays, and what was decided.
-struct Decision {
-    const Resamples* resamples;
-    Utilities utilities;
-    Integers counts;
-    std::optional<Weights> weights;
-    Numbers<double> means = make_numbers<double>(utilities.shape(0));
-    std::vector<std::int64_t> stay;
+// A Tally, and the strings whose buffers it reads again.
+struct PyTally : Tally {
+    using Tally::Tally;
+    std::vector<nb::object> strings;
 
-    Decision(const Resamples* resamples_, Utilities utilities_, Integers counts_, std::optional<Weights> weights_)
-        : resamples(resamples_), utilities(utilities_), counts(counts_), weights(weights_) {
-        const std::size_t draws = draws_of(counts, utilities.shape(1));
-        if (resamples && draws != resamples->draws()) throw nb::value_error(NOT_THE_DRAWS);
-        if (weights && weights->size() != counts.size()) throw nb::value_error(NOT_ONE_EACH);
+    nb::list draw(nb::handle texts) {
+        const Strings drawn(texts);
+        nb::list fresh;
+        for (std::size_t i = 0; i < drawn.texts.size(); ++i) {
+            if (!Tally::draw(drawn.texts[i])) continue;
+            strings.push_back(drawn.keep[i]);
+            fresh.append(drawn.keep[i]);
+        }
+        return fresh;
     }
 
-    void run(std::size_t nbest, double enough) {
-        stay = decide(resamples, utilities.data(), utilities.shape(0), utilities.shape(1), counts.data(),
-                      weights ? weights->data() : nullptr, nbest, enough, means.data());
+    // Where a value is that is not finite; nothing is added then.
+    std::optional<std::pair<std::size_t, std::size_t>> add(Utilities table) {
+        const std::size_t columns = table.shape(1);
+        if (table.shape(0) != alive().size()) throw nb::value_error("table: a row for each hypothesis that is alive");
+        if (this->columns() + columns > counts().size()) throw nb::value_error("table: more columns than were drawn");
+        const std::size_t place = not_finite(table.data(), table.size());
+        if (place < table.size()) return std::pair{place / columns, place % columns};
+        Tally::add(table.data(), columns);
+        return std::nullopt;
     }
 
-    nb::tuple result() const {
-        Numbers<std::int64_t> places = make_numbers<std::int64_t>(stay.size());
-        std::copy(stay.begin(), stay.end(), places.data());
-        return nb::make_tuple(means, places);
+    void keep(Integers places) {
+        for (std::size_t i = 0; i < places.size(); ++i) {
+            const std::int64_t least = i ? places.data()[i - 1] + 1 : 0;
+            if (places.data()[i] < least || places.data()[i] >= static_cast<std::int64_t>(alive().size())) {
+                throw nb::index_error("keep: growing places among those alive");
+            }
+        }
+        Tally::keep({places.data(), places.data() + places.size()});
+    }
+
+    nb::ndarray<nb::numpy, float, nb::c_contig> table() const {
+        Floats copy = make_floats(alive().size(), columns(), true);
+        std::copy_n(utilities(), copy.size(), copy.data());
+        return copy;
     }
 };
 
-nb::list decide_window(nb::list resamples, nb::list utilities, nb::list counts, nb::list weights, std::size_t nbest,
-                       double enough, int threads) {
-    const std::size_t size = utilities.size();
-    if (resamples.size() != size || counts.size() != size || weights.size() != size) {
+template <class T>
+Numbers<T> numbers_of(const std::vector<T>& values) {
+    Numbers<T> numbers = make_numbers<T>(values.size());
+    std::copy(values.begin(), values.end(), numbers.data());
+    return numbers;
+}
+
+nb::list decide_window(nb::list tallies, nb::list resamples, nb::list weights, std::size_t nbest, double enough, int threads) {
+    const std::size_t size = tallies.size();
+    if (resamples.size() != size || weights.size() != size) {
         throw nb::value_error("decide_window: lists of one length, an entry a sentence");
     }
     if (nbest < 1) throw nb::value_error("nbest: must be 1 or more");
+    struct Decision {
+        Tally* tally;
+        const Resamples* resamples;
+        std::optional<Weights> weights;
+        std::vector<double> means;
+    };
     std::vector<Decision> decisions;
-    decisions.reserve(size);
     for (std::size_t i = 0; i < size; ++i) {
-        const Resamples* of = resamples[i].is_none() ? nullptr : &nb::cast<const Resamples&>(resamples[i]);
-        std::optional<Weights> own;
-        if (!weights[i].is_none()) own = nb::cast<Weights>(weights[i]);
-        decisions.emplace_back(of, nb::cast<Utilities>(utilities[i]), nb::cast<Integers>(counts[i]), own);
+        Decision one{&nb::cast<PyTally&>(tallies[i]), nullptr, std::nullopt, {}};
+        if (!resamples[i].is_none()) one.resamples = &nb::cast<const Resamples&>(resamples[i]);
+        if (!weights[i].is_none()) one.weights = nb::cast<Weights>(weights[i]);
+        const std::size_t distinct = one.tally->columns();
+        if (distinct == 0 || distinct != one.tally->counts().size()) throw nb::value_error("utilities: some are missing");
+        if (one.weights && one.weights->size() != distinct) throw nb::value_error(NOT_ONE_EACH);
+        if (one.resamples && (one.weights ? distinct : one.tally->draws()) != one.resamples->draws()) {
+            throw nb::value_error(NOT_THE_DRAWS);
+        }
+        decisions.push_back(std::move(one));
     }
     {
         nb::gil_scoped_release release;
-        parallel(size, threads, [&](int, std::size_t i) { decisions[i].run(nbest, enough); });
+        parallel(size, threads, [&](int, std::size_t i) {
+            Decision& one = decisions[i];
+            one.means = one.tally->decide(one.resamples, one.weights ? one.weights->data() : nullptr, nbest, enough);
+        });
     }
     nb::list found;
-    for (const Decision& decision : decisions) found.append(decision.result());
+    for (const Decision& decision : decisions) found.append(numbers_of(decision.means));
     return found;
+}
+
+nb::list distinct_py(nb::handle texts) {
+    const Strings given(texts);
+    Distinct distinct;
+    nb::list first;
+    for (std::size_t i = 0; i < given.texts.size(); ++i) {
+        if (distinct.add(given.texts[i]) == nb::len(first)) first.append(given.keep[i]);
+    }
+    return first;
 }
 
 Numbers<double> expected_utilities_py(Utilities utilities, Weights weights) {
@@ -275,10 +324,21 @@ NB_MODULE(_native, module) {
     nb::class_<Resamples>(module, "Resamples")
         .def(nb::init<std::uint64_t, std::uint32_t, std::size_t>(), "seed"_a, "draws"_a, "bootstraps"_a)
         .def("counts", &resample_counts_py)
-        .def("wins", &wins_py, "utilities"_a, "counts"_a, "weights"_a, "rival"_a, nb::kw_only(),
+        .def("wins", &wins_py, "utilities"_a, "counts"_a, "weights"_a.none(), "rival"_a, nb::kw_only(),
              "enough"_a = nb::none(), "portable"_a = false);
-    module.def("decide_window", &decide_window, "resamples"_a, "utilities"_a, "counts"_a, "weights"_a, nb::kw_only(),
-               "nbest"_a, "enough"_a, "threads"_a = 1);
+    nb::class_<PyTally>(module, "Tally")
+        .def(nb::init<std::size_t>(), "hypotheses"_a)
+        .def("__len__", [](const PyTally& tally) { return tally.alive().size(); })
+        .def("draw", &PyTally::draw, "texts"_a)
+        .def("add", &PyTally::add, "table"_a)
+        .def("keep", &PyTally::keep, "places"_a)
+        .def_prop_ro("alive", [](const PyTally& tally) { return numbers_of(tally.alive()); }, nb::rv_policy::automatic)
+        .def_prop_ro("counts", [](const PyTally& tally) { return numbers_of(tally.counts()); }, nb::rv_policy::automatic)
+        .def_prop_ro("draws", [](const PyTally& tally) { return tally.draws(); })
+        .def_prop_ro("utilities", &PyTally::table, nb::rv_policy::automatic);
+    module.def("decide_window", &decide_window, "tallies"_a, "resamples"_a, "weights"_a, nb::kw_only(), "nbest"_a,
+               "enough"_a, "threads"_a = 1);
+    module.def("distinct", &distinct_py, "texts"_a);
     module.def("expected_utilities", &expected_utilities_py, "utilities"_a, "weights"_a);
     module.def("simd_variants", &simd_variants);
 }

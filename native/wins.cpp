@@ -138,17 +138,23 @@ Compare compare_of(WinsVariant variant) {
 // The fine grid has 52 bits for the largest possible total over a resample, so totals in double are exact: no order of
 // addition changes them, and a hypothesis equal to the rival ties exactly. The coarse grid has 15 bits for a difference
 // (fewer if totals would not fit 32 bits), so that totals are sums of products of 16-bit numbers; they are off the fine
-// ones by at most half a step a draw, and only totals nearer to zero than that are added up again on the fine grid.
+// ones by half a step a draw at most, and a little for rounding before, and only totals nearer to zero than that are added
+// up again on the fine grid. Without weights the coarse grid is found in float: the sign of a difference is exact there too.
 class Differences {
   public:
     Differences(const float* utilities, std::size_t hypotheses, std::size_t distinct, const std::int64_t* counts,
                 std::size_t draws, const double* weights, std::size_t rival)
         : utilities_(utilities), best_(utilities + rival * distinct), counts_(counts), weights_(weights),
-          distinct_(distinct), pairs_((draws + 1) / 2), coarse_(hypotheses * pairs_), lowest_(hypotheses),
+          distinct_(distinct), draws_(draws), pairs_((draws + 1) / 2), coarse_(hypotheses * pairs_), lowest_(hypotheses),
           highest_(hypotheses) {
         double largest = 0;
         for (std::size_t h = 0; h < hypotheses; ++h) {
-            range(utilities + h * distinct, best_, weights, distinct, &lowest_[h], &highest_[h]);
+            const float* row = utilities + h * distinct;
+            if (weights) {
+                range(row, best_, weights, distinct, &lowest_[h], &highest_[h]);
+            } else {
+                range(row, best_, distinct, &lowest_[h], &highest_[h]);
+            }
             largest = std::max({largest, -lowest_[h], highest_[h]});
         }
         if (largest == 0) return;
@@ -156,15 +162,21 @@ class Differences {
         std::frexp(largest * static_cast<double>(draws), &exponent);
         fine_scale_ = std::ldexp(1.0, 52 - exponent);
         const double scale = std::min(32767.0, 2147483647.0 / static_cast<double>(draws + 2) - 1) / largest;
-        std::vector<std::int16_t> row(distinct), spread(2 * pairs_);
+        std::vector<std::uint32_t> of;  // by draw: which one it is
+        if (distinct < draws) {
+            for (std::size_t c = 0; c < distinct; ++c) of.insert(of.end(), counts[c], static_cast<std::uint32_t>(c));
+        }
+        std::vector<std::int16_t> row(distinct);
         for (std::size_t h = 0; h < hypotheses; ++h) {
             if (decided(h)) continue;
-            std::int16_t* out = spread.data();
-            round_row(utilities + h * distinct, best_, weights, distinct, scale, distinct == draws ? out : row.data());
-            if (distinct < draws) {
-                for (std::size_t c = 0; c < distinct; ++c) out = std::fill_n(out, counts[c], row[c]);
+            auto* out = reinterpret_cast<std::int16_t*>(&coarse_[h * pairs_]);
+            std::int16_t* grid = distinct < draws ? row.data() : out;
+            if (weights) {
+                round_row(utilities + h * distinct, best_, weights, distinct, scale, grid);
+            } else {
+                round_row(utilities + h * distinct, best_, distinct, static_cast<float>(scale), grid);
             }
-            std::memcpy(&coarse_[h * pairs_], spread.data(), pairs_ * sizeof(std::int32_t));
+            for (std::size_t r = 0; r < of.size(); ++r) out[r] = row[of[r]];
         }
     }
 
@@ -174,6 +186,9 @@ class Differences {
 
     // Two draws to a word.
     const std::int32_t* coarse(std::size_t h) const { return &coarse_[h * pairs_]; }
+
+    // A coarse total that is farther from zero has the sign of the fine one.
+    std::int32_t margin() const { return static_cast<std::int32_t>(draws_ / 2 + draws_ / 64 + 2); }
 
     // Whether hypothesis h wins resample `lane` of a block, on the fine grid.
     bool exact_win(std::size_t h, const std::int16_t* block, std::size_t lane) const {
@@ -189,7 +204,8 @@ class Differences {
 
   private:
     double difference(std::size_t h, std::size_t c) const {
-        return (static_cast<double>(utilities_[h * distinct_ + c]) - static_cast<double>(best_[c])) * weights_[c];
+        const double plain = static_cast<double>(utilities_[h * distinct_ + c]) - static_cast<double>(best_[c]);
+        return weights_ ? plain * weights_[c] : plain;
     }
 
     MBRACE_CLONES
@@ -206,6 +222,18 @@ class Differences {
     }
 
     MBRACE_CLONES
+    static void range(const float* ours, const float* best, std::size_t distinct, double* lowest, double* highest) {
+        float low = ours[0] - best[0], high = low;
+        for (std::size_t c = 1; c < distinct; ++c) {
+            const float value = ours[c] - best[c];
+            low = value < low ? value : low;
+            high = value > high ? value : high;
+        }
+        *lowest = low;
+        *highest = high;
+    }
+
+    MBRACE_CLONES
     static void round_row(const float* ours, const float* best, const double* weights, std::size_t distinct,
                           double scale, std::int16_t* row) {
         for (std::size_t c = 0; c < distinct; ++c) {
@@ -214,11 +242,19 @@ class Differences {
         }
     }
 
+    MBRACE_CLONES
+    static void round_row(const float* ours, const float* best, std::size_t distinct, float scale, std::int16_t* row) {
+        for (std::size_t c = 0; c < distinct; ++c) {
+            row[c] = static_cast<std::int16_t>(static_cast<std::int32_t>(std::nearbyint((ours[c] - best[c]) * scale)));
+        }
+    }
+
     const float* utilities_;
     const float* best_;
     const std::int64_t* counts_;
     const double* weights_;
     std::size_t distinct_;
+    std::size_t draws_;
     std::size_t pairs_;
     double fine_scale_ = 0;
     std::vector<std::int32_t> coarse_;
@@ -261,7 +297,7 @@ void Resamples::wins(const float* utilities, std::size_t hypotheses, std::size_t
                      WinsVariant variant) const {
     const Differences rows(utilities, hypotheses, distinct, counts, draws_, weights, rival);
     const Compare compare = compare_of(variant);
-    const auto margin = static_cast<std::int32_t>(draws_ / 2 + 1);
+    const std::int32_t margin = rows.margin();
     std::vector<std::size_t> open;
     for (std::size_t h = 0; h < hypotheses; ++h) {
         wins[h] = rows.wins_all(h) ? static_cast<std::int64_t>(bootstraps_) : 0;
@@ -297,7 +333,7 @@ std::vector<std::int64_t> decide(const Resamples* resamples, const float* utilit
                                  std::size_t distinct, const std::int64_t* counts, const double* weights,
                                  std::size_t nbest, double enough, double* means) {
     const auto draws = static_cast<double>(std::accumulate(counts, counts + distinct, std::int64_t{0}));
-    std::vector<double> share(distinct), single(distinct, 1.0);  // of all copies of a draw together, and of one
+    std::vector<double> share(distinct), single(weights ? distinct : 0);  // of all copies of a draw together, and of one
     for (std::size_t c = 0; c < distinct; ++c) {
         const auto count = static_cast<double>(counts[c]);
         share[c] = weights ? weights[c] : count / draws;
@@ -312,7 +348,8 @@ std::vector<std::int64_t> decide(const Resamples* resamples, const float* utilit
         return means[a] != means[b] ? means[a] > means[b] : a < b;
     });
     std::vector<std::int64_t> wins(hypotheses);
-    resamples->wins(utilities, hypotheses, distinct, counts, single.data(), ranking[nbest - 1], &enough, wins.data());
+    resamples->wins(utilities, hypotheses, distinct, counts, weights ? single.data() : nullptr, ranking[nbest - 1], &enough,
+                    wins.data());
     for (std::size_t k = 0; k < nbest; ++k) wins[ranking[k]] = std::numeric_limits<std::int64_t>::max();
     std::erase_if(stay, [&](std::int64_t h) { return static_cast<double>(wins[h]) <= enough; });
     return stay;

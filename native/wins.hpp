@@ -23,7 +23,7 @@ class Resamples {
 
     // For each hypothesis the resamples in which its total utility is at least the rival's.
     // utilities: hypotheses x distinct; counts: how often each distinct pseudo-reference was drawn, `draws` in all;
-    // weights: distinct, of a single draw.
+    // weights: distinct, of a single draw; none: all are equal.
     // A hypothesis with more than `enough` wins, or too few resamples left to get there, is not counted further;
     // without `enough` all are counted to the end.
     void wins(const float* utilities, std::size_t hypotheses, std::size_t distinct, const std::int64_t* counts,

@@ -226,18 +226,31 @@ def exact_wins(utilities: NDArray[np.float32], counts: NDArray[np.float64], riva
     return np.array(wins)
 
 
+@pytest.mark.parametrize("weights", [None, np.ones(7)], ids=["equal", "weighted"])
 @pytest.mark.parametrize("bootstraps", [1, 31, 32, 33, 100])
-def test_wins_are_those_of_exact_arithmetic(bootstraps: int) -> None:
+def test_wins_are_those_of_exact_arithmetic(bootstraps: int, weights: NDArray[np.float64] | None) -> None:
     rng = np.random.default_rng(bootstraps)
     utilities = rng.choice(np.float32([0.1, 0.2, 0.3, 1 / 3, 50.5, 50.6]), (9, 7))
     utilities[4] = utilities[2]  # an exact tie
     drawn = np.array([1, 2, 1, 1, 3, 1, 1])
     resamples = _native.Resamples(5, drawn.sum(), bootstraps)
     counts = resamples.counts() @ np.eye(7)[np.repeat(np.arange(7), drawn)]
-    wins = resamples.wins(utilities, drawn, np.ones(7), 2)
+    wins = resamples.wins(utilities, drawn, weights, 2)
     np.testing.assert_array_equal(wins, exact_wins(utilities, counts, 2))
-    np.testing.assert_array_equal(wins, resamples.wins(utilities, drawn, np.ones(7), 2, portable=True))
+    np.testing.assert_array_equal(wins, resamples.wins(utilities, drawn, weights, 2, portable=True))
     assert wins[2] == wins[4] == bootstraps
+
+
+@given(st.integers(0, 2**32), st.sampled_from([1e-45, 1e-38, 1e-3, 1.0, 1e30]), st.integers(1, 40))
+def test_wins_of_any_size_of_utilities_are_those_of_exact_arithmetic(seed: int, size: float, distinct: int) -> None:
+    rng = np.random.default_rng(seed)
+    utilities = (rng.integers(-9, 9, (5, distinct)) * rng.choice([1, 3, 1000], (5, distinct)) * size).astype(np.float32)
+    utilities[1] = np.nextafter(utilities[0], np.float32(rng.choice([-1, 1]) * np.inf))  # as near as can be
+    drawn = rng.integers(1, 4, distinct)
+    resamples = _native.Resamples(seed, drawn.sum(), 70)
+    expected = exact_wins(utilities, resamples.counts() @ np.eye(distinct)[np.repeat(np.arange(distinct), drawn)], 0)
+    for weights in (None, np.ones(distinct)):
+        np.testing.assert_array_equal(resamples.wins(utilities, drawn, weights, 0), expected)
 
 
 @given(st.integers(0, 60), st.integers(0, 2**32))
@@ -330,3 +343,60 @@ def test_counts_that_are_not_those_of_the_draws_are_refused() -> None:
     for bad in ([0, 2], [1, 2], [2]):
         with pytest.raises(ValueError, match="counts"):
             _native.Resamples(1, 2, 3).wins(np.zeros((1, 2), np.float32), np.array(bad), np.ones(2), 0)
+
+
+@given(st.lists(st.text(alphabet="aβ中😀\ud800 ", max_size=20), max_size=300))
+def test_distinct_strings_are_those_of_a_dictionary(texts: list[str]) -> None:
+    copies = [text[:1] + text[1:] for text in texts]  # equal, and not the same objects
+    assert _native.distinct(texts + copies) == list(dict.fromkeys(texts))
+    tally = _native.Tally(2)
+    new = [tally.draw(texts[first : first + 7]) for first in range(0, len(texts), 7)]
+    assert [text for step in new for text in step] == list(dict.fromkeys(texts))
+    assert tally.counts.tolist() == list(Counter(texts).values())
+    assert tally.draws == len(texts)
+
+
+def test_a_tally_keeps_the_utilities_of_those_alive() -> None:
+    rng = np.random.default_rng(1)
+    tally, table = _native.Tally(6), rng.random((6, 9), dtype=np.float32)
+    assert tally.draw(["a", "b", "a"]) == ["a", "b"]
+    assert tally.add(table[:, :2].copy()) is None
+    tally.keep(np.array([0, 2, 5]))
+    assert tally.draw(["c", "b"]) == ["c"]
+    assert tally.add(table[[0, 2, 5], 2:3].copy()) is None
+    tally.keep(np.array([1, 2]))
+    assert (len(tally), tally.alive.tolist(), tally.counts.tolist(), tally.draws) == (2, [2, 5], [2, 2, 1], 5)
+    np.testing.assert_array_equal(tally.utilities, table[[2, 5], :3])
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_tally_says_where_a_value_is_not_finite_and_does_not_take_it(value: float) -> None:
+    tally, table = _native.Tally(5), np.zeros((5, 40), dtype=np.float32)
+    tally.draw([str(i) for i in range(40)])
+    table[3, 17] = table[4, 2] = value
+    assert tally.add(table) == (3, 17)
+    assert tally.utilities.shape == (5, 0)
+
+
+def test_a_tally_refuses_what_does_not_fit() -> None:
+    tally = _native.Tally(3)
+    with pytest.raises(TypeError, match="sequence of str"):
+        tally.draw(["a", 7])
+    assert tally.draws == 0
+    tally.draw(["a", "b"])
+    for shape in ((2, 2), (3, 3)):
+        with pytest.raises(ValueError, match="table"):
+            tally.add(np.zeros(shape, dtype=np.float32))
+    with pytest.raises(ValueError, match="some are missing"):
+        _native.decide_window([tally], [None], [None], nbest=1, enough=0)
+    tally.add(np.zeros((3, 2), dtype=np.float32))
+    for places in ([0, 3], [1, 0], [-1]):
+        with pytest.raises(IndexError, match="growing places"):
+            tally.keep(np.array(places))
+    for resamples, weights, message in (
+        (_native.Resamples(0, 3, 4), None, "draws of a resample"),
+        (None, np.ones(3), "one for each"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            _native.decide_window([tally], [resamples], [weights], nbest=1, enough=0)
+    assert _native.decide_window([tally], [None], [None], nbest=1, enough=0)[0].tolist() == [0, 0, 0]

@@ -371,6 +371,7 @@ def test_a_listed_order_is_no_sample_and_is_shuffled() -> None:
         ({"logprobs": [float("-inf"), float("-inf")]}, r"logprobs\[0\]: expected a finite number"),
         ({"logprobs": [0.0, 10**400]}, r"logprobs\[1\]: expected a finite number"),
         ({"pseudo_references": iter(["a", "b"]), "logprobs": [0.0, 0.0]}, "go with a list"),
+        ({"pseudo_references": iter(["a", 7])}, "pseudo_references: expected strings"),
         ({"schedule": "most"}, 'growing whole numbers, or "all"'),
         ({"utility": lambda h, r: float("nan")}, "returned nan for hypothesis"),
         ({"utility": lambda h, r: "x"}, "return one number"),

@@ -58,7 +58,7 @@ class Resamples:
         self,
         utilities: NDArray[np.float32],
         counts: NDArray[np.int64],
-        weights: NDArray[np.float64],
+        weights: NDArray[np.float64] | None,
         rival: int,
         *,
         enough: float | None = None,
@@ -67,26 +67,61 @@ class Resamples:
         """(hypotheses,): in how many resamples each has at least the rival's weighted total utility.
 
         `utilities` is (hypotheses, distinct), `counts` (distinct,) how often each was drawn, `weights`
-        (distinct,) of one draw. Draws of the same string stand together in a resample.
+        (distinct,) of one draw (None: equal). Draws of the same string stand together in a resample.
         Counting stops for a hypothesis with more than `enough` wins or too few resamples left to get there.
         Totals are exact, so equal utilities tie exactly, and `portable` (no special instructions) changes nothing.
         """
 
+class Tally:
+    """The race of one sentence in numbers: who is alive, how often each pseudo-reference was drawn, the utilities."""
+
+    def __init__(self, hypotheses: int) -> None: ...
+    def __len__(self) -> int:
+        """How many hypotheses are alive."""
+
+    def draw(self, texts: Sequence[str]) -> list[str]:
+        """Add draws; those that are new, each once. TypeError if one is not a string."""
+
+    def add(self, table: NDArray[np.float32]) -> tuple[int, int] | None:
+        """Utilities of those alive against new pseudo-references, (alive, new). If a value is not finite, its place."""
+
+    def keep(self, places: NDArray[np.int64]) -> None:
+        """Of those alive only these, growing places among them, stay."""
+
+    @property
+    def alive(self) -> NDArray[np.int64]:
+        """Hypotheses."""
+
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        """(distinct,): how often each pseudo-reference was drawn."""
+
+    @property
+    def draws(self) -> int:
+        """How many draws there were."""
+
+    @property
+    def utilities(self) -> NDArray[np.float32]:
+        """(alive, distinct), a copy."""
+
 def decide_window(
+    tallies: list[Tally],
     resamples: list[Resamples | None],
-    utilities: list[NDArray[np.float32]],
-    counts: list[NDArray[np.int64]],
     weights: list[NDArray[np.float64] | None],
     *,
     nbest: int,
     enough: float,
     threads: int = 1,
-) -> list[tuple[NDArray[np.float64], NDArray[np.int64]]]:
-    """For the sentences of a window, expected utilities (hypotheses,) and the places of those that stay in the race:
-    the `nbest` and, where there are resamples, who wins more than `enough` of them against the last of these; else all.
+) -> list[NDArray[np.float64]]:
+    """A step of the races of a window: who stays is alive afterwards. Their expected utilities, (alive,).
 
-    `weights` (distinct,) are shares in the expectation; None: all draws are equal. The interpreter lock is released.
+    The `nbest` stay and, where there are resamples, who wins more than `enough` of them against the last of these;
+    else all. `weights` (distinct,) are shares in the expectation; None: all draws are equal. The interpreter lock is
+    released.
     """
+
+def distinct(texts: Sequence[str]) -> list[str]:
+    """The strings, each once, in the order of their first copies."""
 
 def expected_utilities(utilities: NDArray[np.float32], weights: NDArray[np.float64]) -> NDArray[np.float64]:
     """(hypotheses,): the weighted sum of each row, the same bits on every machine."""

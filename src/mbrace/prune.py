@@ -102,7 +102,7 @@ class Confidence:
         return self.resamples(standings).wins(
             np.ascontiguousarray(standings.utilities, dtype=np.float32),
             counts,
-            np.ones(len(counts)) if standings.equal_draws else standings.weights / counts,
+            None if standings.equal_draws else standings.weights / counts,
             int(standings.leaders()[-1]),
             enough=enough,
         )

@@ -6,9 +6,7 @@ pseudo-references for the sentences still open, asks the utility for all of them
 
 from __future__ import annotations
 
-import itertools
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TypeAlias
@@ -16,7 +14,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from mbrace._native import decide_window, expected_utilities
+from mbrace._native import Tally, decide_window, distinct, expected_utilities
 from mbrace.errors import UserError
 from mbrace.prune import Confidence, PruningFunction, Standings
 from mbrace.randomness import key
@@ -91,21 +89,17 @@ class _Runner:
     record: Record
     nbest: int
     hypotheses: list[str] = field(init=False)  # distinct, in the caller's order
-    alive: NDArray[np.int64] = field(init=False)  # H_t, into `hypotheses`
-    utilities: NDArray[np.float32] = field(init=False)  # (alive, distinct references)
-    draws: Counter[str] = field(default_factory=Counter)  # R_t: a column of `utilities` for each distinct one
-    counts: NDArray[np.int64] = field(init=False)  # of `draws`
+    tally: Tally = field(init=False)
+    means: NDArray[np.float64] | None = None  # expected utilities of those alive
     logprobs: list[float] | None = None
-    drawn: int = 0
     exhausted: bool = False
     steps: list[Step] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.hypotheses = list(dict.fromkeys(self.record.hypotheses))
+        self.hypotheses = distinct(self.record.hypotheses)
         if not self.hypotheses:
             raise UserError(f"{self.where}: hypotheses: empty; give at least one string")
-        self.alive = np.arange(len(self.hypotheses))
-        self.utilities = np.empty((len(self.hypotheses), 0), dtype=np.float32)
+        self.tally = Tally(len(self.hypotheses))
 
     @property
     def where(self) -> str:
@@ -114,47 +108,61 @@ class _Runner:
     @property
     def open(self) -> bool:
         """Line 4 of Algorithm 1: more than one hypothesis is left, and more pseudo-references can be had."""
-        return len(self.alive) > 1 and not self.exhausted
+        return len(self.tally) > 1 and not self.exhausted
 
     def add(self, draws: Draws, wanted: int) -> list[str]:
         """Append draws to R_t (line 7) and return the strings that are new."""
         self.exhausted = len(draws.texts) < wanted
-        known = len(self.draws)
-        self.draws.update(draws.texts)
-        self.counts = np.fromiter(self.draws.values(), dtype=np.int64, count=len(self.draws))
-        new = list(itertools.islice(self.draws, known, None))
-        self.drawn += len(draws.texts)
+        try:
+            new = self.tally.draw(draws.texts)
+        except TypeError:
+            raise UserError(f"{self.where}: pseudo_references: expected strings, got something else") from None
         if draws.logprobs is not None:
             check_logprobs(draws.logprobs, f"{self.where}: logprobs")
             first = dict(zip(reversed(draws.texts), reversed(draws.logprobs), strict=True))
             self.logprobs = (self.logprobs or []) + [float(first[text]) for text in new]
-        if self.drawn == 0:
+        if self.tally.draws == 0:
             raise UserError(f"{self.where}: pseudo_references: empty; give at least one")
         return new
 
-    def weighed(self) -> tuple[NDArray[np.int64], NDArray[np.float64] | None]:
-        """How often each distinct pseudo-reference counts as drawn, and its share if that does not say it all."""
+    def weights(self) -> NDArray[np.float64] | None:
+        """The share of each distinct pseudo-reference in the expectation, where the source gave log-probabilities."""
         if self.logprobs is None:
-            return self.counts, None
+            return None
         # Model-based: each distinct pseudo-reference counts once, by its probability (Jinnai et al., 2024).
         weights = np.exp(np.array(self.logprobs) - max(self.logprobs))
-        return np.ones_like(self.counts), weights / weights.sum()
+        return np.asarray(weights / weights.sum())
 
     def standings(self, seed: int) -> Standings:
         """What a pruning function sees now."""
-        counts, weights = self.weighed()
-        shares = counts / self.drawn if weights is None else weights
-        means = expected_utilities(self.utilities, shares)
+        utilities, counts, weights = self.tally.utilities, self.tally.counts, self.weights()
+        if weights is not None:
+            counts = np.ones_like(counts)
+        shares = counts / self.tally.draws if weights is None else weights
+        means = expected_utilities(utilities, shares)
         own = key(seed, self.record.id, f"prune {len(self.steps)}")
-        return Standings(self.utilities, counts, shares, means, self.nbest, own, seed, equal_draws=weights is None)
+        return Standings(utilities, counts, shares, means, self.nbest, own, seed, equal_draws=weights is None)
 
-    def result(self, means: NDArray[np.float64] | None) -> Decoded:
+    def score(self, ask: Ask, table: NDArray[np.float32], name: str) -> None:
+        """Append the utilities of an ask; refuse what was not asked for."""
+        shape = (len(ask.survivors), len(ask.references))
+        if np.shape(table) != shape:
+            raise UserError(f"{self.where}: utility {name} returned shape {np.shape(table)}, expected {shape}")
+        place = self.tally.add(np.ascontiguousarray(table, dtype=np.float32))
+        if place is not None:
+            hypothesis, reference = self.hypotheses[ask.survivors[place[0]]], ask.references[place[1]]
+            raise UserError(
+                f"{self.where}: utility {name} returned {np.asarray(table)[place]} for hypothesis {hypothesis[:60]!r} and "
+                f"pseudo-reference {reference[:60]!r}; a utility must return finite numbers"
+            )
+
+    def result(self) -> Decoded:
         """Line 12: the best of the survivors under all pseudo-references so far."""
-        order = range(len(self.alive)) if means is None else np.argsort(-means, kind="stable").tolist()
-        given = self.record.hypotheses
+        given, alive, means = self.record.hypotheses, self.tally.alive.tolist(), self.means
+        order = range(len(alive)) if means is None else np.argsort(-means, kind="stable").tolist()
         ranked = []
-        for rank in list(order)[: self.nbest]:
-            place = int(self.alive[rank])
+        for rank in order[: self.nbest]:
+            place = alive[rank]
             text = self.hypotheses[place]
             index = place if len(given) == len(self.hypotheses) else given.index(text)
             ranked.append(Candidate(text, index, None if means is None else float(means[rank])))
@@ -166,7 +174,7 @@ class _Runner:
             utility=best.utility,
             utility_calls=sum(step.utility_calls for step in self.steps),
             pairs_scored=sum(step.pairs_scored for step in self.steps),
-            pseudo_references=self.drawn,
+            pseudo_references=self.tally.draws,
             steps=tuple(self.steps),
             nbest=tuple(ranked),
         )
@@ -191,12 +199,10 @@ def race(
         for runner in runners:
             if runner.record.source is None:
                 raise UserError(f"{runner.where}: source: missing; utility {utility.name} scores with the source")
-    means: list[NDArray[np.float64] | None] = [None] * len(runners)
-    racing = [position for position, runner in enumerate(runners) if runner.open]
-    if not racing:
-        return [runner.result(None) for runner in runners]
+    window = [runner for runner in runners if runner.open]
+    if not window:
+        return [runner.result() for runner in runners]
 
-    window = [runners[position] for position in racing]
     threads = int(getattr(utility, "workers", 1))
     started = time.perf_counter()
     drawer = sampler.start([runner.record for runner in window])
@@ -210,101 +216,68 @@ def race(
         if not open_now:
             break
         started = time.perf_counter()
-        wants = [Want(place, window[place].drawn, size - window[place].drawn) for place in open_now]
-        news: dict[int, list[str]] = {}
-        added: dict[int, int] = {}
+        wants = [Want(place, drawn := window[place].tally.draws, size - drawn) for place in open_now]
+        asks: list[Ask] = []
+        stepping: list[tuple[_Runner, int, int, int]] = []  # alive, draws, and those of them that are new
         for want, draws in zip(wants, drawer.draw(wants), strict=True):
-            news[want.sentence] = window[want.sentence].add(draws, want.count)
-            added[want.sentence] = len(draws.texts)
+            runner = window[want.sentence]
+            new = runner.add(draws, want.count)
+            if new:
+                asks.append(Ask(want.sentence, runner.tally.alive, new))
+            if len(draws.texts):
+                stepping.append((runner, len(runner.tally), len(draws.texts), len(new)))
         phases.draw += time.perf_counter() - started
 
-        open_now = [place for place in open_now if added[place]]
-        _score(window, scorer, {place: news[place] for place in open_now if news[place]}, utility.name, phases)
+        _score(window, scorer, asks, utility.name, phases)
 
         started = time.perf_counter()
-        for place, (mean, stay) in zip(
-            open_now, _decide(prune, [window[place] for place in open_now], seed, watch, threads), strict=True
-        ):
-            runner = window[place]
-            alive = len(runner.alive)
-            means[racing[place]] = mean
-            if len(stay) < alive:
-                runner.alive = runner.alive[stay]
-                runner.utilities = runner.utilities.take(stay, axis=0)
-                means[racing[place]] = mean[stay]
-            runner.steps.append(Step(runner.drawn, len(runner.alive), alive * added[place], alive * len(news[place])))
+        _decide(prune, [runner for runner, *_ in stepping], seed, watch, threads)
+        for runner, alive, drawn, new_ones in stepping:
+            runner.steps.append(Step(runner.tally.draws, len(runner.tally), alive * drawn, alive * new_ones))
         phases.prune += time.perf_counter() - started
-    return [runner.result(mean) for runner, mean in zip(runners, means, strict=True)]
+    return [runner.result() for runner in runners]
 
 
-def _score(
-    window: Sequence[_Runner],
-    scorer: Scorer,
-    news: dict[int, list[str]],
-    name: str,
-    phases: Phases,
-) -> None:
+def _score(window: Sequence[_Runner], scorer: Scorer, asks: Sequence[Ask], name: str, phases: Phases) -> None:
     """Utilities of the survivors against the new pseudo-references, all open sentences in one call."""
-    if not news:
+    if not asks:
         return
-    asks = [Ask(place, window[place].alive, texts) for place, texts in news.items()]
     started, encoded = time.perf_counter(), scorer.encode_seconds
     tables = scorer.score(asks)
     if len(tables) != len(asks):
         raise UserError(f"utility {name}: returned {len(tables)} tables for {len(asks)} sentences")
     for ask, table in zip(asks, tables, strict=True):
-        runner = window[ask.sentence]
-        _check(runner, ask, table, name)
-        runner.utilities = np.concatenate([runner.utilities, table], axis=1, dtype=np.float32)
+        window[ask.sentence].score(ask, table, name)
     encoding = scorer.encode_seconds - encoded
     phases.encode += encoding
     phases.score += time.perf_counter() - started - encoding
 
 
-def _check(runner: _Runner, ask: Ask, table: NDArray[np.float32], name: str) -> None:
-    shape = (len(ask.survivors), len(ask.references))
-    if np.shape(table) != shape:
-        raise UserError(f"{runner.where}: utility {name} returned shape {np.shape(table)}, expected {shape}")
-    if not np.isfinite(table).all():
-        row, column = np.argwhere(~np.isfinite(table))[0]
-        hypothesis = runner.hypotheses[ask.survivors[row]]
-        raise UserError(
-            f"{runner.where}: utility {name} returned {table[row, column]} for hypothesis {hypothesis[:60]!r} and "
-            f"pseudo-reference {ask.references[column][:60]!r}; a utility must return finite numbers"
-        )
-
-
 def _decide(
     prune: PruningFunction | None, runners: Sequence[_Runner], seed: int, watch: Watch | None, threads: int
-) -> Sequence[tuple[NDArray[np.float64], NDArray[np.int64]]]:
-    """Expected utilities of each sentence's survivors, and the places of those that stay. Our own bootstrap, and
-    standard MBR, decide all sentences in one native call, on the utility's threads."""
-    if not runners:
-        return []
+) -> None:
+    """Who stays, and expected utilities. Our own bootstrap, and standard MBR, decide all sentences in one native call,
+    on the utility's threads."""
     if watch is None and (prune is None or type(prune) is Confidence):
-        counts, weights = zip(*(runner.weighed() for runner in runners), strict=True)
-        draws = [
-            len(own) if share is not None else r.drawn for r, own, share in zip(runners, counts, weights, strict=True)
-        ]
-        return decide_window(
-            [None if prune is None else prune.resamples_of(size, seed) for size in draws],
-            [runner.utilities for runner in runners],
-            list(counts),
-            list(weights),
-            nbest=runners[0].nbest,
-            enough=0 if prune is None else prune.enough,
-            threads=threads,
+        tallies, weights = [runner.tally for runner in runners], [runner.weights() for runner in runners]
+        draws = [t.draws if own is None else len(own) for t, own in zip(tallies, weights, strict=True)]
+        resamples = [None if prune is None else prune.resamples_of(size, seed) for size in draws]
+        enough = 0 if prune is None else prune.enough
+        means = decide_window(
+            tallies, resamples, weights, nbest=runners[0].nbest if runners else 1, enough=enough, threads=threads
         )
-    found = []
+        for runner, mean in zip(runners, means, strict=True):
+            runner.means = mean
+        return
     for runner in runners:
         standings = runner.standings(seed)
         keep = np.ones(len(standings.means), dtype=np.bool_)
         if prune is not None and len(keep) > standings.nbest:
             keep = _checked(np.array(prune(standings)), standings, runner)
         if watch is not None:
-            watch(runner.record, runner.alive, standings, keep)
-        found.append((standings.means, keep.nonzero()[0]))
-    return found
+            watch(runner.record, runner.tally.alive, standings, keep)
+        runner.tally.keep(keep.nonzero()[0])
+        runner.means = standings.means[keep]
 
 
 def _checked(keep: NDArray[np.bool_], standings: Standings, runner: _Runner) -> NDArray[np.bool_]:
