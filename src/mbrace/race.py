@@ -150,9 +150,10 @@ class _Runner:
             raise UserError(f"{self.where}: utility {name} returned shape {np.shape(table)}, expected {shape}")
         place = self.tally.add(np.ascontiguousarray(table, dtype=np.float32))
         if place is not None:
+            value = np.asarray(table)[place]
             hypothesis, reference = self.hypotheses[ask.survivors[place[0]]], ask.references[place[1]]
             raise UserError(
-                f"{self.where}: utility {name} returned {np.asarray(table)[place]} for hypothesis {hypothesis[:60]!r} and "
+                f"{self.where}: utility {name} returned {value} for hypothesis {hypothesis[:60]!r} and "
                 f"pseudo-reference {reference[:60]!r}; a utility must return finite numbers"
             )
 
