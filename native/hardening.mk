@@ -17,7 +17,7 @@ $(SANITIZED)/.built: $(NATIVE) $(wildcard src/mbrace/*.py)
 	  -C cmake.define.MBRACE_SANITIZE=address,undefined -C install.strip=false -C build-dir=build/sanitize
 	touch $@
 
-# Eight threads over one window under ThreadSanitizer, in a program of its own: Python's own locking stays out of it.
+# Eight threads over one window, and windows side by side, under ThreadSanitizer, in a program of its own: Python's own locking stays out of it.
 tsan: $(NATIVE)
 	mkdir -p build
 	$(CXX) -std=c++20 -O1 -g -fsanitize=thread -o build/stress-tsan \

@@ -1,4 +1,5 @@
-// Many threads over one window, for ThreadSanitizer (`make tsan`): the same bits as one thread, and no data race.
+// Many threads over one window, and windows side by side, for ThreadSanitizer (`make tsan`): the same bits as one thread,
+// and no data race.
 #include <cstdio>
 #include <cstring>
 #include <random>
@@ -66,8 +67,16 @@ int main() {
                 std::printf("%s: eight threads differ from one\n", variant->name);
                 return 1;
             }
+            std::vector<Tables> beside(8);
+            parallel(beside.size(), 4, [&](int, std::size_t i) { beside[i] = window(hypotheses, references, *variant, 1 + i % 2); });
+            for (const Tables& each : beside) {
+                if (each != alone) {
+                    std::printf("%s: windows side by side differ from one alone\n", variant->name);
+                    return 1;
+                }
+            }
         }
     }
-    std::printf("%zu variants: eight threads score as one\n", variants().size());
+    std::printf("%zu variants: eight threads, and windows side by side, score as one\n", variants().size());
     return 0;
 }
