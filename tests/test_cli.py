@@ -357,6 +357,59 @@ def test_a_bad_record_is_named_by_file_line_and_field_and_answers_before_it_stay
     assert [json.loads(answer)["id"] for answer in out.read_bytes().splitlines()] == [1, 2, 3, 4, 5]
 
 
+def test_inputs_from_here_and_from_the_root_go_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_rows: list[Row]
+) -> None:
+    row = {name: small_rows[0][name] for name in ("hypotheses", "pseudo_references")}
+    (tmp_path / "sub").mkdir()
+    for name in ("a.jsonl", "sub/b.jsonl"):
+        (tmp_path / name).write_bytes(lines([row]))
+    monkeypatch.chdir(tmp_path)
+    assert main(["decode", "a.jsonl", str(tmp_path / "sub" / "b.jsonl"), "-o", "out.jsonl"]) == 0
+    assert [json.loads(line)["id"] for line in Path("out.jsonl").read_bytes().splitlines()] == [
+        "a.jsonl:1",
+        "sub/b.jsonl:1",
+    ]
+
+
+@pytest.mark.parametrize("option", ["--hypotheses", "--references", "--source"])
+def test_flat_text_is_not_replaced_by_its_own_output(
+    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = {name: tmp_path / f"{name[2:]}.txt" for name in ("--hypotheses", "--references", "--source")}
+    for path in paths.values():
+        path.write_text("precious\n" * 2)
+    flat = [text for name, path in paths.items() for text in (name, str(path))]
+    assert main(["decode", *flat, "--num-candidates", "2", "-o", str(paths[option]), "--force"]) == 2
+    assert "is an input too" in capsys.readouterr().err
+    assert paths[option].read_text() == "precious\n" * 2
+
+
+def test_a_packing_that_is_not_written_is_refused(
+    candidates: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert decode(candidates, "-o", tmp_path / "out.jsonl.bz2") == 2
+    assert "out.jsonl.bz2: cannot be packed so; give a name that ends in .gz" in capsys.readouterr().err
+
+
+def test_text_output_is_valid_unicode(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, out = tmp_path / "in.jsonl", tmp_path / "out.txt"
+    source.write_bytes(lines([{"hypotheses": ["a \ud800 b"], "pseudo_references": ["a"]}] * 2))
+    assert decode(source, "-o", out, "--text") == 0
+    assert out.read_text(encoding="utf-8") == "a \ufffd b\n" * 2
+    assert capsys.readouterr().err.count("warning: Plain text cannot hold lone surrogates") == 1
+
+
+def test_a_warning_is_one_line_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{"hypotheses": ["a", "b"], "pseudo_references": ["a"] * count} for count in (300, 301, 302)]
+    (tmp_path / "in.jsonl").write_bytes(lines(rows))
+    assert decode(tmp_path / "in.jsonl", "-o", tmp_path / "out.jsonl") == 0
+    warned = [line for line in capsys.readouterr().err.splitlines() if "warning" in line]
+    assert len(warned) == 1
+    assert warned[0].startswith("mbrace: warning: the default schedule ends at 256")
+    assert "--schedule all" in warned[0]
+
+
 BAD_OPTIONS: dict[str, tuple[list[str], str]] = {
     "utility": (["--utility", "bleu"], "--utility bleu: unknown"),
     "prune": (["--prune", "some"], "--prune some: unknown"),

@@ -341,10 +341,26 @@ def test_all_goes_on_to_the_last_reference_by_doubling() -> None:
     assert [step.pseudo_references for step in best.steps] == [16, 32, 64, 100]
 
 
+@pytest.mark.parametrize("prune", [None, mbrace.Bottom(0)])
+def test_a_function_is_never_asked_for_all_at_once(prune: mbrace.Bottom | None) -> None:
+    left, asked = ["a", "b"] * 50, []
+
+    def more(count: int) -> list[str]:
+        asked.append(count)
+        given, left[:count] = left[:count], []
+        return given
+
+    best = mbrace.decode(["a", "b"], more, utility=overlap, schedule="all", prune=prune)
+    assert best.pseudo_references == 100
+    assert max(asked) <= 128
+
+
 def test_a_default_schedule_that_leaves_references_unused_says_so() -> None:
-    with pytest.warns(UserWarning, match=r"ends at 256 of 300 .* schedule=\"all\""):
-        best = mbrace.decode(["a", "b"], ["a", "b", "c"] * 100, utility=overlap, prune=None)
-    assert best.pseudo_references == 256
+    corpus = [mbrace.Record(["a", "b"], ["a", "b", "c"] * (100 + i), id=i) for i in range(3)]
+    with pytest.warns(UserWarning, match=r"ends at 256 pseudo-references, .* schedule=\"all\"") as caught:
+        answers = list(mbrace.decode_corpus(corpus, utility=overlap, prune=None))
+    assert [answer.pseudo_references for answer in answers] == [256] * 3
+    assert len({str(warning.message) for warning in caught}) == 1  # so that Python shows it once a run
 
 
 def test_a_listed_order_is_no_sample_and_is_shuffled() -> None:
@@ -372,6 +388,11 @@ def test_a_listed_order_is_no_sample_and_is_shuffled() -> None:
         ({"logprobs": [0.0, 10**400]}, r"logprobs\[1\]: expected a finite number"),
         ({"pseudo_references": iter(["a", "b"]), "logprobs": [0.0, 0.0]}, "go with a list"),
         ({"pseudo_references": iter(["a", 7])}, "pseudo_references: expected strings"),
+        ({"pseudo_references": {"a", "b"}}, "pseudo_references: expected a list, an iterator or a function .* got set"),
+        ({"pseudo_references": np.array(["a", "b"])}, r"got ndarray; list\(...\) makes one"),
+        ({"pseudo_references": lambda count: "ab"}, "expected a list of strings, got a str"),
+        ({"schedule": ["a"]}, "give whole numbers"),
+        ({"schedule": 5}, "schedule 5: give growing whole numbers"),
         ({"schedule": "most"}, 'growing whole numbers, or "all"'),
         ({"utility": lambda h, r: float("nan")}, "returned nan for hypothesis"),
         ({"utility": lambda h, r: "x"}, "return one number"),

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 import mbrace
 import mbrace.output
+from mbrace.cli import main
 from mbrace.files import Seen, read_items
 from mbrace.job import Decoder, run_job
 from mbrace.output import Output
@@ -60,7 +61,7 @@ def corpus(folder: Path, kinds: list[str]) -> Path:
 
 
 def run(source: Path, out: Path, *, text: bool, window: int, resume: bool) -> None:
-    with Output(str(out), resume=resume, text=text) as output:
+    with Output(str(out), resume=resume, text=text, settings={"seed": 0}) as output:
         worker = Decoder(mbrace.Pairwise(picky), mbrace.Bottom(0.3), [1, 2, 3], window=window, text=text)
         run_job(worker, read_items([str(source)]), output, skip=True)
 
@@ -149,3 +150,32 @@ def test_resume_cuts_only_what_could_be_ours(tmp_path: Path, name: str, content:
     with contextlib.nullcontext() if ours else pytest.raises(mbrace.UserError, match="not an answer of mbrace"):
         run(corpus(tmp_path, ["good"]), out, text=False, window=2, resume=True)
     assert (out.read_bytes() != content) == ours
+
+
+def test_a_run_goes_on_only_with_its_own_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{"id": i, "hypotheses": ["a b", "a c", "d"], "pseudo_references": ["a b", "a"]} for i in range(5)]
+    source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_text("".join(json.dumps(row) + "\n" for row in rows) + "broken\n")
+    command = ["decode", str(source), "-o", str(out), "--window", "2"]
+    assert main(command) == 2  # five answers, then the broken record
+    beside = tmp_path / "out.jsonl.run.json"
+    assert json.loads(beside.read_text())["utility"] == "chrf++"
+    before = out.read_bytes()
+    for options, message in (
+        (["--utility", "chrf"], "was made with utility 'chrf++', not 'chrf'"),
+        (["--seed", "5"], "was made with seed 0, not 5"),
+        (["--prune", "none"], "was made with prune 'confidence', not 'none'"),
+    ):
+        capsys.readouterr()
+        assert main([*command, "--resume", *options]) == 2
+        assert message in capsys.readouterr().err
+    assert main([*command, "--resume", "--text"]) == 2  # a file of records does not go on as text
+    assert out.read_bytes() == before
+    source.write_text("".join(json.dumps(row) + "\n" for row in [*rows, {**rows[0], "id": 9}]))
+    assert main([*command, "--resume", "--threads", "1"]) == 0  # threads and windows change no answer
+    assert len(out.read_bytes().splitlines()) == 6
+    assert not beside.exists()  # nothing is left to go on with
+    assert main([*command[:3], str(tmp_path / "whole.jsonl")]) == 0
+    assert out.read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
+    assert main(["decode", str(tmp_path / "none.jsonl"), "-o", str(tmp_path / "x.jsonl")]) == 2
+    assert not list(tmp_path.glob("x.jsonl*"))

@@ -121,6 +121,11 @@ def decode_corpus(
 
 def _check_record(record: Record, longest: int | None) -> None:
     given = record.pseudo_references
+    if not (given is None or isinstance(given, (Sequence, Iterator)) or callable(given)):
+        raise UserError(
+            f"record {record.id!r}: pseudo_references: expected a list, an iterator or a function that is asked for "
+            f"more, got {type(given).__name__}; list(...) makes one"
+        )
     if not record.where:  # records read from files were checked there
         _check_strings(record.hypotheses, f"record {record.id!r}: hypotheses")
         if isinstance(given, Sequence):
@@ -137,7 +142,8 @@ def _check_record(record: Record, longest: int | None) -> None:
         return
     if longest is not None and len(given) > longest:
         warnings.warn(
-            f'the default schedule ends at {longest} of {len(given)} pseudo-references; schedule="all" uses them all',
+            f"the default schedule ends at {longest} pseudo-references, and there are records with more; "
+            'schedule="all" (--schedule all) uses them all',
             stacklevel=2,
         )
 

@@ -10,7 +10,9 @@ import itertools
 import json
 import lzma
 import os
+import re
 import sys
+import warnings
 import zlib
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
@@ -54,6 +56,17 @@ def open_input(path: str) -> Iterator[BinaryIO]:
         raise UserError(f"{path}: damaged or cut off ({error}); make the file again") from error
 
 
+def check_inputs(paths: Iterable[str], output: str) -> None:
+    """A file that cannot be read is an error before the output is made, and so is an output that is an input."""
+    for path in paths:
+        if path == "-" or "://" in path:
+            continue
+        with open_input(path):
+            pass
+        if os.path.exists(output) and os.path.samefile(path, output):
+            raise UserError(f"{output}: is an input too; give another output")
+
+
 def read_lines(path: str) -> Iterator[str]:
     """Lines of a text file. Only a line feed ends a line (a carriage return before it is dropped)."""
     with open_input(path) as file:
@@ -88,6 +101,14 @@ def parse_json(line: bytes, where: str) -> Any:
 
 def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
+
+
+def valid_unicode(text: str, medium: str) -> str:
+    """The text for a medium that cannot hold lone surrogates: U+FFFD is there instead, and a warning says so."""
+    replaced = re.sub("[\ud800-\udfff]", "\ufffd", text)
+    if replaced != text:
+        warnings.warn(f"{medium} cannot hold lone surrogates: U+FFFD is written for them", stacklevel=2)
+    return replaced
 
 
 def to_json(value: Any) -> bytes:
@@ -251,8 +272,13 @@ def id_prefixes(paths: Sequence[str]) -> list[str]:
     """What default ids start with: nothing for one file; for several, their names below the folder they share."""
     if len(paths) == 1:
         return [""]
-    folder = os.path.commonpath([os.path.dirname(path.replace("://", "/")) or "." for path in paths])
-    return [os.path.relpath(path.replace("://", "/"), folder) + ":" for path in paths]
+    places = [path.replace("://", "/") for path in paths]
+    if len(set(map(os.path.isabs, places))) > 1:  # some from here, some from the root or from elsewhere
+        places = [
+            "/" + place if "://" in path else os.path.abspath(place) for path, place in zip(paths, places, strict=True)
+        ]
+    folder = os.path.commonpath([os.path.dirname(place) or "." for place in places])
+    return [os.path.relpath(place, folder) + ":" for place in places]
 
 
 def read_flat(

@@ -158,7 +158,7 @@ def is_ours(descriptor: int, *, packing: str, text: bool) -> bool:
             head = _unpacker(packing).decompress(head, len(RECORD))
         except (zlib.error, lzma.LZMAError):
             return False
-    return text or head[: len(RECORD)] == RECORD[: len(head)]
+    return not head.startswith(RECORD) if text else head[: len(RECORD)] == RECORD[: len(head)]
 
 
 def _unpacker(packing: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import lzma
@@ -13,7 +14,7 @@ from types import TracebackType
 from typing import Any
 
 from mbrace.errors import UserError, require
-from mbrace.files import Bad, to_json
+from mbrace.files import Bad, parse_json, to_json, valid_unicode
 from mbrace.kept import Kept, KeptLines, KeptMembers, KeptRows, Nothing, is_ours
 from mbrace.race import Decoded
 
@@ -23,7 +24,7 @@ LINES_PER_MEMBER = 64  # packed output is a row of gzip members (xz streams) of 
 def answer_line(answer: Decoded, *, text: bool, nbest: int) -> bytes:
     """One output line: the text alone, or a JSON object."""
     if text:
-        return answer.text.replace("\r", " ").replace("\n", " ").encode("utf-8", "surrogatepass") + b"\n"
+        return valid_unicode(answer.text, "Plain text").replace("\r", " ").replace("\n", " ").encode() + b"\n"
     fields: dict[str, Any] = {
         "id": answer.id,
         "text": answer.text,
@@ -75,10 +76,19 @@ class Output:
 
     Lines collect in memory until `flush`. Before a line is set aside in OUT.errors.jsonl nothing after it can have been
     written to OUT, so that after a crash the two files tell how far the run had come. A Parquet file has no torn state:
-    its rows collect as JSON Lines in OUT.part, and the file appears when the run is over.
+    its rows collect as JSON Lines in OUT.part, and the file appears when the run is over. As long as a run is not over,
+    its `settings` are in OUT.run.json: only a run with the same may go on with it.
     """
 
-    def __init__(self, path: str, *, resume: bool = False, force: bool = False, text: bool = False) -> None:
+    def __init__(
+        self,
+        path: str,
+        *,
+        resume: bool = False,
+        force: bool = False,
+        text: bool = False,
+        settings: dict[str, Any] | None = None,
+    ) -> None:
         self.path, self.text = path, text
         self.kept: Kept = Nothing()
         self.kept_errors: Kept = Nothing()
@@ -86,12 +96,17 @@ class Output:
         self._stream = path == "-" or _is_device(path)
         self._packed = "" if self._stream else {".gz": "gz", ".xz": "xz"}.get(path[-3:], "")
         self._table = path.endswith(".parquet") and not self._stream
+        if path.endswith((".bz2", ".zst", ".zip")) and not self._stream:
+            raise UserError(
+                f"{path}: cannot be packed so; give a name that ends in .gz, .xz or .parquet, or in none of them"
+            )
         self.interrupted = False  # set when a run ends early without an error
         self._buffer: list[bytes] = []
         self._written = 0
         self._failed = self._finished = self._created = False
         self._descriptor = self._errors = -1
         self._errors_path = path + ".errors.jsonl"
+        self._run_path: str | None = None
         if self._stream:
             if resume:
                 raise UserError(f"--resume: cannot continue {_stream_name(path)}; give a file with -o")
@@ -103,6 +118,9 @@ class Output:
             if text:
                 raise UserError(f"{path}: --text writes plain text; give a .txt file, or leave --text out for Parquet")
         self._begin(resume, force)
+        if settings is not None:
+            self._keep_settings(settings)
+            self._run_path = path + ".run.json"
 
     def _begin(self, resume: bool, force: bool) -> None:
         """Open, lock, and on resume look at what is there."""
@@ -132,6 +150,21 @@ class Output:
                 self.kept_errors = KeptLines(self._errors)
             else:
                 os.unlink(self._errors_path)
+
+    def _keep_settings(self, settings: dict[str, Any]) -> None:
+        path = self.path + ".run.json"
+        try:
+            if os.path.exists(path) and (self.kept.line is not None or self.kept_errors.line is not None):
+                with open(path, "rb") as file:
+                    compare_settings(parse_json(file.read(), path), settings, self.path)
+            elif not self._finished:
+                with open(path, "wb") as file:
+                    file.write(to_json(settings) + b"\n")
+        except (OSError, UserError) as error:
+            self.close(complete=False)
+            if isinstance(error, UserError):
+                raise
+            raise UserError(f"{path}: {error.strerror}; give an output beside which it can be written") from error
 
     def _open(self, path: str, flags: int) -> int:
         try:
@@ -223,8 +256,12 @@ class Output:
 
             to_parquet(self.path + ".part", self.path)
             os.unlink(self.path + ".part")
-        elif self._created and not complete and not self._written:  # a run that never began leaves no file behind
+        never_began = self._created and not complete and not self._written
+        if never_began:  # leaves no file behind
             os.unlink(self.path + ".part" if self._table else self.path)
+        if self._run_path is not None and (never_began or (complete and not self._failed)):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._run_path)
 
     def __enter__(self) -> Output:
         return self
@@ -233,6 +270,17 @@ class Output:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close(complete=kind is None and not self.interrupted)
+
+
+def compare_settings(before: Any, settings: dict[str, Any], output: str) -> None:
+    """Refuse to go on with `output` if it was made with other settings."""
+    for name, value in parse_json(to_json(settings), output).items():
+        if not isinstance(before, dict) or before.get(name) != value:
+            old = before.get(name) if isinstance(before, dict) else before
+            raise UserError(
+                f"{output}: --resume: was made with {name.replace('_', '-')} {old!r}, not {value!r}; "
+                "give the same options, another output, or --force to start over"
+            )
 
 
 def _is_device(path: str) -> bool:

@@ -212,7 +212,9 @@ def race(
     scorer = utility.start([Sentence(r.record.id, r.record.source, r.hypotheses) for r in window])
     phases.encode += time.perf_counter() - started
 
-    for size in steps(schedule, utility.schedule, pruning=prune is not None):
+    # A function cannot be asked for "all" at once.
+    asked = schedule == "all" and any(callable(runner.record.pseudo_references) for runner in window)
+    for size in steps(schedule, utility.schedule, growing=prune is not None or asked):
         open_now = [place for place, runner in enumerate(window) if runner.open]
         if not open_now:
             break

@@ -105,7 +105,10 @@ class _Source:
 
     def draw(self, want: Want) -> Draws:
         if self._ask is not None:
-            texts = list(self._ask(want.count))
+            texts = self._ask(want.count)
+            if isinstance(texts, str):
+                raise UserError(f"record {self._record.id!r}: pseudo_references: expected a list of strings, got a str")
+            texts = list(texts)
             if len(texts) > want.count:
                 raise UserError(
                     f"record {self._record.id!r}: pseudo_references: asked for {want.count} more, got {len(texts)}"

@@ -21,22 +21,29 @@ def doubling(first: int, last: int) -> tuple[int, ...]:
 
 def check(sizes: Iterable[int] | str) -> tuple[int, ...]:
     """`sizes` as a tuple, refused unless they are whole numbers that increase from at least 1."""
-    if isinstance(sizes, str):
+    if isinstance(sizes, str) or not isinstance(sizes, Iterable):
         raise UserError(f'schedule {sizes!r}: give growing whole numbers, or "all"')
     sizes = tuple(sizes)
-    if not sizes or any(isinstance(size, bool) or size != int(size) for size in sizes):
+    if not sizes or not all(map(_is_whole, sizes)):
         raise UserError(f"schedule {list(sizes)}: give whole numbers, such as 16,32,64,128,256")
     if sizes[0] < 1 or any(low >= high for low, high in itertools.pairwise(sizes)):
         raise UserError(f"schedule {list(sizes)}: sizes must increase and start at 1 or more")
     return tuple(int(size) for size in sizes)
 
 
-def steps(schedule: Schedule, default: tuple[int, ...], *, pruning: bool) -> Iterator[int]:
+def _is_whole(size: object) -> bool:
+    try:
+        return not isinstance(size, (bool, str)) and int(size) == size  # type: ignore[call-overload]
+    except (TypeError, ValueError, OverflowError):
+        return False
+
+
+def steps(schedule: Schedule, default: tuple[int, ...], *, growing: bool) -> Iterator[int]:
     """The sizes a race goes through. "all" doubles on without end: a race stops where its references do.
 
-    Without pruning the steps between do not change the answer, so there is only the last.
+    Without pruning the steps between do not change the answer: where it is not to be `growing`, there is only the last.
     """
     if schedule == "all":
-        return (default[0] << step for step in itertools.count()) if pruning else iter([1 << 62])
+        return (default[0] << step for step in itertools.count()) if growing else iter([1 << 62])
     sizes = check(default if schedule is None else schedule)
-    return iter(sizes if pruning else sizes[-1:])
+    return iter(sizes if growing else sizes[-1:])

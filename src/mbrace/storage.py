@@ -6,14 +6,12 @@ import contextlib
 import fnmatch
 import glob
 import os
-import re
-import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from mbrace.errors import UserError, require
-from mbrace.files import parse_json
+from mbrace.files import parse_json, valid_unicode
 
 ROWS_AT_A_TIME = 64
 
@@ -159,12 +157,9 @@ def _as_schema(pyarrow: Any, table: Any, schema: Any) -> Any:
 
 
 def _unicode(value: Any) -> Any:
-    """Parquet holds valid Unicode only: a lone surrogate becomes U+FFFD there, and a warning says so."""
+    """Parquet holds valid Unicode only."""
     if isinstance(value, str):
-        replaced = re.sub("[\ud800-\udfff]", "\ufffd", value)
-        if replaced != value:
-            warnings.warn("Parquet cannot hold lone surrogates: U+FFFD is written for them", stacklevel=2)
-        return replaced
+        return valid_unicode(value, "Parquet")
     if isinstance(value, list):
         return [_unicode(entry) for entry in value]
     if isinstance(value, dict):

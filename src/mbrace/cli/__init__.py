@@ -6,8 +6,10 @@ import argparse
 import importlib
 import os
 import sys
-from collections.abc import Sequence
-from typing import NoReturn
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NoReturn
 
 from mbrace.errors import UserError
 
@@ -30,7 +32,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run `mbrace COMMAND ...`; a user's mistake is one line on stderr and exit status 2."""
     try:
         args = _parser().parse_args(arguments)
-        status: int = args.run(args)
+        with _plain_warnings():
+            status: int = args.run(args)
         sys.stdout.flush()
         return status
     except UserError as error:
@@ -42,6 +45,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("mbrace: interrupted", file=sys.stderr)
         return 130
+
+
+@contextmanager
+def _plain_warnings() -> Iterator[None]:
+    """Our own warnings are one line, without the place in the code."""
+    with warnings.catch_warnings():
+        others = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], filename: str, *rest: Any) -> None:
+            if os.path.dirname(os.path.dirname(__file__)) in filename:
+                print(f"mbrace: warning: {message}", file=sys.stderr)
+            else:
+                others(message, category, filename, *rest)
+
+        warnings.showwarning = show  # type: ignore[assignment]
+        yield
 
 
 class _Parser(argparse.ArgumentParser):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -110,15 +109,15 @@ def run(args: argparse.Namespace) -> int:
             raise UserError("--ray: reads CANDIDATES.jsonl or .parquet, not flat text")
         prune_from(args), schedule_from(args)  # a mistake is named before a cluster is reached for
         return run_on_cluster(DecodeWork(args), args.candidates, args)
-    decoder = DecodeWork(args).start(args.threads)
+    work = DecodeWork(args)
+    decoder = work.start(args.threads)
+    settings = work.describe() | {"text": args.text}
     items, total = _input(args)
     with (
-        warnings.catch_warnings(),
         Stop() as stop,
-        Output(args.output, resume=args.resume, force=args.force, text=args.text) as output,
+        Output(args.output, resume=args.resume, force=args.force, text=args.text, settings=settings) as output,
         progress("decoding", total) as advance,
     ):
-        warnings.showwarning = _show_warning  # type: ignore[assignment]
         summary = run_job(decoder, items, output, skip=args.on_error == "skip", stop=stop, advance=advance)
     report_truncated(decoder.utility)
     print(summary_line(summary), file=sys.stderr)
@@ -197,7 +196,7 @@ def ended(args: argparse.Namespace, signal: int | None) -> int:
 
 def _input(args: argparse.Namespace) -> tuple[Iterator[Item], int | None]:
     """The records, and how many there are where that is cheap to know."""
-    from mbrace.files import open_input, read_flat, read_items
+    from mbrace.files import check_inputs, read_flat, read_items
     from mbrace.storage import expand
 
     flat = [args.hypotheses, args.references, args.num_candidates, args.num_references, args.source]
@@ -205,14 +204,11 @@ def _input(args: argparse.Namespace) -> tuple[Iterator[Item], int | None]:
         if any(value is not None for value in flat):
             raise UserError("CANDIDATES.jsonl and --hypotheses: give one kind of input")
         paths = expand(args.candidates)
-        _check_readable(paths, args.output)
+        check_inputs(paths, args.output)
         return read_items(paths), _count(paths)
     if args.hypotheses is None or args.num_candidates is None:
         raise UserError("no input: give CANDIDATES.jsonl, or --hypotheses H.txt with --num-candidates N")
-    for path in (args.hypotheses, args.references, args.source):
-        if path is not None:
-            with open_input(path):
-                pass
+    check_inputs(filter(None, (args.hypotheses, args.references, args.source)), args.output)
     records = read_flat(
         args.hypotheses,
         args.references,
@@ -221,18 +217,6 @@ def _input(args: argparse.Namespace) -> tuple[Iterator[Item], int | None]:
         source=args.source,
     )
     return records, None
-
-
-def _check_readable(paths: list[str], output: str) -> None:
-    """A missing file is an error before the output is made, and so is an output that is an input."""
-    from mbrace.files import open_input
-
-    for path in paths:
-        if path != "-" and "://" not in path:
-            with open_input(path):
-                pass
-            if os.path.exists(output) and os.path.samefile(path, output):
-                raise UserError(f"{output}: is an input too; give another output")
 
 
 def _count(paths: list[str]) -> int | None:
@@ -247,10 +231,6 @@ def _count(paths: list[str]) -> int | None:
         with open_input(path) as file:
             total += sum(1 for _ in file)
     return total
-
-
-def _show_warning(message: Warning | str, *rest: Any) -> None:
-    print(f"mbrace: warning: {message}", file=sys.stderr)
 
 
 def summary_line(summary: Summary) -> str:

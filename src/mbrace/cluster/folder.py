@@ -260,4 +260,8 @@ def _suffix(output: str, text: bool) -> str:
         if text:
             raise UserError(f"{output}: --text writes plain text; leave --text out for Parquet")
         return ".parquet"
+    if output.endswith((".xz", ".bz2", ".zst", ".zip")):
+        raise UserError(
+            f"{output}: shards cannot be packed so; give a name that ends in .gz or .parquet, or in none of them"
+        )
     return (".txt" if text else ".jsonl") + (".gz" if output.endswith(".gz") else "")
