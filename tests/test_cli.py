@@ -432,6 +432,11 @@ BAD_OPTIONS: dict[str, tuple[list[str], str]] = {
     "threads": (["--threads", "-1"], "--threads -1"),
     "resume and force": (["--resume", "--force"], "--resume and --force"),
     "workers without a cluster": (["--workers", "2"], "--workers: goes with --ray"),
+    "a model without a neural utility": (
+        ["--metric-model", "x"],
+        "--metric-model: goes with --utility comet, embedding",
+    ),
+    "a dtype without a neural utility": (["--dtype", "float16"], "--dtype: goes with --utility comet, embedding"),
     "unknown option": (["--fast"], "unrecognized arguments: --fast"),
     "both inputs": (["--hypotheses", "h.txt"], "give one kind of input"),
 }

@@ -9,13 +9,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from conftest import overlap
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -24,7 +25,7 @@ import mbrace.cluster.manifest
 from mbrace.cli import main
 from mbrace.cluster import Manifest, run
 from mbrace.cluster.folder import Folder
-from mbrace.cluster.shards import blocks, work_off
+from mbrace.cluster.shards import add_costs, blocks, costs, work_off
 from mbrace.errors import UserError
 from mbrace.files import Item, item_from, read_items
 from mbrace.job import Decoder, Outcome, Summary, run_job
@@ -394,6 +395,24 @@ def test_more_than_the_cluster_has_is_refused_with_what_is_missing(ray: Any, tmp
         attempt(gpus_per_worker=1)
     with pytest.raises(UserError, match="--workers 0: must be 1 or more"):
         attempt(workers=0)
+
+
+def test_what_blocks_cost_adds_up_to_what_one_run_costs() -> None:
+    class Cutting(mbrace.Pairwise):
+        truncated = 0
+
+        def pairs(self, hypotheses: Sequence[str], references: Sequence[str], sources: Any = None) -> Any:
+            self.truncated += 1
+            return super().pairs(hypotheses, references, sources)
+
+    records = [mbrace.Record(["a b", "a"], ["a b", "c"], id=i) for i in range(5)]
+    worker, whole = Decoder(Cutting(overlap), None, window=1), Summary()
+    for part in (records[:2], records[2:]):
+        before = costs(worker)
+        list(worker(part, skip=False))
+        add_costs(whole, [now - then for now, then in zip(costs(worker), before, strict=True)])
+    assert (whole.sentences, whole.utility_calls, whole.standard_calls, whole.truncated) == (5, 20, 20, 5)
+    assert whole.phases.score == pytest.approx(worker.summary.phases.score)
 
 
 @pytest.mark.parametrize(("nodes", "workers", "wanted", "gpus", "share"), [

@@ -33,6 +33,7 @@ class Summary:
     utility_calls: int = 0
     pairs_scored: int = 0
     standard_calls: int = 0  # |H| x |R| with the sizes the schedule allows
+    truncated: int = 0  # strings over a neural utility's length limit, cut there
     seconds: float = 0.0
     phases: Phases = field(default_factory=Phases)
     signal: int | None = None  # that ended the run early
@@ -130,6 +131,7 @@ class Decoder:
         self.summary.sentences += 1
         self.summary.utility_calls += answer.utility_calls
         self.summary.pairs_scored += answer.pairs_scored
+        self.summary.truncated = getattr(self.utility, "truncated", 0)
         self.summary.standard_calls += _standard_calls(record, answer, self.schedule, self.utility)
 
 

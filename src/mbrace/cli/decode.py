@@ -106,6 +106,8 @@ def run(args: argparse.Namespace) -> int:
         raise UserError(f"--nbest {args.nbest}: must be 1 or more")
     if args.ray is not None:
         if not args.candidates:
+            if os.path.exists(args.ray):
+                raise UserError(f"--ray {args.ray}: is read as a cluster's address; give the files before --ray")
             raise UserError("--ray: reads CANDIDATES.jsonl or .parquet, not flat text")
         prune_from(args), schedule_from(args)  # a mistake is named before a cluster is reached for
         return run_on_cluster(DecodeWork(args), args.candidates, args)
@@ -180,6 +182,7 @@ def run_on_cluster(work: Work, inputs: list[str], args: argparse.Namespace) -> i
             text=args.text,
             progress=progress,
         )
+    report_truncated(summary)
     print(summary_line(summary), file=sys.stderr)
     return ended(args, summary.signal)
 

@@ -39,6 +39,11 @@ def utility_from(args: argparse.Namespace) -> Utility:
     if args.threads < 0:
         raise UserError(f"--threads {args.threads}: must be 0 (all cores) or more")
     if args.utility in UTILITIES:
+        for option in ("metric_model", "dtype", "batch_tokens"):
+            if getattr(args, option, None) is not None:
+                raise UserError(
+                    f"--{option.replace('_', '-')}: goes with --utility {', '.join(NEURAL)}, not {args.utility}"
+                )
         return ChrF(word_order=UTILITIES[args.utility], threads=args.threads or None)
     if args.utility in NEURAL:
         return _neural_from(args)
@@ -56,11 +61,12 @@ def _neural_from(args: argparse.Namespace) -> Utility:
     return kind(args.metric_model, **settings)  # type: ignore[no-any-return]
 
 
-def report_truncated(utility: Utility) -> None:
-    """Say on stderr how many strings were over a neural utility's length limit, if any were."""
-    truncated = getattr(utility, "truncated", 0)
+def report_truncated(counted: object) -> None:
+    """Say on stderr how many strings a utility (or a run's summary) counted as over the length limit, if any were."""
+    truncated = getattr(counted, "truncated", 0)
     if truncated:
-        print(f"mbrace: {truncated} strings were over the utility's length limit and cut there", file=sys.stderr)
+        strings = "1 string was" if truncated == 1 else f"{truncated:,} strings were"
+        print(f"mbrace: {strings} over the utility's length limit and cut there", file=sys.stderr)
 
 
 def add_prune(parser: argparse.ArgumentParser) -> None:

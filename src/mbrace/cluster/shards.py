@@ -120,16 +120,17 @@ def _split(data: bytes) -> list[bytes]:
 def costs(worker: Worker) -> list[float]:
     """The counters of a summary, in a fixed order."""
     summary = worker.summary
-    counts = [summary.sentences, summary.utility_calls, summary.pairs_scored, summary.standard_calls]
+    counts = [summary.sentences, summary.utility_calls, summary.pairs_scored, summary.standard_calls, summary.truncated]
     return [float(count) for count in counts] + list(asdict(summary.phases).values())
 
 
 def add_costs(summary: Any, spent: Sequence[float]) -> None:
     """Add what a block cost to the summary of the run."""
-    sentences, calls, pairs, standard, *phases = spent
+    sentences, calls, pairs, standard, truncated, *phases = spent
     summary.sentences += int(sentences)
     summary.utility_calls += int(calls)
     summary.pairs_scored += int(pairs)
     summary.standard_calls += int(standard)
+    summary.truncated += int(truncated)
     old = asdict(summary.phases)
     summary.phases = Phases(**{name: old[name] + value for name, value in zip(old, phases, strict=True)})
