@@ -110,6 +110,20 @@ def test_three_wins_of_three_are_not_significant_though_every_resample_says_so()
     assert "not significant" in results.verdict
 
 
+@pytest.mark.parametrize("swap", [False, True])
+def test_nobody_wins_where_the_votes_and_the_bootstrap_favour_different_sides(swap: bool) -> None:
+    one, other = "BA" if swap else "AB"
+    rows = (one * 60 + other * 35, "t" * 60 + other * 35, "t" * 60 + other * 35)
+    results = evaluate(ratings(*rows))
+    assert sorted((results.items.wins, results.items.losses)) == [35, 60]
+    ahead = results.items.bootstrap.a_ahead, results.items.bootstrap.b_ahead
+    assert results.items.sign_test < 0.05  # for the side with 60 items ...
+    assert max(ahead) > 0.95  # ... and this for the other
+    assert not results.significant
+    assert "not significant" in results.verdict
+    assert f"ahead in {min(ahead):.1%} of" in results.verdict
+
+
 def test_no_ratings_give_no_verdict() -> None:
     assert evaluate([]).verdict == "There are no ratings to judge by yet."
     assert evaluate(ratings("sss")).verdict == "There are no ratings to judge by yet."
