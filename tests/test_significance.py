@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -96,8 +97,6 @@ def test_unequal_lengths_are_refused() -> None:
 
 
 def test_compare_reads_text_and_decoded_json(tmp_path: Path, systems: Any, capsys: Any) -> None:
-    import json
-
     first, second, references = systems
     (tmp_path / "a.txt").write_text("\n".join(first) + "\n", encoding="utf-8")
     (tmp_path / "b.jsonl").write_text("".join(json.dumps({"text": t}) + "\n" for t in second), encoding="utf-8")
@@ -112,3 +111,47 @@ def test_compare_reads_text_and_decoded_json(tmp_path: Path, systems: Any, capsy
     assert re.findall(r"p = ([0-9.]+)", capsys.readouterr().out) == ["1.0000"] * 4  # two tests of two scores
     assert main(["compare", files[0], files[0], "--reference", files[1]]) == 2
     assert "b.jsonl:1: reference: missing" in capsys.readouterr().err
+
+
+def write_rows(path: Path, field: str, texts: Any) -> str:
+    rows = [json.dumps({"id": identity, field: text}) + "\n" for identity, text in texts]
+    path.write_text("".join(rows), encoding="utf-8")
+    return str(path)
+
+
+def test_compare_pairs_by_id_whatever_the_order(tmp_path: Path, systems: Any, capsys: Any) -> None:
+    first, _, references = systems
+    numbered = list(enumerate(first, 1))
+    a = write_rows(tmp_path / "a.jsonl", "text", numbered)
+    b = write_rows(tmp_path / "b.jsonl", "text", numbered[::-1])
+    r = write_rows(tmp_path / "r.json", "reference", [("left out", "x"), *enumerate(references, 1)])
+    assert main(["compare", a, b, "--reference", r, "--shuffles", "500"]) == 0
+    told = capsys.readouterr()
+    assert re.findall(r"p = ([0-9.]+)", told.out) == ["1.0000"] * 4
+    assert f"A {ChrF().corpus(first, references):.4f}" in told.out
+    assert "r.json: 1 references without a translation are left out" in told.err
+    plain = tmp_path / "r.txt"
+    plain.write_text("\n".join(references) + "\n", encoding="utf-8")
+    assert main(["compare", a, b, "--reference", str(plain)]) == 2
+    assert "r.txt: has no ids, and" in capsys.readouterr().err
+
+
+def test_compare_refuses_outputs_of_different_sources(tmp_path: Path, systems: Any, capsys: Any) -> None:
+    first, _, references = systems
+    numbered = list(enumerate(first, 1))
+    a = write_rows(tmp_path / "a.jsonl", "text", numbered[1:])  # of the same length: each run skipped another record
+    b = write_rows(tmp_path / "b.jsonl", "text", numbered[:-1])
+    r = write_rows(tmp_path / "r.jsonl", "reference", enumerate(references, 1))
+    assert main(["compare", a, b, "--reference", r]) == 2
+    assert f"b.jsonl: 1 ids of {a} are missing (the first: '{len(first)}')" in capsys.readouterr().err
+
+
+def test_a_folder_called_json_does_not_make_a_text_json(tmp_path: Path, systems: Any, capsys: Any) -> None:
+    first, _, references = systems
+    folder = tmp_path / "x.jsonfiles"
+    folder.mkdir()
+    (folder / "a.txt").write_text("\n".join(first) + "\n", encoding="utf-8")
+    (folder / "r.txt").write_text("\n".join(references) + "\n", encoding="utf-8")
+    a, r = str(folder / "a.txt"), str(folder / "r.txt")
+    assert main(["compare", a, a, "--reference", r, "--shuffles", "10"]) == 0
+    assert f"A {ChrF().corpus(first, references):.4f}" in capsys.readouterr().out
