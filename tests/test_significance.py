@@ -66,6 +66,16 @@ def test_systems_that_differ_in_one_sentence_are_not_different() -> None:
     assert found.p_bootstrap > 0.05
 
 
+def test_where_one_sentence_of_four_differs_sacrebleu_is_sure_and_we_are_not() -> None:
+    references = ["the cat sat on the mat", "a dog barks at night", "it rains in the city", "she reads a book"]
+    a = ["a cat sat on a mat", "dogs bark at night", "it is raining in town", "she reads a book"]
+    b = [a[0], references[1], *a[2:]]
+    metric = CHRF(word_order=2, references=[references])
+    _, scores = PairedTest([("a", a), ("b", b)], {"chrF": metric}, None, test_type="ar", n_samples=1000)()
+    assert scores["chrF2++"][1].p_value == pytest.approx(0.001, abs=1e-5)
+    assert [test.p_randomisation for test in compare(a, b, references, ChrF(), shuffles=1000)] == [1, 1]
+
+
 def test_randomisation_rejects_at_its_level_when_there_is_no_difference() -> None:
     rng = np.random.default_rng(4)
     rejected = 0

@@ -15,7 +15,8 @@ def add(commands: Any) -> None:
     parser: argparse.ArgumentParser = commands.add_parser(
         "compare",
         help="significance tests for two systems' outputs",
-        description="Paired bootstrap (Koehn 2004) and paired approximate randomisation, p-values as sacreBLEU's.",
+        description="Paired bootstrap (Koehn 2004) and paired approximate randomisation; p-values as sacreBLEU's, "
+        "but for ties, which count.",
     )
     for name in ("a", "b"):
         parser.add_argument(
