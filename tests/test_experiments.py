@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 from collections.abc import Callable, Sequence
@@ -16,7 +17,7 @@ import mbrace
 from mbrace.cli import main
 from mbrace.errors import UserError
 from mbrace.experiments import experiment, paper, runtimes, studies
-from mbrace.experiments.tables import Part, Replay, Table, tables
+from mbrace.experiments.tables import Part, Replay, Table, slug, tables
 from mbrace.experiments.trials import ALPHAS, BETAS, MEASURES, TRADEOFF, Outcomes, Setting, measure, run_trials, sample
 from mbrace.prune import Standings
 from mbrace.randomness import key
@@ -361,6 +362,53 @@ def test_without_references_and_without_a_race_the_rest_is_measured(
     assert {row["measure"] for row in made["test_table"]} == set(studies.TABLE) - {"score"}
     assert found[0].of(Setting("alpha", 0.99))["utility_calls"][2].tolist() == [0, 0]
     assert found[0].of(Setting("alpha", 0.99))["accuracy"][2].tolist() == [1, 1]
+
+
+def tiny_experiment(folder: Path, *, label: str, signature: str) -> None:
+    rows = [{"id": 1, "hypotheses": ["a", "b c"], "pseudo_references": ["a", "b", "b c", "c"]}]
+    file = write_candidates(folder / "x.jsonl", rows)
+    utility = mbrace.Pairwise(lambda h, r: float(h == r), name=signature, schedule=SCHEDULE)
+    options = {"trials": 2, "races": 1, "report": False, "progress": lambda *_: contextlib.nullcontext(lambda n: None)}
+    experiment.run([str(file)], folder / "out", utility, label=label, **options)
+
+
+def test_outcomes_of_another_model_are_added_and_never_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    signed = mbrace.Pairwise(lambda h, r: 0.0, name="cosine|multilingual-e5-small-q4|pooling:mean", schedule=SCHEDULE)
+    monkeypatch.setattr("mbrace.cli.experiment.utility_from", lambda args: signed)
+    monkeypatch.setattr(experiment, "run", lambda *_, label, **__: asked.append(label))
+    for utility, model in (
+        ("embedding", []),
+        ("embedding", ["--metric-model", "m"]),
+        ("chrf", ["--metric-model", "m"]),
+    ):
+        assert main(["experiment", "x.jsonl", "-o", str(tmp_path / "out"), "--utility", utility, *model]) == 0
+    monkeypatch.undo()
+    assert asked == ["embedding", "embedding multilingual-e5-small-q4", "chrF"]
+    for label in asked[:2]:
+        tiny_experiment(tmp_path, label=label, signature=f"cosine|{label}")
+    names = {path.name for path in (tmp_path / "out" / "data").glob("*.npz")}
+    assert names == {"x.all.embedding.npz", "x.all.embedding-multilingual-e5-small-q4.npz"}
+    assert {outcomes.about["label"] for outcomes in experiment.gather(tmp_path / "out")} == set(asked[:2])
+    before = (tmp_path / "out" / "data" / "x.all.embedding.npz").read_bytes()
+    message = r"x\.all\.embedding\.npz: holds outcomes of cosine\|embedding, not of cosine\|another"
+    with pytest.raises(UserError, match=message):
+        tiny_experiment(tmp_path, label="embedding", signature="cosine|another")
+    assert (tmp_path / "out" / "data" / "x.all.embedding.npz").read_bytes() == before
+    (tmp_path / "other").mkdir()
+    tiny_experiment(tmp_path / "other", label="embedding", signature="cosine|another")
+    with pytest.raises(UserError, match=message):
+        experiment.gather(tmp_path / "out", [tmp_path / "other" / "out"])
+    assert (tmp_path / "out" / "data" / "x.all.embedding.npz").read_bytes() == before
+
+
+def test_file_names_of_committed_results_are_those_a_run_looks_for() -> None:
+    for path in (Path(__file__).parent.parent / "results" / "data").glob("*.npz"):
+        about = Outcomes.load(path).about
+        assert path.name == f"{about['name']}.{about['split']}.{slug(about['label'])}.npz"
+        assert about["label"] in ("chrF++", "learned")  # what the command calls them without --metric-model
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-from mbrace.cli.options import add_utility, utility_from
+from mbrace.cli.options import NEURAL, add_utility, utility_from
 from mbrace.errors import UserError
+from mbrace.utility import Utility
 
 LABELS = {"chrf": "chrF", "chrf+": "chrF+", "chrf++": "chrF++", "comet": "COMET"}
 
@@ -65,11 +66,12 @@ def run(args: argparse.Namespace) -> int:
     elif args.runtimes:
         _runtimes(args, out)
     elif args.candidates:
+        utility = utility_from(args)
         experiment.run(
             args.candidates,
             out,
-            utility_from(args),
-            label=LABELS.get(args.utility, args.utility),
+            utility,
+            label=_label(args, utility),
             trials=args.trials,
             seed=args.seed,
             workers=args.workers or _cores(),
@@ -82,6 +84,14 @@ def run(args: argparse.Namespace) -> int:
         raise UserError("no candidate files; give CANDIDATES.jsonl..., --report-only or --runtimes")
     print(out / ("data" if args.no_report or not (out / "report.html").exists() else "report.html"))
     return 0
+
+
+def _label(args: argparse.Namespace, utility: Utility) -> str:
+    """What results are called: the utility, and its model where one was asked for."""
+    name: str = LABELS.get(args.utility, args.utility)
+    if args.metric_model is None or args.utility not in NEURAL:
+        return name
+    return f"{name} {utility.name.split('|')[1]}"  # signatures are kind|model|...
 
 
 def _cores() -> int:
@@ -97,12 +107,13 @@ def _runtimes(args: argparse.Namespace, out: Path) -> None:
     if report:
         experiment.require_report()
     sources, pair = runtimes.read_sources(args.sources, args.sentences)
+    model, utility = runtimes.load_model(args.model, getattr(args, "device", None)), utility_from(args)
     rows = runtimes.run_times(
-        runtimes.load_model(args.model, getattr(args, "device", None)),
-        utility_from(args),
+        model,
+        utility,
         sources,
         pair=args.pair or pair,
-        label=LABELS.get(args.utility, args.utility),
+        label=_label(args, utility),
         trials=args.repeats,
         seed=args.seed,
     )
