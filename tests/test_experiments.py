@@ -348,6 +348,23 @@ def test_run_times_have_every_phase_of_every_method_and_their_total(tmp_path: Pa
     assert json.loads(runtimes.save(rows, tmp_path).read_text()) == rows
 
 
+def test_sources_are_lines_columns_or_a_field_and_others_are_named(tmp_path: Path) -> None:
+    folder = tmp_path / "x.json.tsv"  # says nothing of the files in it
+    folder.mkdir()
+    (folder / "a.txt").write_text("\ufeffone\tx\n[1]\n", encoding="utf-8")
+    (folder / "b.tsv").write_text("one\tx\ntwo\ty\n")
+    (folder / "c.test.jsonl").write_text('{"source": "one"}\n{"source": "two"}\n')
+    (folder / "d.jsonl").write_text('{"source": "one"}\n[1]\n')
+    expected = {
+        "a.txt": (["one\tx", "[1]"], "a.txt"),
+        "b.tsv": (["one", "two"], "b.tsv"),
+        "c.test.jsonl": (["one", "two"], "c"),
+    }
+    assert {name: runtimes.read_sources(str(folder / name), 9) for name in expected} == expected
+    with pytest.raises(UserError, match=r"d\.jsonl:2: expected a JSON object with `source`, got a list"):
+        runtimes.read_sources(str(folder / "d.jsonl"), 9)
+
+
 def test_without_references_and_without_a_race_the_rest_is_measured(
     tmp_path: Path, small_rows: list[dict[str, Any]]
 ) -> None:
