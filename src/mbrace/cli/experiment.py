@@ -23,7 +23,9 @@ def add(commands: Any) -> None:
         "schedules, run times. NAME.valid.jsonl is used for figures and NAME.test.jsonl for the test table; a pair "
         "with one file uses it for both. What DIR holds already, of other utilities too, is kept and shown with it.",
     )
-    parser.add_argument("candidates", nargs="*", metavar="CANDIDATES.jsonl", help="JSON Lines, .gz or .xz")
+    parser.add_argument(
+        "candidates", nargs="*", metavar="CANDIDATES.jsonl", help="JSON Lines, .gz or .xz; a quoted glob is expanded"
+    )
     parser.add_argument("-o", "--output", required=True, metavar="DIR", help="where everything is written")
     parser.add_argument("--trials", type=int, default=10, metavar="N", help="random trials (default: 10)")
     parser.add_argument("--seed", type=int, default=0, help="random seed (default: 0)")
@@ -53,6 +55,7 @@ def run(args: argparse.Namespace) -> int:
     """Check the options, then run."""
     from mbrace.cli.progress import progress
     from mbrace.experiments import experiment
+    from mbrace.storage import expand
 
     out = Path(args.output)
     for option in ("trials", "limit", "workers", "races", "sentences", "repeats"):
@@ -66,9 +69,10 @@ def run(args: argparse.Namespace) -> int:
     elif args.runtimes:
         _runtimes(args, out)
     elif args.candidates:
+        candidates = expand(args.candidates)
         utility = utility_from(args)
         experiment.run(
-            args.candidates,
+            candidates,
             out,
             utility,
             label=_label(args, utility),
