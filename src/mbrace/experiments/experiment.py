@@ -60,6 +60,7 @@ def run(
             raise UserError(
                 f"{part.path}: two files are {part.name} ({part.split}); name them NAME.valid and NAME.test"
             )
+        part.check_races(limit)
     targets = [out / "data" / f"{part.name}.{part.split}.{slug(label)}.npz" for part in parts]
     for target in targets:
         _refuse_other_utility(target, utility.name)
