@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import os
 from pathlib import Path
 from typing import Any
 
 from mbrace.cli.options import NEURAL, add_utility, utility_from
+from mbrace.cores import cores
 from mbrace.errors import UserError
 from mbrace.utility import Utility
 
@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
             label=_label(args, utility),
             trials=args.trials,
             seed=args.seed,
-            workers=args.workers or _cores(),
+            workers=args.workers or cores(),
             limit=args.limit,
             races=args.races,
             report=not args.no_report,
@@ -96,10 +96,6 @@ def _label(args: argparse.Namespace, utility: Utility) -> str:
     if args.metric_model is None or args.utility not in NEURAL:
         return name
     return f"{name} {utility.name.split('|')[1]}"  # signatures are kind|model|...
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _runtimes(args: argparse.Namespace, out: Path) -> None:

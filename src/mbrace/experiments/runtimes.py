@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
 import sys
 import time
@@ -13,6 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
+from mbrace.cores import cores
 from mbrace.decode import decode_corpus
 from mbrace.errors import require
 from mbrace.experiments.studies import Row
@@ -118,8 +118,7 @@ def device_name() -> str:
             name = next(line.split(":", 1)[1].strip() for line in file if line.startswith("model name"))
     except (OSError, StopIteration):
         pass
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return f"{name}, {cores} cores"
+    return f"{name}, {cores()} cores"
 
 
 def load_model(name: str, device: str | None) -> Model:
