@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from judge_server import BAD, GOOD, write_jsonl, write_study
 from starlette.testclient import TestClient
 
+from mbrace.cli import main
 from mbrace.errors import UserError
 from mbrace.judge.app import Site, create_app
 from mbrace.judge.items import Item, arrange, read_pairs, sample
@@ -148,6 +149,25 @@ def test_bytes_that_are_not_utf8_and_missing_files_are_refused(tmp_path: Path) -
         read_pairs(*[str(tmp_path / "a.txt")] * 3)
     with pytest.raises(UserError, match=r"none\.txt: No such file"):
         read_pairs(*[str(tmp_path / "none.txt")] * 3)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "wanted"),
+    [
+        ("--raters", "x", "a whole number of 1 or more"),
+        ("--raters", "0", "a whole number of 1 or more"),
+        ("--items", "many", "a whole number of 1 or more, or all"),
+        ("--port", "http", "a whole number from 0 to 65535"),
+        ("--port", "65536", "a whole number from 0 to 65535"),
+        ("--level", "high", "a number between 0 and 1"),
+    ],
+)
+def test_an_option_that_is_no_number_is_told_what_is_wanted(
+    option: str, value: str, wanted: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["judge-results", "r.db"] if option == "--level" else ["judge", "a", "b", "--source", "s", "-o", "r.db"]
+    assert main([*command, option, value]) == 2
+    assert f"argument {option}: {value}: expected {wanted}" in capsys.readouterr().err
 
 
 def test_half_a_surrogate_pair_is_replaced_so_that_it_can_be_stored_and_shown(tmp_path: Path) -> None:

@@ -62,7 +62,10 @@ def _same(one: str, other: str) -> bool:
 
 
 def _level(text: str) -> float:
-    level = float(text)
+    try:
+        level = float(text)
+    except ValueError:
+        level = 0.0
     if not 0 < level < 1:
         raise argparse.ArgumentTypeError(f"{text}: expected a number between 0 and 1")
     return level
