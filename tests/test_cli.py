@@ -262,6 +262,28 @@ def test_score_refuses_files_of_different_length(tmp_path: Path, capsys: pytest.
     assert f"{tmp_path / 'r'}: 1 lines, but {tmp_path / 'h'} has 2" in capsys.readouterr().err
 
 
+def test_score_reads_the_field_of_records_and_no_byte_order_mark(
+    tmp_path: Path, demo_rows: list[Row], capsys: pytest.CaptureFixture[str]
+) -> None:
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    rows = [{"id": row["id"], "text": row["hypotheses"][0], "reference": row["reference"]} for row in demo_rows[:5]]
+    lines = [json.dumps(row).encode() + b"\n" for row in rows]
+    (tmp_path / "mixed.jsonl").write_bytes(b"".join(lines[::-1]))
+    (tmp_path / "packed.json.gz").write_bytes(gzip.compress(b"\xef\xbb\xbf" + b"".join(lines)))
+    parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "table.parquet")
+    for name, field in (("h.txt", "text"), ("r.txt", "reference")):
+        (tmp_path / name).write_text("\ufeff" + "".join(row[field] + "\n" for row in rows), encoding="utf-8")
+    chrf = sacrebleu.CHRF(word_order=2)
+    expected = chrf.corpus_score([row["text"] for row in rows], [[row["reference"] for row in rows]]).score
+    files = ("mixed.jsonl", "packed.json.gz"), ("table.parquet", "mixed.jsonl"), ("h.txt", "packed.json.gz")
+    for hypotheses, references in (*files, ("h.txt", "r.txt"), ("table.parquet", "r.txt")):
+        assert main(["score", str(tmp_path / hypotheses), str(tmp_path / references)]) == 0
+        assert float(capsys.readouterr().out.split()[-1]) == pytest.approx(expected, abs=2e-4)
+    (tmp_path / "out.jsonl").write_bytes(b'{"id": 1, "text": "a"}\n')
+    assert main(["score", str(tmp_path / "out.jsonl"), str(tmp_path / "out.jsonl")]) == 2
+    assert "out.jsonl:1: reference: missing; give records with a string `reference`" in capsys.readouterr().err
+
+
 BLOCKED = """
 import sys
 class Block:

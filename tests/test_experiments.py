@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 from collections.abc import Callable, Sequence
@@ -16,7 +17,7 @@ import mbrace
 from mbrace.cli import main
 from mbrace.errors import UserError
 from mbrace.experiments import experiment, paper, runtimes, studies
-from mbrace.experiments.tables import Part, Replay, Table, tables
+from mbrace.experiments.tables import Part, Replay, Table, slug, tables
 from mbrace.experiments.trials import ALPHAS, BETAS, MEASURES, TRADEOFF, Outcomes, Setting, measure, run_trials, sample
 from mbrace.prune import Standings
 from mbrace.randomness import key
@@ -347,6 +348,38 @@ def test_run_times_have_every_phase_of_every_method_and_their_total(tmp_path: Pa
     assert json.loads(runtimes.save(rows, tmp_path).read_text()) == rows
 
 
+def test_sources_are_lines_columns_or_a_field_and_others_are_named(tmp_path: Path) -> None:
+    folder = tmp_path / "x.json.tsv"  # says nothing of the files in it
+    folder.mkdir()
+    (folder / "a.txt").write_text("\ufeffone\tx\n[1]\n", encoding="utf-8")
+    (folder / "b.tsv").write_text("one\tx\ntwo\ty\n")
+    (folder / "c.test.jsonl").write_text('{"source": "one"}\n{"source": "two"}\n')
+    (folder / "d.jsonl").write_text('{"source": "one"}\n[1]\n')
+    expected = {
+        "a.txt": (["one\tx", "[1]"], "a.txt"),
+        "b.tsv": (["one", "two"], "b.tsv"),
+        "c.test.jsonl": (["one", "two"], "c"),
+    }
+    assert {name: runtimes.read_sources(str(folder / name), 9) for name in expected} == expected
+    with pytest.raises(UserError, match=r"d\.jsonl:2: expected a JSON object with `source`, got a list"):
+        runtimes.read_sources(str(folder / "d.jsonl"), 9)
+
+
+def test_cores_are_counted_alike_everywhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(experiment, "run", lambda *_, workers, **__: asked.append(workers))
+
+    def counted() -> tuple[int, str, int]:
+        assert main(["experiment", "x.jsonl", "-o", str(tmp_path)]) == 0
+        return mbrace.ChrF().workers, runtimes.device_name().rpartition(", ")[2], asked.pop()
+
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(3)), raising=False)
+    assert counted() == (3, "3 cores", 3)
+    monkeypatch.delattr("os.sched_getaffinity")
+    monkeypatch.setattr("os.cpu_count", lambda: None)
+    assert counted() == (1, "1 cores", 1)
+
+
 def test_without_references_and_without_a_race_the_rest_is_measured(
     tmp_path: Path, small_rows: list[dict[str, Any]]
 ) -> None:
@@ -363,12 +396,81 @@ def test_without_references_and_without_a_race_the_rest_is_measured(
     assert found[0].of(Setting("alpha", 0.99))["accuracy"][2].tolist() == [1, 1]
 
 
+def tiny_experiment(folder: Path, *, label: str, signature: str) -> None:
+    rows = [{"id": 1, "hypotheses": ["a", "b c"], "pseudo_references": ["a", "b", "b c", "c"]}]
+    file = write_candidates(folder / "x.jsonl", rows)
+    utility = mbrace.Pairwise(lambda h, r: float(h == r), name=signature, schedule=SCHEDULE)
+    options = {"trials": 2, "races": 1, "report": False, "progress": lambda *_: contextlib.nullcontext(lambda n: None)}
+    experiment.run([str(file)], folder / "out", utility, label=label, **options)
+
+
+def test_outcomes_of_another_model_are_added_and_never_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    signed = mbrace.Pairwise(lambda h, r: 0.0, name="cosine|multilingual-e5-small-q4|pooling:mean", schedule=SCHEDULE)
+    monkeypatch.setattr("mbrace.cli.experiment.utility_from", lambda args: signed)
+    monkeypatch.setattr(experiment, "run", lambda *_, label, **__: asked.append(label))
+    for utility, model in (
+        ("embedding", []),
+        ("embedding", ["--metric-model", "m"]),
+        ("chrf", ["--metric-model", "m"]),
+    ):
+        assert main(["experiment", "x.jsonl", "-o", str(tmp_path / "out"), "--utility", utility, *model]) == 0
+    monkeypatch.undo()
+    assert asked == ["embedding", "embedding multilingual-e5-small-q4", "chrF"]
+    for label in asked[:2]:
+        tiny_experiment(tmp_path, label=label, signature=f"cosine|{label}")
+    names = {path.name for path in (tmp_path / "out" / "data").glob("*.npz")}
+    assert names == {"x.all.embedding.npz", "x.all.embedding-multilingual-e5-small-q4.npz"}
+    assert {outcomes.about["label"] for outcomes in experiment.gather(tmp_path / "out")} == set(asked[:2])
+    before = (tmp_path / "out" / "data" / "x.all.embedding.npz").read_bytes()
+    message = r"x\.all\.embedding\.npz: holds outcomes of cosine\|embedding, not of cosine\|another"
+    with pytest.raises(UserError, match=message):
+        tiny_experiment(tmp_path, label="embedding", signature="cosine|another")
+    assert (tmp_path / "out" / "data" / "x.all.embedding.npz").read_bytes() == before
+    (tmp_path / "other").mkdir()
+    tiny_experiment(tmp_path / "other", label="embedding", signature="cosine|another")
+    with pytest.raises(UserError, match=message):
+        experiment.gather(tmp_path / "out", [tmp_path / "other" / "out"])
+    assert (tmp_path / "out" / "data" / "x.all.embedding.npz").read_bytes() == before
+
+
+def test_file_names_of_committed_results_are_those_a_run_looks_for() -> None:
+    for path in (Path(__file__).parent.parent / "results" / "data").glob("*.npz"):
+        about = Outcomes.load(path).about
+        assert path.name == f"{about['name']}.{about['split']}.{slug(about['label'])}.npz"
+        assert about["label"] in ("chrF++", "learned")  # what the command calls them without --metric-model
+
+
+def test_a_quoted_glob_is_expanded(tmp_path: Path) -> None:
+    rows = [{"hypotheses": ["a", "b c"], "pseudo_references": ["a", "b", "b c", "c"]}]
+    for name in ("x.valid.jsonl", "x.test.jsonl"):
+        write_candidates(tmp_path / name, rows)
+    options = ["-o", str(tmp_path / "out"), "--trials", "1", "--workers", "1", "--no-report"]
+    assert main(["experiment", str(tmp_path / "x.*.jsonl"), *options]) == 0
+    names = {path.name for path in (tmp_path / "out" / "data").glob("*.npz")}
+    assert names == {"x.valid.chrf++.npz", "x.test.chrf++.npz"}
+
+
+def test_records_without_a_choice_are_refused_before_the_work(tmp_path: Path, capsys: Any) -> None:
+    good = write_candidates(tmp_path / "a.jsonl", [{"hypotheses": ["a", "b"], "pseudo_references": ["a", "b"]}])
+    alone = write_candidates(tmp_path / "b.jsonl", [{"hypotheses": ["a", "a"], "pseudo_references": ["a", "b"]}] * 2)
+    empty = write_candidates(tmp_path / "c.jsonl", [])
+    for file, message in ((alone, "hypotheses: no record has two that differ"), (empty, "empty; give at least one")):
+        options = ["-o", str(tmp_path / "out"), "--trials", "1", "--no-report"]
+        assert main(["experiment", str(good), str(file), *options]) == 2
+        assert f"{file}: {message}" in capsys.readouterr().err
+        assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["-o", "out"], "no candidate files"),
         (["missing.jsonl", "-o", "out"], "missing.jsonl: No such file"),
         (["x.jsonl", "-o", "out", "--trials", "0"], "--trials 0"),
+        (["*.jsonl", "-o", "out"], "*.jsonl: no file matches"),
         (["-o", "out", "--report-only"], "no outcomes"),
         (["-o", "out", "--runtimes"], "give --sources"),
     ],

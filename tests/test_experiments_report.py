@@ -96,6 +96,21 @@ def test_three_pseudo_references_are_too_few_for_one_chart_and_enough_for_the_ot
     assert '<div class="chart" id="tradeoff">' in page
 
 
+def test_one_trial_shows_no_interval_over_trials(tmp_path: Path, demo_rows: list[dict[str, Any]]) -> None:
+    rows = [r | {"hypotheses": r["hypotheses"][:9], "pseudo_references": r["pseudo_references"][:9]} for r in demo_rows]
+    (tmp_path / "one.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows[:3]), encoding="utf-8")
+    options = ["-o", str(tmp_path / "out"), "--trials", "1", "--workers", "1", "--races", "1"]
+    assert main(["experiment", str(tmp_path / "one.jsonl"), *options]) == 0
+    words = (tmp_path / "out" / "RESULTS.md").read_text(encoding="utf-8")
+    assert "| Accuracy | **" in words
+    assert "over trials |" not in words
+    assert "nan" not in words
+    page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    table = page[page.index("<h2>Test results</h2>") : page.index("<h2>False pruning</h2>")]
+    assert "<small></small>" not in table
+    assert "<small> to </small>" not in table
+
+
 @pytest.mark.parametrize("module", ["matplotlib", "altair", "vl_convert", "jinja2"])
 def test_what_the_report_needs_is_looked_for_before_the_work(
     module: str, results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

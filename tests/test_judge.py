@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import html
+import json
 import re
 import sqlite3
 import stat
@@ -16,6 +18,7 @@ from hypothesis import strategies as st
 from judge_server import BAD, GOOD, write_jsonl, write_study
 from starlette.testclient import TestClient
 
+from mbrace.cli import main
 from mbrace.errors import UserError
 from mbrace.judge.app import Site, create_app
 from mbrace.judge.items import Item, arrange, read_pairs, sample
@@ -82,26 +85,32 @@ def test_plain_gzipped_lines_are_paired_in_order(tmp_path: Path) -> None:
             '{"id": 1, "text": "x"}\n' * 2,
             '{"id": 1, "text": "x"}',
             "s",
-            r"a\.jsonl:2: field id: '1' is already .*line 1",
+            r"a\.jsonl:2: id: 1 is already .*line 1",
         ),
         (
             '{"id": 1, "text": 5}',
             '{"id": 1, "text": "x"}',
             "s",
-            r"a\.jsonl:1: field text: expected a string, found int",
+            r"a\.jsonl:1: text: expected a string, got a number",
         ),
-        ('{"id": true, "text": "x"}', '{"text": "x"}', "s", r"a\.jsonl:1: field id: expected a string or .*found bool"),
-        ('{"text": "x"}\n{"id": 1, "text": "x"}', '{"text": "x"}', "s", r"a\.jsonl:1: field id: missing"),
+        ('{"id": true, "text": "x"}', '{"text": "x"}', "s", r"a\.jsonl:1: id: expected a string or .*got true/false"),
+        ('{"text": "x"}\n{"id": 1, "text": "x"}', '{"text": "x"}', "s", r"a\.jsonl:1: id: missing"),
         ('{"id": 1, "text": "x"}', "nonsense", "s", r"b\.jsonl:1: not JSON"),
-        ('{"id": 1, "text": "x"}', '["x"]', "s", r"b\.jsonl:1: expected an object with id and text, found list"),
-        ('{"id": 1, "text": "x"}', '{"id": 1, "text": "y"}', "s\ns", r"s\.txt: 2 lines for 1 sources"),
+        ('{"id": 1, "text": "x"}', '["x"]', "s", r"b\.jsonl:1: expected a JSON object with `text`, got a list"),
+        ('{"id": 1, "text": "x"}', '{"id": 1, "text": "y"}', "s\ns", r"s\.txt: 2 lines, but .*a\.jsonl has 1"),
         (
             '{"id": 1, "text": "x"}',
             '{"id": 1, "text": "y"}',
             '{"id": 2, "source": "s"}',
-            r"s\.txt: no record with id '1'",
+            r"s\.txt: 1 ids of .*a\.jsonl are missing.*'1'",
         ),
         ('{"id": 1, "text": "x"}', '{"id": 1, "text": "y"}', "", r"s\.txt: the file is empty"),
+        (
+            '{"id": 1, "text": "x"}\n{"id": 2, "text": "y"}',
+            '{"id": 2, "text": "z"}\n{"id": 1, "text": "x"}',
+            "one\ntwo",  # in whose order?
+            r"s\.txt: has no ids, and .*a\.jsonl and .*b\.jsonl have theirs in different orders",
+        ),
     ],
 )
 def test_files_that_do_not_fit_are_refused_by_name_and_line(
@@ -113,12 +122,52 @@ def test_files_that_do_not_fit_are_refused_by_name_and_line(
         read_pairs(*(str(tmp_path / name) for name in ("a.jsonl", "b.jsonl", "s.txt")))
 
 
+def test_pairs_are_read_from_parquet_too(tmp_path: Path) -> None:
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    table = {"id": [2, 1], "text": ["zwei", "eins"], "survivors": [[1], [2]]}
+    parquet.write_table(pyarrow.table(table), tmp_path / "a.parquet")
+    b = write_jsonl(tmp_path / "b.jsonl", [{"id": "1", "text": "one"}, {"id": "2", "text": "zwei"}])
+    parquet.write_table(pyarrow.table({"id": [1, 2], "source": ["s1", "s2"]}), tmp_path / "s.parquet")
+    pairs = read_pairs(str(tmp_path / "a.parquet"), b, str(tmp_path / "s.parquet"))
+    assert (pairs.equal, pairs.different) == (1, [Item("1", "s1", "eins", "one")])
+    with pytest.raises(UserError, match=r"s\.parquet:1: text: missing; give records with a string `text`"):
+        read_pairs(str(tmp_path / "s.parquet"), b, b)
+
+
+def test_a_study_is_recognised_by_the_digest_it_always_had(tmp_path: Path) -> None:
+    a = write_jsonl(tmp_path / "a.jsonl", [{"id": 1, "text": "\ud83d"}, {"id": "x", "text": "two"}])
+    (tmp_path / "s.txt").write_text("\ufeffone\ntwo\n", encoding="utf-8")
+    expected = [[["1", "x"], ["\ufffd", "two"]], [None, ["one", "two"]]]
+    digests = read_pairs(a, a, str(tmp_path / "s.txt")).digests
+    hashed = [hashlib.sha256(json.dumps(e, ensure_ascii=False, separators=(",", ":")).encode()) for e in expected]
+    assert [digests["A"], digests["source"]] == [h.hexdigest() for h in hashed]
+
+
 def test_bytes_that_are_not_utf8_and_missing_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"fine\n\xff\n")
     with pytest.raises(UserError, match=r"a\.txt:2: invalid UTF-8"):
         read_pairs(*[str(tmp_path / "a.txt")] * 3)
     with pytest.raises(UserError, match=r"none\.txt: No such file"):
         read_pairs(*[str(tmp_path / "none.txt")] * 3)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "wanted"),
+    [
+        ("--raters", "x", "a whole number of 1 or more"),
+        ("--raters", "0", "a whole number of 1 or more"),
+        ("--items", "many", "a whole number of 1 or more, or all"),
+        ("--port", "http", "a whole number from 0 to 65535"),
+        ("--port", "65536", "a whole number from 0 to 65535"),
+        ("--level", "high", "a number between 0 and 1"),
+    ],
+)
+def test_an_option_that_is_no_number_is_told_what_is_wanted(
+    option: str, value: str, wanted: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["judge-results", "r.db"] if option == "--level" else ["judge", "a", "b", "--source", "s", "-o", "r.db"]
+    assert main([*command, option, value]) == 2
+    assert f"argument {option}: {value}: expected {wanted}" in capsys.readouterr().err
 
 
 def test_half_a_surrogate_pair_is_replaced_so_that_it_can_be_stored_and_shown(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binomtest
 
+from mbrace.cli import main
 from mbrace.cli.judge_results import run
 from mbrace.errors import UserError
 from mbrace.judge.items import Item
@@ -110,6 +111,20 @@ def test_three_wins_of_three_are_not_significant_though_every_resample_says_so()
     assert "not significant" in results.verdict
 
 
+@pytest.mark.parametrize("swap", [False, True])
+def test_nobody_wins_where_the_votes_and_the_bootstrap_favour_different_sides(swap: bool) -> None:
+    one, other = "BA" if swap else "AB"
+    rows = (one * 60 + other * 35, "t" * 60 + other * 35, "t" * 60 + other * 35)
+    results = evaluate(ratings(*rows))
+    assert sorted((results.items.wins, results.items.losses)) == [35, 60]
+    ahead = results.items.bootstrap.a_ahead, results.items.bootstrap.b_ahead
+    assert results.items.sign_test < 0.05  # for the side with 60 items ...
+    assert max(ahead) > 0.95  # ... and this for the other
+    assert not results.significant
+    assert "not significant" in results.verdict
+    assert f"ahead in {min(ahead):.1%} of" in results.verdict
+
+
 def test_no_ratings_give_no_verdict() -> None:
     assert evaluate([]).verdict == "There are no ratings to judge by yet."
     assert evaluate(ratings("sss")).verdict == "There are no ratings to judge by yet."
@@ -149,6 +164,7 @@ def test_csv_gives_a_spreadsheet_no_formula_to_run() -> None:
 
 class Arguments:
     level = 0.05
+    force = False
 
     def __init__(self, ratings: Path, folder: Path) -> None:
         self.ratings, self.csv, self.json = str(ratings), str(folder / "out.csv"), str(folder / "out.json")
@@ -172,6 +188,31 @@ def test_report_and_exports_hold_every_rating_and_no_token(tmp_path: Path, capsy
     assert len(exported["answers"]) == len((tmp_path / "out.csv").read_text().splitlines()) - 1 == 8
     for token in store.tokens.values():
         assert token not in printed + (tmp_path / "out.json").read_text() + (tmp_path / "out.csv").read_text()
+
+
+def test_exports_replace_a_file_only_when_told_and_the_ratings_never(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    open_study("r.db", [Item("1", "s", "a", "b")], facts={}, about={}, seed=0, raters=1).close()
+    whole = Path("r.db").read_bytes()
+    Path("link.csv").symlink_to("r.db")
+    for arguments in (["--csv", "r.db"], ["--json", "./r.db"], ["--csv", "link.csv"], ["--json", "r.db-wal"]):
+        for force in ([], ["--force"]):
+            assert main(["judge-results", "r.db", *arguments, *force]) == 2
+            assert f"{' '.join(arguments)}: belongs to the ratings" in capsys.readouterr().err
+    assert Path("r.db").read_bytes() == whole
+    Path("kept.csv").write_text("kept")
+    assert main(["judge-results", "r.db", "--json", "new.json", "--csv", "kept.csv"]) == 2
+    told = capsys.readouterr()
+    assert "kept.csv: exists; give another file, or --force to replace it" in told.err
+    assert not told.out
+    assert Path("kept.csv").read_text() == "kept"
+    assert not Path("new.json").exists()
+    assert main(["judge-results", "r.db", "--json", "same", "--csv", "./same"]) == 2
+    assert "--csv and --json: both write ./same" in capsys.readouterr().err
+    assert main(["judge-results", "r.db", "--csv", "kept.csv", "--force"]) == 0
+    assert Path("kept.csv").read_text() == to_csv([])
 
 
 def test_reading_results_leaves_nothing_beside_the_file(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,16 @@ def test_systems_that_differ_in_one_sentence_are_not_different() -> None:
     assert found.p_bootstrap > 0.05
 
 
+def test_where_one_sentence_of_four_differs_sacrebleu_is_sure_and_we_are_not() -> None:
+    references = ["the cat sat on the mat", "a dog barks at night", "it rains in the city", "she reads a book"]
+    a = ["a cat sat on a mat", "dogs bark at night", "it is raining in town", "she reads a book"]
+    b = [a[0], references[1], *a[2:]]
+    metric = CHRF(word_order=2, references=[references])
+    _, scores = PairedTest([("a", a), ("b", b)], {"chrF": metric}, None, test_type="ar", n_samples=1000)()
+    assert scores["chrF2++"][1].p_value == pytest.approx(0.001, abs=1e-5)
+    assert [test.p_randomisation for test in compare(a, b, references, ChrF(), shuffles=1000)] == [1, 1]
+
+
 def test_randomisation_rejects_at_its_level_when_there_is_no_difference() -> None:
     rng = np.random.default_rng(4)
     rejected = 0
@@ -96,8 +107,6 @@ def test_unequal_lengths_are_refused() -> None:
 
 
 def test_compare_reads_text_and_decoded_json(tmp_path: Path, systems: Any, capsys: Any) -> None:
-    import json
-
     first, second, references = systems
     (tmp_path / "a.txt").write_text("\n".join(first) + "\n", encoding="utf-8")
     (tmp_path / "b.jsonl").write_text("".join(json.dumps({"text": t}) + "\n" for t in second), encoding="utf-8")
@@ -112,3 +121,47 @@ def test_compare_reads_text_and_decoded_json(tmp_path: Path, systems: Any, capsy
     assert re.findall(r"p = ([0-9.]+)", capsys.readouterr().out) == ["1.0000"] * 4  # two tests of two scores
     assert main(["compare", files[0], files[0], "--reference", files[1]]) == 2
     assert "b.jsonl:1: reference: missing" in capsys.readouterr().err
+
+
+def write_rows(path: Path, field: str, texts: Any) -> str:
+    rows = [json.dumps({"id": identity, field: text}) + "\n" for identity, text in texts]
+    path.write_text("".join(rows), encoding="utf-8")
+    return str(path)
+
+
+def test_compare_pairs_by_id_whatever_the_order(tmp_path: Path, systems: Any, capsys: Any) -> None:
+    first, _, references = systems
+    numbered = list(enumerate(first, 1))
+    a = write_rows(tmp_path / "a.jsonl", "text", numbered)
+    b = write_rows(tmp_path / "b.jsonl", "text", numbered[::-1])
+    r = write_rows(tmp_path / "r.json", "reference", [("left out", "x"), *enumerate(references, 1)])
+    assert main(["compare", a, b, "--reference", r, "--shuffles", "500"]) == 0
+    told = capsys.readouterr()
+    assert re.findall(r"p = ([0-9.]+)", told.out) == ["1.0000"] * 4
+    assert f"A {ChrF().corpus(first, references):.4f}" in told.out
+    assert "r.json: 1 references without a translation are left out" in told.err
+    plain = tmp_path / "r.txt"
+    plain.write_text("\n".join(references) + "\n", encoding="utf-8")
+    assert main(["compare", a, b, "--reference", str(plain)]) == 2
+    assert "r.txt: has no ids, and" in capsys.readouterr().err
+
+
+def test_compare_refuses_outputs_of_different_sources(tmp_path: Path, systems: Any, capsys: Any) -> None:
+    first, _, references = systems
+    numbered = list(enumerate(first, 1))
+    a = write_rows(tmp_path / "a.jsonl", "text", numbered[1:])  # of the same length: each run skipped another record
+    b = write_rows(tmp_path / "b.jsonl", "text", numbered[:-1])
+    r = write_rows(tmp_path / "r.jsonl", "reference", enumerate(references, 1))
+    assert main(["compare", a, b, "--reference", r]) == 2
+    assert f"b.jsonl: 1 ids of {a} are missing (the first: '{len(first)}')" in capsys.readouterr().err
+
+
+def test_a_folder_called_json_does_not_make_a_text_json(tmp_path: Path, systems: Any, capsys: Any) -> None:
+    first, _, references = systems
+    folder = tmp_path / "x.jsonfiles"
+    folder.mkdir()
+    (folder / "a.txt").write_text("\n".join(first) + "\n", encoding="utf-8")
+    (folder / "r.txt").write_text("\n".join(references) + "\n", encoding="utf-8")
+    a, r = str(folder / "a.txt"), str(folder / "r.txt")
+    assert main(["compare", a, a, "--reference", r, "--shuffles", "10"]) == 0
+    assert f"A {ChrF().corpus(first, references):.4f}" in capsys.readouterr().out

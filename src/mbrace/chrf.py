@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mbrace import _native
+from mbrace.cores import cores
 from mbrace.errors import UserError
 
 if TYPE_CHECKING:
@@ -127,9 +128,7 @@ class ChrF:
     @property
     def workers(self) -> int:
         """The threads that count and, in a race, prune."""
-        if self.threads is not None:
-            return self.threads
-        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return cores() if self.threads is None else self.threads
 
 
 class ChrFScorer:

@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 
 from mbrace.cli.options import add_utility, utility_from
+from mbrace.cli.score import read_aligned
 from mbrace.errors import UserError
 
 
@@ -14,14 +15,21 @@ def add(commands: Any) -> None:
     parser: argparse.ArgumentParser = commands.add_parser(
         "compare",
         help="significance tests for two systems' outputs",
-        description="Paired bootstrap (Koehn 2004) and paired approximate randomisation, p-values as sacreBLEU's.",
+        description="Paired bootstrap (Koehn 2004) and paired approximate randomisation; p-values as sacreBLEU's, "
+        "but for ties, which count.",
     )
     for name in ("a", "b"):
         parser.add_argument(
-            name, metavar=name.upper(), help="text, one translation a line, or JSON Lines of mbrace decode"
+            name,
+            metavar=name.upper(),
+            help="text, one translation a line, or JSON Lines or Parquet of mbrace decode, paired by id",
         )
-    parser.add_argument("--reference", required=True, metavar="R", help="text, or JSON Lines with `reference`")
-    parser.add_argument("--source", metavar="S", help="text, or JSON Lines with `source`; for utilities that read it")
+    parser.add_argument(
+        "--reference", required=True, metavar="R", help="text, or JSON Lines or Parquet with `reference`"
+    )
+    parser.add_argument(
+        "--source", metavar="S", help="text, or JSON Lines or Parquet with `source`; for utilities that read it"
+    )
     parser.add_argument("--resamples", type=int, default=1000, metavar="N", help="bootstrap resamples (default: 1000)")
     parser.add_argument(
         "--shuffles", type=int, default=10000, metavar="N", help="randomisation trials (default: 10000)"
@@ -39,16 +47,9 @@ def run(args: argparse.Namespace) -> int:
     for option in ("resamples", "shuffles"):
         if getattr(args, option) < 1:
             raise UserError(f"--{option} {getattr(args, option)}: must be 1 or more")
-    a, b = _texts(args.a, "text"), _texts(args.b, "text")
-    references = _texts(args.reference, "reference")
-    sources = None if args.source is None else _texts(args.source, "source")
+    a, b, references, sources = read_aligned([args.a, args.b], args.reference, args.source)
     if utility.needs_source and sources is None:
         raise UserError(f"--utility {args.utility}: scores with the source; give --source S")
-    for path, texts in ((args.b, b), (args.reference, references), (args.source, sources)):
-        if texts is not None and len(texts) != len(a):
-            raise UserError(f"{path}: {len(texts)} lines, but {args.a} has {len(a)}; give one for each sentence")
-    if not a:
-        raise UserError(f"{args.a}: empty; give one translation a line")
     options = {"resamples": args.resamples, "shuffles": args.shuffles, "seed": args.seed}
     print(f"{len(a)} sentences, {utility.name}")
     for test in compare(a, b, references, utility, sources=sources, **options):
@@ -59,20 +60,3 @@ def run(args: argparse.Namespace) -> int:
         )
         print(f"  paired approximate randomisation: p = {test.p_randomisation:.4f} ({args.shuffles} shuffles)")
     return 0
-
-
-def _texts(path: str, field: str) -> list[str]:
-    """The lines of a text file, or a field of each object of a JSON Lines file."""
-    from mbrace.files import open_input, parse_json, read_lines
-
-    if ".json" not in path:
-        return list(read_lines(path))
-    texts = []
-    with open_input(path) as file:
-        for number, line in enumerate(file, 1):
-            value = parse_json(line, f"{path}:{number}")
-            text = value.get(field) if isinstance(value, dict) else None
-            if not isinstance(text, str):
-                raise UserError(f"{path}:{number}: {field}: missing; give JSON objects with a string `{field}`")
-            texts.append(text)
-    return texts

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import os
 from pathlib import Path
 from typing import Any
 
-from mbrace.cli.options import add_utility, utility_from
+from mbrace.cli.options import NEURAL, add_utility, utility_from
+from mbrace.cores import cores
 from mbrace.errors import UserError
+from mbrace.utility import Utility
 
 LABELS = {"chrf": "chrF", "chrf+": "chrF+", "chrf++": "chrF++", "comet": "COMET"}
 
@@ -22,7 +23,9 @@ def add(commands: Any) -> None:
         "schedules, run times. NAME.valid.jsonl is used for figures and NAME.test.jsonl for the test table; a pair "
         "with one file uses it for both. What DIR holds already, of other utilities too, is kept and shown with it.",
     )
-    parser.add_argument("candidates", nargs="*", metavar="CANDIDATES.jsonl", help="JSON Lines, .gz or .xz")
+    parser.add_argument(
+        "candidates", nargs="*", metavar="CANDIDATES.jsonl", help="JSON Lines, .gz or .xz; a quoted glob is expanded"
+    )
     parser.add_argument("-o", "--output", required=True, metavar="DIR", help="where everything is written")
     parser.add_argument("--trials", type=int, default=10, metavar="N", help="random trials (default: 10)")
     parser.add_argument("--seed", type=int, default=0, help="random seed (default: 0)")
@@ -52,6 +55,7 @@ def run(args: argparse.Namespace) -> int:
     """Check the options, then run."""
     from mbrace.cli.progress import progress
     from mbrace.experiments import experiment
+    from mbrace.storage import expand
 
     out = Path(args.output)
     for option in ("trials", "limit", "workers", "races", "sentences", "repeats"):
@@ -65,14 +69,16 @@ def run(args: argparse.Namespace) -> int:
     elif args.runtimes:
         _runtimes(args, out)
     elif args.candidates:
+        candidates = expand(args.candidates)
+        utility = utility_from(args)
         experiment.run(
-            args.candidates,
+            candidates,
             out,
-            utility_from(args),
-            label=LABELS.get(args.utility, args.utility),
+            utility,
+            label=_label(args, utility),
             trials=args.trials,
             seed=args.seed,
-            workers=args.workers or _cores(),
+            workers=args.workers or cores(),
             limit=args.limit,
             races=args.races,
             report=not args.no_report,
@@ -84,8 +90,12 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def _label(args: argparse.Namespace, utility: Utility) -> str:
+    """What results are called: the utility, and its model where one was asked for."""
+    name: str = LABELS.get(args.utility, args.utility)
+    if args.metric_model is None or args.utility not in NEURAL:
+        return name
+    return f"{name} {utility.name.split('|')[1]}"  # signatures are kind|model|...
 
 
 def _runtimes(args: argparse.Namespace, out: Path) -> None:
@@ -97,12 +107,13 @@ def _runtimes(args: argparse.Namespace, out: Path) -> None:
     if report:
         experiment.require_report()
     sources, pair = runtimes.read_sources(args.sources, args.sentences)
+    model, utility = runtimes.load_model(args.model, getattr(args, "device", None)), utility_from(args)
     rows = runtimes.run_times(
-        runtimes.load_model(args.model, getattr(args, "device", None)),
-        utility_from(args),
+        model,
+        utility,
         sources,
         pair=args.pair or pair,
-        label=LABELS.get(args.utility, args.utility),
+        label=_label(args, utility),
         trials=args.repeats,
         seed=args.seed,
     )

@@ -74,18 +74,23 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text}: expected at least 1")
-    return number
+    return _whole(text, 1, None, "a whole number of 1 or more")
 
 
 def _items(text: str) -> int | None:
-    return None if text == "all" else _positive(text)
+    return None if text == "all" else _whole(text, 1, None, "a whole number of 1 or more, or all")
 
 
 def _port(text: str) -> int:
-    number = int(text)
-    if not 0 <= number <= 65535:
-        raise argparse.ArgumentTypeError(f"{text}: expected 0 to 65535")
+    return _whole(text, 0, 65535, "a whole number from 0 to 65535")
+
+
+def _whole(text: str, least: int, most: int | None, wanted: str) -> int:
+    """A number within bounds; left to itself, argparse names the function that refused it, not what is wanted."""
+    try:
+        number = int(text)
+    except ValueError:
+        number = least - 1
+    if number < least or (most is not None and number > most):
+        raise argparse.ArgumentTypeError(f"{text}: expected {wanted}")
     return number

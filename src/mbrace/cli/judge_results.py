@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,14 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument("--level", type=_level, default=0.05, help="significance level (default 0.05)")
     parser.add_argument("--csv", metavar="FILE", help="also write one row a rating")
     parser.add_argument("--json", metavar="FILE", help="also write the report and all ratings")
+    parser.add_argument("--force", action="store_true", help="replace FILE if it exists")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     from mbrace.judge.results import evaluate, read_ratings, report, to_csv, to_json
 
+    _check_targets(args)
     study, ratings = read_ratings(args.ratings)
     results = evaluate(ratings, study=study, level=args.level)
     print(report(results))
@@ -38,8 +41,31 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _check_targets(args: argparse.Namespace) -> None:
+    """Nothing is overwritten unasked, and the ratings never: they cannot be made again."""
+    ratings = [args.ratings, f"{args.ratings}-wal", f"{args.ratings}-shm"]
+    for option, path in (("--csv", args.csv), ("--json", args.json)):
+        if not path:
+            continue
+        if any(_same(path, file) for file in ratings):
+            raise UserError(f"{option} {path}: belongs to the ratings, which are read; give another file")
+        if os.path.isfile(path) and not args.force:
+            raise UserError(f"{path}: exists; give another file, or --force to replace it")
+    if args.csv and args.json and _same(args.csv, args.json):
+        raise UserError(f"--csv and --json: both write {args.csv}; give each its own file")
+
+
+def _same(one: str, other: str) -> bool:
+    if os.path.exists(one) and os.path.exists(other):
+        return os.path.samefile(one, other)
+    return os.path.realpath(one) == os.path.realpath(other)
+
+
 def _level(text: str) -> float:
-    level = float(text)
+    try:
+        level = float(text)
+    except ValueError:
+        level = 0.0
     if not 0 < level < 1:
         raise argparse.ArgumentTypeError(f"{text}: expected a number between 0 and 1")
     return level

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import sys
+from collections.abc import Sequence
 from typing import Any
 
 from mbrace.cli.options import add_utility, report_truncated, utility_from
@@ -16,9 +18,19 @@ def add(commands: Any) -> None:
         help="score translations against references",
         description="Sentence average, as the paper evaluates, and the corpus score where the utility has one.",
     )
-    parser.add_argument("hypotheses", metavar="HYP.txt", help="one translation a line (.gz, .xz; - is stdin)")
-    parser.add_argument("references", metavar="REF.txt", help="one reference a line")
-    parser.add_argument("--source", metavar="SRC.txt", help="one source a line, for utilities that read it")
+    parser.add_argument(
+        "hypotheses",
+        metavar="HYP.txt",
+        help="one translation a line (.gz, .xz; - is stdin), or JSON Lines or Parquet of mbrace decode, with `text`",
+    )
+    parser.add_argument(
+        "references", metavar="REF.txt", help="one reference a line, or JSON Lines or Parquet with `reference`"
+    )
+    parser.add_argument(
+        "--source",
+        metavar="SRC.txt",
+        help="one source a line, or JSON Lines or Parquet with `source`; for utilities that read it",
+    )
     parser.add_argument("--per-line", action="store_true", help="also print every sentence's score, first")
     add_utility(parser)
     parser.set_defaults(run=run)
@@ -26,16 +38,8 @@ def add(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Read, score, print."""
-    from mbrace.files import read_lines
-
     utility = utility_from(args)
-    hypotheses, references = list(read_lines(args.hypotheses)), list(read_lines(args.references))
-    sources = None if args.source is None else list(read_lines(args.source))
-    for path, lines in ((args.references, references), (args.source, sources)):
-        if lines is not None and len(lines) != len(hypotheses):
-            raise UserError(f"{path}: {len(lines)} lines, but {args.hypotheses} has {len(hypotheses)}")
-    if not hypotheses:
-        raise UserError(f"{args.hypotheses}: empty; give one translation a line")
+    hypotheses, references, sources = read_aligned([args.hypotheses], args.references, args.source)
     if utility.needs_source and sources is None:
         raise UserError(f"--utility {args.utility}: scores with the source; give --source SRC.txt")
     scores = utility.pairs(hypotheses, references, sources)
@@ -47,3 +51,16 @@ def run(args: argparse.Namespace) -> int:
     if corpus is not None:
         print(f"corpus            {corpus(hypotheses, references):.4f}")
     return 0
+
+
+def read_aligned(outputs: Sequence[str], references: str, source: str | None) -> list[Any]:
+    """The texts of each output, the references and the sources (or None), sentence by sentence; by id where given."""
+    from mbrace.files import align_texts, read_texts
+
+    systems = [read_texts(path, "text") for path in outputs]
+    others = [read_texts(references, "reference")] + ([] if source is None else [read_texts(source, "source")])
+    ids, found = align_texts(systems, others)
+    if len(others[0].texts) > len(ids):
+        left_out = len(others[0].texts) - len(ids)
+        print(f"mbrace: {references}: {left_out} references without a translation are left out", file=sys.stderr)
+    return [*found, None] if source is None else list(found)

@@ -60,11 +60,14 @@ def run(
             raise UserError(
                 f"{part.path}: two files are {part.name} ({part.split}); name them NAME.valid and NAME.test"
             )
-    for part in parts:
+        part.check_races(limit)
+    targets = [out / "data" / f"{part.name}.{part.split}.{slug(label)}.npz" for part in parts]
+    for target in targets:
+        _refuse_other_utility(target, utility.name)
+    for part, target in zip(parts, targets, strict=True):
         alone = sum(other.name == part.name for other in parts) == 1
         whole = alone or part.split != "test"
         settings = (*TRADEOFF, *studies.schedule_settings(utility.schedule[-1])) if whole else TEST
-        target = out / "data" / f"{part.name}.{part.split}.{slug(label)}.npz"
         key = _key(part, utility.name, settings, trials, seed, limit)
         if target.exists() and Outcomes.load(target).about.get("key") == key:
             continue
@@ -107,6 +110,13 @@ def require_report() -> None:
         require(module, extra="experiments")
 
 
+def _refuse_other_utility(target: Path, utility: str) -> None:
+    """Outcomes are replaced by newer ones of the same utility, never by those of another model or precision."""
+    there = Outcomes.load(target).about["utility"] if target.exists() else utility
+    if there != utility:
+        raise UserError(f"{target}: holds outcomes of {there}, not of {utility}; give another folder, or delete it")
+
+
 def _key(part: Part, utility: str, settings: Iterable[Setting], trials: int, seed: int, limit: int | None) -> str:
     """Two runs with the same key have the same outcomes."""
     what = repr((part.digest, utility, tuple(settings), trials, seed, limit))
@@ -145,6 +155,8 @@ def gather(out: Path, others: Sequence[Path] = ()) -> list[Outcomes]:
             continue
         if not (other / "data").is_dir():
             raise UserError(f"{other}: no data/ in it; give a folder that `mbrace experiment -o` wrote")
+        for path in (other / "data").glob("*.npz"):
+            _refuse_other_utility(out / "data" / path.name, Outcomes.load(path).about["utility"])
         (out / "data").mkdir(parents=True, exist_ok=True)
         for path in sorted((other / "data").iterdir()):
             if path.suffix in (".npz", ".gz", ".json"):

@@ -16,7 +16,7 @@ from typing import Any
 from mbrace.errors import require
 from mbrace.experiments import figures, paper
 from mbrace.experiments.studies import Row
-from mbrace.experiments.summary import NAMES, SETTINGS, SPLITS, shown
+from mbrace.experiments.summary import NAMES, SETTINGS, SPLITS, interval, shown
 
 ALPHA_DOMAIN = list(figures.ALPHA_COLOURS)
 ALPHA_RANGE = list(figures.ALPHA_COLOURS.values())
@@ -87,7 +87,7 @@ def test_tables(rows: Sequence[Row]) -> list[dict[str, Any]]:
                 row = next(r for r in own if r["measure"] == measure and r["setting"] == setting)
                 cell = {name: shown(measure, row[name]) for name in ("value", "paper")}
                 for kind in ("sentences", "trials"):
-                    cell[kind] = f"{shown(measure, row[f'{kind}_low'])} to {shown(measure, row[f'{kind}_high'])}"
+                    cell[kind] = interval(row, kind, " to ")
                 cell["p"] = "" if row["p_randomisation"] is None else f"{row['p_randomisation']:.3f}"
                 cells.append(cell)
             lines.append({"name": NAMES[measure], "cells": cells})

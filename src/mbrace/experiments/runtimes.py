@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
 import sys
 import time
@@ -13,11 +12,12 @@ from typing import Protocol
 
 import numpy as np
 
+from mbrace.cores import cores
 from mbrace.decode import decode_corpus
-from mbrace.errors import UserError, require
+from mbrace.errors import require
 from mbrace.experiments.studies import Row
 from mbrace.experiments.tables import Part, slug
-from mbrace.files import open_input, parse_json, read_lines
+from mbrace.files import read_texts
 from mbrace.prune import Confidence, PruningFunction
 from mbrace.race import Phases
 from mbrace.records import Record
@@ -118,8 +118,7 @@ def device_name() -> str:
             name = next(line.split(":", 1)[1].strip() for line in file if line.startswith("model name"))
     except (OSError, StopIteration):
         pass
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return f"{name}, {cores} cores"
+    return f"{name}, {cores()} cores"
 
 
 def load_model(name: str, device: str | None) -> Model:
@@ -130,16 +129,10 @@ def load_model(name: str, device: str | None) -> Model:
 
 
 def read_sources(path: str, count: int, *, seed: int = 0) -> tuple[list[str], str]:
-    """`count` sources drawn at random from a text file, a .tsv's first column or a candidate file; the pair's name."""
-    if ".json" in path:
-        with open_input(path) as file:
-            sources = [parse_json(line, f"{path}:{n}").get("source") for n, line in enumerate(file, 1)]
-        if not all(isinstance(source, str) for source in sources):
-            raise UserError(f"{path}: source: missing in a record; give a file with sources")
-    else:
-        sources = [line.split("\t")[0] if ".tsv" in path else line for line in read_lines(path)]
-    if not sources:
-        raise UserError(f"{path}: empty; give at least one source")
+    """`count` sources drawn at random from lines, a .tsv's first column or a candidate file; the pair's name."""
+    sources = list(read_texts(path, "source").texts)
+    if path.removesuffix(".gz").removesuffix(".xz").endswith(".tsv"):
+        sources = [line.split("\t")[0] for line in sources]
     chosen = np.random.default_rng(seed).permutation(len(sources))[:count]
     return [sources[place] for place in sorted(chosen.tolist())], Part.of(path).name
 

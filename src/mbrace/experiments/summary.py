@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -22,7 +23,7 @@ SPLITS = {"valid": "validation", "test": "test", "all": "the only file"}
 
 def shown(measure: str, value: float | None) -> str:
     """A number with the paper's digits."""
-    if value is None:
+    if value is None or math.isnan(value):
         return ""
     if measure in ("utility_calls", "pairs_scored"):
         return f"{value:,.0f}"
@@ -118,7 +119,9 @@ def _test_table(rows: Sequence[Row]) -> list[str]:
             for measure in dict.fromkeys(row["measure"] for row in own):
                 cells = {row["setting"]: row for row in own if row["measure"] == measure}
                 lines.append([NAMES[measure], *(_interval(cells[s], "sentences") for s in SETTINGS)])
-                lines.append(["· over trials", *(_range(cells[s], "trials") for s in SETTINGS)])
+                over_trials = [interval(cells[s], "trials") for s in SETTINGS]
+                if any(over_trials):  # one trial has no interval
+                    lines.append(["· over trials", *over_trials])
                 if any(cells[s]["paper"] is not None for s in SETTINGS):
                     lines.append(["· the paper", *(shown(measure, cells[s]["paper"]) for s in SETTINGS)])
             text += table(("", *SETTINGS.values()), lines)
@@ -128,11 +131,13 @@ def _test_table(rows: Sequence[Row]) -> list[str]:
 def _interval(row: Row, kind: str) -> str:
     if row["setting"] == "beta=0" and row["measure"] == "pseudo_references":
         return shown(row["measure"], row["value"])
-    return f"**{shown(row['measure'], row['value'])}** ({_range(row, kind)})"
+    return f"**{shown(row['measure'], row['value'])}** ({interval(row, kind)})"
 
 
-def _range(row: Row, kind: str) -> str:
-    return f"{shown(row['measure'], row[f'{kind}_low'])} – {shown(row['measure'], row[f'{kind}_high'])}"
+def interval(row: Row, kind: str, between: str = " – ") -> str:
+    """Both ends of the interval over "sentences" or "trials"; empty where there is none, as over one trial."""
+    low, high = (shown(row["measure"], row[f"{kind}_{end}"]) for end in ("low", "high"))
+    return f"{low}{between}{high}" if low and high else ""
 
 
 def _runtimes(rows: Sequence[Row]) -> list[str]:

@@ -54,10 +54,18 @@ class Part:
 
     def records(self, limit: int | None = None) -> list[Record]:
         """Its records, each with a list of pseudo-references."""
-        records = list(itertools.islice(read_records(self.path), limit))
-        if not records:
+        return list(itertools.islice(read_records(self.path), limit))
+
+    def check_races(self, limit: int | None = None) -> None:
+        """Refuse a file whose records leave nothing to choose; reads no further than the first with a choice."""
+        empty = True
+        for record in itertools.islice(read_records(self.path), limit):
+            if len(set(record.hypotheses)) > 1:
+                return
+            empty = False
+        if empty:
             raise UserError(f"{self.path}: empty; give at least one record")
-        return records
+        raise UserError(f"{self.path}: hypotheses: no record has two that differ, as a race needs; give more of them")
 
 
 @dataclass(frozen=True)

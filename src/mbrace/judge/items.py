@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 import orjson
 
-from mbrace.errors import UserError
-from mbrace.files import parse_json, read_lines
+from mbrace.files import Texts, align_texts, read_texts
 
 
 @dataclass(frozen=True)
@@ -37,28 +36,13 @@ class Pairs:
         return len(self.different) + self.equal
 
 
-@dataclass(frozen=True)
-class _Lines:
-    """The texts of one file; `ids` is None when the file has none and its lines are meant in order."""
-
-    path: str
-    ids: Sequence[str] | None
-    texts: Sequence[str]
-
-    @property
-    def digest(self) -> str:
-        return hashlib.sha256(orjson.dumps([self.ids, self.texts])).hexdigest()
-
-
 def read_pairs(a: str, b: str, source: str) -> Pairs:
     """Pair two outputs of `mbrace decode` (JSON Lines with id and text, or a plain line a source) and their sources."""
-    lines_a, lines_b, sources = _read(a, "text"), _read(b, "text"), _read(source, "source")
-    ids = lines_a.ids or lines_b.ids or sources.ids or [str(number) for number in range(1, len(lines_a.texts) + 1)]
-    _refuse_other_ids(lines_a, lines_b)
-    texts_a, texts_b, texts_source = (_aligned(lines, ids) for lines in (lines_a, lines_b, sources))
-    items = [Item(*row) for row in zip(ids, texts_source, texts_a, texts_b, strict=True)]
+    texts_a, texts_b, sources = read_texts(a, "text"), read_texts(b, "text"), read_texts(source, "source")
+    ids, (of_a, of_b, of_source) = align_texts([texts_a, texts_b], [sources])
+    items = [Item(*map(_storable, row)) for row in zip(ids, of_source, of_a, of_b, strict=True)]
     different = [item for item in items if _seen(item.a) != _seen(item.b)]
-    digests = {"A": lines_a.digest, "B": lines_b.digest, "source": sources.digest}
+    digests = {"A": _digest(texts_a), "B": _digest(texts_b), "source": _digest(sources)}
     return Pairs(different, len(items) - len(different), digests)
 
 
@@ -86,86 +70,11 @@ def _seen(text: str) -> str:
     return " ".join(unicodedata.normalize("NFC", text).split())
 
 
-def _read(path: str, field: str) -> _Lines:
-    lines = list(read_lines(path))
-    if not lines:
-        raise UserError(f"{path}: the file is empty; expected one line a source")
-    lines[0] = lines[0].removeprefix("\ufeff")
-    if not _is_json(path, lines[0], field):
-        return _Lines(path, None, lines)
-    numbered = [(number, line) for number, line in enumerate(lines, start=1) if line.strip()]
-    records = [(number, *_record(line, field, f"{path}:{number}")) for number, line in numbered]
-    ids = _checked_ids(path, [(number, id_) for number, id_, _ in records])
-    return _Lines(path, ids, [text for _, _, text in records])
-
-
-def _is_json(path: str, first: str, field: str) -> bool:
-    if path.removesuffix(".gz").removesuffix(".xz").endswith((".jsonl", ".ndjson", ".json")):
-        return True
-    try:  # a plain text whose first line is such an object would be JSON Lines under another name
-        record = orjson.loads(first)
-    except orjson.JSONDecodeError:
-        return False
-    return isinstance(record, dict) and field in record
-
-
-def _record(line: str, field: str, where: str) -> tuple[str | None, str]:
-    record = parse_json(line.encode(), where)
-    if not isinstance(record, dict):
-        raise UserError(f"{where}: expected an object with id and {field}, found {type(record).__name__}")
-    text, id_ = record.get(field), record.get("id")
-    if not isinstance(text, str):
-        raise UserError(f"{where}: field {field}: expected a string, found {_kind(text)}")
-    if id_ is not None and (isinstance(id_, bool) or not isinstance(id_, str | int)):
-        raise UserError(f"{where}: field id: expected a string or a whole number, found {_kind(id_)}")
-    return None if id_ is None else _storable(str(id_)), _storable(text)
-
-
 def _storable(text: str) -> str:
     """JSON may hold half a surrogate pair, which no page or database can: it becomes U+FFFD."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-def _kind(value: object) -> str:
-    return "nothing" if value is None else type(value).__name__
-
-
-def _checked_ids(path: str, ids: Sequence[tuple[int, str | None]]) -> list[str] | None:
-    """The ids, each found once; None when no record has one. `ids`: (line number, id)."""
-    if all(id_ is None for _, id_ in ids):
-        return None
-    first: dict[str, int] = {}
-    for number, id_ in ids:
-        if id_ is None:
-            raise UserError(f"{path}:{number}: field id: missing, though other records have one; give all or none")
-        if id_ in first:
-            raise UserError(f"{path}:{number}: field id: {id_!r} is already the id of line {first[id_]}")
-        first[id_] = number
-    return list(first)
-
-
-def _refuse_other_ids(a: _Lines, b: _Lines) -> None:
-    if a.ids is None or b.ids is None:
-        return
-    for one, other in ((a, b), (b, a)):
-        missing = sorted(set(one.ids or ()) - set(other.ids or ()))
-        if missing:
-            raise UserError(
-                f"{other.path}: {len(missing)} ids of {one.path} are missing (the first: {missing[0]!r}); "
-                "both systems must have decoded the same sources"
-            )
-
-
-def _aligned(lines: _Lines, ids: Sequence[str]) -> Sequence[str]:
-    """The texts in the order of `ids`: by id where the file has ids, line by line where it has none."""
-    if lines.ids is None:
-        if len(lines.texts) != len(ids):
-            raise UserError(
-                f"{lines.path}: {len(lines.texts)} lines for {len(ids)} sources; expected one line a source"
-            )
-        return lines.texts
-    by_id = dict(zip(lines.ids, lines.texts, strict=True))
-    missing = [id_ for id_ in ids if id_ not in by_id]
-    if missing:
-        raise UserError(f"{lines.path}: no record with id {missing[0]!r} ({len(missing)} ids are missing)")
-    return [by_id[id_] for id_ in ids]
+def _digest(texts: Texts) -> str:
+    ids = None if texts.ids is None else [_storable(identity) for identity in texts.ids]
+    return hashlib.sha256(orjson.dumps([ids, [_storable(text) for text in texts.texts]])).hexdigest()

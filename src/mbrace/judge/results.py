@@ -189,7 +189,17 @@ def _agreement(units: Iterable[Sequence[str]]) -> Agreement | None:
 
 def _significant(items: Tally, level: float) -> bool:
     """Koehn's bootstrap and the exact sign test must both say so: on few items the bootstrap alone is too sure."""
-    return max(items.bootstrap.a_ahead, items.bootstrap.b_ahead) >= 1 - level and items.sign_test < level
+    return _share_ahead(items) >= 1 - level and items.sign_test < level
+
+
+def _share_ahead(items: Tally) -> float:
+    """The share of resamples in which the side with more items is ahead.
+
+    Where raters share items that side may be behind: many items won by one vote of three weigh less than fewer items
+    won by all three. The tests then contradict each other, and nobody has won.
+    """
+    ahead = items.bootstrap.a_ahead, items.bootstrap.b_ahead
+    return max(ahead) if items.wins == items.losses else ahead[items.losses > items.wins]
 
 
 def _verdict(items: Tally, names: tuple[str, str], level: float, significant: bool) -> str:
@@ -197,8 +207,7 @@ def _verdict(items: Tally, names: tuple[str, str], level: float, significant: bo
     if decided + items.ties == 0:
         return "There are no ratings to judge by yet."
     counts = f"{items.wins} to {items.losses} with {items.ties} ties"
-    share = max(items.bootstrap.a_ahead, items.bootstrap.b_ahead)
-    tests = f"sign test p = {items.sign_test:.3g}, ahead in {share:.1%} of bootstrap resamples"
+    tests = f"sign test p = {items.sign_test:.3g}, ahead in {_share_ahead(items):.1%} of bootstrap resamples"
     if not significant:
         between = f"{names[0]} and {names[1]}"
         return f"The difference between {between} is not significant at the {level:g} level: {counts} ({tests})."
