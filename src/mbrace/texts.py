@@ -1,0 +1,129 @@
+"""One text a source, from plain lines, JSON Lines or Parquet; files paired by id where they have ids."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from mbrace.errors import UserError
+from mbrace.files import name_of, parse_json, read_lines
+from mbrace.records import kind
+
+
+@dataclass(frozen=True)
+class Texts:
+    """One text a source, as a file has them; `ids` is None where it has none and its lines are meant in order."""
+
+    path: str
+    texts: Sequence[str]
+    ids: Sequence[str] | None = None
+
+
+def read_texts(path: str, field: str) -> Texts:
+    """The lines of a text file, or `field` and `id` of the records of a JSON Lines or Parquet file.
+
+    A byte order mark is no part of the first text. `.gz`, `.xz` and `.bz2` are unpacked.
+    """
+    name = name_of(path)
+    if path.endswith(".parquet"):
+        from mbrace.storage import parquet_rows
+
+        rows: list[tuple[int, Any]] = list(enumerate(parquet_rows(path, ["id", field]), 1))
+    else:
+        lines = list(read_lines(path))
+        if lines:
+            lines[0] = lines[0].removeprefix("\ufeff")
+            if not _is_json(path, lines[0], field):
+                return Texts(name, lines)
+        rows = [(n, parse_json(line.encode(), f"{name}:{n}")) for n, line in enumerate(lines, 1) if line.strip()]
+    if not rows:
+        raise UserError(f"{name}: the file is empty; give one line a source")
+    texts = [_text_of(row, field, f"{name}:{number}") for number, row in rows]
+    return Texts(name, texts, _ids_of(rows, name))
+
+
+def _is_json(path: str, first: str, field: str) -> bool:
+    name, ending = os.path.splitext(path)
+    if (name if ending in (".gz", ".xz", ".bz2") else path).endswith((".jsonl", ".ndjson", ".json")):
+        return True
+    try:  # a text whose first line is such an object is JSON Lines under another name, or from a pipe
+        row = orjson.loads(first)
+    except orjson.JSONDecodeError:
+        return False
+    return isinstance(row, dict) and field in row
+
+
+def _text_of(row: Any, field: str, where: str) -> str:
+    if not isinstance(row, dict):
+        raise UserError(f"{where}: expected a JSON object with `{field}`, got {kind(row)}")
+    text = row.get(field)
+    if text is None:
+        raise UserError(f"{where}: {field}: missing; give records with a string `{field}`")
+    if not isinstance(text, str):
+        raise UserError(f"{where}: {field}: expected a string, got {kind(text)}")
+    return text
+
+
+def _ids_of(rows: Sequence[tuple[int, Any]], name: str) -> list[str] | None:
+    """The ids as strings, each found once; None where no record has one."""
+    if all(row.get("id") is None for _, row in rows):
+        return None
+    first: dict[str, int] = {}
+    for number, row in rows:
+        identity = row.get("id")
+        if identity is None:
+            raise UserError(f"{name}:{number}: id: missing, though other records have one; give all or none")
+        if type(identity) not in (str, int):
+            raise UserError(f"{name}:{number}: id: expected a string or a whole number, got {kind(identity)}")
+        if str(identity) in first:
+            raise UserError(f"{name}:{number}: id: {identity!r} is already the id of line {first[str(identity)]}")
+        first[str(identity)] = number
+    return list(first)
+
+
+def align_texts(outputs: Sequence[Texts], others: Sequence[Texts]) -> tuple[Sequence[str], list[Sequence[str]]]:
+    """The ids, and the texts of all files in their order: by id where a file has ids, line by line where it has none.
+
+    `outputs` must have the same ids; `others`, such as references and sources, may have more.
+    """
+    files = [*outputs, *others]
+    leader = next((file for file in files if file.ids is not None), files[0])
+    ids = leader.ids or [str(number) for number in range(1, len(leader.texts) + 1)]
+    for file in files:
+        if file.ids is None and len(file.texts) != len(ids):
+            raise UserError(
+                f"{file.path}: {len(file.texts)} lines, but {leader.path} has {len(ids)}; give one for each"
+            )
+        _check_ids(leader, file)
+    for file in outputs:
+        _check_ids(file, leader)
+    wanted = set(ids)
+    moved = [file.path for file in files if file.ids and [i for i in file.ids if i in wanted] != list(ids)]
+    lines = [file.path for file in files if file.ids is None]
+    if moved and lines:
+        raise UserError(
+            f"{lines[0]}: has no ids, and {leader.path} and {moved[0]} have theirs in different orders; "
+            "give it as JSON Lines with id, or put them in one order"
+        )
+    return ids, [_in_order(file, ids) for file in files]
+
+
+def _check_ids(one: Texts, other: Texts) -> None:
+    """All ids of one file must be in the other."""
+    missing = [] if one.ids is None or other.ids is None else sorted(set(one.ids) - set(other.ids))
+    if missing:
+        raise UserError(
+            f"{other.path}: {len(missing)} ids of {one.path} are missing (the first: {missing[0]!r}); "
+            "give files of the same sources"
+        )
+
+
+def _in_order(file: Texts, ids: Sequence[str]) -> Sequence[str]:
+    if file.ids is None:
+        return file.texts
+    by_id = dict(zip(file.ids, file.texts, strict=True))
+    return [by_id[identity] for identity in ids]
