@@ -86,7 +86,7 @@ def _panels(plt: Any, rows: Sequence[Row], height: float, lines: int = 1) -> tup
 def false_pruning(plt: Any, rows: Sequence[Row]) -> Any:
     """Figure 1: how often the winner under R* would be pruned, against |R|."""
     figure, axes, pairs = _panels(plt, rows, 3.4)
-    top = max(row["high"] for row in rows)
+    top = max(row["high"] for row in rows) or 1.0  # nothing was pruned falsely
     for axis, pair in zip(axes[0], pairs, strict=True):
         for alpha, colour in ALPHA_COLOURS.items():
             line = [row for row in rows if row["pair"] == pair and row["alpha"] == alpha]
