@@ -315,6 +315,35 @@ def test_a_source_that_is_too_long_costs_only_its_own_translation(
     assert (set_aside["file"], set_aside["line"]) == (str(sources), 4)
 
 
+def test_a_line_that_cannot_be_read_costs_no_translation_but_its_own(
+    sources: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole, out = tmp_path / "whole.jsonl", tmp_path / "o.jsonl"
+    assert translate(sources, folder, whole) == 0
+    rows = whole.read_bytes().splitlines(keepends=True)
+    lines = [source.encode() for source in SOURCES]
+    sources.write_bytes(b"\n".join([*lines[:3], b"\xff", lines[4]]) + b"\n")
+    assert translate(sources, folder, out) == 2  # line 4 is in the middle of a window
+    assert f"{sources}:4: invalid UTF-8 at byte 0" in capsys.readouterr().err
+    assert out.read_bytes() == b"".join(rows[:3])
+    assert translate(sources, folder, out, "--resume", "--on-error", "skip") == 0
+    assert out.read_bytes() == b"".join([*rows[:3], rows[4]])
+    (set_aside,) = map(json.loads, (tmp_path / "o.jsonl.errors.jsonl").read_text().splitlines())
+    assert (set_aside["file"], set_aside["line"]) == (str(sources), 4)
+
+
+def test_sources_that_end_in_a_failure_are_translated_up_to_it() -> None:
+    def sources() -> Any:
+        yield from SOURCES[:3]
+        raise OSError("the disk is gone")
+
+    model = mbrace.Seq2Seq(tiny.marian(), tokenizer=tiny.tokenizer())
+    answers = model.translate(sources(), beam=4, schedule=[4], window=2)
+    assert [next(answers).id for _ in range(3)] == [1, 2, 3]
+    with pytest.raises(OSError, match="the disk is gone"):
+        next(answers)
+
+
 def test_a_cluster_worker_sets_aside_only_the_source_at_fault(sources: Path, folder: Path, tmp_path: Path) -> None:
     import argparse
 

@@ -39,8 +39,9 @@ def add(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Check every option, load the model, then decode as `mbrace decode` does."""
     from mbrace.cli.progress import progress
-    from mbrace.files import open_input, read_lines
+    from mbrace.files import open_input
     from mbrace.job import Decoder, run_job
+    from mbrace.models.generate import source_items
     from mbrace.output import Output
     from mbrace.signals import Stop
 
@@ -67,8 +68,8 @@ def run(args: argparse.Namespace) -> int:
         progress("translating", None) as advance,
     ):
         worker = Decoder(utility, prune, schedule, args.seed, args.nbest, args.window, sampler, text=text)
-        records = maker.records(read_lines(args.sources), name=args.sources if args.sources != "-" else "")
-        summary = run_job(worker, records, output, skip=args.on_error == "skip", stop=stop, advance=advance)
+        items = maker.items(source_items(args.sources, first=1, columns=False))
+        summary = run_job(worker, items, output, skip=args.on_error == "skip", stop=stop, advance=advance)
     report_truncated(utility)
     print(
         f"{summary_line(summary)}; hypotheses {maker.seconds:.2f} s, {sampler.drawn:,} pseudo-references drawn",

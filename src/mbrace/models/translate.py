@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, overload
 
 from mbrace.errors import UserError
+from mbrace.files import Item
 from mbrace.records import Record
 
 
@@ -27,8 +27,26 @@ class Hypothesiser:
         """One record a source, without pseudo-references; ids are line numbers from 1."""
         lines = enumerate(sources, 1)
         named = (Record((), id=n, source=source, where=f"{name or '<stdin>'}:{n}") for n, source in lines)
-        while chunk := list(itertools.islice(named, self._together)):
-            yield from with_hypotheses(self, chunk)
+        return (item for item in self.items(named) if isinstance(item, Record))
+
+    def items(self, items: Iterable[Item]) -> Iterator[Item]:
+        """Records with their hypotheses; what is bad stays as it is. Those before a failure to read come before it."""
+        rest = iter(items)
+        ended, failure = False, None
+        while not ended:
+            chunk: list[Item] = []
+            try:
+                while len(chunk) < self._together:
+                    chunk.append(next(rest))
+            except StopIteration:
+                ended = True
+            except Exception as error:
+                ended, failure = True, error
+            made = iter(with_hypotheses(self, [item for item in chunk if isinstance(item, Record)]))
+            for item in chunk:
+                yield next(made) if isinstance(item, Record) else item
+        if failure is not None:
+            raise failure
 
     def make(self, sources: Sequence[str]) -> list[Sequence[str]]:
         """Hypotheses of each source."""
