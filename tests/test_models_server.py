@@ -244,6 +244,21 @@ def test_generate_and_translate_with_a_server(mock: Mock, tmp_path: Path) -> Non
     assert [json.loads(line)["text"].split("/")[0] for line in answers.read_text().splitlines()] == ["eins", "zwei"]
 
 
+def test_translate_draws_hypotheses_by_id_and_counts_pseudo_references_alone(
+    mock: Mock, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "s.txt").write_text("eins\nzwei\neins\n")
+    options = ["--server", mock.url, "--server-model", "m", "--prompt", "{source}", "--seed", "5", "--prune", "none"]
+    assert main(["translate", f"{tmp_path}/s.txt", "--beam", "16", "--schedule", "16", "--nbest", "16", "--json",
+                 "-o", f"{tmp_path}/o", *options]) == 0  # fmt: skip
+    assert ", 48 pseudo-references drawn" in capsys.readouterr().err
+    rows = [json.loads(line) for line in (tmp_path / "o").read_text().splitlines()]
+    server = mbrace.Server(mock.url, "m", prompt="{source}", seed=5)
+    want = server.candidates(["eins", "zwei", "eins"], 16, ids=[1, 2, 3], stream="hypothesis")
+    assert [{entry["text"] for entry in row["nbest"]} for row in rows] == [set(draws.texts) for draws in want]
+    assert server.drawn == 0
+
+
 def test_generate_keeps_finished_sources_when_the_server_dies(mock: Mock, tmp_path: Path) -> None:
     (tmp_path / "s.txt").write_text("eins\nzwei\ndrei\n")
     server = ["--server", mock.url, "--server-model", "m", "--prompt", "{source}", "--concurrency", "1"]

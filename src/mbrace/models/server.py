@@ -72,7 +72,7 @@ class Server:
         self._pool = ThreadPoolExecutor(concurrency, thread_name_prefix="mbrace-server")
         self._kept: dict[tuple[str | int, str, int], Draws] = {}  # blocks of a window that failed, for its next try
         self._lock = threading.Lock()
-        self.drawn = 0  # draws received so far
+        self.drawn = 0  # pseudo-references received so far: draws of the stream "draw"
 
     def candidates(
         self, sources: Sequence[str], n: int, *, ids: Sequence[str | int] | None = None, stream: str = "draw"
@@ -131,8 +131,9 @@ class Server:
             texts += [text for text, _ in got]
             found = [logprob for _, logprob in got if logprob is not None]
             logprobs = [*logprobs, *found] if logprobs is not None and len(found) == len(got) else None
-        with self._lock:
-            self.drawn += len(texts)
+        if stream == "draw":
+            with self._lock:
+                self.drawn += len(texts)
         if self._logprobs and logprobs is None:
             raise UserError(f"{self._client.url}: gives no log-probabilities; leave logprobs out")
         return Draws(texts, logprobs if self._logprobs else None)

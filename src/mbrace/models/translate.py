@@ -48,9 +48,10 @@ class Hypothesiser:
         if failure is not None:
             raise failure
 
-    def make(self, sources: Sequence[str]) -> list[Sequence[str]]:
-        """Hypotheses of each source."""
+    def make(self, records: Sequence[Record]) -> list[Sequence[str]]:
+        """Hypotheses of each record's source."""
         started = time.perf_counter()
+        sources = [record.source or "" for record in records]
         found = [beams.texts for beams in self._model.beam(sources, k=self._beam, alpha=self._alpha)]
         self.seconds += time.perf_counter() - started
         return found
@@ -62,10 +63,11 @@ class ServerHypothesiser(Hypothesiser):
     def __init__(self, server: Any, *, count: int, together: int = 64) -> None:
         super().__init__(server, beam=count, together=together)
 
-    def make(self, sources: Sequence[str]) -> list[Sequence[str]]:
-        """Hypotheses of each source."""
+    def make(self, records: Sequence[Record]) -> list[Sequence[str]]:
+        """Hypotheses of each record's source."""
         started = time.perf_counter()
-        found = self._model.candidates(sources, self._beam, ids=list(sources), stream="hypothesis")
+        sources, ids = [record.source or "" for record in records], [record.id for record in records]
+        found = self._model.candidates(sources, self._beam, ids=ids, stream="hypothesis")
         self.seconds += time.perf_counter() - started
         return [draws.texts for draws in found]
 
@@ -91,7 +93,7 @@ class _Beams:
         if not self._tried:
             self._tried = True
             with contextlib.suppress(Exception):
-                self._made = dict(enumerate(self._maker.make([record.source or "" for record in self._records])))
+                self._made = dict(enumerate(self._maker.make(self._records)))
         if place not in self._made:
             self._made[place] = self._alone(self._records[place])
         made = self._made[place]
@@ -101,7 +103,7 @@ class _Beams:
 
     def _alone(self, record: Record) -> Sequence[str] | Exception:
         try:
-            return self._maker.make([record.source or ""])[0]
+            return self._maker.make([record])[0]
         except UserError as error:
             return error if str(error).startswith(f"{record.where}: ") else UserError(f"{record.where}: {error}")
         except Exception as error:
