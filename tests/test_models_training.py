@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import random
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -148,6 +149,35 @@ def test_train_command_reads_two_files_and_writes_a_model(tmp_path: Path, capsys
     assert {path.name: path.read_bytes() for path in (tmp_path / "model").iterdir()} == before
     assert main([*command, "--seed", "1", "--force"]) == 0
     assert (tmp_path / "model" / "model.safetensors").read_bytes() != before["model.safetensors"]
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "wanted"),
+    [
+        ("--warmup", "0", "1 or more"),
+        ("--average", "0", "1 or more"),
+        ("--patience", "0", "1 or more"),
+        ("--steps", "-3", "1 or more"),
+        ("--steps", "0", "1 or more"),
+        ("--tokens", "0", "1 or more"),
+        ("--validate-every", "0", "1 or more"),
+        ("--vocabulary", "0", "1 or more"),
+        ("--vocabulary", "70000", "65536 or less"),
+        ("--seed", "-1", "0 or more"),
+        ("--minutes", "0", "more than 0"),
+        ("--minutes", "nan", "more than 0"),
+        ("--rate", "0", "more than 0"),
+        ("--dropout", "2", "0 or more and less than 1"),
+        ("--dropout", "-0.1", "0 or more and less than 1"),
+    ],
+)
+def test_numbers_that_cannot_be_are_refused_before_anything_is_read(
+    tmp_path: Path, option: str, value: str, wanted: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["train", "--train", "no.de", "no.en", "--valid", "no.de", "no.en", "-o", f"{tmp_path}/model"]
+    assert main([*command, "--size", "tiny", f"{option}={value}"]) == 2
+    assert re.search(f"{option[2:]} {value}(\\.0)?: must be {wanted}", capsys.readouterr().err)
+    assert not (tmp_path / "model").exists()
 
 
 def test_a_sentencepiece_model_that_is_missing_or_none_is_named(

@@ -36,8 +36,6 @@ def train(
     history, also written to `folder`/training.json.
     """
     started = time.monotonic()
-    if options.size not in SIZES:
-        raise UserError(f"size {options.size!r} is not one of {', '.join(SIZES)}")
     torch = require("torch", extra="models")
     require("transformers", extra="models")
     out = Path(folder)
@@ -74,6 +72,6 @@ def _vocabulary(pairs: Pairs, before: Path | None, options: Training, spm: bytes
             return Vocabulary(spm)
         except RuntimeError as error:
             raise UserError(f"--spm: not a SentencePiece model ({error}); give a .spm or .model file") from error
-    size = options.vocabulary or SIZES[options.size].vocabulary
+    size = SIZES[options.size].vocabulary if options.vocabulary is None else options.vocabulary
     lines = (line for pair in pairs for line in pair)
     return Vocabulary.train(lines, size, seed=options.seed, threads=options.threads)
