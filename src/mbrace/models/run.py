@@ -280,7 +280,8 @@ class Run:
         }
         self.model.save_pretrained(self.out)
         (self.out / "training.json").write_text(json.dumps(chosen, indent=1))
-        (self.out / "state.pt").unlink(missing_ok=True)
+        for name in ("state.pt", "run.json"):
+            (self.out / name).unlink(missing_ok=True)
         self.log(json.dumps({key: value for key, value in chosen.items() if key not in ("options", "history")}))
         return chosen
 
