@@ -391,6 +391,17 @@ def test_options_that_make_no_sense_are_refused(
     assert not (tmp_path / "o.txt").exists()
 
 
+@pytest.mark.parametrize("command", ["translate", "generate", "train"])
+def test_a_device_that_cannot_be_used_is_named_before_work(
+    sources: Path, folder: Path, tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = {"train": ["--train", str(sources), str(sources), "--valid", str(sources), str(sources)]}
+    given = files.get(command, [str(sources), "--model", str(folder)])
+    assert main([command, *given, "-o", f"{tmp_path}/o", "--device", "abacus"]) == 2
+    assert "device abacus: cannot be used (" in capsys.readouterr().err
+    assert {path.name for path in tmp_path.iterdir()} == {"sources.txt"}
+
+
 def test_the_bundled_translator_translates(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     from mbrace.cli import demo_translate
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,6 +17,7 @@ from mbrace.chrf import ChrF
 from mbrace.errors import UserError
 from mbrace.models import search
 from mbrace.models.codec import Codec
+from mbrace.neural.encoder import choose_device
 from mbrace.prune import Confidence, PruningFunction
 from mbrace.race import Decoded
 from mbrace.sampler import Draws, Want
@@ -233,6 +235,11 @@ class LiveModel:
         read = self.codec.decode([rows[number].tolist() for number in where.values()])
         distinct = dict(zip(where, read, strict=True))
         return [distinct[key] for key in keys]
+
+
+def place(device: str | None, model: Any) -> Any:
+    """The torch device asked for; by default where a model object is, and for a model by name a GPU if there is one."""
+    return choose_device(device) if device is not None or isinstance(model, str | Path) else model.device
 
 
 def precision(dtype: Any, device: Any) -> Any:

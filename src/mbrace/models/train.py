@@ -21,6 +21,7 @@ from mbrace.models.batches import Corpus
 from mbrace.models.run import Pairs, Run, Training
 from mbrace.models.sizes import SIZES
 from mbrace.models.vocabulary import Vocabulary
+from mbrace.neural.encoder import choose_device
 
 __all__ = ["Training", "train"]
 
@@ -41,8 +42,9 @@ def train(
     written to `folder`/training.json.
     """
     started = time.monotonic()
-    torch = require("torch", extra="models")
+    require("torch", extra="models")
     require("transformers", extra="models")
+    device = choose_device(options.device)
     out = Path(folder)
     if not force and (out / "training.json").exists() and not (out / "state.pt").exists():
         raise UserError(f"{out}: has a finished model; use --force to train it anew, or give another folder")
@@ -66,7 +68,6 @@ def train(
     (out / "run.json.part").write_bytes(to_json(made_of) + b"\n")
     os.replace(out / "run.json.part", out / "run.json")
     vocabulary.save(out)
-    device = torch.device(options.device or ("cuda" if torch.cuda.is_available() else "cpu"))
     run = Run(vocabulary, corpora[0], corpora[1], valid, out, options, device, started)
     run.log(
         f"{len(corpora[0])} pairs, {corpora[0].lengths().sum(axis=0)} ids, {run.weights() / 1e6:.1f}M weights, {device}"
