@@ -381,6 +381,9 @@ def test_the_library_names_the_source_that_is_too_long() -> None:
         (["--kind", "causal"], "needs --model and --prompt"),
         (["--prompt", "{source}"], "--prompt: goes with --kind causal or --server"),
         (["--server", "http://127.0.0.1:9"], "needs --server-model"),
+        (["--temperature", "0"], "temperature 0.0: must be 1e-06 or more"),
+        (["--temperature", "-1"], "temperature -1.0: must be 1e-06 or more"),
+        (["--epsilon", "1.5"], "epsilon 1.5: must be from 0 to 1"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(
@@ -389,6 +392,22 @@ def test_options_that_make_no_sense_are_refused(
     assert translate(sources, folder, tmp_path / "o.txt", *more) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "o.txt").exists()
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--limit", "-1"], "--limit -1: must be 0 or more"),
+        (["--minutes", "-1"], "--minutes -1.0: must be 0 or more"),
+        (["--temperature", "0"], "error: temperature 0.0: must be 1e-06 or more"),
+    ],
+)
+def test_generate_refuses_numbers_that_cannot_be_before_work(
+    sources: Path, folder: Path, tmp_path: Path, more: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert generate(sources, folder, tmp_path / "c.jsonl", *more) == 2
+    assert message in capsys.readouterr().err
+    assert {path.name for path in tmp_path.iterdir()} == {"sources.txt"}
 
 
 @pytest.mark.parametrize("command", ["translate", "generate", "train"])

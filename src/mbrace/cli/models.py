@@ -47,6 +47,15 @@ def add_sampling(parser: argparse.ArgumentParser, *, length: str = "--length-alp
     group.add_argument("--temperature", type=float, default=1.0)
 
 
+def check_model(args: argparse.Namespace) -> None:
+    """Refuse options of `add_model` and `add_sampling` that make no sense, before a model is loaded."""
+    if args.server is None:
+        require("torch", extra="models")
+        from mbrace.models.search import Truncation
+
+        Truncation(args.epsilon, args.temperature)
+
+
 def model_from(args: argparse.Namespace) -> Any:
     """The live model that was asked for."""
     require("torch", extra="models")

@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from mbrace.cli.decode import add_cluster, add_output, check_output, ended, run_on_cluster, summary_line
-from mbrace.cli.models import add_model, add_sampling, model_from, server_from
+from mbrace.cli.models import add_model, add_sampling, check_model, model_from, server_from
 from mbrace.cli.options import add_prune, add_utility, prune_from, report_truncated, schedule_from, utility_from
 from mbrace.errors import UserError
 
@@ -52,6 +52,7 @@ def run(args: argparse.Namespace) -> int:
             raise UserError(f"--{option} {getattr(args, option)}: must be 1 or more")
     if schedule == "all":
         raise UserError("--schedule all: a live model has no last pseudo-reference; give the sizes")
+    check_model(args)
     text = args.text or not (args.json or ".jsonl" in args.output or args.output.endswith(".parquet"))
     if args.ray is not None:
         from mbrace.cluster.live import TranslateWork

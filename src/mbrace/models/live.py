@@ -114,6 +114,10 @@ class LiveModel:
 
         truncation = search.Truncation(epsilon, temperature, top_k, top_p, min_p)
         names = list(range(len(sources))) if ids is None else list(ids)
+        if len(names) != len(sources):
+            raise UserError(f"ids: {len(names)} for {len(sources)} sources; give one for each")
+        if n < 0 or first < 0:
+            raise UserError(f"n {n}, first {first}: must be 0 or more")
         drawing = Drawing(self, list(sources), names, truncation, seed, max_length)
         return drawing.draw([Want(i, first, n) for i in range(len(sources))])
 

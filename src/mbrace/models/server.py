@@ -7,6 +7,7 @@ that what a race asks for in steps is what it would have got at once. Blocks tha
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -60,6 +61,8 @@ class Server:
             raise UserError("prompt: has no {source}; put it where the source goes")
         if per_request < 1 or concurrency < 1 or retries < 0:
             raise UserError("per_request and concurrency: must be 1 or more; retries 0 or more")
+        if not 0 <= temperature < math.inf:
+            raise UserError(f"temperature {temperature}: must be 0 or more, and finite")
         self._model, self._prompt, self._chat, self._system = model, prompt, chat, system
         self._seed, self._per_request, self._logprobs = seed, per_request, logprobs
         given = {"temperature": temperature, "top_p": top_p, "min_p": min_p, "stop": stop, "max_tokens": max_tokens}
