@@ -21,6 +21,7 @@ from mbrace.neural.encoder import choose_device
 from mbrace.prune import Confidence, PruningFunction
 from mbrace.race import Decoded
 from mbrace.sampler import Draws, Want
+from mbrace.schedule import Schedule, check
 from mbrace.utility import PairFunction, Utility, as_utility
 
 if TYPE_CHECKING:
@@ -152,7 +153,7 @@ class LiveModel:
         beam: int = 256,
         utility: Utility | PairFunction | None = None,
         prune: PruningFunction | None = Confidence(),  # noqa: B008  (frozen)
-        schedule: Sequence[int] | None = None,
+        schedule: Schedule = None,
         epsilon: float | None = 0.02,
         sampling: str | None = None,
         seed: int = 0,
@@ -168,7 +169,9 @@ class LiveModel:
         from mbrace.models.translate import Hypothesiser
 
         chosen = as_utility(ChrF() if utility is None else utility)
-        sizes = list(chosen.schedule if schedule is None else schedule)
+        if schedule == "all":
+            raise UserError('schedule "all": a live source has no last pseudo-reference; give the sizes')
+        sizes = check(chosen.schedule if schedule is None else schedule)
         sampler = self.sampler(epsilon=epsilon, seed=seed, ahead=self.ahead(sampling, sizes[-1]))
         records = Hypothesiser(self, beam=beam, together=window).records(sources, name="sources")
         return decode_corpus(
