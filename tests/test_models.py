@@ -292,3 +292,17 @@ def test_the_lowest_temperature_samples_the_most_probable_ids(translator: mbrace
 def test_translate_refuses_a_schedule_that_cannot_be(translator: mbrace.Seq2Seq, schedule: Any, message: str) -> None:
     with pytest.raises(mbrace.UserError, match=message):
         translator.translate(["a"], beam=2, schedule=schedule)
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda model: model.beam("Hallo", k=2),
+        lambda model: model.sample("Hallo", 2),
+        lambda model: model.translate("Hallo", beam=2),
+        lambda model: mbrace.Server("http://127.0.0.1:9", "m", retries=0).candidates("Hallo", 2),
+    ],
+)
+def test_a_string_is_not_taken_for_its_letters(translator: mbrace.Seq2Seq, ask: Any) -> None:
+    with pytest.raises(mbrace.UserError, match=r"sources: a string, 'Hallo'; give a list, \[source\] for one"):
+        ask(translator)

@@ -229,6 +229,8 @@ def test_a_dead_server_is_named_after_the_last_try() -> None:
         mbrace.Server("localhost:8000", "m")
     with pytest.raises(mbrace.UserError, match="temperature -1: must be 0 or more"):
         mbrace.Server("http://localhost:8000", "m", temperature=-1)
+    with pytest.raises(mbrace.UserError, match="ids: 1 for 2 sources"):
+        mbrace.Server("http://localhost:8000", "m", retries=0).candidates(["a", "b"], 1, ids=[1])
 
 
 def test_generate_and_translate_with_a_server(mock: Mock, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from mbrace.chrf import ChrF
 from mbrace.errors import UserError
 from mbrace.models import search
 from mbrace.models.codec import Codec
+from mbrace.models.text import refuse_one_string
 from mbrace.neural.encoder import choose_device
 from mbrace.prune import Confidence, PruningFunction
 from mbrace.race import Decoded
@@ -70,6 +71,7 @@ class LiveModel:
 
         A source without text has one output without text.
         """
+        refuse_one_string(sources)
         if k < 1:
             raise UserError(f"beam {k}: must be 1 or more")
         rows = self.codec.encode(sources)
@@ -113,6 +115,7 @@ class LiveModel:
         """
         from mbrace.models.drawing import Drawing
 
+        refuse_one_string(sources)
         truncation = search.Truncation(epsilon, temperature, top_k, top_p, min_p)
         names = list(range(len(sources))) if ids is None else list(ids)
         if len(names) != len(sources):
@@ -168,6 +171,7 @@ class LiveModel:
         from mbrace.decode import decode_corpus
         from mbrace.models.translate import Hypothesiser
 
+        refuse_one_string(sources)
         chosen = as_utility(ChrF() if utility is None else utility)
         if schedule == "all":
             raise UserError('schedule "all": a live source has no last pseudo-reference; give the sizes')
