@@ -17,7 +17,7 @@ from mbrace.chrf import ChrF
 from mbrace.errors import UserError
 from mbrace.models import search
 from mbrace.models.codec import Codec
-from mbrace.models.text import refuse_one_string
+from mbrace.models.text import ids_of, refuse_one_string
 from mbrace.neural.encoder import choose_device
 from mbrace.prune import Confidence, PruningFunction
 from mbrace.race import Decoded
@@ -115,11 +115,8 @@ class LiveModel:
         """
         from mbrace.models.drawing import Drawing
 
-        refuse_one_string(sources)
         truncation = search.Truncation(epsilon, temperature, top_k, top_p, min_p)
-        names = list(range(len(sources))) if ids is None else list(ids)
-        if len(names) != len(sources):
-            raise UserError(f"ids: {len(names)} for {len(sources)} sources; give one for each")
+        names = ids_of(sources, ids)
         if n < 0 or first < 0:
             raise UserError(f"n {n}, first {first}: must be 0 or more")
         drawing = Drawing(self, list(sources), names, truncation, seed, max_length)

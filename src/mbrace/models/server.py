@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from mbrace.errors import UserError
 from mbrace.models.http import Client
-from mbrace.models.text import refuse_one_string
+from mbrace.models.text import ids_of
 from mbrace.randomness import key
 from mbrace.records import Record
 from mbrace.sampler import Draws, Want, source_of
@@ -88,11 +88,8 @@ class Server:
         self, sources: Sequence[str], n: int, *, ids: Sequence[str | int] | None = None, stream: str = "draw"
     ) -> Iterator[Draws]:
         """As `candidates`, each as soon as it and those before it have come."""
-        refuse_one_string(sources)
-        names = list(range(len(sources))) if ids is None else list(ids)
-        if len(names) != len(sources):
-            raise UserError(f"ids: {len(names)} for {len(sources)} sources; give one for each")
-        records = [Record([], id=name, source=source) for name, source in zip(names, sources, strict=True)]
+        named = zip(ids_of(sources, ids), sources, strict=True)
+        records = [Record([], id=name, source=source) for name, source in named]
         drawer = _Drawer(self, records, stream)
         for want in drawer.asked([Want(i, 0, n) for i in range(len(records))]):
             yield drawer.get(want)
