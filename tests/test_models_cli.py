@@ -410,6 +410,59 @@ def test_generate_refuses_numbers_that_cannot_be_before_work(
     assert {path.name for path in tmp_path.iterdir()} == {"sources.txt"}
 
 
+SERVER = ["--server", "http://127.0.0.1:9", "--server-model", "m"]
+
+
+@pytest.mark.parametrize("command", ["translate", "generate"])
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--source-language", "deu_Latn"], "--source-language: goes with --model"),
+        (["--target-language", "eng_Latn"], "--target-language: goes with --model"),
+        (["--source-prefix", "translate: "], "--source-prefix: goes with --model"),
+        (["--server-model", "m"], "--server-model: goes with --server"),
+        (["--server-kind", "chat"], "--server-kind: goes with --server"),  # what is the default too
+        (["--concurrency", "2"], "--concurrency: goes with --server"),
+        (["--model", "M", "--prompt", "{source}"], "--prompt: goes with --kind causal or --server"),
+        (["--kind", "causal", "--model", "M", "--prompt", "{source}", "--source-prefix", "x"], "--source-prefix: goes"),
+        ([*SERVER, "--model", "bundled"], "--model and --server: give one of them"),
+        ([*SERVER, "--kind", "seq2seq"], "--kind: goes with --model"),
+        ([*SERVER, "--epsilon", "0.02"], "--epsilon: goes with --model"),
+        ([*SERVER, "--source-language", "de"], "--source-language: goes with --model"),
+    ],
+)
+def test_an_option_that_would_do_nothing_is_refused(
+    sources: Path, tmp_path: Path, command: str, more: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([command, str(sources), "-o", f"{tmp_path}/o", *more]) == 2
+    assert message in capsys.readouterr().err
+    assert {path.name for path in tmp_path.iterdir()} == {"sources.txt"}
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (["translate", *SERVER, "--sampling", "lazy"], "--sampling: goes with --model"),
+        (["translate", *SERVER, "--length-alpha", "1"], "--length-alpha: goes with --model"),
+        (["generate", *SERVER, "--alpha", "1"], "--alpha: goes with --model"),
+        (["generate", *SERVER, "--device", "cpu"], "--device: goes with --model"),
+        (["generate", "--logprobs", "--sample", "0"], "--logprobs: goes with pseudo-references"),
+    ],
+)
+def test_an_option_of_one_command_that_would_do_nothing_is_refused(
+    sources: Path, tmp_path: Path, command: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*command, str(sources), "-o", f"{tmp_path}/o"]) == 2
+    assert message in capsys.readouterr().err
+    assert {path.name for path in tmp_path.iterdir()} == {"sources.txt"}
+
+
+def test_the_bundled_translator_takes_no_languages() -> None:
+    for options in ({"source_language": "de"}, {"target_language": "en"}, {"prefix": "translate: "}):
+        with pytest.raises(mbrace.UserError, match="bundled translator is German to English"):
+            mbrace.Seq2Seq(**options)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("command", ["translate", "generate", "train"])
 def test_a_device_that_cannot_be_used_is_named_before_work(
     sources: Path, folder: Path, tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]

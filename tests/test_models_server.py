@@ -248,6 +248,16 @@ def test_generate_and_translate_with_a_server(mock: Mock, tmp_path: Path) -> Non
     assert [json.loads(line)["text"].split("/")[0] for line in answers.read_text().splitlines()] == ["eins", "zwei"]
 
 
+@pytest.mark.parametrize("kind", ["chat", "completions"])
+def test_generate_writes_log_probabilities_of_a_server(mock: Mock, tmp_path: Path, kind: str) -> None:
+    (tmp_path / "s.txt").write_text("eins\n")
+    server = ["--server", mock.url, "--server-model", "m", "--server-kind", kind, "--prompt", "{source}"]
+    sizes = ["--beam", "2", "--sample", "3", "--logprobs"]
+    assert main(["generate", f"{tmp_path}/s.txt", "-o", f"{tmp_path}/c.jsonl", *sizes, *server]) == 0
+    (row,) = map(json.loads, (tmp_path / "c.jsonl").read_text().splitlines())
+    assert row["logprobs"] == [-0.5 - int(text.split("/")[2]) for text in row["pseudo_references"]]
+
+
 def test_translate_draws_hypotheses_by_id_and_counts_pseudo_references_alone(
     mock: Mock, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

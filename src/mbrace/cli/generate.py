@@ -114,6 +114,8 @@ def candidates_from(args: argparse.Namespace) -> Candidates:
 
     if args.beam < 0 or args.sample < 0 or args.beam + args.sample == 0:
         raise UserError(f"--beam {args.beam} --sample {args.sample}: give how many, of one at least")
+    if args.logprobs and not args.sample:
+        raise UserError("--logprobs: goes with pseudo-references; give --sample 1 or more")
     return Candidates(
         beam=args.beam,
         sample=args.sample,

@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from mbrace.cli.decode import add_cluster, add_output, check_output, ended, run_on_cluster, summary_line
-from mbrace.cli.models import add_model, add_sampling, check_model, model_from, server_from
+from mbrace.cli.models import Given, add_model, add_sampling, check_model, model_from, server_from
 from mbrace.cli.options import add_prune, add_utility, prune_from, report_truncated, schedule_from, utility_from
 from mbrace.errors import UserError
 
@@ -25,6 +25,7 @@ def add(commands: Any) -> None:
     parser.add_argument("--json", action="store_true", help="write JSON Lines whatever the name of OUT")
     parser.add_argument(
         "--sampling",
+        action=Given,
         choices=["ahead", "lazy"],
         help="draw all pseudo-references at once (default on a GPU), or while the race is open (on a CPU)",
     )

@@ -45,6 +45,8 @@ class Seq2Seq(LiveModel):
         if isinstance(model, str) and model == "bundled":
             from mbrace.models.bundle import load_bundled
 
+            if source_language or target_language or prefix:
+                raise UserError("the bundled translator is German to English: leave languages and prefix out")
             model, vocabulary = load_bundled()
             codec = VocabularyCodec(vocabulary)
         elif isinstance(model, str | Path):
