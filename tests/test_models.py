@@ -249,3 +249,60 @@ def test_a_source_longer_than_the_model_takes_is_refused(translator: mbrace.Seq2
 def _records(translator: mbrace.Seq2Seq, sources: list[str]) -> list[Record]:
     beams = translator.beam(sources, k=8, max_length=8)
     return [Record(list(beam.texts), id=i, source=sources[i]) for i, beam in enumerate(beams)]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"temperature": 0.0}, "temperature 0.0: must be"),
+        ({"temperature": -1.0}, "temperature -1.0: must be"),
+        ({"temperature": 1e-40}, "temperature 1e-40: must be"),
+        ({"temperature": math.nan}, "temperature nan: must be"),
+        ({"top_p": 0.0}, "top_p 0.0: must be more than 0"),
+        ({"top_p": 1.5}, "top_p 1.5: must be more than 0"),
+        ({"top_k": -1}, "top_k -1: must be 1 or more"),
+        ({"epsilon": -0.1}, "epsilon -0.1: must be from 0 to 1"),
+        ({"min_p": 2.0}, "min_p 2.0: must be from 0 to 1"),
+        ({"ids": [1]}, "ids: 1 for 2 sources"),
+        ({"first": -1}, "first -1: must be 0 or more"),
+    ],
+)
+def test_sampling_options_that_cannot_be_are_named(
+    translator: mbrace.Seq2Seq, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(mbrace.UserError, match=message):
+        translator.sample(["a", "b"], 4, **options)
+
+
+def test_the_lowest_temperature_samples_the_most_probable_ids(translator: mbrace.Seq2Seq) -> None:
+    (greedy,) = translator.sample([SOURCE], 1, top_k=1)
+    (cold,) = translator.sample([SOURCE], 8, epsilon=None, temperature=1e-6)
+    assert set(cold.texts) == set(greedy.texts)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "message"),
+    [
+        ("all", 'schedule "all": a live source has no last pseudo-reference; give the sizes'),
+        ("4,16", "schedule '4,16': give growing whole numbers"),
+        ([], "schedule \\[\\]: give whole numbers"),
+        ([16, 4], "schedule \\[16, 4\\]: sizes must increase"),
+    ],
+)
+def test_translate_refuses_a_schedule_that_cannot_be(translator: mbrace.Seq2Seq, schedule: Any, message: str) -> None:
+    with pytest.raises(mbrace.UserError, match=message):
+        translator.translate(["a"], beam=2, schedule=schedule)
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda model: model.beam("Hallo", k=2),
+        lambda model: model.sample("Hallo", 2),
+        lambda model: model.translate("Hallo", beam=2),
+        lambda model: mbrace.Server("http://127.0.0.1:9", "m", retries=0).candidates("Hallo", 2),
+    ],
+)
+def test_a_string_is_not_taken_for_its_letters(translator: mbrace.Seq2Seq, ask: Any) -> None:
+    with pytest.raises(mbrace.UserError, match=r"sources: a string, 'Hallo'; give a list, \[source\] for one"):
+        ask(translator)

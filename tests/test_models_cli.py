@@ -315,6 +315,35 @@ def test_a_source_that_is_too_long_costs_only_its_own_translation(
     assert (set_aside["file"], set_aside["line"]) == (str(sources), 4)
 
 
+def test_a_line_that_cannot_be_read_costs_no_translation_but_its_own(
+    sources: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole, out = tmp_path / "whole.jsonl", tmp_path / "o.jsonl"
+    assert translate(sources, folder, whole) == 0
+    rows = whole.read_bytes().splitlines(keepends=True)
+    lines = [source.encode() for source in SOURCES]
+    sources.write_bytes(b"\n".join([*lines[:3], b"\xff", lines[4]]) + b"\n")
+    assert translate(sources, folder, out) == 2  # line 4 is in the middle of a window
+    assert f"{sources}:4: invalid UTF-8 at byte 0" in capsys.readouterr().err
+    assert out.read_bytes() == b"".join(rows[:3])
+    assert translate(sources, folder, out, "--resume", "--on-error", "skip") == 0
+    assert out.read_bytes() == b"".join([*rows[:3], rows[4]])
+    (set_aside,) = map(json.loads, (tmp_path / "o.jsonl.errors.jsonl").read_text().splitlines())
+    assert (set_aside["file"], set_aside["line"]) == (str(sources), 4)
+
+
+def test_sources_that_end_in_a_failure_are_translated_up_to_it() -> None:
+    def sources() -> Any:
+        yield from SOURCES[:3]
+        raise OSError("the disk is gone")
+
+    model = mbrace.Seq2Seq(tiny.marian(), tokenizer=tiny.tokenizer())
+    answers = model.translate(sources(), beam=4, schedule=[4], window=2)
+    assert [next(answers).id for _ in range(3)] == [1, 2, 3]
+    with pytest.raises(OSError, match="the disk is gone"):
+        next(answers)
+
+
 def test_a_cluster_worker_sets_aside_only_the_source_at_fault(sources: Path, folder: Path, tmp_path: Path) -> None:
     import argparse
 
@@ -352,6 +381,9 @@ def test_the_library_names_the_source_that_is_too_long() -> None:
         (["--kind", "causal"], "needs --model and --prompt"),
         (["--prompt", "{source}"], "--prompt: goes with --kind causal or --server"),
         (["--server", "http://127.0.0.1:9"], "needs --server-model"),
+        (["--temperature", "0"], "temperature 0.0: must be 1e-06 or more"),
+        (["--temperature", "-1"], "temperature -1.0: must be 1e-06 or more"),
+        (["--epsilon", "1.5"], "epsilon 1.5: must be from 0 to 1"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(
@@ -360,6 +392,86 @@ def test_options_that_make_no_sense_are_refused(
     assert translate(sources, folder, tmp_path / "o.txt", *more) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "o.txt").exists()
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--limit", "-1"], "--limit -1: must be 0 or more"),
+        (["--minutes", "-1"], "--minutes -1.0: must be 0 or more"),
+        (["--temperature", "0"], "error: temperature 0.0: must be 1e-06 or more"),
+    ],
+)
+def test_generate_refuses_numbers_that_cannot_be_before_work(
+    sources: Path, folder: Path, tmp_path: Path, more: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert generate(sources, folder, tmp_path / "c.jsonl", *more) == 2
+    assert message in capsys.readouterr().err
+    assert {path.name for path in tmp_path.iterdir()} == {"sources.txt"}
+
+
+SERVER = ["--server", "http://127.0.0.1:9", "--server-model", "m"]
+
+
+@pytest.mark.parametrize("command", ["translate", "generate"])
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--source-language", "deu_Latn"], "--source-language: goes with --model"),
+        (["--target-language", "eng_Latn"], "--target-language: goes with --model"),
+        (["--source-prefix", "translate: "], "--source-prefix: goes with --model"),
+        (["--server-model", "m"], "--server-model: goes with --server"),
+        (["--server-kind", "chat"], "--server-kind: goes with --server"),  # what is the default too
+        (["--concurrency", "2"], "--concurrency: goes with --server"),
+        (["--model", "M", "--prompt", "{source}"], "--prompt: goes with --kind causal or --server"),
+        (["--kind", "causal", "--model", "M", "--prompt", "{source}", "--source-prefix", "x"], "--source-prefix: goes"),
+        ([*SERVER, "--model", "bundled"], "--model and --server: give one of them"),
+        ([*SERVER, "--kind", "seq2seq"], "--kind: goes with --model"),
+        ([*SERVER, "--epsilon", "0.02"], "--epsilon: goes with --model"),
+        ([*SERVER, "--source-language", "de"], "--source-language: goes with --model"),
+    ],
+)
+def test_an_option_that_would_do_nothing_is_refused(
+    sources: Path, tmp_path: Path, command: str, more: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([command, str(sources), "-o", f"{tmp_path}/o", *more]) == 2
+    assert message in capsys.readouterr().err
+    assert {path.name for path in tmp_path.iterdir()} == {"sources.txt"}
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (["translate", *SERVER, "--sampling", "lazy"], "--sampling: goes with --model"),
+        (["translate", *SERVER, "--length-alpha", "1"], "--length-alpha: goes with --model"),
+        (["generate", *SERVER, "--alpha", "1"], "--alpha: goes with --model"),
+        (["generate", *SERVER, "--device", "cpu"], "--device: goes with --model"),
+        (["generate", "--logprobs", "--sample", "0"], "--logprobs: goes with pseudo-references"),
+    ],
+)
+def test_an_option_of_one_command_that_would_do_nothing_is_refused(
+    sources: Path, tmp_path: Path, command: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*command, str(sources), "-o", f"{tmp_path}/o"]) == 2
+    assert message in capsys.readouterr().err
+    assert {path.name for path in tmp_path.iterdir()} == {"sources.txt"}
+
+
+def test_the_bundled_translator_takes_no_languages() -> None:
+    for options in ({"source_language": "de"}, {"target_language": "en"}, {"prefix": "translate: "}):
+        with pytest.raises(mbrace.UserError, match="bundled translator is German to English"):
+            mbrace.Seq2Seq(**options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("command", ["translate", "generate", "train"])
+def test_a_device_that_cannot_be_used_is_named_before_work(
+    sources: Path, folder: Path, tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = {"train": ["--train", str(sources), str(sources), "--valid", str(sources), str(sources)]}
+    given = files.get(command, [str(sources), "--model", str(folder)])
+    assert main([command, *given, "-o", f"{tmp_path}/o", "--device", "abacus"]) == 2
+    assert "device abacus: cannot be used (" in capsys.readouterr().err
+    assert {path.name for path in tmp_path.iterdir()} == {"sources.txt"}
 
 
 def test_the_bundled_translator_translates(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -227,6 +227,10 @@ def test_a_dead_server_is_named_after_the_last_try() -> None:
         mbrace.Server(f"http://127.0.0.1:{port}", "m", retries=2).candidates(["a"], 1)
     with pytest.raises(mbrace.UserError, match="not a URL"):
         mbrace.Server("localhost:8000", "m")
+    with pytest.raises(mbrace.UserError, match="temperature -1: must be 0 or more"):
+        mbrace.Server("http://localhost:8000", "m", temperature=-1)
+    with pytest.raises(mbrace.UserError, match="ids: 1 for 2 sources"):
+        mbrace.Server("http://localhost:8000", "m", retries=0).candidates(["a", "b"], 1, ids=[1])
 
 
 def test_generate_and_translate_with_a_server(mock: Mock, tmp_path: Path) -> None:
@@ -242,6 +246,31 @@ def test_generate_and_translate_with_a_server(mock: Mock, tmp_path: Path) -> Non
     asked = ["translate", f"{tmp_path}/s.txt", "-o", str(answers), "--beam", "3", "--schedule", "4,8", *server]
     assert main(asked) == 0
     assert [json.loads(line)["text"].split("/")[0] for line in answers.read_text().splitlines()] == ["eins", "zwei"]
+
+
+@pytest.mark.parametrize("kind", ["chat", "completions"])
+def test_generate_writes_log_probabilities_of_a_server(mock: Mock, tmp_path: Path, kind: str) -> None:
+    (tmp_path / "s.txt").write_text("eins\n")
+    server = ["--server", mock.url, "--server-model", "m", "--server-kind", kind, "--prompt", "{source}"]
+    sizes = ["--beam", "2", "--sample", "3", "--logprobs"]
+    assert main(["generate", f"{tmp_path}/s.txt", "-o", f"{tmp_path}/c.jsonl", *sizes, *server]) == 0
+    (row,) = map(json.loads, (tmp_path / "c.jsonl").read_text().splitlines())
+    assert row["logprobs"] == [-0.5 - int(text.split("/")[2]) for text in row["pseudo_references"]]
+
+
+def test_translate_draws_hypotheses_by_id_and_counts_pseudo_references_alone(
+    mock: Mock, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "s.txt").write_text("eins\nzwei\neins\n")
+    options = ["--server", mock.url, "--server-model", "m", "--prompt", "{source}", "--seed", "5", "--prune", "none"]
+    assert main(["translate", f"{tmp_path}/s.txt", "--beam", "16", "--schedule", "16", "--nbest", "16", "--json",
+                 "-o", f"{tmp_path}/o", *options]) == 0  # fmt: skip
+    assert ", 48 pseudo-references drawn" in capsys.readouterr().err
+    rows = [json.loads(line) for line in (tmp_path / "o").read_text().splitlines()]
+    server = mbrace.Server(mock.url, "m", prompt="{source}", seed=5)
+    want = server.candidates(["eins", "zwei", "eins"], 16, ids=[1, 2, 3], stream="hypothesis")
+    assert [{entry["text"] for entry in row["nbest"]} for row in rows] == [set(draws.texts) for draws in want]
+    assert server.drawn == 0
 
 
 def test_generate_keeps_finished_sources_when_the_server_dies(mock: Mock, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import random
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -102,6 +103,48 @@ def test_a_crash_and_a_second_start_give_the_same_weights(tmp_path: Path, monkey
     assert not (tmp_path / "cut" / "state.pt").exists()
 
 
+def test_an_interrupted_run_is_taken_up_only_with_the_same_options_and_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = replace(OPTIONS, steps=6, validate_every=2, chrf_sentences=0)
+    pairs, valid = sentences(300, 5), sentences(20, 6)
+    monkeypatch.setattr(training_run, "SAVE_SECONDS", 0.0)
+    update = training_run.Run.update
+
+    def crash(self: Any) -> None:
+        update(self)
+        if self.step == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(training_run.Run, "update", crash)
+    with pytest.raises(KeyboardInterrupt):
+        train(pairs, valid, tmp_path, options)
+    monkeypatch.setattr(training_run.Run, "update", update)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert "state.pt" in before
+    for other, told in [
+        (replace(options, vocabulary=310), "with vocabulary 340, not 310"),
+        (replace(options, size="small"), "with size tiny, not small"),
+        (replace(options, seed=1), "with seed 0, not 1"),
+        (replace(options, steps=7), "with steps 6, not 7"),
+    ]:
+        with pytest.raises(mbrace.UserError, match=f"has an interrupted run {told}; give the same options and data, "):
+            train(pairs, valid, tmp_path, other)
+    with pytest.raises(mbrace.UserError, match="with other data for --train;"):
+        train(pairs[:-1], valid, tmp_path, options)
+    with pytest.raises(mbrace.UserError, match="with other data for --valid;"):
+        train(pairs, valid[:-1], tmp_path, options)
+    with pytest.raises(mbrace.UserError, match="with other data for --spm;"):
+        train(pairs, valid, tmp_path, options, spm=before["source.spm"])
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    (tmp_path / "run.json").unlink()
+    with pytest.raises(mbrace.UserError, match=r"has state\.pt but no run\.json.*--force to start over"):
+        train(pairs, valid, tmp_path, options)
+    (tmp_path / "run.json").write_bytes(before["run.json"])
+    assert train(pairs, valid, tmp_path, replace(options, threads=2))["steps"] == 6  # threads change no weight
+    assert not {"state.pt", "run.json"} & {path.name for path in tmp_path.iterdir()}
+
+
 def test_early_stopping_ends_a_run_without_a_budget(tmp_path: Path) -> None:
     options = replace(OPTIONS, steps=None, validate_every=2, patience=2, rate=10.0, chrf_sentences=0)
     result = train(sentences(60, 7), sentences(20, 8), tmp_path, options)
@@ -148,6 +191,35 @@ def test_train_command_reads_two_files_and_writes_a_model(tmp_path: Path, capsys
     assert {path.name: path.read_bytes() for path in (tmp_path / "model").iterdir()} == before
     assert main([*command, "--seed", "1", "--force"]) == 0
     assert (tmp_path / "model" / "model.safetensors").read_bytes() != before["model.safetensors"]
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "wanted"),
+    [
+        ("--warmup", "0", "1 or more"),
+        ("--average", "0", "1 or more"),
+        ("--patience", "0", "1 or more"),
+        ("--steps", "-3", "1 or more"),
+        ("--steps", "0", "1 or more"),
+        ("--tokens", "0", "1 or more"),
+        ("--validate-every", "0", "1 or more"),
+        ("--vocabulary", "0", "1 or more"),
+        ("--vocabulary", "70000", "65536 or less"),
+        ("--seed", "-1", "0 or more"),
+        ("--minutes", "0", "more than 0"),
+        ("--minutes", "nan", "more than 0"),
+        ("--rate", "0", "more than 0"),
+        ("--dropout", "2", "0 or more and less than 1"),
+        ("--dropout", "-0.1", "0 or more and less than 1"),
+    ],
+)
+def test_numbers_that_cannot_be_are_refused_before_anything_is_read(
+    tmp_path: Path, option: str, value: str, wanted: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["train", "--train", "no.de", "no.en", "--valid", "no.de", "no.en", "-o", f"{tmp_path}/model"]
+    assert main([*command, "--size", "tiny", f"{option}={value}"]) == 2
+    assert re.search(f"{option[2:]} {value}(\\.0)?: must be {wanted}", capsys.readouterr().err)
+    assert not (tmp_path / "model").exists()
 
 
 def test_a_sentencepiece_model_that_is_missing_or_none_is_named(

@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from mbrace.cli.decode import add_cluster, add_resume, check_output, ended, run_on_cluster, summary_line
-from mbrace.cli.models import add_model, add_sampling, maker_from
+from mbrace.cli.models import add_model, add_sampling, check_model, maker_from
 from mbrace.errors import UserError, require
 
 if TYPE_CHECKING:
@@ -54,6 +54,10 @@ def run(args: argparse.Namespace) -> int:
 
     options = candidates_from(args)
     check_output(args)
+    check_model(args)
+    for option in ("limit", "minutes"):
+        if (value := getattr(args, option)) is not None and not value >= 0:
+            raise UserError(f"--{option} {value}: must be 0 or more")
     if args.ray is not None:
         return _on_cluster(args)
     total = _check_sources(args)
@@ -110,6 +114,8 @@ def candidates_from(args: argparse.Namespace) -> Candidates:
 
     if args.beam < 0 or args.sample < 0 or args.beam + args.sample == 0:
         raise UserError(f"--beam {args.beam} --sample {args.sample}: give how many, of one at least")
+    if args.logprobs and not args.sample:
+        raise UserError("--logprobs: goes with pseudo-references; give --sample 1 or more")
     return Candidates(
         beam=args.beam,
         sample=args.sample,

@@ -11,27 +11,46 @@ if TYPE_CHECKING:
     from mbrace.models.generate import Candidates, Maker
 
 
+class Given(argparse.Action):
+    """Stores a value, and in `given` that it was given: only such an option can be out of place, not a default."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
+    ) -> None:
+        """Store it."""
+        setattr(namespace, self.dest, values)
+        namespace.given = {**getattr(namespace, "given", {}), self.dest: self.option_strings[0]}
+
+
 def add_model(parser: argparse.ArgumentParser) -> None:
     """`--model` or `--server`, and what they need."""
     group = parser.add_argument_group("model")
     group.add_argument(
-        "--model", default="bundled", metavar="M", help="folder or name (default: the bundled translator)"
+        "--model", action=Given, default="bundled", metavar="M", help="folder or name (default: the bundled translator)"
     )
     group.add_argument(
-        "--kind", choices=["seq2seq", "causal"], default="seq2seq", help="causal: decoder-only, by --prompt"
+        "--kind",
+        action=Given,
+        choices=["seq2seq", "causal"],
+        default="seq2seq",
+        help="causal: decoder-only, by --prompt",
     )
-    group.add_argument("--source-language", metavar="CODE", help="the tokenizer's, such as deu_Latn")
-    group.add_argument("--target-language", metavar="CODE", help="as --source-language")
-    group.add_argument("--source-prefix", default="", metavar="TEXT", help="put before every source (T5)")
-    group.add_argument("--prompt", metavar="TEXT", help="of --kind causal or --server, with {source} in it")
-    group.add_argument("--stop", metavar="TEXT", help="an output ends where this begins")
+    group.add_argument("--source-language", action=Given, metavar="CODE", help="the tokenizer's, such as deu_Latn")
+    group.add_argument("--target-language", action=Given, metavar="CODE", help="as --source-language")
+    group.add_argument("--source-prefix", action=Given, default="", metavar="TEXT", help="put before every source (T5)")
+    group.add_argument(
+        "--prompt", action=Given, metavar="TEXT", help="of --kind causal or --server, with {source} in it"
+    )
+    group.add_argument("--stop", action=Given, metavar="TEXT", help="an output ends where this begins")
     if "--device" not in parser._option_string_actions:  # a neural utility has the same two
-        group.add_argument("--device", metavar="NAME", help="cuda or cpu")
-        group.add_argument("--dtype", choices=["float32", "bfloat16", "float16"])
+        group.add_argument("--device", action=Given, metavar="NAME", help="cuda or cpu")
+        group.add_argument("--dtype", action=Given, choices=["float32", "bfloat16", "float16"])
     group.add_argument("--server", metavar="URL", help="an OpenAI-compatible server, instead of --model")
-    group.add_argument("--server-model", metavar="NAME", help="the model's name there")
-    group.add_argument("--server-kind", choices=["chat", "completions"], default="chat", help="which endpoint (chat)")
-    group.add_argument("--concurrency", type=int, default=8, metavar="N", help="requests at a time (8)")
+    group.add_argument("--server-model", action=Given, metavar="NAME", help="the model's name there")
+    group.add_argument(
+        "--server-kind", action=Given, choices=["chat", "completions"], default="chat", help="which endpoint (chat)"
+    )
+    group.add_argument("--concurrency", action=Given, type=int, default=8, metavar="N", help="requests at a time (8)")
 
 
 def add_sampling(parser: argparse.ArgumentParser, *, length: str = "--length-alpha") -> None:
@@ -39,12 +58,54 @@ def add_sampling(parser: argparse.ArgumentParser, *, length: str = "--length-alp
     group = parser.add_argument_group("candidates")
     group.add_argument("--beam", type=int, default=256, metavar="K", help="hypotheses by beam search (256)")
     group.add_argument(
-        length, dest="length_alpha", type=float, default=1.0, help="beam scores are log p / length ** this (1.0)"
+        length,
+        action=Given,
+        dest="length_alpha",
+        type=float,
+        default=1.0,
+        help="beam scores are log p / length ** this (1.0)",
     )
     group.add_argument(
-        "--epsilon", type=float, default=0.02, help="epsilon sampling's threshold (0.02; 0: the whole distribution)"
+        "--epsilon",
+        action=Given,
+        type=float,
+        default=0.02,
+        help="epsilon sampling's threshold (0.02; 0: the whole distribution)",
     )
     group.add_argument("--temperature", type=float, default=1.0)
+
+
+def check_model(args: argparse.Namespace) -> None:
+    """Refuse options of `add_model` and `add_sampling` that make no sense together, before a model is loaded."""
+    given: dict[str, str] = getattr(args, "given", {})
+
+    def refuse(names: tuple[str, ...], home: str) -> None:
+        for name in names:
+            if name in given:
+                raise UserError(f"{given[name]}: goes with {home}")
+
+    languages = ("source_language", "target_language", "source_prefix")
+    if args.server is not None:
+        if args.server_model is None:
+            raise UserError("--server: needs --server-model, the model's name there")
+        if "model" in given:
+            raise UserError("--model and --server: give one of them")
+        ours = ("kind", *languages, "device", "dtype", "epsilon", "length_alpha", "sampling")
+        refuse(ours, "--model; a server is not told")
+        return
+    refuse(("server_model", "server_kind", "concurrency"), "--server")
+    if args.kind == "causal":
+        if args.model == "bundled" or args.prompt is None:
+            raise UserError("--kind causal: needs --model and --prompt, with {source} where the source goes")
+        refuse(languages, "--kind seq2seq")
+    else:
+        refuse(("prompt", "stop"), "--kind causal or --server")
+    if args.model == "bundled":
+        refuse(languages, "--model; the bundled translator reads German and writes English")
+    require("torch", extra="models")
+    from mbrace.models.search import Truncation
+
+    Truncation(args.epsilon, args.temperature)
 
 
 def model_from(args: argparse.Namespace) -> Any:
@@ -53,14 +114,9 @@ def model_from(args: argparse.Namespace) -> Any:
     if args.kind == "causal":
         from mbrace.models.causal import CausalLM
 
-        if args.model == "bundled" or args.prompt is None:
-            raise UserError("--kind causal: needs --model and --prompt, with {source} where the source goes")
         return CausalLM(args.model, prompt=args.prompt, stop=args.stop, device=args.device, dtype=args.dtype)
     from mbrace.models.seq2seq import Seq2Seq
 
-    for option in ("prompt", "stop"):
-        if getattr(args, option) is not None:
-            raise UserError(f"--{option}: goes with --kind causal or --server")
     return Seq2Seq(
         args.model,
         source_language=args.source_language,
@@ -75,8 +131,6 @@ def server_from(args: argparse.Namespace) -> Any:
     """The server that was asked for."""
     from mbrace.models.server import PROMPT, Server
 
-    if args.server_model is None:
-        raise UserError("--server: needs --server-model, the model's name there")
     return Server(
         args.server,
         args.server_model,
@@ -84,6 +138,7 @@ def server_from(args: argparse.Namespace) -> Any:
         chat=args.server_kind == "chat",
         stop=args.stop,
         temperature=args.temperature,
+        logprobs=getattr(args, "logprobs", False),
         seed=args.seed,
         concurrency=args.concurrency,
     )

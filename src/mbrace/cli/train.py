@@ -61,13 +61,6 @@ def run_train(args: argparse.Namespace) -> int:
     for name in ("train", "valid"):
         if len(getattr(args, name)) > 2:
             raise UserError(f"--{name} takes SOURCE TARGET or one TSV file")
-    spm = None
-    if args.spm is not None:
-        with open_input(args.spm) as file:
-            spm = file.read()
-    pairs, valid = read_pairs(*args.train, origins=args.origins), read_pairs(*args.valid)
-    if args.reverse:
-        pairs, valid = [(b, a) for a, b in pairs], [(b, a) for a, b in valid]
     options = Training(
         size=args.size,
         vocabulary=args.vocabulary,
@@ -83,5 +76,12 @@ def run_train(args: argparse.Namespace) -> int:
         average=args.average,
         device=args.device,
     )
+    spm = None
+    if args.spm is not None:
+        with open_input(args.spm) as file:
+            spm = file.read()
+    pairs, valid = read_pairs(*args.train, origins=args.origins), read_pairs(*args.valid)
+    if args.reverse:
+        pairs, valid = [(b, a) for a, b in pairs], [(b, a) for a, b in valid]
     train(pairs, valid, args.output, options, spm=spm, force=args.force)
     return 0

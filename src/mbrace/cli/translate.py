@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from mbrace.cli.decode import add_cluster, add_output, check_output, ended, run_on_cluster, summary_line
-from mbrace.cli.models import add_model, add_sampling, model_from, server_from
+from mbrace.cli.models import Given, add_model, add_sampling, check_model, model_from, server_from
 from mbrace.cli.options import add_prune, add_utility, prune_from, report_truncated, schedule_from, utility_from
 from mbrace.errors import UserError
 
@@ -25,6 +25,7 @@ def add(commands: Any) -> None:
     parser.add_argument("--json", action="store_true", help="write JSON Lines whatever the name of OUT")
     parser.add_argument(
         "--sampling",
+        action=Given,
         choices=["ahead", "lazy"],
         help="draw all pseudo-references at once (default on a GPU), or while the race is open (on a CPU)",
     )
@@ -39,8 +40,9 @@ def add(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Check every option, load the model, then decode as `mbrace decode` does."""
     from mbrace.cli.progress import progress
-    from mbrace.files import open_input, read_lines
+    from mbrace.files import open_input
     from mbrace.job import Decoder, run_job
+    from mbrace.models.generate import source_items
     from mbrace.output import Output
     from mbrace.signals import Stop
 
@@ -51,6 +53,7 @@ def run(args: argparse.Namespace) -> int:
             raise UserError(f"--{option} {getattr(args, option)}: must be 1 or more")
     if schedule == "all":
         raise UserError("--schedule all: a live model has no last pseudo-reference; give the sizes")
+    check_model(args)
     text = args.text or not (args.json or ".jsonl" in args.output or args.output.endswith(".parquet"))
     if args.ray is not None:
         from mbrace.cluster.live import TranslateWork
@@ -67,8 +70,8 @@ def run(args: argparse.Namespace) -> int:
         progress("translating", None) as advance,
     ):
         worker = Decoder(utility, prune, schedule, args.seed, args.nbest, args.window, sampler, text=text)
-        records = maker.records(read_lines(args.sources), name=args.sources if args.sources != "-" else "")
-        summary = run_job(worker, records, output, skip=args.on_error == "skip", stop=stop, advance=advance)
+        items = maker.items(source_items(args.sources, first=1, columns=False))
+        summary = run_job(worker, items, output, skip=args.on_error == "skip", stop=stop, advance=advance)
     report_truncated(utility)
     print(
         f"{summary_line(summary)}; hypotheses {maker.seconds:.2f} s, {sampler.drawn:,} pseudo-references drawn",

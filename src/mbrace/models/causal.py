@@ -6,11 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from mbrace.errors import UserError
 from mbrace.models.generic import CausalDecoder
-from mbrace.models.live import Limits, LiveModel, precision
+from mbrace.models.live import Limits, LiveModel, place, precision
 from mbrace.models.seq2seq import end_ids, load
 
 
@@ -38,15 +36,13 @@ class CausalLM(LiveModel):
         rows: int | None = None,
     ) -> None:
         super().__init__()
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-        device = device or (name if isinstance(model, str | Path) else str(model.device))
+        self.device = place(device, model)
         if isinstance(model, str | Path):
             model, tokenizer = load(str(model), tokenizer, "AutoModelForCausalLM")
         if tokenizer is None:
             raise UserError("a model object needs its tokenizer: CausalLM(model, tokenizer=...)")
         if "{source}" not in prompt:
             raise UserError("prompt: has no {source}; put it where the source goes")
-        self.device = torch.device(device)
         self.dtype = precision(dtype, self.device)
         model = model.to(self.device, self.dtype).eval()
         self.codec = PromptCodec(tokenizer, prompt, chat=chat, system=system, stop=stop)

@@ -69,14 +69,17 @@ def read_sources(path: str, references: str | None = None) -> Iterator[Source]:
         yield item.source or "", item.reference
 
 
-def source_items(path: str, references: str | None = None, *, prefix: str = "") -> Iterator[Item]:
-    """Sources as records without candidates, as they are read. Ids are `prefix` and the line's number, from 0."""
+def source_items(
+    path: str, references: str | None = None, *, prefix: str = "", first: int = 0, columns: bool = True
+) -> Iterator[Item]:
+    """Sources as records without candidates, as they are read. Ids are `prefix` and the line's number, from `first`."""
     if references is not None and path != "-" and (ours := count_lines(path)) != (theirs := count_lines(references)):
         raise UserError(f"{references}: has {theirs} lines but {path} has {ours}; they must match")
     lines = None if references is None else read_lines(references)
     with open_input(path) as file:
         for number, row in enumerate(file, 1):
-            item = source_item(row, path, number, f"{prefix}{number - 1}" if prefix else number - 1)
+            place = number - 1 + first
+            item = source_item(row, path, number, f"{prefix}{place}" if prefix else place, columns=columns)
             if lines is not None:
                 reference = next(lines, None)
                 if reference is None:

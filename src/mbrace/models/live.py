@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,9 +17,12 @@ from mbrace.chrf import ChrF
 from mbrace.errors import UserError
 from mbrace.models import search
 from mbrace.models.codec import Codec
+from mbrace.models.text import ids_of, refuse_one_string
+from mbrace.neural.encoder import choose_device
 from mbrace.prune import Confidence, PruningFunction
 from mbrace.race import Decoded
 from mbrace.sampler import Draws, Want
+from mbrace.schedule import Schedule, check
 from mbrace.utility import PairFunction, Utility, as_utility
 
 if TYPE_CHECKING:
@@ -67,6 +71,7 @@ class LiveModel:
 
         A source without text has one output without text.
         """
+        refuse_one_string(sources)
         if k < 1:
             raise UserError(f"beam {k}: must be 1 or more")
         rows = self.codec.encode(sources)
@@ -111,7 +116,9 @@ class LiveModel:
         from mbrace.models.drawing import Drawing
 
         truncation = search.Truncation(epsilon, temperature, top_k, top_p, min_p)
-        names = list(range(len(sources))) if ids is None else list(ids)
+        names = ids_of(sources, ids)
+        if n < 0 or first < 0:
+            raise UserError(f"n {n}, first {first}: must be 0 or more")
         drawing = Drawing(self, list(sources), names, truncation, seed, max_length)
         return drawing.draw([Want(i, first, n) for i in range(len(sources))])
 
@@ -146,7 +153,7 @@ class LiveModel:
         beam: int = 256,
         utility: Utility | PairFunction | None = None,
         prune: PruningFunction | None = Confidence(),  # noqa: B008  (frozen)
-        schedule: Sequence[int] | None = None,
+        schedule: Schedule = None,
         epsilon: float | None = 0.02,
         sampling: str | None = None,
         seed: int = 0,
@@ -161,8 +168,11 @@ class LiveModel:
         from mbrace.decode import decode_corpus
         from mbrace.models.translate import Hypothesiser
 
+        refuse_one_string(sources)
         chosen = as_utility(ChrF() if utility is None else utility)
-        sizes = list(chosen.schedule if schedule is None else schedule)
+        if schedule == "all":
+            raise UserError('schedule "all": a live source has no last pseudo-reference; give the sizes')
+        sizes = check(chosen.schedule if schedule is None else schedule)
         sampler = self.sampler(epsilon=epsilon, seed=seed, ahead=self.ahead(sampling, sizes[-1]))
         records = Hypothesiser(self, beam=beam, together=window).records(sources, name="sources")
         return decode_corpus(
@@ -233,6 +243,11 @@ class LiveModel:
         read = self.codec.decode([rows[number].tolist() for number in where.values()])
         distinct = dict(zip(where, read, strict=True))
         return [distinct[key] for key in keys]
+
+
+def place(device: str | None, model: Any) -> Any:
+    """The torch device asked for; by default where a model object is, and for a model by name a GPU if there is one."""
+    return choose_device(device) if device is not None or isinstance(model, str | Path) else model.device
 
 
 def precision(dtype: Any, device: Any) -> Any:

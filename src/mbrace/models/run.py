@@ -9,12 +9,13 @@ import math
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from mbrace.chrf import ChrF
+from mbrace.errors import UserError
 from mbrace.models.batches import Corpus, prefetch
 from mbrace.models.sizes import SIZES, new_model
 from mbrace.models.vocabulary import Vocabulary
@@ -46,6 +47,29 @@ class Training:
     bfloat16: bool | None = None  # None: on a GPU
     threads: int = field(default_factory=lambda: os.cpu_count() or 1)
 
+    def __post_init__(self) -> None:
+        if self.size not in SIZES:
+            raise UserError(f"size {self.size!r} is not one of {', '.join(SIZES)}")
+        counts = ("vocabulary", "steps", "tokens", "warmup", "validate_every", "patience", "average", "longest")
+        for name in (*counts, "threads"):
+            self._check(name, "1 or more", lambda value: value >= 1)
+        for name in ("seed", "chrf_sentences"):
+            self._check(name, "0 or more", lambda value: value >= 0)
+        for name in ("minutes", "rate", "clip"):
+            self._check(name, "more than 0", lambda value: 0 < value < math.inf)
+        self._check("dropout", "0 or more and less than 1", lambda value: 0 <= value < 1)
+        self._check("vocabulary", "65536 or less", lambda value: value <= 1 << 16)  # ids are kept in 16 bits
+
+    def _check(self, name: str, wanted: str, is_right: Callable[[Any], bool]) -> None:
+        value = getattr(self, name)
+        if value is not None and not is_right(value):
+            raise UserError(f"{name.replace('_', '-')} {value}: must be {wanted}")
+
+    @property
+    def has_budget(self) -> bool:
+        """Whether the end of the run is known from the start."""
+        return self.minutes is not None or self.steps is not None
+
 
 class Run:
     """One training run: the model, its optimizer, and where it stands."""
@@ -68,7 +92,7 @@ class Run:
         torch.manual_seed(options.seed)
         size = SIZES[options.size]
         self.model = new_model(size, vocabulary, dropout=options.dropout).to(device)
-        self.rate = options.rate or size.rate
+        self.rate = size.rate if options.rate is None else options.rate
         self.parameters = [weight for weight in self.model.parameters() if weight.requires_grad]
         # On a GPU all arithmetic is bfloat16, on a copy of the float32 weights that the optimizer keeps.
         self.low = options.bfloat16 if options.bfloat16 is not None else device.type == "cuda"
@@ -90,15 +114,15 @@ class Run:
     def progress(self) -> float:
         """How much of the budget is spent, 0 to 1; 0 when there is none."""
         spent = [0.0]
-        if self.options.minutes:
+        if self.options.minutes is not None:
             spent.append(self.elapsed() / (60 * self.options.minutes))
-        if self.options.steps:
+        if self.options.steps is not None:
             spent.append(self.step / self.options.steps)
         return min(1.0, max(spent))
 
     def learning_rate(self) -> float:
         warmth = min(1.0, (self.step + 1) / self.options.warmup)
-        if self.options.minutes or self.options.steps:
+        if self.options.has_budget:
             return self.rate * warmth * (1.0 - self.progress())
         return self.rate * warmth * math.sqrt(self.options.warmup / max(self.step + 1, self.options.warmup))
 
@@ -165,9 +189,9 @@ class Run:
 
     def due(self, checked: float) -> bool:
         every = self.options.validate_every
-        if every is None and (self.options.minutes or self.options.steps):
+        if every is None and self.options.has_budget:
             return self.progress() - checked >= 1 / 12
-        return self.step % (every or 1000) == 0
+        return self.step % (1000 if every is None else every) == 0
 
     def loss(self, source: Any, target: Any) -> Any:
         """Sum of the negative log-likelihood of `target` (sentences, width) over its real ids."""
@@ -214,7 +238,7 @@ class Run:
     def validate(self, train_loss: float, rate: float) -> None:
         loss = self.valid_loss()
         state = self.snapshot()
-        if not (self.options.minutes or self.options.steps):
+        if not self.options.has_budget:
             self.recent = [*self.recent, state][-self.options.average :]
         self.stale = 0 if self.best is None or loss < self.best[0] else self.stale + 1
         if self.stale == 0:
@@ -256,7 +280,8 @@ class Run:
         }
         self.model.save_pretrained(self.out)
         (self.out / "training.json").write_text(json.dumps(chosen, indent=1))
-        (self.out / "state.pt").unlink(missing_ok=True)
+        for name in ("state.pt", "run.json"):
+            (self.out / name).unlink(missing_ok=True)
         self.log(json.dumps({key: value for key, value in chosen.items() if key not in ("options", "history")}))
         return chosen
 

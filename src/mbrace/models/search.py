@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from mbrace.errors import UserError
 from mbrace.models.streams import draw_keys, uniforms
 
 
@@ -52,6 +53,17 @@ class Truncation:
     top_k: int | None = None
     top_p: float | None = None
     min_p: float | None = None
+
+    def __post_init__(self) -> None:
+        if not 1e-6 <= self.temperature < math.inf:  # below it, float32 has no room for logits / temperature
+            raise UserError(f"temperature {self.temperature}: must be 1e-06 or more, and finite")
+        for name, value in (("epsilon", self.epsilon), ("min_p", self.min_p)):
+            if value is not None and not 0 <= value <= 1:
+                raise UserError(f"{name} {value}: must be from 0 to 1")
+        if self.top_p is not None and not 0 < self.top_p <= 1:
+            raise UserError(f"top_p {self.top_p}: must be more than 0, and at most 1")
+        if self.top_k is not None and self.top_k < 0:
+            raise UserError(f"top_k {self.top_k}: must be 1 or more, or 0 for all")
 
     def __call__(self, logits: Tensor) -> Tensor:
         """Unnormalised weights of the ids that may be drawn; the most probable one always may.

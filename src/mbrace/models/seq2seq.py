@@ -11,7 +11,7 @@ import torch
 from mbrace.errors import UserError, require
 from mbrace.models.codec import Codec, MarianCodec, TokenizerCodec, VocabularyCodec
 from mbrace.models.generic import Seq2SeqDecoder
-from mbrace.models.live import Beams, Limits, LiveModel, precision
+from mbrace.models.live import Beams, Limits, LiveModel, place, precision
 from mbrace.models.marian import MarianDecoder
 from mbrace.models.vocabulary import Vocabulary
 
@@ -40,12 +40,13 @@ class Seq2Seq(LiveModel):
         dtype: Any = None,
         rows: int | None = None,
     ) -> None:
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-        device = device or (name if isinstance(model, str | Path) else str(model.device))
+        where = place(device, model)
         codec: Codec | None = None
         if isinstance(model, str) and model == "bundled":
             from mbrace.models.bundle import load_bundled
 
+            if source_language or target_language or prefix:
+                raise UserError("the bundled translator is German to English: leave languages and prefix out")
             model, vocabulary = load_bundled()
             codec = VocabularyCodec(vocabulary)
         elif isinstance(model, str | Path):
@@ -56,7 +57,7 @@ class Seq2Seq(LiveModel):
                 raise UserError("a model object needs its tokenizer: Seq2Seq(model, tokenizer=...)")
             forced = _languages(model, tokenizer, source_language, target_language)
             codec = _codec(tokenizer, prefix)
-        self._setup(model.to(device).eval(), codec, dtype, rows, forced)
+        self._setup(model.to(where).eval(), codec, dtype, rows, forced)
 
     @classmethod
     def of(cls, model: Any, vocabulary: Vocabulary, *, dtype: Any = None, rows: int | None = None) -> Seq2Seq:

@@ -7,6 +7,7 @@ that what a race asks for in steps is what it would have got at once. Blocks tha
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from mbrace.errors import UserError
 from mbrace.models.http import Client
+from mbrace.models.text import ids_of
 from mbrace.randomness import key
 from mbrace.records import Record
 from mbrace.sampler import Draws, Want, source_of
@@ -60,6 +62,8 @@ class Server:
             raise UserError("prompt: has no {source}; put it where the source goes")
         if per_request < 1 or concurrency < 1 or retries < 0:
             raise UserError("per_request and concurrency: must be 1 or more; retries 0 or more")
+        if not 0 <= temperature < math.inf:
+            raise UserError(f"temperature {temperature}: must be 0 or more, and finite")
         self._model, self._prompt, self._chat, self._system = model, prompt, chat, system
         self._seed, self._per_request, self._logprobs = seed, per_request, logprobs
         given = {"temperature": temperature, "top_p": top_p, "min_p": min_p, "stop": stop, "max_tokens": max_tokens}
@@ -72,7 +76,7 @@ class Server:
         self._pool = ThreadPoolExecutor(concurrency, thread_name_prefix="mbrace-server")
         self._kept: dict[tuple[str | int, str, int], Draws] = {}  # blocks of a window that failed, for its next try
         self._lock = threading.Lock()
-        self.drawn = 0  # draws received so far
+        self.drawn = 0  # pseudo-references received so far: draws of the stream "draw"
 
     def candidates(
         self, sources: Sequence[str], n: int, *, ids: Sequence[str | int] | None = None, stream: str = "draw"
@@ -84,8 +88,8 @@ class Server:
         self, sources: Sequence[str], n: int, *, ids: Sequence[str | int] | None = None, stream: str = "draw"
     ) -> Iterator[Draws]:
         """As `candidates`, each as soon as it and those before it have come."""
-        names = list(range(len(sources))) if ids is None else list(ids)
-        records = [Record([], id=name, source=source) for name, source in zip(names, sources, strict=True)]
+        named = zip(ids_of(sources, ids), sources, strict=True)
+        records = [Record([], id=name, source=source) for name, source in named]
         drawer = _Drawer(self, records, stream)
         for want in drawer.asked([Want(i, 0, n) for i in range(len(records))]):
             yield drawer.get(want)
@@ -131,8 +135,9 @@ class Server:
             texts += [text for text, _ in got]
             found = [logprob for _, logprob in got if logprob is not None]
             logprobs = [*logprobs, *found] if logprobs is not None and len(found) == len(got) else None
-        with self._lock:
-            self.drawn += len(texts)
+        if stream == "draw":
+            with self._lock:
+                self.drawn += len(texts)
         if self._logprobs and logprobs is None:
             raise UserError(f"{self._client.url}: gives no log-probabilities; leave logprobs out")
         return Draws(texts, logprobs if self._logprobs else None)

@@ -8,15 +8,20 @@ falling.
 
 from __future__ import annotations
 
+import hashlib
+import os
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from mbrace.errors import UserError, require
+from mbrace.files import parse_json, to_json
 from mbrace.models.batches import Corpus
 from mbrace.models.run import Pairs, Run, Training
 from mbrace.models.sizes import SIZES
 from mbrace.models.vocabulary import Vocabulary
+from mbrace.neural.encoder import choose_device
 
 __all__ = ["Training", "train"]
 
@@ -32,17 +37,20 @@ def train(
 ) -> dict[str, Any]:
     """Train on `pairs` until the budget ends or validation loss stops falling; write the best model to `folder`.
 
-    Takes up an interrupted run of the same folder; a finished one is an error, or with `force` replaced. Returns the
-    history, also written to `folder`/training.json.
+    Takes up an interrupted run of the same folder, which must be of the same options and data (they are kept in
+    `folder`/run.json until it is done); a finished one is an error, or with `force` replaced. Returns the history, also
+    written to `folder`/training.json.
     """
     started = time.monotonic()
-    if options.size not in SIZES:
-        raise UserError(f"size {options.size!r} is not one of {', '.join(SIZES)}")
-    torch = require("torch", extra="models")
+    require("torch", extra="models")
     require("transformers", extra="models")
+    device = choose_device(options.device)
     out = Path(folder)
     if not force and (out / "training.json").exists() and not (out / "state.pt").exists():
         raise UserError(f"{out}: has a finished model; use --force to train it anew, or give another folder")
+    made_of = _made_of(pairs, valid, options, spm)
+    if not force:
+        _check_same(out, made_of)
     vocabulary = _vocabulary(pairs, None if force else out / "source.spm", options, spm)
     corpora = [
         Corpus.of(
@@ -55,15 +63,48 @@ def train(
     if not all(map(len, corpora)):
         raise UserError(f"no training or validation pair has at most {options.longest} pieces a side")
     out.mkdir(parents=True, exist_ok=True)
-    for name in ("training.json", "state.pt") if force else ():
+    for name in ("training.json", "state.pt", "source.spm") if force else ():
         (out / name).unlink(missing_ok=True)
+    (out / "run.json.part").write_bytes(to_json(made_of) + b"\n")
+    os.replace(out / "run.json.part", out / "run.json")
     vocabulary.save(out)
-    device = torch.device(options.device or ("cuda" if torch.cuda.is_available() else "cpu"))
     run = Run(vocabulary, corpora[0], corpora[1], valid, out, options, device, started)
     run.log(
         f"{len(corpora[0])} pairs, {corpora[0].lengths().sum(axis=0)} ids, {run.weights() / 1e6:.1f}M weights, {device}"
     )
     return run.train()
+
+
+def _made_of(pairs: Pairs, valid: Pairs, options: Training, spm: bytes | None) -> dict[str, Any]:
+    """What a run depends on, as JSON: all options but where it runs, and digests of what it reads."""
+    chosen = {name: value for name, value in asdict(options).items() if name not in ("device", "threads")}
+    pieces = None if spm is None else hashlib.sha256(spm).hexdigest()
+    return {**chosen, "train": _digest(pairs), "valid": _digest(valid), "spm": pieces}
+
+
+def _digest(pairs: Pairs) -> str:
+    digest = hashlib.sha256()
+    for pair in pairs:
+        digest.update("\t".join([*pair, "\n"]).encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()
+
+
+def _check_same(out: Path, made_of: dict[str, Any]) -> None:
+    """Refuse to take up a run of other options or data, or of unknown ones."""
+    path = out / "run.json"
+    remedy = "another folder, or --force to start over"
+    if not path.exists():
+        for name in ("state.pt", "source.spm"):
+            if (out / name).exists():
+                raise UserError(f"{out}: has {name} but no run.json, which says what it was made with; give {remedy}")
+        return
+    before = parse_json(path.read_bytes(), str(path))
+    for name, value in made_of.items():
+        old = before.get(name) if isinstance(before, dict) else None
+        if old != value:
+            option, is_data = name.replace("_", "-"), name in ("train", "valid", "spm")
+            what = f"other data for --{option}" if is_data else f"{option} {old}, not {value}"
+            raise UserError(f"{out}: has an interrupted run with {what}; give the same options and data, {remedy}")
 
 
 def _vocabulary(pairs: Pairs, before: Path | None, options: Training, spm: bytes | None) -> Vocabulary:
@@ -74,6 +115,6 @@ def _vocabulary(pairs: Pairs, before: Path | None, options: Training, spm: bytes
             return Vocabulary(spm)
         except RuntimeError as error:
             raise UserError(f"--spm: not a SentencePiece model ({error}); give a .spm or .model file") from error
-    size = options.vocabulary or SIZES[options.size].vocabulary
+    size = SIZES[options.size].vocabulary if options.vocabulary is None else options.vocabulary
     lines = (line for pair in pairs for line in pair)
     return Vocabulary.train(lines, size, seed=options.seed, threads=options.threads)

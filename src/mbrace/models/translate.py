@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, overload
 
 from mbrace.errors import UserError
+from mbrace.files import Item
 from mbrace.records import Record
 
 
@@ -27,12 +27,31 @@ class Hypothesiser:
         """One record a source, without pseudo-references; ids are line numbers from 1."""
         lines = enumerate(sources, 1)
         named = (Record((), id=n, source=source, where=f"{name or '<stdin>'}:{n}") for n, source in lines)
-        while chunk := list(itertools.islice(named, self._together)):
-            yield from with_hypotheses(self, chunk)
+        return (item for item in self.items(named) if isinstance(item, Record))
 
-    def make(self, sources: Sequence[str]) -> list[Sequence[str]]:
-        """Hypotheses of each source."""
+    def items(self, items: Iterable[Item]) -> Iterator[Item]:
+        """Records with their hypotheses; what is bad stays as it is. Those before a failure to read come before it."""
+        rest = iter(items)
+        ended, failure = False, None
+        while not ended:
+            chunk: list[Item] = []
+            try:
+                while len(chunk) < self._together:
+                    chunk.append(next(rest))
+            except StopIteration:
+                ended = True
+            except Exception as error:
+                ended, failure = True, error
+            made = iter(with_hypotheses(self, [item for item in chunk if isinstance(item, Record)]))
+            for item in chunk:
+                yield next(made) if isinstance(item, Record) else item
+        if failure is not None:
+            raise failure
+
+    def make(self, records: Sequence[Record]) -> list[Sequence[str]]:
+        """Hypotheses of each record's source."""
         started = time.perf_counter()
+        sources = [record.source or "" for record in records]
         found = [beams.texts for beams in self._model.beam(sources, k=self._beam, alpha=self._alpha)]
         self.seconds += time.perf_counter() - started
         return found
@@ -44,10 +63,11 @@ class ServerHypothesiser(Hypothesiser):
     def __init__(self, server: Any, *, count: int, together: int = 64) -> None:
         super().__init__(server, beam=count, together=together)
 
-    def make(self, sources: Sequence[str]) -> list[Sequence[str]]:
-        """Hypotheses of each source."""
+    def make(self, records: Sequence[Record]) -> list[Sequence[str]]:
+        """Hypotheses of each record's source."""
         started = time.perf_counter()
-        found = self._model.candidates(sources, self._beam, ids=list(sources), stream="hypothesis")
+        sources, ids = [record.source or "" for record in records], [record.id for record in records]
+        found = self._model.candidates(sources, self._beam, ids=ids, stream="hypothesis")
         self.seconds += time.perf_counter() - started
         return [draws.texts for draws in found]
 
@@ -73,7 +93,7 @@ class _Beams:
         if not self._tried:
             self._tried = True
             with contextlib.suppress(Exception):
-                self._made = dict(enumerate(self._maker.make([record.source or "" for record in self._records])))
+                self._made = dict(enumerate(self._maker.make(self._records)))
         if place not in self._made:
             self._made[place] = self._alone(self._records[place])
         made = self._made[place]
@@ -83,7 +103,7 @@ class _Beams:
 
     def _alone(self, record: Record) -> Sequence[str] | Exception:
         try:
-            return self._maker.make([record.source or ""])[0]
+            return self._maker.make([record])[0]
         except UserError as error:
             return error if str(error).startswith(f"{record.where}: ") else UserError(f"{record.where}: {error}")
         except Exception as error:
