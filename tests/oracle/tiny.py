@@ -99,6 +99,16 @@ def make(folder: Path, name: str) -> Path:
     return folder / name
 
 
+def make_pretrained(folder: Path, encoder_model: str = "BERT") -> Path:
+    """Write a pretrained encoder as transformers has it, weights included, under `folder`; returns its folder."""
+    from safetensors.torch import save_file
+
+    _make_encoder(folder, encoder_model)
+    state = _encoder_state({"encoder_model": encoder_model}, np.random.Generator(np.random.Philox(0)))
+    save_file(state, str(folder / "model.safetensors"), metadata={"format": "pt"})
+    return folder
+
+
 def write(folder: Path, settings: dict[str, Any], state: dict[str, torch.Tensor]) -> None:
     """COMET's layout: hparams.yaml (JSON is YAML) and checkpoints/model.ckpt."""
     (folder / "checkpoints").mkdir(parents=True, exist_ok=True)

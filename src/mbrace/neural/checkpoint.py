@@ -161,7 +161,7 @@ def build_transformer(checkpoint: Checkpoint) -> tuple[Any, Any]:
     model = getattr(transformers, network).from_pretrained(
         None, config=config, state_dict=state, add_pooling_layer=False
     )
-    return model, pretrained.tokenizer(words, tokenizer)
+    return model, pretrained.tokenizer(words, tokenizer, config.vocab_size)
 
 
 def _minilm_tokenizer(folder: Path, near: Path) -> Path:

