@@ -212,6 +212,8 @@ def test_a_gpu_out_of_memory_is_halved_and_said_once(folder: Path, monkeypatch: 
         found = encoder.embed(texts)
     assert len(caught) == 1
     assert torch.equal(found, expected)
+    longest = max(map(len, encoder.tokenize(texts)))
+    assert encoder.batch_tokens == 2 * longest  # 20 rows, 10, 5, then 2 and 3, which fit
 
 
 def test_a_head_without_memory_for_all_pairs_takes_fewer_and_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
