@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 
 import mbrace
@@ -73,3 +77,78 @@ def test_an_encoder_whose_weights_do_not_fit_is_refused_by_name(tmp_path: Path) 
         for load in (lambda: Comet(made, device="cpu"), lambda: Embedding(encoder, device="cpu")):
             with pytest.raises(mbrace.UserError, match=f"tiny-bert: {fault}"):
                 load()
+
+
+# Folders of sentence-transformers
+
+
+def sentence_transformers(folder: Path, pooling: str, *, old: bool, limit: int = 12) -> Path:
+    """A folder as sentence-transformers saves it: pooling by one name as in 6.2, or by flags as before (`old`)."""
+    made = tiny.make_pretrained(folder)
+    types = ["models.Transformer", "models.Pooling", "models.Normalize"]
+    if not old:
+        types = ["base.modules.transformer.Transformer", "sentence_transformer.modules.pooling.Pooling"]
+    paths = ["", "1_Pooling", "2_Normalize"]
+    modules = [
+        {"idx": number, "name": str(number), "path": path, "type": f"sentence_transformers.{kind}"}
+        for number, (path, kind) in enumerate(zip(paths, types, strict=False))
+    ]
+    flags = {"cls": "pooling_mode_cls_token", "mean": "pooling_mode_mean_tokens", "max": "pooling_mode_max_tokens"}
+    stated = {flag: name == pooling for name, flag in flags.items()} if old else {"pooling_mode": pooling}
+    (made / "1_Pooling").mkdir()
+    write_json(made / "modules.json", modules)
+    write_json(made / "1_Pooling" / "config.json", {"word_embedding_dimension": tiny.UNITS, **stated})
+    write_json(made / "sentence_bert_config.json", {"max_seq_length": limit} if old else {"modality_config": {}})
+    if not old:
+        told = json.loads((made / "tokenizer_config.json").read_text())
+        write_json(made / "tokenizer_config.json", {**told, "model_max_length": limit})
+    return made
+
+
+def write_json(path: Path, value: Any) -> None:
+    path.write_text(json.dumps(value), encoding="utf-8")
+
+
+@pytest.mark.parametrize("old", [False, True])
+@pytest.mark.parametrize("pooling", ["mean", "cls", "max"])
+def test_pooling_and_limit_are_what_a_sentence_transformers_folder_says(
+    pooling: str, old: bool, tmp_path: Path
+) -> None:
+    made = sentence_transformers(tmp_path / "encoder", pooling, old=old)
+    left, right = ["the horse", "cat word " * 20], ["a cat and a horse", "word"]
+    model = transformers.AutoModel.from_pretrained(str(made)).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(str(made))
+    pool = {"mean": lambda rows: rows.mean(0), "cls": lambda rows: rows[0], "max": lambda rows: rows.amax(0)}
+    expected = []
+    with torch.no_grad():
+        for pair in zip(left, right, strict=True):
+            tokens = [tokenizer(text, truncation=True, max_length=12, return_tensors="pt") for text in pair]
+            sides = [pool[pooling](model(**each).last_hidden_state[0]) for each in tokens]
+            expected.append(torch.nn.functional.cosine_similarity(*sides, dim=0).item())
+    embedding = Embedding(made, device="cpu")
+    with pytest.warns(UserWarning, match="limit of 12 tokens"):
+        found = embedding.pairs(left, right)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    assert embedding.truncated == 1
+    assert f"pooling:{pooling}" in embedding.name
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "fault"),
+    [
+        ("1_Pooling/config.json", '{"pooling_mode": "lasttoken"}', "its pooling .lasttoken. cannot be served"),
+        ("1_Pooling/config.json", '{"pooling_mode": ["mean", "max"]}', "its pooling .mean, max. cannot be served"),
+        ("1_Pooling/config.json", '{"pooling_mode_mean_tok', "cannot be read as JSON"),
+        ("sentence_bert_config.json", '{"max_seq_length": "many"}', "max_seq_length many: must be"),
+        ("sentence_bert_config.json", "[", "cannot be read as JSON"),
+        ("modules.json", "{}", "must hold a JSON array"),
+        ("modules.json", "", "cannot be read as JSON"),
+    ],
+)
+def test_a_broken_file_of_a_sentence_transformers_folder_is_named(
+    name: str, text: str, fault: str, tmp_path: Path
+) -> None:
+    made = sentence_transformers(tmp_path / "encoder", "mean", old=True)
+    (made / name).write_text(text)
+    with pytest.raises(mbrace.UserError, match=f"{name}: {fault}"):
+        Embedding(made, device="cpu")

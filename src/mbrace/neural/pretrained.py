@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,19 @@ def tokenizer(folder: Path, kind: str, rows: int) -> Any:
         found = f"{len(made)} tokens, and vocab_size in config.json is {rows}"
         raise UserError(f"{folder}: its tokenizer read as {kind} has {found}; give the tokenizer of this encoder")
     return made
+
+
+def read_json(path: Path, kind: type) -> Any:
+    """What a file of a model's folder says, a `kind` (dict or list); None if there is no such file."""
+    if not path.is_file():
+        return None
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: cannot be read as JSON ({error}); copy or download the model again") from error
+    if not isinstance(value, kind):
+        raise UserError(f"{path}: must hold a JSON {'object' if kind is dict else 'array'}; download the model again")
+    return value
 
 
 def quiet() -> Any:
