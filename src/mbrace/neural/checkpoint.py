@@ -83,6 +83,8 @@ def read(model: str | Path) -> Checkpoint:
         raise UserError(f"{path}: has no hyper_parameters, and {yaml_file} is missing")
     settings = {**DEFAULTS, **(inside or stated)}
     settings["class_identifier"] = stated.get("class_identifier", inside.get("class_identifier"))
+    if stated.get("layer_transformation") == "sparsemax_patch":  # and this one, since its 2.2.4
+        settings["layer_transformation"] = "softmax"
     _refuse(settings, path)
     _check(settings, path)
     parts = ("encoder.model.", "layerwise_attention.", "estimator.")
