@@ -279,6 +279,11 @@ def edit(folder: Path, **changes: Any) -> None:
         ({"settings": {"layer": 9}}, "unexpected weights .layerwise_attention.gamma"),
         ({"encoder.model.encoder.layer.1.output.dense.bias": None}, "1 missing weights"),
         ({"layerwise_attention.gamma": None}, "missing weights .layerwise_attention.gamma"),
+        ({"layerwise_attention.gamma": torch.ones(4)}, r"layerwise_attention.gamma has shape \(4,\), not \(1,\)"),
+        ({"layerwise_attention.gamma": torch.tensor(1.0)}, r"layerwise_attention.gamma has shape \(\), not \(1,\)"),
+        ({"layerwise_attention.scalar_parameters.0": torch.ones(2)}, r"scalar_parameters.0 has shape \(2,\)"),
+        ({"layerwise_attention.gamma": torch.tensor([float("nan")])}, "layerwise_attention.gamma holds nan or inf"),
+        ({"estimator.ff.6.bias": torch.tensor([float("inf")])}, "estimator.ff.6.bias holds nan or inf"),
         ({"decoder.weight": torch.zeros(1)}, "unexpected weights .decoder.weight"),
     ],
 )

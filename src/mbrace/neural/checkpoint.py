@@ -187,7 +187,9 @@ def build_readout(checkpoint: Checkpoint, layers: int) -> Readout:
     state = {key: value for key, value in state.items() if not key.startswith("dropout_")}  # of training only
     names = [f"scalar_parameters.{layer}" for layer in range(layers)]
     check_keys(set(state), {*names, "gamma"}, "layerwise_attention.", checkpoint.path)
-    scalars = torch.cat([state[name].flatten() for name in names])
+    check_shapes(state, dict.fromkeys([*names, "gamma"], (1,)), "layerwise_attention.", checkpoint.path)
+    check_finite(state, "layerwise_attention.", checkpoint.path)
+    scalars = torch.cat([state[name] for name in names])
     # As the original: sparsemax only if the setting says exactly that ("sparsemax_patch" is softmax).
     weights = sparsemax(scalars) if settings["layer_transformation"] == "sparsemax" else scalars.softmax(0)
     mixed = (weights * state["gamma"]).tolist()
@@ -218,3 +220,10 @@ def check_shapes(have: dict[str, Tensor], want: dict[str, tuple[int, ...]], pref
         if tuple(have[key].shape) != shape:
             found = f"{tuple(have[key].shape)}, not {shape}"
             raise UserError(f"{path}: {prefix}{key} has shape {found}; its settings do not fit its weights")
+
+
+def check_finite(have: dict[str, Tensor], prefix: str, path: Path) -> None:
+    """Refuse weights that are not numbers, or not finite ones, by name."""
+    for key, value in have.items():
+        if not value.isfinite().all():
+            raise UserError(f"{path}: {prefix}{key} holds nan or inf; its training failed, or the file is damaged")

@@ -60,6 +60,7 @@ def build_estimator(read: layout.Checkpoint, encoder: Encoder) -> Estimator:
     for name, width, size in zip(names, widths[:-1], widths[1:], strict=True):
         shapes = {f"{name}.weight": (size, width), f"{name}.bias": (size,)}
         layout.check_shapes(state, shapes, "estimator.", read.path)
+    layout.check_finite(state, "estimator.", read.path)
     layers = [(state[f"{n}.weight"].to(encoder.device), state[f"{n}.bias"].to(encoder.device)) for n in names]
     final = settings["final_activation"]
     return Estimator(
