@@ -274,6 +274,15 @@ def edit(folder: Path, **changes: Any) -> None:
         ({"settings": {"class_identifier": "my_metric"}}, "my_metric is not known"),
         ({"settings": {"encoder_model": "T5"}}, "encoder_model T5: not one of"),
         ({"settings": {"activations": "Loud"}}, "activation Loud"),
+        ({"settings": {"activations": "Linear"}}, "activation Linear"),
+        ({"settings": {"activations": "MultiheadAttention"}}, "activation MultiheadAttention"),
+        ({"settings": {"activations": None}}, "activations None: must be a name"),
+        ({"settings": {"final_activation": 3}}, "final_activation 3: must be a name or null"),
+        ({"settings": {"pretrained_model": None}}, "pretrained_model None: must be a name"),
+        ({"settings": {"encoder_model": ["BERT"]}}, "encoder_model .'BERT'.: must be a name"),
+        ({"settings": {"class_identifier": ["regression_metric"]}}, "is not known; give a regression_metric"),
+        ({"settings": {"hidden_sizes": None}}, "hidden_sizes None: must be a list of numbers"),
+        ({"settings": {"hidden_sizes": [40, "16"]}}, "hidden_sizes .40, '16'.: must be a list of numbers"),
         ({"settings": {"hidden_sizes": [40, 17]}}, "estimator.ff.3.weight has shape"),
         ({"settings": {"hidden_sizes": [40]}}, "unexpected weights .estimator.ff.6.bias"),
         ({"settings": {"layer": 9}}, "unexpected weights .layerwise_attention.gamma"),
@@ -292,6 +301,49 @@ def test_a_checkpoint_that_cannot_be_served_is_refused_by_name(
 ) -> None:
     made = tiny.make(tmp_path, "xlmr-sparsemax")
     edit(made, **changes)
+    with pytest.raises(mbrace.UserError, match=message):
+        Comet(made, device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("saved", "message"),
+    [
+        ({"state_dict": [1, 2]}, "has no `state_dict` of weights by name"),
+        ({"state_dict": {"gamma": "x"}}, "has no `state_dict` of weights by name"),
+        ({"state_dict": {7: torch.ones(1)}, "hyper_parameters": {}}, "1 unexpected weights .7."),
+        ({"state_dict": {}, "hyper_parameters": [1]}, "its hyper_parameters must be settings by name"),
+        ([], "has no `state_dict` of weights by name"),
+        (b"", "cannot be read as a checkpoint of weights"),
+        (b"PK\x03\x04 and no more", "cannot be read as a checkpoint of weights"),
+        (b"text", "cannot be read as a checkpoint of weights"),
+    ],
+)
+def test_a_file_that_is_no_checkpoint_is_refused(saved: Any, message: str, tmp_path: Path) -> None:
+    path = tiny.make(tmp_path, "xlmr-sparsemax") / "checkpoints" / "model.ckpt"
+    if isinstance(saved, bytes):
+        path.write_bytes(saved)
+    else:
+        torch.save(saved, path)
+    with pytest.raises(mbrace.UserError, match=f"model.ckpt: {message}"):
+        Comet(path, device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "tiny-xlmr: has no config.json; copy or download"),
+        ("", "config.json: cannot be read as JSON"),
+        ('{"vocab_size": 160', "config.json: cannot be read as JSON"),
+        ("[]", "config.json: must hold a JSON object"),
+        ('{"hidden_size": "many"}', "config.json: cannot be read as XLMRobertaConfig"),
+    ],
+)
+def test_a_broken_configuration_of_the_encoder_is_named(text: str | None, message: str, tmp_path: Path) -> None:
+    made = tiny.make(tmp_path, "xlmr-sparsemax")
+    path = made / "tiny-xlmr" / "config.json"
+    path.unlink()
+    if text is not None:
+        path.write_text(text)
     with pytest.raises(mbrace.UserError, match=message):
         Comet(made, device="cpu")
 

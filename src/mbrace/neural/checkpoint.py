@@ -68,17 +68,16 @@ def read(model: str | Path) -> Checkpoint:
     yaml_file = path.parent.parent / "hparams.yaml"
     stated = _read_yaml(yaml_file) if yaml_file.is_file() else {}
     _refuse(stated, yaml_file)  # before hundreds of megabytes are read
-    try:
+    with pretrained.reading(path, "a checkpoint of weights and plain values only"):
         # Mapped, not read: the pages are copied once, to where the weights go. Files of old versions are no archives.
         raw = torch.load(path, map_location="cpu", weights_only=True, mmap=_is_archive(path))
-    except Exception as error:
-        reason = str(error).strip().splitlines()[0]
-        message = f"{path}: cannot be read as a checkpoint of weights and plain values only ({reason})"
-        raise UserError(message) from error
-    if not isinstance(raw, dict) or "state_dict" not in raw:
-        raise UserError(f"{path}: has no `state_dict`; it is not a COMET checkpoint")
+    state = raw.get("state_dict") if isinstance(raw, dict) else None
+    if not isinstance(state, dict) or not all(isinstance(value, torch.Tensor) for value in state.values()):
+        raise UserError(f"{path}: has no `state_dict` of weights by name; it is not a COMET checkpoint")
     # The original takes the class from hparams.yaml and every other setting from the checkpoint.
-    inside = dict(raw.get("hyper_parameters") or {})
+    inside = raw.get("hyper_parameters") or {}
+    if not isinstance(inside, dict):
+        raise UserError(f"{path}: its hyper_parameters must be settings by name; it is not a COMET checkpoint")
     if not inside and not stated:
         raise UserError(f"{path}: has no hyper_parameters, and {yaml_file} is missing")
     settings = {**DEFAULTS, **(inside or stated)}
@@ -88,8 +87,8 @@ def read(model: str | Path) -> Checkpoint:
     _refuse(settings, path)
     _check(settings, path)
     parts = ("encoder.model.", "layerwise_attention.", "estimator.")
-    check_keys({key for key in raw["state_dict"] if not key.startswith(parts)}, set(), "", path)
-    return Checkpoint(path, settings, {key: value.float() for key, value in raw["state_dict"].items()})
+    check_keys({key for key in map(str, state) if not key.startswith(parts)}, set(), "", path)
+    return Checkpoint(path, settings, {key: value.float() for key, value in state.items()})
 
 
 def _is_archive(path: Path) -> bool:
@@ -112,10 +111,8 @@ def locate(model: str) -> Path:
 
 def _read_yaml(path: Path) -> dict[str, Any]:
     yaml = require("yaml", extra="neural")
-    try:
+    with pretrained.reading(path, "YAML"):
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read as YAML ({str(error).splitlines()[0]})") from error
     if not isinstance(values, dict):
         raise UserError(f"{path}: must hold settings by name")
     return values
@@ -123,7 +120,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
 
 def _refuse(settings: dict[str, Any], path: Path) -> None:
     kind = settings.get("class_identifier")
-    if kind in REFUSED:
+    if isinstance(kind, str) and kind in REFUSED:
         raise UserError(f"{path}: metric class {kind} cannot be served: {REFUSED[kind]}; give a regression_metric")
     if settings and kind not in (None, "regression_metric"):
         raise UserError(f"{path}: metric class {kind} is not known; give a regression_metric")
@@ -132,6 +129,14 @@ def _refuse(settings: dict[str, Any], path: Path) -> None:
 def _check(settings: dict[str, Any], path: Path) -> None:
     if settings["class_identifier"] is None:
         raise UserError(f"{path}: class_identifier is not given in the checkpoint or hparams.yaml")
+    for field in ("encoder_model", "pretrained_model", "pool", "layer_transformation", "activations"):
+        if not isinstance(settings[field], str) or not settings[field]:
+            raise UserError(f"{path}: {field} {settings[field]!r}: must be a name")
+    if settings["final_activation"] is not None and not isinstance(settings["final_activation"], str):
+        raise UserError(f"{path}: final_activation {settings['final_activation']!r}: must be a name or null")
+    sizes = settings["hidden_sizes"]
+    if not isinstance(sizes, list | tuple) or not all(isinstance(size, int) and size > 0 for size in sizes):
+        raise UserError(f"{path}: hidden_sizes {sizes!r}: must be a list of numbers, such as [3072, 1024]")
     if settings["encoder_model"] not in ENCODERS:
         raise UserError(f"{path}: encoder_model {settings['encoder_model']}: not one of {', '.join(ENCODERS)}")
     if settings["pool"] not in ("avg", "max", "cls", "default"):
@@ -152,8 +157,10 @@ def build_transformer(checkpoint: Checkpoint) -> tuple[Any, Any]:
     torch, transformers = require("torch", extra="neural"), pretrained.quiet()
     folder = pretrained.find(name, near=near, weights=False)
     words = folder if settings["encoder_model"] != "MiniLM" else _minilm_tokenizer(folder, near)
-    config = getattr(transformers, configuration).from_pretrained(str(folder))
-    with torch.device("meta"):  # names and shapes; random weights at COMET-22's size would take ten seconds
+    pretrained.check_config(folder)
+    # On "meta" there are names and shapes only; random weights at COMET-22's size would take ten seconds.
+    with pretrained.reading(folder / "config.json", configuration), torch.device("meta"):
+        config = getattr(transformers, configuration).from_pretrained(str(folder))
         wanted = getattr(transformers, network)(config, add_pooling_layer=False).state_dict()
     # Older files carry position numbers as a weight, and a pooler that no pooling reads.
     state = {k: v for k, v in state.items() if not k.startswith("pooler.") and k != "embeddings.position_ids"}

