@@ -234,13 +234,15 @@ def test_names_on_the_hub_are_served_from_its_cache(hub: Path, tmp_path: Path) -
     saved = torch.load(by / "checkpoints" / "model.ckpt", weights_only=True)
     tiny.write(by, {**saved["hyper_parameters"], "pretrained_model": "some/encoder"}, saved["state_dict"])
     shutil.rmtree(by / "tiny-bert")
-    cached(hub, "some/metric", by)
+    metric = cached(hub, "some/metric", by)
     snapshot = cached(hub, "some/encoder", encoder)
     comet, embedding = Comet("some/metric", device="cpu"), Embedding("some/encoder", device="cpu")
     assert comet.pairs(**given) == expected
     assert embedding.pairs(["the horse"], ["a cat"]) == expected_cosine
     assert comet.name.startswith("comet|some/metric|")
     assert embedding.name.startswith("cosine|some/encoder|pooling:max|")
+    for given_path in (metric, metric / "checkpoints" / "model.ckpt"):  # its links lead to names that say nothing
+        assert Comet(given_path, device="cpu").name.startswith(f"comet|{metric.name}|")
     (snapshot / "vocab.txt").unlink()  # a download that was broken off
     with pytest.raises(mbrace.UserError, match="has no tokenizer"):
         Embedding("some/encoder", device="cpu")

@@ -75,9 +75,8 @@ class Embedding(NeuralUtility):
             batch_tokens=batch_tokens,
         )
         self.head = Cosine()
-        label = Path(name).resolve().name if Path(name).exists() else name
         kind = str(number).removeprefix("torch.")
-        self.name = f"cosine|{label}|pooling:{pooling or says or 'mean'}|encoder:{kind}"
+        self.name = f"cosine|{pretrained.label(name)}|pooling:{pooling or says or 'mean'}|encoder:{kind}"
 
 
 def _positions(transformer: Any) -> int:

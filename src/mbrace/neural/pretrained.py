@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -71,6 +72,18 @@ def download(name: str, patterns: list[str] | None = None) -> Path:
             f"{name}: no such folder, and the model hub could not give it ({_reason(error)}); "
             "give a folder, or download it where there is a network and set HF_HOME to that cache"
         ) from error
+
+
+def label(model: str | Path) -> str:
+    """A hub name as it is, the last part of a path otherwise: results do not name a machine's folders.
+
+    Links are not followed: in the hub's cache a file is a link to one whose name is a checksum.
+    """
+    path = Path(model).expanduser()
+    if not path.exists():
+        return str(model)
+    path = Path(os.path.abspath(path))
+    return path.parent.parent.name if path.name == "model.ckpt" and path.parent.name == "checkpoints" else path.name
 
 
 def load(name: str, network: str, words: str, *, near: Sequence[Path] = (), **settings: Any) -> tuple[Any, Any]:
