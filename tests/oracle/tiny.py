@@ -54,6 +54,7 @@ SPARSE = {"layer_transformation": "sparsemax", "layer_norm": False}
 VARIANTS: dict[str, dict[str, Any]] = {
     "xlmr-sparsemax": {**XLMR, **SPARSE},  # as Unbabel/wmt22-comet-da
     "xlmr-sparsemax-patch": {**XLMR, "layer_transformation": "sparsemax_patch", "layer_norm": False},
+    "xlmr-sparsemax-patch-stated": {**XLMR, **SPARSE, "stated": {"layer_transformation": "sparsemax_patch"}},
     "xlmr-softmax-norm": {**XLMR, "layer_transformation": "softmax", "layer_norm": True},
     "xlmr-max": {**XLMR, **SPARSE, "pool": "max"},
     "xlmr-max-norm": {**XLMR, "layer_norm": True, "pool": "max"},
@@ -74,7 +75,7 @@ UNITS, LAYERS, POSITIONS, VOCABULARY = 24, 3, 40, 160
 def make(folder: Path, name: str) -> Path:
     """Write variant `name` and the encoder folder it refers to under `folder`; returns the checkpoint's folder."""
     settings = dict(VARIANTS[name])
-    features = settings.pop("features", 6)
+    features, stated = settings.pop("features", 6), settings.pop("stated", {})  # stated in hparams.yaml alone
     encoder = folder / name / settings["pretrained_model"]
     _make_encoder(encoder, settings["encoder_model"])
     random = np.random.Generator(np.random.Philox(sum(name.encode())))
@@ -95,15 +96,27 @@ def make(folder: Path, name: str) -> Path:
         "dropout": 0.0,
         **settings,
     }
-    write(folder / name, settings, state)
+    write(folder / name, settings, state, stated)
     return folder / name
 
 
-def write(folder: Path, settings: dict[str, Any], state: dict[str, torch.Tensor]) -> None:
-    """COMET's layout: hparams.yaml (JSON is YAML) and checkpoints/model.ckpt."""
+def make_pretrained(folder: Path, encoder_model: str = "BERT") -> Path:
+    """Write a pretrained encoder as transformers has it, weights included, under `folder`; returns its folder."""
+    from safetensors.torch import save_file
+
+    _make_encoder(folder, encoder_model)
+    state = _encoder_state({"encoder_model": encoder_model}, np.random.Generator(np.random.Philox(0)))
+    save_file(state, str(folder / "model.safetensors"), metadata={"format": "pt"})
+    return folder
+
+
+def write(
+    folder: Path, settings: dict[str, Any], state: dict[str, torch.Tensor], stated: dict[str, Any] | None = None
+) -> None:
+    """COMET's layout: hparams.yaml (JSON is YAML), where it may state other settings, and checkpoints/model.ckpt."""
     (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
     settings = {"class_identifier": "regression_metric", **settings}
-    (folder / "hparams.yaml").write_text(json.dumps(settings, indent=1), encoding="utf-8")
+    (folder / "hparams.yaml").write_text(json.dumps({**settings, **(stated or {})}, indent=1), encoding="utf-8")
     inside = {key: value for key, value in settings.items() if key != "class_identifier"}
     saved = {"state_dict": state, "hyper_parameters": inside, "pytorch-lightning_version": "2.6.6"}
     torch.save(saved, folder / "checkpoints" / "model.ckpt")

@@ -1,11 +1,13 @@
 """COMET checkpoints without the `unbabel-comet` package: its layout, its defaults, strict keys.
 
-Layout: `X/hparams.yaml` and `X/checkpoints/model.ckpt`. The state has `encoder.model.*`, `layerwise_attention.*` and
-`estimator.ff.{0,3,6,...}.*`. The original loader keeps random weights where a key is missing; this one refuses.
+Layout: `X/hparams.yaml` and `X/checkpoints/model.ckpt`, or `X/model.ckpt`. The state has `encoder.model.*`,
+`layerwise_attention.*` and `estimator.ff.{0,3,6,...}.*`. The original loader keeps random weights where a key is
+missing; this one refuses.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,6 +58,11 @@ class Checkpoint:
     settings: dict[str, Any]
     state: dict[str, Tensor]
 
+    @property
+    def near(self) -> tuple[Path, Path]:
+        """Where hparams.yaml and the encoder's folder may be."""
+        return _near(self.path)
+
     def part(self, prefix: str) -> dict[str, Tensor]:
         """The weights under `prefix`, without it."""
         return {key[len(prefix) :]: value for key, value in self.state.items() if key.startswith(prefix)}
@@ -65,29 +72,36 @@ def read(model: str | Path) -> Checkpoint:
     """Read a folder, a `.ckpt` file or a hub name in COMET's layout, refusing what cannot be served."""
     torch = require("torch", extra="neural")
     path = locate(str(model))
-    yaml_file = path.parent.parent / "hparams.yaml"
-    stated = _read_yaml(yaml_file) if yaml_file.is_file() else {}
-    _refuse(stated, yaml_file)  # before hundreds of megabytes are read
-    try:
+    yaml_file = next(filter(Path.is_file, (folder / "hparams.yaml" for folder in _near(path))), None)
+    stated = _read_yaml(yaml_file) if yaml_file else {}
+    _refuse(stated, yaml_file or path)  # before hundreds of megabytes are read
+    with pretrained.reading(path, "a checkpoint of weights and plain values only"):
         # Mapped, not read: the pages are copied once, to where the weights go. Files of old versions are no archives.
         raw = torch.load(path, map_location="cpu", weights_only=True, mmap=_is_archive(path))
-    except Exception as error:
-        reason = str(error).strip().splitlines()[0]
-        message = f"{path}: cannot be read as a checkpoint of weights and plain values only ({reason})"
-        raise UserError(message) from error
-    if not isinstance(raw, dict) or "state_dict" not in raw:
-        raise UserError(f"{path}: has no `state_dict`; it is not a COMET checkpoint")
+    state = raw.get("state_dict") if isinstance(raw, dict) else None
+    if not isinstance(state, dict) or not all(isinstance(value, torch.Tensor) for value in state.values()):
+        raise UserError(f"{path}: has no `state_dict` of weights by name; it is not a COMET checkpoint")
     # The original takes the class from hparams.yaml and every other setting from the checkpoint.
-    inside = dict(raw.get("hyper_parameters") or {})
+    inside = raw.get("hyper_parameters") or {}
+    if not isinstance(inside, dict):
+        raise UserError(f"{path}: its hyper_parameters must be settings by name; it is not a COMET checkpoint")
     if not inside and not stated:
-        raise UserError(f"{path}: has no hyper_parameters, and {yaml_file} is missing")
+        raise UserError(f"{path}: has no hyper_parameters, and hparams.yaml is neither beside it nor a folder up")
     settings = {**DEFAULTS, **(inside or stated)}
     settings["class_identifier"] = stated.get("class_identifier", inside.get("class_identifier"))
+    if stated.get("layer_transformation") == "sparsemax_patch":  # and this one, since its 2.2.4
+        settings["layer_transformation"] = "softmax"
     _refuse(settings, path)
     _check(settings, path)
     parts = ("encoder.model.", "layerwise_attention.", "estimator.")
-    check_keys({key for key in raw["state_dict"] if not key.startswith(parts)}, set(), "", path)
-    return Checkpoint(path, settings, {key: value.float() for key, value in raw["state_dict"].items()})
+    check_keys({key for key in map(str, state) if not key.startswith(parts)}, set(), "", path)
+    return Checkpoint(path, settings, {key: value.float() for key, value in state.items()})
+
+
+def _near(path: Path) -> tuple[Path, Path]:
+    """The file's own folder, where a copied file has its company, then the one above `checkpoints`, as COMET has it."""
+    folder = path.absolute().parent
+    return folder, folder.parent
 
 
 def _is_archive(path: Path) -> bool:
@@ -110,10 +124,8 @@ def locate(model: str) -> Path:
 
 def _read_yaml(path: Path) -> dict[str, Any]:
     yaml = require("yaml", extra="neural")
-    try:
+    with pretrained.reading(path, "YAML"):
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read as YAML ({str(error).splitlines()[0]})") from error
     if not isinstance(values, dict):
         raise UserError(f"{path}: must hold settings by name")
     return values
@@ -121,7 +133,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
 
 def _refuse(settings: dict[str, Any], path: Path) -> None:
     kind = settings.get("class_identifier")
-    if kind in REFUSED:
+    if isinstance(kind, str) and kind in REFUSED:
         raise UserError(f"{path}: metric class {kind} cannot be served: {REFUSED[kind]}; give a regression_metric")
     if settings and kind not in (None, "regression_metric"):
         raise UserError(f"{path}: metric class {kind} is not known; give a regression_metric")
@@ -130,6 +142,14 @@ def _refuse(settings: dict[str, Any], path: Path) -> None:
 def _check(settings: dict[str, Any], path: Path) -> None:
     if settings["class_identifier"] is None:
         raise UserError(f"{path}: class_identifier is not given in the checkpoint or hparams.yaml")
+    for field in ("encoder_model", "pretrained_model", "pool", "layer_transformation", "activations"):
+        if not isinstance(settings[field], str) or not settings[field]:
+            raise UserError(f"{path}: {field} {settings[field]!r}: must be a name")
+    if settings["final_activation"] is not None and not isinstance(settings["final_activation"], str):
+        raise UserError(f"{path}: final_activation {settings['final_activation']!r}: must be a name or null")
+    sizes = settings["hidden_sizes"]
+    if not isinstance(sizes, list | tuple) or not all(isinstance(size, int) and size > 0 for size in sizes):
+        raise UserError(f"{path}: hidden_sizes {sizes!r}: must be a list of numbers, such as [3072, 1024]")
     if settings["encoder_model"] not in ENCODERS:
         raise UserError(f"{path}: encoder_model {settings['encoder_model']}: not one of {', '.join(ENCODERS)}")
     if settings["pool"] not in ("avg", "max", "cls", "default"):
@@ -140,7 +160,7 @@ def _check(settings: dict[str, Any], path: Path) -> None:
 
 def build_transformer(checkpoint: Checkpoint) -> tuple[Any, Any]:
     """The transformer with the checkpoint's weights (or the pretrained ones, by reference) and its tokenizer."""
-    settings, near, state = checkpoint.settings, checkpoint.path.parent.parent, checkpoint.part("encoder.model.")
+    settings, near, state = checkpoint.settings, checkpoint.near, checkpoint.part("encoder.model.")
     name = settings["pretrained_model"]
     network, configuration, tokenizer = ENCODERS[settings["encoder_model"]]
     if settings["encoder_weights"] == "reference":
@@ -150,8 +170,10 @@ def build_transformer(checkpoint: Checkpoint) -> tuple[Any, Any]:
     torch, transformers = require("torch", extra="neural"), pretrained.quiet()
     folder = pretrained.find(name, near=near, weights=False)
     words = folder if settings["encoder_model"] != "MiniLM" else _minilm_tokenizer(folder, near)
-    config = getattr(transformers, configuration).from_pretrained(str(folder))
-    with torch.device("meta"):  # names and shapes; random weights at COMET-22's size would take ten seconds
+    pretrained.check_config(folder)
+    # On "meta" there are names and shapes only; random weights at COMET-22's size would take ten seconds.
+    with pretrained.reading(folder / "config.json", configuration), torch.device("meta"):
+        config = getattr(transformers, configuration).from_pretrained(str(folder))
         wanted = getattr(transformers, network)(config, add_pooling_layer=False).state_dict()
     # Older files carry position numbers as a weight, and a pooler that no pooling reads.
     state = {k: v for k, v in state.items() if not k.startswith("pooler.") and k != "embeddings.position_ids"}
@@ -161,10 +183,10 @@ def build_transformer(checkpoint: Checkpoint) -> tuple[Any, Any]:
     model = getattr(transformers, network).from_pretrained(
         None, config=config, state_dict=state, add_pooling_layer=False
     )
-    return model, pretrained.tokenizer(words, tokenizer)
+    return model, pretrained.tokenizer(words, tokenizer, config.vocab_size)
 
 
-def _minilm_tokenizer(folder: Path, near: Path) -> Path:
+def _minilm_tokenizer(folder: Path, near: Sequence[Path]) -> Path:
     """COMET's MiniLM encoder takes xlm-roberta-base's tokenizer; a checkpoint may bring it in the encoder's folder."""
     brings = any((folder / name).is_file() for name in ("tokenizer.json", "sentencepiece.bpe.model"))
     return folder if brings else pretrained.find("xlm-roberta-base", near=near, weights=False)
@@ -185,7 +207,9 @@ def build_readout(checkpoint: Checkpoint, layers: int) -> Readout:
     state = {key: value for key, value in state.items() if not key.startswith("dropout_")}  # of training only
     names = [f"scalar_parameters.{layer}" for layer in range(layers)]
     check_keys(set(state), {*names, "gamma"}, "layerwise_attention.", checkpoint.path)
-    scalars = torch.cat([state[name].flatten() for name in names])
+    check_shapes(state, dict.fromkeys([*names, "gamma"], (1,)), "layerwise_attention.", checkpoint.path)
+    check_finite(state, "layerwise_attention.", checkpoint.path)
+    scalars = torch.cat([state[name] for name in names])
     # As the original: sparsemax only if the setting says exactly that ("sparsemax_patch" is softmax).
     weights = sparsemax(scalars) if settings["layer_transformation"] == "sparsemax" else scalars.softmax(0)
     mixed = (weights * state["gamma"]).tolist()
@@ -216,3 +240,10 @@ def check_shapes(have: dict[str, Tensor], want: dict[str, tuple[int, ...]], pref
         if tuple(have[key].shape) != shape:
             found = f"{tuple(have[key].shape)}, not {shape}"
             raise UserError(f"{path}: {prefix}{key} has shape {found}; its settings do not fit its weights")
+
+
+def check_finite(have: dict[str, Tensor], prefix: str, path: Path) -> None:
+    """Refuse weights that are not numbers, or not finite ones, by name."""
+    for key, value in have.items():
+        if not value.isfinite().all():
+            raise UserError(f"{path}: {prefix}{key} holds nan or inf; its training failed, or the file is damaged")

