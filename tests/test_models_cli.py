@@ -495,3 +495,19 @@ def test_without_its_packages_the_demo_says_what_to_install(
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "torch" else find(name))
     assert main(["demo", "--translate"]) == 0
     assert "torch not installed; pip install 'mbrace[models]'" in capsys.readouterr().out
+
+
+def test_translate_neither_replaces_its_sources_nor_goes_on_with_other_options(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sources, out = tmp_path / "s.txt", tmp_path / "o.jsonl"
+    sources.write_text("Ein Hund.\n")
+    assert main(["translate", str(sources), "-o", str(sources), "--force"]) == 2
+    assert "is an input too" in capsys.readouterr().err
+    assert sources.read_text() == "Ein Hund.\n"
+    command = ["translate", str(sources), "-o", str(out), "--beam", "2", "--schedule", "2"]
+    assert main(command) == 0
+    assert not (tmp_path / "o.jsonl.run.json").exists()
+    (tmp_path / "o.jsonl.run.json").write_text(json.dumps({"command": "translate", "seed": 3}))
+    assert main([*command, "--resume"]) == 2
+    assert "--resume: was made with" in capsys.readouterr().err

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -94,14 +93,10 @@ def window_from(args: argparse.Namespace) -> int:
 
 def _check_sources(args: argparse.Namespace) -> int | None:
     """A missing file is an error before the model is loaded. How many sources there are, for the progress bar."""
-    from mbrace.files import open_input
+    from mbrace.files import check_inputs
     from mbrace.models.generate import count_lines
 
-    for path in filter(None, (args.sources, args.references)):
-        with open_input(path):
-            pass
-        if os.path.exists(path) and os.path.exists(args.output) and os.path.samefile(path, args.output):
-            raise UserError(f"{args.output}: is an input too; give another output")
+    check_inputs(filter(None, (args.sources, args.references)), args.output)
     if not sys.stderr.isatty() or args.sources == "-":
         return args.limit  # type: ignore[no-any-return]
     count = count_lines(args.sources)

@@ -40,7 +40,8 @@ def add(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Check every option, load the model, then decode as `mbrace decode` does."""
     from mbrace.cli.progress import progress
-    from mbrace.files import open_input
+    from mbrace.cluster.live import TranslateWork
+    from mbrace.files import check_inputs
     from mbrace.job import Decoder, run_job
     from mbrace.models.generate import source_items
     from mbrace.output import Output
@@ -55,18 +56,17 @@ def run(args: argparse.Namespace) -> int:
         raise UserError("--schedule all: a live model has no last pseudo-reference; give the sizes")
     check_model(args)
     text = args.text or not (args.json or ".jsonl" in args.output or args.output.endswith(".parquet"))
+    work = TranslateWork(args, text)
     if args.ray is not None:
-        from mbrace.cluster.live import TranslateWork
-
         everything = argparse.Namespace(**{**vars(args), "text": text})
-        return run_on_cluster(TranslateWork(args, text), [args.sources], everything)
+        return run_on_cluster(work, [args.sources], everything)
     utility = utility_from(args)
-    with open_input(args.sources):  # a missing file is an error before the model is loaded
-        pass
+    check_inputs([args.sources], args.output)
+    settings = work.describe() | {"text": text}
     maker, sampler = candidates_from(args, schedule or utility.schedule)
     with (
         Stop() as stop,
-        Output(args.output, resume=args.resume, force=args.force, text=text) as output,
+        Output(args.output, resume=args.resume, force=args.force, text=text, settings=settings) as output,
         progress("translating", None) as advance,
     ):
         worker = Decoder(utility, prune, schedule, args.seed, args.nbest, args.window, sampler, text=text)

@@ -58,7 +58,8 @@ class TranslateWork:
 
     def describe(self) -> dict[str, Any]:
         """What answers depend on."""
-        names = (*MODEL, *MADE, "utility", "metric_model", "prune", "alpha", "bootstraps", "beta", "schedule", "nbest")
+        race = ("prune", "alpha", "bootstraps", "beta", "schedule", "nbest")
+        names = (*MODEL, *MADE, "utility", "metric_model", "dtype", *race)
         return {"command": "translate", **{name: getattr(self.args, name) for name in names}}
 
     def start(self, threads: int) -> Translator:

@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeAlias
 from mbrace.errors import UserError
 from mbrace.files import Bad, Item, bad_from, decode_line, name_of, open_input, parse_json, read_lines, to_json
 from mbrace.job import Outcome, Summary, run_job
-from mbrace.output import Output
+from mbrace.output import Output, compare_settings
 from mbrace.records import Record
 from mbrace.sampler import Draws
 from mbrace.signals import Stop
@@ -231,16 +231,6 @@ def _keep_settings(output: str, settings: dict[str, Any], *, resume: bool) -> No
     if resume and any(map(os.path.getsize, files)):
         if not path.exists():
             raise UserError(f"{path}: missing, so {output} cannot be continued; use --force to start over")
-        _compare(parse_json(path.read_bytes(), str(path)), settings, output)
+        compare_settings(parse_json(path.read_bytes(), str(path)), settings, output)
     elif files:
         path.write_bytes(to_json(settings) + b"\n")
-
-
-def _compare(before: Any, settings: dict[str, Any], output: str) -> None:
-    for name, value in parse_json(to_json(settings), output).items():
-        if not isinstance(before, dict) or before.get(name) != value:
-            old = before.get(name) if isinstance(before, dict) else before
-            raise UserError(
-                f"{output}: --resume: was made with {name.replace('_', '-')} {old!r}, not {value!r}; "
-                "give the same options, another output, or --force to start over"
-            )
