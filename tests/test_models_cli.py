@@ -189,6 +189,24 @@ def test_generate_sets_a_bad_source_aside_and_names_its_line(
     assert [(row["file"], row["line"]) for row in set_aside] == [(str(sources), 2), (str(sources), 4)]
 
 
+def test_generate_writes_what_was_read_before_a_failure(tmp_path: Path) -> None:
+    from mbrace.models.generate import Candidates
+    from mbrace.models.generate import generate as library
+
+    def items() -> Any:
+        for number in range(5):
+            yield mbrace.Record((), id=number, source=f"s{number}")
+        raise OSError("the disk is gone")
+
+    def make(texts: Any, ids: Any) -> Any:
+        return [([text], None) for text in texts]
+
+    out = tmp_path / "c.jsonl"
+    with pytest.raises(OSError, match="the disk is gone"):
+        library(make, items(), str(out), Candidates(), together=3)
+    assert [json.loads(line)["id"] for line in out.read_text().splitlines()] == [0, 1, 2, 3, 4]
+
+
 def test_a_signal_lets_generate_finish_its_window_and_say_how_to_go_on(
     sources: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

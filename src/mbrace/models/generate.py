@@ -101,6 +101,23 @@ def source_item(row: bytes, path: str, number: int, identity: str | int, *, colu
     return Record((), id=identity, source=source, reference=reference or None, where=where)
 
 
+def chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    """The items, `size` at a time. Where reading fails, those read before are given first, then the failure is."""
+    rest = iter(items)
+    failure: Exception | None = None
+    while failure is None:
+        chunk: list[Item] = []
+        try:
+            chunk.extend(itertools.islice(rest, size))
+        except Exception as error:
+            failure = error
+        if not chunk:
+            break
+        yield chunk
+    if failure is not None:
+        raise failure
+
+
 def count_lines(path: str) -> int:
     """How many lines a file has."""
     with open_input(path) as file:
@@ -150,8 +167,7 @@ class Generator:
 
     def __call__(self, items: Iterable[Item], *, skip: bool) -> Iterator[Outcome]:
         """One outcome an item."""
-        rest = iter(items)
-        while chunk := list(itertools.islice(rest, self.together)):
+        for chunk in chunks(items, self.together):
             made = self._outcomes([item for item in chunk if isinstance(item, Record)])
             for item in chunk:
                 line, bad = (None, item) if isinstance(item, Bad) else next(made)

@@ -10,6 +10,7 @@ from typing import Any, overload
 
 from mbrace.errors import UserError
 from mbrace.files import Item
+from mbrace.models.generate import chunks
 from mbrace.records import Record
 
 
@@ -30,23 +31,11 @@ class Hypothesiser:
         return (item for item in self.items(named) if isinstance(item, Record))
 
     def items(self, items: Iterable[Item]) -> Iterator[Item]:
-        """Records with their hypotheses; what is bad stays as it is. Those before a failure to read come before it."""
-        rest = iter(items)
-        ended, failure = False, None
-        while not ended:
-            chunk: list[Item] = []
-            try:
-                while len(chunk) < self._together:
-                    chunk.append(next(rest))
-            except StopIteration:
-                ended = True
-            except Exception as error:
-                ended, failure = True, error
+        """Records with their hypotheses; what is bad stays as it is."""
+        for chunk in chunks(items, self._together):
             made = iter(with_hypotheses(self, [item for item in chunk if isinstance(item, Record)]))
             for item in chunk:
                 yield next(made) if isinstance(item, Record) else item
-        if failure is not None:
-            raise failure
 
     def make(self, records: Sequence[Record]) -> list[Sequence[str]]:
         """Hypotheses of each record's source."""
