@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ import torch
 
 import mbrace
 from mbrace.cli import main
+from mbrace.neural.embedding import Embedding
 from mbrace.neural.learned import SHIPPED, Learned
-from mbrace.neural.metric_data import kendall, pearson, read_judgements
+from mbrace.neural.metric_data import Judgement, kendall, pearson, read_judgements, unseen
 
 torch.set_num_threads(1)  # tests run beside each other: more threads than cores wait for one another
 HEADER = "lp\tmt\tref\tz\n"
@@ -122,3 +124,23 @@ def test_correlations_by_hand() -> None:
     assert kendall([1, 2, 3], [1, 3, 2]) == pytest.approx(1 / 3)
     assert kendall([1, 1, 2, 3], [1, 2, 2, 3]) == pytest.approx(0.8)
     assert pearson([0, 0, 2, 2], [0, 2, 0, 6]) == pytest.approx(1 / 6**0.5)
+
+
+def test_unseen_leaves_out_references_of_other_pairs() -> None:
+    """A reference of a training row is known, whatever its pair; a string that was a translation there is not."""
+
+    def row(pair: str, translation: str, reference: str) -> Judgement:
+        return Judgement("f", pair, translation, reference, score=0.0, post_edited=False)
+
+    held = [row("de-en", "a", "shared"), row("de-en", "b", "own"), row("de-en", "c", "d")]
+    assert unseen(held, [row("cs-en", "own", "shared"), row("cs-en", "c", "other")]) == held[1:]
+
+
+def test_the_benchs_scores_are_the_metrics_own(learned: Learned) -> None:
+    """`bench/metric.py` runs the encoder once for the learned metric and the cosine, over sentences evenly spread."""
+    bench = runpy.run_path(str(Path(__file__).parents[1] / "bench" / "metric.py"))
+    sides = ["A dog runs.", "The cat sat on the mat.", ""], ["The dog is running.", "A cat sat on a mat.", "Yes."]
+    found = bench["Neural"]("en").scores(*sides)
+    np.testing.assert_allclose(found, [learned.pairs(*sides), Embedding(device="cpu").pairs(*sides)], atol=1e-5)
+    assert bench["spread"]([*"abcdefgh"], 3) == ["a", "c", "f"]
+    assert bench["spread"]([*"abc"], 5) == [*"abc"]

@@ -70,6 +70,12 @@ def _standardised(rows: Sequence[Judgement]) -> list[Judgement]:
     return found
 
 
+def unseen(rows: Sequence[Judgement], trained: Sequence[Judgement]) -> list[Judgement]:
+    """The rows whose reference no training row has, of any language pair: pairs of one test set share sentences."""
+    references = {row.reference for row in trained}
+    return [row for row in rows if row.reference not in references]
+
+
 def pearson(left: Sequence[float] | NDArray[np.floating], right: Sequence[float] | NDArray[np.floating]) -> float:
     """Pearson's correlation."""
     return float(np.corrcoef(left, right)[0, 1])
