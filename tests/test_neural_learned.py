@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import json
 import runpy
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import tiny_models
 import torch
+import transformers
 
 import mbrace
 from mbrace.cli import main
 from mbrace.neural.embedding import Embedding
 from mbrace.neural.learned import SHIPPED, Learned
 from mbrace.neural.metric_data import Judgement, kendall, pearson, read_judgements, unseen
+from mbrace.neural.train_metric import Vectors
 
 torch.set_num_threads(1)  # tests run beside each other: more threads than cores wait for one another
 HEADER = "lp\tmt\tref\tz\n"
+WORDS = ["red", "blue", "tall", "small", "old", "new", "fast", "slow", "warm", "cold", "loud", "calm"]
 
 
 @pytest.fixture(scope="module")
@@ -70,12 +75,11 @@ def test_it_decodes_from_the_command_line_and_window_changes_no_byte(
 def test_training_learns_and_its_folder_loads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Judgements made up from a rule (the share of words kept) on few words: a head can learn that."""
     random = np.random.default_rng(0)
-    words = ["red", "blue", "tall", "small", "old", "new", "fast", "slow", "warm", "cold", "loud", "calm"]
     rows = []
     for _ in range(240):
-        reference = random.choice(words, 5, replace=False)
+        reference = random.choice(WORDS, 5, replace=False)
         keep = int(random.integers(0, 6))
-        translation = [*reference[:keep], *random.choice(words, 5 - keep)]
+        translation = [*reference[:keep], *random.choice(WORDS, 5 - keep)]
         rows.append(f"{random.choice(['xx-en', 'yy-en'])}\t{' '.join(translation)}\t{' '.join(reference)}\t{keep}\n")
     table = tmp_path / "judgements.tsv"
     table.write_text(HEADER + "".join(rows))
@@ -92,6 +96,56 @@ def test_training_learns_and_its_folder_loads(tmp_path: Path, capsys: pytest.Cap
     assert f"Pearson {found:.3f}" in printed  # what the loaded checkpoint gives is what training reported
     assert main(arguments) == 2  # not over a checkpoint that exists
     assert "--force" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], str]:
+    """Folders of BERT encoders of two layers, with random weights from a seed."""
+    shape = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
+
+    def make(seed: int) -> str:
+        folder = tmp_path_factory.mktemp("bert")
+        torch.manual_seed(seed)
+        transformers.BertModel(transformers.BertConfig(vocab_size=len(WORDS) + 2, **shape)).save_pretrained(folder)
+        tiny_models.tokenizer(WORDS).save_pretrained(folder)
+        return str(folder)
+
+    return make
+
+
+def vectors(encoder: str, texts: list[str], cache: Path) -> tuple[list[str], Vectors]:
+    """What was said, which is nothing where the cache has all, and the vectors."""
+    said: list[str] = []
+    return said, Vectors(encoder, texts, cache=str(cache), device="cpu", say=said.append)
+
+
+def test_a_cache_serves_its_own_encoder_and_strings_only(tmp_path: Path, tiny: Callable[[int], str]) -> None:
+    cache = tmp_path / "c.pt"
+    one, other = tiny(1), tiny(2)
+    texts = ["red old", "tall warm cold"]
+    _, first = vectors(one, texts, cache)
+    said, again = vectors(one, texts[::-1], cache)
+    assert said == []
+    assert again.values[again.rows(texts)].equal(first.values[first.rows(texts)])
+    for encoder, wanted in ((other, texts), (other, [*texts, "new"])):
+        said, found = vectors(encoder, wanted, cache)
+        assert len(said) == 1
+        fresh = Vectors(encoder, wanted, cache=None, device="cpu", say=said.append)
+        assert found.values.equal(fresh.values)
+    assert not found.values[found.rows(texts)].equal(first.values[first.rows(texts)])
+
+
+@pytest.mark.parametrize("damage", ["text", "cut", "foreign", "uneven"])
+def test_a_cache_that_is_not_one_is_named(damage: str, tmp_path: Path) -> None:
+    cache = tmp_path / "c.pt"
+    saved: Any = {"encoder": "x", "texts": ["a"], "values": torch.zeros(1, 2, 3)}
+    torch.save({"foreign": {"state_dict": {}}, "uneven": {**saved, "texts": []}}.get(damage, saved), cache)
+    if damage == "text":
+        cache.write_text("a\tb\n")
+    if damage == "cut":
+        cache.write_bytes(cache.read_bytes()[:-100])
+    with pytest.raises(mbrace.UserError, match=r"--cache .*c.pt: damaged.*delete the file"):
+        vectors("x", ["a"], cache)
 
 
 @pytest.mark.parametrize("name", SHIPPED)

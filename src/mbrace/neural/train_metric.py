@@ -82,10 +82,10 @@ class Vectors:
     def __init__(self, encoder: str, texts: Sequence[str], *, cache: str | None, device: str | None, say: Progress):
         torch = require("torch", extra="neural")
         distinct = list(dict.fromkeys(texts))
-        saved = torch.load(cache, weights_only=True) if cache and Path(cache).is_file() else None
-        if saved is not None and set(distinct) <= set(saved[0]):
-            self.numbers = {text: number for number, text in enumerate(saved[0])}
-            self.values: Tensor = saved[1]
+        saved = _read_cache(cache) if cache and Path(cache).is_file() else None
+        if saved is not None and saved["encoder"] == encoder and set(distinct) <= set(saved["texts"]):
+            self.numbers = {text: number for number, text in enumerate(saved["texts"])}
+            self.values: Tensor = saved["values"]
             return
         frozen = _frozen(encoder, device)
         parts = []
@@ -96,12 +96,26 @@ class Vectors:
         self.values = torch.cat(parts)
         self.numbers = {text: number for number, text in enumerate(distinct)}
         if cache:
-            torch.save((distinct, self.values), cache)
+            torch.save({"encoder": encoder, "texts": distinct, "values": self.values}, cache)
 
     def rows(self, texts: Sequence[str]) -> Tensor:
         """Where the vectors of these strings are."""
         torch = require("torch", extra="neural")
         return torch.tensor([self.numbers[text] for text in texts])  # type: ignore[no-any-return]
+
+
+def _read_cache(path: str) -> dict[str, Any]:
+    """What `Vectors` kept: the encoder's name, the strings and their vectors."""
+    torch = require("torch", extra="neural")
+    try:
+        saved = torch.load(path, weights_only=True)
+        if len(saved["texts"]) != len(saved["values"]) or not isinstance(saved["encoder"], str):
+            raise ValueError("its parts do not fit")
+    except Exception as error:  # of many kinds, and long: anything may be in a file
+        reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+        remedy = "delete the file, or give another one"
+        raise UserError(f"--cache {path}: damaged, or not made by this train-metric ({reason}); {remedy}") from error
+    return saved  # type: ignore[no-any-return]
 
 
 def _frozen(name: str, device: str | None) -> Encoder:
