@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import runpy
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ import transformers
 
 import mbrace
 from mbrace.cli import main
+from mbrace.neural import train_metric
 from mbrace.neural.embedding import Embedding
 from mbrace.neural.learned import SHIPPED, Learned
 from mbrace.neural.metric_data import Judgement, kendall, pearson, read_judgements, unseen
@@ -72,17 +74,23 @@ def test_it_decodes_from_the_command_line_and_window_changes_no_byte(
     assert all(json.loads(line)["pairs_scored"] > 0 for line in outputs[0].splitlines())
 
 
-def test_training_learns_and_its_folder_loads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Judgements made up from a rule (the share of words kept) on few words: a head can learn that."""
-    random = np.random.default_rng(0)
-    rows = []
-    for _ in range(240):
+def judgements(folder: Path, pairs: list[str], *, rows: int = 240, seed: int = 0) -> Path:
+    """Made up from a rule: the share of words kept."""
+    random = np.random.default_rng(seed)
+    lines = []
+    for _ in range(rows):
         reference = random.choice(WORDS, 5, replace=False)
         keep = int(random.integers(0, 6))
         translation = [*reference[:keep], *random.choice(WORDS, 5 - keep)]
-        rows.append(f"{random.choice(['xx-en', 'yy-en'])}\t{' '.join(translation)}\t{' '.join(reference)}\t{keep}\n")
-    table = tmp_path / "judgements.tsv"
-    table.write_text(HEADER + "".join(rows))
+        lines.append(f"{random.choice(pairs)}\t{' '.join(translation)}\t{' '.join(reference)}\t{keep}\n")
+    table = folder / "judgements.tsv"
+    table.write_text(HEADER + "".join(lines))
+    return table
+
+
+def test_training_learns_and_its_folder_loads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The share of words kept, on few words: a head can learn that."""
+    table = judgements(tmp_path, pairs=["xx-en", "yy-en"])
     out = tmp_path / "metric"
     arguments = ["train-metric", str(table), "-o", str(out), "--hold-out", "yy-en", "--device", "cpu", "--epochs", "8"]
     assert main(arguments) == 0
@@ -146,6 +154,56 @@ def test_a_cache_that_is_not_one_is_named(damage: str, tmp_path: Path) -> None:
         cache.write_bytes(cache.read_bytes()[:-100])
     with pytest.raises(mbrace.UserError, match=r"--cache .*c.pt: damaged.*delete the file"):
         vectors("x", ["a"], cache)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["-o", "file"], r"-o file: file/hparams.yaml cannot be written \(.*\); give another folder"),
+        (["-o", "file/below"], r"-o file/below: .* cannot be written \(Not a directory\)"),
+        (["-o", "taken"], r"-o taken: taken/hparams.yaml cannot be written \(Is a directory\)"),
+        (["--cache", "file/c.pt"], r"--cache file/c.pt: .* cannot be written \(.*\); give another file"),
+        (["--cache", "taken"], r"--cache taken: .* cannot be written \(Is a directory\)"),
+        (["--seed", "-1"], r"--seed -1: must be from 0"),
+        (["--seed", str(2**64)], r"--seed 18446744073709551616: must be from 0"),
+        (["--encoder", "./none"], r"./none: no such file or folder"),
+    ],
+)
+def test_what_cannot_work_is_said_before_embedding(
+    options: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("file").touch()
+    Path("taken", "hparams.yaml").mkdir(parents=True)
+    monkeypatch.setattr(train_metric, "Vectors", None)  # a call would be a TypeError
+    assert main(["train-metric", str(judgements(tmp_path, ["xx-en"])), "-o", "out", *options]) == 2
+    assert re.search(message, capsys.readouterr().err)
+
+
+def test_nothing_to_train_on_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without translations every row shares its empty one with those kept for validation."""
+    table = tmp_path / "t.tsv"
+    table.write_text(HEADER + "".join(f"xx-en\t\treference {number}\t{number}\n" for number in range(120)))
+    assert main(["train-metric", str(table), "-o", str(tmp_path / "out")]) == 2
+    assert "0 of 120 judgements are left to train on" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_caches_folder_is_made_and_the_cache_is_used(
+    tmp_path: Path, tiny: Callable[[int], str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    table, cache = judgements(tmp_path, ["xx-en"]), tmp_path / "new" / "c.pt"
+    options = ["--encoder", tiny(0), "--cache", str(cache), "--epochs", "2", "--device", "cpu"]
+    heads = []
+    for name, embeds in (("one", True), ("two", False)):
+        assert main(["train-metric", str(table), "-o", str(tmp_path / name), *options]) == 0
+        assert ("embedding" in capsys.readouterr().err) == embeds
+        heads.append(torch.load(tmp_path / name / "checkpoints" / "model.ckpt", weights_only=True)["state_dict"])
+    assert all(heads[0][key].equal(heads[1][key]) for key in heads[0])
 
 
 @pytest.mark.parametrize("name", SHIPPED)

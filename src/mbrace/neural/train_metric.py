@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import itertools
 import json
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -158,6 +159,8 @@ def train_metric(
 ) -> Trained:
     """Train on `judgements` outside the language pairs `hold_out` and write a checkpoint to the folder `out`."""
     recipe = recipe or Recipe()
+    if not 0 <= seed < 2**64:
+        raise UserError(f"--seed {seed}: must be from 0 to 2**64 - 1")
     held = [row for row in judgements if row.pair in hold_out]
     unknown = set(hold_out) - {row.pair for row in judgements}
     if unknown:
@@ -165,16 +168,47 @@ def train_metric(
     rest = [row for row in judgements if row.pair not in hold_out]
     if len(rest) < 100:
         raise UserError(f"{len(rest)} judgements to train on: give at least 100")
+    train, validation = _split(rest, recipe, seed)
+    if len(train) < 2:
+        raise UserError(
+            f"{len(train)} of {len(rest)} judgements are left to train on: the others share a translation or a"
+            " reference with those kept for validation; is a column empty, or one text everywhere?"
+        )
+    # What is written after a long run is tried before it.
+    _kind(encoder)
+    for file in _files(Path(out)):
+        _check_writable("-o", str(out), file)
+    if cache:
+        _check_writable("--cache", cache, Path(cache))
     texts = [text for row in judgements for text in (row.translation, row.reference)]
     vectors = Vectors(encoder, texts, cache=cache, device=device, say=say)
     head = _Head(vectors, recipe, seed)
     found = Trained(judgements=len(rest))
-    found.validation, found.epoch = head.fit(*_split(rest, recipe, seed), say=say)
+    found.validation, found.epoch = head.fit(train, validation, say=say)
     head.save(Path(out), encoder)
     for pair in hold_out:
         rows = [row for row in held if row.pair == pair]
         found.held_out[pair] = agreement(rows, {"learned": head.scores(rows)}, vectors)
     return found
+
+
+def _files(folder: Path) -> tuple[Path, Path]:
+    """The settings and the weights of a checkpoint in COMET's layout."""
+    return folder / "hparams.yaml", folder / "checkpoints" / "model.ckpt"
+
+
+def _check_writable(option: str, given: str, file: Path) -> None:
+    """Make the file's folder; what cannot be made or written is an error."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        reason = "Is a directory" if file.is_dir() else None
+        if not os.access(file if file.exists() else file.parent, os.W_OK):
+            reason = "Permission denied"
+    except OSError as error:
+        reason = error.strerror
+    if reason:
+        what = "folder" if option == "-o" else "file"
+        raise UserError(f"{option} {given}: {file} cannot be written ({reason}); give another {what}")
 
 
 def agreement(rows: Sequence[Judgement], scores: dict[str, Any], vectors: Vectors) -> dict[str, tuple[float, float]]:
@@ -343,8 +377,9 @@ class _Head:
             "activations": "Tanh",
             "final_activation": None,
         }
-        (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
-        (folder / "hparams.yaml").write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
+        hparams, checkpoint = _files(folder)
+        checkpoint.parent.mkdir(parents=True, exist_ok=True)
+        hparams.write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
         inside = {key: value for key, value in settings.items() if key != "class_identifier"}
         state = {key: value.detach().clone().contiguous() for key, value in state.items()}
-        torch.save({"state_dict": state, "hyper_parameters": inside}, folder / "checkpoints" / "model.ckpt")
+        torch.save({"state_dict": state, "hyper_parameters": inside}, checkpoint)
