@@ -206,6 +206,31 @@ def test_the_caches_folder_is_made_and_the_cache_is_used(
     assert all(heads[0][key].equal(heads[1][key]) for key in heads[0])
 
 
+def test_a_rare_pair_does_not_stop_training(
+    tmp_path: Path, tiny: Callable[[int], str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Pairs with one validation row, or with equal scores, have no correlation: the others' is what is watched."""
+    table = judgements(tmp_path, ["xx-en"])
+    equal = "".join(f"zz-en\t{word} old\t{word} new\t0.1\n" for word in WORDS)
+    table.write_text(table.read_text() + "yy-en\tred\tblue tall\t1\n" + equal)
+    rows = read_judgements(str(table))
+    assert all(abs(row.score) < 1e-9 for row in rows if row.pair == "zz-en")
+    options = ["--encoder", tiny(0), "--epochs", "2", "--device", "cpu"]
+    for seed in range(100):  # one that takes the single row for validation, and some of the equal ones
+        chosen = [row.pair for row in train_metric._split(rows, train_metric.Recipe(), seed)[1]]
+        if {"yy-en", "zz-en"} <= set(chosen):
+            break
+    assert main(["train-metric", str(table), "-o", str(tmp_path / "out"), "--seed", str(seed), *options]) == 0
+    assert re.search(r"validation Pearson -?0\.\d+ ", capsys.readouterr().out)
+
+
+def test_validation_without_a_correlation_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = tmp_path / "t.tsv"
+    table.write_text(HEADER + "".join(f"{n}-en\ttext {n}\treference {n}\t{n}\n" for n in range(120)))
+    assert main(["train-metric", str(table), "-o", str(tmp_path / "out")]) == 2
+    assert "no language pair has two of them with different scores" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", SHIPPED)
 def test_a_shipped_head_is_small_and_holds_no_encoder(name: str) -> None:
     path = SHIPPED[name] / "checkpoints" / "model.ckpt"
@@ -220,6 +245,8 @@ def test_a_shipped_head_is_small_and_holds_no_encoder(name: str) -> None:
     [
         ("lp\tmt\tz\n", r"t.tsv:1: header must name"),
         (HEADER + "de-en\ta\tb\tc\n", r"t.tsv:2: z: 'c' is not a number"),
+        (HEADER + "de-en\ta\tb\t1\nde-en\ta\tb\tnan\n", r"t.tsv:3: z: nan is not finite; give a number"),
+        (HEADER + "de-en\ta\tb\t-1e999\n", r"t.tsv:2: z: -inf is not finite"),
         (HEADER + "de-en\ta\tb\n", r"t.tsv:2: 3 fields"),
         (HEADER + "de-fr\ta\tb\t1\n", r"no judgement of a translation into en"),
     ],

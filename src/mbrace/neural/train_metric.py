@@ -174,6 +174,11 @@ def train_metric(
             f"{len(train)} of {len(rest)} judgements are left to train on: the others share a translation or a"
             " reference with those kept for validation; is a column empty, or one text everywhere?"
         )
+    if not _by_pair(validation):
+        raise UserError(
+            f"{len(validation)} judgements are kept for validation, but no language pair has two of them with different"
+            " scores, so training could not tell when to stop; give more judgements of a pair, or other ones"
+        )
     # What is written after a long run is tried before it.
     _kind(encoder)
     for file in _files(Path(out)):
@@ -236,6 +241,14 @@ def _split(rows: Sequence[Judgement], recipe: Recipe, seed: int) -> tuple[list[J
     validation = [row for row in pool if row.reference in chosen]
     seen = {text for row in validation for text in (row.translation, row.reference)}
     return [row for row in rows if row.translation not in seen and row.reference not in seen], validation
+
+
+def _by_pair(rows: Sequence[Judgement]) -> list[list[int]]:
+    """Places of each language pair's rows, without pairs that have no correlation: of one row, or of equal scores."""
+    places: dict[str, list[int]] = {}
+    for place, row in enumerate(rows):
+        places.setdefault(row.pair, []).append(place)
+    return [places[pair] for pair in sorted(places) if len({rows[place].score for place in places[pair]}) > 1]
 
 
 class _Head:
@@ -312,7 +325,7 @@ class _Head:
             elif epoch - best_epoch >= recipe.patience:
                 break
         if kept is None:
-            raise UserError("training gave no usable score: are the human scores all equal?")
+            raise UserError("training gave no usable score: are the human scores far out of range?")
         self.network.load_state_dict(kept[0])
         self.mix = kept[1]
         return best, best_epoch
@@ -344,11 +357,10 @@ class _Head:
             schedule.step()
 
     def _validate(self, validation: Sequence[Judgement]) -> float:
-        scores = self.scores(validation)
-        found = []
-        for pair in sorted({row.pair for row in validation}):
-            places = [place for place, row in enumerate(validation) if row.pair == pair]
-            found.append(pearson(scores[places], [validation[place].score for place in places]))
+        scores, found = self.scores(validation), []
+        for places in _by_pair(validation):
+            constant = np.ptp(scores[places]) == 0  # such as two judgements of one translation: nothing correlates
+            found.append(0.0 if constant else pearson(scores[places], [validation[place].score for place in places]))
         return float(np.mean(found))
 
     def save(self, folder: Path, encoder: str) -> None:
