@@ -1,7 +1,7 @@
 """How well a learned metric agrees with people, beside chrF++ and the plain cosine of the same encoder.
 
     python bench/metric.py DATA --model en --out bench/results
-    python bench/metric.py DATA --model multilingual --lines 500 --out bench/results
+    python bench/metric.py DATA --model multilingual --lines 1000 --out bench/results
 
 DATA holds judgements.wmt17-da-to-en.tsv.gz, judgements.mlqe-pe.tsv.gz, wmt18-systems.PAIR.tsv.gz and
 wmt18-da-syslevel.tsv.gz. Segments are WMT17's of the held-out pairs, all of them and those whose reference no training
