@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import json
+import re
+import runpy
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import tiny_models
 import torch
+import transformers
 
 import mbrace
 from mbrace.cli import main
+from mbrace.neural import train_metric
+from mbrace.neural.embedding import Embedding
 from mbrace.neural.learned import SHIPPED, Learned
-from mbrace.neural.metric_data import kendall, pearson, read_judgements
+from mbrace.neural.metric_data import Judgement, kendall, pearson, read_judgements, unseen
+from mbrace.neural.train_metric import Vectors
 
 torch.set_num_threads(1)  # tests run beside each other: more threads than cores wait for one another
 HEADER = "lp\tmt\tref\tz\n"
+WORDS = ["red", "blue", "tall", "small", "old", "new", "fast", "slow", "warm", "cold", "loud", "calm"]
 
 
 @pytest.fixture(scope="module")
@@ -65,18 +74,23 @@ def test_it_decodes_from_the_command_line_and_window_changes_no_byte(
     assert all(json.loads(line)["pairs_scored"] > 0 for line in outputs[0].splitlines())
 
 
-def test_training_learns_and_its_folder_loads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Judgements made up from a rule (the share of words kept) on few words: a head can learn that."""
-    random = np.random.default_rng(0)
-    words = ["red", "blue", "tall", "small", "old", "new", "fast", "slow", "warm", "cold", "loud", "calm"]
-    rows = []
-    for _ in range(240):
-        reference = random.choice(words, 5, replace=False)
+def judgements(folder: Path, pairs: list[str], *, rows: int = 240, seed: int = 0) -> Path:
+    """Made up from a rule: the share of words kept."""
+    random = np.random.default_rng(seed)
+    lines = []
+    for _ in range(rows):
+        reference = random.choice(WORDS, 5, replace=False)
         keep = int(random.integers(0, 6))
-        translation = [*reference[:keep], *random.choice(words, 5 - keep)]
-        rows.append(f"{random.choice(['xx-en', 'yy-en'])}\t{' '.join(translation)}\t{' '.join(reference)}\t{keep}\n")
-    table = tmp_path / "judgements.tsv"
-    table.write_text(HEADER + "".join(rows))
+        translation = [*reference[:keep], *random.choice(WORDS, 5 - keep)]
+        lines.append(f"{random.choice(pairs)}\t{' '.join(translation)}\t{' '.join(reference)}\t{keep}\n")
+    table = folder / "judgements.tsv"
+    table.write_text(HEADER + "".join(lines))
+    return table
+
+
+def test_training_learns_and_its_folder_loads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The share of words kept, on few words: a head can learn that."""
+    table = judgements(tmp_path, pairs=["xx-en", "yy-en"])
     out = tmp_path / "metric"
     arguments = ["train-metric", str(table), "-o", str(out), "--hold-out", "yy-en", "--device", "cpu", "--epochs", "8"]
     assert main(arguments) == 0
@@ -90,6 +104,131 @@ def test_training_learns_and_its_folder_loads(tmp_path: Path, capsys: pytest.Cap
     assert f"Pearson {found:.3f}" in printed  # what the loaded checkpoint gives is what training reported
     assert main(arguments) == 2  # not over a checkpoint that exists
     assert "--force" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], str]:
+    """Folders of BERT encoders of two layers, with random weights from a seed."""
+    shape = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
+
+    def make(seed: int) -> str:
+        folder = tmp_path_factory.mktemp("bert")
+        torch.manual_seed(seed)
+        transformers.BertModel(transformers.BertConfig(vocab_size=len(WORDS) + 2, **shape)).save_pretrained(folder)
+        tiny_models.tokenizer(WORDS).save_pretrained(folder)
+        return str(folder)
+
+    return make
+
+
+def vectors(encoder: str, texts: list[str], cache: Path) -> tuple[list[str], Vectors]:
+    """What was said, which is nothing where the cache has all, and the vectors."""
+    said: list[str] = []
+    return said, Vectors(encoder, texts, cache=str(cache), device="cpu", say=said.append)
+
+
+def test_a_cache_serves_its_own_encoder_and_strings_only(tmp_path: Path, tiny: Callable[[int], str]) -> None:
+    cache = tmp_path / "c.pt"
+    one, other = tiny(1), tiny(2)
+    texts = ["red old", "tall warm cold"]
+    _, first = vectors(one, texts, cache)
+    said, again = vectors(one, texts[::-1], cache)
+    assert said == []
+    assert again.values[again.rows(texts)].equal(first.values[first.rows(texts)])
+    for encoder, wanted in ((other, texts), (other, [*texts, "new"])):
+        said, found = vectors(encoder, wanted, cache)
+        assert len(said) == 1
+        fresh = Vectors(encoder, wanted, cache=None, device="cpu", say=said.append)
+        assert found.values.equal(fresh.values)
+    assert not found.values[found.rows(texts)].equal(first.values[first.rows(texts)])
+
+
+@pytest.mark.parametrize("damage", ["text", "cut", "foreign", "uneven"])
+def test_a_cache_that_is_not_one_is_named(damage: str, tmp_path: Path) -> None:
+    cache = tmp_path / "c.pt"
+    saved: Any = {"encoder": "x", "texts": ["a"], "values": torch.zeros(1, 2, 3)}
+    torch.save({"foreign": {"state_dict": {}}, "uneven": {**saved, "texts": []}}.get(damage, saved), cache)
+    if damage == "text":
+        cache.write_text("a\tb\n")
+    if damage == "cut":
+        cache.write_bytes(cache.read_bytes()[:-100])
+    with pytest.raises(mbrace.UserError, match=r"--cache .*c.pt: damaged.*delete the file"):
+        vectors("x", ["a"], cache)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["-o", "file"], r"-o file: file/hparams.yaml cannot be written \(.*\); give another folder"),
+        (["-o", "file/below"], r"-o file/below: .* cannot be written \(Not a directory\)"),
+        (["-o", "taken"], r"-o taken: taken/hparams.yaml cannot be written \(Is a directory\)"),
+        (["--cache", "file/c.pt"], r"--cache file/c.pt: .* cannot be written \(.*\); give another file"),
+        (["--cache", "taken"], r"--cache taken: .* cannot be written \(Is a directory\)"),
+        (["--seed", "-1"], r"--seed -1: must be from 0"),
+        (["--seed", str(2**64)], r"--seed 18446744073709551616: must be from 0"),
+        (["--encoder", "./none"], r"./none: no such file or folder"),
+    ],
+)
+def test_what_cannot_work_is_said_before_embedding(
+    options: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("file").touch()
+    Path("taken", "hparams.yaml").mkdir(parents=True)
+    monkeypatch.setattr(train_metric, "Vectors", None)  # a call would be a TypeError
+    assert main(["train-metric", str(judgements(tmp_path, ["xx-en"])), "-o", "out", *options]) == 2
+    assert re.search(message, capsys.readouterr().err)
+
+
+def test_nothing_to_train_on_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without translations every row shares its empty one with those kept for validation."""
+    table = tmp_path / "t.tsv"
+    table.write_text(HEADER + "".join(f"xx-en\t\treference {number}\t{number}\n" for number in range(120)))
+    assert main(["train-metric", str(table), "-o", str(tmp_path / "out")]) == 2
+    assert "0 of 120 judgements are left to train on" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_caches_folder_is_made_and_the_cache_is_used(
+    tmp_path: Path, tiny: Callable[[int], str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    table, cache = judgements(tmp_path, ["xx-en"]), tmp_path / "new" / "c.pt"
+    options = ["--encoder", tiny(0), "--cache", str(cache), "--epochs", "2", "--device", "cpu"]
+    heads = []
+    for name, embeds in (("one", True), ("two", False)):
+        assert main(["train-metric", str(table), "-o", str(tmp_path / name), *options]) == 0
+        assert ("embedding" in capsys.readouterr().err) == embeds
+        heads.append(torch.load(tmp_path / name / "checkpoints" / "model.ckpt", weights_only=True)["state_dict"])
+    assert all(heads[0][key].equal(heads[1][key]) for key in heads[0])
+
+
+def test_a_rare_pair_does_not_stop_training(
+    tmp_path: Path, tiny: Callable[[int], str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Pairs with one validation row, or with equal scores, have no correlation: the others' is what is watched."""
+    table = judgements(tmp_path, ["xx-en"])
+    equal = "".join(f"zz-en\t{word} old\t{word} new\t0.1\n" for word in WORDS)
+    table.write_text(table.read_text() + "yy-en\tred\tblue tall\t1\n" + equal)
+    rows = read_judgements(str(table))
+    assert all(abs(row.score) < 1e-9 for row in rows if row.pair == "zz-en")
+    options = ["--encoder", tiny(0), "--epochs", "2", "--device", "cpu"]
+    for seed in range(100):  # one that takes the single row for validation, and some of the equal ones
+        chosen = [row.pair for row in train_metric._split(rows, train_metric.Recipe(), seed)[1]]
+        if {"yy-en", "zz-en"} <= set(chosen):
+            break
+    assert main(["train-metric", str(table), "-o", str(tmp_path / "out"), "--seed", str(seed), *options]) == 0
+    assert re.search(r"validation Pearson -?0\.\d+ ", capsys.readouterr().out)
+
+
+def test_validation_without_a_correlation_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = tmp_path / "t.tsv"
+    table.write_text(HEADER + "".join(f"{n}-en\ttext {n}\treference {n}\t{n}\n" for n in range(120)))
+    assert main(["train-metric", str(table), "-o", str(tmp_path / "out")]) == 2
+    assert "no language pair has two of them with different scores" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", SHIPPED)
@@ -106,6 +245,8 @@ def test_a_shipped_head_is_small_and_holds_no_encoder(name: str) -> None:
     [
         ("lp\tmt\tz\n", r"t.tsv:1: header must name"),
         (HEADER + "de-en\ta\tb\tc\n", r"t.tsv:2: z: 'c' is not a number"),
+        (HEADER + "de-en\ta\tb\t1\nde-en\ta\tb\tnan\n", r"t.tsv:3: z: nan is not finite; give a number"),
+        (HEADER + "de-en\ta\tb\t-1e999\n", r"t.tsv:2: z: -inf is not finite"),
         (HEADER + "de-en\ta\tb\n", r"t.tsv:2: 3 fields"),
         (HEADER + "de-fr\ta\tb\t1\n", r"no judgement of a translation into en"),
     ],
@@ -122,3 +263,23 @@ def test_correlations_by_hand() -> None:
     assert kendall([1, 2, 3], [1, 3, 2]) == pytest.approx(1 / 3)
     assert kendall([1, 1, 2, 3], [1, 2, 2, 3]) == pytest.approx(0.8)
     assert pearson([0, 0, 2, 2], [0, 2, 0, 6]) == pytest.approx(1 / 6**0.5)
+
+
+def test_unseen_leaves_out_references_of_other_pairs() -> None:
+    """A reference of a training row is known, whatever its pair; a string that was a translation there is not."""
+
+    def row(pair: str, translation: str, reference: str) -> Judgement:
+        return Judgement("f", pair, translation, reference, score=0.0, post_edited=False)
+
+    held = [row("de-en", "a", "shared"), row("de-en", "b", "own"), row("de-en", "c", "d")]
+    assert unseen(held, [row("cs-en", "own", "shared"), row("cs-en", "c", "other")]) == held[1:]
+
+
+def test_the_benchs_scores_are_the_metrics_own(learned: Learned) -> None:
+    """`bench/metric.py` runs the encoder once for the learned metric and the cosine, over sentences evenly spread."""
+    bench = runpy.run_path(str(Path(__file__).parents[1] / "bench" / "metric.py"))
+    sides = ["A dog runs.", "The cat sat on the mat.", ""], ["The dog is running.", "A cat sat on a mat.", "Yes."]
+    found = bench["Neural"]("en").scores(*sides)
+    np.testing.assert_allclose(found, [learned.pairs(*sides), Embedding(device="cpu").pairs(*sides)], atol=1e-5)
+    assert bench["spread"]([*"abcdefgh"], 3) == ["a", "c", "f"]
+    assert bench["spread"]([*"abc"], 5) == [*"abc"]

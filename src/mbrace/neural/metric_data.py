@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,6 +50,8 @@ def read_judgements(path: str, *, target: str | None = None) -> list[Judgement]:
             value = float(fields[columns[score]])
         except ValueError:
             raise UserError(f"{path}:{number}: {score}: {fields[columns[score]]!r} is not a number") from None
+        if not math.isfinite(value):
+            raise UserError(f"{path}:{number}: {score}: {value} is not finite; give a number, or leave the line out")
         texts = fields[columns["mt"]], fields[columns[reference]]
         rows.append(Judgement(Path(path).name, pair, *texts, score=value, post_edited=reference == "pe"))
     if not rows:
@@ -61,13 +64,19 @@ def _standardised(rows: Sequence[Judgement]) -> list[Judgement]:
     moments = {}
     for pair in {row.pair for row in rows}:
         scores = np.array([row.score for row in rows if row.pair == pair])
-        moments[pair] = scores.mean(), scores.std() or 1.0
+        moments[pair] = scores.mean(), scores.std() if np.ptp(scores) else 1.0  # rounding: equal scores may deviate
     found = []
     for row in rows:
         mean, deviation = moments[row.pair]
         score = float((row.score - mean) / deviation)
         found.append(Judgement(row.origin, row.pair, row.translation, row.reference, score, row.post_edited))
     return found
+
+
+def unseen(rows: Sequence[Judgement], trained: Sequence[Judgement]) -> list[Judgement]:
+    """The rows whose reference no training row has, of any language pair: pairs of one test set share sentences."""
+    references = {row.reference for row in trained}
+    return [row for row in rows if row.reference not in references]
 
 
 def pearson(left: Sequence[float] | NDArray[np.floating], right: Sequence[float] | NDArray[np.floating]) -> float:

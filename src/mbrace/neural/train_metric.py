@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import itertools
 import json
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -82,10 +83,10 @@ class Vectors:
     def __init__(self, encoder: str, texts: Sequence[str], *, cache: str | None, device: str | None, say: Progress):
         torch = require("torch", extra="neural")
         distinct = list(dict.fromkeys(texts))
-        saved = torch.load(cache, weights_only=True) if cache and Path(cache).is_file() else None
-        if saved is not None and set(distinct) <= set(saved[0]):
-            self.numbers = {text: number for number, text in enumerate(saved[0])}
-            self.values: Tensor = saved[1]
+        saved = _read_cache(cache) if cache and Path(cache).is_file() else None
+        if saved is not None and saved["encoder"] == encoder and set(distinct) <= set(saved["texts"]):
+            self.numbers = {text: number for number, text in enumerate(saved["texts"])}
+            self.values: Tensor = saved["values"]
             return
         frozen = _frozen(encoder, device)
         parts = []
@@ -96,12 +97,26 @@ class Vectors:
         self.values = torch.cat(parts)
         self.numbers = {text: number for number, text in enumerate(distinct)}
         if cache:
-            torch.save((distinct, self.values), cache)
+            torch.save({"encoder": encoder, "texts": distinct, "values": self.values}, cache)
 
     def rows(self, texts: Sequence[str]) -> Tensor:
         """Where the vectors of these strings are."""
         torch = require("torch", extra="neural")
         return torch.tensor([self.numbers[text] for text in texts])  # type: ignore[no-any-return]
+
+
+def _read_cache(path: str) -> dict[str, Any]:
+    """What `Vectors` kept: the encoder's name, the strings and their vectors."""
+    torch = require("torch", extra="neural")
+    try:
+        saved = torch.load(path, weights_only=True)
+        if len(saved["texts"]) != len(saved["values"]) or not isinstance(saved["encoder"], str):
+            raise ValueError("its parts do not fit")
+    except Exception as error:  # of many kinds, and long: anything may be in a file
+        reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+        remedy = "delete the file, or give another one"
+        raise UserError(f"--cache {path}: damaged, or not made by this train-metric ({reason}); {remedy}") from error
+    return saved  # type: ignore[no-any-return]
 
 
 def _frozen(name: str, device: str | None) -> Encoder:
@@ -144,6 +159,8 @@ def train_metric(
 ) -> Trained:
     """Train on `judgements` outside the language pairs `hold_out` and write a checkpoint to the folder `out`."""
     recipe = recipe or Recipe()
+    if not 0 <= seed < 2**64:
+        raise UserError(f"--seed {seed}: must be from 0 to 2**64 - 1")
     held = [row for row in judgements if row.pair in hold_out]
     unknown = set(hold_out) - {row.pair for row in judgements}
     if unknown:
@@ -151,16 +168,52 @@ def train_metric(
     rest = [row for row in judgements if row.pair not in hold_out]
     if len(rest) < 100:
         raise UserError(f"{len(rest)} judgements to train on: give at least 100")
+    train, validation = _split(rest, recipe, seed)
+    if len(train) < 2:
+        raise UserError(
+            f"{len(train)} of {len(rest)} judgements are left to train on: the others share a translation or a"
+            " reference with those kept for validation; is a column empty, or one text everywhere?"
+        )
+    if not _by_pair(validation):
+        raise UserError(
+            f"{len(validation)} judgements are kept for validation, but no language pair has two of them with different"
+            " scores, so training could not tell when to stop; give more judgements of a pair, or other ones"
+        )
+    # What is written after a long run is tried before it.
+    _kind(encoder)
+    for file in _files(Path(out)):
+        _check_writable("-o", str(out), file)
+    if cache:
+        _check_writable("--cache", cache, Path(cache))
     texts = [text for row in judgements for text in (row.translation, row.reference)]
     vectors = Vectors(encoder, texts, cache=cache, device=device, say=say)
     head = _Head(vectors, recipe, seed)
     found = Trained(judgements=len(rest))
-    found.validation, found.epoch = head.fit(*_split(rest, recipe, seed), say=say)
+    found.validation, found.epoch = head.fit(train, validation, say=say)
     head.save(Path(out), encoder)
     for pair in hold_out:
         rows = [row for row in held if row.pair == pair]
         found.held_out[pair] = agreement(rows, {"learned": head.scores(rows)}, vectors)
     return found
+
+
+def _files(folder: Path) -> tuple[Path, Path]:
+    """The settings and the weights of a checkpoint in COMET's layout."""
+    return folder / "hparams.yaml", folder / "checkpoints" / "model.ckpt"
+
+
+def _check_writable(option: str, given: str, file: Path) -> None:
+    """Make the file's folder; what cannot be made or written is an error."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        reason = "Is a directory" if file.is_dir() else None
+        if not os.access(file if file.exists() else file.parent, os.W_OK):
+            reason = "Permission denied"
+    except OSError as error:
+        reason = error.strerror
+    if reason:
+        what = "folder" if option == "-o" else "file"
+        raise UserError(f"{option} {given}: {file} cannot be written ({reason}); give another {what}")
 
 
 def agreement(rows: Sequence[Judgement], scores: dict[str, Any], vectors: Vectors) -> dict[str, tuple[float, float]]:
@@ -188,6 +241,14 @@ def _split(rows: Sequence[Judgement], recipe: Recipe, seed: int) -> tuple[list[J
     validation = [row for row in pool if row.reference in chosen]
     seen = {text for row in validation for text in (row.translation, row.reference)}
     return [row for row in rows if row.translation not in seen and row.reference not in seen], validation
+
+
+def _by_pair(rows: Sequence[Judgement]) -> list[list[int]]:
+    """Places of each language pair's rows, without pairs that have no correlation: of one row, or of equal scores."""
+    places: dict[str, list[int]] = {}
+    for place, row in enumerate(rows):
+        places.setdefault(row.pair, []).append(place)
+    return [places[pair] for pair in sorted(places) if len({rows[place].score for place in places[pair]}) > 1]
 
 
 class _Head:
@@ -264,7 +325,7 @@ class _Head:
             elif epoch - best_epoch >= recipe.patience:
                 break
         if kept is None:
-            raise UserError("training gave no usable score: are the human scores all equal?")
+            raise UserError("training gave no usable score: are the human scores far out of range?")
         self.network.load_state_dict(kept[0])
         self.mix = kept[1]
         return best, best_epoch
@@ -296,11 +357,10 @@ class _Head:
             schedule.step()
 
     def _validate(self, validation: Sequence[Judgement]) -> float:
-        scores = self.scores(validation)
-        found = []
-        for pair in sorted({row.pair for row in validation}):
-            places = [place for place, row in enumerate(validation) if row.pair == pair]
-            found.append(pearson(scores[places], [validation[place].score for place in places]))
+        scores, found = self.scores(validation), []
+        for places in _by_pair(validation):
+            constant = np.ptp(scores[places]) == 0  # such as two judgements of one translation: nothing correlates
+            found.append(0.0 if constant else pearson(scores[places], [validation[place].score for place in places]))
         return float(np.mean(found))
 
     def save(self, folder: Path, encoder: str) -> None:
@@ -329,8 +389,9 @@ class _Head:
             "activations": "Tanh",
             "final_activation": None,
         }
-        (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
-        (folder / "hparams.yaml").write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
+        hparams, checkpoint = _files(folder)
+        checkpoint.parent.mkdir(parents=True, exist_ok=True)
+        hparams.write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
         inside = {key: value for key, value in settings.items() if key != "class_identifier"}
         state = {key: value.detach().clone().contiguous() for key, value in state.items()}
-        torch.save({"state_dict": state, "hyper_parameters": inside}, folder / "checkpoints" / "model.ckpt")
+        torch.save({"state_dict": state, "hyper_parameters": inside}, checkpoint)
