@@ -30,6 +30,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     )
     parser.add_argument("--window", type=int, metavar="N", help="sources at a time (default: 32; on a CPU 4)")
     add_resume(parser)
+    parser.add_argument("--threads", type=int, default=0, metavar="N", help="threads on a CPU (default: all cores)")
     parser.add_argument("--limit", type=int, metavar="N", help="only the first N sources")
     parser.add_argument("--prefix", default="", help="put before the line number in ids")
     parser.add_argument("--minutes", type=float, metavar="M", help="stop after so long; what is done is kept")
@@ -54,12 +55,16 @@ def run(args: argparse.Namespace) -> int:
     options = candidates_from(args)
     check_output(args)
     check_model(args)
+    if args.threads < 0:
+        raise UserError(f"--threads {args.threads}: must be 0 (all cores) or more")
     for option in ("limit", "minutes"):
         if (value := getattr(args, option)) is not None and not value >= 0:
             raise UserError(f"--{option} {value}: must be 0 or more")
     if args.ray is not None:
         return _on_cluster(args)
     total = _check_sources(args)
+    if args.threads and args.server is None:
+        require("torch", extra="models").set_num_threads(args.threads)
     make = maker_from(args, options)
     sources = itertools.islice(source_items(args.sources, args.references, prefix=args.prefix), args.limit)
     with Stop() as stop, progress("generating", total) as advance:
@@ -129,5 +134,5 @@ def _on_cluster(args: argparse.Namespace) -> int:
     for option in ("references", "limit", "minutes"):
         if getattr(args, option) is not None:
             raise UserError(f"--{option}: not with --ray; give a .tsv with references, or the sources that are wanted")
-    everything = argparse.Namespace(**{**vars(args), "threads": 1, "text": False})
+    everything = argparse.Namespace(**{**vars(args), "threads": args.threads or 1, "text": False})
     return run_on_cluster(GenerateWork(args), [args.sources], everything)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mbrace.errors import require
-from mbrace.files import Bad, Item
+from mbrace.files import Item
 from mbrace.job import Decoder, Outcome, Summary
-from mbrace.records import Record
 
 if TYPE_CHECKING:
     from mbrace.models.generate import Generator
@@ -92,12 +90,4 @@ class Translator:
 
     def __call__(self, items: Iterable[Item], *, skip: bool) -> Iterator[Outcome]:
         """One outcome an item."""
-        return self.decoder(self._with_hypotheses(iter(items)), skip=skip)
-
-    def _with_hypotheses(self, items: Iterator[Item]) -> Iterator[Item]:
-        from mbrace.models.translate import with_hypotheses
-
-        while chunk := list(itertools.islice(items, self.decoder.window)):
-            records = iter(with_hypotheses(self.maker, [item for item in chunk if isinstance(item, Record)]))
-            for item in chunk:
-                yield item if isinstance(item, Bad) else next(records)
+        return self.decoder(self.maker.items(items), skip=skip)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from mbrace.chrf import ChrF
+from mbrace.cores import cores
 from mbrace.errors import UserError
 from mbrace.models.batches import Corpus, prefetch
 from mbrace.models.sizes import SIZES, new_model
@@ -45,7 +46,7 @@ class Training:
     longest: int = 200
     device: str | None = None
     bfloat16: bool | None = None  # None: on a GPU
-    threads: int = field(default_factory=lambda: os.cpu_count() or 1)
+    threads: int = field(default_factory=cores)
 
     def __post_init__(self) -> None:
         if self.size not in SIZES:
