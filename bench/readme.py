@@ -90,6 +90,12 @@ def speed() -> str:
             ("- than fastChrF's approximate aggregate", f"{times['aggregate']:.0f}x", "chrf"),
             ("- than sacreBLEU (extrapolated from 32 x 32)", f"{times['sacrebleu']:,.0f}x", "chrf"),
         ]
+    for file in stored("decode")["files"]:
+        rates_of = {mode: 1000 / (wall - file["start"]) for mode, wall in file["wall"].items()}
+        one, two, none = (rates_of[mode] for mode in ("alpha 0.99", "alpha 0.99, 2 threads", "no pruning"))
+        what = f"`mbrace decode`, 256 x 256 of {file['characters']:.0f} characters, alpha 0.99, sentences a second"
+        rows.append((f"{what} on one core", f"{one:,.0f}", "decode"))
+        rows.append(("- on two cores; on one without pruning", f"{two:,.0f}; {none:,.0f}", "decode"))
     rows += [
         (
             "embedding at COMET-22's size than comet-mbr's loop, H200",
