@@ -312,6 +312,8 @@ nb::list simd_variants() {
 
 NB_MODULE(_native, module) {
     using namespace nb::literals;
+    // What something else keeps to the end of a program (a cache, Python's list of overloads) is no leak to tell users of.
+    nb::set_leak_warnings(false);
     nb::class_<Index>(module, "ChrFIndex")
         .def("__len__", &Index::size)
         .def_prop_ro("nbytes", &Index::bytes);

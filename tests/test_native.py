@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import random
+import subprocess
+import sys
 from collections import Counter
 from fractions import Fraction
 from typing import Any
@@ -400,3 +402,10 @@ def test_a_tally_refuses_what_does_not_fit() -> None:
         with pytest.raises(ValueError, match=message):
             _native.decide_window([tally], [resamples], [weights], nbest=1, enough=0)
     assert _native.decide_window([tally], [None], [None], nbest=1, enough=0)[0].tolist() == [0, 0, 0]
+
+
+def test_what_others_keep_to_the_end_of_a_program_is_not_reported_as_a_leak() -> None:
+    program = "import ctypes, mbrace._native as native; kept = native.Resamples(0, 2, 2)\n"
+    program += "ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ended.stderr == ""
