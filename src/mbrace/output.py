@@ -10,6 +10,7 @@ import os
 import stat
 import sys
 import zlib
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
@@ -18,6 +19,7 @@ from mbrace.files import Bad, parse_json, to_json, valid_unicode
 from mbrace.kept import Kept, KeptLines, KeptMembers, KeptRows, Nothing, is_ours
 from mbrace.race import Decoded
 
+PACKINGS = (".gz", ".xz", ".bz2", ".zst", ".zip")
 LINES_PER_MEMBER = 64  # packed output is a row of gzip members (xz streams) of so many lines, whatever the window
 
 
@@ -77,7 +79,8 @@ class Output:
     Lines collect in memory until `flush`. Before a line is set aside in OUT.errors.jsonl nothing after it can have been
     written to OUT, so that after a crash the two files tell how far the run had come. A Parquet file has no torn state:
     its rows collect as JSON Lines in OUT.part, and the file appears when the run is over. As long as a run is not over,
-    its `settings` are in OUT.run.json: only a run with the same may go on with it.
+    its `settings` are in OUT.run.json: only a run with the same may go on with it. With `settings_stay` they are there
+    for good, and a file without them is not continued.
     """
 
     def __init__(
@@ -88,22 +91,22 @@ class Output:
         force: bool = False,
         text: bool = False,
         settings: dict[str, Any] | None = None,
+        settings_stay: bool = False,
     ) -> None:
         self.path, self.text = path, text
+        self._settings_stay = settings_stay
         self.kept: Kept = Nothing()
         self.kept_errors: Kept = Nothing()
         self.skipped = 0
         self._stream = path == "-" or _is_device(path)
         self._packed = "" if self._stream else {".gz": "gz", ".xz": "xz"}.get(path[-3:], "")
         self._table = path.endswith(".parquet") and not self._stream
-        if path.endswith((".bz2", ".zst", ".zip")) and not self._stream:
-            raise UserError(
-                f"{path}: cannot be packed so; give a name that ends in .gz, .xz or .parquet, or in none of them"
-            )
+        if not self._stream:
+            check_packing(path, (".gz", ".xz", ".parquet"))
         self.interrupted = False  # set when a run ends early without an error
         self._buffer: list[bytes] = []
         self._written = 0
-        self._failed = self._finished = self._created = False
+        self._failed = self._finished = self._created = self._goes_on = False
         self._descriptor = self._errors = -1
         self._errors_path = path + ".errors.jsonl"
         self._run_path: str | None = None
@@ -130,7 +133,7 @@ class Output:
             raise UserError(f"{self.path}: exists; use --resume to continue it or --force to replace it")
         self._finished = self._table and resume and os.path.exists(self.path) and not os.path.exists(target)
         if self._finished:
-            self.kept = KeptRows(self.path)
+            self.kept, self._goes_on = KeptRows(self.path), True
         else:
             self._created = not os.path.exists(target)
             self._descriptor = self._open(target, os.O_RDWR | os.O_CREAT | (0 if known else os.O_EXCL))
@@ -142,21 +145,25 @@ class Output:
                     raise UserError(f"{where}: not an answer of mbrace; use --force to replace the file")
                 packed = KeptMembers(self._descriptor, self._packed) if self._packed else None
                 self.kept = packed or KeptLines(self._descriptor)
+                self._goes_on = os.fstat(self._descriptor).st_size > 0
             else:
                 os.ftruncate(self._descriptor, 0)
         if os.path.exists(self._errors_path):
             if resume:
                 self._open_errors()
                 self.kept_errors = KeptLines(self._errors)
+                self._goes_on |= self.kept_errors.line is not None
             else:
                 os.unlink(self._errors_path)
 
     def _keep_settings(self, settings: dict[str, Any]) -> None:
         path = self.path + ".run.json"
         try:
-            if os.path.exists(path) and (self.kept.line is not None or self.kept_errors.line is not None):
+            if self._goes_on and os.path.exists(path):
                 with open(path, "rb") as file:
                     compare_settings(parse_json(file.read(), path), settings, self.path)
+            elif self._goes_on and self._settings_stay:
+                raise UserError(f"{path}: missing, so {self.path} cannot be continued; use --force to start over")
             elif not self._finished:
                 with open(path, "wb") as file:
                     file.write(to_json(settings) + b"\n")
@@ -259,7 +266,8 @@ class Output:
         never_began = self._created and not complete and not self._written
         if never_began:  # leaves no file behind
             os.unlink(self.path + ".part" if self._table else self.path)
-        if self._run_path is not None and (never_began or (complete and not self._failed)):
+        over = complete and not self._failed and not self._settings_stay
+        if self._run_path is not None and (never_began or over):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._run_path)
 
@@ -270,6 +278,13 @@ class Output:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close(complete=kind is None and not self.interrupted)
+
+
+def check_packing(output: str, known: Sequence[str]) -> None:
+    """Refuse a name that promises a packing which is not one of those known."""
+    if output.endswith(PACKINGS) and not output.endswith(tuple(known)):
+        names = f"{', '.join(known[:-1])} or {known[-1]}"
+        raise UserError(f"{output}: cannot be packed so; give a name that ends in {names}, or in none of them")
 
 
 def compare_settings(before: Any, settings: dict[str, Any], output: str) -> None:

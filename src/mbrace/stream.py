@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from mbrace.errors import UserError
 from mbrace.race import Decoded
@@ -15,6 +15,8 @@ from mbrace.records import Record
 
 OnError: TypeAlias = Callable[[Record, Exception], None]
 Run: TypeAlias = Callable[[Sequence[Record]], list[Decoded]]  # the race of a group of records
+
+Thing = TypeVar("Thing")
 
 HEAVY = 1 << 20  # pairs of a record for which all threads had better work together
 
@@ -49,7 +51,7 @@ def stream(
             held = 0
             while held < window and not ended:
                 wanted = min(size, window - held)
-                group, failure = _take(source, wanted)
+                group, failure = take(source, wanted)
                 held += len(group)
                 ended = len(group) < wanted
                 if not group:
@@ -77,9 +79,9 @@ def _checked(records: Iterable[Record], check: Callable[[Record], None], on_erro
             yield record
 
 
-def _take(source: Iterator[Record], count: int) -> tuple[list[Record], Exception | None]:
-    """So many records, or those before the end, or before reading failed and why."""
-    group: list[Record] = []
+def take(source: Iterator[Thing], count: int) -> tuple[list[Thing], Exception | None]:
+    """So many of a source, or those before the end, or before reading failed and why."""
+    group: list[Thing] = []
     try:
         while len(group) < count:
             group.append(next(source))

@@ -23,7 +23,7 @@ from mbrace.errors import UserError, require
 from mbrace.files import Bad, parse_json, rows_of, to_json
 from mbrace.job import Work
 from mbrace.kept import KeptLines
-from mbrace.output import lock, pack_all, write_all
+from mbrace.output import check_packing, lock, pack_all, write_all
 from mbrace.storage import to_parquet
 
 JOURNAL = "journal.jsonl"
@@ -260,8 +260,5 @@ def _suffix(output: str, text: bool) -> str:
         if text:
             raise UserError(f"{output}: --text writes plain text; leave --text out for Parquet")
         return ".parquet"
-    if output.endswith((".xz", ".bz2", ".zst", ".zip")):
-        raise UserError(
-            f"{output}: shards cannot be packed so; give a name that ends in .gz or .parquet, or in none of them"
-        )
+    check_packing(output, (".gz", ".parquet"))
     return (".txt" if text else ".jsonl") + (".gz" if output.endswith(".gz") else "")

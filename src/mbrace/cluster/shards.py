@@ -132,5 +132,4 @@ def add_costs(summary: Any, spent: Sequence[float]) -> None:
     summary.pairs_scored += int(pairs)
     summary.standard_calls += int(standard)
     summary.truncated += int(truncated)
-    old = asdict(summary.phases)
-    summary.phases = Phases(**{name: old[name] + value for name, value in zip(old, phases, strict=True)})
+    summary.phases.add(Phases(*phases), share=1)

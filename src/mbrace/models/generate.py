@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -14,10 +13,11 @@ from typing import Any, Protocol, TypeAlias
 from mbrace.errors import UserError
 from mbrace.files import Bad, Item, bad_from, decode_line, name_of, open_input, parse_json, read_lines, to_json
 from mbrace.job import Outcome, Summary, run_job
-from mbrace.output import Output, compare_settings
+from mbrace.output import Output
 from mbrace.records import Record
 from mbrace.sampler import Draws
 from mbrace.signals import Stop
+from mbrace.stream import take
 
 Source: TypeAlias = "tuple[str, str | None]"  # a source and its reference, if there is one
 
@@ -106,11 +106,7 @@ def chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
     rest = iter(items)
     failure: Exception | None = None
     while failure is None:
-        chunk: list[Item] = []
-        try:
-            chunk.extend(itertools.islice(rest, size))
-        except Exception as error:
-            failure = error
+        chunk, failure = take(rest, size)
         if not chunk:
             break
         yield chunk
@@ -147,13 +143,9 @@ def generate(
     """
     end = None if minutes is None else time.monotonic() + 60 * minutes
     worker = Generator(make, options, together)
-    try:
-        with Output(output, resume=resume, force=force) as out:
-            _keep_settings(output, settings or asdict(options), resume=resume)
-            return run_job(worker, _checked(sources, out, end), out, skip=skip, stop=stop, advance=advance)
-    finally:
-        if not _files(output):  # the run never began
-            Path(output + ".run.json").unlink(missing_ok=True)
+    settings = settings or asdict(options)
+    with Output(output, resume=resume, force=force, settings=settings, settings_stay=True) as out:
+        return run_job(worker, _checked(sources, out, end), out, skip=skip, stop=stop, advance=advance)
 
 
 @dataclass
@@ -234,19 +226,3 @@ def _made_of(item: Record, fields: Any) -> bool:
     if not isinstance(fields, dict) or fields.get("id") != item.id or "source" not in fields:
         return True  # `run_job` compares the ids
     return (fields["source"], fields.get("reference")) == (item.source, item.reference)
-
-
-def _files(output: str) -> list[str]:
-    """Where lines are, those of a Parquet file that is not finished too; none for stdout or a pipe."""
-    return [name for name in (output, output + ".part") if output != "-" and os.path.isfile(name)]
-
-
-def _keep_settings(output: str, settings: dict[str, Any], *, resume: bool) -> None:
-    """OUTPUT.run.json: written for a new file, compared on resume."""
-    path, files = Path(output + ".run.json"), _files(output)
-    if resume and any(map(os.path.getsize, files)):
-        if not path.exists():
-            raise UserError(f"{path}: missing, so {output} cannot be continued; use --force to start over")
-        compare_settings(parse_json(path.read_bytes(), str(path)), settings, output)
-    elif files:
-        path.write_bytes(to_json(settings) + b"\n")
