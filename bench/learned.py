@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 
-from mbrace.files import read_records
+from mbrace.io.files import read_records
 
 MODES = {
     "standard MBR (--prune none)": ["--prune", "none"],
@@ -79,7 +79,7 @@ def run(file: Path, options: list[str]) -> tuple[dict[str, float], list[str]]:
 
 def start_up() -> float:
     """Seconds to import torch and load the metric, once its files are warm."""
-    code = "from mbrace.neural.learned import Learned; Learned(device='cpu')"
+    code = "from mbrace.utilities.neural.learned import Learned; Learned(device='cpu')"
     started = time.perf_counter()
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
     return time.perf_counter() - started

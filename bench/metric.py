@@ -23,10 +23,10 @@ import torch
 from numpy.typing import NDArray
 
 from mbrace import ChrF
-from mbrace.files import read_lines
-from mbrace.neural.encoder import Readout
-from mbrace.neural.learned import Learned
-from mbrace.neural.metric_data import kendall, pearson, read_judgements, unseen
+from mbrace.io.files import read_lines
+from mbrace.training.metric_data import kendall, pearson, read_judgements, unseen
+from mbrace.utilities.neural.encoder import Readout
+from mbrace.utilities.neural.learned import Learned
 
 METRICS = ("learned", "cosine", "chrF++")
 WMT17, MLQE = "judgements.wmt17-da-to-en.tsv.gz", "judgements.mlqe-pe.tsv.gz"

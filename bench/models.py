@@ -25,8 +25,8 @@ import torch
 import transformers
 
 import mbrace
-from mbrace.files import read_records
-from mbrace.models.translate import Hypothesiser
+from mbrace.io.files import read_records
+from mbrace.models.hypotheses import Hypothesiser
 from mbrace.race import Phases
 from mbrace.utility import Ask, Sentence
 

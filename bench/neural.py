@@ -28,11 +28,11 @@ from neural_table import Results
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
 import mbrace
-from mbrace.files import read_records
-from mbrace.neural.encoder import Encoder, Readout
-from mbrace.neural.head import Block, Estimator, moved
-from mbrace.neural.scorer import NeuralUtility, RaceScorer
+from mbrace.io.files import read_records
 from mbrace.race import Phases
+from mbrace.utilities.neural.encoder import Encoder, Readout
+from mbrace.utilities.neural.head import Block, Estimator, moved
+from mbrace.utilities.neural.scorer import NeuralUtility, RaceScorer
 from mbrace.utility import Ask, Sentence
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}

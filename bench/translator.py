@@ -21,8 +21,8 @@ import sacrebleu
 import torch
 
 import mbrace
-from mbrace.files import read_records
-from mbrace.models.generate import read_sources
+from mbrace.io.files import read_records
+from mbrace.jobs.generate import read_sources
 
 SENTENCE = "Der alte Mann liest am Morgen gerne die Zeitung in seinem Garten."
 

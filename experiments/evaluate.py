@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from sacrebleu.metrics import BLEU, CHRF
 
+from mbrace.jobs.generate import read_sources
 from mbrace.models.bundle import load_bundled, quantise
-from mbrace.models.generate import read_sources
 from mbrace.models.seq2seq import Seq2Seq
 
 

@@ -16,7 +16,7 @@ with atheris.instrument_imports(include=["sacrebleu.metrics"]):
 import numpy as np
 
 from mbrace import _native
-from mbrace.chrf import ChrF
+from mbrace.utilities.chrf import ChrF
 
 ALPHABETS = [
     *("ab", "ab .", "abcdefgh ,.()'", "aé ß\xa0", "аб вг", "中文 字。"),

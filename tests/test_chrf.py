@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from sacrebleu.metrics import CHRF
 
-from mbrace.chrf import ChrF
 from mbrace.errors import UserError
+from mbrace.utilities.chrf import ChrF
 
 # Few letters make many matches; the rest are every kind of whitespace, punctuation, all three string layouts, combining
 # marks, emoji and lone surrogates.

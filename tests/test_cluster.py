@@ -21,15 +21,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mbrace
-import mbrace.cluster.manifest
+import mbrace.io.manifest
 from mbrace.cli import main
 from mbrace.cluster import Manifest, run
 from mbrace.cluster.folder import Folder
 from mbrace.cluster.shards import add_costs, blocks, costs, work_off
 from mbrace.errors import UserError
-from mbrace.files import Item, item_from, read_items
-from mbrace.job import Decoder, Outcome, Summary, run_job
-from mbrace.output import Output
+from mbrace.io.files import Item, item_from, read_items
+from mbrace.io.output import Output
+from mbrace.jobs.job import Decoder, Outcome, Summary, run_job
 
 pytestmark = pytest.mark.xdist_group("ray")  # one local cluster for all of them
 Row = dict[str, Any]
@@ -149,7 +149,7 @@ def simulate(work: Work, inputs: list[str], output: Path, order: list[int], stop
         worker = work.start(1)
         found = [b for place, path in enumerate(inputs) for b in blocks(path, place, size=3, done=frozenset())]
         found = [block for block in found if (block.input, block.number) not in folder.done]
-        prefixes = mbrace.files.id_prefixes(inputs)  # type: ignore[attr-defined]
+        prefixes = mbrace.io.files.id_prefixes(inputs)  # type: ignore[attr-defined]
         turn = sorted(range(len(found)), key=lambda n: order[n % len(order)] if order else n)
         for count, number in enumerate(turn + turn[:1]):
             if count == stop_after:
@@ -284,7 +284,7 @@ def test_a_full_disk_is_named_and_the_finished_shards_stay(tmp_path: Path, rows:
     (tmp_path / "in.jsonl").write_bytes(lines(rows[:12]))
     work, inputs, out = Work(str(tmp_path)), [str(tmp_path / "in.jsonl")], tmp_path / "out"
     on_one_machine(work, inputs, tmp_path / "whole")
-    real, room = mbrace.cluster.manifest.write_all, 1500
+    real, room = mbrace.io.manifest.write_all, 1500
 
     def full(descriptor: int, data: bytes) -> None:
         nonlocal room
@@ -294,7 +294,7 @@ def test_a_full_disk_is_named_and_the_finished_shards_stay(tmp_path: Path, rows:
         real(descriptor, data)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mbrace.cluster.manifest.write_all", full)
+        patch.setattr("mbrace.io.manifest.write_all", full)
         with pytest.raises(UserError, match="No space left on device; finished shards are kept: make room and go on"):
             simulate(work, inputs, out, [])
     kept = [path.stat().st_mtime_ns for path in sorted(out.glob("part-*.jsonl"))]

@@ -15,7 +15,7 @@ import tiny_models as tiny
 
 import mbrace
 from mbrace.cli import main
-from mbrace.files import read_records
+from mbrace.io.files import read_records
 from mbrace.models import seq2seq
 
 SOURCES = ["a b", "c", "d d a", "b c", "a"]
@@ -150,7 +150,7 @@ def test_generate_does_not_continue_a_file_whose_options_are_unknown(
 
 
 def test_only_the_suffix_tsv_means_columns() -> None:
-    from mbrace.models.generate import source_item
+    from mbrace.jobs.generate import source_item
 
     for name, source, reference in [
         ("a.tsv", "x", "y"),
@@ -165,7 +165,7 @@ def test_only_the_suffix_tsv_means_columns() -> None:
 
 def test_a_cluster_run_is_continued_only_with_the_same_endpoint_of_a_server(sources: Path) -> None:
     from mbrace.cli import _parser
-    from mbrace.cluster.live import GenerateWork
+    from mbrace.jobs.live import GenerateWork
 
     server = ["generate", str(sources), "-o", "o", "--server", "http://x", "--server-model", "m", "--server-kind"]
     chat, completions = (GenerateWork(_parser().parse_args([*server, k])).describe() for k in ("chat", "completions"))
@@ -190,8 +190,8 @@ def test_generate_sets_a_bad_source_aside_and_names_its_line(
 
 
 def test_generate_writes_what_was_read_before_a_failure(tmp_path: Path) -> None:
-    from mbrace.models.generate import Candidates
-    from mbrace.models.generate import generate as library
+    from mbrace.jobs.generate import Candidates
+    from mbrace.jobs.generate import generate as library
 
     def items() -> Any:
         for number in range(5):
@@ -228,8 +228,8 @@ def test_a_signal_lets_generate_finish_its_window_and_say_how_to_go_on(
 
 
 def test_generate_reads_sources_as_it_needs_them_and_writes_what_is_done(tmp_path: Path) -> None:
-    from mbrace.models.generate import Candidates
-    from mbrace.models.generate import generate as library
+    from mbrace.jobs.generate import Candidates
+    from mbrace.jobs.generate import generate as library
 
     out = tmp_path / "c.jsonl"
     read: list[int] = []
@@ -366,7 +366,7 @@ def test_a_cluster_worker_sets_aside_only_the_source_at_fault(sources: Path, fol
     import argparse
 
     from mbrace.cli import _parser
-    from mbrace.cluster.live import TranslateWork
+    from mbrace.jobs.live import TranslateWork
 
     command = ["translate", str(sources), "--model", str(folder), "--beam", "4", "--schedule", "4,16"]
     args: argparse.Namespace = _parser().parse_args([*command, "--seed", "3", "--device", "cpu"])

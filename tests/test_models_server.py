@@ -15,10 +15,10 @@ import pytest
 
 import mbrace
 from mbrace.cli import main
-from mbrace.models import http as client
-from mbrace.models.http import retry_after
 from mbrace.records import Record
 from mbrace.sampler import Want
+from mbrace.servers import http as client
+from mbrace.servers.http import retry_after
 
 
 class Mock:

@@ -19,10 +19,10 @@ import transformers
 
 import mbrace
 from mbrace.cli import main
-from mbrace.models import run as training_run
 from mbrace.models.bundle import load_bundled, quantise
-from mbrace.models.text import read_pairs
-from mbrace.models.train import Training, train
+from mbrace.models.sources import read_pairs
+from mbrace.training import loop as training_run
+from mbrace.training.train import Training, train
 
 WORDS = {
     "hund": "dog", "katze": "cat", "haus": "house", "baum": "tree", "rot": "red", "blau": "blue", "gross": "big",
@@ -243,7 +243,7 @@ def test_validation_chrf_is_sacrebleus_and_needs_no_sacrebleu(monkeypatch: pytes
 
 
 def test_any_id_has_a_random_stream() -> None:
-    from mbrace.models.streams import sentence_key
+    from mbrace.models.draw_keys import sentence_key
 
     assert sentence_key(0, "\ud800") != sentence_key(0, "\udfff")  # lone surrogates are legal in JSON
     assert sentence_key(0, "de-en.test.7") == 6697101671322091389  # committed candidates were drawn with these keys
@@ -266,7 +266,7 @@ def test_origins_choose_rows_of_a_tsv(tmp_path: Path) -> None:
 def test_batches_hold_every_pair_once_and_keep_to_the_budget() -> None:
     import numpy as np
 
-    from mbrace.models.batches import Corpus
+    from mbrace.training.batches import Corpus
 
     rng = np.random.default_rng(0)
     sides = [[np.arange(n, dtype=np.uint16) for n in rng.integers(1, 60, 500)] for _ in range(2)]

@@ -15,11 +15,11 @@ import torch
 
 import mbrace
 from mbrace.cli import main
-from mbrace.neural import checkpoint, pretrained
-from mbrace.neural.comet import Comet
-from mbrace.neural.embedding import Embedding
-from mbrace.neural.encoder import Encoder
-from mbrace.neural.head import Block, Estimator, Plain, _pairs
+from mbrace.utilities.neural import checkpoint, pretrained
+from mbrace.utilities.neural.comet import Comet
+from mbrace.utilities.neural.embedding import Embedding
+from mbrace.utilities.neural.encoder import Encoder
+from mbrace.utilities.neural.head import Block, Estimator, Plain, _pairs
 
 sys.path.insert(0, str(Path(__file__).parent / "oracle"))
 import tiny

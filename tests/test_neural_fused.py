@@ -15,12 +15,12 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent))
 from test_neural import plain
 
-from mbrace.neural.head import Block, Estimator, Plain, choose_steps
+from mbrace.utilities.neural.head import Block, Estimator, Plain, choose_steps
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 if not INTERPRETED and not torch.cuda.is_available():
     pytest.skip("needs a GPU, or Triton and TRITON_INTERPRET=1 (make fused)", allow_module_level=True)
-fused = pytest.importorskip("mbrace.neural.fused")
+fused = pytest.importorskip("mbrace.utilities.neural.fused")
 DEVICE = torch.device("cpu" if INTERPRETED else "cuda")
 
 # The interpreter computes bfloat16 in ways of its own; float16 shares its code path.

@@ -15,11 +15,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import mbrace
-import mbrace.output
+import mbrace.io.output
 from mbrace.cli import main
-from mbrace.files import Seen, read_items
-from mbrace.job import Decoder, run_job
-from mbrace.output import Output
+from mbrace.io.files import Seen, read_items
+from mbrace.io.output import Output
+from mbrace.jobs.job import Decoder, run_job
 
 
 class Killed(BaseException):
@@ -84,7 +84,7 @@ def test_any_sequence_of_crashes_and_resumes_yields_the_undisturbed_bytes(
 ) -> None:
     text = suffix == ".txt"
     with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mbrace.output, "LINES_PER_MEMBER", members)
+        patch.setattr(mbrace.io.output, "LINES_PER_MEMBER", members)
         patch.setattr(os, "fsync", lambda descriptor: None)
         folder = Path(name)
         source = corpus(folder, kinds)
@@ -94,7 +94,7 @@ def test_any_sequence_of_crashes_and_resumes_yields_the_undisturbed_bytes(
         out = folder / "torn" / f"out{suffix}"
         for room, window in kills:
             with patch.context() as disk:
-                disk.setattr(mbrace.output, "write_all", Disk(room))
+                disk.setattr(mbrace.io.output, "write_all", Disk(room))
                 try:
                     run(source, out, text=text, window=window, resume=True)
                 except Killed:

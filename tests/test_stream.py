@@ -12,7 +12,7 @@ from conftest import overlap, records
 
 import mbrace
 from mbrace.race import Decoded
-from mbrace.stream import stream
+from mbrace.windows import stream
 
 
 @pytest.mark.parametrize(("window", "threads"), [(1, 1), (7, 2), (100, 3)])

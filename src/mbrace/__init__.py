@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mbrace.chrf import ChrF
 from mbrace.decode import decode, decode_corpus
 from mbrace.errors import UserError, require
 from mbrace.prune import Bottom, Confidence, Standings
 from mbrace.race import Candidate, Decoded, Step
 from mbrace.records import Record
 from mbrace.schedule import doubling
+from mbrace.utilities.chrf import ChrF
 from mbrace.utility import Pairwise, Utility
 
 if TYPE_CHECKING:
     from mbrace.models.causal import CausalLM as CausalLM
     from mbrace.models.seq2seq import Seq2Seq as Seq2Seq
-    from mbrace.models.server import Server as Server
-    from mbrace.neural.comet import Comet as Comet
-    from mbrace.neural.embedding import Embedding as Embedding
-    from mbrace.neural.learned import Learned as Learned
+    from mbrace.servers.server import Server as Server
+    from mbrace.utilities.neural.comet import Comet as Comet
+    from mbrace.utilities.neural.embedding import Embedding as Embedding
+    from mbrace.utilities.neural.learned import Learned as Learned
 
 __version__ = "0.1.0"
 
@@ -43,11 +43,11 @@ __all__ = [
 # Names that need an extra: the module each is in, and the extra. Imported when first used, so the core stays light.
 _EXTRAS: dict[str, tuple[str, str]] = {
     "CausalLM": ("mbrace.models.causal", "models"),
-    "Comet": ("mbrace.neural.comet", "neural"),
-    "Embedding": ("mbrace.neural.embedding", "neural"),
-    "Learned": ("mbrace.neural.learned", "minilm"),
+    "Comet": ("mbrace.utilities.neural.comet", "neural"),
+    "Embedding": ("mbrace.utilities.neural.embedding", "neural"),
+    "Learned": ("mbrace.utilities.neural.learned", "minilm"),
     "Seq2Seq": ("mbrace.models.seq2seq", "models"),
-    "Server": ("mbrace.models.server", "models"),
+    "Server": ("mbrace.servers.server", "models"),
 }
 
 

@@ -6,15 +6,15 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from threading import Lock
 
-from mbrace.chrf import ChrF
 from mbrace.errors import UserError
 from mbrace.prune import Bottom, Confidence, PruningFunction
 from mbrace.race import Decoded, Phases, Watch, race
 from mbrace.records import PseudoReferences, Record, check_logprobs
 from mbrace.sampler import Listed, Sampler
 from mbrace.schedule import Schedule, check
-from mbrace.stream import OnError, stream
+from mbrace.utilities.chrf import ChrF
 from mbrace.utility import PairFunction, Utility, as_utility
+from mbrace.windows import OnError, stream
 
 
 def decode(

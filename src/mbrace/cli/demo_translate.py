@@ -57,7 +57,7 @@ def show(console: Any) -> None:
 def _decode(model: Any, sources: list[str], prune: Any, ahead: int) -> tuple[list[str], int, int, float]:
     """Hypotheses, pseudo-references and race: texts, utility calls, draws, seconds."""
     from mbrace import decode_corpus
-    from mbrace.models.translate import Hypothesiser
+    from mbrace.models.hypotheses import Hypothesiser
 
     started = time.perf_counter()
     sampler = model.sampler(ahead=ahead)

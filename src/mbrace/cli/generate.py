@@ -11,7 +11,7 @@ from mbrace.cli.models import add_model, add_sampling, check_model, maker_from
 from mbrace.errors import UserError, require
 
 if TYPE_CHECKING:
-    from mbrace.models.generate import Candidates
+    from mbrace.jobs.generate import Candidates
 
 
 def add(commands: argparse._SubParsersAction[Any]) -> None:
@@ -48,9 +48,9 @@ def run(args: argparse.Namespace) -> int:
     import itertools
 
     from mbrace.cli.progress import progress
-    from mbrace.cluster.live import GenerateWork
-    from mbrace.models.generate import generate, source_items
-    from mbrace.signals import Stop
+    from mbrace.jobs.generate import generate, source_items
+    from mbrace.jobs.live import GenerateWork
+    from mbrace.jobs.signals import Stop
 
     options = candidates_from(args)
     check_output(args)
@@ -98,8 +98,8 @@ def window_from(args: argparse.Namespace) -> int:
 
 def _check_sources(args: argparse.Namespace) -> int | None:
     """A missing file is an error before the model is loaded. How many sources there are, for the progress bar."""
-    from mbrace.files import check_inputs
-    from mbrace.models.generate import count_lines
+    from mbrace.io.files import check_inputs
+    from mbrace.jobs.generate import count_lines
 
     check_inputs(filter(None, (args.sources, args.references)), args.output)
     if not sys.stderr.isatty() or args.sources == "-":
@@ -110,7 +110,7 @@ def _check_sources(args: argparse.Namespace) -> int | None:
 
 def candidates_from(args: argparse.Namespace) -> Candidates:
     """How many candidates of what kind were asked for."""
-    from mbrace.models.generate import Candidates
+    from mbrace.jobs.generate import Candidates
 
     if args.beam < 0 or args.sample < 0 or args.beam + args.sample == 0:
         raise UserError(f"--beam {args.beam} --sample {args.sample}: give how many, of one at least")
@@ -129,7 +129,7 @@ def candidates_from(args: argparse.Namespace) -> Candidates:
 
 def _on_cluster(args: argparse.Namespace) -> int:
     """As on one machine, but the shards are what is kept."""
-    from mbrace.cluster.live import GenerateWork
+    from mbrace.jobs.live import GenerateWork
 
     for option in ("references", "limit", "minutes"):
         if getattr(args, option) is not None:

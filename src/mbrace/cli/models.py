@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from mbrace.errors import UserError, require
 
 if TYPE_CHECKING:
-    from mbrace.models.generate import Candidates, Maker
+    from mbrace.jobs.generate import Candidates, Maker
 
 
 class Given(argparse.Action):
@@ -129,7 +129,7 @@ def model_from(args: argparse.Namespace) -> Any:
 
 def server_from(args: argparse.Namespace) -> Any:
     """The server that was asked for."""
-    from mbrace.models.server import PROMPT, Server
+    from mbrace.servers.server import PROMPT, Server
 
     return Server(
         args.server,
@@ -147,9 +147,9 @@ def server_from(args: argparse.Namespace) -> Any:
 def maker_from(args: argparse.Namespace, options: Candidates) -> Maker:
     """What makes candidates: the server, or the model."""
     if args.server is not None:
-        from mbrace.models.server import from_server
+        from mbrace.servers.server import from_server
 
         return from_server(server_from(args), options)
-    from mbrace.models.generate import from_model
+    from mbrace.jobs.generate import from_model
 
     return from_model(model_from(args), options)

@@ -34,7 +34,7 @@ def add_utility(parser: argparse.ArgumentParser) -> None:
 
 def utility_from(args: argparse.Namespace) -> Utility:
     """The utility that was asked for."""
-    from mbrace.chrf import ChrF
+    from mbrace.utilities.chrf import ChrF
 
     if args.threads < 0:
         raise UserError(f"--threads {args.threads}: must be 0 (all cores) or more")
@@ -56,7 +56,7 @@ def _neural_from(args: argparse.Namespace) -> Utility:
         raise UserError("--utility comet: needs --metric-model, a checkpoint's folder or a name on the model hub")
     if args.threads:
         torch.set_num_threads(args.threads)
-    kind = getattr(importlib.import_module(f"mbrace.neural.{args.utility}"), NEURAL[args.utility])
+    kind = getattr(importlib.import_module(f"mbrace.utilities.neural.{args.utility}"), NEURAL[args.utility])
     settings = {"device": args.device, "dtype": args.dtype, "batch_tokens": args.batch_tokens}
     return kind(args.metric_model, **settings)  # type: ignore[no-any-return]
 

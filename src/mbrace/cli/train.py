@@ -54,9 +54,9 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
 def run_train(args: argparse.Namespace) -> int:
     """Read, train, write."""
     from mbrace.errors import UserError
-    from mbrace.files import open_input
-    from mbrace.models.text import read_pairs
-    from mbrace.models.train import Training, train
+    from mbrace.io.files import open_input
+    from mbrace.models.sources import read_pairs
+    from mbrace.training.train import Training, train
 
     for name in ("train", "valid"):
         if len(getattr(args, name)) > 2:

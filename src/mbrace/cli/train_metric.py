@@ -40,9 +40,9 @@ def run(args: argparse.Namespace) -> int:
         raise UserError(f"{args.output}: has a checkpoint already; give another folder, or --force to replace it")
     if args.epochs is not None and args.epochs < 1:
         raise UserError(f"--epochs {args.epochs}: must be 1 or more")
-    from mbrace.neural.metric_data import read_judgements
-    from mbrace.neural.pretrained import MINILM
-    from mbrace.neural.train_metric import Recipe, train_metric
+    from mbrace.training.metric import Recipe, train_metric
+    from mbrace.training.metric_data import read_judgements
+    from mbrace.utilities.neural.pretrained import MINILM
 
     target = None if args.target == "any" else args.target
     judgements = [row for path in args.judgements for row in read_judgements(path, target=target)]

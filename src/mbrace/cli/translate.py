@@ -40,12 +40,12 @@ def add(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Check every option, load the model, then decode as `mbrace decode` does."""
     from mbrace.cli.progress import progress
-    from mbrace.cluster.live import TranslateWork
-    from mbrace.files import check_inputs
-    from mbrace.job import Decoder, run_job
-    from mbrace.models.generate import source_items
-    from mbrace.output import Output
-    from mbrace.signals import Stop
+    from mbrace.io.files import check_inputs
+    from mbrace.io.output import Output
+    from mbrace.jobs.generate import source_items
+    from mbrace.jobs.job import Decoder, run_job
+    from mbrace.jobs.live import TranslateWork
+    from mbrace.jobs.signals import Stop
 
     check_output(args)
     prune, schedule = prune_from(args), schedule_from(args)
@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
 
 def candidates_from(args: argparse.Namespace, sizes: Any) -> tuple[Any, Any]:
     """Where hypotheses and pseudo-references come from."""
-    from mbrace.models.translate import Hypothesiser, ServerHypothesiser
+    from mbrace.models.hypotheses import Hypothesiser, ServerHypothesiser
 
     if args.server is not None:
         server = server_from(args)

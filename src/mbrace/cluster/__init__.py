@@ -1,6 +1,6 @@
 """Whole corpora on a Ray cluster: `run` spreads any work over a pool of workers and writes it in input order."""
 
 from mbrace.cluster.driver import run
-from mbrace.cluster.manifest import Manifest, Shard
+from mbrace.io.manifest import Manifest, Shard
 
 __all__ = ["Manifest", "Shard", "run"]

@@ -22,10 +22,10 @@ from mbrace.cluster.folder import Folder
 from mbrace.cluster.pool import READER_CPUS, Pool, Watch, nodes_of, plan, room
 from mbrace.cluster.shards import Block, Result, add_costs, blocks, failed, work_off
 from mbrace.errors import UserError, require
-from mbrace.files import id_prefixes
-from mbrace.job import Summary, Work, Worker
-from mbrace.signals import Stop
-from mbrace.storage import estimated_bytes, expand
+from mbrace.io.files import id_prefixes
+from mbrace.io.storage import estimated_bytes, expand
+from mbrace.jobs.job import Summary, Work, Worker
+from mbrace.jobs.signals import Stop
 
 TRIES = 4  # how often a block is given to a worker that dies of it, before the run gives up
 

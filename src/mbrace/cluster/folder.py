@@ -17,14 +17,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mbrace.cluster.manifest import NAME, SHARD, Manifest, Shard, check_name, replace_file
 from mbrace.cluster.shards import Result
 from mbrace.errors import UserError, require
-from mbrace.files import Bad, parse_json, rows_of, to_json
-from mbrace.job import Work
-from mbrace.kept import KeptLines
-from mbrace.output import check_packing, lock, pack_all, write_all
-from mbrace.storage import to_parquet
+from mbrace.io.files import Bad, parse_json, rows_of, to_json
+from mbrace.io.manifest import NAME, SHARD, Manifest, Shard, check_name, replace_file
+from mbrace.io.output import check_packing, lock, pack_all, write_all
+from mbrace.io.resume import KeptLines
+from mbrace.io.storage import to_parquet
+from mbrace.jobs.job import Work
 
 JOURNAL = "journal.jsonl"
 ROOM = "finished shards are kept: make room and go on with --resume"

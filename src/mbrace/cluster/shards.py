@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from mbrace.errors import UserError
-from mbrace.files import Item, name_of, rows_of, to_json
-from mbrace.job import Work, Worker
+from mbrace.io.files import Item, name_of, rows_of, to_json
+from mbrace.jobs.job import Work, Worker
 from mbrace.race import Phases
 from mbrace.records import Record
 

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mbrace.errors import UserError
-from mbrace.files import read_records
+from mbrace.io.files import read_records
 from mbrace.records import Record
 from mbrace.utility import Ask, Sentence, Utility
 

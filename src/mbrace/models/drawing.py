@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from mbrace.models import search
+from mbrace.models.draw_keys import sentence_key
 from mbrace.models.live import LiveModel
-from mbrace.models.streams import sentence_key
 from mbrace.records import Record
 from mbrace.sampler import Draws, Want, source_of
 

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from mbrace.chrf import ChrF
 from mbrace.errors import UserError
 from mbrace.models import search
 from mbrace.models.codec import Codec
-from mbrace.models.text import ids_of, refuse_one_string
-from mbrace.neural.encoder import choose_device
+from mbrace.models.sources import ids_of, refuse_one_string
 from mbrace.prune import Confidence, PruningFunction
 from mbrace.race import Decoded
 from mbrace.sampler import Draws, Want
 from mbrace.schedule import Schedule, check
+from mbrace.utilities.chrf import ChrF
+from mbrace.utilities.neural.encoder import choose_device
 from mbrace.utility import PairFunction, Utility, as_utility
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ class LiveModel:
         the faster one: ahead on a GPU, lazy on a CPU. The answers are the same.
         """
         from mbrace.decode import decode_corpus
-        from mbrace.models.translate import Hypothesiser
+        from mbrace.models.hypotheses import Hypothesiser
 
         refuse_one_string(sources)
         chosen = as_utility(ChrF() if utility is None else utility)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from mbrace.errors import UserError
-from mbrace.models.streams import draw_keys, uniforms
+from mbrace.models.draw_keys import draw_keys, uniforms
 
 
 class State(Protocol):

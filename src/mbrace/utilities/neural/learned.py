@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mbrace.neural.comet import Comet
+from mbrace.utilities.neural.comet import Comet
 
-_DATA = Path(__file__).resolve().parent.parent / "data"
+_DATA = Path(__file__).resolve().parents[2] / "data"
 SHIPPED = {"en": _DATA / "learned-en", "multilingual": _DATA / "learned-multilingual"}
 
 

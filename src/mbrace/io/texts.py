@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from mbrace.errors import UserError
-from mbrace.files import name_of, parse_json, read_lines
+from mbrace.io.files import name_of, parse_json, read_lines
 from mbrace.records import kind
 
 
@@ -30,7 +30,7 @@ def read_texts(path: str, field: str) -> Texts:
     """
     name = name_of(path)
     if path.endswith(".parquet"):
-        from mbrace.storage import parquet_rows
+        from mbrace.io.storage import parquet_rows
 
         rows: list[tuple[int, Any]] = list(enumerate(parquet_rows(path, ["id", field]), 1))
     else:

@@ -15,14 +15,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from mbrace.errors import UserError
-from mbrace.models.http import Client
-from mbrace.models.text import ids_of
+from mbrace.models.sources import ids_of
 from mbrace.randomness import key
 from mbrace.records import Record
 from mbrace.sampler import Draws, Want, source_of
+from mbrace.servers.http import Client
 
 if TYPE_CHECKING:
-    from mbrace.models.generate import Candidates, Maker
+    from mbrace.jobs.generate import Candidates, Maker
 
 PROMPT = "Translate the following sentence into English. Answer with the translation only.\n\n{source}"
 

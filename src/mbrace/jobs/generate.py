@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 from mbrace.errors import UserError
-from mbrace.files import Bad, Item, bad_from, decode_line, name_of, open_input, parse_json, read_lines, to_json
-from mbrace.job import Outcome, Summary, run_job
-from mbrace.output import Output
+from mbrace.io.files import Bad, Item, bad_from, decode_line, name_of, open_input, parse_json, read_lines, to_json
+from mbrace.io.output import Output
+from mbrace.jobs.job import Outcome, Summary, run_job
+from mbrace.jobs.signals import Stop
 from mbrace.records import Record
 from mbrace.sampler import Draws
-from mbrace.signals import Stop
-from mbrace.stream import take
+from mbrace.windows import take
 
 Source: TypeAlias = "tuple[str, str | None]"  # a source and its reference, if there is one
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from mbrace.errors import UserError, require
-from mbrace.files import parse_json, valid_unicode
+from mbrace.io.files import parse_json, valid_unicode
 
 ROWS_AT_A_TIME = 64
 
@@ -40,7 +40,7 @@ def expand(patterns: Sequence[str]) -> list[str]:
 
 
 def _shards(folder: str) -> list[str]:
-    from mbrace.cluster.manifest import Manifest
+    from mbrace.io.manifest import Manifest
 
     return [str(path) for path in Manifest.read(Path(folder)).paths(complete=True)]
 

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from mbrace.errors import UserError, require
-from mbrace.files import parse_json, to_json
-from mbrace.models.batches import Corpus
-from mbrace.models.run import Pairs, Run, Training
-from mbrace.models.sizes import SIZES
+from mbrace.io.files import parse_json, to_json
 from mbrace.models.vocabulary import Vocabulary
-from mbrace.neural.encoder import choose_device
+from mbrace.training.batches import Corpus
+from mbrace.training.loop import Pairs, Run, Training
+from mbrace.training.sizes import SIZES
+from mbrace.utilities.neural.encoder import choose_device
 
 __all__ = ["Training", "train"]
 

@@ -15,8 +15,8 @@ from types import TracebackType
 from typing import Any
 
 from mbrace.errors import UserError, require
-from mbrace.files import Bad, parse_json, to_json, valid_unicode
-from mbrace.kept import Kept, KeptLines, KeptMembers, KeptRows, Nothing, is_ours
+from mbrace.io.files import Bad, parse_json, to_json, valid_unicode
+from mbrace.io.resume import Kept, KeptLines, KeptMembers, KeptRows, Nothing, is_ours
 from mbrace.race import Decoded
 
 PACKINGS = (".gz", ".xz", ".bz2", ".zst", ".zip")
@@ -259,7 +259,7 @@ class Output:
 
     def _finish(self, complete: bool) -> None:
         if self._table and complete and not self._failed:
-            from mbrace.storage import to_parquet
+            from mbrace.io.storage import to_parquet
 
             to_parquet(self.path + ".part", self.path)
             os.unlink(self.path + ".part")

@@ -32,7 +32,7 @@ def open_input(path: str) -> Iterator[BinaryIO]:
         if path == "-":
             yield sys.stdin.buffer
         elif "://" in path:
-            from mbrace.storage import open_url
+            from mbrace.io.storage import open_url
 
             with open_url(path) as remote:
                 yield remote
@@ -245,7 +245,7 @@ def only_records(items: Iterable[Item]) -> Iterator[Record]:
 def rows_of(path: str) -> Iterator[bytes | dict[str, Any]]:
     """The lines of a JSON Lines file as bytes, or the rows of a Parquet file."""
     if path.endswith(".parquet"):
-        from mbrace.storage import parquet_rows
+        from mbrace.io.storage import parquet_rows
 
         yield from parquet_rows(path)
     else:

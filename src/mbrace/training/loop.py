@@ -14,12 +14,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mbrace.chrf import ChrF
 from mbrace.cores import cores
 from mbrace.errors import UserError
-from mbrace.models.batches import Corpus, prefetch
-from mbrace.models.sizes import SIZES, new_model
 from mbrace.models.vocabulary import Vocabulary
+from mbrace.training.batches import Corpus, prefetch
+from mbrace.training.sizes import SIZES, new_model
+from mbrace.utilities.chrf import ChrF
 
 Pairs = Sequence[tuple[str, str]]
 SAVE_SECONDS = 180.0  # at least so long between two saved states

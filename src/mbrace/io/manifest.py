@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from mbrace.errors import UserError
-from mbrace.files import parse_json, to_json
-from mbrace.output import write_all
+from mbrace.io.files import parse_json, to_json
+from mbrace.io.output import write_all
 
 NAME = "manifest.json"
 SHARD = re.compile(r"part-\d{5,}-\d{5,}\.(jsonl|txt)(\.gz)?|part-\d{5,}-\d{5,}\.parquet")

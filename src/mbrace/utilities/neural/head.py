@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mbrace.errors import UserError, require
-from mbrace.neural.encoder import FEWEST_ROWS
+from mbrace.utilities.neural.encoder import FEWEST_ROWS
 
 if TYPE_CHECKING:
     import torch
@@ -320,7 +320,7 @@ def choose_steps(head: Estimator, device: torch.device) -> Steps:
     """Triton's kernels on a GPU that has Triton and a compiler for it, after they scored one pair."""
     torch = require("torch", extra="neural")
     try:
-        from mbrace.neural.fused import Fused, usable
+        from mbrace.utilities.neural.fused import Fused, usable
     except ImportError:
         return Plain(head)
     if not usable(head, device):

@@ -10,14 +10,14 @@ from typing import Any, Protocol, TypeAlias
 
 from mbrace.decode import decode_corpus
 from mbrace.errors import UserError
-from mbrace.files import Bad, Item, bad_from, parse_json, place_of
-from mbrace.output import Output, answer_line
+from mbrace.io.files import Bad, Item, bad_from, parse_json, place_of
+from mbrace.io.output import Output, answer_line
+from mbrace.jobs.signals import Stop
 from mbrace.prune import PruningFunction
 from mbrace.race import Decoded, Phases
 from mbrace.records import Record
 from mbrace.sampler import Sampler
 from mbrace.schedule import Schedule
-from mbrace.signals import Stop
 from mbrace.utility import Utility
 
 Outcome: TypeAlias = "tuple[bytes | None, Bad | None]"  # the line to write, and why an item was set aside

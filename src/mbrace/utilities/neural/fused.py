@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 import triton
 
-from mbrace.neural import kernels
+from mbrace.utilities.neural import kernels
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from mbrace.neural.head import Estimator
+    from mbrace.utilities.neural.head import Estimator
 
 _CHUNK = 256
 _ACTIVATIONS = {torch.nn.Tanh: 0, torch.nn.ReLU: 1, torch.nn.Sigmoid: 2}

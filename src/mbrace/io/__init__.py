@@ -1,0 +1,1 @@
+"""Files: reading records and texts, writing answers, resuming, remote storage."""

@@ -1,0 +1,1 @@
+"""Runs over files: what a run is, how it is described, started and resumed."""

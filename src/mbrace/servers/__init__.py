@@ -1,0 +1,1 @@
+"""Generating with an OpenAI-compatible server."""

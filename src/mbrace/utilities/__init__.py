@@ -1,0 +1,1 @@
+"""Utilities: string metrics and, in `neural`, learned ones."""
