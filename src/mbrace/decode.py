@@ -122,22 +122,21 @@ def decode_corpus(
 def _check_record(record: Record, longest: int | None) -> None:
     given = record.pseudo_references
     if not (given is None or isinstance(given, (Sequence, Iterator)) or callable(given)):
-        raise UserError(
-            f"record {record.id!r}: pseudo_references: expected a list, an iterator or a function that is asked for "
+        raise record.error(
+            f"pseudo_references: expected a list, an iterator or a function that is asked for "
             f"more, got {type(given).__name__}; list(...) makes one"
         )
-    if not record.where:  # records read from files were checked there
-        _check_strings(record.hypotheses, f"record {record.id!r}: hypotheses")
+    if record.location is None:  # records read from files were checked there
+        _check_strings(record.hypotheses, record, "hypotheses")
         if isinstance(given, Sequence):
-            _check_strings(given, f"record {record.id!r}: pseudo_references")
+            _check_strings(given, record, "pseudo_references")
     if record.logprobs is not None:
-        field = f"record {record.id!r}: logprobs"
         if not isinstance(given, Sequence):
-            raise UserError(f"{field}: go with a list of pseudo-references; a live source brings its own")
+            raise record.error("logprobs: go with a list of pseudo-references; a live source brings its own")
         if len(record.logprobs) != len(given):
-            raise UserError(f"{field}: {len(record.logprobs)} for {len(given)} pseudo-references")
-        if not record.where:
-            check_logprobs(record.logprobs, field)
+            raise record.error(f"logprobs: {len(record.logprobs)} for {len(given)} pseudo-references")
+        if record.location is None:
+            check_logprobs(record.logprobs, record.where)
     if not isinstance(given, Sequence):
         return
     if longest is not None and len(given) > longest:
@@ -148,13 +147,13 @@ def _check_record(record: Record, longest: int | None) -> None:
         )
 
 
-def _check_strings(values: Sequence[str], field: str) -> None:
+def _check_strings(values: Sequence[str], record: Record, field: str) -> None:
     if isinstance(values, str) or not isinstance(values, Sequence):
-        raise UserError(f"{field}: expected a list of strings, got {type(values).__name__}")
+        raise record.error(f"{field}: expected a list of strings, got {type(values).__name__}")
     if not values:
-        raise UserError(f"{field}: empty; give at least one string")
+        raise record.error(f"{field}: empty; give at least one string")
     if set(map(type, values)) <= {str}:
         return
     wrong = next((position for position, value in enumerate(values) if not isinstance(value, str)), None)
     if wrong is not None:
-        raise UserError(f"{field}[{wrong}]: expected a string, got {type(values[wrong]).__name__}")
+        raise record.error(f"{field}[{wrong}]: expected a string, got {type(values[wrong]).__name__}")

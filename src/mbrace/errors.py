@@ -10,6 +10,14 @@ class UserError(ValueError):
     """Something the user gave is wrong: the message names it and says what to do. The command line exits with 2."""
 
 
+class RecordError(UserError):
+    """One record is at fault: `reason` says how, `where` names the record (its file and line, or its id)."""
+
+    def __init__(self, where: object, reason: str) -> None:
+        super().__init__(f"{where}: {reason}")
+        self.reason = reason
+
+
 def require(module: str, *, extra: str) -> Any:
     """Import `module`, or say which extra of mbrace brings it."""
     try:

@@ -98,12 +98,8 @@ class _Runner:
     def __post_init__(self) -> None:
         self.hypotheses = distinct(self.record.hypotheses)
         if not self.hypotheses:
-            raise UserError(f"{self.where}: hypotheses: empty; give at least one string")
+            raise self.record.error("hypotheses: empty; give at least one string")
         self.tally = Tally(len(self.hypotheses))
-
-    @property
-    def where(self) -> str:
-        return self.record.where or f"record {self.record.id!r}"
 
     @property
     def open(self) -> bool:
@@ -116,13 +112,13 @@ class _Runner:
         try:
             new = self.tally.draw(draws.texts)
         except TypeError:
-            raise UserError(f"{self.where}: pseudo_references: expected strings, got something else") from None
+            raise self.record.error("pseudo_references: expected strings, got something else") from None
         if draws.logprobs is not None:
-            check_logprobs(draws.logprobs, f"{self.where}: logprobs")
+            check_logprobs(draws.logprobs, self.record.where)
             first = dict(zip(reversed(draws.texts), reversed(draws.logprobs), strict=True))
             self.logprobs = (self.logprobs or []) + [float(first[text]) for text in new]
         if self.tally.draws == 0:
-            raise UserError(f"{self.where}: pseudo_references: empty; give at least one")
+            raise self.record.error("pseudo_references: empty; give at least one")
         return new
 
     def weights(self) -> NDArray[np.float64] | None:
@@ -147,13 +143,13 @@ class _Runner:
         """Append the utilities of an ask; refuse what was not asked for."""
         shape = (len(ask.survivors), len(ask.references))
         if np.shape(table) != shape:
-            raise UserError(f"{self.where}: utility {name} returned shape {np.shape(table)}, expected {shape}")
+            raise self.record.error(f"utility {name} returned shape {np.shape(table)}, expected {shape}")
         place = self.tally.add(np.ascontiguousarray(table, dtype=np.float32))
         if place is not None:
             value = np.asarray(table)[place]
             hypothesis, reference = self.hypotheses[ask.survivors[place[0]]], ask.references[place[1]]
-            raise UserError(
-                f"{self.where}: utility {name} returned {value} for hypothesis {hypothesis[:60]!r} and "
+            raise self.record.error(
+                f"utility {name} returned {value} for hypothesis {hypothesis[:60]!r} and "
                 f"pseudo-reference {reference[:60]!r}; a utility must return finite numbers"
             )
 
@@ -199,7 +195,7 @@ def race(
     if utility.needs_source:
         for runner in runners:
             if runner.record.source is None:
-                raise UserError(f"{runner.where}: source: missing; utility {utility.name} scores with the source")
+                raise runner.record.error(f"source: missing; utility {utility.name} scores with the source")
     window = [runner for runner in runners if runner.open]
     if not window:
         return [runner.result() for runner in runners]
@@ -287,8 +283,8 @@ def _checked(keep: NDArray[np.bool_], standings: Standings, runner: _Runner) -> 
     """A pruning function's mask. The n best by expected utility stay whatever it says: an answer is never lost."""
     alive = len(standings.means)
     if keep.shape != (alive,) or keep.dtype != np.bool_:
-        raise UserError(
-            f"{runner.where}: the pruning function returned {keep.dtype} of shape {keep.shape}, "
+        raise runner.record.error(
+            f"the pruning function returned {keep.dtype} of shape {keep.shape}, "
             f"expected True or False for each of {alive} hypotheses"
         )
     keep[standings.leaders()] = True

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from mbrace.errors import UserError
 from mbrace.randomness import generator
 from mbrace.records import Record
 
@@ -35,8 +34,7 @@ class Want:
 def source_of(record: Record) -> str:
     """The source that a live source of pseudo-references draws for."""
     if record.source is None:
-        where = record.where or f"record {record.id!r}"
-        raise UserError(f"{where}: source: missing; pseudo-references are drawn for it")
+        raise record.error("source: missing; pseudo-references are drawn for it")
     return record.source
 
 
@@ -73,9 +71,7 @@ class Listed:
     def _source(self, record: Record) -> _Source:
         given = record.pseudo_references
         if given is None:
-            raise UserError(
-                f"{record.where or f'record {record.id!r}'}: pseudo_references: missing; give a list or a sampler"
-            )
+            raise record.error("pseudo_references: missing; give a list or a sampler")
         if callable(given):
             return _Source(record, ask=given)
         if not isinstance(given, Sequence):
@@ -107,12 +103,10 @@ class _Source:
         if self._ask is not None:
             texts = self._ask(want.count)
             if isinstance(texts, str):
-                raise UserError(f"record {self._record.id!r}: pseudo_references: expected a list of strings, got a str")
+                raise self._record.error("pseudo_references: expected a list of strings, got a str")
             texts = list(texts)
             if len(texts) > want.count:
-                raise UserError(
-                    f"record {self._record.id!r}: pseudo_references: asked for {want.count} more, got {len(texts)}"
-                )
+                raise self._record.error(f"pseudo_references: asked for {want.count} more, got {len(texts)}")
             return Draws(texts)
         part = slice(want.first, want.first + want.count)
         return Draws(self._texts[part], None if self._logprobs is None else self._logprobs[part])

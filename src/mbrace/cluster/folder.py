@@ -25,6 +25,7 @@ from mbrace.io.output import check_packing, lock, pack_all, write_all
 from mbrace.io.resume import KeptLines
 from mbrace.io.storage import to_parquet
 from mbrace.jobs.job import Work
+from mbrace.records import Location
 
 JOURNAL = "journal.jsonl"
 ROOM = "finished shards are kept: make room and go on with --resume"
@@ -210,7 +211,9 @@ class Folder:
             if number == line:
                 raw = row if isinstance(row, bytes) else to_json(row)
                 item = self._work.item(raw, shard.input, line, prefix)
-                return Bad(shard.input, line, item.id, f"id: {item.id!r} is not unique; give each record its own id")
+                return Bad(
+                    Location(shard.input, line), item.id, f"id: {item.id!r} is not unique; give each record its own id"
+                )
         raise UserError(f"{shard.input}: changed while the run was reading it; start over with --force")
 
     def _lines_of(self, shard: Shard) -> list[bytes]:

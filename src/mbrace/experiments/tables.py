@@ -224,13 +224,13 @@ def compute(records: Sequence[Record], utility: Utility) -> list[NDArray[np.floa
         else:
             asked.append(list(known))
         if utility.needs_source and record.source is None:
-            raise UserError(f"{record.where}: source: missing; utility {utility.name} scores with the source")
+            raise record.error(f"source: missing; utility {utility.name} scores with the source")
     scorer = utility.start([Sentence(r.id, r.source, texts) for r, texts in zip(records, hypotheses, strict=True)])
     asks = [Ask(p, np.arange(len(hypotheses[p])), texts) for p, texts in enumerate(asked)]
     found = []
     for record, known, values in zip(records, columns, scorer.score(asks), strict=True):
         if not np.isfinite(values).all():
-            raise UserError(f"{record.where}: utility {utility.name} returned a value that is not finite")
+            raise record.error(f"utility {utility.name} returned a value that is not finite")
         table = np.full((len(values), len(known) + 1), np.nan, dtype=np.float32)
         table[:, :-1] = values[:, : len(known)]
         if record.reference is not None:
@@ -246,7 +246,7 @@ def slug(name: str) -> str:
 
 def _listed(record: Record) -> Sequence[str]:
     if not isinstance(record.pseudo_references, Sequence):
-        raise UserError(f"{record.where}: pseudo_references: experiments need a list")
+        raise record.error("pseudo_references: experiments need a list")
     return record.pseudo_references
 
 

@@ -21,8 +21,8 @@ from typing import Any, BinaryIO, TypeAlias
 
 import orjson
 
-from mbrace.errors import UserError
-from mbrace.records import Record, record_from
+from mbrace.errors import RecordError, UserError
+from mbrace.records import Location, Record, record_from
 
 
 @contextlib.contextmanager
@@ -74,12 +74,12 @@ def read_lines(path: str) -> Iterator[str]:
             yield decode_line(line, f"{name_of(path)}:{number}").removesuffix("\n").removesuffix("\r")
 
 
-def decode_line(line: bytes, where: str) -> str:
+def decode_line(line: bytes, where: object) -> str:
     """UTF-8 bytes as text, or an error that names the place."""
     try:
         return line.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise UserError(f"{where}: invalid UTF-8 at byte {error.start}; convert the file to UTF-8") from None
+        raise RecordError(where, f"invalid UTF-8 at byte {error.start}; convert the file to UTF-8") from None
 
 
 def name_of(path: str) -> str:
@@ -87,7 +87,7 @@ def name_of(path: str) -> str:
     return "<stdin>" if path == "-" else path
 
 
-def parse_json(line: bytes, where: str) -> Any:
+def parse_json(line: bytes, where: object) -> Any:
     """One JSON value. orjson refuses lone surrogates, which are legal here: the standard parser has the last word."""
     try:
         return orjson.loads(line)
@@ -96,7 +96,7 @@ def parse_json(line: bytes, where: str) -> Any:
         try:
             return json.loads(text, parse_constant=_no_constant)
         except (ValueError, RecursionError) as error:
-            raise UserError(f"{where}: not JSON ({error}); give one JSON object a line") from None
+            raise RecordError(where, f"not JSON ({error}); give one JSON object per line") from None
 
 
 def _no_constant(name: str) -> None:
@@ -123,35 +123,32 @@ def to_json(value: Any) -> bytes:
 class Bad:
     """An input line without an answer, and why."""
 
-    file: str
-    line: int
+    location: Location
     id: str | int | None
     reason: str
 
     def error(self) -> UserError:
         """The same as an error that stops a run."""
-        return UserError(f"{self.file}:{self.line}: {self.reason}")
+        return RecordError(self.location, self.reason)
 
     def to_line(self) -> bytes:
         """Its line in OUT.errors.jsonl."""
-        return to_json({"file": self.file, "line": self.line, "id": self.id, "reason": self.reason}) + b"\n"
+        fields = {"file": self.location.file, "line": self.location.line, "id": self.id, "reason": self.reason}
+        return to_json(fields) + b"\n"
 
 
 Item: TypeAlias = "Record | Bad"
 
 
-def place_of(item: Item) -> tuple[str, int]:
-    """The file and line an item comes from."""
-    if isinstance(item, Bad):
-        return item.file, item.line
-    file, _, line = item.where.rpartition(":")
-    return file, int(line) if line.isdigit() else 0
+def location_of(item: Item) -> Location:
+    """Where an item was read; a record made by a caller has the location of no line."""
+    return item.location or Location(f"record {item.id!r}", 0)
 
 
 def bad_from(record: Record, error: Exception) -> Bad:
     """A record that failed with `error`."""
     reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-    return Bad(*place_of(record), record.id, reason.removeprefix(f"{record.where}: "))
+    return Bad(location_of(record), record.id, error.reason if isinstance(error, RecordError) else reason)
 
 
 class Seen:
@@ -170,7 +167,7 @@ class Seen:
         """The item, or a `Bad` one if its id was there before."""
         if isinstance(item, Bad) or self.add(item.id):
             return item
-        return Bad(*place_of(item), item.id, f"id: {item.id!r} is not unique; give each record its own id")
+        return Bad(location_of(item), item.id, f"id: {item.id!r} is not unique; give each record its own id")
 
     def add(self, identity: str | int) -> bool:
         """Whether the id is new."""
@@ -255,17 +252,17 @@ def rows_of(path: str) -> Iterator[bytes | dict[str, Any]]:
 
 def item_from(row: bytes | dict[str, Any], file: str, number: int, *, prefix: str = "", live: bool = False) -> Item:
     """The record of a row, or what is wrong with it."""
-    where = f"{file}:{number}"
+    location = Location(file, number)
     identity = None
     try:
         if isinstance(row, bytes) and row.isspace():
-            raise UserError(f"{where}: empty line; give one JSON object a line")
-        fields = parse_json(row, where) if isinstance(row, bytes) else row
+            raise RecordError(location, "empty line; give one JSON object per line")
+        fields = parse_json(row, location) if isinstance(row, bytes) else row
         if isinstance(fields, dict) and type(fields.get("id")) in (str, int):
             identity = fields["id"]
-        return record_from(fields, where=where, default_id=f"{prefix}{number}" if prefix else number, live=live)
-    except UserError as error:
-        return Bad(file, number, identity, str(error).removeprefix(f"{where}: "))
+        return record_from(fields, location=location, default_id=f"{prefix}{number}" if prefix else number, live=live)
+    except RecordError as error:
+        return Bad(location, identity, error.reason)
 
 
 def id_prefixes(paths: Sequence[str]) -> list[str]:
@@ -313,8 +310,8 @@ def read_flat(
         for path, value in ((references, pool), (source, text)):
             if value is missing:
                 raise UserError(f"{path}: ends before source {number}, which {hypotheses} has")
-        where = f"{hypotheses}:{(number - 1) * num_candidates + 1}"
-        yield Record(candidates, candidates if pool is None else pool, id=number, source=text, where=where)
+        location = Location(hypotheses, (number - 1) * num_candidates + 1)
+        yield Record(candidates, candidates if pool is None else pool, id=number, source=text, location=location)
 
 
 def _groups(path: str, size: int) -> Iterator[list[str]]:

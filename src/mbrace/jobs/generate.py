@@ -10,12 +10,12 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
-from mbrace.errors import UserError
+from mbrace.errors import RecordError, UserError
 from mbrace.io.files import Bad, Item, bad_from, decode_line, name_of, open_input, parse_json, read_lines, to_json
 from mbrace.io.output import Output
 from mbrace.jobs.job import Outcome, Summary, run_job
 from mbrace.jobs.signals import Stop
-from mbrace.records import Record
+from mbrace.records import Location, Record
 from mbrace.sampler import Draws
 from mbrace.windows import take
 
@@ -90,15 +90,15 @@ def source_items(
 
 def source_item(row: bytes, path: str, number: int, identity: str | int, *, columns: bool = True) -> Item:
     """The source of a line; of a .tsv with `columns`, its first column, and the reference in the second."""
-    where = f"{name_of(path)}:{number}"
+    location = Location(name_of(path), number)
     try:
-        line = decode_line(row, where).removesuffix("\n").removesuffix("\r")
-    except UserError as error:
-        return Bad(name_of(path), number, None, str(error).removeprefix(f"{where}: "))
+        line = decode_line(row, location).removesuffix("\n").removesuffix("\r")
+    except RecordError as error:
+        return Bad(location, None, error.reason)
     source, reference = line, ""
     if columns and ".tsv" in Path(path).suffixes:
         source, reference = [*line.split("\t"), ""][:2]
-    return Record((), id=identity, source=source, reference=reference or None, where=where)
+    return Record((), id=identity, source=source, reference=reference or None, location=location)
 
 
 def chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:

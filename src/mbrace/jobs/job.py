@@ -10,12 +10,12 @@ from typing import Any, Protocol, TypeAlias
 
 from mbrace.decode import decode_corpus
 from mbrace.errors import UserError
-from mbrace.io.files import Bad, Item, bad_from, parse_json, place_of
+from mbrace.io.files import Bad, Item, bad_from, location_of, parse_json
 from mbrace.io.output import Output, answer_line
 from mbrace.jobs.signals import Stop
 from mbrace.prune import PruningFunction
 from mbrace.race import Decoded, Phases
-from mbrace.records import Record
+from mbrace.records import Location, Record
 from mbrace.sampler import Sampler
 from mbrace.schedule import Schedule
 from mbrace.utility import Utility
@@ -99,7 +99,7 @@ class Decoder:
         def on_error(record: Record, error: Exception) -> None:
             failed[id(record)] = bad_from(record, error)
             if not skip or isinstance(error, ImportError):  # a missing package is not the record's fault
-                raise failed[id(record)].error() if record.where else error
+                raise failed[id(record)].error() if record.location is not None else error
 
         def settle() -> Iterator[Outcome]:
             while pending and (isinstance(pending[0], Bad) or id(pending[0]) in failed):
@@ -193,7 +193,7 @@ def unanswered(items: Iterable[Item], output: Output) -> Iterator[Item]:
     if answers.line is None and errors.line is None:
         return source
     for item in source:
-        if errors.line is not None and _place(errors.line, output) == place_of(item):
+        if errors.line is not None and _location(errors.line, output) == location_of(item):
             if output.text and answers.line is None:
                 return _after(item, source)
             errors.take()
@@ -227,17 +227,16 @@ def _check_same(item: Item, line: bytes, number: int, output: Output) -> None:
         raise UserError(f"{where}: --resume: not an answer of mbrace; use --force to replace the file")
     theirs = item.id if isinstance(item, Record) else None
     if identity != theirs and not (output.path.endswith(".parquet") and str(identity) == str(theirs)):
-        file, line_number = place_of(item)
         raise UserError(
-            f"{file}:{line_number}: --resume: {where} answers record {identity!r} where the input has "
+            f"{location_of(item)}: --resume: {where} answers record {identity!r} where the input has "
             f"{'a bad record' if isinstance(item, Bad) else repr(theirs)}; "
             "give the input the output was made from, or --force to start over"
         )
 
 
-def _place(line: bytes, output: Output) -> tuple[str, int]:
+def _location(line: bytes, output: Output) -> Location:
     where = f"{output.path}.errors.jsonl"
     fields = parse_json(line, where)
     if not isinstance(fields, dict):
         raise UserError(f"{where}: --resume: not written by mbrace; use --force to start over")
-    return str(fields.get("file")), int(fields.get("line") or 0)
+    return Location(str(fields.get("file")), int(fields.get("line") or 0))

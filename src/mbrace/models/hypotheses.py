@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, overload
 
-from mbrace.errors import UserError
+from mbrace.errors import RecordError, UserError
 from mbrace.io.files import Item
 from mbrace.jobs.generate import chunks
-from mbrace.records import Record
+from mbrace.records import Location, Record
 
 
 class Hypothesiser:
@@ -27,7 +27,7 @@ class Hypothesiser:
     def records(self, sources: Iterable[str], *, name: str = "") -> Iterator[Record]:
         """One record a source, without pseudo-references; ids are line numbers from 1."""
         lines = enumerate(sources, 1)
-        named = (Record((), id=n, source=source, where=f"{name or '<stdin>'}:{n}") for n, source in lines)
+        named = (Record((), id=n, source=source, location=Location(name or "<stdin>", n)) for n, source in lines)
         return (item for item in self.items(named) if isinstance(item, Record))
 
     def items(self, items: Iterable[Item]) -> Iterator[Item]:
@@ -94,7 +94,7 @@ class _Beams:
         try:
             return self._maker.make([record])[0]
         except UserError as error:
-            return error if str(error).startswith(f"{record.where}: ") else UserError(f"{record.where}: {error}")
+            return error if isinstance(error, RecordError) else record.error(str(error))
         except Exception as error:
             return error
 
