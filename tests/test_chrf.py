@@ -45,7 +45,7 @@ REAL = [
 
 def table(utility: ChrF, hypotheses: list[str], references: list[str]) -> NDArray[np.float32]:
     scorer = utility.start([SimpleNamespace(id=0, source=None, hypotheses=hypotheses)])  # type: ignore[list-item]
-    ask = SimpleNamespace(sentence=0, survivors=np.arange(len(hypotheses)), references=references)
+    ask = SimpleNamespace(sentence=0, hypotheses=np.arange(len(hypotheses)), references=references)
     return scorer.score([ask])[0]  # type: ignore[list-item]
 
 
@@ -111,7 +111,7 @@ def test_line_of_100000_characters_equals_sacrebleu() -> None:
 
 def test_later_references_are_scored_against_the_survivors_only() -> None:
     scorer = ChrF().start([SimpleNamespace(id=0, source=None, hypotheses=REAL)])  # type: ignore[list-item]
-    ask = SimpleNamespace(sentence=0, survivors=np.array([4, 1]), references=REAL[2:5])
+    ask = SimpleNamespace(sentence=0, hypotheses=np.array([4, 1]), references=REAL[2:5])
     full = table(ChrF(), REAL, REAL)
     assert (scorer.score([ask])[0] == full[[4, 1]][:, 2:5]).all()  # type: ignore[list-item]
     assert scorer.encode_seconds > 0

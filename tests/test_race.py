@@ -139,7 +139,7 @@ class CountingUtility(mbrace.Pairwise):
         def score(asks: Sequence[Ask]) -> list[np.ndarray]:
             for ask in asks:
                 texts = sentences[ask.sentence].hypotheses
-                self.asked += [(texts[s], r) for s in ask.survivors for r in ask.references]
+                self.asked += [(texts[s], r) for s in ask.hypotheses for r in ask.references]
             return plain(asks)
 
         scorer.score = score  # type: ignore[method-assign]
@@ -396,7 +396,7 @@ def test_a_listed_order_is_no_sample_and_is_shuffled() -> None:
         ({"schedule": "most"}, 'growing whole numbers, or "all"'),
         ({"utility": lambda h, r: float("nan")}, "returned nan for hypothesis"),
         ({"utility": lambda h, r: "x"}, "return one number"),
-        ({"utility": mbrace.Pairwise(lambda h, r: [0.0], batch=True)}, "one number for each pair"),
+        ({"utility": mbrace.Pairwise(lambda h, r: [0.0], batch=True)}, "one number per pair"),
         ({"utility": 3}, "give a utility"),
         ({"prune": lambda s: [1, 2, 3, 4]}, "pruning function returned"),
     ],

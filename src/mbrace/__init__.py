@@ -4,43 +4,90 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from mbrace._native import Tally
 from mbrace.decode import decode, decode_corpus
-from mbrace.errors import UserError, require
-from mbrace.prune import Bottom, Confidence, Standings
-from mbrace.race import Candidate, Decoded, Step
-from mbrace.records import Record
-from mbrace.schedule import doubling
+from mbrace.errors import RecordError, UserError, require
+from mbrace.prune import (
+    Bottom,
+    Confidence,
+    PruningFunction,
+    Standings,
+    WindowPruning,
+    WindowStandings,
+)
+from mbrace.race import Candidate, Decoded, Phases, Step, Watch
+from mbrace.records import Location, Record
+from mbrace.sampler import Drawer, Draws, Sampler, Want
+from mbrace.schedule import Schedule, doubling
 from mbrace.utilities.chrf import ChrF
-from mbrace.utility import Pairwise, Utility
+from mbrace.utility import (
+    Ask,
+    BatchFunction,
+    CorpusUtility,
+    PairFunction,
+    Pairwise,
+    ParallelUtility,
+    Scorer,
+    Sentence,
+    TruncatingUtility,
+    Utility,
+)
 
 if TYPE_CHECKING:
-    from mbrace.models.causal import CausalLM as CausalLM
-    from mbrace.models.seq2seq import Seq2Seq as Seq2Seq
-    from mbrace.servers.server import Server as Server
-    from mbrace.utilities.neural.comet import Comet as Comet
-    from mbrace.utilities.neural.embedding import Embedding as Embedding
-    from mbrace.utilities.neural.learned import Learned as Learned
+    from mbrace.models.causal import CausalLM
+    from mbrace.models.seq2seq import Seq2Seq
+    from mbrace.servers.server import Server
+    from mbrace.utilities.neural.comet import Comet
+    from mbrace.utilities.neural.embedding import Embedding
+    from mbrace.utilities.neural.learned import Learned
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Ask",
+    "BatchFunction",
     "Bottom",
     "Candidate",
+    "CausalLM",
     "ChrF",
+    "Comet",
     "Confidence",
+    "CorpusUtility",
     "Decoded",
+    "Drawer",
+    "Draws",
+    "Embedding",
+    "Learned",
+    "Location",
+    "PairFunction",
     "Pairwise",
+    "ParallelUtility",
+    "Phases",
+    "PruningFunction",
     "Record",
+    "RecordError",
+    "Sampler",
+    "Schedule",
+    "Scorer",
+    "Sentence",
+    "Seq2Seq",
+    "Server",
     "Standings",
     "Step",
+    "Tally",
+    "TruncatingUtility",
     "UserError",
     "Utility",
+    "Want",
+    "Watch",
+    "WindowPruning",
+    "WindowStandings",
     "decode",
     "decode_corpus",
     "doubling",
 ]
 
-# Names that need an extra: the module each is in, and the extra. Imported when first used, so the core stays light.
+# Names that need an extra: the module and the extra of each. Imported when first used, so the core stays light.
 _EXTRAS: dict[str, tuple[str, str]] = {
     "CausalLM": ("mbrace.models.causal", "models"),
     "Comet": ("mbrace.utilities.neural.comet", "neural"),
@@ -56,3 +103,7 @@ def __getattr__(name: str) -> Any:
         module, extra = _EXTRAS[name]
         return getattr(require(module, extra=extra), name)
     raise AttributeError(f"module 'mbrace' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *_EXTRAS]

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from threading import Lock
 
 from mbrace.errors import UserError
-from mbrace.prune import Bottom, Confidence, PruningFunction
+from mbrace.prune import Confidence, PruningFunction, window_pruning
 from mbrace.race import Decoded, Phases, Watch, race
 from mbrace.records import PseudoReferences, Record, check_logprobs
 from mbrace.sampler import Listed, Sampler
 from mbrace.schedule import Schedule, check
 from mbrace.utilities.chrf import ChrF
-from mbrace.utility import PairFunction, Utility, as_utility
-from mbrace.windows import OnError, stream
+from mbrace.utility import PairFunction, ParallelUtility, Utility, as_utility
+from mbrace.windows import CallerCalls, OnError, Run, stream
 
 
 def decode(
@@ -76,6 +76,9 @@ def decode_corpus(
         raise UserError('schedule "all": a live source has no last pseudo-reference; give the sizes')
     source = sampler if sampler is not None else Listed(seed=seed, shuffle=shuffle)
     longest = chosen.schedule[-1] if schedule is None else None
+    calls = CallerCalls()
+    if prune is not None and window_pruning(prune) is None:
+        prune = calls.wrap(prune)
 
     def run(group: Sequence[Record], utility: Utility = chosen, phases: Phases | None = phases) -> list[Decoded]:
         return race(
@@ -90,33 +93,38 @@ def decode_corpus(
             phases=phases,
         )
 
-    threads = int(getattr(chosen, "workers", 1))
-    alone: Utility | None = getattr(chosen, "alone", None)
-    adding = Lock()
-
-    def beside(group: Sequence[Record]) -> list[Decoded]:
-        assert alone is not None
-        own = Phases()
-        answers = run(group, alone, own)
-        if phases is not None:
-            with adding:
-                phases.add(own, share=1 / threads)
-        return answers
-
+    parallel = chosen if isinstance(chosen, ParallelUtility) else None
+    single = None
+    if parallel is not None and sampler is None and watch is None:  # those two see a window in order
+        single = _single_threaded(run, parallel, phases)
     # A live source is asked for the whole window at once; a utility may be faster on a few sentences at a time.
-    together = window if sampler is not None else min(window, getattr(chosen, "together", window))
-    # What is not ours may not expect to be called from several threads.
-    ours = sampler is None and watch is None and (prune is None or type(prune) in (Confidence, Bottom))
+    group_size = window if sampler is not None or parallel is None else min(window, parallel.group_size)
     return stream(
         records,
         run,
         window=window,
-        together=together,
-        beside=beside if ours and alone is not None else None,
-        threads=threads,
+        group_size=group_size,
+        run_single_threaded=single,
+        threads=1 if parallel is None else parallel.workers,
+        calls=calls,
         check=lambda record: _check_record(record, longest),
         on_error=on_error,
     )
+
+
+def _single_threaded(run: Callable[..., list[Decoded]], utility: ParallelUtility, phases: Phases | None) -> Run:
+    """`run` with the utility on one thread, for races on several threads at once; their phases are added up."""
+    alone, share, adding = utility.single_threaded(), 1 / utility.workers, Lock()
+
+    def run_single_threaded(group: Sequence[Record]) -> list[Decoded]:
+        own = Phases()
+        answers = run(group, alone, own)
+        if phases is not None:
+            with adding:
+                phases.add(own, share=share)
+        return answers
+
+    return run_single_threaded
 
 
 def _check_record(record: Record, longest: int | None) -> None:

@@ -9,24 +9,22 @@ A pruning function is anything callable that gets `Standings` and returns a mask
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mbrace._native import Resamples, Tally, decide_window
 from mbrace.errors import UserError
 from mbrace.randomness import key
-
-if TYPE_CHECKING:
-    from mbrace._native import Resamples
 
 
 @dataclass(frozen=True)
 class Standings:
-    """The race of one sentence at one time step, as a pruning function sees it."""
+    """The race of one sentence at one time step, as a pruning function sees it. Its arrays are read-only."""
 
     utilities: NDArray[np.float32]  # (alive hypotheses, distinct pseudo-references)
     counts: NDArray[np.int64]  # (distinct,) how often each pseudo-reference was drawn
@@ -36,6 +34,12 @@ class Standings:
     seed: int  # 64 bits, from (seed, record id, time step) alone
     run_seed: int = 0  # the seed of the whole run
     equal_draws: bool = True  # every draw weighs the same; False with model-based weights
+    indexes: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))  # (alive,) the caller's
+    texts: Sequence[str] = ()  # (alive,) the hypotheses themselves
+
+    def __post_init__(self) -> None:
+        for values in (self.utilities, self.counts, self.weights, self.means, self.indexes):
+            values.setflags(write=False)  # a pruning function decides by its mask alone
 
     @property
     def rng(self) -> np.random.Generator:
@@ -57,6 +61,72 @@ PruningFunction: TypeAlias = Callable[[Standings], NDArray[np.bool_]]
 
 
 @dataclass(frozen=True)
+class WindowStandings:
+    """The races of a window at one time step, for a pruning function that decides all of them in one call."""
+
+    tallies: Sequence[Tally]  # of each race: who is alive, the draws and utilities so far
+    weights: Sequence[NDArray[np.float64] | None]  # of each race, as in `Standings`; None: all draws weigh the same
+    nbest: int
+    run_seed: int
+    threads: int  # that may be used
+
+
+@runtime_checkable
+class WindowPruning(Protocol):
+    """A pruning function that brings its own decision for a whole window, such as one in native code."""
+
+    def __call__(self, standings: Standings) -> NDArray[np.bool_]:
+        """The same decision for one race."""
+        ...
+
+    def decide_window(self, window: WindowStandings) -> Sequence[NDArray[np.float64]]:
+        """Drop hypotheses from each tally; returns the expected utilities, (alive,), of those that stay in each."""
+        ...
+
+
+def window_pruning(prune: PruningFunction | None) -> WindowPruning | None:
+    """How to decide a whole window, where `prune` (None: standard MBR) can.
+
+    A class that overrides `__call__` alone is called race by race: the decision it inherits is no longer its own.
+    """
+    if prune is None:
+        return KeepAll()
+    if not isinstance(prune, WindowPruning):
+        return None
+    family = type(prune).__mro__
+    inherited = {name: next((i for i, c in enumerate(family) if name in vars(c)), 0) for name in _DECISIONS}
+    return prune if inherited["decide_window"] <= inherited["__call__"] else None
+
+
+_DECISIONS = ("__call__", "decide_window")
+
+
+class KeepAll:
+    """Standard MBR as a pruning function: nobody is dropped."""
+
+    def __call__(self, standings: Standings) -> NDArray[np.bool_]:
+        """Keep all."""
+        return np.ones(len(standings.means), dtype=np.bool_)
+
+    def decide_window(self, window: WindowStandings) -> Sequence[NDArray[np.float64]]:
+        """Expected utilities alone."""
+        return _decide(window, [None] * len(window.tallies), 0)
+
+
+def _decide(
+    window: WindowStandings, resamples: Sequence[Resamples | None], max_losing_wins: int
+) -> list[NDArray[np.float64]]:
+    return decide_window(
+        list(window.tallies),
+        list(resamples),
+        list(window.weights),
+        nbest=window.nbest,
+        enough=max_losing_wins,
+        threads=window.threads,
+    )
+
+
+@dataclass(frozen=True)
 class Confidence:
     """prune_alpha, Algorithm 2: drop a hypothesis whose chance to beat the leader, by bootstrap, is at most 1 - alpha.
 
@@ -73,13 +143,19 @@ class Confidence:
             raise UserError(f"bootstraps {self.bootstraps}: must be 1 or more")
 
     @property
-    def enough(self) -> int:
-        """Wins that do not suffice; one more does."""
+    def max_losing_wins(self) -> int:
+        """A hypothesis with at most this many wins is pruned."""
         return math.floor((1 - self.alpha) * self.bootstraps + 1e-9)  # (1 - 0.9) * 500 is a little less than 50
 
     def __call__(self, standings: Standings) -> NDArray[np.bool_]:
         """Lines 7 to 12 of Algorithm 2: keep y if w > 1 - alpha."""
-        return self._wins(standings, self.enough) > self.enough
+        return self._wins(standings, self.max_losing_wins) > self.max_losing_wins
+
+    def decide_window(self, window: WindowStandings) -> Sequence[NDArray[np.float64]]:
+        """Algorithm 2 for every race of a window, in one native call."""
+        pairs = zip(window.tallies, window.weights, strict=True)
+        sizes = [tally.draws if weights is None else len(weights) for tally, weights in pairs]
+        return _decide(window, [self.resamples_of(size, window.run_seed) for size in sizes], self.max_losing_wins)
 
     def win_rates(self, standings: Standings) -> NDArray[np.float64]:
         """(alive,): w, the share of resamples in which U(y, R^i) >= U(rival, R^i), Equation 5."""
@@ -94,24 +170,22 @@ class Confidence:
         return self.resamples_of(int(standings.counts.sum()), standings.run_seed)
 
     def resamples_of(self, draws: int, run_seed: int) -> Resamples:
-        """Those of so many draws."""
+        """Resamples for a sample of `draws` references."""
         return _resamples(run_seed, draws, self.bootstraps)
 
-    def _wins(self, standings: Standings, enough: float | None = None) -> NDArray[np.int64]:
+    def _wins(self, standings: Standings, max_losing_wins: float | None = None) -> NDArray[np.int64]:
         counts = standings.counts
         return self.resamples(standings).wins(
             np.ascontiguousarray(standings.utilities, dtype=np.float32),
             counts,
             None if standings.equal_draws else standings.weights / counts,
             int(standings.leaders()[-1]),
-            enough=enough,
+            enough=max_losing_wins,
         )
 
 
 @lru_cache(maxsize=64)
 def _resamples(run_seed: int, draws: int, bootstraps: int) -> Resamples:
-    from mbrace._native import Resamples
-
     return Resamples(key(run_seed, 0, "bootstrap"), draws, bootstraps)
 
 

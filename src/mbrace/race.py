@@ -14,14 +14,14 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from mbrace._native import Tally, decide_window, distinct, expected_utilities
+from mbrace._native import Tally, distinct, expected_utilities
 from mbrace.errors import UserError
-from mbrace.prune import Confidence, PruningFunction, Standings
+from mbrace.prune import PruningFunction, Standings, WindowStandings, window_pruning
 from mbrace.randomness import key
 from mbrace.records import Record, check_logprobs
 from mbrace.sampler import Draws, Sampler, Want
 from mbrace.schedule import Schedule, steps
-from mbrace.utility import Ask, Scorer, Sentence, Utility
+from mbrace.utility import Ask, ParallelUtility, Scorer, Sentence, Utility
 
 
 @dataclass(frozen=True)
@@ -136,18 +136,34 @@ class _Runner:
             counts = np.ones_like(counts)
         shares = counts / self.tally.draws if weights is None else weights
         means = expected_utilities(utilities, shares)
-        own = key(seed, self.record.id, f"prune {len(self.steps)}")
-        return Standings(utilities, counts, shares, means, self.nbest, own, seed, equal_draws=weights is None)
+        alive = self.tally.alive.tolist()
+        return Standings(
+            utilities=utilities,
+            counts=counts,
+            weights=shares,
+            means=means,
+            nbest=self.nbest,
+            seed=key(seed, self.record.id, f"prune {len(self.steps)}"),
+            run_seed=seed,
+            equal_draws=weights is None,
+            indexes=np.array([self.index_of(row) for row in alive], dtype=np.int64),
+            texts=[self.hypotheses[row] for row in alive],
+        )
 
-    def score(self, ask: Ask, table: NDArray[np.float32], name: str) -> None:
+    def index_of(self, row: int) -> int:
+        """The caller's index of the first copy of a distinct hypothesis."""
+        given = self.record.hypotheses
+        return row if len(given) == len(self.hypotheses) else given.index(self.hypotheses[row])
+
+    def score(self, ask: Ask, table: NDArray[np.floating], name: str) -> None:
         """Append the utilities of an ask; refuse what was not asked for."""
-        shape = (len(ask.survivors), len(ask.references))
+        shape = (len(ask.hypotheses), len(ask.references))
         if np.shape(table) != shape:
             raise self.record.error(f"utility {name} returned shape {np.shape(table)}, expected {shape}")
-        place = self.tally.add(np.ascontiguousarray(table, dtype=np.float32))
-        if place is not None:
-            value = np.asarray(table)[place]
-            hypothesis, reference = self.hypotheses[ask.survivors[place[0]]], ask.references[place[1]]
+        cell = self.tally.add(np.ascontiguousarray(table, dtype=np.float32))
+        if cell is not None:
+            value = np.asarray(table)[cell]
+            hypothesis, reference = self.hypotheses[ask.hypotheses[cell[0]]], ask.references[cell[1]]
             raise self.record.error(
                 f"utility {name} returned {value} for hypothesis {hypothesis[:60]!r} and "
                 f"pseudo-reference {reference[:60]!r}; a utility must return finite numbers"
@@ -155,14 +171,13 @@ class _Runner:
 
     def result(self) -> Decoded:
         """Line 12: the best of the survivors under all pseudo-references so far."""
-        given, alive, means = self.record.hypotheses, self.tally.alive.tolist(), self.means
+        alive, means = self.tally.alive.tolist(), self.means
         order = range(len(alive)) if means is None else np.argsort(-means, kind="stable").tolist()
         ranked = []
         for rank in order[: self.nbest]:
-            place = alive[rank]
-            text = self.hypotheses[place]
-            index = place if len(given) == len(self.hypotheses) else given.index(text)
-            ranked.append(Candidate(text, index, None if means is None else float(means[rank])))
+            row = alive[rank]
+            utility = None if means is None else float(means[rank])
+            ranked.append(Candidate(self.hypotheses[row], self.index_of(row), utility))
         best = ranked[0]
         return Decoded(
             id=self.record.id,
@@ -200,7 +215,7 @@ def race(
     if not window:
         return [runner.result() for runner in runners]
 
-    threads = int(getattr(utility, "workers", 1))
+    threads = utility.workers if isinstance(utility, ParallelUtility) else 1
     started = time.perf_counter()
     drawer = sampler.start([runner.record for runner in window])
     phases.draw += time.perf_counter() - started
@@ -211,11 +226,11 @@ def race(
     # A function cannot be asked for "all" at once.
     asked = schedule == "all" and any(callable(runner.record.pseudo_references) for runner in window)
     for size in steps(schedule, utility.schedule, growing=prune is not None or asked):
-        open_now = [place for place, runner in enumerate(window) if runner.open]
+        open_now = [index for index, runner in enumerate(window) if runner.open]
         if not open_now:
             break
         started = time.perf_counter()
-        wants = [Want(place, drawn := window[place].tally.draws, size - drawn) for place in open_now]
+        wants = [Want(index, drawn := window[index].tally.draws, size - drawn) for index in open_now]
         asks: list[Ask] = []
         stepping: list[tuple[_Runner, int, int, int]] = []  # alive, draws, and those of them that are new
         for want, draws in zip(wants, drawer.draw(wants), strict=True):
@@ -255,18 +270,15 @@ def _score(window: Sequence[_Runner], scorer: Scorer, asks: Sequence[Ask], name:
 def _decide(
     prune: PruningFunction | None, runners: Sequence[_Runner], seed: int, watch: Watch | None, threads: int
 ) -> None:
-    """Who stays, and expected utilities. Our own bootstrap, and standard MBR, decide all sentences in one native call,
-    on the utility's threads."""
-    if watch is None and (prune is None or type(prune) is Confidence):
-        tallies, weights = [runner.tally for runner in runners], [runner.weights() for runner in runners]
-        draws = [t.draws if own is None else len(own) for t, own in zip(tallies, weights, strict=True)]
-        resamples = [None if prune is None else prune.resamples_of(size, seed) for size in draws]
-        enough = 0 if prune is None else prune.enough
-        means = decide_window(
-            tallies, resamples, weights, nbest=runners[0].nbest if runners else 1, enough=enough, threads=threads
-        )
-        for runner, mean in zip(runners, means, strict=True):
-            runner.means = mean
+    """Who stays, and expected utilities: of all sentences in one call where the pruning function can, else of one
+    after another."""
+    whole = window_pruning(prune) if watch is None else None
+    if whole is not None:
+        if runners:
+            tallies, weights = [runner.tally for runner in runners], [runner.weights() for runner in runners]
+            window = WindowStandings(tallies, weights, runners[0].nbest, run_seed=seed, threads=threads)
+            for runner, means in zip(runners, whole.decide_window(window), strict=True):
+                runner.means = means
         return
     for runner in runners:
         standings = runner.standings(seed)

@@ -1,12 +1,13 @@
 """What a race asks of a utility, and how a plain Python function becomes one.
 
-A utility sees a whole window of sentences at once: `start` is given their hypotheses, then `score` is called once a
-time step with the new pseudo-references of every sentence still open. So a neural utility gets one large batch, and a
-native one has work for every core.
+A utility sees a whole window of sentences at once: `start` begins their races, then `score` is called once per time
+step with what every sentence still open asks for. So a neural utility gets one large batch, and a native one has work
+for every core.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, runtime_checkable
@@ -20,7 +21,10 @@ from mbrace.schedule import doubling
 
 @dataclass(frozen=True)
 class Sentence:
-    """One race of a window, as its utility sees it: distinct hypotheses, and the source where there is one."""
+    """One race of a window, as its utility sees it: the source where there is one, and the distinct hypotheses.
+
+    `hypotheses` may grow at its end while the race goes on; an index into it always means the same string.
+    """
 
     id: str | int
     source: str | None
@@ -29,10 +33,13 @@ class Sentence:
 
 @dataclass(frozen=True)
 class Ask:
-    """Score these hypotheses of a sentence against these pseudo-references, new and distinct."""
+    """Score these hypotheses of a sentence against these distinct pseudo-references.
 
-    sentence: int  # position in the window given to `start`
-    survivors: NDArray[np.int64]  # positions in `Sentence.hypotheses`
+    Asks say what to encode: a hypothesis that no ask names costs nothing, and no pair is asked for twice.
+    """
+
+    sentence: int  # index into the window given to `start`
+    hypotheses: NDArray[np.int64]  # indexes into `Sentence.hypotheses`, in growing order
     references: Sequence[str]
 
 
@@ -41,14 +48,14 @@ class Scorer(Protocol):
 
     encode_seconds: float  # spent so far on single strings; the rest of `score` is for pairs
 
-    def score(self, asks: Sequence[Ask]) -> Sequence[NDArray[np.float32]]:
-        """One table for each ask, (survivors, references)."""
+    def score(self, asks: Sequence[Ask]) -> Sequence[NDArray[np.floating]]:
+        """One table per ask, (hypotheses, references)."""
         ...
 
 
 @runtime_checkable
 class Utility(Protocol):
-    """A utility u(hypothesis, reference); higher is better."""
+    """A utility u(hypothesis, reference); higher is better. What else it can do is in the protocols below."""
 
     @property
     def name(self) -> str:
@@ -60,7 +67,7 @@ class Utility(Protocol):
 
     @property
     def needs_source(self) -> bool:
-        """Whether `Sentence.source` must be there."""
+        """Whether it scores with the source: then `Sentence.source` and the `sources` of `pairs` are given."""
 
     def start(self, sentences: Sequence[Sentence]) -> Scorer:
         """Begin the races of a window."""
@@ -68,31 +75,86 @@ class Utility(Protocol):
 
     def pairs(
         self, hypotheses: Sequence[str], references: Sequence[str], sources: Sequence[str] | None = None
-    ) -> NDArray[np.float32]:
+    ) -> NDArray[np.floating]:
         """Scores of aligned pairs, (pairs,): hypothesis i against reference i."""
         ...
 
 
-PairFunction: TypeAlias = Callable[[str, str], float]
-BatchFunction: TypeAlias = Callable[[Sequence[str], Sequence[str]], Sequence[float]]
+@runtime_checkable
+class ParallelUtility(Protocol):
+    """A utility that works on several threads, and can also run on one thread beside races on other threads."""
+
+    @property
+    def workers(self) -> int:
+        """Its threads. In a race they also prune."""
+
+    @property
+    def group_size(self) -> int:
+        """How many sentences of a window it races at a time, where that is faster than the whole window."""
+
+    def single_threaded(self) -> Utility:
+        """The same utility on one thread, which may score from several threads at once."""
+        ...
+
+
+@runtime_checkable
+class CorpusUtility(Protocol):
+    """A utility with a corpus score of its own, from statistics that add up over sentences."""
+
+    def corpus(self, hypotheses: Sequence[str], references: Sequence[str]) -> float:
+        """The corpus score of aligned texts."""
+        ...
+
+    def statistics(self, hypotheses: Sequence[str], references: Sequence[str]) -> NDArray[np.int64]:
+        """(pairs, ...): what each pair adds to the corpus score."""
+        ...
+
+    def from_statistics(self, totals: NDArray[np.int64]) -> float:
+        """The corpus score of `statistics` summed over pairs."""
+        ...
+
+
+@runtime_checkable
+class TruncatingUtility(Protocol):
+    """A utility with a limit on the length of a text."""
+
+    @property
+    def truncated(self) -> int:
+        """How many texts so far were over the limit and cut there."""
+
+
+def truncated_texts(utility: Utility) -> int:
+    """How many texts the utility has cut so far; 0 where it has no limit."""
+    return utility.truncated if isinstance(utility, TruncatingUtility) else 0
+
+
+PairFunction: TypeAlias = Callable[[str, str], float] | Callable[[str, str, str], float]
+BatchFunction: TypeAlias = (
+    Callable[[Sequence[str], Sequence[str]], Sequence[float]]
+    | Callable[[Sequence[str], Sequence[str], Sequence[str]], Sequence[float]]
+)
 
 
 class Pairwise:
-    """A Python function as a utility: `function(hypothesis, reference) -> float`, or with `batch=True`
-    `function(hypotheses, references) -> floats` over aligned lists that span all open sentences."""
+    """A Python function as a utility.
 
-    needs_source = False
+    The function is `function(hypothesis, reference) -> float`, or with `batch=True` `function(hypotheses, references)
+    -> floats` over aligned lists that span all open sentences. One with a third argument, `function(hypothesis,
+    reference, source)`, is given the source (the sources) too; `source` says so where its signature does not.
+    """
 
     def __init__(
         self,
         function: PairFunction | BatchFunction,
         *,
         batch: bool = False,
+        source: bool | None = None,
         name: str | None = None,
         schedule: tuple[int, ...] | None = None,
     ) -> None:
         self.function: Callable[..., Any] = function
         self.batch = batch
+        self.needs_source = _takes_source(function) if source is None else source
         self.name = name or str(getattr(function, "__name__", type(function).__name__))
         self.schedule = schedule or doubling(16, 256)
 
@@ -100,18 +162,23 @@ class Pairwise:
         self, hypotheses: Sequence[str], references: Sequence[str], sources: Sequence[str] | None = None
     ) -> NDArray[np.float32]:
         """Scores of aligned pairs, (pairs,)."""
+        columns = [list(hypotheses), list(references)]
+        if self.needs_source:
+            if sources is None:
+                raise UserError(f"utility {self.name}: scores with the source; give sources")
+            columns.append(list(sources))
         if self.batch:
-            values = np.asarray(self.function(list(hypotheses), list(references)), dtype=np.float32)
+            values = np.asarray(self.function(*columns), dtype=np.float32)
             if values.shape != (len(hypotheses),):
                 raise UserError(
                     f"utility {self.name}: returned shape {values.shape} for a batch of {len(hypotheses)} pairs; "
-                    "return one number for each pair"
+                    "return one number per pair"
                 )
             return values
-        return np.array([self._number(h, r) for h, r in zip(hypotheses, references, strict=True)], dtype=np.float32)
+        return np.array([self._number(texts) for texts in zip(*columns, strict=True)], dtype=np.float32)
 
-    def _number(self, hypothesis: str, reference: str) -> float:
-        value = self.function(hypothesis, reference)
+    def _number(self, texts: tuple[str, ...]) -> float:
+        value = self.function(*texts)
         try:
             return float(value)
         except (TypeError, ValueError):
@@ -132,19 +199,36 @@ class _PairwiseScorer:
     def score(self, asks: Sequence[Ask]) -> list[NDArray[np.float32]]:
         hypotheses: list[str] = []
         references: list[str] = []
+        sources: list[str] | None = [] if self._utility.needs_source else None
         for ask in asks:
-            texts = self._sentences[ask.sentence].hypotheses
-            for survivor in ask.survivors:
-                hypotheses.extend([texts[survivor]] * len(ask.references))
+            sentence = self._sentences[ask.sentence]
+            for index in ask.hypotheses:
+                hypotheses.extend([sentence.hypotheses[index]] * len(ask.references))
                 references.extend(ask.references)
-        flat = self._utility.pairs(hypotheses, references)
-        ends = np.cumsum([len(ask.survivors) * len(ask.references) for ask in asks])
+            if sources is not None:
+                sources.extend([sentence.source or ""] * (len(ask.hypotheses) * len(ask.references)))
+        flat = self._utility.pairs(hypotheses, references, sources)
+        ends = np.cumsum([len(ask.hypotheses) * len(ask.references) for ask in asks])
         tables = np.split(flat, ends[:-1])
-        return [table.reshape(len(a.survivors), len(a.references)) for a, table in zip(asks, tables, strict=True)]
+        return [table.reshape(len(a.hypotheses), len(a.references)) for a, table in zip(asks, tables, strict=True)]
+
+
+def _takes_source(function: Callable[..., Any]) -> bool:
+    """Whether a function has a third argument that must be given, or one named source or sources."""
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):  # some functions written in C
+        return False
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    third = positional[2:3]
+    return any(p.default is p.empty or p.name in ("source", "sources") for p in third)
 
 
 def as_utility(utility: Utility | PairFunction) -> Utility:
-    """A utility as it is, or a plain `function(hypothesis, reference) -> float` wrapped as one."""
+    """A utility as it is, or a plain function of hypothesis, reference and perhaps source wrapped as one."""
+    if isinstance(utility, type) and isinstance(utility, Utility):
+        name = utility.__name__
+        raise UserError(f"utility {name}: is a class; give an object of it, such as mbrace.{name}()")
     if isinstance(utility, Utility):
         return utility
     if callable(utility):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
-from typing import TypeAlias, TypeVar
+from queue import SimpleQueue
+from typing import Any, TypeAlias, TypeVar
 
 from mbrace.errors import UserError
 from mbrace.race import Decoded
@@ -18,7 +20,10 @@ Run: TypeAlias = Callable[[Sequence[Record]], list[Decoded]]  # the race of a gr
 
 Thing = TypeVar("Thing")
 
-HEAVY = 1 << 20  # pairs of a record for which all threads had better work together
+Argument = TypeVar("Argument")
+Value = TypeVar("Value")
+
+HEAVY = 1 << 20  # pairs of a record from which all threads work on it together
 
 
 def stream(
@@ -26,24 +31,28 @@ def stream(
     run: Run,
     *,
     window: int,
-    together: int,
-    beside: Run | None = None,
+    group_size: int,
+    run_single_threaded: Run | None = None,
     threads: int = 1,
+    calls: CallerCalls | None = None,
     check: Callable[[Record], None],
     on_error: OnError | None = None,
 ) -> Iterator[Decoded]:
     """The answers to records; `window` of them are read, then answered, before the next is read.
 
-    `run` races so many of them `together`. `beside` is the same race on one thread, where it may go on beside others:
-    then groups race on `threads` threads from the moment they are read, so that none waits for another's Python.
+    `run` races `group_size` of them at a time. `run_single_threaded` is the same race on one thread, where several may
+    run at once: then groups race on `threads` threads from the moment they are read, so that no group waits for the
+    Python code of another. What those races hand to `calls` is called in the caller's thread.
     """
     source = _checked(records, check, on_error)
-    size = min(together, window)
+    size = min(group_size, window)
     failure: Exception | None = None
+    calls = calls or CallerCalls()
     with ExitStack() as stack:
         lanes: ThreadPoolExecutor | None = None
-        if beside is not None and 1 < threads <= window:
-            lanes = stack.enter_context(ThreadPoolExecutor(threads))
+        if run_single_threaded is not None and 1 < threads <= window:
+            lanes = stack.enter_context(ThreadPoolExecutor(threads, initializer=calls.begin_thread))
+            stack.callback(calls.close)
             size = min(size, window // threads)
         ended = False
         while not ended:
@@ -56,15 +65,64 @@ def stream(
                 ended = len(group) < wanted
                 if not group:
                     break
-                alone = ended and not started
-                if lanes is not None and beside is not None and not alone and all(map(_is_light, group)):
-                    started.append((group, lanes.submit(beside, group).result))
+                only_group = ended and not started
+                if lanes is not None and run_single_threaded and not only_group and all(map(_is_light, group)):
+                    started.append((group, partial(calls.wait, lanes.submit(run_single_threaded, group))))
                 else:
                     started.append((group, partial(run, group)))
             for records_of, answers in started:
                 yield from _answers(records_of, answers, run, on_error)
     if failure is not None:
         raise failure
+
+
+class CallerCalls:
+    """Functions that races on other threads hand to the caller's thread, which calls them while it waits for the races:
+    what a user gave may not expect to be called from several threads."""
+
+    def __init__(self) -> None:
+        self._waiting: SimpleQueue[tuple[Callable[[], None], Future[Any]] | None] = SimpleQueue()
+        self._closed = False
+        self._thread = threading.local()
+
+    def begin_thread(self) -> None:
+        """Called in every thread that is not the caller's."""
+        self._thread.is_other = True
+
+    def wrap(self, function: Callable[[Argument], Value]) -> Callable[[Argument], Value]:
+        """The function, called in the caller's thread from whatever thread it is used."""
+
+        def call(argument: Argument) -> Value:
+            if not getattr(self._thread, "is_other", False):
+                return function(argument)
+            answer: Future[Value] = Future()
+            self._waiting.put((lambda: answer.set_result(function(argument)), answer))
+            if self._closed:
+                self.close()
+            return answer.result()
+
+        return call
+
+    def wait(self, race: Future[Value]) -> Value:
+        """The result of a race on another thread; meanwhile, call what is handed over."""
+        race.add_done_callback(lambda _: self._waiting.put(None))
+        while not race.done():
+            handed = self._waiting.get()
+            if handed is not None:
+                make_call, answer = handed
+                try:
+                    make_call()
+                except BaseException as error:
+                    answer.set_exception(error)
+        return race.result()
+
+    def close(self) -> None:
+        """Nobody waits any more: races that still want a call fail."""
+        self._closed = True
+        while not self._waiting.empty():
+            handed = self._waiting.get()
+            if handed is not None:
+                handed[1].set_exception(CancelledError())
 
 
 def _checked(records: Iterable[Record], check: Callable[[Record], None], on_error: OnError | None) -> Iterator[Record]:

@@ -121,7 +121,7 @@ def run(args: argparse.Namespace) -> int:
         progress("decoding", total) as advance,
     ):
         summary = run_job(decoder, items, output, skip=args.on_error == "skip", stop=stop, advance=advance)
-    report_truncated(decoder.utility)
+    report_truncated(summary.truncated)
     print(summary_line(summary), file=sys.stderr)
     return ended(args, summary.signal)
 
@@ -182,7 +182,7 @@ def run_on_cluster(work: Work, inputs: list[str], args: argparse.Namespace) -> i
             text=args.text,
             progress=progress,
         )
-    report_truncated(summary)
+    report_truncated(summary.truncated)
     print(summary_line(summary), file=sys.stderr)
     return ended(args, summary.signal)
 

@@ -61,9 +61,8 @@ def _neural_from(args: argparse.Namespace) -> Utility:
     return kind(args.metric_model, **settings)  # type: ignore[no-any-return]
 
 
-def report_truncated(counted: object) -> None:
-    """Say on stderr how many strings a utility (or a run's summary) counted as over the length limit, if any were."""
-    truncated = getattr(counted, "truncated", 0)
+def report_truncated(truncated: int) -> None:
+    """Say on stderr how many strings were over a utility's length limit, if any were."""
     if truncated:
         strings = "1 string was" if truncated == 1 else f"{truncated:,} strings were"
         print(f"mbrace: {strings} over the utility's length limit and cut there", file=sys.stderr)

@@ -9,6 +9,7 @@ from typing import Any
 
 from mbrace.cli.options import add_utility, report_truncated, utility_from
 from mbrace.errors import UserError
+from mbrace.utility import CorpusUtility, truncated_texts
 
 
 def add(commands: Any) -> None:
@@ -43,13 +44,12 @@ def run(args: argparse.Namespace) -> int:
     if utility.needs_source and sources is None:
         raise UserError(f"--utility {args.utility}: scores with the source; give --source SRC.txt")
     scores = utility.pairs(hypotheses, references, sources)
-    report_truncated(utility)
+    report_truncated(truncated_texts(utility))
     if args.per_line:
         print("\n".join(f"{score:.4f}" for score in scores))
     print(f"sentence average  {scores.mean(dtype='float64'):.4f}  ({len(scores)} lines, {utility.name})")
-    corpus = getattr(utility, "corpus", None)
-    if corpus is not None:
-        print(f"corpus            {corpus(hypotheses, references):.4f}")
+    if isinstance(utility, CorpusUtility):
+        print(f"corpus            {utility.corpus(hypotheses, references):.4f}")
     return 0
 
 

@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
         worker = Decoder(utility, prune, schedule, args.seed, args.nbest, args.window, sampler, text=text)
         items = maker.items(source_items(args.sources, first=1, columns=False))
         summary = run_job(worker, items, output, skip=args.on_error == "skip", stop=stop, advance=advance)
-    report_truncated(utility)
+    report_truncated(summary.truncated)
     print(
         f"{summary_line(summary)}; hypotheses {maker.seconds:.2f} s, {sampler.drawn:,} pseudo-references drawn",
         file=sys.stderr,

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mbrace.errors import UserError
-from mbrace.utility import Utility
+from mbrace.utility import CorpusUtility, Utility
 
 # Statistics summed over sentences, (samples, k), to a score each, (samples,)
 FromTotals: TypeAlias = Callable[[NDArray[np.float64]], NDArray[np.float64]]
@@ -143,11 +143,9 @@ def compare(
     options: dict[str, Any] = {"resamples": resamples, "shuffles": shuffles, "seed": seed}
     scores = [utility.pairs(system, references, sources)[:, None] for system in (a, b)]
     found = [paired_tests(scores[0], scores[1], averages(len(references)), measure="sentence average", **options)]
-    statistics = getattr(utility, "statistics", None)
-    if statistics is not None:
-        stats = [statistics(system, references) for system in (a, b)]
-        shape = stats[0].shape[1:]
-        from_totals = utility.from_statistics  # type: ignore[attr-defined]
+    if isinstance(utility, CorpusUtility):
+        stats = [utility.statistics(system, references) for system in (a, b)]
+        shape, from_totals = stats[0].shape[1:], utility.from_statistics
 
         def corpus(totals: NDArray[np.float64]) -> NDArray[np.float64]:
             return np.array([from_totals(row.reshape(shape)) for row in totals])

@@ -165,7 +165,7 @@ class _ReplayScorer:
         for ask in asks:
             table = self._tables[ask.sentence]
             columns = [table.columns[text] for text in ask.references]
-            found.append(np.asarray(table.stored)[ask.survivors[:, None], columns])
+            found.append(np.asarray(table.stored)[ask.hypotheses[:, None], columns])
         return found
 
 

@@ -18,7 +18,7 @@ from mbrace.race import Decoded, Phases
 from mbrace.records import Location, Record
 from mbrace.sampler import Sampler
 from mbrace.schedule import Schedule
-from mbrace.utility import Utility
+from mbrace.utility import Utility, truncated_texts
 
 Outcome: TypeAlias = "tuple[bytes | None, Bad | None]"  # the line to write, and why an item was set aside
 
@@ -131,7 +131,7 @@ class Decoder:
         self.summary.sentences += 1
         self.summary.utility_calls += answer.utility_calls
         self.summary.pairs_scored += answer.pairs_scored
-        self.summary.truncated = getattr(self.utility, "truncated", 0)
+        self.summary.truncated = truncated_texts(self.utility)
         self.summary.standard_calls += _standard_calls(record, answer, self.schedule, self.utility)
 
 

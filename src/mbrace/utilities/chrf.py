@@ -40,7 +40,7 @@ class ChrF:
 
     schedule: ClassVar[tuple[int, ...]] = (16, 32, 64, 128, 256)
     needs_source: ClassVar[bool] = False
-    together: ClassVar[int] = 8  # sentences of a window that race together, while their indexes stay in the caches
+    group_size: ClassVar[int] = 8  # sentences of a window that race at a time: their indexes stay in the caches
 
     def __post_init__(self) -> None:
         if self.char_order < 0 or self.word_order < 0 or not 1 <= self.char_order + self.word_order <= MAX_ORDERS:
@@ -120,9 +120,8 @@ class ChrF:
     def _prepared(self, texts: Sequence[str]) -> list[str]:
         return [text.lower() for text in texts] if self.lowercase else list(texts)
 
-    @property
-    def alone(self) -> ChrF:
-        """The same on one thread, for races side by side."""
+    def single_threaded(self) -> ChrF:
+        """The same on one thread, for races on several threads at once."""
         return replace(self, threads=1)
 
     @property
@@ -132,32 +131,71 @@ class ChrF:
 
 
 class ChrFScorer:
-    """The race of one window: hypotheses indexed once, new references scored only against the survivors."""
+    """The races of one window: hypotheses are indexed when they are first asked about, new references are scored only
+    against the hypotheses that are asked about."""
 
     def __init__(self, utility: ChrF, sentences: Sequence[Sentence]) -> None:
-        began = time.perf_counter()
         self._utility = utility
         self._threads = utility.workers
-        self._indexes = _native.build_indexes(
-            [utility._prepared(sentence.hypotheses) for sentence in sentences],
-            char_order=utility.char_order,
-            word_order=utility.word_order,
-            whitespace=utility.whitespace,
-            threads=self._threads,
-        )
-        self.encode_seconds = time.perf_counter() - began
+        self._sentences = sentences
+        # of each sentence: indexes, and the first hypothesis of each; those that come later get an index of their own
+        self._indexes: list[list[_native.ChrFIndex]] = [[] for _ in sentences]
+        self._starts: list[list[int]] = [[0] for _ in sentences]
+        self.encode_seconds = 0.0
 
     def score(self, asks: Sequence[Ask]) -> Sequence[NDArray[np.float32]]:
-        """The utilities of each ask, (survivors, references)."""
+        """The utilities of each ask, (hypotheses, references)."""
         began = time.perf_counter()
+        self._index([ask for ask in asks if ask.hypotheses.max() >= self._starts[ask.sentence][-1]])
+        indexed = time.perf_counter()
+        parts = [self._parts(ask) for ask in asks]
         scores, encode_share = _native.score_window(
-            [self._indexes[ask.sentence] for ask in asks],
-            [ask.survivors for ask in asks],
-            [self._utility._prepared(ask.references) for ask in asks],
+            [index for part in parts for index, _ in part],
+            [rows for part in parts for _, rows in part],
+            [
+                prepared
+                for ask, part in zip(asks, parts, strict=True)
+                for prepared in [self._utility._prepared(ask.references)] * len(part)
+            ],
             beta=self._utility.beta,
             eps_smoothing=self._utility.eps_smoothing,
             threads=self._threads,
             simd=os.environ.get(SIMD_VARIABLE, ""),
         )
-        self.encode_seconds += encode_share * (time.perf_counter() - began)
-        return scores
+        self.encode_seconds += indexed - began + encode_share * (time.perf_counter() - indexed)
+        if len(scores) == len(asks):
+            return scores
+        found = iter(scores)
+        return [np.concatenate([next(found) for _ in part]) for part in parts]
+
+    def _index(self, asks: Sequence[Ask]) -> None:
+        """Index the hypotheses that are new, up to the last one asked about."""
+        if not asks:
+            return
+        new: list[Sequence[str]] = []
+        for ask in asks:
+            start, end = self._starts[ask.sentence][-1], int(ask.hypotheses.max()) + 1
+            new.append(self._utility._prepared(self._sentences[ask.sentence].hypotheses[start:end]))
+            self._starts[ask.sentence].append(end)
+        built = _native.build_indexes(
+            new,
+            char_order=self._utility.char_order,
+            word_order=self._utility.word_order,
+            whitespace=self._utility.whitespace,
+            threads=self._threads,
+        )
+        for ask, index in zip(asks, built, strict=True):
+            self._indexes[ask.sentence].append(index)
+
+    def _parts(self, ask: Ask) -> list[tuple[_native.ChrFIndex, NDArray[np.int64]]]:
+        """The indexes that hold the hypotheses of an ask, and their rows in each."""
+        indexes, starts = self._indexes[ask.sentence], self._starts[ask.sentence]
+        if len(indexes) == 1:
+            return [(indexes[0], ask.hypotheses)]
+        cuts = np.searchsorted(ask.hypotheses, starts)
+        parts = []
+        for number, index in enumerate(indexes):
+            rows = ask.hypotheses[cuts[number] : cuts[number + 1]]
+            if len(rows):
+                parts.append((index, rows - starts[number]))
+        return parts

@@ -50,16 +50,43 @@ class Bank:
         return self._vectors[moved(numbers, self._vectors.device)]
 
 
+class _Encoded:
+    """The hypotheses of one sentence that were asked about so far: their rows in the bank, and the head's part."""
+
+    def __init__(self) -> None:
+        self.bank_rows = np.empty(0, dtype=np.int64)  # (encoded,)
+        self.prepared: Tensor | None = None  # (encoded, ...)
+        self._slots = np.empty(0, dtype=np.int64)  # (hypotheses,): which of the encoded each is; -1: not encoded
+
+    def new(self, hypotheses: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Those of these hypotheses that are not encoded."""
+        missing = int(hypotheses.max(initial=-1)) + 1 - len(self._slots)
+        if missing > 0:
+            self._slots = np.concatenate([self._slots, np.full(missing, -1, dtype=np.int64)])
+        return hypotheses[self._slots[hypotheses] < 0]
+
+    def add(self, hypotheses: NDArray[np.int64], bank_rows: NDArray[np.int64], prepared: Tensor) -> None:
+        """Hypotheses that are encoded now."""
+        torch = require("torch", extra="neural")
+        self._slots[hypotheses] = len(self.bank_rows) + np.arange(len(hypotheses))
+        self.bank_rows = np.concatenate([self.bank_rows, bank_rows])
+        self.prepared = prepared if self.prepared is None else torch.cat([self.prepared, prepared])
+
+    def slots(self, hypotheses: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Which of the encoded these are."""
+        return self._slots[hypotheses]
+
+
 class RaceScorer:
-    """The Scorer of one window. A sentence is embedded when it is first asked for: one that has nothing to race for
-    costs nothing, and its hypotheses share the stream of the first step's pseudo-references."""
+    """The Scorer of one window. A hypothesis is embedded when it is first asked about: one that has nothing to race for
+    costs nothing, and hypotheses share the stream of batches with the pseudo-references of the same time step."""
 
     def __init__(self, encoder: Encoder, head: Head, sentences: Sequence[Sentence], *, reads_source: bool) -> None:
         self.encode_seconds = 0.0
         self._encoder, self._head, self._reads_source = encoder, head, reads_source
         self._bank = Bank(encoder)
         self._sentences = sentences
-        self._known: dict[int, tuple[NDArray[np.int64], Tensor]] = {}  # rows of the hypotheses, and their part
+        self._encoded = [_Encoded() for _ in sentences]
         if reads_source:
             for sentence in sentences:
                 if sentence.source is None:
@@ -70,8 +97,11 @@ class RaceScorer:
         torch = require("torch", extra="neural")
         with torch.inference_mode():
             began = time.perf_counter()
-            self._bank.add(text for ask in asks for text in self._new_strings(ask))
-            self._prepare([ask.sentence for ask in asks if ask.sentence not in self._known])
+            new = [(ask.sentence, self._encoded[ask.sentence].new(ask.hypotheses)) for ask in asks]
+            self._bank.add(
+                text for ask, (_, indexes) in zip(asks, new, strict=True) for text in self._texts(ask, indexes)
+            )
+            self._prepare([(sentence, indexes) for sentence, indexes in new if len(indexes)])
             if self._encoder.device.type == "cuda":
                 torch.cuda.synchronize(self._encoder.device)
             self.encode_seconds += time.perf_counter() - began
@@ -82,36 +112,40 @@ class RaceScorer:
             parts = np.split(flat, np.cumsum([table.numel() for table in tables])[:-1])
             return [part.reshape(tuple(table.shape)) for part, table in zip(parts, tables, strict=True)]
 
-    def _new_strings(self, ask: Ask) -> Iterable[str]:
+    def _texts(self, ask: Ask, new: NDArray[np.int64]) -> Iterable[str]:
+        """The strings of an ask that may have to be embedded."""
         sentence = self._sentences[ask.sentence]
-        if ask.sentence not in self._known:
-            yield from sentence.hypotheses
-            if self._reads_source and sentence.source is not None:
-                yield sentence.source
+        for index in new.tolist():
+            yield sentence.hypotheses[index]
+        if len(new) and self._reads_source and sentence.source is not None:
+            yield sentence.source
         yield from ask.references
 
-    def _prepare(self, positions: Sequence[int]) -> None:
-        """The parts of the hypotheses of sentences asked for the first time: in one go on a GPU, on a CPU one by one,
-        as the head scores there."""
-        if self._encoder.device.type == "cpu" and len(positions) > 1:
-            for position in positions:
-                self._prepare([position])
-        elif positions:
+    def _prepare(self, new: Sequence[tuple[int, NDArray[np.int64]]]) -> None:
+        """The head's part of new hypotheses: of all sentences in one call on a GPU; on a CPU one by one, as the head
+        scores there."""
+        if self._encoder.device.type == "cpu" and len(new) > 1:
+            for one in new:
+                self._prepare([one])
+        elif new:
             torch = require("torch", extra="neural")
-            sentences = [self._sentences[position] for position in positions]
-            numbers = [self._bank.numbers(sentence.hypotheses) for sentence in sentences]
+            texts = [[self._sentences[sentence].hypotheses[i] for i in indexes.tolist()] for sentence, indexes in new]
+            numbers = [self._bank.numbers(each) for each in texts]
             sizes, sources = [len(each) for each in numbers], None
             if self._reads_source:
-                texts = [sentence.source for sentence in sentences if sentence.source is not None]
-                sources = self._bank[np.repeat(self._bank.numbers(texts), sizes)]
+                given = [self._sentences[sentence].source or "" for sentence, _ in new]
+                sources = self._bank[np.repeat(self._bank.numbers(given), sizes)]
             parts = torch.split(self._head.prepare(self._bank[np.concatenate(numbers)], sources), sizes)
-            self._known.update(zip(positions, zip(numbers, parts, strict=True), strict=True))
+            for (sentence, indexes), rows, part in zip(new, numbers, parts, strict=True):
+                self._encoded[sentence].add(indexes, rows, part)
 
     def _block(self, ask: Ask) -> Block:
-        numbers, prepared = self._known[ask.sentence]
-        survivors, references = numbers[ask.survivors], self._bank.numbers(ask.references)
-        kept = moved(ask.survivors, prepared.device)
-        return Block(self._bank[survivors], prepared[kept], self._bank[references], (survivors, references))
+        encoded = self._encoded[ask.sentence]
+        assert encoded.prepared is not None
+        slots = encoded.slots(ask.hypotheses)
+        hypotheses, references = encoded.bank_rows[slots], self._bank.numbers(ask.references)
+        kept = moved(slots, encoded.prepared.device)
+        return Block(self._bank[hypotheses], encoded.prepared[kept], self._bank[references], (hypotheses, references))
 
 
 class NeuralUtility:

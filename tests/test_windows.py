@@ -52,12 +52,12 @@ class Races:
         return [answer(record) for record in group]
 
     def stream(self, **options: Any) -> Iterator[Decoded]:
-        return stream(self.source(), self.run, beside=self.beside, check=lambda record: None, **options)
+        return stream(self.source(), self.run, run_single_threaded=self.beside, check=lambda record: None, **options)
 
 
 def test_groups_of_a_window_race_beside_each_other_and_the_next_window_waits_for_the_answers() -> None:
     races = Races(14)
-    answers = races.stream(window=6, together=8, threads=2)
+    answers = races.stream(window=6, group_size=8, threads=2)
     assert [next(answers).id for _ in range(6)] == list(range(6))
     assert races.read == list(range(6))  # whoever waits for six answers before giving a seventh record gets them
     assert [each.id for each in answers] == list(range(6, 14))
@@ -70,7 +70,7 @@ def test_groups_of_a_window_race_beside_each_other_and_the_next_window_waits_for
 @pytest.mark.parametrize(("window", "threads"), [(6, 1), (2, 3)])
 def test_windows_race_here_where_threads_would_idle(window: int, threads: int) -> None:
     races = Races(7)
-    assert [each.id for each in races.stream(window=window, together=8, threads=threads)] == list(range(7))
+    assert [each.id for each in races.stream(window=window, group_size=8, threads=threads)] == list(range(7))
     assert {where for where, _ in races.groups} == {"here"}
 
 
@@ -78,7 +78,7 @@ def test_what_is_asked_for_pseudo_references_and_what_is_large_does_not_race_bes
     races = Races(8)
     races.rows[1] = mbrace.Record(["a", "b"], lambda count: ["a"] * count, id=1)
     races.rows[4] = mbrace.Record(["a"] * 1025, ["a"] * 1024, id=4)
-    assert [each.id for each in races.stream(window=8, together=2, threads=2)] == list(range(8))
+    assert [each.id for each in races.stream(window=8, group_size=2, threads=2)] == list(range(8))
     assert sorted(races.groups) == [("beside", [2, 3]), ("beside", [6, 7]), ("here", [0, 1]), ("here", [4, 5])]
 
 
@@ -107,7 +107,13 @@ def test_a_race_that_fails_beside_others_costs_no_answer_but_its_own() -> None:
         return [answer(record) for record in group]
 
     failed: list[Any] = []
-    options: dict[str, Any] = {"window": 8, "together": 3, "threads": 2, "beside": fail, "check": lambda record: None}
+    options: dict[str, Any] = {
+        "window": 8,
+        "group_size": 3,
+        "threads": 2,
+        "run_single_threaded": fail,
+        "check": lambda record: None,
+    }
     answers = stream(
         races.source(), fail, on_error=lambda record, error: failed.append((record.id, str(error))), **options
     )

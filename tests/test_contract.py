@@ -1,0 +1,218 @@
+"""What a utility, a pruning function and a decoder of one's own need: public names, few lines, and no surprises."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import overlap, records
+
+import mbrace
+from mbrace._native import expected_utilities
+
+HYPOTHESES = ["a b", "a c", "b c", "c c"]
+SAMPLES = ["a b c", "a b", "b", "a c"] * 8
+
+
+# Each of the next three tests adds a part by public names alone, in at most 15 lines.
+
+
+def test_a_utility_of_ones_own() -> None:
+    class Same:
+        name, schedule, needs_source = "same", (4, 8), False
+
+        def pairs(self, hypotheses: Any, references: Any, sources: Any = None) -> np.ndarray:
+            return np.array([float(h == r) for h, r in zip(hypotheses, references, strict=True)])
+
+        def start(self, sentences: Sequence[mbrace.Sentence]) -> mbrace.Scorer:
+            return mbrace.Pairwise(lambda h, r: float(h == r)).start(sentences)
+
+    assert isinstance(Same(), mbrace.Utility)
+    assert mbrace.decode(HYPOTHESES, SAMPLES, utility=Same()).text == "a b"
+
+
+def test_a_pruning_function_of_ones_own() -> None:
+    def without_c(standings: mbrace.Standings) -> np.ndarray:
+        return np.array(["c" not in text for text in standings.texts])
+
+    best = mbrace.decode(HYPOTHESES, SAMPLES, utility=overlap, prune=without_c, nbest=1)
+    assert (best.text, best.steps[0].survivors) == ("a b", 1)
+
+
+def test_a_decoder_of_ones_own() -> None:
+    def coarse_to_fine(hypotheses: list[str], samples: list[str], keep: int) -> mbrace.Decoded:
+        shortlist = mbrace.decode(hypotheses, samples, prune=None, nbest=keep).nbest
+        return mbrace.decode([best.text for best in shortlist], samples, utility=overlap, prune=None)
+
+    standard = mbrace.decode(HYPOTHESES, SAMPLES, utility=overlap, prune=None)
+    assert coarse_to_fine(HYPOTHESES, SAMPLES, keep=4).text == standard.text
+
+
+# The contract in detail
+
+
+@pytest.mark.parametrize("batch", [False, True])
+def test_a_function_with_a_third_argument_is_given_the_source(batch: bool) -> None:
+    def one(hypothesis: str, reference: str, source: str) -> float:
+        return float(source.upper() == hypothesis)
+
+    def many(hypotheses: list[str], references: list[str], sources: list[str]) -> list[float]:
+        return [one(*texts) for texts in zip(hypotheses, references, sources, strict=True)]
+
+    utility = mbrace.Pairwise(many if batch else one, batch=batch)
+    corpus = [mbrace.Record(["A", "B", "C"], ["r", "s"], id=n, source=source) for n, source in enumerate("bca")]
+    answers = mbrace.decode_corpus(corpus, utility=utility, prune=None)
+    assert [answer.text for answer in answers] == ["B", "C", "A"]
+    with pytest.raises(mbrace.UserError, match=r"record 7: source: missing; utility (one|many) scores with the source"):
+        mbrace.decode(["A", "B"], ["r"], utility=utility, id=7)
+    with pytest.raises(mbrace.UserError, match="give sources"):
+        utility.pairs(["A"], ["r"])
+
+
+def test_only_an_argument_that_must_be_given_or_is_named_source_asks_for_the_source() -> None:
+    assert not mbrace.Pairwise(lambda h, r: 0.0).needs_source
+    assert not mbrace.Pairwise(lambda h, r, scale=1.0: 0.0).needs_source
+    assert mbrace.Pairwise(lambda h, r, source=None: 0.0).needs_source
+    assert mbrace.Pairwise(lambda h, r, x: 0.0).needs_source
+    assert not mbrace.Pairwise(max).needs_source  # type: ignore[arg-type]
+
+
+def test_a_class_instead_of_an_object_is_named() -> None:
+    with pytest.raises(
+        mbrace.UserError, match=r"utility ChrF: is a class; give an object of it, such as mbrace.ChrF\(\)"
+    ):
+        mbrace.decode(HYPOTHESES, SAMPLES, utility=mbrace.ChrF)  # type: ignore[arg-type]
+
+
+def test_every_public_name_is_there_and_listed() -> None:
+    for name in mbrace.__all__:
+        assert getattr(mbrace, name) is not None
+        assert name in dir(mbrace)
+
+
+def test_standings_say_which_hypotheses_they_are_about() -> None:
+    seen: list[tuple[list[int], list[str]]] = []
+
+    def drop_the_first(standings: mbrace.Standings) -> np.ndarray:
+        seen.append((standings.indexes.tolist(), list(standings.texts)))
+        return np.arange(len(standings.means)) > 0
+
+    mbrace.decode(["x", "x", "y", "z"], ["z", "y", "z", "z"], utility=overlap, prune=drop_the_first, schedule=(1, 2, 4))
+    assert seen[0] == ([0, 2, 3], ["x", "y", "z"])
+    assert seen[1][0] == [2, 3]
+    for indexes, texts in seen:
+        assert texts == [["x", "x", "y", "z"][index] for index in indexes]
+
+
+def test_standings_cannot_be_changed_by_a_pruning_function() -> None:
+    def change(standings: mbrace.Standings) -> np.ndarray:
+        for field in ("utilities", "counts", "weights", "means", "indexes"):
+            with pytest.raises(ValueError, match="read-only"):
+                getattr(standings, field)[0] = 100
+        return np.ones(len(standings.means), dtype=bool)
+
+    plain = mbrace.decode(HYPOTHESES, SAMPLES, utility=overlap, prune=None)
+    assert mbrace.decode(HYPOTHESES, SAMPLES, utility=overlap, prune=change).text == plain.text
+
+
+def test_a_subclass_of_confidence_decides_by_what_it_overrides(demo_rows: list[dict]) -> None:
+    class Never(mbrace.Confidence):
+        def __call__(self, standings: mbrace.Standings) -> np.ndarray:
+            return np.ones(len(standings.means), dtype=bool)
+
+    class Strict(mbrace.Confidence):
+        @property
+        def max_losing_wins(self) -> int:
+            return self.bootstraps - 1
+
+    corpus = records(demo_rows, 4)
+    never = list(mbrace.decode_corpus(corpus, prune=Never()))
+    assert all(step.survivors == answer.steps[0].survivors for answer in never for step in answer.steps)
+    assert all(answer.steps[0].survivors <= 2 for answer in mbrace.decode_corpus(corpus, prune=Strict()))
+
+
+def test_a_window_decision_of_ones_own_is_used_for_the_window_and_has_the_threads(demo_rows: list[dict]) -> None:
+    windows: list[tuple[int, int]] = []
+
+    class FirstTwo:
+        def __call__(self, standings: mbrace.Standings) -> np.ndarray:
+            raise AssertionError("the window's decision was to be used")
+
+        def decide_window(self, window: mbrace.WindowStandings) -> list[np.ndarray]:
+            windows.append((len(window.tallies), window.threads))
+            means = []
+            for tally in window.tallies:
+                tally.keep(np.arange(min(2, len(tally))))
+                means.append(expected_utilities(tally.utilities, tally.counts / tally.draws))
+            return means
+
+    sampler = _Listed()
+    corpus = [mbrace.Record(r.hypotheses, None, id=r.id) for r in records(demo_rows, 3)]
+    options: dict[str, Any] = {"utility": mbrace.ChrF(threads=2), "prune": FirstTwo(), "sampler": sampler}
+    answers = list(mbrace.decode_corpus(corpus, **options))
+    assert windows[0] == (3, 2)
+    assert [answer.steps[0].survivors for answer in answers] == [2, 2, 2]
+
+
+class _Listed:
+    """A live source that gives the same pseudo-references to everyone."""
+
+    def start(self, records: Sequence[mbrace.Record]) -> _Listed:
+        return self
+
+    def draw(self, wants: Sequence[mbrace.Want]) -> list[mbrace.Draws]:
+        return [mbrace.Draws([f"w {n}" for n in range(want.first, want.first + want.count)]) for want in wants]
+
+
+def test_races_with_a_pruning_function_of_the_users_still_run_on_all_threads(demo_rows: list[dict]) -> None:
+    used: set[str] = set()
+
+    class Noting(mbrace.ChrF):
+        def start(self, sentences: Any) -> Any:
+            used.add(threading.current_thread().name)
+            return super().start(sentences)
+
+    def prune(standings: mbrace.Standings) -> np.ndarray:
+        return standings.means >= np.median(standings.means)
+
+    corpus = records(demo_rows, 16)
+    threaded = list(mbrace.decode_corpus(corpus, utility=Noting(threads=2), prune=prune))
+    assert len(used) >= 2, used
+    assert threading.main_thread().name not in used
+    assert threaded == list(mbrace.decode_corpus(corpus, utility=mbrace.ChrF(threads=1), prune=prune))
+
+
+def test_a_corpus_that_is_left_early_waits_for_nobody(demo_rows: list[dict]) -> None:
+    answers = mbrace.decode_corpus(
+        records(demo_rows, 16), utility=mbrace.ChrF(threads=2), prune=lambda s: s.means >= np.median(s.means), window=8
+    )
+    next(answers)
+    answers.close()  # type: ignore[attr-defined]
+
+
+def test_an_error_in_a_pruning_function_reaches_the_caller_from_any_thread(demo_rows: list[dict]) -> None:
+    def fail(standings: mbrace.Standings) -> np.ndarray:
+        raise RuntimeError("mine")
+
+    with pytest.raises(RuntimeError, match="mine"):
+        list(mbrace.decode_corpus(records(demo_rows, 16), utility=mbrace.ChrF(threads=2), prune=fail))
+
+
+def test_hypotheses_that_come_later_score_as_if_they_had_been_there() -> None:
+    texts = ["the cat sat", "a cat sat", "the dog", "the cat sat down", "cats", "a dog sat"]
+    references = ["the cat sat", "the dog sat", "a cat"]
+    whole = mbrace.ChrF().start([mbrace.Sentence(0, None, texts)])
+    expected = whole.score([mbrace.Ask(0, np.arange(6), references)])[0]
+    growing: list[str] = texts[:3]
+    scorer = mbrace.ChrF().start([mbrace.Sentence(0, None, growing)])
+    first = scorer.score([mbrace.Ask(0, np.arange(3), references[:2])])[0]
+    growing += texts[3:]
+    later = scorer.score(
+        [mbrace.Ask(0, np.arange(3, 6), references), mbrace.Ask(0, np.array([1, 2, 4]), references[2:])]
+    )
+    np.testing.assert_array_equal(first, expected[:3, :2])
+    np.testing.assert_array_equal(later[0], expected[3:])
+    np.testing.assert_array_equal(later[1], expected[[1, 2, 4], 2:])
