@@ -27,21 +27,22 @@ namespace {
 using Floats = nb::ndarray<nb::numpy, float, nb::c_contig>;
 using Integers = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
-// Strings whose buffers stay alive while the lock is released: the tuple holds them even if the caller's list changes.
+// Strings whose buffers stay alive while the lock is released: the tuple owns them even if the caller's list changes.
 struct Strings {
-    nb::tuple keep;
+    nb::tuple owner;
     std::vector<Text> texts;
 
     explicit Strings(nb::handle sequence)
-        : keep(nb::steal<nb::tuple>(PySequence_Tuple(sequence.ptr()))) {
-        if (!keep.is_valid()) throw nb::python_error();
-        texts.reserve(nb::len(keep));
-        for (nb::handle item : keep) {
+        : owner(nb::steal<nb::tuple>(PySequence_Tuple(sequence.ptr()))) {
+        if (!owner.is_valid()) throw nb::python_error();
+        texts.reserve(nb::len(owner));
+        for (nb::handle item : owner) {
             PyObject* string = item.ptr();
             if (!PyUnicode_Check(string)) throw nb::type_error("expected a sequence of str");
             const Py_ssize_t length = PyUnicode_GET_LENGTH(string);
             if (length > std::numeric_limits<std::int32_t>::max()) throw nb::value_error("a string is too long");
-            texts.push_back({PyUnicode_DATA(string), static_cast<std::size_t>(length), static_cast<int>(PyUnicode_KIND(string))});
+            const auto kind = static_cast<int>(PyUnicode_KIND(string));
+            texts.push_back({PyUnicode_DATA(string), static_cast<std::size_t>(length), kind});
         }
     }
 };
@@ -76,11 +77,11 @@ Floats make_floats(std::size_t rows, std::size_t columns, bool matrix) {
     return Floats(table->data(), matrix ? 2 : 1, shape, owner);
 }
 
-std::vector<std::shared_ptr<Index>> build_indexes_py(nb::list windows, int char_order, int word_order, bool whitespace,
+std::vector<std::shared_ptr<Index>> build_indexes_py(nb::list sentences, int char_order, int word_order, bool whitespace,
                                                      int threads) {
     const Options options = options_of(char_order, word_order, whitespace);
     std::vector<Strings> strings;
-    for (nb::handle hypotheses : windows) strings.emplace_back(hypotheses);
+    for (nb::handle hypotheses : sentences) strings.emplace_back(hypotheses);
     std::vector<const std::vector<Text>*> texts;
     for (const Strings& each : strings) texts.push_back(&each.texts);
     nb::gil_scoped_release release;
@@ -112,8 +113,9 @@ nb::tuple score_window_py(nb::list indexes, nb::list survivors, nb::list referen
                 throw nb::index_error("a survivor is not in the index");
             }
         }
-        Floats out = make_floats(rows.size(), strings.back().texts.size(), true);
-        asks.push_back({index, rows.data(), rows.size(), strings.back().texts.data(), strings.back().texts.size(), out.data()});
+        const std::vector<Text>& texts = strings.back().texts;
+        Floats out = make_floats(rows.size(), texts.size(), true);
+        asks.push_back({index, rows.data(), rows.size(), texts.data(), texts.size(), out.data()});
         scores.append(nb::cast(out));
     }
     double encode_share;
@@ -168,7 +170,7 @@ Numbers<T> make_numbers(std::size_t size) {
     return Numbers<T>(numbers, 1, shape, owner);
 }
 
-constexpr const char* NOT_ONE_EACH = "counts and weights: one for each distinct pseudo-reference";
+constexpr const char* NOT_ONE_EACH = "counts and weights: expected one for each distinct pseudo-reference";
 constexpr const char* NOT_THE_DRAWS = "counts: must add up to the draws of a resample";
 
 std::size_t draws_of(const Integers& counts, std::size_t distinct) {
@@ -182,8 +184,8 @@ std::size_t draws_of(const Integers& counts, std::size_t distinct) {
 }
 
 Numbers<std::int64_t> wins_py(const Resamples& resamples, Utilities utilities, Integers counts,
-                              std::optional<Weights> weights, std::size_t rival, std::optional<double> enough,
-                              bool portable) {
+                              std::optional<Weights> weights, std::size_t rival,
+                              std::optional<double> max_losing_wins, bool portable) {
     const std::size_t hypotheses = utilities.shape(0), distinct = utilities.shape(1);
     if (weights && weights->size() != distinct) throw nb::value_error(NOT_ONE_EACH);
     if (draws_of(counts, distinct) != resamples.draws()) throw nb::value_error(NOT_THE_DRAWS);
@@ -192,46 +194,47 @@ Numbers<std::int64_t> wins_py(const Resamples& resamples, Utilities utilities, I
     {
         nb::gil_scoped_release release;
         resamples.wins(utilities.data(), hypotheses, distinct, counts.data(), weights ? weights->data() : nullptr, rival,
-                       enough ? &*enough : nullptr, wins.data(), portable ? WinsVariant::portable : WinsVariant::best);
+                       max_losing_wins ? &*max_losing_wins : nullptr, wins.data(),
+                       portable ? WinsVariant::portable : WinsVariant::best);
     }
     return wins;
 }
 
-// A Tally, and the strings whose buffers it reads again.
+// A Tally, and the strings whose buffers it reads again later.
 struct PyTally : Tally {
     using Tally::Tally;
     std::vector<nb::object> strings;
 
     nb::list draw(nb::handle texts) {
         const Strings drawn(texts);
-        nb::list fresh;
+        nb::list first_drawn;
         for (std::size_t i = 0; i < drawn.texts.size(); ++i) {
             if (!Tally::draw(drawn.texts[i])) continue;
-            strings.push_back(drawn.keep[i]);
-            fresh.append(drawn.keep[i]);
+            strings.push_back(drawn.owner[i]);
+            first_drawn.append(drawn.owner[i]);
         }
-        return fresh;
+        return first_drawn;
     }
 
-    // Where a value is that is not finite; nothing is added then.
+    // Returns the row and column of the first value that is not finite; nothing is added then.
     std::optional<std::pair<std::size_t, std::size_t>> add(Utilities table) {
         const std::size_t columns = table.shape(1);
-        if (table.shape(0) != alive().size()) throw nb::value_error("table: a row for each hypothesis that is alive");
+        if (table.shape(0) != alive().size()) throw nb::value_error("table: one row per hypothesis that is alive");
         if (this->columns() + columns > counts().size()) throw nb::value_error("table: more columns than were drawn");
-        const std::size_t place = not_finite(table.data(), table.size());
-        if (place < table.size()) return std::pair{place / columns, place % columns};
+        const std::size_t index = first_not_finite(table.data(), table.size());
+        if (index < table.size()) return std::pair{index / columns, index % columns};
         Tally::add(table.data(), columns);
         return std::nullopt;
     }
 
-    void keep(Integers places) {
-        for (std::size_t i = 0; i < places.size(); ++i) {
-            const std::int64_t least = i ? places.data()[i - 1] + 1 : 0;
-            if (places.data()[i] < least || places.data()[i] >= static_cast<std::int64_t>(alive().size())) {
-                throw nb::index_error("keep: growing places among those alive");
+    void keep(Integers rows) {
+        for (std::size_t i = 0; i < rows.size(); ++i) {
+            const std::int64_t least = i ? rows.data()[i - 1] + 1 : 0;
+            if (rows.data()[i] < least || rows.data()[i] >= static_cast<std::int64_t>(alive().size())) {
+                throw nb::index_error("keep: expected growing indexes into the alive hypotheses");
             }
         }
-        Tally::keep({places.data(), places.data() + places.size()});
+        Tally::keep({rows.data(), rows.data() + rows.size()});
     }
 
     nb::ndarray<nb::numpy, float, nb::c_contig> table() const {
@@ -248,10 +251,11 @@ Numbers<T> numbers_of(const std::vector<T>& values) {
     return numbers;
 }
 
-nb::list decide_window(nb::list tallies, nb::list resamples, nb::list weights, std::size_t nbest, double enough, int threads) {
+nb::list decide_window_py(nb::list tallies, nb::list resamples, nb::list weights, std::size_t nbest, double max_losing_wins,
+                          int threads) {
     const std::size_t size = tallies.size();
     if (resamples.size() != size || weights.size() != size) {
-        throw nb::value_error("decide_window: lists of one length, an entry a sentence");
+        throw nb::value_error("decide_window: tallies, resamples and weights must be equally long, one entry per sentence");
     }
     if (nbest < 1) throw nb::value_error("nbest: must be 1 or more");
     struct Decision {
@@ -266,7 +270,7 @@ nb::list decide_window(nb::list tallies, nb::list resamples, nb::list weights, s
         if (!resamples[i].is_none()) one.resamples = &nb::cast<const Resamples&>(resamples[i]);
         if (!weights[i].is_none()) one.weights = nb::cast<Weights>(weights[i]);
         const std::size_t distinct = one.tally->columns();
-        if (distinct == 0 || distinct != one.tally->counts().size()) throw nb::value_error("utilities: some are missing");
+        if (distinct == 0 || distinct != one.tally->counts().size()) throw nb::value_error("utilities: some are missing; add those of every new pseudo-reference first");
         if (one.weights && one.weights->size() != distinct) throw nb::value_error(NOT_ONE_EACH);
         if (one.resamples && (one.weights ? distinct : one.tally->draws()) != one.resamples->draws()) {
             throw nb::value_error(NOT_THE_DRAWS);
@@ -277,22 +281,23 @@ nb::list decide_window(nb::list tallies, nb::list resamples, nb::list weights, s
         nb::gil_scoped_release release;
         parallel(size, threads, [&](int, std::size_t i) {
             Decision& one = decisions[i];
-            one.means = one.tally->decide(one.resamples, one.weights ? one.weights->data() : nullptr, nbest, enough);
+            const double* own_weights = one.weights ? one.weights->data() : nullptr;
+            one.means = one.tally->decide(one.resamples, own_weights, nbest, max_losing_wins);
         });
     }
-    nb::list found;
-    for (const Decision& decision : decisions) found.append(numbers_of(decision.means));
-    return found;
+    nb::list means;
+    for (const Decision& decision : decisions) means.append(numbers_of(decision.means));
+    return means;
 }
 
 nb::list distinct_py(nb::handle texts) {
     const Strings given(texts);
     Distinct distinct;
-    nb::list first;
+    nb::list first_copies;
     for (std::size_t i = 0; i < given.texts.size(); ++i) {
-        if (distinct.add(given.texts[i]) == nb::len(first)) first.append(given.keep[i]);
+        if (distinct.add(given.texts[i]) == nb::len(first_copies)) first_copies.append(given.owner[i]);
     }
-    return first;
+    return first_copies;
 }
 
 Numbers<double> expected_utilities_py(Utilities utilities, Weights weights) {
@@ -302,7 +307,7 @@ Numbers<double> expected_utilities_py(Utilities utilities, Weights weights) {
     return means;
 }
 
-nb::list simd_variants() {
+nb::list simd_variants_py() {
     nb::list names;
     for (const Variant* variant : variants()) names.append(variant->name);
     return names;
@@ -312,7 +317,7 @@ nb::list simd_variants() {
 
 NB_MODULE(_native, module) {
     using namespace nb::literals;
-    // What something else keeps to the end of a program (a cache, Python's list of overloads) is no leak to tell users of.
+    // Objects that a cache, or Python itself, keeps to the end of the program are no leaks that users should be told of.
     nb::set_leak_warnings(false);
     nb::class_<Index>(module, "ChrFIndex")
         .def("__len__", &Index::size)
@@ -327,20 +332,20 @@ NB_MODULE(_native, module) {
         .def(nb::init<std::uint64_t, std::uint32_t, std::size_t>(), "seed"_a, "draws"_a, "bootstraps"_a)
         .def("counts", &resample_counts_py)
         .def("wins", &wins_py, "utilities"_a, "counts"_a, "weights"_a.none(), "rival"_a, nb::kw_only(),
-             "enough"_a = nb::none(), "portable"_a = false);
+             "max_losing_wins"_a = nb::none(), "portable"_a = false);
     nb::class_<PyTally>(module, "Tally")
         .def(nb::init<std::size_t>(), "hypotheses"_a)
         .def("__len__", [](const PyTally& tally) { return tally.alive().size(); })
         .def("draw", &PyTally::draw, "texts"_a)
         .def("add", &PyTally::add, "table"_a)
-        .def("keep", &PyTally::keep, "places"_a)
+        .def("keep", &PyTally::keep, "rows"_a)
         .def_prop_ro("alive", [](const PyTally& tally) { return numbers_of(tally.alive()); }, nb::rv_policy::automatic)
         .def_prop_ro("counts", [](const PyTally& tally) { return numbers_of(tally.counts()); }, nb::rv_policy::automatic)
         .def_prop_ro("draws", [](const PyTally& tally) { return tally.draws(); })
         .def_prop_ro("utilities", &PyTally::table, nb::rv_policy::automatic);
-    module.def("decide_window", &decide_window, "tallies"_a, "resamples"_a, "weights"_a, nb::kw_only(), "nbest"_a,
-               "enough"_a, "threads"_a = 1);
+    module.def("decide_window", &decide_window_py, "tallies"_a, "resamples"_a, "weights"_a, nb::kw_only(), "nbest"_a,
+               "max_losing_wins"_a, "threads"_a = 1);
     module.def("distinct", &distinct_py, "texts"_a);
     module.def("expected_utilities", &expected_utilities_py, "utilities"_a, "weights"_a);
-    module.def("simd_variants", &simd_variants);
+    module.def("simd_variants", &simd_variants_py);
 }

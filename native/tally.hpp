@@ -1,5 +1,5 @@
-// The race of one sentence in numbers: who is alive (H_t), how often each pseudo-reference was drawn (R_t), and the
-// utilities known so far.
+// The race of one sentence in numbers: which hypotheses are alive (H_t), how often each pseudo-reference was drawn (R_t),
+// and the utilities known so far.
 #pragma once
 
 #include <algorithm>
@@ -18,63 +18,64 @@ class Tally {
   public:
     explicit Tally(std::size_t hypotheses) : alive_(hypotheses) { std::iota(alive_.begin(), alive_.end(), 0); }
 
-    const std::vector<std::int64_t>& alive() const { return alive_; }    // hypotheses
+    const std::vector<std::int64_t>& alive() const { return alive_; }    // indexes of hypotheses
     const std::vector<std::int64_t>& counts() const { return counts_; }  // of each distinct pseudo-reference
     std::size_t draws() const { return draws_; }
     std::size_t columns() const { return columns_; }                     // distinct pseudo-references that were scored
     const float* utilities() const { return utilities_.data(); }         // (alive, columns)
 
-    // One pseudo-reference more; whether it is new.
+    // Adds one draw. Returns whether this pseudo-reference is drawn for the first time.
     bool draw(const Text& text) {
-        const std::size_t which = distinct_.add(text);
+        const std::size_t index = distinct_.add(text);
         ++draws_;
-        if (which < counts_.size()) {
-            ++counts_[which];
+        if (index < counts_.size()) {
+            ++counts_[index];
             return false;
         }
         counts_.push_back(1);
         return true;
     }
 
-    // Utilities of those alive against new pseudo-references, (alive, columns).
+    // Adds the utilities of the alive hypotheses against new pseudo-references, (alive, columns).
     void add(const float* table, std::size_t columns) {
-        Vector<float> both((columns_ + columns) * alive_.size());
-        float* out = both.data();
+        Vector<float> joined((columns_ + columns) * alive_.size());
+        float* out = joined.data();
         for (std::size_t row = 0; row < alive_.size(); ++row) {
             out = std::copy_n(utilities_.data() + row * columns_, columns_, out);
             out = std::copy_n(table + row * columns, columns, out);
         }
-        utilities_ = std::move(both);
+        utilities_ = std::move(joined);
         columns_ += columns;
     }
 
-    // The first value of a table that is not finite; its size if all are. (Without std::isfinite: it does not vectorise.)
-    static std::size_t not_finite(const float* table, std::size_t size) {
+    // The index of the first value that is not finite; `size` if all are. (std::isfinite would not vectorise.)
+    static std::size_t first_not_finite(const float* table, std::size_t size) {
         std::uint32_t found = 0;
         for (std::size_t i = 0; i < size; ++i) found |= is_finite(table[i]) ? 0 : 1;
         return found ? std::find_if_not(table, table + size, is_finite) - table : size;
     }
 
-    // Of those alive, only these stay; in order.
-    void keep(const std::vector<std::int64_t>& places) {
-        if (places.size() == alive_.size()) return;
-        for (std::size_t row = 0; row < places.size(); ++row) {
-            alive_[row] = alive_[places[row]];
-            std::copy_n(utilities_.data() + places[row] * columns_, columns_, utilities_.data() + row * columns_);
+    // Drops the other hypotheses. `rows`: growing indexes into alive().
+    void keep(const std::vector<std::int64_t>& rows) {
+        if (rows.size() == alive_.size()) return;
+        for (std::size_t row = 0; row < rows.size(); ++row) {
+            alive_[row] = alive_[rows[row]];
+            std::copy_n(utilities_.data() + rows[row] * columns_, columns_, utilities_.data() + row * columns_);
         }
-        alive_.resize(places.size());
+        alive_.resize(rows.size());
     }
 
-    // One step of a race, see `decide`; those that do not stay are dropped. Expected utilities of the others.
-    std::vector<double> decide(const Resamples* resamples, const double* weights, std::size_t nbest, double enough) {
+    // One step of a race (see `decide`): drops the pruned hypotheses and returns the expected utilities of the survivors.
+    std::vector<double> decide(const Resamples* resamples, const double* weights, std::size_t nbest,
+                               double max_losing_wins) {
         std::vector<double> means(alive_.size());
-        const std::vector<std::int64_t> once(weights ? columns_ : 0, 1);  // with weights of their own, draws count once
-        const std::vector<std::int64_t> stay = mbrace::decide(resamples, utilities_.data(), alive_.size(), columns_,
-                                                              weights ? once.data() : counts_.data(), weights, nbest,
-                                                              enough, means.data());
-        for (std::size_t row = 0; row < stay.size(); ++row) means[row] = means[stay[row]];
-        means.resize(stay.size());
-        keep(stay);
+        const std::vector<std::int64_t> ones(weights ? columns_ : 0, 1);  // with weights, a repeated draw counts once
+        const std::vector<std::int64_t> survivors =
+            mbrace::decide(resamples, utilities_.data(), alive_.size(), columns_, weights ? ones.data() : counts_.data(),
+                           weights, nbest, max_losing_wins, means.data());
+        for (std::size_t row = 0; row < survivors.size(); ++row) means[row] = means[survivors[row]];
+        means.resize(survivors.size());
+        keep(survivors);
         return means;
     }
 

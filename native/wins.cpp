@@ -14,8 +14,8 @@
 #include <immintrin.h>
 #define MBRACE_WINS_X86
 #endif
-// Plain loops below: one clone for each instruction set that pays, chosen when the library is loaded. They only compare,
-// round and add up in a fixed order, so all clones agree.
+// Functions marked so are compiled once per instruction set, and the best is chosen when the library is loaded. They
+// compare, round and add in a fixed order, so all give the same bits.
 #if defined(__x86_64__) && defined(__linux__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define MBRACE_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
@@ -25,68 +25,70 @@
 namespace mbrace {
 namespace {
 
-constexpr std::size_t kLanes = Resamples::kLanes;
-constexpr std::size_t kRows = 4;  // hypotheses at a time: each block of counts is loaded once for all of them
+constexpr std::size_t BLOCK_RESAMPLES = Resamples::BLOCK_RESAMPLES;
+constexpr std::size_t GROUP_ROWS = 4;  // hypotheses at a time: each block of counts is loaded once for all of them
 
-// Where the count of draw r in resample `lane` of a block is: two draws side by side, lane by lane.
-inline std::size_t place_of(std::size_t r, std::size_t lane) { return (r / 2 * kLanes + lane) * 2 + r % 2; }
+// The index, within a block, of the count of draw r in its resample `lane`: pairs of draws, and for each pair the 64
+// resamples: [r / 2][lane][r % 2].
+inline std::size_t count_index(std::size_t r, std::size_t lane) { return (r / 2 * BLOCK_RESAMPLES + lane) * 2 + r % 2; }
 
-// Resamples of a block, a bit for each, in which a hypothesis' total is above the margin, or below its negative.
-struct Sure {
+// The resamples of a block, one bit each, in which a hypothesis' total is above the margin, or below minus the margin:
+// certain wins and certain losses.
+struct Certain {
     std::uint64_t above, below;
 };
-static_assert(kLanes == 64);
+static_assert(BLOCK_RESAMPLES == 64);
 
-// For kRows hypotheses. Rows and counts are whole numbers, two draws to a 32-bit word, and totals fit 32 bits: all variants
-// find the same.
+// For GROUP_ROWS hypotheses at once. Rows and counts are 16-bit integers, a pair of draws in each 32-bit word, and totals
+// fit 32 bits, so all variants find the same.
 using Compare = void (*)(const std::int32_t* const* rows, std::size_t pairs, const std::int16_t* block,
-                         std::int32_t margin, Sure* sure);
+                         std::int32_t margin, Certain* certain);
 
 void compare_portable(const std::int32_t* const* rows, std::size_t pairs, const std::int16_t* block, std::int32_t margin,
-                      Sure* sure) {
-    for (std::size_t row = 0; row < kRows; ++row) {
-        std::int32_t totals[kLanes] = {};
+                      Certain* certain) {
+    for (std::size_t row = 0; row < GROUP_ROWS; ++row) {
+        std::int32_t totals[BLOCK_RESAMPLES] = {};
         for (std::size_t p = 0; p < pairs; ++p) {
-            const std::int16_t* counts = block + p * kLanes * 2;
-            std::int16_t both[2];
-            std::memcpy(both, &rows[row][p], sizeof(both));
-            for (std::size_t lane = 0; lane < kLanes; ++lane) {
-                totals[lane] += both[0] * counts[2 * lane] + both[1] * counts[2 * lane + 1];
+            const std::int16_t* counts = block + p * BLOCK_RESAMPLES * 2;
+            std::int16_t pair[2];
+            std::memcpy(pair, &rows[row][p], sizeof(pair));
+            for (std::size_t lane = 0; lane < BLOCK_RESAMPLES; ++lane) {
+                totals[lane] += pair[0] * counts[2 * lane] + pair[1] * counts[2 * lane + 1];
             }
         }
-        sure[row] = {0, 0};
-        for (std::size_t lane = 0; lane < kLanes; ++lane) {
-            sure[row].above |= static_cast<std::uint64_t>(totals[lane] > margin) << lane;
-            sure[row].below |= static_cast<std::uint64_t>(totals[lane] < -margin) << lane;
+        certain[row] = {0, 0};
+        for (std::size_t lane = 0; lane < BLOCK_RESAMPLES; ++lane) {
+            certain[row].above |= static_cast<std::uint64_t>(totals[lane] > margin) << lane;
+            certain[row].below |= static_cast<std::uint64_t>(totals[lane] < -margin) << lane;
         }
     }
 }
 
 #ifdef MBRACE_WINS_X86
 __attribute__((target("avx2"))) void compare_avx2(const std::int32_t* const* rows, std::size_t pairs,
-                                                  const std::int16_t* block, std::int32_t margin, Sure* sure) {
-    constexpr std::size_t kWide = 2, kStep = 8 * kWide;  // two vectors of each row at a time stay in registers
+                                                  const std::int16_t* block, std::int32_t margin, Certain* certain) {
+    constexpr std::size_t VECTORS = 2, STEP = 8 * VECTORS;  // so few that the sums of all rows stay in registers
     const __m256i high = _mm256_set1_epi32(margin), low = _mm256_set1_epi32(-margin);
-    std::fill_n(sure, kRows, Sure{0, 0});
-    for (std::size_t first = 0; first < kLanes; first += kStep) {
-        __m256i sums[kRows][kWide];
+    std::fill_n(certain, GROUP_ROWS, Certain{0, 0});
+    for (std::size_t first = 0; first < BLOCK_RESAMPLES; first += STEP) {
+        __m256i sums[GROUP_ROWS][VECTORS];
         for (auto& row : sums) row[0] = row[1] = _mm256_setzero_si256();
         for (std::size_t p = 0; p < pairs; ++p) {
-            const auto* counts = reinterpret_cast<const __m256i*>(block + (p * kLanes + first) * 2);
-            for (std::size_t v = 0; v < kWide; ++v) {
+            const auto* counts = reinterpret_cast<const __m256i*>(block + (p * BLOCK_RESAMPLES + first) * 2);
+            for (std::size_t v = 0; v < VECTORS; ++v) {
                 const __m256i c = _mm256_loadu_si256(counts + v);
-                for (std::size_t row = 0; row < kRows; ++row) {
+                for (std::size_t row = 0; row < GROUP_ROWS; ++row) {
                     sums[row][v] =
                         _mm256_add_epi32(sums[row][v], _mm256_madd_epi16(_mm256_set1_epi32(rows[row][p]), c));
                 }
             }
         }
-        for (std::size_t row = 0; row < kRows; ++row) {
-            for (std::size_t v = 0; v < kWide; ++v) {
+        for (std::size_t row = 0; row < GROUP_ROWS; ++row) {
+            for (std::size_t v = 0; v < VECTORS; ++v) {
                 const __m256i above = _mm256_cmpgt_epi32(sums[row][v], high), below = _mm256_cmpgt_epi32(low, sums[row][v]);
-                const std::size_t place = first + 8 * v;
-                sure[row].above |= static_cast<std::uint64_t>(_mm256_movemask_ps(_mm256_castsi256_ps(above))) << place;
-                sure[row].below |= static_cast<std::uint64_t>(_mm256_movemask_ps(_mm256_castsi256_ps(below))) << place;
+                const std::size_t lane = first + 8 * v;
+                certain[row].above |= static_cast<std::uint64_t>(_mm256_movemask_ps(_mm256_castsi256_ps(above))) << lane;
+                certain[row].below |= static_cast<std::uint64_t>(_mm256_movemask_ps(_mm256_castsi256_ps(below))) << lane;
             }
         }
     }
@@ -94,27 +96,27 @@ __attribute__((target("avx2"))) void compare_avx2(const std::int32_t* const* row
 
 __attribute__((target("avx512f,avx512bw,avx512vnni"))) void compare_avx512(const std::int32_t* const* rows,
                                                                           std::size_t pairs, const std::int16_t* block,
-                                                                          std::int32_t margin, Sure* sure) {
-    constexpr std::size_t kWide = kLanes / 16;
+                                                                          std::int32_t margin, Certain* certain) {
+    constexpr std::size_t VECTORS = BLOCK_RESAMPLES / 16;
     const __m512i high = _mm512_set1_epi32(margin), low = _mm512_set1_epi32(-margin);
-    __m512i sums[kRows][kWide];
+    __m512i sums[GROUP_ROWS][VECTORS];
     for (auto& row : sums) {
         for (auto& sum : row) sum = _mm512_setzero_si512();
     }
     for (std::size_t p = 0; p < pairs; ++p) {
-        const std::int16_t* counts = block + p * kLanes * 2;
-        for (std::size_t v = 0; v < kWide; ++v) {
+        const std::int16_t* counts = block + p * BLOCK_RESAMPLES * 2;
+        for (std::size_t v = 0; v < VECTORS; ++v) {
             const __m512i c = _mm512_loadu_si512(counts + v * 32);
-            for (std::size_t row = 0; row < kRows; ++row) {
+            for (std::size_t row = 0; row < GROUP_ROWS; ++row) {
                 sums[row][v] = _mm512_dpwssd_epi32(sums[row][v], _mm512_set1_epi32(rows[row][p]), c);
             }
         }
     }
-    for (std::size_t row = 0; row < kRows; ++row) {
-        sure[row] = {0, 0};
-        for (std::size_t v = 0; v < kWide; ++v) {
-            sure[row].above |= static_cast<std::uint64_t>(_mm512_cmpgt_epi32_mask(sums[row][v], high)) << 16 * v;
-            sure[row].below |= static_cast<std::uint64_t>(_mm512_cmplt_epi32_mask(sums[row][v], low)) << 16 * v;
+    for (std::size_t row = 0; row < GROUP_ROWS; ++row) {
+        certain[row] = {0, 0};
+        for (std::size_t v = 0; v < VECTORS; ++v) {
+            certain[row].above |= static_cast<std::uint64_t>(_mm512_cmpgt_epi32_mask(sums[row][v], high)) << 16 * v;
+            certain[row].below |= static_cast<std::uint64_t>(_mm512_cmplt_epi32_mask(sums[row][v], low)) << 16 * v;
         }
     }
 }
@@ -134,26 +136,27 @@ Compare compare_of(WinsVariant variant) {
     return variant == WinsVariant::portable ? compare_portable : best;
 }
 
-// Utilities less the rival's, weighted, as whole numbers on two grids.
+// Each hypothesis' utilities minus the rival's, times the weights, rounded to integers on two grids.
 // The fine grid has 52 bits for the largest possible total over a resample, so totals in double are exact: no order of
-// addition changes them, and a hypothesis equal to the rival ties exactly. The coarse grid has 15 bits for a difference
-// (fewer if totals would not fit 32 bits), so that totals are sums of products of 16-bit numbers; they are off the fine
-// ones by half a step a draw at most, and a little for rounding before, and only totals nearer to zero than that are added
-// up again on the fine grid. Without weights the coarse grid is found in float: the sign of a difference is exact there too.
+// addition changes them, and a hypothesis equal to the rival ties exactly. The coarse grid has 15 bits per difference
+// (fewer if totals would not fit 32 bits), so that totals are sums of products of 16-bit integers. A coarse total differs
+// from the fine one by at most half a step per draw, and a little for the rounding of differences: only totals closer to
+// zero than this margin are added up again on the fine grid. Without weights the coarse grid is computed in float: the sign
+// of a difference is exact there too.
 class Differences {
   public:
     Differences(const float* utilities, std::size_t hypotheses, std::size_t distinct, const std::int64_t* counts,
                 std::size_t draws, const double* weights, std::size_t rival)
-        : utilities_(utilities), best_(utilities + rival * distinct), counts_(counts), weights_(weights),
+        : utilities_(utilities), rival_(utilities + rival * distinct), counts_(counts), weights_(weights),
           distinct_(distinct), draws_(draws), pairs_((draws + 1) / 2), coarse_(hypotheses * pairs_), lowest_(hypotheses),
           highest_(hypotheses) {
         double largest = 0;
         for (std::size_t h = 0; h < hypotheses; ++h) {
             const float* row = utilities + h * distinct;
             if (weights) {
-                range(row, best_, weights, distinct, &lowest_[h], &highest_[h]);
+                range(row, rival_, weights, distinct, &lowest_[h], &highest_[h]);
             } else {
-                range(row, best_, distinct, &lowest_[h], &highest_[h]);
+                range(row, rival_, distinct, &lowest_[h], &highest_[h]);
             }
             largest = std::max({largest, -lowest_[h], highest_[h]});
         }
@@ -162,9 +165,11 @@ class Differences {
         std::frexp(largest * static_cast<double>(draws), &exponent);
         fine_scale_ = std::ldexp(1.0, 52 - exponent);
         const double scale = std::min(32767.0, 2147483647.0 / static_cast<double>(draws + 2) - 1) / largest;
-        std::vector<std::uint32_t> of;  // by draw: which one it is
+        std::vector<std::uint32_t> column_of;  // [draw]
         if (distinct < draws) {
-            for (std::size_t c = 0; c < distinct; ++c) of.insert(of.end(), counts[c], static_cast<std::uint32_t>(c));
+            for (std::size_t c = 0; c < distinct; ++c) {
+                column_of.insert(column_of.end(), counts[c], static_cast<std::uint32_t>(c));
+            }
         }
         std::vector<std::int16_t> row(distinct);
         for (std::size_t h = 0; h < hypotheses; ++h) {
@@ -172,22 +177,22 @@ class Differences {
             auto* out = reinterpret_cast<std::int16_t*>(&coarse_[h * pairs_]);
             std::int16_t* grid = distinct < draws ? row.data() : out;
             if (weights) {
-                round_row(utilities + h * distinct, best_, weights, distinct, scale, grid);
+                round_row(utilities + h * distinct, rival_, weights, distinct, scale, grid);
             } else {
-                round_row(utilities + h * distinct, best_, distinct, static_cast<float>(scale), grid);
+                round_row(utilities + h * distinct, rival_, distinct, static_cast<float>(scale), grid);
             }
-            for (std::size_t r = 0; r < of.size(); ++r) out[r] = row[of[r]];
+            for (std::size_t r = 0; r < column_of.size(); ++r) out[r] = row[column_of[r]];
         }
     }
 
-    // Never below the rival, so every resample is won; or always below it, so none is.
+    // Never below the rival, so every resample is won; or always below it, so every resample is lost.
     bool decided(std::size_t h) const { return lowest_[h] >= 0 || highest_[h] < 0; }
     bool wins_all(std::size_t h) const { return lowest_[h] >= 0; }
 
-    // Two draws to a word.
+    // The coarse grid, a pair of draws in each word.
     const std::int32_t* coarse(std::size_t h) const { return &coarse_[h * pairs_]; }
 
-    // A coarse total that is farther from zero has the sign of the fine one.
+    // A coarse total farther from zero than this has the sign of the fine total.
     std::int32_t margin() const { return static_cast<std::int32_t>(draws_ / 2 + draws_ / 64 + 2); }
 
     // Whether hypothesis h wins resample `lane` of a block, on the fine grid.
@@ -196,7 +201,7 @@ class Differences {
         std::size_t r = 0;
         for (std::size_t c = 0; c < distinct_; ++c) {
             int times = 0;
-            for (std::int64_t copy = 0; copy < counts_[c]; ++copy, ++r) times += block[place_of(r, lane)];
+            for (std::int64_t copy = 0; copy < counts_[c]; ++copy, ++r) times += block[count_index(r, lane)];
             if (times) total += std::nearbyint(difference(h, c) * fine_scale_) * times;
         }
         return total >= 0;
@@ -204,16 +209,16 @@ class Differences {
 
   private:
     double difference(std::size_t h, std::size_t c) const {
-        const double plain = static_cast<double>(utilities_[h * distinct_ + c]) - static_cast<double>(best_[c]);
+        const double plain = static_cast<double>(utilities_[h * distinct_ + c]) - static_cast<double>(rival_[c]);
         return weights_ ? plain * weights_[c] : plain;
     }
 
     MBRACE_CLONES
-    static void range(const float* ours, const float* best, const double* weights, std::size_t distinct, double* lowest,
+    static void range(const float* own, const float* rival, const double* weights, std::size_t distinct, double* lowest,
                       double* highest) {
-        double low = (static_cast<double>(ours[0]) - static_cast<double>(best[0])) * weights[0], high = low;
+        double low = (static_cast<double>(own[0]) - static_cast<double>(rival[0])) * weights[0], high = low;
         for (std::size_t c = 1; c < distinct; ++c) {
-            const double value = (static_cast<double>(ours[c]) - static_cast<double>(best[c])) * weights[c];
+            const double value = (static_cast<double>(own[c]) - static_cast<double>(rival[c])) * weights[c];
             low = value < low ? value : low;
             high = value > high ? value : high;
         }
@@ -222,10 +227,10 @@ class Differences {
     }
 
     MBRACE_CLONES
-    static void range(const float* ours, const float* best, std::size_t distinct, double* lowest, double* highest) {
-        float low = ours[0] - best[0], high = low;
+    static void range(const float* own, const float* rival, std::size_t distinct, double* lowest, double* highest) {
+        float low = own[0] - rival[0], high = low;
         for (std::size_t c = 1; c < distinct; ++c) {
-            const float value = ours[c] - best[c];
+            const float value = own[c] - rival[c];
             low = value < low ? value : low;
             high = value > high ? value : high;
         }
@@ -234,66 +239,160 @@ class Differences {
     }
 
     MBRACE_CLONES
-    static void round_row(const float* ours, const float* best, const double* weights, std::size_t distinct,
+    static void round_row(const float* own, const float* rival, const double* weights, std::size_t distinct,
                           double scale, std::int16_t* row) {
         for (std::size_t c = 0; c < distinct; ++c) {
-            const double value = (static_cast<double>(ours[c]) - static_cast<double>(best[c])) * weights[c];
+            const double value = (static_cast<double>(own[c]) - static_cast<double>(rival[c])) * weights[c];
             row[c] = static_cast<std::int16_t>(static_cast<std::int32_t>(std::nearbyint(value * scale)));
         }
     }
 
     MBRACE_CLONES
-    static void round_row(const float* ours, const float* best, std::size_t distinct, float scale, std::int16_t* row) {
+    static void round_row(const float* own, const float* rival, std::size_t distinct, float scale, std::int16_t* row) {
         for (std::size_t c = 0; c < distinct; ++c) {
-            row[c] = static_cast<std::int16_t>(static_cast<std::int32_t>(std::nearbyint((ours[c] - best[c]) * scale)));
+            row[c] = static_cast<std::int16_t>(static_cast<std::int32_t>(std::nearbyint((own[c] - rival[c]) * scale)));
         }
     }
 
     const float* utilities_;
-    const float* best_;
+    const float* rival_;
     const std::int64_t* counts_;
     const double* weights_;
     std::size_t distinct_;
     std::size_t draws_;
-    std::size_t pairs_;
+    std::size_t pairs_;  // of draws
     double fine_scale_ = 0;
-    std::vector<std::int32_t> coarse_;
-    std::vector<double> lowest_, highest_;
+    std::vector<std::int32_t> coarse_;       // [hypothesis][pair of draws]
+    std::vector<double> lowest_, highest_;  // [hypothesis]: weighted differences
+};
+
+// Weighted sums of utilities: the exact sum rounded once, so the order of the utilities changes nothing, and nor does
+// adding equal ones together first.
+//
+// Whole weights (counts of draws) times utilities of similar size: every product is a multiple of the last bit of the
+// smallest utility, no sum of them needs more than the 53 bits of a double, and plain addition is exact.
+//
+// Otherwise every product is split in two: a multiple of a step that is so large that sums of such multiples fit 53 bits,
+// and the rest, rounded to a multiple of a second, smaller step, of which the same is true. Again all additions are exact,
+// except for the last one, of the two sums. What the second step rounds away is less than 2^-65 of the largest product
+// for up to a thousand products.
+class WeightedSum {
+  public:
+    WeightedSum(const double* weights, std::size_t count)
+        : weights_(weights), count_(count), products_((count + SUMS - 1) / SUMS * SUMS) {
+        total_ = sum_in_two_steps(std::vector<float>(count, 1.0f).data());
+        const auto is_whole = [](double weight) { return weight >= 0 && weight == std::nearbyint(weight); };
+        if (std::all_of(weights, weights + count, is_whole) && total_ < 1 << 24) total_bits_ = std::bit_width(static_cast<std::uint32_t>(total_));
+    }
+
+    double total() const { return total_; }  // of the weights
+
+    // utilities[0] * weights[0] + utilities[1] * weights[1] + ...
+    double operator()(const float* utilities) {
+        // A utility of exponent e is less than 2^(e+1) and a multiple of 2^(e-23).
+        if (total_bits_ > 0 && total_bits_ + exponent_range(utilities, count_) + 1 + 23 <= 53) {
+            return plain_sum(utilities, weights_, count_);
+        }
+        return sum_in_two_steps(utilities);
+    }
+
+  private:
+    static constexpr std::size_t SUMS = 8;  // side by side, so that additions do not wait for each other
+    typedef double Doubles __attribute__((vector_size(SUMS * sizeof(double))));  // compilers vectorise the loop badly
+
+    double sum_in_two_steps(const float* utilities) {
+        const double largest = multiply(utilities, weights_, count_, products_.data());
+        if (largest == 0) return 0;
+        int exponent;
+        std::frexp(largest, &exponent);  // largest < 2^exponent
+        const int growth = std::bit_width(count_) + 1;  // bits that a sum may have more than a product, and one to spare
+        // Doubles from 2^e up to 2^(e+1) are multiples of 2^(e-52): adding 1.5 * 2^e, and taking it away, rounds to these.
+        return add_up(products_.data(), products_.size(), std::ldexp(1.5, exponent + growth),
+                      std::ldexp(1.5, exponent + 2 * growth - 52));
+    }
+
+    // The largest exponent less the smallest, zeros left out.
+    MBRACE_CLONES
+    static int exponent_range(const float* utilities, std::size_t count) {
+        std::uint32_t high = 0, low = ~std::uint32_t{0};
+        for (std::size_t c = 0; c < count; ++c) {
+            const std::uint32_t magnitude = std::bit_cast<std::uint32_t>(utilities[c]) & 0x7FFFFFFFu;
+            high = std::max(high, magnitude);
+            low = std::min(low, magnitude - 1);  // a zero becomes the largest number
+        }
+        const auto exponent = [](std::uint32_t magnitude) { return std::max(static_cast<int>(magnitude >> 23), 1); };
+        return high == 0 ? 0 : exponent(high) - exponent(low + 1);
+    }
+
+    MBRACE_CLONES
+    static double plain_sum(const float* utilities, const double* weights, std::size_t count) {
+        double sums[SUMS] = {};
+        std::size_t c = 0;
+        for (; c + SUMS <= count; c += SUMS) {
+            for (std::size_t k = 0; k < SUMS; ++k) sums[k] += static_cast<double>(utilities[c + k]) * weights[c + k];
+        }
+        for (std::size_t k = 0; c + k < count; ++k) sums[k] += static_cast<double>(utilities[c + k]) * weights[c + k];
+        return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
+    }
+
+    // Writes the products and returns the largest magnitude.
+    MBRACE_CLONES
+    static double multiply(const float* utilities, const double* weights, std::size_t count, double* products) {
+        double largest = 0;
+        for (std::size_t c = 0; c < count; ++c) {
+            const double product = static_cast<double>(utilities[c]) * weights[c], magnitude = std::abs(product);
+            products[c] = product;
+            largest = magnitude > largest ? magnitude : largest;
+        }
+        return largest;
+    }
+
+    MBRACE_CLONES
+    static double add_up(const double* products, std::size_t count, double round_coarse, double round_fine) {
+        Doubles coarse{}, fine{};
+        for (std::size_t c = 0; c < count; c += SUMS) {
+            Doubles some;
+            std::memcpy(&some, products + c, sizeof(some));
+            const Doubles multiple = (some + round_coarse) - round_coarse;
+            coarse += multiple;
+            fine += ((some - multiple) + round_fine) - round_fine;
+        }
+        double coarse_total = 0, fine_total = 0;
+        for (std::size_t k = 0; k < SUMS; ++k) coarse_total += coarse[k], fine_total += fine[k];
+        return coarse_total + fine_total;
+    }
+
+    const double* weights_;
+    std::size_t count_;
+    std::vector<double> products_;  // whole groups of SUMS, the last filled up with zeros
+    double total_;
+    int total_bits_ = 0;  // of the total, if the weights are whole numbers; else 0
 };
 
 }  // namespace
 
-MBRACE_CLONES
 void expected_utilities(const float* utilities, std::size_t hypotheses, std::size_t distinct, const double* weights,
                         double* means) {
-    constexpr std::size_t kSums = 8;  // always the same eight, so that no instruction set changes the order of additions
-    for (std::size_t h = 0; h < hypotheses; ++h, utilities += distinct) {
-        double sums[kSums] = {};
-        std::size_t c = 0;
-        for (; c + kSums <= distinct; c += kSums) {
-            for (std::size_t k = 0; k < kSums; ++k) sums[k] += static_cast<double>(utilities[c + k]) * weights[c + k];
-        }
-        for (std::size_t k = 0; c + k < distinct; ++k) sums[k] += static_cast<double>(utilities[c + k]) * weights[c + k];
-        means[h] = ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
-    }
+    WeightedSum sum(weights, distinct);
+    for (std::size_t h = 0; h < hypotheses; ++h) means[h] = sum(utilities + h * distinct) / sum.total();
 }
 
 Resamples::Resamples(std::uint64_t seed, std::uint32_t draws, std::size_t bootstraps)
-    : draws_(draws), bootstraps_(bootstraps), block_((draws + 1) / 2 * 2 * kLanes),
-      counts_((bootstraps + kLanes - 1) / kLanes * block_) {
+    : draws_(draws), bootstraps_(bootstraps), block_size_((draws + 1) / 2 * 2 * BLOCK_RESAMPLES),
+      counts_((bootstraps + BLOCK_RESAMPLES - 1) / BLOCK_RESAMPLES * block_size_) {
     Draws random(seed, draws);
     for (std::size_t b = 0; b < bootstraps; ++b) {
-        std::int16_t* block = counts_.data() + b / kLanes * block_;
-        for (std::uint32_t d = 0; d < draws; ++d) ++block[place_of(random.next(), b % kLanes)];
+        std::int16_t* block = counts_.data() + b / BLOCK_RESAMPLES * block_size_;
+        for (std::uint32_t d = 0; d < draws; ++d) ++block[count_index(random.next(), b % BLOCK_RESAMPLES)];
     }
 }
 
 int Resamples::count(std::size_t b, std::size_t r) const {
-    return counts_[b / kLanes * block_ + place_of(r, b % kLanes)];
+    return counts_[b / BLOCK_RESAMPLES * block_size_ + count_index(r, b % BLOCK_RESAMPLES)];
 }
 
 void Resamples::wins(const float* utilities, std::size_t hypotheses, std::size_t distinct, const std::int64_t* counts,
-                     const double* weights, std::size_t rival, const double* enough, std::int64_t* wins,
+                     const double* weights, std::size_t rival, const double* max_losing_wins, std::int64_t* wins,
                      WinsVariant variant) const {
     const Differences rows(utilities, hypotheses, distinct, counts, draws_, weights, rival);
     const Compare compare = compare_of(variant);
@@ -303,56 +402,56 @@ void Resamples::wins(const float* utilities, std::size_t hypotheses, std::size_t
         wins[h] = rows.wins_all(h) ? static_cast<std::int64_t>(bootstraps_) : 0;
         if (!rows.decided(h)) open.push_back(h);
     }
-    Sure sure[kRows];
-    for (std::size_t first = 0; first < bootstraps_ && !open.empty(); first += kLanes) {
-        const std::int16_t* block = counts_.data() + first / kLanes * block_;
-        const std::size_t valid = std::min(kLanes, bootstraps_ - first);
-        const std::uint64_t there = ~std::uint64_t{0} >> (kLanes - valid);
-        for (std::size_t i = 0; i < open.size(); i += kRows) {
-            const std::int32_t* group[kRows];
-            const std::size_t size = std::min(kRows, open.size() - i);
-            for (std::size_t row = 0; row < kRows; ++row) group[row] = rows.coarse(open[i + std::min(row, size - 1)]);
-            compare(group, (draws_ + 1) / 2, block, margin, sure);
+    Certain certain[GROUP_ROWS];
+    for (std::size_t first = 0; first < bootstraps_ && !open.empty(); first += BLOCK_RESAMPLES) {
+        const std::int16_t* block = counts_.data() + first / BLOCK_RESAMPLES * block_size_;
+        const std::size_t valid = std::min(BLOCK_RESAMPLES, bootstraps_ - first);
+        const std::uint64_t present = ~std::uint64_t{0} >> (BLOCK_RESAMPLES - valid);
+        for (std::size_t i = 0; i < open.size(); i += GROUP_ROWS) {
+            const std::int32_t* group[GROUP_ROWS];
+            const std::size_t size = std::min(GROUP_ROWS, open.size() - i);
+            for (std::size_t row = 0; row < GROUP_ROWS; ++row) group[row] = rows.coarse(open[i + std::min(row, size - 1)]);
+            compare(group, (draws_ + 1) / 2, block, margin, certain);
             for (std::size_t row = 0; row < size; ++row) {
                 const std::size_t h = open[i + row];
-                wins[h] += std::popcount(sure[row].above & there);
-                for (std::uint64_t unsure = there & ~(sure[row].above | sure[row].below); unsure; unsure &= unsure - 1) {
+                wins[h] += std::popcount(certain[row].above & present);
+                std::uint64_t unsure = present & ~(certain[row].above | certain[row].below);
+                for (; unsure; unsure &= unsure - 1) {
                     wins[h] += rows.exact_win(h, block, static_cast<std::size_t>(std::countr_zero(unsure)));
                 }
             }
         }
         const double left = static_cast<double>(bootstraps_ - first - valid);
-        if (enough) std::erase_if(open, [&](std::size_t h) {
+        if (max_losing_wins) std::erase_if(open, [&](std::size_t h) {
             const double won = static_cast<double>(wins[h]);
-            return won > *enough || won + left <= *enough;
+            return won > *max_losing_wins || won + left <= *max_losing_wins;
         });
     }
 }
 
 std::vector<std::int64_t> decide(const Resamples* resamples, const float* utilities, std::size_t hypotheses,
                                  std::size_t distinct, const std::int64_t* counts, const double* weights,
-                                 std::size_t nbest, double enough, double* means) {
-    const auto draws = static_cast<double>(std::accumulate(counts, counts + distinct, std::int64_t{0}));
-    std::vector<double> share(distinct), single(weights ? distinct : 0);  // of all copies of a draw together, and of one
+                                 std::size_t nbest, double max_losing_wins, double* means) {
+    std::vector<double> share(distinct), draw_weights(weights ? distinct : 0);  // of all copies of a draw together; of one
     for (std::size_t c = 0; c < distinct; ++c) {
         const auto count = static_cast<double>(counts[c]);
-        share[c] = weights ? weights[c] : count / draws;
-        if (weights) single[c] = share[c] / count;
+        share[c] = weights ? weights[c] : count;
+        if (weights) draw_weights[c] = share[c] / count;
     }
     expected_utilities(utilities, hypotheses, distinct, share.data(), means);
-    std::vector<std::int64_t> stay(hypotheses);
-    std::iota(stay.begin(), stay.end(), 0);
-    if (!resamples || hypotheses <= nbest) return stay;
-    std::vector<std::int64_t> ranking = stay;
+    std::vector<std::int64_t> survivors(hypotheses);
+    std::iota(survivors.begin(), survivors.end(), 0);
+    if (!resamples || hypotheses <= nbest) return survivors;
+    std::vector<std::int64_t> ranking = survivors;
     std::partial_sort(ranking.begin(), ranking.begin() + nbest, ranking.end(), [&](std::int64_t a, std::int64_t b) {
         return means[a] != means[b] ? means[a] > means[b] : a < b;
     });
     std::vector<std::int64_t> wins(hypotheses);
-    resamples->wins(utilities, hypotheses, distinct, counts, weights ? single.data() : nullptr, ranking[nbest - 1], &enough,
-                    wins.data());
+    resamples->wins(utilities, hypotheses, distinct, counts, weights ? draw_weights.data() : nullptr, ranking[nbest - 1],
+                    &max_losing_wins, wins.data());
     for (std::size_t k = 0; k < nbest; ++k) wins[ranking[k]] = std::numeric_limits<std::int64_t>::max();
-    std::erase_if(stay, [&](std::int64_t h) { return static_cast<double>(wins[h]) <= enough; });
-    return stay;
+    std::erase_if(survivors, [&](std::int64_t h) { return static_cast<double>(wins[h]) <= max_losing_wins; });
+    return survivors;
 }
 
 }  // namespace mbrace

@@ -1,4 +1,5 @@
-// Who beats the leader in how many bootstrap resamples (Algorithm 2, lines 4 to 8), by counts and exactly.
+// In how many bootstrap resamples each hypothesis beats the leader (Algorithm 2, lines 4 to 8), without rounding errors;
+// expected utilities; and which hypotheses a step of the race prunes.
 #pragma once
 
 #include <cstddef>
@@ -7,13 +8,13 @@
 
 namespace mbrace {
 
-enum class WinsVariant { best, portable };  // instruction sets; both give the same wins
+enum class WinsVariant { best, portable };  // instruction sets; both give the same numbers of wins
 
-// Resamples of one size, as counts: how often draw r is in resample b. They depend on the seed, the sample size and
-// their number alone, so one object serves every sentence of a run. Stored in blocks of kLanes resamples.
+// Bootstrap resamples of `draws` pseudo-references, as counts: how often draw r is in resample b. They depend only on the
+// seed, the number of draws and the number of resamples, so one object serves every sentence of a run.
 class Resamples {
   public:
-    static constexpr std::size_t kLanes = 64;
+    static constexpr std::size_t BLOCK_RESAMPLES = 64;  // resamples whose counts are stored together
 
     Resamples(std::uint64_t seed, std::uint32_t draws, std::size_t bootstraps);
 
@@ -21,31 +22,33 @@ class Resamples {
     std::size_t bootstraps() const { return bootstraps_; }
     int count(std::size_t b, std::size_t r) const;
 
-    // For each hypothesis the resamples in which its total utility is at least the rival's.
-    // utilities: hypotheses x distinct; counts: how often each distinct pseudo-reference was drawn, `draws` in all;
-    // weights: distinct, of a single draw; none: all are equal.
-    // A hypothesis with more than `enough` wins, or too few resamples left to get there, is not counted further;
-    // without `enough` all are counted to the end.
+    // Writes for each hypothesis the number of resamples in which its total utility is at least the rival's.
+    // utilities: (hypotheses, distinct); counts: (distinct,) how often each pseudo-reference was drawn, `draws` in all;
+    // weights: (distinct,) the weight of a single draw; null: all draws weigh the same.
+    // max_losing_wins: a hypothesis is pruned at or below this count, so counting stops for a hypothesis that is above it,
+    // or that cannot get above it with the resamples that are left; null: everything is counted.
     void wins(const float* utilities, std::size_t hypotheses, std::size_t distinct, const std::int64_t* counts,
-              const double* weights, std::size_t rival, const double* enough, std::int64_t* wins,
+              const double* weights, std::size_t rival, const double* max_losing_wins, std::int64_t* wins,
               WinsVariant variant = WinsVariant::best) const;
 
   private:
     std::size_t draws_;
     std::size_t bootstraps_;
-    std::size_t block_;  // numbers in a block
-    std::vector<std::int16_t> counts_;
+    std::size_t block_size_;  // numbers in a block
+    std::vector<std::int16_t> counts_;  // block after block; within one see count_index in wins.cpp
 };
 
-// Expected utilities: the weighted sum of each row of hypotheses x distinct. The same bits on every machine.
+// Expected utilities: for each row of (hypotheses, distinct), the sum of weight times utility over the sum of the weights.
+// Sums are exact and rounded once, the division comes last: the result is the same on every machine and in every order
+// of the columns, and hypotheses whose weighted utilities add up to the same number have equal expected utilities.
 void expected_utilities(const float* utilities, std::size_t hypotheses, std::size_t distinct, const double* weights,
                         double* means);
 
-// One step of a race: writes expected utilities to `means` and returns, in order, the hypotheses that stay: the `nbest`, and
-// those that win more than `enough` resamples against the last of these; all where there are no resamples.
-// `weights`: shares in the expectation; none: every draw weighs the same.
+// One step of a race: writes expected utilities to `means` and returns the survivors, in growing order: the `nbest` by
+// expected utility (of equal ones the first), and those that win more than `max_losing_wins` resamples against the last of
+// these; all if there are no resamples. `weights`: of each pseudo-reference, its copies together; null: its count.
 std::vector<std::int64_t> decide(const Resamples* resamples, const float* utilities, std::size_t hypotheses,
                                  std::size_t distinct, const std::int64_t* counts, const double* weights,
-                                 std::size_t nbest, double enough, double* means);
+                                 std::size_t nbest, double max_losing_wins, double* means);
 
 }  // namespace mbrace
