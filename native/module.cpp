@@ -183,6 +183,20 @@ std::size_t draws_of(const Integers& counts, std::size_t distinct) {
     return total;
 }
 
+double regret_py(const Resamples& resamples, Utilities utilities, Integers counts, std::optional<Weights> weights,
+                 std::vector<std::int64_t> leaders) {
+    const std::size_t hypotheses = utilities.shape(0), distinct = utilities.shape(1);
+    if (weights && weights->size() != distinct) throw nb::value_error(NOT_ONE_EACH);
+    if (draws_of(counts, distinct) != resamples.draws()) throw nb::value_error(NOT_THE_DRAWS);
+    if (leaders.empty()) throw nb::value_error("leaders: give at least one");
+    for (const std::int64_t leader : leaders) {
+        if (leader < 0 || leader >= static_cast<std::int64_t>(hypotheses)) throw nb::index_error("leaders: no such hypothesis");
+    }
+    nb::gil_scoped_release release;
+    return resamples.regret(utilities.data(), hypotheses, distinct, counts.data(), weights ? weights->data() : nullptr,
+                            leaders, -1.0);
+}
+
 Numbers<std::int64_t> wins_py(const Resamples& resamples, Utilities utilities, Integers counts,
                               std::optional<Weights> weights, std::size_t rival,
                               std::optional<double> max_losing_wins, bool portable) {
@@ -204,6 +218,30 @@ Numbers<std::int64_t> wins_py(const Resamples& resamples, Utilities utilities, I
 struct PyTally : Tally {
     using Tally::Tally;
     std::vector<nb::object> strings;
+    nb::list distinct_hypotheses;
+
+    explicit PyTally(nb::handle texts) {
+        const Strings given(texts);
+        for (std::size_t i = 0; i < given.texts.size(); ++i) {
+            if (!add_hypothesis(given.texts[i])) continue;
+            strings.push_back(given.owner[i]);
+            distinct_hypotheses.append(given.owner[i]);
+        }
+    }
+
+    // Returns the row and column of the first value that is not finite; nothing is added then.
+    std::optional<std::pair<std::size_t, std::size_t>> enter(Utilities table) {
+        if (table.shape(1) != columns()) throw nb::value_error("table: one column per distinct pseudo-reference");
+        const std::size_t index = first_not_finite(table.data(), table.size());
+        if (index < table.size()) return std::pair{index / columns(), index % columns()};
+        Tally::enter(table.data(), table.shape(0));
+        return std::nullopt;
+    }
+
+    void leave_out(std::size_t row, std::size_t column) {
+        if (row >= alive().size() || column >= columns()) throw nb::index_error("leave_out: no such row or column");
+        Tally::leave_out(row, column);
+    }
 
     nb::list draw(nb::handle texts) {
         const Strings drawn(texts);
@@ -237,7 +275,8 @@ struct PyTally : Tally {
         Tally::keep({rows.data(), rows.data() + rows.size()});
     }
 
-    nb::ndarray<nb::numpy, float, nb::c_contig> table() const {
+    nb::ndarray<nb::numpy, float, nb::c_contig> table() {
+        fill_left_out();
         Floats copy = make_floats(alive().size(), columns(), true);
         std::copy_n(utilities(), copy.size(), copy.data());
         return copy;
@@ -252,7 +291,7 @@ Numbers<T> numbers_of(const std::vector<T>& values) {
 }
 
 nb::list decide_window_py(nb::list tallies, nb::list resamples, nb::list weights, std::size_t nbest, double max_losing_wins,
-                          int threads) {
+                          double max_regret, int threads) {
     const std::size_t size = tallies.size();
     if (resamples.size() != size || weights.size() != size) {
         throw nb::value_error("decide_window: tallies, resamples and weights must be equally long, one entry per sentence");
@@ -282,7 +321,7 @@ nb::list decide_window_py(nb::list tallies, nb::list resamples, nb::list weights
         parallel(size, threads, [&](int, std::size_t i) {
             Decision& one = decisions[i];
             const double* own_weights = one.weights ? one.weights->data() : nullptr;
-            one.means = one.tally->decide(one.resamples, own_weights, nbest, max_losing_wins);
+            one.means = one.tally->decide(one.resamples, own_weights, nbest, max_losing_wins, max_regret);
         });
     }
     nb::list means;
@@ -331,10 +370,16 @@ NB_MODULE(_native, module) {
     nb::class_<Resamples>(module, "Resamples")
         .def(nb::init<std::uint64_t, std::uint32_t, std::size_t>(), "seed"_a, "draws"_a, "bootstraps"_a)
         .def("counts", &resample_counts_py)
+        .def("regret", &regret_py, "utilities"_a, "counts"_a, "weights"_a.none(), "leaders"_a)
         .def("wins", &wins_py, "utilities"_a, "counts"_a, "weights"_a.none(), "rival"_a, nb::kw_only(),
              "max_losing_wins"_a = nb::none(), "portable"_a = false);
     nb::class_<PyTally>(module, "Tally")
         .def(nb::init<std::size_t>(), "hypotheses"_a)
+        .def("__init__", [](PyTally* tally, nb::sequence texts) { new (tally) PyTally(texts); }, "hypotheses"_a)
+        .def_ro("hypotheses", &PyTally::distinct_hypotheses)
+        .def_prop_ro("strings", [](const PyTally& tally) { return tally.Tally::strings(); })
+        .def("enter", &PyTally::enter, "table"_a)
+        .def("leave_out", &PyTally::leave_out, "row"_a, "column"_a)
         .def("__len__", [](const PyTally& tally) { return tally.alive().size(); })
         .def("draw", &PyTally::draw, "texts"_a)
         .def("add", &PyTally::add, "table"_a)
@@ -344,7 +389,7 @@ NB_MODULE(_native, module) {
         .def_prop_ro("draws", [](const PyTally& tally) { return tally.draws(); })
         .def_prop_ro("utilities", &PyTally::table, nb::rv_policy::automatic);
     module.def("decide_window", &decide_window_py, "tallies"_a, "resamples"_a, "weights"_a, nb::kw_only(), "nbest"_a,
-               "max_losing_wins"_a, "threads"_a = 1);
+               "max_losing_wins"_a, "max_regret"_a = 0.0, "threads"_a = 1);
     module.def("distinct", &distinct_py, "texts"_a);
     module.def("expected_utilities", &expected_utilities_py, "utilities"_a, "weights"_a);
     module.def("simd_variants", &simd_variants_py);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstdint>
 #include <numeric>
 #include <vector>
@@ -16,7 +17,22 @@ namespace mbrace {
 
 class Tally {
   public:
-    explicit Tally(std::size_t hypotheses) : alive_(hypotheses) { std::iota(alive_.begin(), alive_.end(), 0); }
+    Tally() = default;
+    explicit Tally(std::size_t hypotheses) : hypotheses_(hypotheses), alive_(hypotheses) {
+        std::iota(alive_.begin(), alive_.end(), 0);
+    }
+
+    // Adds a hypothesis before the race; false if an equal one is there. Its buffer is read again later.
+    bool add_hypothesis(const Text& text) {
+        const std::size_t string = strings_.add(text);
+        if (string < column_of_.size()) return false;
+        column_of_.push_back(NO_COLUMN);
+        alive_.push_back(static_cast<std::int64_t>(hypotheses_++));
+        return true;
+    }
+
+    std::size_t hypotheses() const { return hypotheses_; }       // that ever raced
+    std::size_t strings() const { return column_of_.size(); }    // distinct ones, hypotheses and pseudo-references together
 
     const std::vector<std::int64_t>& alive() const { return alive_; }    // indexes of hypotheses
     const std::vector<std::int64_t>& counts() const { return counts_; }  // of each distinct pseudo-reference
@@ -26,15 +42,30 @@ class Tally {
 
     // Adds one draw. Returns whether this pseudo-reference is drawn for the first time.
     bool draw(const Text& text) {
-        const std::size_t index = distinct_.add(text);
+        const std::size_t string = strings_.add(text);
+        if (string == column_of_.size()) column_of_.push_back(NO_COLUMN);
         ++draws_;
-        if (index < counts_.size()) {
-            ++counts_[index];
+        if (column_of_[string] != NO_COLUMN) {
+            ++counts_[column_of_[string]];
             return false;
         }
+        column_of_[string] = static_cast<std::uint32_t>(counts_.size());
         counts_.push_back(1);
         return true;
     }
+
+    // Lets new hypotheses into the race, with their utilities against every pseudo-reference so far, (rows, columns()).
+    void enter(const float* table, std::size_t rows) {
+        Vector<float> joined((alive_.size() + rows) * columns_);
+        float* out = std::copy_n(utilities_.data(), alive_.size() * columns_, joined.data());
+        std::copy_n(table, rows * columns_, out);
+        utilities_ = std::move(joined);
+        for (std::size_t row = 0; row < rows; ++row) alive_.push_back(static_cast<std::int64_t>(hypotheses_++));
+    }
+
+    // The draw that an alive hypothesis itself is, by its column: it is left out of the hypothesis' expected utility from
+    // now on. (In its place stands the mean of the others, so that all hypotheses have equally many draws.)
+    void leave_out(std::size_t row, std::size_t column) { own_.push_back({alive_[row], column, utilities_[row * columns_ + column]}); }
 
     // Adds the utilities of the alive hypotheses against new pseudo-references, (alive, columns).
     void add(const float* table, std::size_t columns) {
@@ -65,24 +96,92 @@ class Tally {
         alive_.resize(rows.size());
     }
 
+    // Brings the cells of draws that are left out up to date with the other draws.
+    void fill_left_out() {
+        for (const Own& own : own_) {
+            const auto found = std::lower_bound(alive_.begin(), alive_.end(), own.hypothesis);
+            if (found == alive_.end() || *found != own.hypothesis || draws_ < 2) continue;
+            float* row = utilities_.data() + static_cast<std::size_t>(found - alive_.begin()) * columns_;
+            const auto copies = static_cast<double>(counts_[own.column] - 1);
+            double others = copies * static_cast<double>(own.utility);
+            for (std::size_t c = 0; c < columns_; ++c) {
+                if (c != own.column) others += static_cast<double>(counts_[c]) * static_cast<double>(row[c]);
+            }
+            const double mean = others / static_cast<double>(draws_ - 1);
+            row[own.column] = static_cast<float>((copies * static_cast<double>(own.utility) + mean) / (copies + 1));
+        }
+    }
+
     // One step of a race (see `decide`): drops the pruned hypotheses and returns the expected utilities of the survivors.
+    // Where the expected regret of answering now is at most `max_regret` of the spread, only the `nbest` survive.
     std::vector<double> decide(const Resamples* resamples, const double* weights, std::size_t nbest,
-                               double max_losing_wins) {
+                               double max_losing_wins, double max_regret = 0) {
+        fill_left_out();
         std::vector<double> means(alive_.size());
         const std::vector<std::int64_t> ones(weights ? columns_ : 0, 1);  // with weights, a repeated draw counts once
         const std::vector<std::int64_t> survivors =
             mbrace::decide(resamples, utilities_.data(), alive_.size(), columns_, weights ? ones.data() : counts_.data(),
                            weights, nbest, max_losing_wins, means.data());
-        for (std::size_t row = 0; row < survivors.size(); ++row) means[row] = means[survivors[row]];
-        means.resize(survivors.size());
-        keep(survivors);
+        if (resamples && max_regret > 0) note_pruned(means, survivors);
+        keep_means(means, survivors);
+        if (resamples && max_regret > 0 && alive_.size() > nbest) {
+            const double spread = standard_deviation(means);
+            const std::vector<std::int64_t> leaders = best_rows(means, nbest);
+            const double regret = resamples->regret(utilities_.data(), alive_.size(), columns_,
+                                                    weights ? ones.data() : counts_.data(), weights, leaders,
+                                                    max_regret * spread);
+            if (regret <= max_regret * spread) keep_means(means, leaders);
+        }
         return means;
     }
 
+    // The spread between hypotheses: the standard deviation of the expected utilities of all that raced, of those pruned
+    // as they were when they were pruned, of those alive as in `means`.
+    double standard_deviation(const std::vector<double>& means) const {
+        const double count = static_cast<double>(means.size() + pruned_means_.size());
+        double sum = 0, squares = 0;
+        for (const std::vector<double>* some : {&pruned_means_, &means}) {
+            for (const double mean : *some) sum += mean;
+        }
+        for (const std::vector<double>* some : {&pruned_means_, &means}) {
+            for (const double mean : *some) squares += (mean - sum / count) * (mean - sum / count);
+        }
+        return std::sqrt(squares / count);
+    }
+
   private:
+    static constexpr std::uint32_t NO_COLUMN = ~std::uint32_t{0};
+
+    struct Own {
+        std::int64_t hypothesis;
+        std::size_t column;
+        float utility;  // of the hypothesis against itself
+    };
+
+    void note_pruned(const std::vector<double>& means, const std::vector<std::int64_t>& survivors) {
+        std::size_t next = 0;
+        for (std::size_t row = 0; row < means.size(); ++row) {
+            if (next < survivors.size() && static_cast<std::size_t>(survivors[next]) == row) {
+                ++next;
+            } else {
+                pruned_means_.push_back(means[row]);
+            }
+        }
+    }
+
+    void keep_means(std::vector<double>& means, const std::vector<std::int64_t>& rows) {
+        for (std::size_t row = 0; row < rows.size(); ++row) means[row] = means[rows[row]];
+        means.resize(rows.size());
+        keep(rows);
+    }
+
     static bool is_finite(float value) { return (std::bit_cast<std::uint32_t>(value) & 0x7F800000u) != 0x7F800000u; }
 
-    Distinct distinct_;
+    Distinct strings_;
+    std::vector<std::uint32_t> column_of_;  // [string]
+    std::size_t hypotheses_ = 0;
+    std::vector<Own> own_;
+    std::vector<double> pruned_means_;  // kept only where a race may stop by regret
     std::vector<std::int64_t> alive_, counts_;
     std::size_t draws_ = 0, columns_ = 0;
     Vector<float> utilities_;

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <numeric>
 
@@ -146,7 +147,7 @@ Compare compare_of(WinsVariant variant) {
 class Differences {
   public:
     Differences(const float* utilities, std::size_t hypotheses, std::size_t distinct, const std::int64_t* counts,
-                std::size_t draws, const double* weights, std::size_t rival)
+                std::size_t draws, const double* weights, std::size_t rival, bool round_all = false)
         : utilities_(utilities), rival_(utilities + rival * distinct), counts_(counts), weights_(weights),
           distinct_(distinct), draws_(draws), pairs_((draws + 1) / 2), coarse_(hypotheses * pairs_), lowest_(hypotheses),
           highest_(hypotheses) {
@@ -165,6 +166,7 @@ class Differences {
         std::frexp(largest * static_cast<double>(draws), &exponent);
         fine_scale_ = std::ldexp(1.0, 52 - exponent);
         const double scale = std::min(32767.0, 2147483647.0 / static_cast<double>(draws + 2) - 1) / largest;
+        coarse_scale_ = scale;
         std::vector<std::uint32_t> column_of;  // [draw]
         if (distinct < draws) {
             for (std::size_t c = 0; c < distinct; ++c) {
@@ -173,7 +175,7 @@ class Differences {
         }
         std::vector<std::int16_t> row(distinct);
         for (std::size_t h = 0; h < hypotheses; ++h) {
-            if (decided(h)) continue;
+            if (decided(h) && !round_all) continue;
             auto* out = reinterpret_cast<std::int16_t*>(&coarse_[h * pairs_]);
             std::int16_t* grid = distinct < draws ? row.data() : out;
             if (weights) {
@@ -188,6 +190,9 @@ class Differences {
     // Never below the rival, so every resample is won; or always below it, so every resample is lost.
     bool decided(std::size_t h) const { return lowest_[h] >= 0 || highest_[h] < 0; }
     bool wins_all(std::size_t h) const { return lowest_[h] >= 0; }
+
+    // Steps of the coarse grid per unit of utility (times weight); 0: all hypotheses are equal.
+    double coarse_scale() const { return coarse_scale_; }
 
     // The coarse grid, a pair of draws in each word.
     const std::int32_t* coarse(std::size_t h) const { return &coarse_[h * pairs_]; }
@@ -261,7 +266,7 @@ class Differences {
     std::size_t distinct_;
     std::size_t draws_;
     std::size_t pairs_;  // of draws
-    double fine_scale_ = 0;
+    double fine_scale_ = 0, coarse_scale_ = 0;
     std::vector<std::int32_t> coarse_;       // [hypothesis][pair of draws]
     std::vector<double> lowest_, highest_;  // [hypothesis]: weighted differences
 };
@@ -427,6 +432,72 @@ void Resamples::wins(const float* utilities, std::size_t hypotheses, std::size_t
             return won > *max_losing_wins || won + left <= *max_losing_wins;
         });
     }
+}
+
+namespace {
+
+// Totals on the coarse grid of one hypothesis in the resamples of a block.
+MBRACE_CLONES
+void coarse_totals(const std::int32_t* row, std::size_t pairs, const std::int16_t* block, std::int32_t* totals) {
+    std::fill_n(totals, BLOCK_RESAMPLES, 0);
+    for (std::size_t p = 0; p < pairs; ++p) {
+        const std::int16_t* counts = block + p * BLOCK_RESAMPLES * 2;
+        std::int16_t both[2];
+        std::memcpy(both, &row[p], sizeof(both));
+        for (std::size_t lane = 0; lane < BLOCK_RESAMPLES; ++lane) {
+            totals[lane] += both[0] * counts[2 * lane] + both[1] * counts[2 * lane + 1];
+        }
+    }
+}
+
+}  // namespace
+
+double Resamples::regret(const float* utilities, std::size_t hypotheses, std::size_t distinct,
+                         const std::int64_t* counts, const double* weights, const std::vector<std::int64_t>& leaders,
+                         double limit) const {
+    const std::size_t nbest = leaders.size();
+    std::vector<double> draw_weights(weights ? distinct : 0);
+    double total_weight = static_cast<double>(draws_);
+    if (weights) {
+        total_weight = std::accumulate(weights, weights + distinct, 0.0);
+        for (std::size_t c = 0; c < distinct; ++c) draw_weights[c] = weights[c] / static_cast<double>(counts[c]);
+    }
+    const Differences rows(utilities, hypotheses, distinct, counts, draws_, weights ? draw_weights.data() : nullptr,
+                           static_cast<std::size_t>(leaders[0]), true);
+    if (rows.coarse_scale() == 0) return 0;
+    const double unit = rows.coarse_scale() * total_weight * static_cast<double>(bootstraps_ * nbest);
+    const double most = limit * unit;  // compared with whole numbers that only grow
+    std::vector<std::int32_t> totals(hypotheses * BLOCK_RESAMPLES), column(hypotheses);
+    std::int64_t sum = 0;
+    for (std::size_t first = 0; first < bootstraps_; first += BLOCK_RESAMPLES) {
+        const std::int16_t* block = counts_.data() + first / BLOCK_RESAMPLES * block_size_;
+        for (std::size_t h = 0; h < hypotheses; ++h) {
+            coarse_totals(rows.coarse(h), (draws_ + 1) / 2, block, &totals[h * BLOCK_RESAMPLES]);
+        }
+        const std::size_t valid = std::min(BLOCK_RESAMPLES, bootstraps_ - first);
+        for (std::size_t lane = 0; lane < valid; ++lane) {
+            for (std::size_t h = 0; h < hypotheses; ++h) column[h] = totals[h * BLOCK_RESAMPLES + lane];
+            for (const std::int64_t leader : leaders) sum -= column[leader];
+            if (nbest < hypotheses) {
+                std::nth_element(column.begin(), column.begin() + nbest - 1, column.end(), std::greater<>());
+            }
+            for (std::size_t k = 0; k < nbest; ++k) sum += column[k];
+        }
+        if (limit >= 0 && static_cast<double>(sum) > most) break;
+    }
+    return static_cast<double>(sum) / unit;
+}
+
+std::vector<std::int64_t> best_rows(const std::vector<double>& means, std::size_t count) {
+    std::vector<std::int64_t> rows(means.size());
+    std::iota(rows.begin(), rows.end(), 0);
+    count = std::min(count, rows.size());
+    std::partial_sort(rows.begin(), rows.begin() + count, rows.end(), [&](std::int64_t a, std::int64_t b) {
+        return means[a] != means[b] ? means[a] > means[b] : a < b;
+    });
+    rows.resize(count);
+    std::sort(rows.begin(), rows.end());
+    return rows;
 }
 
 std::vector<std::int64_t> decide(const Resamples* resamples, const float* utilities, std::size_t hypotheses,

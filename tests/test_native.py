@@ -261,7 +261,7 @@ def test_stopping_early_changes_no_decision(enough: int, seed: int) -> None:
     utilities = rng.random((23, 12), dtype=np.float32)
     resamples, drawn = _native.Resamples(seed, 12, 60), np.ones(12, dtype=np.int64)
     full = resamples.wins(utilities, drawn, np.ones(12), 0)
-    early = resamples.wins(utilities, drawn, np.ones(12), 0, enough=enough)
+    early = resamples.wins(utilities, drawn, np.ones(12), 0, max_losing_wins=enough)
     np.testing.assert_array_equal(early > enough, full > enough)
 
 
@@ -390,7 +390,7 @@ def test_a_tally_refuses_what_does_not_fit() -> None:
         with pytest.raises(ValueError, match="table"):
             tally.add(np.zeros(shape, dtype=np.float32))
     with pytest.raises(ValueError, match="some are missing"):
-        _native.decide_window([tally], [None], [None], nbest=1, enough=0)
+        _native.decide_window([tally], [None], [None], nbest=1, max_losing_wins=0)
     tally.add(np.zeros((3, 2), dtype=np.float32))
     for places in ([0, 3], [1, 0], [-1]):
         with pytest.raises(IndexError, match="growing places"):
@@ -400,8 +400,8 @@ def test_a_tally_refuses_what_does_not_fit() -> None:
         (None, np.ones(3), "one for each"),
     ):
         with pytest.raises(ValueError, match=message):
-            _native.decide_window([tally], [resamples], [weights], nbest=1, enough=0)
-    assert _native.decide_window([tally], [None], [None], nbest=1, enough=0)[0].tolist() == [0, 0, 0]
+            _native.decide_window([tally], [resamples], [weights], nbest=1, max_losing_wins=0)
+    assert _native.decide_window([tally], [None], [None], nbest=1, max_losing_wins=0)[0].tolist() == [0, 0, 0]
 
 
 def test_what_others_keep_to_the_end_of_a_program_is_not_reported_as_a_leak() -> None:

@@ -54,6 +54,16 @@ class Resamples:
     def counts(self) -> NDArray[np.float64]:
         """(bootstraps, draws): how often each draw is in each resample; every row sums to `draws`."""
 
+    def regret(
+        self,
+        utilities: NDArray[np.float32],
+        counts: NDArray[np.int64],
+        weights: NDArray[np.float64] | None,
+        leaders: Sequence[int],
+    ) -> float:
+        """The expected regret of answering with the hypotheses `leaders` (growing): the mean over resamples of how much
+        more expected utility the best hypotheses have, per leader. `weights` as in `decide_window`."""
+
     def wins(
         self,
         utilities: NDArray[np.float32],
@@ -61,21 +71,40 @@ class Resamples:
         weights: NDArray[np.float64] | None,
         rival: int,
         *,
-        enough: float | None = None,
+        max_losing_wins: float | None = None,
         portable: bool = False,
     ) -> NDArray[np.int64]:
         """(hypotheses,): in how many resamples each has at least the rival's weighted total utility.
 
         `utilities` is (hypotheses, distinct), `counts` (distinct,) how often each was drawn, `weights`
         (distinct,) of one draw (None: equal). Draws of the same string stand together in a resample.
-        Counting stops for a hypothesis with more than `enough` wins or too few resamples left to get there.
+        Counting stops for a hypothesis with more than `max_losing_wins`, or with too few resamples left to get there.
         Totals are exact, so equal utilities tie exactly, and `portable` (no special instructions) changes nothing.
         """
 
 class Tally:
-    """The race of one sentence in numbers: who is alive, how often each pseudo-reference was drawn, the utilities."""
+    """The race of one sentence in numbers: who is alive, how often each pseudo-reference was drawn, the utilities.
 
-    def __init__(self, hypotheses: int) -> None: ...
+    It is made from the hypotheses, of which equal ones are merged, or from their number.
+    """
+
+    def __init__(self, hypotheses: Sequence[str] | int) -> None: ...
+    @property
+    def hypotheses(self) -> list[str]:
+        """The distinct hypotheses it was made from."""
+
+    @property
+    def strings(self) -> int:
+        """How many distinct strings there are, hypotheses and pseudo-references together."""
+
+    def enter(self, table: NDArray[np.float32]) -> tuple[int, int] | None:
+        """Let new hypotheses in, with their utilities against all pseudo-references so far, (new, distinct). If a value
+        is not finite, nothing happens but that its row and column are returned."""
+
+    def leave_out(self, row: int, column: int) -> None:
+        """The draws of this column include the hypothesis of this row (of those alive) itself: from now on one of them
+        is left out of its expected utility."""
+
     def __len__(self) -> int:
         """How many hypotheses are alive."""
 
@@ -110,14 +139,16 @@ def decide_window(
     weights: list[NDArray[np.float64] | None],
     *,
     nbest: int,
-    enough: float,
+    max_losing_wins: float,
+    max_regret: float = 0.0,
     threads: int = 1,
 ) -> list[NDArray[np.float64]]:
     """A step of the races of a window: who stays is alive afterwards. Their expected utilities, (alive,).
 
-    The `nbest` stay and, where there are resamples, who wins more than `enough` of them against the last of these;
-    else all. `weights` (distinct,) are shares in the expectation; None: all draws are equal. The interpreter lock is
-    released.
+    The `nbest` stay and, where there are resamples, who wins more than `max_losing_wins` of them against the last of
+    these; else all. Where the expected regret of answering now is at most `max_regret` of the spread between all
+    hypotheses that raced, only the `nbest` stay. `weights` (distinct,) are shares in the expectation; None: all draws
+    are equal. The interpreter lock is released.
     """
 
 def distinct(texts: Sequence[str]) -> list[str]:

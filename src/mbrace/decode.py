@@ -8,7 +8,7 @@ from threading import Lock
 
 from mbrace.errors import UserError
 from mbrace.prune import Confidence, PruningFunction, window_pruning
-from mbrace.race import Decoded, Phases, Watch, race
+from mbrace.race import Decoded, Entry, Phases, Watch, race
 from mbrace.records import PseudoReferences, Record, check_logprobs
 from mbrace.sampler import Listed, Sampler
 from mbrace.schedule import Schedule, check
@@ -19,7 +19,7 @@ from mbrace.windows import CallerCalls, OnError, Run, stream
 
 def decode(
     hypotheses: Sequence[str],
-    pseudo_references: PseudoReferences,
+    pseudo_references: PseudoReferences | None = None,
     *,
     utility: Utility | PairFunction | None = None,
     prune: PruningFunction | None = Confidence(),  # noqa: B008  (frozen)
@@ -30,9 +30,14 @@ def decode(
     id: str | int = 0,
     logprobs: Sequence[float] | None = None,
     shuffle: bool = True,
+    pool: bool = False,
+    exclude_self: bool = False,
 ) -> Decoded:
     """The hypothesis with the highest expected utility over the pseudo-references, by a race.
 
+    One list is enough: `decode(samples)` takes each string as hypothesis and as pseudo-reference. With `pool`,
+    pseudo-references enter the race as hypotheses when they are drawn. A string's comparison with itself counts, as in
+    other tools; with `exclude_self` a string that is its own pseudo-reference is not compared with that draw.
     `utility` is chrF++ by default, or any `function(hypothesis, reference) -> float`. `prune=None` is standard MBR.
     `schedule` is a list of growing sample sizes, None for the utility's own (16 ... 256 for chrF++), or "all" to go on
     to the last pseudo-reference given. A list of pseudo-references is shuffled first (from `seed` and `id`), since a
@@ -41,7 +46,15 @@ def decode(
     """
     record = Record(hypotheses, pseudo_references, id=id, source=source, logprobs=logprobs)
     results = decode_corpus(
-        [record], utility=utility, prune=prune, schedule=schedule, seed=seed, nbest=nbest, shuffle=shuffle
+        [record],
+        utility=utility,
+        prune=prune,
+        schedule=schedule,
+        seed=seed,
+        nbest=nbest,
+        shuffle=shuffle,
+        pool=pool,
+        exclude_self=exclude_self,
     )
     return next(iter(results))
 
@@ -57,6 +70,8 @@ def decode_corpus(
     window: int = 64,
     sampler: Sampler | None = None,
     shuffle: bool = True,
+    pool: bool = False,
+    exclude_self: bool = False,
     watch: Watch | None = None,
     phases: Phases | None = None,
     on_error: OnError | None = None,
@@ -76,6 +91,7 @@ def decode_corpus(
         raise UserError('schedule "all": a live source has no last pseudo-reference; give the sizes')
     source = sampler if sampler is not None else Listed(seed=seed, shuffle=shuffle)
     longest = chosen.schedule[-1] if schedule is None else None
+    entry = Entry(pool, exclude_self)
     calls = CallerCalls()
     if prune is not None and window_pruning(prune) is None:
         prune = calls.wrap(prune)
@@ -89,6 +105,7 @@ def decode_corpus(
             sampler=source,
             seed=seed,
             nbest=nbest,
+            entry=entry,
             watch=watch,
             phases=phases,
         )
@@ -107,7 +124,7 @@ def decode_corpus(
         run_single_threaded=single,
         threads=1 if parallel is None else parallel.workers,
         calls=calls,
-        check=lambda record: _check_record(record, longest),
+        check=lambda record: _check_record(record, longest, pool=pool, live=sampler is not None),
         on_error=on_error,
     )
 
@@ -127,8 +144,10 @@ def _single_threaded(run: Callable[..., list[Decoded]], utility: ParallelUtility
     return run_single_threaded
 
 
-def _check_record(record: Record, longest: int | None) -> None:
+def _check_record(record: Record, longest: int | None, *, pool: bool, live: bool) -> None:
     given = record.pseudo_references
+    if given is None and not live:
+        given = record.hypotheses
     if not (given is None or isinstance(given, (Sequence, Iterator)) or callable(given)):
         raise record.error(
             f"pseudo_references: expected a list, an iterator or a function that is asked for "

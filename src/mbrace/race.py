@@ -14,7 +14,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from mbrace._native import Tally, distinct, expected_utilities
+from mbrace._native import Tally, expected_utilities
 from mbrace.errors import UserError
 from mbrace.prune import PruningFunction, Standings, WindowStandings, window_pruning
 from mbrace.randomness import key
@@ -36,10 +36,11 @@ class Step:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A hypothesis of an n-best list: its text, the caller's index of its first copy, its expected utility."""
+    """A hypothesis of an n-best list: its text, the caller's index of its first copy (None if it was drawn and let into
+    the race), its expected utility."""
 
     text: str
-    index: int
+    index: int | None
     utility: float | None
 
 
@@ -47,20 +48,22 @@ class Candidate:
 class Decoded:
     """The answer for one sentence.
 
-    `utility` is the expected utility over the pseudo-references used, None if all hypotheses were equal and none was
-    needed. `utility_calls` counts as the paper does (alive hypotheses x new pseudo-references, repeated ones included);
-    `pairs_scored` counts what was computed after equal strings were merged.
+    `index` is the caller's of the hypothesis, None if it was drawn and let into the race. `utility` is the expected
+    utility over the pseudo-references used, None if all hypotheses were equal and none was needed. `utility_calls`
+    counts as the paper does (hypotheses asked about x pseudo-references, repeated ones included); `pairs_scored` counts
+    what was computed after equal strings were merged, `strings` the distinct strings that were encoded for it.
     """
 
     id: str | int
     text: str
-    index: int
+    index: int | None
     utility: float | None
     utility_calls: int
     pairs_scored: int
     pseudo_references: int
     steps: tuple[Step, ...]
     nbest: tuple[Candidate, ...]
+    strings: int = 0
 
 
 @dataclass
@@ -82,29 +85,50 @@ class Phases:
 Watch: TypeAlias = Callable[[Record, NDArray[np.int64], Standings, NDArray[np.bool_]], None]
 
 
+@dataclass(frozen=True)
+class Entry:
+    """Who may race besides the hypotheses of a record, and against what."""
+
+    pool: bool = False  # pseudo-references enter the race as hypotheses when they are drawn
+    exclude_self: bool = False  # a string that is both is not compared with its own draw
+
+
 @dataclass
 class _Runner:
     """One sentence of the window: H_t, R_t and the utilities known so far."""
 
     record: Record
     nbest: int
-    hypotheses: list[str] = field(init=False)  # distinct, in the caller's order
+    entry: Entry
     tally: Tally = field(init=False)
+    hypotheses: list[str] = field(init=False)  # distinct, in the caller's order; then those let in
+    references: list[str] = field(default_factory=list)  # distinct, as drawn
     means: NDArray[np.float64] | None = None  # expected utilities of those alive
     logprobs: list[float] | None = None
     exhausted: bool = False
     steps: list[Step] = field(default_factory=list)
+    pruned_means: list[float] = field(default_factory=list)  # where a pruning function decides race by race
 
     def __post_init__(self) -> None:
-        self.hypotheses = distinct(self.record.hypotheses)
-        if not self.hypotheses:
+        self.tally = Tally(self.record.hypotheses)
+        self.hypotheses = self.tally.hypotheses
+        if not self.hypotheses and not self.entry.pool:
             raise self.record.error("hypotheses: empty; give at least one string")
-        self.tally = Tally(len(self.hypotheses))
+        self._given = len(self.hypotheses)
+        self._known: dict[str, int] = {}  # hypotheses by text, where draws are looked up among them
+        if self.entry.pool or self.own_draws:
+            self._known = {text: index for index, text in enumerate(self.hypotheses)}
 
     @property
     def open(self) -> bool:
-        """Line 4 of Algorithm 1: more than one hypothesis is left, and more pseudo-references can be had."""
-        return len(self.tally) > 1 and not self.exhausted
+        """Line 4 of Algorithm 1: more than one hypothesis is left, and more pseudo-references can be had. Where those
+        are let in, one hypothesis (or none) is not left but has not begun."""
+        return not self.exhausted and (len(self.tally) > 1 or (self.entry.pool and not self.steps))
+
+    @property
+    def own_draws(self) -> bool:
+        """Whether the hypotheses are draws themselves, to be left out of their own expected utility."""
+        return self.entry.exclude_self and self.record.pseudo_references is None
 
     def add(self, draws: Draws, wanted: int) -> list[str]:
         """Append draws to R_t (line 7) and return the strings that are new."""
@@ -119,7 +143,28 @@ class _Runner:
             self.logprobs = (self.logprobs or []) + [float(first[text]) for text in new]
         if self.tally.draws == 0:
             raise self.record.error("pseudo_references: empty; give at least one")
+        if self.entry.pool or self.own_draws:
+            self.references += new
         return new
+
+    def let_in(self, new: Sequence[str]) -> NDArray[np.int64]:
+        """New pseudo-references that were no hypotheses become some; their indexes."""
+        if not self.entry.pool:
+            return np.empty(0, dtype=np.int64)
+        first = len(self.hypotheses)
+        newcomers = [text for text in new if text not in self._known]
+        self.hypotheses += newcomers
+        self._known.update(zip(newcomers, range(first, len(self.hypotheses)), strict=True))
+        return np.arange(first, len(self.hypotheses))
+
+    def leave_out(self, new: Sequence[str]) -> None:
+        """Pseudo-references drawn for the first time that are hypotheses: each is left out where it meets itself."""
+        alive = {hypothesis: row for row, hypothesis in enumerate(self.tally.alive.tolist())}
+        first = len(self.references) - len(new)
+        for column, text in enumerate(new, first):
+            hypothesis = self._known.get(text, -1)
+            if hypothesis in alive and (self.own_draws or hypothesis >= self._given):
+                self.tally.leave_out(alive[hypothesis], column)
 
     def weights(self) -> NDArray[np.float64] | None:
         """The share of each distinct pseudo-reference in the expectation, where the source gave log-probabilities."""
@@ -134,33 +179,43 @@ class _Runner:
         utilities, counts, weights = self.tally.utilities, self.tally.counts, self.weights()
         if weights is not None:
             counts = np.ones_like(counts)
-        shares = counts / self.tally.draws if weights is None else weights
-        means = expected_utilities(utilities, shares)
+        means = expected_utilities(utilities, counts.astype(np.float64) if weights is None else weights)
         alive = self.tally.alive.tolist()
+        indexes = [self.index_of(row) for row in alive]
         return Standings(
             utilities=utilities,
             counts=counts,
-            weights=shares,
+            weights=counts / self.tally.draws if weights is None else weights,
             means=means,
             nbest=self.nbest,
             seed=key(seed, self.record.id, f"prune {len(self.steps)}"),
             run_seed=seed,
             equal_draws=weights is None,
-            indexes=np.array([self.index_of(row) for row in alive], dtype=np.int64),
+            indexes=np.array([-1 if index is None else index for index in indexes], dtype=np.int64),
             texts=[self.hypotheses[row] for row in alive],
+            spread=float(np.std([*self.pruned_means, *means])),
         )
 
-    def index_of(self, row: int) -> int:
-        """The caller's index of the first copy of a distinct hypothesis."""
-        given = self.record.hypotheses
-        return row if len(given) == len(self.hypotheses) else given.index(self.hypotheses[row])
+    def keep(self, standings: Standings, mask: NDArray[np.bool_]) -> None:
+        """Drop those that a pruning function does not keep."""
+        self.pruned_means += standings.means[~mask].tolist()
+        self.tally.keep(mask.nonzero()[0])
+        self.means = standings.means[mask]
 
-    def score(self, ask: Ask, table: NDArray[np.floating], name: str) -> None:
+    def index_of(self, row: int) -> int | None:
+        """The caller's index of the first copy of a distinct hypothesis; None for one that was drawn."""
+        given = self.record.hypotheses
+        if row >= self._given:
+            return None
+        return row if len(given) == self._given else given.index(self.hypotheses[row])
+
+    def score(self, ask: Ask, table: NDArray[np.floating], name: str, *, entering: bool = False) -> None:
         """Append the utilities of an ask; refuse what was not asked for."""
         shape = (len(ask.hypotheses), len(ask.references))
         if np.shape(table) != shape:
             raise self.record.error(f"utility {name} returned shape {np.shape(table)}, expected {shape}")
-        cell = self.tally.add(np.ascontiguousarray(table, dtype=np.float32))
+        values = np.ascontiguousarray(table, dtype=np.float32)
+        cell = self.tally.enter(values) if entering else self.tally.add(values)
         if cell is not None:
             value = np.asarray(table)[cell]
             hypothesis, reference = self.hypotheses[ask.hypotheses[cell[0]]], ask.references[cell[1]]
@@ -189,6 +244,7 @@ class _Runner:
             pseudo_references=self.tally.draws,
             steps=tuple(self.steps),
             nbest=tuple(ranked),
+            strings=self.tally.strings if self.steps else 0,
         )
 
 
@@ -201,12 +257,13 @@ def race(
     sampler: Sampler,
     seed: int,
     nbest: int,
+    entry: Entry = Entry(),  # noqa: B008  (frozen)
     watch: Watch | None = None,
     phases: Phases | None = None,
 ) -> list[Decoded]:
     """Algorithm 1 for a window of records, in lockstep through the schedule."""
     phases = phases if phases is not None else Phases()
-    runners = [_Runner(record, nbest) for record in records]
+    runners = [_Runner(record, nbest, entry) for record in records]
     if utility.needs_source:
         for runner in runners:
             if runner.record.source is None:
@@ -231,37 +288,66 @@ def race(
             break
         started = time.perf_counter()
         wants = [Want(index, drawn := window[index].tally.draws, size - drawn) for index in open_now]
-        asks: list[Ask] = []
-        stepping: list[tuple[_Runner, int, int, int]] = []  # alive, draws, and those of them that are new
+        stepping: list[_Stepping] = []
         for want, draws in zip(wants, drawer.draw(wants), strict=True):
             runner = window[want.sentence]
+            before, alive = runner.tally.draws, runner.tally.alive
             new = runner.add(draws, want.count)
-            if new:
-                asks.append(Ask(want.sentence, runner.tally.alive, new))
             if len(draws.texts):
-                stepping.append((runner, len(runner.tally), len(draws.texts), len(new)))
+                drawn = runner.tally.draws - before
+                stepping.append(_Stepping(runner, want.sentence, alive, drawn, new, runner.let_in(new)))
         phases.draw += time.perf_counter() - started
 
-        _score(window, scorer, asks, utility.name, phases)
+        _score(stepping, scorer, utility.name, phases)
 
         started = time.perf_counter()
-        _decide(prune, [runner for runner, *_ in stepping], seed, watch, threads)
-        for runner, alive, drawn, new_ones in stepping:
-            runner.steps.append(Step(runner.tally.draws, len(runner.tally), alive * drawn, alive * new_ones))
+        _decide(prune, [step.runner for step in stepping], seed, watch, threads)
+        for step in stepping:
+            step.runner.steps.append(step.count())
         phases.prune += time.perf_counter() - started
     return [runner.result() for runner in runners]
 
 
-def _score(window: Sequence[_Runner], scorer: Scorer, asks: Sequence[Ask], name: str, phases: Phases) -> None:
-    """Utilities of the survivors against the new pseudo-references, all open sentences in one call."""
+@dataclass(frozen=True)
+class _Stepping:
+    """One sentence in one time step: who was alive, what was drawn, and who was let in."""
+
+    runner: _Runner
+    sentence: int  # index into the window
+    alive: NDArray[np.int64]
+    drawn: int
+    new: list[str]  # draws that are new
+    newcomers: NDArray[np.int64]
+
+    def asks(self) -> list[Ask]:
+        """Those alive against what is new, and newcomers against all so far."""
+        asks = [Ask(self.sentence, self.alive, self.new)] if len(self.alive) and self.new else []
+        return asks + (
+            [Ask(self.sentence, self.newcomers, list(self.runner.references))] if len(self.newcomers) else []
+        )
+
+    def count(self) -> Step:
+        """What the step cost."""
+        tally, alive, newcomers = self.runner.tally, len(self.alive), len(self.newcomers)
+        calls = alive * self.drawn + newcomers * tally.draws
+        pairs = alive * len(self.new) + newcomers * len(self.runner.references)
+        return Step(tally.draws, len(tally), calls, pairs)
+
+
+def _score(stepping: Sequence[_Stepping], scorer: Scorer, name: str, phases: Phases) -> None:
+    """What every open sentence asks for, in one call."""
+    asks = [(step, ask) for step in stepping for ask in step.asks()]
     if not asks:
         return
     started, encoded = time.perf_counter(), scorer.encode_seconds
-    tables = scorer.score(asks)
+    tables = scorer.score([ask for _, ask in asks])
     if len(tables) != len(asks):
-        raise UserError(f"utility {name}: returned {len(tables)} tables for {len(asks)} sentences")
-    for ask, table in zip(asks, tables, strict=True):
-        window[ask.sentence].score(ask, table, name)
+        raise UserError(f"utility {name}: returned {len(tables)} tables for {len(asks)} asks")
+    for (step, ask), table in zip(asks, tables, strict=True):
+        step.runner.score(ask, table, name, entering=ask.hypotheses is step.newcomers)
+    for step in stepping:
+        if step.runner.entry.exclude_self and step.new:
+            step.runner.leave_out(step.new)
     encoding = scorer.encode_seconds - encoded
     phases.encode += encoding
     phases.score += time.perf_counter() - started - encoding
@@ -287,8 +373,7 @@ def _decide(
             keep = _checked(np.array(prune(standings)), standings, runner)
         if watch is not None:
             watch(runner.record, runner.tally.alive, standings, keep)
-        runner.tally.keep(keep.nonzero()[0])
-        runner.means = standings.means[keep]
+        runner.keep(standings, keep)
 
 
 def _checked(keep: NDArray[np.bool_], standings: Standings, runner: _Runner) -> NDArray[np.bool_]:

@@ -28,7 +28,8 @@ class Record:
     """What one race starts from.
 
     `pseudo_references` is a list, an iterator, or a function that is asked for n more; None leaves them to the sampler
-    of `decode_corpus`. `logprobs`, one for each listed pseudo-reference, ask for model-based weights.
+    of `decode_corpus` or, without one, makes the hypotheses the pseudo-references too. `logprobs`, one per listed
+    pseudo-reference, ask for model-based weights.
     """
 
     hypotheses: Sequence[str]

@@ -55,7 +55,7 @@ class Sampler(Protocol):
 
 
 class Listed:
-    """The sampler of records that bring their own pseudo-references.
+    """The sampler of records that bring their own pseudo-references, or use their hypotheses as such.
 
     Lists are shuffled with random numbers from (seed, record id): the first r_1 of a list in beam order, say, would be
     a biased sample. Iterators and functions are taken in their own order.
@@ -70,8 +70,8 @@ class Listed:
 
     def _source(self, record: Record) -> _Source:
         given = record.pseudo_references
-        if given is None:
-            raise record.error("pseudo_references: missing; give a list or a sampler")
+        if given is None:  # one list is enough: its strings are pseudo-references too
+            given = record.hypotheses
         if callable(given):
             return _Source(record, ask=given)
         if not isinstance(given, Sequence):

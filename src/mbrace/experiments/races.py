@@ -39,6 +39,7 @@ def _watch(table: Table, record: Record, utility: Utility, seed: int) -> dict[st
         answer = race(
             [drawn], replay, prune=Confidence(alpha), schedule=None, sampler=sampler, seed=seed, nbest=1, watch=watch
         )[0]
+        assert answer.index is not None
         found = measure(table, answer.index)
         races[f"{alpha:g}"] = {
             "steps": steps,

@@ -188,6 +188,7 @@ def _run(
                 nbest=1,
             )
             for sentence, (table, answer) in enumerate(zip(tables, answers, strict=True)):
+                assert answer.index is not None  # nobody is let into these races
                 values = measure(table, answer.index)
                 values |= {m: getattr(answer, m) for m in ("pseudo_references", "utility_calls", "pairs_scored")}
                 values["steps"] = len(answer.steps)
