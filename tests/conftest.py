@@ -11,8 +11,12 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
+from hypothesis import settings
 
 import mbrace
+
+settings.register_profile("untimed", deadline=None)  # a loaded machine is slow, not wrong
+settings.load_profile("untimed")
 
 DEMO = Path(mbrace.__file__).parent / "data" / "demo.jsonl.xz"
 

@@ -393,7 +393,7 @@ def test_a_tally_refuses_what_does_not_fit() -> None:
         _native.decide_window([tally], [None], [None], nbest=1, max_losing_wins=0)
     tally.add(np.zeros((3, 2), dtype=np.float32))
     for places in ([0, 3], [1, 0], [-1]):
-        with pytest.raises(IndexError, match="growing places"):
+        with pytest.raises(IndexError, match="growing indexes"):
             tally.keep(np.array(places))
     for resamples, weights, message in (
         (_native.Resamples(0, 3, 4), None, "draws of a resample"),

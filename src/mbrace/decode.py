@@ -154,7 +154,8 @@ def _check_record(record: Record, longest: int | None, *, pool: bool, live: bool
             f"more, got {type(given).__name__}; list(...) makes one"
         )
     if record.location is None:  # records read from files were checked there
-        _check_strings(record.hypotheses, record, "hypotheses")
+        if record.hypotheses or not pool:
+            _check_strings(record.hypotheses, record, "hypotheses")
         if isinstance(given, Sequence):
             _check_strings(given, record, "pseudo_references")
     if record.logprobs is not None:

@@ -1,0 +1,217 @@
+"""Races that stop by regret, that let drawn strings in, and that run on one list: against naive transcriptions."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import overlap
+from hypothesis import given
+from hypothesis import strategies as st
+
+import mbrace
+from mbrace._native import Resamples
+from mbrace.randomness import key
+
+WORDS = ["a", "b", "c", "d", "e"]
+sentences = st.lists(st.sampled_from(WORDS), min_size=1, max_size=5).map(" ".join)
+texts = st.lists(sentences, min_size=1, max_size=10)
+SCHEDULE = (2, 4, 8)
+
+
+def totals(hypotheses: list[str], references: list[str], seed: int, bootstraps: int) -> np.ndarray:
+    """(hypotheses, resamples): the mean utility of each in each resample. Equal references stand together."""
+    distinct = list(dict.fromkeys(references))
+    ordered = [text for text in distinct for _ in range(references.count(text))]
+    counts = Resamples(key(seed, 0, "bootstrap"), len(ordered), bootstraps).counts()
+    table = np.array([[np.float32(overlap(h, r)) for r in ordered] for h in hypotheses], dtype=np.float64)
+    return table @ counts.T / len(ordered)
+
+
+def naive_pool(
+    hypotheses: list[str], references: list[str], *, alpha: float, regret: float, seed: int, bootstraps: int, pool: bool
+) -> tuple[str, list[int], int, int]:
+    """A pooled race, step by step: the answer, survivors of each step, utility calls and pairs scored."""
+    alive = list(dict.fromkeys(hypotheses))
+    raced, pruned, survivors, calls, pairs, before = set(alive), [], [], 0, 0, 0
+    for size in SCHEDULE:
+        if not (len(alive) > 1 or (pool and not survivors)) or before >= len(references):
+            break
+        drawn = references[:size]
+        new = [text for text in dict.fromkeys(drawn) if text not in references[:before]]
+        calls += len(alive) * (len(drawn) - before)
+        pairs += len(alive) * len(new)
+        newcomers = [text for text in new if text not in raced] if pool else []
+        calls += len(newcomers) * len(drawn)
+        pairs += len(newcomers) * len(set(drawn))
+        alive, before = alive + newcomers, len(drawn)
+        raced |= set(newcomers)
+        sums = np.array([sum(float(np.float32(overlap(h, r))) for r in drawn) for h in alive])
+        means = sums / len(drawn)
+        leader = int(np.argmax(means))
+        by_resample = totals(alive, drawn, seed, bootstraps)
+        wins = (by_resample >= by_resample[leader] - 1e-9).sum(axis=1)
+        keep = wins > int((1 - alpha) * bootstraps + 1e-9)
+        keep[leader] = True
+        spread = np.std(pruned + list(means))
+        left = by_resample[keep]
+        expected_regret = float(np.mean(left.max(axis=0) - by_resample[leader]))
+        if regret > 0 and keep.sum() > 1 and expected_regret <= regret * spread:
+            keep = np.arange(len(alive)) == leader
+        pruned += list(means[~keep])
+        alive = [text for text, stays in zip(alive, keep, strict=True) if stays]
+        means = means[keep]
+        survivors.append(len(alive))
+    best = alive[int(np.argmax(means))] if survivors else alive[0]
+    return best, survivors, calls, pairs
+
+
+@given(texts, texts, st.sampled_from([0.8, 0.99]), st.sampled_from([0.0, 0.05, 0.5]), st.booleans(), st.integers(0, 3))
+def test_a_race_is_that_of_a_naive_transcription(
+    h: list[str], r: list[str], alpha: float, regret: float, pool: bool, seed: int
+) -> None:
+    rule = mbrace.Confidence(alpha, bootstraps=60, regret=regret)
+    options: dict[str, Any] = {"utility": overlap, "schedule": SCHEDULE, "shuffle": False, "seed": seed, "pool": pool}
+    found = mbrace.decode(h, r, prune=rule, **options)
+    expected = naive_pool(h, r, alpha=alpha, regret=regret, seed=seed, bootstraps=60, pool=pool)
+    assert (found.text, [step.survivors for step in found.steps]) == expected[:2]
+    assert (found.utility_calls, found.pairs_scored) == expected[2:]
+    if found.steps:
+        assert found.strings == len({*h, *r[: found.pseudo_references]})
+    assert found.index == (h.index(found.text) if found.text in h else None)
+    # the same decisions where they are taken race by race
+    one_by_one = mbrace.decode(h, r, prune=lambda standings: rule(standings), **options)
+    assert (one_by_one.text, one_by_one.steps) == (found.text, found.steps)
+
+
+def test_regret_by_hand() -> None:
+    utilities = np.array([[3, 1], [1, 2]], dtype=np.float32)
+    resamples = Resamples(5, 2, 100)
+    counts = resamples.counts()
+    both, first, second = (counts == 1).all(1).mean(), (counts[:, 0] == 2).mean(), (counts[:, 1] == 2).mean()
+    assert both + first + second == 1
+    # The first leads by mean (2 against 1.5). Only where the second reference was drawn twice is it worse: 1 against 2.
+    once = np.ones(2, dtype=np.int64)
+    assert resamples.regret(utilities, once, None, [0]) == pytest.approx(second * 1.0, rel=1e-4)
+    assert resamples.regret(utilities, once, None, [1]) == pytest.approx(first * 2.0 + both * 0.5, rel=1e-4)
+    assert resamples.regret(utilities, once, None, [0, 1]) == 0
+    # With weights of .9 and .1 and both drawn: 2.8 against 1.1 (of the total weight).
+    weights = np.array([0.9, 0.1])
+    expected = first * 2 * 0.9 * 2.0 + both * (0.9 * 2 - 0.1 * 1)
+    assert resamples.regret(utilities, once, weights, [1]) == pytest.approx(expected, rel=1e-3)
+
+
+@pytest.mark.parametrize("nbest", [1, 2, 3])
+def test_the_regret_of_a_list_is_that_of_its_hypotheses_on_average(nbest: int) -> None:
+    rng = np.random.default_rng(nbest)
+    utilities = rng.random((7, 12), dtype=np.float32)
+    resamples = Resamples(1, 12, 300)
+    by_resample = utilities.astype(float) @ resamples.counts().T / 12
+    leaders = np.sort(np.argsort(-utilities.mean(1))[:nbest])
+    best = np.sort(by_resample, axis=0)[-nbest:]
+    expected = (best.sum(0) - by_resample[leaders].sum(0)).mean() / nbest
+    found = resamples.regret(utilities, np.ones(12, dtype=np.int64), None, leaders.tolist())
+    assert found == pytest.approx(expected, abs=1e-4)
+    rule = mbrace.Confidence(0.999, regret=10.0)
+    table = {(f"h{i}", f"r{j}"): float(utilities[i, j]) for i in range(7) for j in range(12)}
+    answer = mbrace.decode(
+        [f"h{i}" for i in range(7)],
+        [f"r{j}" for j in range(12)],
+        utility=lambda h, r: table[h, r],
+        prune=rule,
+        schedule=(4, 8, 12),
+        nbest=nbest,
+    )
+    assert answer.steps[0].survivors == nbest  # so large a regret is allowed that the first step is the last
+    assert len(answer.nbest) == nbest
+
+
+@pytest.mark.parametrize("value", [-0.1, float("nan"), float("inf")])
+def test_bad_regrets_are_refused(value: float) -> None:
+    with pytest.raises(mbrace.UserError, match=r"regret .*: must be 0 or more, and finite"):
+        mbrace.Confidence(regret=value)
+
+
+def test_hypotheses_that_are_all_alike_stop_at_once() -> None:
+    best = mbrace.decode(["x", "y", "z"], ["r"] * 20, utility=lambda h, r: 0.5, prune=mbrace.Confidence(regret=0.01))
+    assert (best.text, len(best.steps), best.utility) == ("x", 1, 0.5)
+
+
+@given(texts, st.integers(0, 3))
+def test_one_list_is_two_equal_lists(samples: list[str], seed: int) -> None:
+    options: dict[str, Any] = {"utility": overlap, "schedule": SCHEDULE, "seed": seed}
+    assert mbrace.decode(samples, **options) == mbrace.decode(samples, samples, **options)
+
+
+@given(texts, st.integers(0, 3))
+def test_a_string_is_not_compared_with_its_own_draw(samples: list[str], seed: int) -> None:
+    """Brute force: copy i of the list is scored against every other copy."""
+    best = mbrace.decode(samples, utility=overlap, prune=None, schedule="all", exclude_self=True, nbest=99, seed=seed)
+    if len(set(samples)) == 1:
+        return
+    expected = {}
+    for i, text in enumerate(samples):
+        others = samples[:i] + samples[i + 1 :]
+        expected[text] = np.mean([overlap(text, other) for other in others])
+    assert len(best.nbest) == len(expected)
+    for candidate in best.nbest:
+        assert candidate.utility == pytest.approx(expected[candidate.text], abs=1e-5)
+
+
+def test_a_drawn_string_that_was_let_in_is_not_compared_with_itself_but_a_given_one_is() -> None:
+    options: dict[str, Any] = {"utility": lambda h, r: float(h == r), "prune": None, "schedule": "all", "nbest": 9}
+    best = mbrace.decode(["given"], ["given", "drawn", "drawn", "other"], pool=True, exclude_self=True, **options)
+    assert {c.text: c.utility for c in best.nbest} == pytest.approx({"given": 1 / 4, "drawn": 1 / 3, "other": 0.0})
+
+
+def test_windows_threads_and_order_change_no_pooled_answer(demo_rows: list[dict]) -> None:
+    corpus = [
+        mbrace.Record(row["hypotheses"][:8], row["pseudo_references"][:64], id=number)
+        for number, row in enumerate(demo_rows[:12])
+    ]
+    options: dict[str, Any] = {"pool": True, "prune": mbrace.Confidence(0.9, regret=0.02), "schedule": (8, 16, 32, 64)}
+    wanted = list(mbrace.decode_corpus(corpus, utility=mbrace.ChrF(threads=1), window=1, **options))
+    assert any(answer.index is None for answer in wanted)
+    assert any(len(answer.steps) < 4 for answer in wanted)
+    for threads, window in itertools.product((1, 2), (3, 64)):
+        found = mbrace.decode_corpus(corpus, utility=mbrace.ChrF(threads=threads), window=window, **options)
+        assert list(found) == wanted
+    backwards = mbrace.decode_corpus(corpus[::-1], **options)
+    assert list(backwards)[::-1] == wanted
+
+
+def test_no_string_is_encoded_that_no_step_asked_for() -> None:
+    encoded: list[str] = []
+
+    class Noting:
+        name, schedule, needs_source = "noting", (2, 4), False
+
+        def pairs(self, hypotheses: Any, references: Any, sources: Any = None) -> np.ndarray:
+            return np.array([overlap(h, r) for h, r in zip(hypotheses, references, strict=True)])
+
+        def start(self, window: Any) -> Any:
+            scorer = mbrace.Pairwise(overlap).start(window)
+            plain = scorer.score
+
+            def score(asks: Any) -> Any:
+                for ask in asks:
+                    encoded.extend(window[ask.sentence].hypotheses[i] for i in ask.hypotheses)
+                    encoded.extend(ask.references)
+                return plain(asks)
+
+            scorer.score = score  # type: ignore[method-assign]
+            return scorer
+
+    references = ["a b", "a b", "c", "d", "e", "e a"]
+    best = mbrace.decode(["a", "a b c"], references, utility=Noting(), prune=None, shuffle=False, pool=True)
+    assert set(encoded) == {"a", "a b c", "a b", "c", "d"}
+    assert best.strings == 5
+
+
+def test_a_race_may_begin_without_hypotheses() -> None:
+    best = mbrace.decode([], ["a b", "a c", "a"], utility=overlap, prune=None, pool=True)
+    assert (best.text, best.index, best.pseudo_references) == ("a", None, 3)
+    with pytest.raises(mbrace.UserError, match="hypotheses: empty"):
+        mbrace.decode([], ["a b"], utility=overlap)
