@@ -343,6 +343,9 @@ def _score(stepping: Sequence[_Stepping], scorer: Scorer, name: str, phases: Pha
     tables = scorer.score([ask for _, ask in asks])
     if len(tables) != len(asks):
         raise UserError(f"utility {name}: returned {len(tables)} tables for {len(asks)} asks")
+    for step in stepping:
+        if not len(step.alive):  # all are newcomers: their tables have the columns
+            step.runner.tally.add(np.empty((0, len(step.new)), dtype=np.float32))
     for (step, ask), table in zip(asks, tables, strict=True):
         step.runner.score(ask, table, name, entering=ask.hypotheses is step.newcomers)
     for step in stepping:
