@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import re
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
@@ -37,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return status
     except UserError as error:
-        print(f"mbrace: error: {error}", file=sys.stderr)
+        print(f"mbrace: error: {_as_options(str(error))}", file=sys.stderr)
         return 2
     except BrokenPipeError:  # the reader of our output went away (`| head`): not an error of ours
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -61,6 +62,12 @@ def _plain_warnings() -> Iterator[None]:
 
         warnings.showwarning = show  # type: ignore[assignment]
         yield
+
+
+def _as_options(message: str) -> str:
+    """A library message that names parameters, in the words of the command line: force=True is --force."""
+    message = re.sub(r"\b(resume|force|text)=True\b", r"--\1", message)
+    return message.replace('on_error="skip"', "--on-error skip")
 
 
 class _Parser(argparse.ArgumentParser):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -10,9 +9,12 @@ from typing import Any
 import numpy as np
 
 from mbrace.errors import UserError
-from mbrace.io.files import Item, name_of, rows_of, to_json
+from mbrace.io.candidates import Item, rows_of
+from mbrace.io.jsonl import to_json
+from mbrace.io.reading import name_of
 from mbrace.jobs.job import Work, Worker
 from mbrace.race import Phases
+from mbrace.randomness import digest
 from mbrace.records import Record
 
 MAX_BYTES = 64 << 20  # a shard ends early at so much input, so that long records do not fill memory
@@ -61,12 +63,6 @@ def blocks(path: str, place: int, *, size: int, done: frozenset[int]) -> Iterato
         yield Block(place, number, first, b"".join(lines))
 
 
-def mark(identity: str | int) -> int:
-    """64 bits that stand for an id, the same on every machine."""
-    name = f"{type(identity).__name__}\0{identity}".encode("utf-8", "surrogatepass")
-    return int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), "little") or 1
-
-
 def work_off(block: Block, worker: Worker, work: Work, *, path: str, prefix: str, skip: bool) -> Result:
     """Give a block to a worker and gather what comes out."""
     raw = _split(block.data)
@@ -76,7 +72,7 @@ def work_off(block: Block, worker: Worker, work: Work, *, path: str, prefix: str
         for position, row in enumerate(raw):
             item = work.item(row, name_of(path), block.first_line + position, prefix)
             if isinstance(item, Record):
-                marks[position] = mark(item.id)
+                marks[position] = digest(item.id) or 1  # 0: no record
             yield item
 
     before = costs(worker)
