@@ -27,6 +27,7 @@ COMMANDS = (
     "judge",
     "judge_results",
 )
+PARAMETER = re.compile(r'\b(force|num_candidates|num_references|on_error|resume|text)=("?)([\w-]+)\2')
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -66,8 +67,9 @@ def _plain_warnings() -> Iterator[None]:
 
 def _as_options(message: str) -> str:
     """A library message that names parameters, in the words of the command line: force=True is --force."""
-    message = re.sub(r"\b(resume|force|text)=True\b", r"--\1", message)
-    return message.replace('on_error="skip"', "--on-error skip")
+    return PARAMETER.sub(
+        lambda found: f"--{found[1].replace('_', '-')}" + ("" if found[3] == "True" else f" {found[3]}"), message
+    )
 
 
 class _Parser(argparse.ArgumentParser):

@@ -184,7 +184,7 @@ def read_flat(
     per_source = num_candidates if num_references is None else num_references
     for name, value in (("num_candidates", num_candidates), ("num_references", per_source)):
         if value < 1:
-            raise UserError(f"{name} {value}: must be 1 or more")
+            raise UserError(f"{name}={value}: must be 1 or more")
     files = [(hypotheses, num_candidates), (references, per_source), (source, 1)]
     given = [(path, size) for path, size in files if path is not None]
     for number, groups in enumerate(itertools.zip_longest(*itertools.starmap(_groups, given)), 1):
