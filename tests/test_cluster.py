@@ -29,6 +29,7 @@ from mbrace.cluster.shards import add_costs, blocks, costs, work_off
 from mbrace.errors import UserError
 from mbrace.io.candidates import Item, id_prefixes, item_from, read_items
 from mbrace.io.output import Output
+from mbrace.io.parquet import parquet_rows
 from mbrace.jobs.job import Decoder, Outcome, Summary, run_job
 
 pytestmark = pytest.mark.xdist_group("ray")  # one local cluster for all of them
@@ -304,6 +305,24 @@ def test_a_full_disk_is_named_and_the_finished_shards_stay(tmp_path: Path, rows:
     assert joined(out) == (tmp_path / "whole").read_bytes()
 
 
+def test_parquet_shards_hold_the_rows_of_a_run_on_one_machine_and_duplicates_are_set_aside(
+    tmp_path: Path, rows: list[Row]
+) -> None:
+    pytest.importorskip("pyarrow")
+    (tmp_path / "in.jsonl").write_bytes(lines([*rows[:7], {**rows[7], "id": "again"}, {**rows[8], "id": "again"}]))
+    work, inputs, out = Work(str(tmp_path)), [str(tmp_path / "in.jsonl")], tmp_path / "out.parquet"
+    on_one_machine(work, inputs, tmp_path / "whole.jsonl")
+    simulate(work, inputs, out, [2, 0, 1], stop_after=2)
+    simulate(work, inputs, out, [])
+    shards = [str(path) for path in Manifest.read(out).paths(complete=True)]
+    assert len(shards) == 3
+    found = [{**row, "id": str(row["id"])} for path in shards for row in parquet_rows(path)]
+    whole = map(json.loads, (tmp_path / "whole.jsonl").read_bytes().splitlines())
+    assert found == [{**row, "id": str(row["id"])} for row in whole]
+    assert errors(out) == errors(tmp_path / "whole.jsonl")
+    assert sorted(os.listdir(out)) == ["manifest.json", *(Path(path).name for path in shards)]
+
+
 def test_blocks_depend_on_the_file_alone_and_read_over_what_is_done(tmp_path: Path) -> None:
     path = tmp_path / "in"
     path.write_bytes(b"a\nb\r\n\nd\ne")
@@ -541,8 +560,10 @@ def test_translate_and_generate_on_a_cluster_write_the_bytes_of_one_machine(
     assert len((tmp_path / "d.jsonl").read_bytes().splitlines()) == 6
 
 
-def test_digests_of_ids_differ_by_kind() -> None:
-    from mbrace.randomness import digest as mark
+def test_digests_of_ids_differ_by_kind_and_are_those_of_the_journals_already_written() -> None:
+    from mbrace.randomness import digest
 
-    assert len({mark(7), mark("7"), mark("\ud800"), mark("")}) == 4
-    assert np.uint64(mark(7)) == mark(7)
+    assert len({digest(7), digest("7"), digest("\ud800"), digest("")}) == 4
+    assert np.uint64(digest(7)) == digest(7) == 10409112964721667007
+    assert digest("7") == 3545911441233073353
+    assert digest(7, seed=3, purpose="shuffle") == 12994278788441663079

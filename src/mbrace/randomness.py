@@ -8,10 +8,7 @@ import numpy as np
 
 
 def digest(record_id: str | int, *, seed: int | None = None, purpose: str | None = None) -> int:
-    """64 bits that stand for an id, the same on every machine; others for every seed and purpose, if given.
-
-    Ids 7 and "7" are different records.
-    """
+    """64 bits for an id, the same on every machine (7 and "7" are two ids); others for every seed and purpose."""
     parts = (seed, type(record_id).__name__, record_id, purpose)
     name = "\0".join(str(part) for part in parts if part is not None)
     return int.from_bytes(hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")

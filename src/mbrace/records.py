@@ -54,9 +54,8 @@ def record_from(fields: Any, *, location: Location, default_id: str | int, live:
     if not isinstance(fields, dict):
         reason = f"expected a JSON object with `hypotheses` and `pseudo_references`, got {kind(fields)}"
         raise RecordError(location, reason)
-    hypotheses: Any = fields.get("hypotheses")
-    pseudo_references: Any = fields.get("pseudo_references")
-    check_strings(hypotheses, "hypotheses", location)
+    hypotheses = check_strings(fields.get("hypotheses"), "hypotheses", location)
+    pseudo_references = fields.get("pseudo_references")
     if pseudo_references is not None or not live:
         check_strings(pseudo_references, "pseudo_references", location)
     identity = fields.get("id")
@@ -67,15 +66,8 @@ def record_from(fields: Any, *, location: Location, default_id: str | int, live:
     for field in ("source", "reference"):
         if not isinstance(fields.get(field), str | None):
             raise RecordError(location, f"{field}: expected a string, got {kind(fields[field])}")
-    record = Record(
-        hypotheses=hypotheses,
-        pseudo_references=pseudo_references,
-        id=identity,
-        source=fields.get("source"),
-        reference=fields.get("reference"),
-        logprobs=fields.get("logprobs"),
-        location=location,
-    )
+    source, reference, logprobs = (fields.get(field) for field in ("source", "reference", "logprobs"))
+    record = Record(hypotheses, pseudo_references, identity, source, reference, logprobs, location)
     _check_logprobs_of(record, values=True)
     return record
 
@@ -95,8 +87,8 @@ def check_record(record: Record) -> None:
     _check_logprobs_of(record, values=record.location is None)
 
 
-def check_strings(values: Any, field: str, where: object) -> None:
-    """Refuse what is not a sequence of at least one string."""
+def check_strings(values: Any, field: str, where: object) -> Sequence[str]:
+    """The values; what is not a sequence of at least one string is an error."""
     if values is None:
         raise RecordError(where, f"{field}: missing; give a list of strings")
     if isinstance(values, str | bytes) or not isinstance(values, Sequence):
@@ -107,6 +99,7 @@ def check_strings(values: Any, field: str, where: object) -> None:
         for position, value in enumerate(values):
             if not isinstance(value, str):
                 raise RecordError(where, f"{field}[{position}]: expected a string, got {kind(value)}")
+    return values
 
 
 def _check_logprobs_of(record: Record, *, values: bool) -> None:

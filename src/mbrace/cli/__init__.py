@@ -67,9 +67,7 @@ def _plain_warnings() -> Iterator[None]:
 
 def _as_options(message: str) -> str:
     """A library message that names parameters, in the words of the command line: force=True is --force."""
-    return PARAMETER.sub(
-        lambda found: f"--{found[1].replace('_', '-')}" + ("" if found[3] == "True" else f" {found[3]}"), message
-    )
+    return PARAMETER.sub(lambda found: f"--{found[1].replace('_', '-')} {found[3]}".removesuffix(" True"), message)
 
 
 class _Parser(argparse.ArgumentParser):

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import itertools
 import os
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from mbrace.cluster.shards import Result
 from mbrace.errors import UserError, require
 from mbrace.io.atomic import TEMPORARY, lock, replace_file, write_all
-from mbrace.io.candidates import Bad, repeated_id, rows_of
-from mbrace.io.jsonl import json_line, parse_json, to_json
+from mbrace.io.candidates import Bad, lines_of, repeated_id
+from mbrace.io.jsonl import json_line, parse_json
 from mbrace.io.manifest import NAME, SHARD, Manifest, Shard, check_name
 from mbrace.io.output import EXISTS
 from mbrace.io.packing import check_packing, pack_all
@@ -33,7 +33,6 @@ from mbrace.records import Location
 
 JOURNAL = "journal.jsonl"
 ROOM = "finished shards are kept: make room and go on with resume=True"
-
 BlockKey: TypeAlias = "tuple[int, int]"  # the number of the input file, and of the block in it
 
 
@@ -62,30 +61,25 @@ class Folder:
             "shard_size": size,
             "work": {**work.describe(), "text": text},
         }
-        self._journal = -1
-        self._lock = self._open_folder(resume, force)
+        self._journal = self._lock = -1
         try:
+            self._open_folder(resume, force)
             self.complete = self._begin(resume, force)
         except BaseException:
             self.close()
             raise
 
-    def _open_folder(self, resume: bool, force: bool) -> int:
+    def _open_folder(self, resume: bool, force: bool) -> None:
         if self.path.exists() and not self.path.is_dir():
             raise UserError(f"{self.path}: is a file, but --ray writes a folder of shards; give another output")
         if self.path.is_dir() and any(self.path.iterdir()) and not (resume or force):
             raise UserError(f"{self.path}: {EXISTS}")
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            self._lock = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
             raise UserError(f"{self.path}: {error.strerror}; give an output folder that can be written") from error
-        try:
-            lock(descriptor, str(self.path))
-        except UserError:
-            os.close(descriptor)
-            raise
-        return descriptor
+        lock(self._lock, str(self.path))
 
     def _begin(self, resume: bool, force: bool) -> bool:
         """Read or start the journal; whether the run is finished already."""
@@ -195,7 +189,7 @@ class Folder:
             errors = sorted(
                 [error for error in finished.errors if error["line"] != line] + [fields], key=lambda e: e["line"]
             )
-            lines = self._lines_of(finished.shard)
+            lines = list(lines_of(str(self.path / finished.shard.file)))
             if self.text:
                 lines[position] = b"\n"
             elif line not in known:
@@ -205,16 +199,10 @@ class Folder:
             self._write(block, finished.shard.first_line, finished.shard.lines, lines, errors, ids.tobytes())
 
     def _repeated(self, shard: Shard, line: int, prefix: str) -> Bad:
-        for number, row in enumerate(rows_of(shard.input), 1):
-            if number == line:
-                raw = row if isinstance(row, bytes) else to_json(row)
-                item = self._work.item(raw, shard.input, line, prefix)
-                return repeated_id(Location(shard.input, line), item.id)
+        for row in itertools.islice(lines_of(shard.input), line - 1, line):
+            item = self._work.item(row, shard.input, line, prefix)
+            return repeated_id(Location(shard.input, line), item.id)
         raise UserError(f"{shard.input}: changed while the run was reading it; start over with force=True")
-
-    def _lines_of(self, shard: Shard) -> list[bytes]:
-        rows = rows_of(str(self.path / shard.file))
-        return [row if isinstance(row, bytes) else json_line(row) for row in rows]
 
     def write_errors(self) -> int:
         """Write OUT.errors.jsonl from the finished shards, in input order; how many records were set aside."""
@@ -247,9 +235,7 @@ class Folder:
     def __enter__(self) -> Folder:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.close()
 
 

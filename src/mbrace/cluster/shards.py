@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from mbrace.errors import UserError
-from mbrace.io.candidates import Item, rows_of
-from mbrace.io.jsonl import to_json
+from mbrace.io.candidates import Item, lines_of
 from mbrace.io.reading import name_of
 from mbrace.jobs.job import Work, Worker
 from mbrace.race import Phases
@@ -51,8 +50,7 @@ def blocks(path: str, place: int, *, size: int, done: frozenset[int]) -> Iterato
     """The blocks of a file, `size` lines each; those already `done` are read over."""
     lines: list[bytes] = []
     first, number, taken = 1, 0, 0
-    for row in rows_of(path):
-        line = row if isinstance(row, bytes) else to_json(row) + b"\n"
+    for line in lines_of(path):
         lines.append(line if number not in done else b"")
         taken += len(line)
         if len(lines) == size or taken >= MAX_BYTES:

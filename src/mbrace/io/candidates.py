@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -121,12 +121,7 @@ def read_items(paths: Sequence[str], *, live: bool = False) -> Iterator[Item]:
 
 def read_records(path: str, *, live: bool = False) -> Iterator[Record]:
     """Records of one file; a bad one is an error."""
-    return only_records(read_items([path], live=live))
-
-
-def only_records(items: Iterable[Item]) -> Iterator[Record]:
-    """The items as long as they are records; a bad one is an error."""
-    for item in items:
+    for item in read_items([path], live=live):
         if isinstance(item, Bad):
             raise item.error()
         yield item
@@ -139,6 +134,11 @@ def rows_of(path: str) -> Iterator[bytes | dict[str, Any]]:
     else:
         with open_input(path) as file:
             yield from file
+
+
+def lines_of(path: str) -> Iterator[bytes]:
+    """The lines of a JSON Lines file, or the rows of a Parquet file as such lines."""
+    return (row if isinstance(row, bytes) else json_line(row) for row in rows_of(path))
 
 
 def item_from(row: bytes | dict[str, Any], file: str, number: int, *, prefix: str = "", live: bool = False) -> Item:
@@ -170,12 +170,7 @@ def id_prefixes(paths: Sequence[str]) -> list[str]:
 
 
 def read_flat(
-    hypotheses: str,
-    references: str | None,
-    *,
-    num_candidates: int,
-    num_references: int | None = None,
-    source: str | None = None,
+    hypotheses: str, references: str | None, *, num_candidates: int, num_references: int | None, source: str | None
 ) -> Iterator[Record]:
     """Records of flat files: `num_candidates` lines per source in one file, `num_references` in the other.
 
@@ -200,12 +195,10 @@ def read_flat(
 
 
 def _groups(path: str, size: int) -> Iterator[list[str]]:
-    lines = read_lines(path)
-    for group in itertools.count(1):
-        lines_of_group = list(itertools.islice(lines, size))
-        if not lines_of_group:
-            return
-        if len(lines_of_group) < size:
-            line = (group - 1) * size + len(lines_of_group)
-            raise UserError(f"{path}:{line}: ends inside source {group}; lines must be a multiple of {size}")
-        yield lines_of_group
+    lines, number = read_lines(path), 0
+    while group := list(itertools.islice(lines, size)):
+        number += 1
+        if len(group) < size:
+            line = (number - 1) * size + len(group)
+            raise UserError(f"{path}:{line}: ends inside source {number}; lines must be a multiple of {size}")
+        yield group

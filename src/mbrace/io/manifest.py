@@ -63,15 +63,14 @@ class Manifest:
             raise UserError(
                 f"{path}: {error.strerror}; give a file, or a folder that `mbrace ... --ray` wrote"
             ) from error
-        fields = parse_json(data, str(path))
+        fields = parse_json(data, path)
         try:
             shards = [Shard(**shard) for shard in fields["shards"]]
             manifest = cls(folder, fields["work"], list(fields["inputs"]), fields["complete"] is True, shards)
-            known = fields["format"] == 1
+            if fields["format"] != 1:
+                raise UserError(f"{path}: format: {fields['format']!r} is not known to this version of mbrace")
         except (TypeError, KeyError) as error:
             raise UserError(f"{path}: not a manifest of mbrace ({error})") from None
-        if not known:
-            raise UserError(f"{path}: format: {fields['format']!r} is not known to this version of mbrace")
         for shard in shards:
             check_name(shard.file, path)
         return manifest

@@ -6,14 +6,12 @@ import contextlib
 import os
 import stat
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from mbrace.errors import UserError, require
-from mbrace.io.atomic import lock, write_all
-from mbrace.io.candidates import Bad
+from mbrace.io.atomic import lock, replace_file, write_all
+from mbrace.io.candidates import Bad, lines_of
 from mbrace.io.jsonl import json_line, parse_json, valid_unicode
 from mbrace.io.packing import check_packing, pack, pop_full_members
 from mbrace.io.parquet import write_parquet
@@ -69,13 +67,12 @@ class Output:
         self.written = self.written_errors = WrittenLines()
         self.skipped = 0  # records set aside, those of the runs before included
         self.interrupted = False  # set when a run ends early without an error
-        self._keep_settings = keep_settings
         self._is_stream = path == "-" or _is_device(path)
         self._is_parquet = path.endswith(".parquet") and not self._is_stream
         self._packing = path[-2:] if path.endswith((".gz", ".xz")) and not self._is_stream else ""
         self._file = path + ".part" if self._is_parquet else path  # where lines are written
         self._errors_path, self._settings_path = path + ".errors.jsonl", path + ".run.json"
-        self._has_settings = False
+        self._keep_settings, self._has_settings = keep_settings, False
         self._lines: list[bytes] = []  # not written yet
         self._bytes_written = 0
         self._failed = self._is_finished = self._is_new = self._continues = False
@@ -131,15 +128,13 @@ class Output:
         path = self._settings_path
         try:
             if self._continues and os.path.exists(path):
-                with open(path, "rb") as file:
-                    before = parse_json(file.read(), path)
+                before = parse_json(Path(path).read_bytes(), path)
                 remedy = "give the same options, another output, or force=True to start over"
                 refuse_other_settings(before, settings, file=self.path, remedy=remedy)
             elif self._continues and self._keep_settings:
                 raise UserError(f"{path}: missing, so {self.path} cannot be continued; use force=True to start over")
             elif not self._is_finished:
-                with open(path, "wb") as file:
-                    file.write(json_line(settings))
+                replace_file(Path(path), json_line(settings))
         except (OSError, UserError) as error:
             self.close(complete=False)
             if isinstance(error, UserError):
@@ -232,7 +227,7 @@ class Output:
     def _finish(self, complete: bool, *, is_empty: bool) -> None:
         """Give a complete Parquet file its name; delete what is not needed any more, or was never used."""
         if self._is_parquet and complete:
-            write_parquet(self._rows, Path(self.path))
+            write_parquet(lambda: lines_of(self._file), Path(self.path))
             os.unlink(self._file)
         never_used = self._is_new and is_empty
         if never_used:
@@ -241,16 +236,10 @@ class Output:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._settings_path)
 
-    def _rows(self) -> Iterator[bytes]:
-        with open(self._file, "rb") as file:
-            yield from file
-
     def __enter__(self) -> Output:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.close(complete=kind is None and not self.interrupted)
 
 

@@ -48,5 +48,6 @@ def check_packing(output: str, known: Sequence[str]) -> None:
     """Refuse an output name whose suffix promises a packing that is not one of the `known` suffixes."""
     if output.endswith(SUFFIXES) and not output.endswith(tuple(known)):
         names = f"{', '.join(known[:-1])} or {known[-1]}"
-        suffix = output[output.rindex(".") :]
-        raise UserError(f"{output}: {suffix} cannot be written; give a name that ends in {names}, or in none of them")
+        raise UserError(
+            f"{output}: this packing is not supported; give a name that ends in {names}, or in none of them"
+        )

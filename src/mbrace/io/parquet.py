@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -50,21 +51,12 @@ def write_parquet(lines: Callable[[], Iterable[bytes]], path: Path) -> None:
 
 
 def _tables(pyarrow: Any, lines: Iterable[bytes]) -> Iterator[Any]:
-    rows: list[dict[str, Any]] = []
-    for number, line in enumerate(lines, 1):
-        rows.append(_valid_unicode(parse_json(line, f"answer {number}")))
-        if len(rows) == ROWS_PER_TABLE:
-            yield _table_of(pyarrow, rows)
-            rows = []
-    if rows:
-        yield _table_of(pyarrow, rows)
-
-
-def _table_of(pyarrow: Any, rows: list[dict[str, Any]]) -> Any:
-    """A table whose ids are of one type: numbers, or strings if any is one (or is too large for 64 bits)."""
-    if any(isinstance(row.get("id"), str) or abs(row.get("id", 0)) >= 2**63 for row in rows):
-        rows = [{**row, "id": str(row["id"])} for row in rows]
-    return pyarrow.Table.from_pylist(rows)
+    """Tables whose ids are of one type: numbers, or strings if any is one (or is too large for 64 bits)."""
+    parsed = (_valid_unicode(parse_json(line, f"answer {number}")) for number, line in enumerate(lines, 1))
+    while rows := list(itertools.islice(parsed, ROWS_PER_TABLE)):
+        if any(isinstance(row.get("id"), str) or abs(row.get("id", 0)) >= 2**63 for row in rows):
+            rows = [{**row, "id": str(row["id"])} for row in rows]
+        yield pyarrow.Table.from_pylist(rows)
 
 
 def _unify(pyarrow: Any, one: Any, other: Any) -> Any:
@@ -74,8 +66,7 @@ def _unify(pyarrow: Any, one: Any, other: Any) -> Any:
 
 
 def _with_schema(pyarrow: Any, table: Any, schema: Any) -> Any:
-    missing = [name for name in schema.names if name not in table.column_names]
-    for name in missing:
+    for name in set(schema.names) - set(table.column_names):
         table = table.append_column(name, pyarrow.nulls(len(table)))
     return table.select(schema.names).cast(schema)
 

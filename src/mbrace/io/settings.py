@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mbrace.errors import UserError
@@ -10,13 +10,7 @@ from mbrace.io.jsonl import parse_json, to_json
 
 
 def refuse_other_settings(
-    before: Any,
-    now: Mapping[str, Any],
-    *,
-    file: object,
-    remedy: str,
-    made: str = "was made",
-    data: Collection[str] = (),
+    before: Any, now: Mapping[str, Any], *, file: object, remedy: str, made: str = "was made", data: Sequence[str] = ()
 ) -> None:
     """Refuse to continue `file`, which was made with the settings `before`, if those of `now` are others.
 

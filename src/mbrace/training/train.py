@@ -98,14 +98,9 @@ def _check_same(out: Path, made_of: dict[str, Any]) -> None:
             if (out / name).exists():
                 raise UserError(f"{out}: has {name} but no run.json, which says what it was made with; give {remedy}")
         return
-    refuse_other_settings(
-        parse_json(path.read_bytes(), path),
-        made_of,
-        file=out,
-        made="has an interrupted run",
-        data=("train", "valid", "spm"),
-        remedy=f"give the same options and data, {remedy}",
-    )
+    before, data = parse_json(path.read_bytes(), path), ("train", "valid", "spm")
+    made, remedy = "has an interrupted run", f"give the same options and data, {remedy}"
+    refuse_other_settings(before, made_of, file=out, made=made, data=data, remedy=remedy)
 
 
 def _vocabulary(pairs: Pairs, before: Path | None, options: Training, spm: bytes | None) -> Vocabulary:
