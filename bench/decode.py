@@ -16,7 +16,7 @@ from chrf import machine
 from texts import candidates, newstest_records
 
 from mbrace.decode import decode
-from mbrace.io.files import read_items
+from mbrace.io.candidates import read_items
 from mbrace.io.output import answer_line
 
 RESULTS = Path(__file__).parent / "results"

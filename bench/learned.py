@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 
-from mbrace.io.files import read_records
+from mbrace.io.candidates import read_records
 
 MODES = {
     "standard MBR (--prune none)": ["--prune", "none"],

@@ -23,7 +23,7 @@ import torch
 from numpy.typing import NDArray
 
 from mbrace import ChrF
-from mbrace.io.files import read_lines
+from mbrace.io.reading import read_lines
 from mbrace.training.metric_data import kendall, pearson, read_judgements, unseen
 from mbrace.utilities.neural.encoder import Readout
 from mbrace.utilities.neural.learned import Learned

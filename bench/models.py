@@ -25,7 +25,7 @@ import torch
 import transformers
 
 import mbrace
-from mbrace.io.files import read_records
+from mbrace.io.candidates import read_records
 from mbrace.models.hypotheses import Hypothesiser
 from mbrace.race import Phases
 from mbrace.utility import Ask, Sentence

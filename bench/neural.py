@@ -28,7 +28,7 @@ from neural_table import Results
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
 import mbrace
-from mbrace.io.files import read_records
+from mbrace.io.candidates import read_records
 from mbrace.race import Phases
 from mbrace.utilities.neural.encoder import Encoder, Readout
 from mbrace.utilities.neural.head import Block, Estimator, moved

@@ -21,7 +21,7 @@ import sacrebleu
 import torch
 
 import mbrace
-from mbrace.io.files import read_records
+from mbrace.io.candidates import read_records
 from mbrace.jobs.generate import read_sources
 
 SENTENCE = "Der alte Mann liest am Morgen gerne die Zeitung in seinem Garten."

@@ -411,7 +411,7 @@ def test_a_packing_that_is_not_written_is_refused(
     candidates: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert decode(candidates, "-o", tmp_path / "out.jsonl.bz2") == 2
-    assert "out.jsonl.bz2: cannot be packed so; give a name that ends in .gz" in capsys.readouterr().err
+    assert "out.jsonl.bz2: this packing is not supported; give a name that ends in .gz" in capsys.readouterr().err
 
 
 def test_text_output_is_valid_unicode(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,14 +21,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mbrace
-import mbrace.io.manifest
+import mbrace.io.atomic
 from mbrace.cli import main
 from mbrace.cluster import Manifest, run
 from mbrace.cluster.folder import Folder
 from mbrace.cluster.shards import add_costs, blocks, costs, work_off
 from mbrace.errors import UserError
-from mbrace.io.files import Item, item_from, read_items
+from mbrace.io.candidates import Item, id_prefixes, item_from, read_items
 from mbrace.io.output import Output
+from mbrace.io.parquet import parquet_rows
 from mbrace.jobs.job import Decoder, Outcome, Summary, run_job
 
 pytestmark = pytest.mark.xdist_group("ray")  # one local cluster for all of them
@@ -149,7 +150,7 @@ def simulate(work: Work, inputs: list[str], output: Path, order: list[int], stop
         worker = work.start(1)
         found = [b for place, path in enumerate(inputs) for b in blocks(path, place, size=3, done=frozenset())]
         found = [block for block in found if (block.input, block.number) not in folder.done]
-        prefixes = mbrace.io.files.id_prefixes(inputs)  # type: ignore[attr-defined]
+        prefixes = id_prefixes(inputs)
         turn = sorted(range(len(found)), key=lambda n: order[n % len(order)] if order else n)
         for count, number in enumerate(turn + turn[:1]):
             if count == stop_after:
@@ -226,10 +227,10 @@ def test_resuming_with_other_options_or_input_is_refused(tmp_path: Path, rows: l
     source.write_bytes(lines(rows[:12]))
     inputs, out = [str(source)], tmp_path / "out"
     simulate(Work(str(tmp_path)), inputs, out, [], stop_after=2)
-    with pytest.raises(UserError, match=r'begun with other work .*"seed":0'):
+    with pytest.raises(UserError, match="was made with seed 0, not 1; give the same"):
         simulate(Work(str(tmp_path), seed=1), inputs, out, [])
     source.write_bytes(lines(rows[:13]))
-    with pytest.raises(UserError, match="begun with other inputs"):
+    with pytest.raises(UserError, match=r"was made with other data \(inputs\)"):
         simulate(Work(str(tmp_path)), inputs, out, [])
 
 
@@ -284,7 +285,7 @@ def test_a_full_disk_is_named_and_the_finished_shards_stay(tmp_path: Path, rows:
     (tmp_path / "in.jsonl").write_bytes(lines(rows[:12]))
     work, inputs, out = Work(str(tmp_path)), [str(tmp_path / "in.jsonl")], tmp_path / "out"
     on_one_machine(work, inputs, tmp_path / "whole")
-    real, room = mbrace.io.manifest.write_all, 1500
+    real, room = mbrace.io.atomic.write_all, 1500
 
     def full(descriptor: int, data: bytes) -> None:
         nonlocal room
@@ -294,7 +295,7 @@ def test_a_full_disk_is_named_and_the_finished_shards_stay(tmp_path: Path, rows:
         real(descriptor, data)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mbrace.io.manifest.write_all", full)
+        patch.setattr("mbrace.io.atomic.write_all", full)
         with pytest.raises(UserError, match="No space left on device; finished shards are kept: make room and go on"):
             simulate(work, inputs, out, [])
     kept = [path.stat().st_mtime_ns for path in sorted(out.glob("part-*.jsonl"))]
@@ -302,6 +303,24 @@ def test_a_full_disk_is_named_and_the_finished_shards_stay(tmp_path: Path, rows:
     simulate(work, inputs, out, [])
     assert [path.stat().st_mtime_ns for path in sorted(out.glob("part-*.jsonl"))][: len(kept)] == kept
     assert joined(out) == (tmp_path / "whole").read_bytes()
+
+
+def test_parquet_shards_hold_the_rows_of_a_run_on_one_machine_and_duplicates_are_set_aside(
+    tmp_path: Path, rows: list[Row]
+) -> None:
+    pytest.importorskip("pyarrow")
+    (tmp_path / "in.jsonl").write_bytes(lines([*rows[:7], {**rows[7], "id": "again"}, {**rows[8], "id": "again"}]))
+    work, inputs, out = Work(str(tmp_path)), [str(tmp_path / "in.jsonl")], tmp_path / "out.parquet"
+    on_one_machine(work, inputs, tmp_path / "whole.jsonl")
+    simulate(work, inputs, out, [2, 0, 1], stop_after=2)
+    simulate(work, inputs, out, [])
+    shards = [str(path) for path in Manifest.read(out).paths(complete=True)]
+    assert len(shards) == 3
+    found = [{**row, "id": str(row["id"])} for path in shards for row in parquet_rows(path)]
+    whole = map(json.loads, (tmp_path / "whole.jsonl").read_bytes().splitlines())
+    assert found == [{**row, "id": str(row["id"])} for row in whole]
+    assert errors(out) == errors(tmp_path / "whole.jsonl")
+    assert sorted(os.listdir(out)) == ["manifest.json", *(Path(path).name for path in shards)]
 
 
 def test_blocks_depend_on_the_file_alone_and_read_over_what_is_done(tmp_path: Path) -> None:
@@ -541,8 +560,10 @@ def test_translate_and_generate_on_a_cluster_write_the_bytes_of_one_machine(
     assert len((tmp_path / "d.jsonl").read_bytes().splitlines()) == 6
 
 
-def test_marks_of_ids_differ_by_kind() -> None:
-    from mbrace.cluster.shards import mark
+def test_digests_of_ids_differ_by_kind_and_are_those_of_the_journals_already_written() -> None:
+    from mbrace.randomness import digest
 
-    assert len({mark(7), mark("7"), mark("\ud800"), mark("")}) == 4
-    assert np.uint64(mark(7)) == mark(7)
+    assert len({digest(7), digest("7"), digest("\ud800"), digest("")}) == 4
+    assert np.uint64(digest(7)) == digest(7) == 10409112964721667007
+    assert digest("7") == 3545911441233073353
+    assert digest(7, seed=3, purpose="shuffle") == 12994278788441663079

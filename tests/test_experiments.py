@@ -425,7 +425,7 @@ def test_outcomes_of_another_model_are_added_and_never_replaced(
     assert names == {"x.all.embedding.npz", "x.all.embedding-multilingual-e5-small-q4.npz"}
     assert {outcomes.about["label"] for outcomes in experiment.gather(tmp_path / "out")} == set(asked[:2])
     before = (tmp_path / "out" / "data" / "x.all.embedding.npz").read_bytes()
-    message = r"x\.all\.embedding\.npz: holds outcomes of cosine\|embedding, not of cosine\|another"
+    message = r"x\.all\.embedding\.npz: was made with utility 'cosine\|embedding', not 'cosine\|another'"
     with pytest.raises(UserError, match=message):
         tiny_experiment(tmp_path, label="embedding", signature="cosine|another")
     assert (tmp_path / "out" / "data" / "x.all.embedding.npz").read_bytes() == before

@@ -124,17 +124,17 @@ def test_an_interrupted_run_is_taken_up_only_with_the_same_options_and_data(
     assert "state.pt" in before
     for other, told in [
         (replace(options, vocabulary=310), "with vocabulary 340, not 310"),
-        (replace(options, size="small"), "with size tiny, not small"),
+        (replace(options, size="small"), "with size 'tiny', not 'small'"),
         (replace(options, seed=1), "with seed 0, not 1"),
         (replace(options, steps=7), "with steps 6, not 7"),
     ]:
         with pytest.raises(mbrace.UserError, match=f"has an interrupted run {told}; give the same options and data, "):
             train(pairs, valid, tmp_path, other)
-    with pytest.raises(mbrace.UserError, match="with other data for --train;"):
+    with pytest.raises(mbrace.UserError, match=r"with other data \(train\);"):
         train(pairs[:-1], valid, tmp_path, options)
-    with pytest.raises(mbrace.UserError, match="with other data for --valid;"):
+    with pytest.raises(mbrace.UserError, match=r"with other data \(valid\);"):
         train(pairs, valid[:-1], tmp_path, options)
-    with pytest.raises(mbrace.UserError, match="with other data for --spm;"):
+    with pytest.raises(mbrace.UserError, match=r"with other data \(spm\);"):
         train(pairs, valid, tmp_path, options, spm=before["source.spm"])
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
     (tmp_path / "run.json").unlink()

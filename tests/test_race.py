@@ -376,7 +376,7 @@ def test_a_listed_order_is_no_sample_and_is_shuffled() -> None:
         ({"schedule": [0, 4]}, "start at 1"),
         ({"nbest": 0}, "nbest 0"),
         ({"hypotheses": []}, "hypotheses: empty"),
-        ({"hypotheses": ["a", 7]}, r"hypotheses\[1\]: expected a string, got int"),
+        ({"hypotheses": ["a", 7]}, r"hypotheses\[1\]: expected a string, got a number"),
         ({"hypotheses": "a string"}, "expected a list"),
         ({"pseudo_references": []}, "pseudo_references: empty"),
         ({"pseudo_references": iter([])}, "pseudo_references: empty"),

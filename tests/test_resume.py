@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 import mbrace
 import mbrace.io.output
+import mbrace.io.packing
 from mbrace.cli import main
-from mbrace.io.files import Seen, read_items
+from mbrace.io.candidates import SeenIds, read_items
 from mbrace.io.output import Output
 from mbrace.jobs.job import Decoder, run_job
 
@@ -84,7 +85,7 @@ def test_any_sequence_of_crashes_and_resumes_yields_the_undisturbed_bytes(
 ) -> None:
     text = suffix == ".txt"
     with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mbrace.io.output, "LINES_PER_MEMBER", members)
+        patch.setattr(mbrace.io.packing, "LINES_PER_MEMBER", members)
         patch.setattr(os, "fsync", lambda descriptor: None)
         folder = Path(name)
         source = corpus(folder, kinds)
@@ -127,14 +128,14 @@ def test_an_answer_that_was_written_is_not_computed_again(tmp_path: Path) -> Non
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.one_of(st.integers(-3, 40), st.integers(-(2**63), 2**64 - 1), st.text(max_size=2))))
 def test_seen_refuses_exactly_the_ids_that_were_there_before(ids: list[str | int]) -> None:
-    seen, before = Seen(), set[tuple[type, str | int]]()
+    seen, before = SeenIds(), set[tuple[type, str | int]]()
     for identity in ids:
         assert seen.add(identity) == ((type(identity), identity) not in before)
         before.add((type(identity), identity))
 
 
 def test_seen_remembers_a_hundred_thousand_strings_in_a_few_megabytes() -> None:
-    seen = Seen()
+    seen = SeenIds()
     assert all(seen.add(f"segment-{number}") for number in range(100_000))
     assert not any(seen.add(f"segment-{number}") for number in range(0, 100_000, 7))
     assert seen.bytes <= 8 * 2**19

@@ -9,7 +9,7 @@ from threading import Lock
 from mbrace.errors import UserError
 from mbrace.prune import Confidence, PruningFunction, window_pruning
 from mbrace.race import Decoded, Entry, Phases, Watch, race
-from mbrace.records import PseudoReferences, Record, check_logprobs
+from mbrace.records import PseudoReferences, Record, check_record
 from mbrace.sampler import Listed, Sampler
 from mbrace.schedule import Schedule, check
 from mbrace.utilities.chrf import ChrF
@@ -145,43 +145,11 @@ def _single_threaded(run: Callable[..., list[Decoded]], utility: ParallelUtility
 
 
 def _check_record(record: Record, longest: int | None, *, pool: bool, live: bool) -> None:
-    given = record.pseudo_references
-    if given is None and not live:
-        given = record.hypotheses
-    if not (given is None or isinstance(given, (Sequence, Iterator)) or callable(given)):
-        raise record.error(
-            f"pseudo_references: expected a list, an iterator or a function that is asked for "
-            f"more, got {type(given).__name__}; list(...) makes one"
-        )
-    if record.location is None:  # records read from files were checked there
-        if record.hypotheses or not pool:
-            _check_strings(record.hypotheses, record, "hypotheses")
-        if isinstance(given, Sequence):
-            _check_strings(given, record, "pseudo_references")
-    if record.logprobs is not None:
-        if not isinstance(given, Sequence):
-            raise record.error("logprobs: go with a list of pseudo-references; a live source brings its own")
-        if len(record.logprobs) != len(given):
-            raise record.error(f"logprobs: {len(record.logprobs)} for {len(given)} pseudo-references")
-        if record.location is None:
-            check_logprobs(record.logprobs, record.where)
-    if not isinstance(given, Sequence):
-        return
-    if longest is not None and len(given) > longest:
+    check_record(record, pool=pool, live=live)
+    given = record.listed(live=live)
+    if longest is not None and isinstance(given, Sequence) and len(given) > longest:
         warnings.warn(
             f"the default schedule ends at {longest} pseudo-references, and there are records with more; "
             'schedule="all" (--schedule all) uses them all',
             stacklevel=2,
         )
-
-
-def _check_strings(values: Sequence[str], record: Record, field: str) -> None:
-    if isinstance(values, str) or not isinstance(values, Sequence):
-        raise record.error(f"{field}: expected a list of strings, got {type(values).__name__}")
-    if not values:
-        raise record.error(f"{field}: empty; give at least one string")
-    if set(map(type, values)) <= {str}:
-        return
-    wrong = next((position for position, value in enumerate(values) if not isinstance(value, str)), None)
-    if wrong is not None:
-        raise record.error(f"{field}[{wrong}]: expected a string, got {type(values[wrong]).__name__}")

@@ -7,11 +7,16 @@ import hashlib
 import numpy as np
 
 
+def digest(record_id: str | int, *, seed: int | None = None, purpose: str | None = None) -> int:
+    """64 bits for an id, the same on every machine (7 and "7" are two ids); others for every seed and purpose."""
+    parts = (seed, type(record_id).__name__, record_id, purpose)
+    name = "\0".join(str(part) for part in parts if part is not None)
+    return int.from_bytes(hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
+
+
 def key(seed: int, record_id: str | int, purpose: str) -> int:
-    """A 64-bit number for this seed, record and purpose. Ids 7 and "7" are different records."""
-    name = f"{seed}\0{type(record_id).__name__}\0{record_id}\0{purpose}"
-    digest = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-    return int.from_bytes(digest, "little")
+    """A 64-bit number for this seed, record and purpose."""
+    return digest(record_id, seed=seed, purpose=purpose)
 
 
 def generator(seed: int, record_id: str | int, purpose: str) -> np.random.Generator:

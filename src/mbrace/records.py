@@ -1,9 +1,9 @@
-"""One record a source sentence: its hypotheses and where its pseudo-references come from."""
+"""One record per source sentence: its hypotheses and where its pseudo-references come from."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence, Sized
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -45,70 +45,90 @@ class Record:
         """How messages name the record: by its location, or by its id."""
         return f"record {self.id!r}" if self.location is None else str(self.location)
 
+    def listed(self, *, live: bool = False) -> PseudoReferences | None:
+        """Its pseudo-references: its own, or with one list its hypotheses; None where a `live` source draws them."""
+        return self.hypotheses if self.pseudo_references is None and not live else self.pseudo_references
+
     def error(self, reason: str) -> RecordError:
         """An error about this record."""
         return RecordError(self.where, reason)
 
 
-def record_from(fields: Mapping[str, Any], *, location: Location, default_id: str | int, live: bool = False) -> Record:
-    """A checked record from a JSON object; `live` allows it to have no pseudo-references."""
-    where = str(location)
+def record_from(fields: Any, *, location: Location, default_id: str | int) -> Record:
+    """A checked record from a JSON object. `samples` is another name of `hypotheses` for one list that is both."""
     if not isinstance(fields, dict):
-        raise RecordError(
-            where, f"expected a JSON object with `hypotheses` and `pseudo_references`, got {kind(fields)}"
-        )
-    hypotheses = _strings(fields, "hypotheses", where)
-    pseudo_references = None
-    if not (live and fields.get("pseudo_references") is None):
-        pseudo_references = _strings(fields, "pseudo_references", where)
+        reason = f"expected a JSON object with `hypotheses` and `pseudo_references`, got {kind(fields)}"
+        raise RecordError(location, reason)
+    name = "hypotheses" if fields.get("samples") is None else "samples"
+    if name == "samples" and any(fields.get(field) is not None for field in ("hypotheses", "pseudo_references")):
+        raise RecordError(location, "samples: are hypotheses and pseudo-references at once; leave those out")
+    hypotheses = check_strings(fields.get(name), name, location)
+    pseudo_references = fields.get("pseudo_references")
+    if pseudo_references is not None:
+        check_strings(pseudo_references, "pseudo_references", location)
     identity = fields.get("id")
     if identity is None:
         identity = default_id
     elif type(identity) not in (str, int) or (type(identity) is int and not -(2**63) <= identity < 2**64):
-        raise RecordError(where, f"id: expected a string or a whole number of 64 bits, got {kind(identity)}")
-    return Record(
-        hypotheses=hypotheses,
-        pseudo_references=pseudo_references,
-        id=identity,
-        source=_optional_string(fields, "source", where),
-        reference=_optional_string(fields, "reference", where),
-        logprobs=_logprobs(fields, pseudo_references, where),
-        location=location,
-    )
+        raise RecordError(location, f"id: expected a string or a whole number of 64 bits, got {kind(identity)}")
+    for field in ("source", "reference"):
+        if not isinstance(fields.get(field), str | None):
+            raise RecordError(location, f"{field}: expected a string, got {kind(fields[field])}")
+    source, reference, logprobs = (fields.get(field) for field in ("source", "reference", "logprobs"))
+    record = Record(hypotheses, pseudo_references, identity, source, reference, logprobs, location)
+    _check_logprobs_of(record, record.listed(), values=True)
+    return record
 
 
-def _strings(fields: Mapping[str, Any], field: str, where: str) -> list[str]:
-    values = fields.get(field)
+def check_record(record: Record, *, pool: bool = False, live: bool = False) -> None:
+    """Refuse a record that cannot be raced. The strings and numbers of a file were checked there.
+
+    With `pool` drawn strings race too, so there may be no hypotheses; a `live` source draws where none are listed.
+    """
+    given = record.listed(live=live)
+    if not (given is None or isinstance(given, (Sequence, Iterator)) or callable(given)):
+        raise record.error(
+            f"pseudo_references: expected a list, an iterator or a function that is asked for "
+            f"more, got {type(given).__name__}; list(...) makes one"
+        )
+    if record.location is None:
+        if not pool or record.hypotheses or record.pseudo_references is None:
+            check_strings(record.hypotheses, "hypotheses", record.where)
+        if isinstance(given, Sequence):
+            check_strings(given, "pseudo_references", record.where)
+    _check_logprobs_of(record, given, values=record.location is None)
+
+
+def check_strings(values: Any, field: str, where: object) -> Sequence[str]:
+    """The values; what is not a sequence of at least one string is an error."""
     if values is None:
         raise RecordError(where, f"{field}: missing; give a list of strings")
-    if not isinstance(values, list):
+    if isinstance(values, str | bytes) or not isinstance(values, Sequence):
         raise RecordError(where, f"{field}: expected a list of strings, got {kind(values)}")
     if not values:
         raise RecordError(where, f"{field}: empty; give at least one string")
     if set(map(type, values)) != {str}:
-        position, value = next((i, v) for i, v in enumerate(values) if type(v) is not str)
-        raise RecordError(where, f"{field}[{position}]: expected a string, got {kind(value)}")
+        for position, value in enumerate(values):
+            if not isinstance(value, str):
+                raise RecordError(where, f"{field}[{position}]: expected a string, got {kind(value)}")
     return values
 
 
-def _optional_string(fields: Mapping[str, Any], field: str, where: str) -> str | None:
-    value = fields.get(field)
-    if value is None or isinstance(value, str):
-        return value
-    raise RecordError(where, f"{field}: expected a string, got {kind(value)}")
+def _check_logprobs_of(record: Record, given: PseudoReferences | None, *, values: bool) -> None:
+    """One log-probability for each listed pseudo-reference; with `values`, each a finite number."""
+    if record.logprobs is None:
+        return
+    if not isinstance(given, Sequence):
+        raise record.error("logprobs: go with a list of pseudo-references; a live source brings its own")
+    if isinstance(record.logprobs, str | dict) or not isinstance(record.logprobs, Sized):
+        raise record.error(f"logprobs: expected a list of numbers, got {kind(record.logprobs)}")
+    if len(record.logprobs) != len(given):
+        raise record.error(f"logprobs: {len(record.logprobs)} for {len(given)} pseudo-references; give one for each")
+    if values:
+        check_logprobs(record.logprobs, record.where)
 
 
-def _logprobs(fields: Mapping[str, Any], pseudo_references: list[str] | None, where: str) -> list[float] | None:
-    values = fields.get("logprobs")
-    if values is None:
-        return None
-    if not isinstance(values, list) or pseudo_references is None or len(values) != len(pseudo_references):
-        raise RecordError(where, "logprobs: expected a list with one number for each pseudo-reference")
-    check_logprobs(values, where)
-    return values
-
-
-def check_logprobs(values: Sequence[float], where: str) -> None:
+def check_logprobs(values: Sequence[float], where: object) -> None:
     """Refuse log-probabilities that are not finite numbers."""
     for position, value in enumerate(values):
         try:

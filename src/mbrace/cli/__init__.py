@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import re
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
@@ -26,6 +27,7 @@ COMMANDS = (
     "judge",
     "judge_results",
 )
+PARAMETER = re.compile(r'\b(force|num_candidates|num_references|on_error|resume|text)=("?)([\w-]+)\2')
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -37,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return status
     except UserError as error:
-        print(f"mbrace: error: {error}", file=sys.stderr)
+        print(f"mbrace: error: {_as_options(str(error))}", file=sys.stderr)
         return 2
     except BrokenPipeError:  # the reader of our output went away (`| head`): not an error of ours
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -61,6 +63,11 @@ def _plain_warnings() -> Iterator[None]:
 
         warnings.showwarning = show  # type: ignore[assignment]
         yield
+
+
+def _as_options(message: str) -> str:
+    """A library message that names parameters, in the words of the command line: force=True is --force."""
+    return PARAMETER.sub(lambda found: f"--{found[1].replace('_', '-')} {found[3]}".removesuffix(" True"), message)
 
 
 class _Parser(argparse.ArgumentParser):

@@ -13,7 +13,7 @@ from mbrace.cli.options import add_prune, add_utility, prune_from, report_trunca
 from mbrace.errors import UserError
 
 if TYPE_CHECKING:
-    from mbrace.io.files import Item
+    from mbrace.io.candidates import Item
     from mbrace.jobs.job import Decoder, Summary, Work
 
 
@@ -156,7 +156,7 @@ class DecodeWork:
 
     def item(self, row: bytes, file: str, number: int, prefix: str) -> Item:
         """A record of JSON."""
-        from mbrace.io.files import item_from
+        from mbrace.io.candidates import item_from
 
         return item_from(row, file, number, prefix=prefix)
 
@@ -199,8 +199,8 @@ def ended(args: argparse.Namespace, signal: int | None) -> int:
 
 def _input(args: argparse.Namespace) -> tuple[Iterator[Item], int | None]:
     """The records, and how many there are where that is cheap to know."""
-    from mbrace.io.files import check_inputs, read_flat, read_items
-    from mbrace.io.storage import expand
+    from mbrace.io.candidates import read_flat, read_items
+    from mbrace.io.inputs import check_inputs, expand
 
     flat = [args.hypotheses, args.references, args.num_candidates, args.num_references, args.source]
     if args.candidates:
@@ -224,7 +224,7 @@ def _input(args: argparse.Namespace) -> tuple[Iterator[Item], int | None]:
 
 def _count(paths: list[str]) -> int | None:
     """Lines of all files for the progress bar, if there is one and counting is quick."""
-    from mbrace.io.files import open_input
+    from mbrace.io.reading import open_input
 
     plain = all(os.path.isfile(path) and path.endswith(".jsonl") for path in paths)
     if not (sys.stderr.isatty() and plain and sum(map(os.path.getsize, paths)) < 1 << 28):

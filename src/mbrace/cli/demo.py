@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     from rich.table import Table
 
     from mbrace import Bottom, ChrF, Confidence, decode_corpus
-    from mbrace.io.files import read_records
+    from mbrace.io.candidates import read_records
 
     console = Console()
     path = resources.files("mbrace") / "data" / "demo.jsonl.xz"

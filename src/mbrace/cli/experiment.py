@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     """Check the options, then run."""
     from mbrace.cli.progress import progress
     from mbrace.experiments import experiment
-    from mbrace.io.storage import expand
+    from mbrace.io.inputs import expand
 
     out = Path(args.output)
     for option in ("trials", "limit", "workers", "races", "sentences", "repeats"):

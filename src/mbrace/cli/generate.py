@@ -98,8 +98,8 @@ def window_from(args: argparse.Namespace) -> int:
 
 def _check_sources(args: argparse.Namespace) -> int | None:
     """A missing file is an error before the model is loaded. How many sources there are, for the progress bar."""
-    from mbrace.io.files import check_inputs
-    from mbrace.jobs.generate import count_lines
+    from mbrace.io.inputs import check_inputs
+    from mbrace.io.reading import count_lines
 
     check_inputs(filter(None, (args.sources, args.references)), args.output)
     if not sys.stderr.isatty() or args.sources == "-":

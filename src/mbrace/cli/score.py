@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
 
 def read_aligned(outputs: Sequence[str], references: str, source: str | None) -> list[Any]:
     """The texts of each output, the references and the sources (or None), sentence by sentence; by id where given."""
-    from mbrace.io.texts import align_texts, read_texts
+    from mbrace.io.aligned import align_texts, read_texts
 
     systems = [read_texts(path, "text") for path in outputs]
     others = [read_texts(references, "reference")] + ([] if source is None else [read_texts(source, "source")])

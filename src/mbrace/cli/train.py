@@ -54,7 +54,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
 def run_train(args: argparse.Namespace) -> int:
     """Read, train, write."""
     from mbrace.errors import UserError
-    from mbrace.io.files import open_input
+    from mbrace.io.reading import open_input
     from mbrace.models.sources import read_pairs
     from mbrace.training.train import Training, train
 

@@ -40,7 +40,7 @@ def add(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Check every option, load the model, then decode as `mbrace decode` does."""
     from mbrace.cli.progress import progress
-    from mbrace.io.files import check_inputs
+    from mbrace.io.inputs import check_inputs
     from mbrace.io.output import Output
     from mbrace.jobs.generate import source_items
     from mbrace.jobs.job import Decoder, run_job

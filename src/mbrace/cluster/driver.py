@@ -22,8 +22,9 @@ from mbrace.cluster.folder import Folder
 from mbrace.cluster.pool import READER_CPUS, Pool, Watch, nodes_of, plan, room
 from mbrace.cluster.shards import Block, Result, add_costs, blocks, failed, work_off
 from mbrace.errors import UserError, require
-from mbrace.io.files import id_prefixes
-from mbrace.io.storage import estimated_bytes, expand
+from mbrace.io.candidates import id_prefixes
+from mbrace.io.inputs import expand
+from mbrace.io.reading import estimated_bytes
 from mbrace.jobs.job import Summary, Work, Worker
 from mbrace.jobs.signals import Stop
 

@@ -1,91 +1,91 @@
-"""The output folder of a sharded run: shards that are whole or not there, and a journal of those that are.
+"""The output folder of a sharded run: shards that are whole or not there, and a journal of those that are whole.
 
 Only the driver writes here, so the workers need no file system in common with it. A shard is written beside its name
-and renamed; then a line in `journal.jsonl` says that it is done. Whatever happens between the two, the block runs again
-and the same bytes take the same name. The manifest replaces the journal when the run is over.
+and renamed; then a line in `journal.jsonl` says so. Whatever happens between the two, the block runs again
+and the same bytes take the same name. The manifest replaces the journal when the run is finished.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import itertools
 import os
 from pathlib import Path
-from types import TracebackType
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mbrace.cluster.shards import Result
 from mbrace.errors import UserError, require
-from mbrace.io.files import Bad, parse_json, rows_of, to_json
-from mbrace.io.manifest import NAME, SHARD, Manifest, Shard, check_name, replace_file
-from mbrace.io.output import check_packing, lock, pack_all, write_all
-from mbrace.io.resume import KeptLines
-from mbrace.io.storage import to_parquet
+from mbrace.io.atomic import TEMPORARY, lock, replace_file, write_all
+from mbrace.io.candidates import Bad, lines_of, repeated_id
+from mbrace.io.jsonl import json_line, parse_json
+from mbrace.io.manifest import NAME, SHARD, Manifest, Shard, check_name
+from mbrace.io.output import EXISTS
+from mbrace.io.packing import check_packing, pack_all
+from mbrace.io.parquet import write_parquet
+from mbrace.io.resume import PlainLines
+from mbrace.io.settings import refuse_other_settings
 from mbrace.jobs.job import Work
 from mbrace.records import Location
 
 JOURNAL = "journal.jsonl"
-ROOM = "finished shards are kept: make room and go on with --resume"
+ROOM = "finished shards are kept: make room and go on with resume=True"
+BlockKey: TypeAlias = "tuple[int, int]"  # the number of the input file, and of the block in it
 
 
-class Done:
-    """A finished shard, with what the manifest leaves out."""
+class FinishedShard:
+    """A shard, with what the manifest leaves out: 64-bit digests of its ids (0: no record), and failed records."""
 
-    def __init__(self, shard: Shard, ids: bytes, errors: list[Any]) -> None:
+    def __init__(self, shard: Shard, ids: bytes, errors: list[dict[str, Any]]) -> None:
         self.shard, self.errors = shard, errors
         self.ids: NDArray[np.uint64] = np.frombuffer(ids, dtype=np.uint64)
 
 
 class Folder:
-    """The state of a run on disk. `done` maps (input, block number) to its shard."""
+    """The state of a run on disk: `done` are its finished shards by block."""
 
     def __init__(
         self, output: str, work: Work, inputs: list[str], *, size: int, resume: bool, force: bool, text: bool
     ) -> None:
         self.path = Path(output)
         self.errors_path = Path(str(self.path) + ".errors.jsonl")
-        self.done: dict[tuple[int, int], Done] = {}
+        self.done: dict[BlockKey, FinishedShard] = {}
         self.text = text
         self.suffix = _suffix(output, text)
         self._work, self._inputs = work, inputs
-        self._plan = {
+        self._plan: dict[str, Any] = {
             "inputs": [[path, os.path.getsize(path) if os.path.exists(path) else None] for path in inputs],
             "shard_size": size,
             "work": {**work.describe(), "text": text},
         }
-        self._journal = -1
-        self._lock = self._open_folder(resume, force)
+        self._journal = self._lock = -1
         try:
+            self._open_folder(resume, force)
             self.complete = self._begin(resume, force)
         except BaseException:
             self.close()
             raise
 
-    def _open_folder(self, resume: bool, force: bool) -> int:
+    def _open_folder(self, resume: bool, force: bool) -> None:
         if self.path.exists() and not self.path.is_dir():
             raise UserError(f"{self.path}: is a file, but --ray writes a folder of shards; give another output")
         if self.path.is_dir() and any(self.path.iterdir()) and not (resume or force):
-            raise UserError(f"{self.path}: exists; use --resume to continue it or --force to replace it")
+            raise UserError(f"{self.path}: {EXISTS}")
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            self._lock = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
             raise UserError(f"{self.path}: {error.strerror}; give an output folder that can be written") from error
-        try:
-            lock(descriptor, str(self.path))
-        except UserError:
-            os.close(descriptor)
-            raise
-        return descriptor
+        lock(self._lock, str(self.path))
 
     def _begin(self, resume: bool, force: bool) -> bool:
-        """Read or start the journal; whether the run is over already."""
+        """Read or start the journal; whether the run is finished already."""
         if force:
             for path in self.path.iterdir():
-                if SHARD.fullmatch(path.name.removesuffix(".tmp")) or path.name in (NAME, JOURNAL):
+                if SHARD.fullmatch(path.name.removesuffix(TEMPORARY)) or path.name in (NAME, JOURNAL):
                     path.unlink()
             self.errors_path.unlink(missing_ok=True)
         if (self.path / NAME).exists():
@@ -95,137 +95,121 @@ class Folder:
             self._journal = os.open(self.path / JOURNAL, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         except OSError as error:
             raise UserError(f"{self.path}: {error.strerror}; give an output folder that can be written") from error
-        kept = KeptLines(self._journal)
-        if kept.line is not None:
-            self._check_plan(parse_json(kept.line, str(self.path / JOURNAL)), self.path / JOURNAL)
-            kept.take()
-            while kept.line is not None:
-                self._read_done(kept.line)
-                kept.take()
-        kept.cut()
-        if not kept.taken:
+        written = PlainLines(self._journal)
+        if written.line is not None:
+            self._check_plan(parse_json(written.line, self.path / JOURNAL), self.path / JOURNAL)
+            written.keep()
+            while written.line is not None:
+                self._read_finished(written.line)
+                written.keep()
+        written.drop_rest()
+        if not written.kept:
             self._append(self._plan)
         return False
 
-    def _check_plan(self, theirs: Any, where: Path) -> None:
-        if not isinstance(theirs, dict):
-            raise UserError(f"{where}: not written by mbrace; use --force to start over")
-        ours = parse_json(to_json(self._plan), "plan")
-        for field in ours:
-            if theirs.get(field) != ours[field]:
-                raise UserError(
-                    f"{where}: --resume: the run was begun with other {field.replace('_', ' ')} "
-                    f"({to_json(theirs.get(field)).decode()[:200]}); give the same, or --force to start over"
-                )
+    def _check_plan(self, before: Any, where: Path) -> None:
+        remedy = "give the same options and inputs, or force=True to start over"
+        plan = {name: value for name, value in self._plan.items() if name != "work"}
+        refuse_other_settings(before, plan, file=where, remedy=remedy, data=("inputs",))
+        refuse_other_settings(before.get("work"), self._plan["work"], file=where, remedy=remedy)
 
-    def _read_done(self, line: bytes) -> None:
+    def _read_finished(self, line: bytes) -> None:
         where = self.path / JOURNAL
-        fields = parse_json(line, str(where))
+        fields = parse_json(line, where)
         try:
-            shard, place = Shard(**fields["shard"]), (int(fields["place"][0]), int(fields["place"][1]))
-            done = Done(shard, base64.b64decode(fields["ids"], validate=True), list(fields["errors"]))
+            shard, block = Shard(**fields["shard"]), (int(fields["place"][0]), int(fields["place"][1]))
+            finished = FinishedShard(shard, base64.b64decode(fields["ids"], validate=True), list(fields["errors"]))
         except (TypeError, KeyError, ValueError, IndexError) as error:
-            raise UserError(f"{where}: not a journal of mbrace ({error}); use --force to start over") from None
+            raise UserError(f"{where}: not a journal of mbrace ({error}); use force=True to start over") from None
         check_name(shard.file, where)
         path = self.path / shard.file
         if path.exists() and path.stat().st_size == shard.bytes:  # else the block runs again
-            self.done[place] = done
+            self.done[block] = finished
 
     def add(self, result: Result) -> None:
         """Write a shard; one that is there already changes nothing."""
-        place = (result.input, result.number)
-        if place in self.done:
+        block = (result.input, result.number)
+        if block in self.done:
             return
         lines = result.lines.split(b"\n")[:-1]
         errors = [parse_json(line, "errors") for line in result.errors.splitlines()]
-        self._write(place, result.first_line, result.count, [line + b"\n" for line in lines], errors, result.ids)
+        self._write(block, result.first_line, result.count, [line + b"\n" for line in lines], errors, result.ids)
 
     def _write(
-        self, place: tuple[int, int], first: int, count: int, lines: list[bytes], errors: list[Any], ids: bytes
+        self, block: BlockKey, first: int, count: int, lines: list[bytes], errors: list[Any], ids: bytes
     ) -> None:
-        name = f"part-{place[0]:05d}-{place[1]:06d}{self.suffix}"
+        name = f"part-{block[0]:05d}-{block[1]:06d}{self.suffix}"
         path = self.path / name
         try:
             if self.suffix == ".parquet":
-                rows = self.path / (name + ".tmp")
-                replace_file(rows, b"".join(lines))
-                to_parquet(str(rows), str(path))
-                rows.unlink()
+                write_parquet(lambda: lines, path)
                 data = path.read_bytes()
             else:
-                data = pack_all(lines) if self.suffix.endswith(".gz") else b"".join(lines)
+                data = pack_all(lines, "gz") if self.suffix.endswith(".gz") else b"".join(lines)
                 replace_file(path, data)
             digest = hashlib.sha256(data).hexdigest()
             answers = count - len(errors)
-            source = self._inputs[place[0]]
+            source = self._inputs[block[0]]
             shard = Shard(name, source, first, count, answers, len(errors), len(data), digest)
             ids64 = base64.b64encode(ids).decode()
-            self._append({"place": place, "shard": vars(shard), "ids": ids64, "errors": errors})
+            self._append({"place": block, "shard": vars(shard), "ids": ids64, "errors": errors})
         except OSError as error:
             raise UserError(f"{path}: {error.strerror}; {ROOM}") from error
-        self.done[place] = Done(shard, ids, errors)
+        self.done[block] = FinishedShard(shard, ids, errors)
 
     def _append(self, fields: Any) -> None:
-        write_all(self._journal, to_json(fields) + b"\n")
+        write_all(self._journal, json_line(fields))
         os.fsync(self._journal)
 
-    def duplicates(self) -> list[tuple[tuple[int, int], int]]:
-        """(shard, position in it) of every record whose id was there before, in input order."""
-        places = sorted(self.done)
-        if not places:
+    def duplicates(self) -> list[tuple[BlockKey, int]]:
+        """(block, position in it) of every record whose id was there before, in input order."""
+        blocks = sorted(self.done)
+        if not blocks:
             return []
-        ids = np.concatenate([self.done[place].ids for place in places])
+        ids = np.concatenate([self.done[block].ids for block in blocks])
         order = np.argsort(ids, kind="stable")
         again = np.flatnonzero((ids[order][1:] == ids[order][:-1]) & (ids[order][1:] != 0)) + 1
-        starts = np.cumsum([0] + [len(self.done[place].ids) for place in places])
+        starts = np.cumsum([0] + [len(self.done[block].ids) for block in blocks])
         found = []
         for position in np.sort(order[again]).tolist():
             shard = int(np.searchsorted(starts, position, side="right")) - 1
-            found.append((places[shard], position - int(starts[shard])))
+            found.append((blocks[shard], position - int(starts[shard])))
         return found
 
     def set_duplicates_aside(self, prefixes: list[str], *, skip: bool) -> None:
         """Treat repeated ids as a run on one machine does: an error, or the later records set aside."""
-        for place, position in self.duplicates():
-            done = self.done[place]
-            line = done.shard.first_line + position
-            bad = self._repeated(done.shard, line, prefixes[place[0]])
+        for block, position in self.duplicates():
+            finished = self.done[block]
+            line = finished.shard.first_line + position
+            bad = self._repeated(finished.shard, line, prefixes[block[0]])
             if not skip:
                 raise bad.error()
             fields = parse_json(bad.to_line(), "errors")
-            known = [error["line"] for error in done.errors]
+            known = [error["line"] for error in finished.errors]
             errors = sorted(
-                [error for error in done.errors if error["line"] != line] + [fields], key=lambda e: e["line"]
+                [error for error in finished.errors if error["line"] != line] + [fields], key=lambda e: e["line"]
             )
-            lines = self._lines_of(done.shard)
+            lines = list(lines_of(str(self.path / finished.shard.file)))
             if self.text:
                 lines[position] = b"\n"
             elif line not in known:
                 del lines[position - sum(other < line for other in known)]
-            ids = done.ids.copy()
+            ids = finished.ids.copy()
             ids[position] = 0
-            self._write(place, done.shard.first_line, done.shard.lines, lines, errors, ids.tobytes())
+            self._write(block, finished.shard.first_line, finished.shard.lines, lines, errors, ids.tobytes())
 
     def _repeated(self, shard: Shard, line: int, prefix: str) -> Bad:
-        for number, row in enumerate(rows_of(shard.input), 1):
-            if number == line:
-                raw = row if isinstance(row, bytes) else to_json(row)
-                item = self._work.item(raw, shard.input, line, prefix)
-                return Bad(
-                    Location(shard.input, line), item.id, f"id: {item.id!r} is not unique; give each record its own id"
-                )
-        raise UserError(f"{shard.input}: changed while the run was reading it; start over with --force")
-
-    def _lines_of(self, shard: Shard) -> list[bytes]:
-        rows = rows_of(str(self.path / shard.file))
-        return [row if isinstance(row, bytes) else to_json(row) + b"\n" for row in rows]
+        for row in itertools.islice(lines_of(shard.input), line - 1, line):
+            item = self._work.item(row, shard.input, line, prefix)
+            return repeated_id(Location(shard.input, line), item.id)
+        raise UserError(f"{shard.input}: changed while the run was reading it; start over with force=True")
 
     def write_errors(self) -> int:
         """Write OUT.errors.jsonl from the finished shards, in input order; how many records were set aside."""
-        errors = [error for place in sorted(self.done) for error in self.done[place].errors]
+        errors = [error for block in sorted(self.done) for error in self.done[block].errors]
         try:
             if errors:
-                replace_file(self.errors_path, b"".join(to_json(error) + b"\n" for error in errors))
+                replace_file(self.errors_path, b"".join(map(json_line, errors)))
             else:
                 self.errors_path.unlink(missing_ok=True)
         except OSError as error:
@@ -233,8 +217,8 @@ class Folder:
         return len(errors)
 
     def finish(self) -> None:
-        """Every block is done: the manifest takes the journal's place."""
-        shards = [self.done[place].shard for place in sorted(self.done)]
+        """Every block is finished: the manifest takes the journal's place."""
+        shards = [self.done[block].shard for block in sorted(self.done)]
         try:
             Manifest(self.path, self._plan, list(self._inputs), complete=True, shards=shards).write()
             (self.path / JOURNAL).unlink()
@@ -242,7 +226,7 @@ class Folder:
             raise UserError(f"{self.path / NAME}: {error.strerror}; {ROOM}") from error
 
     def close(self) -> None:
-        """Let go of the folder."""
+        """Close and unlock the folder."""
         for descriptor in (self._journal, self._lock):
             if descriptor >= 0:
                 os.close(descriptor)
@@ -251,9 +235,7 @@ class Folder:
     def __enter__(self) -> Folder:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.close()
 
 
@@ -261,7 +243,7 @@ def _suffix(output: str, text: bool) -> str:
     if output.endswith(".parquet"):
         require("pyarrow.parquet", extra="parquet")
         if text:
-            raise UserError(f"{output}: --text writes plain text; leave --text out for Parquet")
+            raise UserError(f"{output}: text=True writes plain text; leave it out for Parquet")
         return ".parquet"
     check_packing(output, (".gz", ".parquet"))
     return (".txt" if text else ".jsonl") + (".gz" if output.endswith(".gz") else "")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -10,9 +9,11 @@ from typing import Any
 import numpy as np
 
 from mbrace.errors import UserError
-from mbrace.io.files import Item, name_of, rows_of, to_json
+from mbrace.io.candidates import Item, lines_of
+from mbrace.io.reading import name_of
 from mbrace.jobs.job import Work, Worker
 from mbrace.race import Phases
+from mbrace.randomness import digest
 from mbrace.records import Record
 
 MAX_BYTES = 64 << 20  # a shard ends early at so much input, so that long records do not fill memory
@@ -49,8 +50,7 @@ def blocks(path: str, place: int, *, size: int, done: frozenset[int]) -> Iterato
     """The blocks of a file, `size` lines each; those already `done` are read over."""
     lines: list[bytes] = []
     first, number, taken = 1, 0, 0
-    for row in rows_of(path):
-        line = row if isinstance(row, bytes) else to_json(row) + b"\n"
+    for line in lines_of(path):
         lines.append(line if number not in done else b"")
         taken += len(line)
         if len(lines) == size or taken >= MAX_BYTES:
@@ -59,12 +59,6 @@ def blocks(path: str, place: int, *, size: int, done: frozenset[int]) -> Iterato
             first, number, lines, taken = first + len(lines), number + 1, [], 0
     if lines and number not in done:
         yield Block(place, number, first, b"".join(lines))
-
-
-def mark(identity: str | int) -> int:
-    """64 bits that stand for an id, the same on every machine."""
-    name = f"{type(identity).__name__}\0{identity}".encode("utf-8", "surrogatepass")
-    return int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), "little") or 1
 
 
 def work_off(block: Block, worker: Worker, work: Work, *, path: str, prefix: str, skip: bool) -> Result:
@@ -76,7 +70,7 @@ def work_off(block: Block, worker: Worker, work: Work, *, path: str, prefix: str
         for position, row in enumerate(raw):
             item = work.item(row, name_of(path), block.first_line + position, prefix)
             if isinstance(item, Record):
-                marks[position] = mark(item.id)
+                marks[position] = digest(item.id) or 1  # 0: no record
             yield item
 
     before = costs(worker)

@@ -27,6 +27,7 @@ from mbrace.experiments.races import watch_races
 from mbrace.experiments.studies import Row
 from mbrace.experiments.tables import Part, Table, slug, tables
 from mbrace.experiments.trials import SIZES, TEST, TRADEOFF, Outcomes, Setting, run_trials
+from mbrace.io.settings import refuse_other_settings
 from mbrace.utility import Utility
 
 # progress("tables of de-en", total) is a context that yields a function to call with the number done
@@ -112,9 +113,9 @@ def require_report() -> None:
 
 def _refuse_other_utility(target: Path, utility: str) -> None:
     """Outcomes are replaced by newer ones of the same utility, never by those of another model or precision."""
-    there = Outcomes.load(target).about["utility"] if target.exists() else utility
-    if there != utility:
-        raise UserError(f"{target}: holds outcomes of {there}, not of {utility}; give another folder, or delete it")
+    if target.exists():
+        remedy = "give another folder, or delete it"
+        refuse_other_settings(Outcomes.load(target).about, {"utility": utility}, file=target, remedy=remedy)
 
 
 def _key(part: Part, utility: str, settings: Iterable[Setting], trials: int, seed: int, limit: int | None) -> str:

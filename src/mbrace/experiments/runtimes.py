@@ -17,7 +17,7 @@ from mbrace.decode import decode_corpus
 from mbrace.errors import require
 from mbrace.experiments.studies import Row
 from mbrace.experiments.tables import Part, slug
-from mbrace.io.texts import read_texts
+from mbrace.io.aligned import read_texts
 from mbrace.prune import Confidence, PruningFunction
 from mbrace.race import Phases
 from mbrace.records import Record

@@ -22,7 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mbrace.errors import UserError
-from mbrace.io.files import read_records
+from mbrace.io.atomic import replace_file
+from mbrace.io.candidates import read_records
 from mbrace.records import Record
 from mbrace.utility import Ask, Sentence, Utility
 
@@ -267,9 +268,7 @@ def _running(process: int) -> bool:
 def _write(path: Path, values: NDArray[np.float32]) -> None:
     """Whole or not at all: a file that is there is good."""
     planes = np.ascontiguousarray(values).view(np.uint8).reshape(-1, 4).T  # equal bytes of floats lie together
-    partial = path.with_suffix(f".{os.getpid()}.part")
-    partial.write_bytes(zlib.compress(planes.tobytes(), 1))
-    os.replace(partial, path)
+    replace_file(path, zlib.compress(planes.tobytes(), 1), shared=True)
 
 
 def _read(path: Path, shape: tuple[int, int]) -> NDArray[np.float32]:

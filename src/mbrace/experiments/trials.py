@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from mbrace.errors import UserError
 from mbrace.experiments.tables import Replay, Table
+from mbrace.io.atomic import replacing
 from mbrace.prune import Bottom, Confidence, PruningFunction, Standings
 from mbrace.race import race
 from mbrace.randomness import generator, key
@@ -78,11 +79,9 @@ class Outcomes:
         """One file, written whole or not at all."""
         path.parent.mkdir(parents=True, exist_ok=True)
         header = {"about": self.about, "sizes": self.sizes, "settings": [vars(s) for s in self.settings]}
-        partial = path.with_suffix(f".{os.getpid()}.part")
-        with open(partial, "wb") as file:
-            arrays = {**self.measures, "survivors": self.survivors, "pruned": self.pruned}
+        arrays = {**self.measures, "survivors": self.survivors, "pruned": self.pruned}
+        with replacing(path, shared=True) as temporary, open(temporary, "wb") as file:
             np.savez_compressed(file, allow_pickle=False, header=np.array(json.dumps(header)), **arrays)
-        os.replace(partial, path)
 
     @classmethod
     def load(cls, path: Path) -> Outcomes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
@@ -10,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from mbrace.errors import UserError
-from mbrace.io.files import parse_json, to_json
-from mbrace.io.output import write_all
+from mbrace.io.atomic import replace_file
+from mbrace.io.jsonl import json_line, parse_json
 
 NAME = "manifest.json"
 SHARD = re.compile(r"part-\d{5,}-\d{5,}\.(jsonl|txt)(\.gz)?|part-\d{5,}-\d{5,}\.parquet")
@@ -33,7 +32,7 @@ class Shard:
 
 @dataclass
 class Manifest:
-    """`manifest.json` of an output folder. `work` is what the shards were made with; `complete` comes last."""
+    """`manifest.json` of an output folder. `work` is what the shards were made with, `complete` that all are there."""
 
     folder: Path
     work: dict[str, Any]
@@ -52,7 +51,7 @@ class Manifest:
             "work": self.work,
             "shards": [asdict(shard) for shard in self.shards],
         }
-        replace_file(self.folder / NAME, to_json(fields) + b"\n")
+        replace_file(self.folder / NAME, json_line(fields))
 
     @classmethod
     def read(cls, folder: Path) -> Manifest:
@@ -64,23 +63,22 @@ class Manifest:
             raise UserError(
                 f"{path}: {error.strerror}; give a file, or a folder that `mbrace ... --ray` wrote"
             ) from error
-        fields = parse_json(data, str(path))
+        fields = parse_json(data, path)
         try:
             shards = [Shard(**shard) for shard in fields["shards"]]
             manifest = cls(folder, fields["work"], list(fields["inputs"]), fields["complete"] is True, shards)
-            known = fields["format"] == 1
+            if fields["format"] != 1:
+                raise UserError(f"{path}: format: {fields['format']!r} is not known to this version of mbrace")
         except (TypeError, KeyError) as error:
             raise UserError(f"{path}: not a manifest of mbrace ({error})") from None
-        if not known:
-            raise UserError(f"{path}: format: {fields['format']!r} is not known to this version of mbrace")
         for shard in shards:
             check_name(shard.file, path)
         return manifest
 
     def paths(self, *, complete: bool = False) -> Iterator[Path]:
-        """The files of the shards, in input order; with `complete`, refused while the run is not over."""
+        """The files of the shards, in input order; with `complete`, refused while the run is not finished."""
         if complete and not self.complete:
-            raise UserError(f"{self.folder}: the run that writes it is not over; go on with it by --resume")
+            raise UserError(f"{self.folder}: the run that writes it is not finished; continue it with resume=True")
         for shard in self.shards:
             check_name(shard.file, self.folder / NAME)
             path = self.folder / shard.file
@@ -93,15 +91,3 @@ def check_name(name: object, where: Path) -> None:
     """Refuse a shard that is not a plain name such as part-00000-00000.jsonl: a path could lead out of the folder."""
     if not isinstance(name, str) or not SHARD.fullmatch(name):
         raise UserError(f"{where}: shards: {name!r} is not the name of a shard")
-
-
-def replace_file(path: Path, data: bytes) -> None:
-    """Write a file that is there in full or not at all, whatever happens."""
-    part = path.with_name(path.name + ".tmp")
-    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
-    try:
-        write_all(descriptor, data)
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-    os.replace(part, path)

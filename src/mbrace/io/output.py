@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
-import lzma
 import os
 import stat
 import sys
-import zlib
-from collections.abc import Sequence
-from types import TracebackType
+from pathlib import Path
 from typing import Any
 
 from mbrace.errors import UserError, require
-from mbrace.io.files import Bad, parse_json, to_json, valid_unicode
-from mbrace.io.resume import Kept, KeptLines, KeptMembers, KeptRows, Nothing, is_ours
+from mbrace.io.atomic import lock, replace_file, write_all
+from mbrace.io.candidates import Bad, lines_of
+from mbrace.io.jsonl import json_line, parse_json, valid_unicode
+from mbrace.io.packing import check_packing, pack, pop_full_members
+from mbrace.io.parquet import write_parquet
+from mbrace.io.resume import PackedLines, ParquetLines, PlainLines, WrittenLines, begins_like_our_output
+from mbrace.io.settings import refuse_other_settings
 from mbrace.race import Decoded
 
-PACKINGS = (".gz", ".xz", ".bz2", ".zst", ".zip")
-LINES_PER_MEMBER = 64  # packed output is a row of gzip members (xz streams) of so many lines, whatever the window
+EXISTS = "exists; use resume=True to continue it or force=True to replace it"
 
 
 def answer_line(answer: Decoded, *, text: bool, nbest: int) -> bytes:
@@ -39,48 +38,19 @@ def answer_line(answer: Decoded, *, text: bool, nbest: int) -> bytes:
     }
     if nbest > 1:
         fields["nbest"] = [{"text": c.text, "index": c.index, "utility": c.utility} for c in answer.nbest]
-    return to_json(fields) + b"\n"
-
-
-def pack(lines: list[bytes], packing: str = "gz") -> bytes:
-    """Lines as one gzip member or xz stream, the same bytes whenever and wherever it is made."""
-    if packing == "xz":
-        return lzma.compress(b"".join(lines))
-    packer = zlib.compressobj(6, wbits=31)
-    return packer.compress(b"".join(lines)) + packer.flush()
-
-
-def pack_all(lines: list[bytes]) -> bytes:
-    """Lines as a row of members, as `Output` writes them."""
-    starts = range(0, len(lines), LINES_PER_MEMBER) if lines else [0]
-    return b"".join(pack(lines[start : start + LINES_PER_MEMBER]) for start in starts)
-
-
-def write_all(descriptor: int, data: bytes) -> None:
-    """Write every byte (a system call may take fewer)."""
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]
-
-
-def lock(descriptor: int, path: str) -> None:
-    """Refuse a second run on the same output. The system lets go of the lock when the process ends, however it ends."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno in (errno.EAGAIN, errno.EACCES):
-            raise UserError(f"{path}: another mbrace run is writing it; wait for it, or give another output") from None
-        # a file system without locks: go on without one
+    return json_line(fields)
 
 
 class Output:
-    """A file of answers, `-` for stdout, `.gz` or `.xz` packed, `.parquet` a table; what is set aside goes beside it.
+    """A file of answers: `-` is stdout, `.gz` and `.xz` are packed, `.parquet` is a table.
 
-    Lines collect in memory until `flush`. Before a line is set aside in OUT.errors.jsonl nothing after it can have been
-    written to OUT, so that after a crash the two files tell how far the run had come. A Parquet file has no torn state:
-    its rows collect as JSON Lines in OUT.part, and the file appears when the run is over. As long as a run is not over,
-    its `settings` are in OUT.run.json: only a run with the same may go on with it. With `settings_stay` they are there
-    for good, and a file without them is not continued.
+    On resume, the caller first keeps those lines of `written` and `written_errors` that answer the input, then calls
+    `start`. After that it calls `add` for each outcome, and `flush` when a window is finished: lines collect in memory
+    until then. Records that failed are written to OUT.errors.jsonl as they are added, when no line after them can be in
+    OUT, so that after a crash the two files tell how far the run had come. A Parquet file has no torn state: its rows
+    collect as JSON Lines in OUT.part, and the file appears when the run is complete. Until then its `settings` are in
+    OUT.run.json: only a run with the same can continue it. With `keep_settings` they stay there for good, and a file
+    without them is not continued.
     """
 
     def __init__(
@@ -91,132 +61,129 @@ class Output:
         force: bool = False,
         text: bool = False,
         settings: dict[str, Any] | None = None,
-        settings_stay: bool = False,
+        keep_settings: bool = False,
     ) -> None:
         self.path, self.text = path, text
-        self._settings_stay = settings_stay
-        self.kept: Kept = Nothing()
-        self.kept_errors: Kept = Nothing()
-        self.skipped = 0
-        self._stream = path == "-" or _is_device(path)
-        self._packed = "" if self._stream else {".gz": "gz", ".xz": "xz"}.get(path[-3:], "")
-        self._table = path.endswith(".parquet") and not self._stream
-        if not self._stream:
-            check_packing(path, (".gz", ".xz", ".parquet"))
+        self.written = self.written_errors = WrittenLines()
+        self.skipped = 0  # records set aside, those of the runs before included
         self.interrupted = False  # set when a run ends early without an error
-        self._buffer: list[bytes] = []
-        self._written = 0
-        self._failed = self._finished = self._created = self._goes_on = False
+        self._is_stream = path == "-" or _is_device(path)
+        self._is_parquet = path.endswith(".parquet") and not self._is_stream
+        self._packing = path[-2:] if path.endswith((".gz", ".xz")) and not self._is_stream else ""
+        self._file = path + ".part" if self._is_parquet else path  # where lines are written
+        self._errors_path, self._settings_path = path + ".errors.jsonl", path + ".run.json"
+        self._keep_settings, self._has_settings = keep_settings, False
+        self._lines: list[bytes] = []  # not written yet
+        self._bytes_written = 0
+        self._failed = self._is_finished = self._is_new = self._continues = False
         self._descriptor = self._errors = -1
-        self._errors_path = path + ".errors.jsonl"
-        self._run_path: str | None = None
-        if self._stream:
+        if self._is_stream:
             if resume:
-                raise UserError(f"--resume: cannot continue {_stream_name(path)}; give a file with -o")
+                name = "standard output" if path == "-" else path
+                raise UserError(f"resume=True: cannot continue {name}; give an output file")
             if path != "-":
                 self._descriptor = self._open(path, os.O_WRONLY)
             return
-        if self._table:
+        check_packing(path, (".gz", ".xz", ".parquet"))
+        if self._is_parquet:
             require("pyarrow.parquet", extra="parquet")
             if text:
-                raise UserError(f"{path}: --text writes plain text; give a .txt file, or leave --text out for Parquet")
-        self._begin(resume, force)
+                raise UserError(f"{path}: text=True writes plain text; give a .txt file, or leave it out for Parquet")
+        self._open_files(resume, force)
         if settings is not None:
-            self._keep_settings(settings)
-            self._run_path = path + ".run.json"
+            self._check_settings(settings)
+            self._has_settings = True
 
-    def _begin(self, resume: bool, force: bool) -> None:
+    def _open_files(self, resume: bool, force: bool) -> None:
         """Open, lock, and on resume look at what is there."""
-        target = self.path + ".part" if self._table else self.path
-        known = os.path.exists(self.path) or os.path.exists(target)
-        if known and not (resume or force):
-            raise UserError(f"{self.path}: exists; use --resume to continue it or --force to replace it")
-        self._finished = self._table and resume and os.path.exists(self.path) and not os.path.exists(target)
-        if self._finished:
-            self.kept, self._goes_on = KeptRows(self.path), True
+        exists = os.path.exists(self.path) or os.path.exists(self._file)
+        if exists and not (resume or force):
+            raise UserError(f"{self.path}: {EXISTS}")
+        self._is_finished = self._is_parquet and resume and exists and not os.path.exists(self._file)
+        if self._is_finished:
+            self.written, self._continues = ParquetLines(self.path), True
         else:
-            self._created = not os.path.exists(target)
-            self._descriptor = self._open(target, os.O_RDWR | os.O_CREAT | (0 if known else os.O_EXCL))
+            self._is_new = not os.path.exists(self._file)
+            self._descriptor = self._open(self._file, os.O_RDWR | os.O_CREAT | (0 if exists else os.O_EXCL))
             lock(self._descriptor, self.path)
             if resume:
-                if not is_ours(self._descriptor, packing=self._packed, text=self.text):
+                if not begins_like_our_output(self._descriptor, packing=self._packing, text=self.text):
                     os.close(self._descriptor)
-                    where = f"{self.path}:1: --resume"
-                    raise UserError(f"{where}: not an answer of mbrace; use --force to replace the file")
-                packed = KeptMembers(self._descriptor, self._packed) if self._packed else None
-                self.kept = packed or KeptLines(self._descriptor)
-                self._goes_on = os.fstat(self._descriptor).st_size > 0
+                    raise UserError(f"{self.path}:1: not an answer of mbrace; use force=True to replace the file")
+                packed = PackedLines(self._descriptor, self._packing) if self._packing else None
+                self.written = packed or PlainLines(self._descriptor)
+                self._continues = os.fstat(self._descriptor).st_size > 0
             else:
                 os.ftruncate(self._descriptor, 0)
         if os.path.exists(self._errors_path):
             if resume:
                 self._open_errors()
-                self.kept_errors = KeptLines(self._errors)
-                self._goes_on |= self.kept_errors.line is not None
+                self.written_errors = PlainLines(self._errors)
+                self._continues |= self.written_errors.line is not None
             else:
                 os.unlink(self._errors_path)
 
-    def _keep_settings(self, settings: dict[str, Any]) -> None:
-        path = self.path + ".run.json"
+    def _check_settings(self, settings: dict[str, Any]) -> None:
+        """Compare the settings with those of the run that is continued, or write them for the next."""
+        path = self._settings_path
         try:
-            if self._goes_on and os.path.exists(path):
-                with open(path, "rb") as file:
-                    compare_settings(parse_json(file.read(), path), settings, self.path)
-            elif self._goes_on and self._settings_stay:
-                raise UserError(f"{path}: missing, so {self.path} cannot be continued; use --force to start over")
-            elif not self._finished:
-                with open(path, "wb") as file:
-                    file.write(to_json(settings) + b"\n")
+            if self._continues and os.path.exists(path):
+                before = parse_json(Path(path).read_bytes(), path)
+                remedy = "give the same options, another output, or force=True to start over"
+                refuse_other_settings(before, settings, file=self.path, remedy=remedy)
+            elif self._continues and self._keep_settings:
+                raise UserError(f"{path}: missing, so {self.path} cannot be continued; use force=True to start over")
+            elif not self._is_finished:
+                replace_file(Path(path), json_line(settings))
         except (OSError, UserError) as error:
             self.close(complete=False)
             if isinstance(error, UserError):
                 raise
-            raise UserError(f"{path}: {error.strerror}; give an output beside which it can be written") from error
+            raise UserError(f"{path}: {error.strerror}; give an output in a folder that can be written") from error
 
     def _open(self, path: str, flags: int) -> int:
         try:
             return os.open(path, flags | os.O_CLOEXEC, 0o666)
         except FileExistsError:
-            raise UserError(f"{path}: exists; use --resume to continue it or --force to replace it") from None
+            raise UserError(f"{path}: {EXISTS}") from None
         except OSError as error:
             raise UserError(f"{path}: {error.strerror}; give an output file that can be written") from error
 
     def _open_errors(self) -> None:
-        if self._stream:
-            raise UserError("--on-error skip: what is set aside goes beside the output; give a file with -o")
+        if self._is_stream:
+            raise UserError('on_error="skip": failed records are written to OUT.errors.jsonl; give an output file')
         self._errors = self._open(self._errors_path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
 
-    def go_on(self) -> None:
-        """Drop what was not taken from `kept` and `kept_errors`, and write after the rest from here on."""
-        self._buffer = self.kept.cut()
-        self.kept_errors.cut()
-        self.skipped = self.kept_errors.taken
+    def start(self) -> None:
+        """Drop the lines of `written` and `written_errors` that were not kept; what is added comes after the others."""
+        self._lines = self.written.drop_rest()
+        self.written_errors.drop_rest()
+        self.skipped = self.written_errors.kept
         if self._errors >= 0 and not self.skipped:
             os.close(self._errors)
             os.unlink(self._errors_path)
             self._errors = -1
 
-    def put(self, line: bytes | None, bad: Bad | None = None) -> None:
-        """The next line, a record set aside, or both (text output has an empty line for it)."""
-        if self._finished:
-            raise UserError(f"{self.path}: is finished, but the input has more records; use --force to start over")
+    def add(self, line: bytes | None, bad: Bad | None = None) -> None:
+        """The next line, a record that failed, or both (text output has an empty line for it)."""
+        if self._is_finished:
+            raise UserError(f"{self.path}: is finished, but the input has more records; use force=True to start over")
         if bad is not None:
             if self._errors < 0:
                 self._open_errors()
             self._write(self._errors, bad.to_line(), self._errors_path)
             self.skipped += 1
         if line is not None:
-            self._buffer.append(line)
+            self._lines.append(line)
 
     def flush(self) -> None:
-        """Hand complete lines to the system; packed output, complete members."""
-        if not self._packed:
-            lines, self._buffer = self._buffer, []
-            if lines:
-                self._write(self._descriptor, b"".join(lines), self.path)
-        while self._packed and len(self._buffer) >= LINES_PER_MEMBER:
-            self._write(self._descriptor, pack(self._buffer[:LINES_PER_MEMBER], self._packed), self.path)
-            del self._buffer[:LINES_PER_MEMBER]
+        """Write the lines added so far; packed output, as far as they fill members."""
+        if self._packing:
+            for member in pop_full_members(self._lines, self._packing):
+                self._write(self._descriptor, member, self.path)
+        elif self._lines:
+            lines, self._lines = self._lines, []
+            self._write(self._descriptor, b"".join(lines), self.path)
 
     def _write(self, descriptor: int, data: bytes, path: str) -> None:
         if self._failed:
@@ -227,75 +194,53 @@ class Output:
                 sys.stdout.buffer.flush()
             else:
                 write_all(descriptor, data)
-            self._written += len(data)
+            self._bytes_written += len(data)
         except BrokenPipeError:
             self._failed = True
             raise
         except OSError as error:
             self._failed = True
-            remedy = "" if self._stream else "; answers written before are kept: make room and go on with --resume"
-            raise UserError(f"{path}: {error.strerror}{remedy}") from error
+            remedy = "; answers written before are kept: make room and go on with resume=True"
+            raise UserError(f"{path}: {error.strerror}{'' if self._is_stream else remedy}") from error
 
     def close(self, *, complete: bool = True) -> None:
-        """Write what is left and let go of the file; a `complete` Parquet file gets its name."""
+        """Write what is left and close the file; a `complete` Parquet file gets its name."""
         try:
             if not self._failed:
                 self.flush()
-                if self._packed and (self._buffer or (complete and os.lseek(self._descriptor, 0, os.SEEK_CUR) == 0)):
-                    self._write(self._descriptor, pack(self._buffer, self._packed), self.path)
-                    self._buffer = []
-            if self._descriptor >= 0 and not self._stream:
+                if self._packing and (self._lines or (complete and os.lseek(self._descriptor, 0, os.SEEK_CUR) == 0)):
+                    self._write(self._descriptor, pack(self._lines, self._packing), self.path)
+                    self._lines = []
+            if self._descriptor >= 0 and not self._is_stream:
                 os.fsync(self._descriptor)
-                self._finish(complete)
+                self._finish(complete and not self._failed, is_empty=not complete and not self._bytes_written)
         except OSError as error:
             if isinstance(error, BrokenPipeError):
                 raise
-            raise UserError(f"{self.path}: {error.strerror}; make room and go on with --resume") from error
+            raise UserError(f"{self.path}: {error.strerror}; make room and go on with resume=True") from error
         finally:
             for descriptor in (self._descriptor, self._errors):
                 if descriptor >= 0:
                     os.close(descriptor)
             self._descriptor = self._errors = -1
 
-    def _finish(self, complete: bool) -> None:
-        if self._table and complete and not self._failed:
-            from mbrace.io.storage import to_parquet
-
-            to_parquet(self.path + ".part", self.path)
-            os.unlink(self.path + ".part")
-        never_began = self._created and not complete and not self._written
-        if never_began:  # leaves no file behind
-            os.unlink(self.path + ".part" if self._table else self.path)
-        over = complete and not self._failed and not self._settings_stay
-        if self._run_path is not None and (never_began or over):
+    def _finish(self, complete: bool, *, is_empty: bool) -> None:
+        """Give a complete Parquet file its name; delete what is not needed any more, or was never used."""
+        if self._is_parquet and complete:
+            write_parquet(lambda: lines_of(self._file), Path(self.path))
+            os.unlink(self._file)
+        never_used = self._is_new and is_empty
+        if never_used:
+            os.unlink(self._file)
+        if self._has_settings and (never_used or (complete and not self._keep_settings)):
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(self._run_path)
+                os.unlink(self._settings_path)
 
     def __enter__(self) -> Output:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.close(complete=kind is None and not self.interrupted)
-
-
-def check_packing(output: str, known: Sequence[str]) -> None:
-    """Refuse a name that promises a packing which is not one of those known."""
-    if output.endswith(PACKINGS) and not output.endswith(tuple(known)):
-        names = f"{', '.join(known[:-1])} or {known[-1]}"
-        raise UserError(f"{output}: cannot be packed so; give a name that ends in {names}, or in none of them")
-
-
-def compare_settings(before: Any, settings: dict[str, Any], output: str) -> None:
-    """Refuse to go on with `output` if it was made with other settings."""
-    for name, value in parse_json(to_json(settings), output).items():
-        if not isinstance(before, dict) or before.get(name) != value:
-            old = before.get(name) if isinstance(before, dict) else before
-            raise UserError(
-                f"{output}: --resume: was made with {name.replace('_', '-')} {old!r}, not {value!r}; "
-                "give the same options, another output, or --force to start over"
-            )
 
 
 def _is_device(path: str) -> bool:
@@ -304,7 +249,3 @@ def _is_device(path: str) -> bool:
         return not stat.S_ISREG(os.stat(path).st_mode) and not os.path.isdir(path)
     except OSError:
         return False
-
-
-def _stream_name(path: str) -> str:
-    return "standard output" if path == "-" else path

@@ -1,4 +1,4 @@
-"""What an interrupted run left behind: the complete lines of a file, as a stream, and where to go on after them."""
+"""Reads the complete lines that an interrupted run has written, and drops what comes after those that are kept."""
 
 from __future__ import annotations
 
@@ -6,70 +6,57 @@ import lzma
 import os
 import zlib
 from collections.abc import Iterator
-from typing import Any, Protocol
 
-from mbrace.io.files import to_json
+from mbrace.io.jsonl import to_json
+from mbrace.io.packing import FIRST_BYTES, unpacker
+from mbrace.io.parquet import parquet_rows
 
-CHUNK = 1 << 20
-STARTS = {"gz": b"\x1f\x8b", "xz": b"\xfd7zXZ\0"}  # of packed files
-RECORD = b'{"id":'  # how every line of JSON begins that we write
-
-
-class Kept(Protocol):
-    """Lines of an earlier run. `line` is the next one, None after the last."""
-
-    line: bytes | None
-    taken: int
-
-    def take(self) -> None:
-        """Keep this line and go to the next."""
-        ...
-
-    def cut(self) -> list[bytes]:
-        """Drop what was not kept; returns the kept lines that must be written again."""
-        ...
+CHUNK_BYTES = 1 << 20
+LINE_START = b'{"id":'  # how every line of JSON begins that we write
 
 
-class Nothing:
-    """A new file."""
+class WrittenLines:
+    """Lines of an earlier run, in order: `line` is the next one, None after the last; `kept` counts those before it.
+
+    This class itself has none; each kind of file has a class of its own.
+    """
 
     line: bytes | None = None
-    taken = 0
+    kept = 0
 
-    def take(self) -> None:
-        """There is no line to keep."""
-        raise AssertionError("no line")
+    def keep(self) -> None:
+        """Keep this line and go to the next."""
+        assert self.line is not None
+        self.kept += 1
+        self._advance()
 
-    def cut(self) -> list[bytes]:
-        """Nothing to drop."""
+    def drop_rest(self) -> list[bytes]:
+        """Remove the lines not kept from the file; returns the kept ones that are removed too and must be added."""
         return []
 
+    def _advance(self) -> None:
+        raise NotImplementedError
 
-class KeptLines:
+
+class PlainLines(WrittenLines):
     """Lines of a plain file; a torn last line is not one of them."""
 
     def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
+        self._descriptor, self._end = descriptor, 0
         self._lines = _lines(_chunks(descriptor))
-        self._end = 0
-        self.taken = 0
+        self._advance()
+
+    def _advance(self) -> None:
+        self._end += len(self.line or b"")
         self.line = next(self._lines, None)
 
-    def take(self) -> None:
-        """Keep this line and go to the next."""
-        assert self.line is not None
-        self._end += len(self.line)
-        self.taken += 1
-        self.line = next(self._lines, None)
-
-    def cut(self) -> list[bytes]:
-        """Drop what was not kept."""
-        os.ftruncate(self._descriptor, self._end)
-        os.lseek(self._descriptor, self._end, os.SEEK_SET)
+    def drop_rest(self) -> list[bytes]:
+        """Remove the lines not kept."""
+        _cut(self._descriptor, self._end)
         return []
 
 
-class KeptMembers:
+class PackedLines(WrittenLines):
     """Lines of a packed file: members of a fixed number of lines, the last of them perhaps shorter or torn.
 
     The last member with a kept line is packed again, so that members end where those of an uninterrupted run do.
@@ -78,97 +65,79 @@ class KeptMembers:
     def __init__(self, descriptor: int, packing: str) -> None:
         self._descriptor, self._packing = descriptor, packing
         self._lines = self._read()
-        self._next_member = 0
-        self._member = 0  # where the member of the last kept line begins
-        self._tail: list[bytes] = []  # the kept lines of that member
-        self.taken = 0
-        self.line: bytes | None = None
+        self._member = self._next_member = 0  # where the members of the last kept line and of `line` begin
+        self._kept_of_member: list[bytes] = []
         self._advance()
 
     def _advance(self) -> None:
+        if self.line is not None:
+            if self._next_member != self._member:
+                self._member, self._kept_of_member = self._next_member, []
+            self._kept_of_member.append(self.line)
         self._next_member, self.line = next(self._lines, (0, None))
 
-    def take(self) -> None:
-        """Keep this line and go to the next."""
-        assert self.line is not None
-        if self._next_member != self._member:
-            self._member, self._tail = self._next_member, []
-        self._tail.append(self.line)
-        self.taken += 1
-        self._advance()
-
-    def cut(self) -> list[bytes]:
-        """Drop what was not kept, and the last member; its kept lines are returned."""
-        os.ftruncate(self._descriptor, self._member)
-        os.lseek(self._descriptor, self._member, os.SEEK_SET)
-        return self._tail
+    def drop_rest(self) -> list[bytes]:
+        """Remove the lines not kept, and the last member, whose kept lines are returned."""
+        _cut(self._descriptor, self._member)
+        return self._kept_of_member
 
     def _read(self) -> Iterator[tuple[int, bytes | None]]:
         """(where its member begins, line) for each complete line."""
         member, position, rest = 0, 0, b""
-        unpacker = _unpacker(self._packing)
+        unpack = unpacker(self._packing)
         for chunk in _chunks(self._descriptor):
             position += len(chunk)
             while chunk:
                 try:
-                    unpacked = unpacker.decompress(chunk)
+                    unpacked = unpack.decompress(chunk)
                 except (zlib.error, lzma.LZMAError):
                     return
                 *lines, rest = (rest + unpacked).split(b"\n")
                 for line in lines:
                     yield member, line + b"\n"
-                chunk = unpacker.unused_data
-                if unpacker.eof:
+                chunk = unpack.unused_data
+                if unpack.eof:
                     if rest:
                         return
                     member = position - len(chunk)
-                    unpacker = _unpacker(self._packing)
+                    unpack = unpacker(self._packing)
 
 
-class KeptRows:
-    """The rows of a finished Parquet file, as lines that hold their ids."""
+class ParquetLines(WrittenLines):
+    """The rows of a finished Parquet file, as lines that hold their ids. None is removed."""
 
     def __init__(self, path: str) -> None:
-        from mbrace.io.storage import parquet_rows
-
         self._rows = parquet_rows(path, columns=["id"])
-        self.taken = -1
-        self.line: bytes | None = b""
-        self.take()
+        self._advance()
 
-    def take(self) -> None:
-        """Go to the next row."""
-        self.taken += 1
+    def _advance(self) -> None:
         row = next(self._rows, None)
         self.line = None if row is None else to_json(row)
 
-    def cut(self) -> list[bytes]:
-        """Nothing can be dropped."""
-        return []
 
-
-def is_ours(descriptor: int, *, packing: str, text: bool) -> bool:
-    """Whether a file begins as our output does, so far as it goes; what does not must not be cut off and written on."""
+def begins_like_our_output(descriptor: int, *, packing: str, text: bool) -> bool:
+    """Whether a file begins as our output does, as far as it goes; any other must not be cut and continued."""
     head = os.pread(descriptor, 1 << 16, 0)
     if packing:
-        start = STARTS[packing]
+        start = FIRST_BYTES[packing]
         if head[: len(start)] != start[: len(head)]:
             return False
         try:
-            head = _unpacker(packing).decompress(head, len(RECORD))
+            head = unpacker(packing).decompress(head, len(LINE_START))
         except (zlib.error, lzma.LZMAError):
             return False
-    return not head.startswith(RECORD) if text else head[: len(RECORD)] == RECORD[: len(head)]
+    return not head.startswith(LINE_START) if text else head[: len(LINE_START)] == LINE_START[: len(head)]
 
 
-def _unpacker(packing: str) -> Any:
-    """Of one gzip member, or of one xz stream."""
-    return zlib.decompressobj(wbits=31) if packing == "gz" else lzma.LZMADecompressor(lzma.FORMAT_XZ)
+def _cut(descriptor: int, size: int) -> None:
+    """End the file at `size` bytes, to be continued there."""
+    os.ftruncate(descriptor, size)
+    os.lseek(descriptor, size, os.SEEK_SET)
 
 
 def _chunks(descriptor: int) -> Iterator[bytes]:
     position = 0
-    while chunk := os.pread(descriptor, CHUNK, position):
+    while chunk := os.pread(descriptor, CHUNK_BYTES, position):
         position += len(chunk)
         yield chunk
 

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 from mbrace.errors import RecordError, UserError
-from mbrace.io.files import Bad, Item, bad_from, decode_line, name_of, open_input, parse_json, read_lines, to_json
+from mbrace.io.candidates import Bad, Item, bad_from
+from mbrace.io.jsonl import parse_json, to_json
 from mbrace.io.output import Output
+from mbrace.io.reading import count_lines, decode_line, name_of, open_input, read_lines
 from mbrace.jobs.job import Outcome, Summary, run_job
 from mbrace.jobs.signals import Stop
 from mbrace.records import Location, Record
@@ -114,12 +116,6 @@ def chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
         raise failure
 
 
-def count_lines(path: str) -> int:
-    """How many lines a file has."""
-    with open_input(path) as file:
-        return sum(1 for _ in file)
-
-
 def generate(
     make: Maker,
     sources: Iterable[Item],
@@ -144,7 +140,7 @@ def generate(
     end = None if minutes is None else time.monotonic() + 60 * minutes
     worker = Generator(make, options, together)
     settings = settings or asdict(options)
-    with Output(output, resume=resume, force=force, settings=settings, settings_stay=True) as out:
+    with Output(output, resume=resume, force=force, settings=settings, keep_settings=True) as out:
         return run_job(worker, _checked(sources, out, end), out, skip=skip, stop=stop, advance=advance)
 
 
@@ -211,7 +207,7 @@ def candidate_line(
 def _checked(items: Iterable[Item], output: Output, end: float | None) -> Iterator[Item]:
     """The sources, until `end`; those whose lines `output` has must be what these were made of, not only their ids."""
     for item in items:
-        line, where = output.kept.line, f"{output.path}:{output.kept.taken + 1}"
+        line, where = output.written.line, f"{output.path}:{output.written.kept + 1}"
         if line is None and end is not None and time.monotonic() > end:
             return
         if line is not None and isinstance(item, Record) and not _made_of(item, parse_json(line, where)):

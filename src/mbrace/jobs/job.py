@@ -10,7 +10,8 @@ from typing import Any, Protocol, TypeAlias
 
 from mbrace.decode import decode_corpus
 from mbrace.errors import UserError
-from mbrace.io.files import Bad, Item, bad_from, location_of, parse_json
+from mbrace.io.candidates import Bad, Item, bad_from, location_of
+from mbrace.io.jsonl import parse_json
 from mbrace.io.output import Output, answer_line
 from mbrace.jobs.signals import Stop
 from mbrace.prune import PruningFunction
@@ -159,8 +160,8 @@ def run_job(
     summary = worker.summary
     started = time.perf_counter()
     rest = unanswered(items, output)
-    output.go_on()
-    summary.kept = output.kept.taken
+    output.start()
+    summary.kept = output.written.kept
     advance(summary.kept)
 
     def pull() -> Iterator[Item]:
@@ -176,7 +177,7 @@ def run_job(
             yield item
 
     for line, bad in worker(pull(), skip=skip):
-        output.put(line, bad)
+        output.add(line, bad)
         advance(1)
     output.flush()
     summary.signal = None if stop is None else stop.signal
@@ -189,21 +190,21 @@ def run_job(
 def unanswered(items: Iterable[Item], output: Output) -> Iterator[Item]:
     """The items after those an earlier run answered or set aside; the files must agree with the input, in order."""
     source = iter(items)
-    answers, errors = output.kept, output.kept_errors
+    answers, errors = output.written, output.written_errors
     if answers.line is None and errors.line is None:
         return source
     for item in source:
         if errors.line is not None and _location(errors.line, output) == location_of(item):
             if output.text and answers.line is None:
                 return _after(item, source)
-            errors.take()
+            errors.keep()
             if output.text:
-                answers.take()
+                answers.keep()
         elif answers.line is None:
             return _after(item, source)
         else:
-            _check_same(item, answers.line, answers.taken + 1, output)
-            answers.take()
+            _check_same(item, answers.line, answers.kept + 1, output)
+            answers.keep()
     if answers.line is not None:
         raise UserError(
             f"{output.path}: --resume: has more answers than the input has records; "

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mbrace.errors import require
-from mbrace.io.files import Item
+from mbrace.io.candidates import Item
 from mbrace.jobs.job import Decoder, Outcome, Summary
 
 if TYPE_CHECKING:

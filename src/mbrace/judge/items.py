@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import orjson
 
-from mbrace.io.texts import Texts, align_texts, read_texts
+from mbrace.io.aligned import Texts, align_texts, read_texts
 
 
 @dataclass(frozen=True)

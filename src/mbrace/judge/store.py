@@ -14,6 +14,7 @@ from datetime import datetime, timezone
 from typing import Literal
 
 from mbrace.errors import UserError
+from mbrace.io.settings import refuse_other_settings
 from mbrace.judge.items import Item, arrange
 
 Choice = Literal["A", "B", "tie", "skip"]
@@ -164,7 +165,9 @@ def open_study(
             _create(sql, items, {**facts, **about})
         else:
             check_ours(sql, path)
-            _refuse_other(sql, path, facts)
+            known = dict(sql.execute("SELECT key, value FROM study"))
+            made, remedy = "holds ratings of a study", "give the files and options it was begun with, or another output"
+            refuse_other_settings(known, facts, file=path, made=made, data=("A", "B", "source"), remedy=remedy)
         _add_raters(sql, len(items), seed, raters)
         sql.execute("COMMIT")
     except sqlite3.Error as error:
@@ -195,16 +198,6 @@ def _create(sql: sqlite3.Connection, items: Sequence[Item], study: Mapping[str, 
     sql.executemany("INSERT INTO study VALUES (?, ?)", study.items())
     rows = [(number, item.id, item.source, item.a, item.b) for number, item in enumerate(items)]
     sql.executemany("INSERT INTO item VALUES (?, ?, ?, ?, ?)", rows)
-
-
-def _refuse_other(sql: sqlite3.Connection, path: str, facts: Mapping[str, str]) -> None:
-    known = dict(sql.execute("SELECT key, value FROM study"))
-    other = [name for name, value in facts.items() if known.get(name) != value]
-    if other:
-        raise UserError(
-            f"{path}: holds ratings of another study (not the same: {', '.join(other)}); "
-            "give the files and options it was begun with, or another -o"
-        )
 
 
 def _add_raters(sql: sqlite3.Connection, items: int, seed: int, raters: int) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any
+
+from mbrace.randomness import digest
 
 GOLDEN = -0x61C8864680B583EB  # 0x9E3779B97F4A7C15 as a signed 64-bit integer
 FIRST = -0x40A7B892E31B1A47  # 0xBF58476D1CE4E5B9
@@ -12,9 +13,8 @@ SECOND = -0x6B2FB644ECCEEE15  # 0x94D049BB133111EB
 
 def sentence_key(seed: int, sentence: str | int) -> int:
     """A signed 64-bit key of one sentence."""
-    name = f"{seed}\0{type(sentence).__name__}\0{sentence}".encode("utf-8", "surrogatepass")
-    digest = hashlib.blake2b(name, digest_size=8).digest()
-    return int.from_bytes(digest, "little", signed=True)
+    value = digest(sentence, seed=seed)
+    return value - 2**64 if value >= 2**63 else value
 
 
 def draw_keys(sentences: Any, draws: Any) -> Any:

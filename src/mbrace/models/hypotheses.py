@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, overload
 
 from mbrace.errors import RecordError, UserError
-from mbrace.io.files import Item
+from mbrace.io.candidates import Item
 from mbrace.jobs.generate import chunks
 from mbrace.records import Location, Record
 

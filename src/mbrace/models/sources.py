@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from mbrace.errors import UserError
-from mbrace.io.files import read_lines
+from mbrace.io.reading import read_lines
 
 
 def refuse_one_string(sources: Iterable[str]) -> None:

@@ -6,7 +6,6 @@ import contextlib
 import copy
 import json
 import math
-import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -16,6 +15,7 @@ from typing import Any
 
 from mbrace.cores import cores
 from mbrace.errors import UserError
+from mbrace.io.atomic import replacing
 from mbrace.models.vocabulary import Vocabulary
 from mbrace.training.batches import Corpus, prefetch
 from mbrace.training.sizes import SIZES, new_model
@@ -301,9 +301,8 @@ class Run:
             "recent": self.recent,
             "rng": torch.get_rng_state(),
         }
-        temporary = self.out / "state.pt.part"
-        torch.save(state, temporary)
-        os.replace(temporary, self.out / "state.pt")
+        with replacing(self.out / "state.pt") as temporary:
+            torch.save(state, temporary)
 
     def resume(self) -> None:
         import torch

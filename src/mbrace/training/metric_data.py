@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mbrace.errors import UserError
-from mbrace.io.files import read_lines
+from mbrace.io.reading import read_lines
 
 REFERENCES = ("ref", "pe")  # an independent reference, or a post-edit of the translation itself
 SCORES = ("z", "score")

@@ -9,14 +9,15 @@ falling.
 from __future__ import annotations
 
 import hashlib
-import os
 import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from mbrace.errors import UserError, require
-from mbrace.io.files import parse_json, to_json
+from mbrace.io.atomic import replace_file
+from mbrace.io.jsonl import json_line, parse_json
+from mbrace.io.settings import refuse_other_settings
 from mbrace.models.vocabulary import Vocabulary
 from mbrace.training.batches import Corpus
 from mbrace.training.loop import Pairs, Run, Training
@@ -47,7 +48,7 @@ def train(
     device = choose_device(options.device)
     out = Path(folder)
     if not force and (out / "training.json").exists() and not (out / "state.pt").exists():
-        raise UserError(f"{out}: has a finished model; use --force to train it anew, or give another folder")
+        raise UserError(f"{out}: has a finished model; use force=True to train it anew, or give another folder")
     made_of = _made_of(pairs, valid, options, spm)
     if not force:
         _check_same(out, made_of)
@@ -65,8 +66,7 @@ def train(
     out.mkdir(parents=True, exist_ok=True)
     for name in ("training.json", "state.pt", "source.spm") if force else ():
         (out / name).unlink(missing_ok=True)
-    (out / "run.json.part").write_bytes(to_json(made_of) + b"\n")
-    os.replace(out / "run.json.part", out / "run.json")
+    replace_file(out / "run.json", json_line(made_of))
     vocabulary.save(out)
     run = Run(vocabulary, corpora[0], corpora[1], valid, out, options, device, started)
     run.log(
@@ -92,19 +92,15 @@ def _digest(pairs: Pairs) -> str:
 def _check_same(out: Path, made_of: dict[str, Any]) -> None:
     """Refuse to take up a run of other options or data, or of unknown ones."""
     path = out / "run.json"
-    remedy = "another folder, or --force to start over"
+    remedy = "another folder, or force=True to start over"
     if not path.exists():
         for name in ("state.pt", "source.spm"):
             if (out / name).exists():
                 raise UserError(f"{out}: has {name} but no run.json, which says what it was made with; give {remedy}")
         return
-    before = parse_json(path.read_bytes(), str(path))
-    for name, value in made_of.items():
-        old = before.get(name) if isinstance(before, dict) else None
-        if old != value:
-            option, is_data = name.replace("_", "-"), name in ("train", "valid", "spm")
-            what = f"other data for --{option}" if is_data else f"{option} {old}, not {value}"
-            raise UserError(f"{out}: has an interrupted run with {what}; give the same options and data, {remedy}")
+    before, data = parse_json(path.read_bytes(), path), ("train", "valid", "spm")
+    made, remedy = "has an interrupted run", f"give the same options and data, {remedy}"
+    refuse_other_settings(before, made_of, file=out, made=made, data=data, remedy=remedy)
 
 
 def _vocabulary(pairs: Pairs, before: Path | None, options: Training, spm: bytes | None) -> Vocabulary:

@@ -1,4 +1,4 @@
-"""One text a source, from plain lines, JSON Lines or Parquet; files paired by id where they have ids."""
+"""One text per source, from plain lines, JSON Lines or Parquet; files paired by id where they have ids."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from typing import Any
 import orjson
 
 from mbrace.errors import UserError
-from mbrace.io.files import name_of, parse_json, read_lines
+from mbrace.io.jsonl import parse_json
+from mbrace.io.parquet import parquet_rows
+from mbrace.io.reading import name_of, read_lines
 from mbrace.records import kind
 
 
 @dataclass(frozen=True)
 class Texts:
-    """One text a source, as a file has them; `ids` is None where it has none and its lines are meant in order."""
+    """One text per source, as a file has them; `ids` is None where it has none and its lines are meant in order."""
 
     path: str
     texts: Sequence[str]
@@ -30,8 +32,6 @@ def read_texts(path: str, field: str) -> Texts:
     """
     name = name_of(path)
     if path.endswith(".parquet"):
-        from mbrace.io.storage import parquet_rows
-
         rows: list[tuple[int, Any]] = list(enumerate(parquet_rows(path, ["id", field]), 1))
     else:
         lines = list(read_lines(path))
@@ -41,7 +41,7 @@ def read_texts(path: str, field: str) -> Texts:
                 return Texts(name, lines)
         rows = [(n, parse_json(line.encode(), f"{name}:{n}")) for n, line in enumerate(lines, 1) if line.strip()]
     if not rows:
-        raise UserError(f"{name}: the file is empty; give one line a source")
+        raise UserError(f"{name}: the file is empty; give one line per source")
     texts = [_text_of(row, field, f"{name}:{number}") for number, row in rows]
     return Texts(name, texts, _ids_of(rows, name))
 

@@ -1,0 +1,59 @@
+"""Files that are there in full or not at all, whatever happens, and that one process writes at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from mbrace.errors import UserError
+
+TEMPORARY = ".tmp"  # the suffix of a file that is not complete yet
+
+
+@contextlib.contextmanager
+def replacing(path: Path, *, shared: bool = False) -> Iterator[Path]:
+    """A temporary path to write to; at the end of the block, what is there becomes `path` in one step.
+
+    After an error the temporary file is deleted, and `path` is as before. `shared` allows several processes to write
+    the same path at once: each has a temporary file of its own.
+    """
+    temporary = path.with_name(f"{path.name}{f'.{os.getpid()}' if shared else ''}{TEMPORARY}")
+    try:
+        yield temporary
+        with open(temporary, "rb") as file:
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def replace_file(path: Path, data: bytes, *, shared: bool = False) -> None:
+    """Write `data` as the whole file."""
+    with replacing(path, shared=shared) as temporary:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+        try:
+            write_all(descriptor, data)
+        finally:
+            os.close(descriptor)
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """Write every byte (a system call may take fewer)."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def lock(descriptor: int, path: str) -> None:
+    """Refuse a second run on the same output. The system releases the lock when the process ends, however it ends."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in (errno.EAGAIN, errno.EACCES):
+            raise UserError(f"{path}: another mbrace run is writing it; wait for it, or give another output") from None
+        # a file system without locks: go on without one

@@ -1,0 +1,203 @@
+"""Reading candidates: JSON Lines or Parquet with one record per source, or flat text files with N lines per source."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from mbrace.errors import RecordError, UserError
+from mbrace.io.jsonl import json_line, parse_json
+from mbrace.io.parquet import parquet_rows
+from mbrace.io.reading import name_of, open_input, read_lines
+from mbrace.randomness import digest
+from mbrace.records import Location, Record, record_from
+
+
+@dataclass(frozen=True)
+class Bad:
+    """An input line without an answer, and why."""
+
+    location: Location
+    id: str | int | None
+    reason: str
+
+    def error(self) -> UserError:
+        """The same as an error that stops a run."""
+        return RecordError(self.location, self.reason)
+
+    def to_line(self) -> bytes:
+        """Its line in OUT.errors.jsonl."""
+        fields = {"file": self.location.file, "line": self.location.line, "id": self.id, "reason": self.reason}
+        return json_line(fields)
+
+
+Item: TypeAlias = "Record | Bad"
+
+
+def location_of(item: Item) -> Location:
+    """Where an item was read; a record made by a caller has the location of no line."""
+    return item.location or Location(f"record {item.id!r}", 0)
+
+
+def bad_from(record: Record, error: Exception) -> Bad:
+    """A record that failed with `error`."""
+    reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+    return Bad(location_of(record), record.id, error.reason if isinstance(error, RecordError) else reason)
+
+
+def repeated_id(location: Location, identity: str | int | None) -> Bad:
+    """A record whose id an earlier one has."""
+    return Bad(location, identity, f"id: {identity!r} is not unique; give each record its own id")
+
+
+class SeenIds:
+    """Ids so far: a repeated one is an error, since random numbers and resuming go by id.
+
+    Numbers that count up (line numbers are the default) cost nothing. Others cost 64 bits of their digest, in a table
+    at most half full; two of a hundred million ids are then mistaken for equal with a chance below one in a thousand.
+    """
+
+    def __init__(self) -> None:
+        self._first, self._next = 0, 0  # ids first, first + 1, ..., next - 1 were seen
+        self._table = array("Q", bytes(8 * 1024))  # open addressing; 0 marks a free slot
+        self._count = 0
+
+    def add(self, identity: str | int) -> bool:
+        """Whether the id is new."""
+        if isinstance(identity, int):
+            if self._first == self._next:
+                self._first = self._next = identity
+            if self._first <= identity < self._next:
+                return False
+            if identity == self._next:
+                self._next += 1
+                return not (self._count and self._table[self._slot(digest(identity) or 1)])
+        value = digest(identity) or 1
+        slot = self._slot(value)
+        if self._table[slot]:
+            return False
+        self._table[slot] = value
+        self._count += 1
+        if 2 * self._count > len(self._table):
+            self._grow()
+        return True
+
+    @property
+    def bytes(self) -> int:
+        """Memory its table takes."""
+        return len(self._table) * self._table.itemsize
+
+    def _slot(self, value: int) -> int:
+        """Where the digest is, or the free slot where it belongs."""
+        table, mask = self._table, len(self._table) - 1
+        slot = value & mask
+        while table[slot] not in (0, value):
+            slot = (slot + 1) & mask
+        return slot
+
+    def _grow(self) -> None:
+        old, self._table = self._table, array("Q", bytes(16 * len(self._table)))
+        for value in old:
+            if value:
+                self._table[self._slot(value)] = value
+
+
+def read_items(paths: Sequence[str]) -> Iterator[Item]:
+    """Records of JSON Lines and Parquet files, one after another, checked as they are read; a bad one is a `Bad`.
+
+    An id that is not given is the line number, or FILE:LINE where there are several files.
+    """
+    seen = SeenIds()
+    for path, prefix in zip(paths, id_prefixes(paths), strict=True):
+        for number, row in enumerate(rows_of(path), 1):
+            item = item_from(row, name_of(path), number, prefix=prefix)
+            yield item if isinstance(item, Bad) or seen.add(item.id) else repeated_id(location_of(item), item.id)
+
+
+def read_records(path: str) -> Iterator[Record]:
+    """Records of one file; a bad one is an error."""
+    for item in read_items([path]):
+        if isinstance(item, Bad):
+            raise item.error()
+        yield item
+
+
+def rows_of(path: str) -> Iterator[bytes | dict[str, Any]]:
+    """The lines of a JSON Lines file as bytes, or the rows of a Parquet file."""
+    if path.endswith(".parquet"):
+        yield from parquet_rows(path)
+    else:
+        with open_input(path) as file:
+            yield from file
+
+
+def lines_of(path: str) -> Iterator[bytes]:
+    """The lines of a JSON Lines file, or the rows of a Parquet file as such lines."""
+    return (row if isinstance(row, bytes) else json_line(row) for row in rows_of(path))
+
+
+def item_from(row: bytes | dict[str, Any], file: str, number: int, *, prefix: str = "") -> Item:
+    """The record of a row, or what is wrong with it."""
+    location = Location(file, number)
+    identity = None
+    try:
+        if isinstance(row, bytes) and row.isspace():
+            raise RecordError(location, "empty line; give one JSON object per line")
+        fields = parse_json(row, location) if isinstance(row, bytes) else row
+        if isinstance(fields, dict) and type(fields.get("id")) in (str, int):
+            identity = fields["id"]
+        return record_from(fields, location=location, default_id=f"{prefix}{number}" if prefix else number)
+    except RecordError as error:
+        return Bad(location, identity, error.reason)
+
+
+def id_prefixes(paths: Sequence[str]) -> list[str]:
+    """What default ids start with: nothing for one file; for several, their names below the folder they share."""
+    if len(paths) == 1:
+        return [""]
+    names = [path.replace("://", "/") for path in paths]
+    if len(set(map(os.path.isabs, names))) > 1:  # some from here, some from the root or from elsewhere
+        names = [
+            "/" + name if "://" in path else os.path.abspath(name) for path, name in zip(paths, names, strict=True)
+        ]
+    folder = os.path.commonpath([os.path.dirname(name) or "." for name in names])
+    return [os.path.relpath(name, folder) + ":" for name in names]
+
+
+def read_flat(
+    hypotheses: str, references: str | None, *, num_candidates: int, num_references: int | None, source: str | None
+) -> Iterator[Record]:
+    """Records of flat files: `num_candidates` lines per source in one file, `num_references` in the other.
+
+    Without a reference file the hypotheses are the pseudo-references too.
+    """
+    per_source = num_candidates if num_references is None else num_references
+    for name, value in (("num_candidates", num_candidates), ("num_references", per_source)):
+        if value < 1:
+            raise UserError(f"{name}={value}: must be 1 or more")
+    files = [(hypotheses, num_candidates), (references, per_source), (source, 1)]
+    given = [(path, size) for path, size in files if path is not None]
+    for number, groups in enumerate(itertools.zip_longest(*itertools.starmap(_groups, given)), 1):
+        for (path, _), group in zip(given[1:], groups[1:], strict=True):
+            if groups[0] is not None and group is None:
+                raise UserError(f"{path}: ends before source {number}, which {hypotheses} has")
+            if groups[0] is None and group is not None:
+                raise UserError(f"{path}: has more sources than {hypotheses}, which has {number - 1}")
+        pool = groups[0] if references is None else groups[1]
+        text = None if source is None else groups[-1][0]
+        location = Location(hypotheses, (number - 1) * num_candidates + 1)
+        yield Record(groups[0], pool, id=number, source=text, location=location)
+
+
+def _groups(path: str, size: int) -> Iterator[list[str]]:
+    lines, number = read_lines(path), 0
+    while group := list(itertools.islice(lines, size)):
+        number += 1
+        if len(group) < size:
+            line = (number - 1) * size + len(group)
+            raise UserError(f"{path}:{line}: ends inside source {number}; lines must be a multiple of {size}")
+        yield group

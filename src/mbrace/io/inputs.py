@@ -1,0 +1,47 @@
+"""Which files are read: patterns, URLs and folders of shards as a list of files; none of them is the output."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from mbrace.errors import UserError
+from mbrace.io.manifest import Manifest
+from mbrace.io.reading import open_input
+from mbrace.io.remote import expand_url
+
+
+def expand(patterns: Sequence[str]) -> list[str]:
+    """The files that patterns name, those of one glob in order of their names; a folder of shards by its manifest."""
+    paths: list[str] = []
+    for pattern in patterns:
+        if pattern == "-" or (os.path.exists(pattern) and not os.path.isdir(pattern)):
+            found = [pattern]
+        elif os.path.isdir(pattern):
+            found = [str(path) for path in Manifest.read(Path(pattern)).paths(complete=True)]
+        elif not any(character in pattern for character in "*?["):
+            found = [pattern]  # opening it says what is wrong
+        elif "://" in pattern:
+            found = expand_url(pattern)
+        else:
+            found = sorted(path for path in glob.glob(pattern, recursive=True) if not os.path.isdir(path))
+        if not found:
+            raise UserError(f"{pattern}: no file matches; give a file or a pattern that matches some")
+        paths += found
+    repeated = next((path for path in paths if paths.count(path) > 1), None) if len(set(paths)) < len(paths) else None
+    if repeated is not None:
+        raise UserError(f"{repeated}: given twice; give each input once")
+    return paths
+
+
+def check_inputs(paths: Iterable[str], output: str) -> None:
+    """Before the output is made, refuse a file that cannot be read, and an output that is also an input."""
+    for path in paths:
+        if path == "-" or "://" in path:
+            continue
+        with open_input(path):
+            pass
+        if os.path.exists(output) and os.path.samefile(path, output):
+            raise UserError(f"{output}: is an input too; give another output")

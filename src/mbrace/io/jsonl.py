@@ -1,0 +1,50 @@
+"""JSON Lines: one JSON value per line, strict, but with lone surrogates allowed."""
+
+from __future__ import annotations
+
+import json
+import re
+import warnings
+from typing import Any
+
+import orjson
+
+from mbrace.errors import RecordError
+from mbrace.io.reading import decode_line
+
+
+def parse_json(line: bytes, where: object) -> Any:
+    """One JSON value. orjson refuses lone surrogates, which are legal here: the standard parser has the last word."""
+    try:
+        return orjson.loads(line)
+    except orjson.JSONDecodeError:
+        text = decode_line(line, where)
+        try:
+            return json.loads(text, parse_constant=_refuse_constant)
+        except (ValueError, RecursionError) as error:
+            raise RecordError(where, f"not JSON ({error}); give one JSON object per line") from None
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def to_json(value: Any) -> bytes:
+    """A value as JSON without a line feed; lone surrogates are written as escapes."""
+    try:
+        return orjson.dumps(value)
+    except TypeError:
+        return json.dumps(value, separators=(",", ":"), allow_nan=False).encode("ascii")
+
+
+def json_line(value: Any) -> bytes:
+    """A value as one line of JSON Lines."""
+    return to_json(value) + b"\n"
+
+
+def valid_unicode(text: str, medium: str) -> str:
+    """The text for a medium that cannot hold lone surrogates: U+FFFD is there instead, and a warning says so."""
+    replaced = re.sub("[\ud800-\udfff]", "\ufffd", text)
+    if replaced != text:
+        warnings.warn(f"{medium} cannot hold lone surrogates: U+FFFD is written for them", stacklevel=2)
+    return replaced

@@ -1,0 +1,29 @@
+"""Work is continued only with the settings it was begun with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mbrace.errors import UserError
+from mbrace.io.jsonl import parse_json, to_json
+
+
+def refuse_other_settings(
+    before: Any, now: Mapping[str, Any], *, file: object, remedy: str, made: str = "was made", data: Sequence[str] = ()
+) -> None:
+    """Refuse to continue `file`, which was made with the settings `before`, if those of `now` are others.
+
+    Settings are compared as JSON values. Those named in `data` are digests or long lists, whose values tell nobody
+    anything: the message gives their names alone.
+    """
+    if not isinstance(before, dict):
+        raise UserError(f"{file}: not written by mbrace; {remedy}")
+    others = [
+        f"other data ({name})" if name in data else f"{name.replace('_', '-')} {before.get(name)!r}, not {value!r}"
+        for name, value in parse_json(to_json(now), file).items()
+        if before.get(name) != value
+    ]
+    if others:
+        more = [f"{len(others) - 3} more"] if len(others) > 3 else []
+        raise UserError(f"{file}: {made} with {' and '.join(others[:3] + more)}; {remedy}")

@@ -1,0 +1,74 @@
+"""The files package: atomic writes, settings on resume, and modules that import each other in one direction only."""
+
+from __future__ import annotations
+
+import ast
+import graphlib
+import os
+from pathlib import Path
+
+import pytest
+
+import mbrace.io
+from mbrace.errors import UserError
+from mbrace.io.atomic import replace_file, replacing
+from mbrace.io.settings import refuse_other_settings
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(shared: bool, tmp_path: Path) -> None:
+    path = tmp_path / "state.json"
+    replace_file(path, b"old", shared=shared)
+
+    class FullError(Exception):
+        pass
+
+    with pytest.raises(FullError), replacing(path, shared=shared) as temporary:  # noqa: PT012
+        temporary.write_bytes(b"half of the n")
+        raise FullError
+    assert (os.listdir(tmp_path), path.read_bytes()) == (["state.json"], b"old")
+    replace_file(path, b"new", shared=shared)
+    assert (os.listdir(tmp_path), path.read_bytes()) == (["state.json"], b"new")
+
+
+def test_processes_that_share_a_file_write_to_temporary_files_of_their_own(tmp_path: Path) -> None:
+    with replacing(tmp_path / "table", shared=True) as ours:
+        ours.write_bytes(b"ours")
+        if (child := os.fork()) == 0:
+            replace_file(tmp_path / "table", b"theirs", shared=True)
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        assert (tmp_path / "table").read_bytes() == b"theirs"
+    assert (os.listdir(tmp_path), (tmp_path / "table").read_bytes()) == (["table"], b"ours")
+
+
+@pytest.mark.parametrize(
+    ("before", "message"),
+    [
+        ({"seed": 3, "sizes": [1, 2], "text": "x"}, None),
+        ({"seed": 3, "sizes": [1, 2], "text": "x", "of_a_later_version": 1}, None),
+        ({"seed": 4, "sizes": [1, 2], "text": "x"}, "out: was made with seed 4, not 3; start over"),
+        (
+            {"seed": 3, "sizes": [1], "text": "y"},
+            r"out: was made with sizes \[1\], not \[1, 2\] and other data \(text\); ",
+        ),
+        ([3], "out: not written by mbrace; start over"),
+    ],
+)
+def test_other_settings_are_refused_by_name(before: object, message: str | None) -> None:
+    now = {"seed": 3, "sizes": (1, 2), "text": "x"}
+    if message is None:
+        refuse_other_settings(before, now, file="out", remedy="start over", data=["text"])
+        return
+    with pytest.raises(UserError, match=message):
+        refuse_other_settings(before, now, file="out", remedy="start over", data=["text"])
+
+
+def test_the_modules_import_each_other_in_one_direction_and_at_the_top_only() -> None:
+    imports: dict[str, set[str]] = {}
+    for path in Path(mbrace.io.__path__[0]).glob("*.py"):
+        tree = ast.parse(path.read_text())
+        found = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+        assert all(node in tree.body for node in found), path
+        imports[f"mbrace.io.{path.stem}"] = {node.module or "" for node in found}
+    graphlib.TopologicalSorter(imports).prepare()  # raises CycleError
