@@ -21,7 +21,7 @@ from sacrebleu.metrics.chrf import CHRF
 
 from mbrace import ChrF
 from mbrace.experiments.runtimes import device_name
-from mbrace.experiments.tables import Part, Table, compute, tables
+from mbrace.experiments.tables import CandidateFile, Table, compute, tables
 from mbrace.experiments.trials import ALPHAS, BETAS, SIZES, TRADEOFF, run_trials
 
 SCHEDULE = (16, 32, 64, 128, 256)
@@ -70,7 +70,7 @@ def seconds(work: Callable[[], object]) -> float:
 
 def measure(path: str, sentences: int) -> list[tuple[str, float, float]]:
     """Rows (what, reference seconds, our seconds), both for the full size."""
-    part = Part.of(path)
+    part = CandidateFile.from_path(path)
     records = part.records(sentences)
     metric = CHRF(word_order=2)
     pairs = [
@@ -98,7 +98,7 @@ def measure(path: str, sentences: int) -> list[tuple[str, float, float]]:
 
 def whole(path: str) -> str:
     """The real thing, not scaled: 150 sentences, 10 trials, 24 settings and false pruning, two processes."""
-    part = Part.of(path)
+    part = CandidateFile.from_path(path)
     records = part.records(FULL["sentences"])
     utility = ChrF(threads=2)
     with tempfile.TemporaryDirectory() as folder:

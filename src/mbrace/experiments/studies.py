@@ -71,7 +71,7 @@ def tradeoff(outcomes: Outcomes) -> list[Row]:
     """Score, accuracy and reciprocal rank against utility calls for every alpha and beta (Figure 2)."""
     rows = []
     for setting in TRADEOFF:
-        values = outcomes.of(setting)
+        values = outcomes.measures_of(setting)
         row = identity(outcomes) | {"rule": setting.rule, "value": setting.value}
         row |= {name: float(found.mean()) for name, found in values.items()}
         for name in values.keys() & {"score", "accuracy", "rr"}:
@@ -101,9 +101,9 @@ def test_table(outcomes: Outcomes) -> list[Row]:
     For scores the p-values compare with standard MBR on the same sentences (trials averaged).
     """
     rows = []
-    standard = outcomes.of(STANDARD)
+    standard = outcomes.measures_of(STANDARD)
     for setting in TEST:
-        values = outcomes.of(setting)
+        values = outcomes.measures_of(setting)
         for measure in (name for name in TABLE if name in values):
             found = values[measure]
             row = identity(outcomes) | {"setting": label(setting), "measure": measure, "value": float(found.mean())}
@@ -166,14 +166,14 @@ def _factor(schedule: Sequence[int]) -> float:
 
 def _pooled(group: Iterable[Outcomes], setting: Setting) -> dict[str, NDArray[np.float64]]:
     """Measures of all sentences of the group, (sentences, trials)."""
-    parts = [outcomes.of(setting) for outcomes in group]
+    parts = [outcomes.measures_of(setting) for outcomes in group]
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def claims(valid: Outcomes, test: Outcomes) -> list[Row]:
     """What the paper claims, and whether these candidates bear it out."""
     rows = []
-    standard, racing = test.of(STANDARD), test.of(Setting("alpha", 0.99))
+    standard, racing = test.measures_of(STANDARD), test.measures_of(Setting("alpha", 0.99))
     saving = standard["utility_calls"].mean() / racing["utility_calls"].mean()
     kind = "chrF++" if paper.metric_of(test.about["label"]) == "chrF++" else "neural"
     wanted = paper.LEAST_SAVING[kind]
@@ -207,7 +207,7 @@ def alpha_over_beta(outcomes: Outcomes, *, resamples: int = 1000) -> list[Row]:
     With the 95% interval of the difference when sentences are resampled. Alphas with fewer calls than any beta are left
     out.
     """
-    found = [(setting, outcomes.of(setting)) for setting in TRADEOFF]
+    found = [(setting, outcomes.measures_of(setting)) for setting in TRADEOFF]
     count = len(found[0][1]["rr"])
     draws = np.random.default_rng(0).multinomial(count, np.full(count, 1 / count), size=resamples)
     weights = np.vstack([np.ones((1, count)), draws]) / count  # the first is the sample itself
