@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UserError as error:
         print(f"mbrace: error: {error}", file=sys.stderr)
         return 2
-    except BrokenPipeError:  # the reader of our output went away (`| head`): not an error of ours
+    except BrokenPipeError:  # the reader of our output has stopped (`| head`): not an error
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except KeyboardInterrupt:
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 @contextmanager
 def _plain_warnings() -> Iterator[None]:
-    """Our own warnings are one line, without the place in the code."""
+    """Print our own warnings as one line, without file name and line of code."""
     with warnings.catch_warnings():
         others = warnings.showwarning
 
@@ -64,7 +64,7 @@ def _plain_warnings() -> Iterator[None]:
 
 
 class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:  # one line, as for every other mistake
+    def error(self, message: str) -> NoReturn:  # one line, like every other error
         raise UserError(f"{message}; see {self.prog} --help")
 
 

@@ -15,7 +15,7 @@ import json
 import math
 import shutil
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -26,7 +26,7 @@ from mbrace.experiments import studies
 from mbrace.experiments.races import record_races
 from mbrace.experiments.studies import Row
 from mbrace.experiments.tables import CandidateFile, Table, slug, tables
-from mbrace.experiments.trials import SIZES, TEST, TRADEOFF, Outcomes, Setting, run_trials
+from mbrace.experiments.trials import SIZES, TEST, TRADEOFF, Outcomes, run_trials
 from mbrace.utility import Utility
 
 # progress("tables of de-en", total) is a context manager; it yields a function that takes the number just finished
@@ -69,7 +69,7 @@ def run(
         only_file = sum(other.name == file.name for other in files) == 1
         for_figures = only_file or file.split != "test"
         settings = (*TRADEOFF, *studies.schedule_settings(utility.schedule[-1])) if for_figures else TEST
-        key = _key(file, utility.name, settings, trials, seed, limit)
+        key = _key(file.digest, utility.name, settings, trials, seed, limit)
         if target in known and known[target].about.get("key") == key:
             continue
         started = time.perf_counter()
@@ -118,12 +118,9 @@ def _refuse_other_utility(target: Path, outcomes: Outcomes, utility: str) -> Non
         raise UserError(f"{target}: holds outcomes of {known}, not of {utility}; give another folder, or delete it")
 
 
-def _key(
-    file: CandidateFile, utility: str, settings: Iterable[Setting], trials: int, seed: int, limit: int | None
-) -> str:
-    """Two runs with the same key have the same outcomes."""
-    what = repr((file.digest, utility, tuple(settings), trials, seed, limit))
-    return hashlib.blake2b(what.encode(), digest_size=8).hexdigest()
+def _key(*inputs: object) -> str:
+    """Outcomes with the same key were computed from the same inputs."""
+    return hashlib.blake2b(repr(inputs).encode(), digest_size=8).hexdigest()
 
 
 def _about(
