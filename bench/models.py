@@ -149,9 +149,9 @@ class Clock:
     def __init__(self) -> None:
         self.seconds: dict[str, float] = dict.fromkeys(PHASES, 0.0)
 
-    def __call__(self, phase: str, work: Callable[[], Any]) -> Any:
+    def __call__(self, phase: str, function: Callable[[], Any]) -> Any:
         started = time.perf_counter()
-        out = work()
+        out = function()
         synchronize()
         self.seconds[phase] += time.perf_counter() - started
         return out
@@ -190,13 +190,13 @@ def sampling_speed(bench: Bench) -> dict[str, float]:
         "generate, 32 sources a call": (lambda sources: bench.sampled(sources, n), many),
     }
     out = {}
-    for name, (work, sources) in ways.items():
-        work(sources[:2])
+    for name, (method, sources) in ways.items():
+        method(sources[:2])
         rates = []
         for _ in range(bench.args.trials):
             synchronize()
             started = time.perf_counter()
-            work(sources)
+            method(sources)
             synchronize()
             rates.append(n * len(sources) / (time.perf_counter() - started))
         out[name] = max(rates)
@@ -217,8 +217,8 @@ def translations(bench: Bench) -> dict[str, Any]:
     }
     out: dict[str, Any] = {}
     references = [record.reference or "" for record in bench.records]
-    for name, work in ways.items():
-        work(bench.sources[:2])
+    for name, method in ways.items():
+        method(bench.sources[:2])
         totals, parts = [], []
         trials = (
             min(bench.args.trials, bench.args.slow_trials) if name == "standard, the paper's way" else bench.args.trials
@@ -226,7 +226,7 @@ def translations(bench: Bench) -> dict[str, Any]:
         for _ in range(trials):
             synchronize()
             started = time.perf_counter()
-            texts, seconds = work(bench.sources)
+            texts, seconds = method(bench.sources)
             synchronize()
             totals.append(time.perf_counter() - started)
             parts.append(seconds)

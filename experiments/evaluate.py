@@ -96,15 +96,15 @@ def speed(model: Seq2Seq, folder: str, path: Path, small: bool) -> dict[str, Any
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
         "dtype": str(model.dtype),
     }
-    for name, work in {
+    for name, method in {
         "mbrace": lambda part: model.sample(sources[:part], n),
         "transformers one source a call": lambda part: theirs(rows[: min(part, 8)]),
         "transformers 32 sources a call": lambda part: theirs_batched(rows[:part]),
     }.items():
-        work(2)
+        method(2)
         sync()
         started = time.monotonic()
-        work(count)
+        method(count)
         sync()
         made = n * (min(count, 8) if "one" in name else count)
         result[name] = round(made / (time.monotonic() - started), 1)

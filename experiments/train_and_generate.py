@@ -132,14 +132,14 @@ def main() -> None:
     sentences = min(args.sentences, 4) if args.small else args.sentences
     failed = []
 
-    def work(name: str) -> None:
+    def run_model(name: str) -> None:
         try:
             Job(name, args.data, args.out, sentences, args.small).run()
         except (Exception, SystemExit) as error:
             failed.append(name)
             print(f"{name}: FAILED ({error}); see {args.out / name}.log", file=sys.stderr, flush=True)
 
-    threads = [threading.Thread(target=work, args=(name,)) for name in args.only]
+    threads = [threading.Thread(target=run_model, args=(name,)) for name in args.only]
     for thread in threads:
         thread.start()
     for thread in threads:
