@@ -1,7 +1,7 @@
 """chrF++ against sacreBLEU and fastChrF: `python bench/chrf.py` writes bench/results/chrf.{md,json,png}.
 
-Every ratio is of two times of the same run, the best of several each. Ours is from Python strings to a NumPy table,
-with words (chrF++) unless the column says chrF; fastChrF knows no words.
+Every ratio compares two times from the same run, each the best of several. Our time is from Python strings to a NumPy
+table, with words (chrF++) unless the column says chrF; fastChrF does not count words.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ SACREBLEU_PAIRS = 32  # sacreBLEU is timed on 32 x 32 pairs and extrapolated: it
 
 
 def best(
-    work: Callable[[], object], *, seconds: float, least: int = 1, clock: Callable[[], float] = time.process_time
+    function: Callable[[], object], *, seconds: float, least: int = 1, clock: Callable[[], float] = time.process_time
 ) -> float:
-    """The shortest of as many runs as fit in `seconds`, at least `least`.
+    """The shortest of as many runs of `function` as fit in `seconds`, at least `least`.
 
-    Processor time by default: on one thread it is the wall time of an idle machine, and on a busy one it does not make
-    a long run of a peer look slower than a short one of ours.
+    Processor time by default: on one thread it equals the wall time of an idle machine, and on a busy machine it does
+    not make a peer's long run look slower than a short run of ours.
     """
     times: list[float] = []
     began = time.perf_counter()
     while len(times) < least or time.perf_counter() - began < seconds:
         start = clock()
-        work()
+        function()
         times.append(clock() - start)
     return min(times)
 
@@ -55,7 +55,7 @@ def table(hypotheses: list[str], references: list[str], utility: mbrace.ChrF) ->
     return scorer.score([Ask(0, np.arange(len(hypotheses)), references)])[0]
 
 
-# What is scored, by name; the first is the headline.
+# The texts to score, by name; the first is the headline.
 TEXTS: dict[str, Callable[[int, int], tuple[list[str], list[str]]]] = {
     "samples": lambda hypotheses, references: newstest(hypotheses, references, beam=False),
     "beam": lambda hypotheses, references: newstest(hypotheses, references, beam=True),
@@ -73,7 +73,7 @@ def one_size(size: int, budget: float, peers: bool, texts: str = "captions") -> 
         return [[metric.sentence_score(h, [r]).score for r in references[:few]] for h in hypotheses[:few]]
 
     row: dict = {"texts": texts, "size": size}
-    # Ours between the peers, so that all see the same machine.
+    # Ours and the peers take turns, so that all see the same machine.
     rounds: list[dict[str, float]] = []
     for _ in range(3 if peers else 1):
         times = {
@@ -110,7 +110,7 @@ def variants(budget: float) -> list[dict]:
 
 
 def steps(budget: float) -> list[dict]:
-    """The pieces of a race: index once, then many against few references, then few against many."""
+    """The steps of a race: index once, then many hypotheses against few references, then few against many."""
     hypotheses, references = TEXTS["samples"](256, 256)
     utility = mbrace.ChrF(threads=1)
     scorer = utility.start([Sentence(0, None, hypotheses)])
@@ -138,22 +138,22 @@ def threads(budget: float, sentences: int = 64) -> list[dict]:
 
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     counts = sorted({1, 2, cores})
-    times, work = dict.fromkeys(counts, float("inf")), dict.fromkeys(counts, float("inf"))
+    times, processor = dict.fromkeys(counts, float("inf")), dict.fromkeys(counts, float("inf"))
     began = time.perf_counter()
     while time.perf_counter() - began < 8 * budget:  # in turns, so that all see the same machine
         for count in counts:
-            work[count] = min(work[count], best(lambda count=count: corpus(count), seconds=0))
+            processor[count] = min(processor[count], best(lambda count=count: corpus(count), seconds=0))
             times[count] = min(
                 times[count], best(lambda count=count: corpus(count), seconds=0, clock=time.perf_counter)
             )
     return [
-        {"threads": count, "seconds": times[count], "processor": work[count], "sentences": sentences}
+        {"threads": count, "seconds": times[count], "processor": processor[count], "sentences": sentences}
         for count in counts
     ]
 
 
 def memory(size: int) -> dict:
-    """Peak resident memory of a fresh process that scores size x size pairs, beyond the strings and the result."""
+    """Peak resident memory of a fresh process that scores size x size pairs, without the strings and the result."""
     done = subprocess.run(
         [sys.executable, __file__, "--memory-of", str(size)], capture_output=True, text=True, check=True
     )
@@ -211,7 +211,7 @@ def plot(results: dict, path: Path) -> None:
                 label=label,
             )
     left.set(xlabel="pairs (190 characters each)", ylabel="seconds, one thread", title="against the number of pairs")
-    right.set(xlabel="characters of a text (64 x 64 pairs)", ylabel="seconds, one thread", title="against length")
+    right.set(xlabel="characters per text (64 x 64 pairs)", ylabel="seconds, one thread", title="against length")
     for axes in (left, right):
         axes.grid(alpha=0.25, which="major")
         axes.spines[["top", "right"]].set_visible(False)
@@ -232,8 +232,8 @@ def report(results: dict) -> str:
         "",
         "Written by `python bench/chrf.py`. " + results["machine"],
         "",
-        "Ours is from Python strings to a NumPy table; chrF++ counts words, fastChrF does not. Each is the best",
-        "processor time of several in the same run (threads: wall time too).",
+        "Our time is from Python strings to a NumPy table; chrF++ counts words, fastChrF does not. Each number is the",
+        "best processor time of several in the same run (for threads also the wall time).",
         f"sacreBLEU: {SACREBLEU_PAIRS} x {SACREBLEU_PAIRS} pairs, extrapolated.",
     ]
     headings = {
@@ -260,7 +260,7 @@ def report(results: dict) -> str:
                 f"| {seconds(row['sacrebleu'])} | {row['pairwise'] / ours:,.0f} "
                 f"| {row['aggregate'] / ours:,.1f} | {row['sacrebleu'] / ours:,.0f} | {row['difference']:.1e} |"
             )
-    lines += ["", "## The pieces of a race", "", "| step | time |", "|---|---|"]
+    lines += ["", "## The steps of a race", "", "| step | time |", "|---|---|"]
     lines += [f"| {row['step']} | {seconds(row['seconds'])} |" for row in results["steps"]]
     lines += ["", "## Instruction sets, 256 x 256", "", "| forced with `MBRACE_SIMD` | time |", "|---|---|"]
     lines += [f"| {row['simd']} | {seconds(row['seconds'])} |" for row in results["variants"]]
@@ -269,7 +269,7 @@ def report(results: dict) -> str:
         "",
         f"## Threads, {results['threads'][0]['sentences']} newstest sentences of 256 x 256",
         "",
-        "Wall time needs idle cores; equal processor time says that threads do no work twice.",
+        "Wall time needs idle cores; equal processor time shows that threads do not repeat work.",
         "",
         "| threads | wall time | speed-up | processor time |",
         "|---|---|---|---|",
@@ -283,7 +283,7 @@ def report(results: dict) -> str:
         "",
         "## Memory",
         "",
-        "| pairs | time, first call | result | peak beyond the result |",
+        "| pairs | time, first call | result | peak without the result |",
         "|---|---|---|---|",
     ]
     lines += [
@@ -322,7 +322,7 @@ def machine() -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=1.5, help="time for each measurement")
+    parser.add_argument("--seconds", type=float, default=1.5, help="seconds per measurement")
     parser.add_argument("--quick", action="store_true", help="small sizes only, nothing written")
     parser.add_argument("--memory-of", type=int, help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -330,12 +330,12 @@ def main() -> None:
         memory_of(args.memory_of)
         return
     peers = (16, 64, 256) if args.quick else (16, 64, 256, 1024)
-    alone = () if args.quick else (2048, 4096)
+    without_peers = () if args.quick else (2048, 4096)
     results = {
         "machine": machine(),
         "sizes": [one_size(size, args.seconds, True, texts) for texts in ("samples", "beam") for size in (16, 64, 256)]
         + [one_size(size, args.seconds, True) for size in peers]
-        + [one_size(size, args.seconds, False) for size in alone],
+        + [one_size(size, args.seconds, False) for size in without_peers],
         "steps": steps(args.seconds / 3),
         "variants": variants(args.seconds),
         "threads": threads(args.seconds),

@@ -12,11 +12,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 SEGMENTS = 100_000_000
-CORES_A_NODE, GPUS_A_NODE = 64, 8
+CORES_PER_NODE, GPUS_PER_NODE = 64, 8
 
 
 def hours(rate: float) -> float:
-    """Hours for all segments at so many a second."""
+    """Hours for all segments at `rate` segments per second."""
     return SEGMENTS / rate / 3600
 
 
@@ -24,13 +24,13 @@ def cpu_table(rates: dict[str, float]) -> list[str]:
     """Decoding candidate files with chrF++."""
     core = rates["core"]
     lines = [
-        f"One core decodes {core:,.0f} segments a second (256 x 256, alpha 0.99): {hours(core):,.0f} core-hours.",
+        f"One core decodes {core:,.0f} segments per second (256 x 256, alpha 0.99): {hours(core):,.0f} core-hours.",
         "",
-        f"| nodes of {CORES_A_NODE} cores | segments a second | limited by | hours | .gz input (MB/s) | readers |",
+        f"| nodes of {CORES_PER_NODE} cores | segments per second | limited by | hours | .gz input (MB/s) | readers |",
         "|---:|---:|---|---:|---:|---:|",
     ]
     for nodes in (1, 2, 4, 16):
-        rate = min(core * nodes * CORES_A_NODE, rates["write"])
+        rate = min(core * nodes * CORES_PER_NODE, rates["write"])
         limit = "cores" if rate < rates["write"] else "the driver"
         read, readers = rate * rates["bytes a sentence, packed"] / 1e6, rate / rates["read packed"]
         lines.append(f"| {nodes} | {rate:,.0f} | {limit} | {hours(rate):,.2f} | {read:,.0f} | {readers:.0f} |")
@@ -43,22 +43,22 @@ def gpu_table(logs: list[dict[str, float]]) -> list[str]:
     spent = sum(log["test candidates seconds"] + log["valid candidates seconds"] for log in logs)
     rate = made / spent
     lines = [
-        f"One H200 makes the candidates of {rate:.2f} segments a second (transformer-base, beam 256 and 1,024 samples",
-        f"each, over {made:,.0f} sentences of {len(logs)} language pairs): {hours(rate):,.0f} GPU-hours in all.",
+        f"One H200 makes the candidates of {rate:.2f} segments per second (transformer-base, beam 256 and 1,024",
+        f"samples each, over {made:,.0f} sentences of {len(logs)} language pairs): {hours(rate):,.0f} GPU-hours.",
         "",
-        f"| nodes of {GPUS_A_NODE} GPUs | segments a second | hours | days |",
+        f"| nodes of {GPUS_PER_NODE} GPUs | segments per second | hours | days |",
         "|---:|---:|---:|---:|",
     ]
     for nodes in (1, 4, 16, 64):
-        all_gpus = rate * nodes * GPUS_A_NODE
+        all_gpus = rate * nodes * GPUS_PER_NODE
         lines.append(f"| {nodes} | {all_gpus:,.0f} | {hours(all_gpus):,.0f} | {hours(all_gpus) / 24:,.1f} |")
     return lines
 
 
 def ends_table(rates: dict[str, float]) -> list[str]:
-    """What the parts that are not multiplied can bear."""
+    """The limits of the parts that do not scale with the number of nodes."""
     return [
-        "| part | segments a second | cores it can serve |",
+        "| part | segments per second | cores it can serve |",
         "|---|---:|---:|",
         *(
             f"| {name} | {rates[key]:,.0f} | {rates[key] / rates['core']:,.0f} |"
@@ -72,7 +72,7 @@ def ends_table(rates: dict[str, float]) -> list[str]:
 
 
 def fill(text: str, name: str, lines: list[str]) -> str:
-    """Replace what stands between `<!-- name -->` and `<!-- end -->`."""
+    """Replace the text between `<!-- name -->` and `<!-- end -->`."""
     start = text.index(f"<!-- {name} -->") + len(f"<!-- {name} -->")
     return text[:start] + "\n" + "\n".join(lines) + "\n" + text[text.index("<!-- end -->", start) :]
 
@@ -80,7 +80,7 @@ def fill(text: str, name: str, lines: list[str]) -> str:
 def main() -> None:
     """Fill the tables."""
     scale = json.loads((ROOT / "bench/results/scale.json").read_bytes())
-    rates = {**scale["ends"], "core": scale["ray"][0]["rate"]}  # one worker, while it runs
+    rates = {**scale["ends"], "core": scale["ray"][0]["rate"]}  # of one worker, without start-up
     logs = [json.loads((ROOT / f"experiments/logs/{pair}.json").read_bytes()) for pair in ("de-en", "tr-en", "en-et")]
     page = ROOT / "docs/scaling.md"
     text = page.read_text(encoding="utf-8")

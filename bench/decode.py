@@ -75,12 +75,12 @@ def one_file(name: str, records: list[dict], rounds: int, folder: Path) -> dict:
     path.write_text("".join(json.dumps(r, ensure_ascii=False) + "\n" for r in records), encoding="utf-8")
     one.write_text(json.dumps(records[0]) + "\n", encoding="utf-8")
     wall: dict[str, float] = {}
-    work: dict[str, float] = {}
+    processor: dict[str, float] = {}
     for _ in range(rounds):  # in turns, so that all see the same machine
         for mode, (options, threads) in MODES.items():
-            took, processor = timed(command(path, out, options, threads))
+            took, busy = timed(command(path, out, options, threads))
             wall[mode] = min(wall.get(mode, took), took)
-            work[mode] = min(work.get(mode, processor), processor)
+            processor[mode] = min(processor.get(mode, busy), busy)
     starts = [timed(command(one, out, [], 1)) for _ in range(rounds)]
     length = sum(len(text) for record in records for text in record["hypotheses"]) / len(records) / 256
     return {
@@ -88,7 +88,7 @@ def one_file(name: str, records: list[dict], rounds: int, folder: Path) -> dict:
         "characters": length,
         "megabytes": path.stat().st_size / 2**20,
         "wall": wall,
-        "processor": work,
+        "processor": processor,
         "start": min(start[0] for start in starts),
         "start_processor": min(start[1] for start in starts),
         "json": reading_and_writing(path, rounds),
@@ -117,18 +117,18 @@ def main() -> None:
         "",
         f"{args.sentences:,} records of 256 hypotheses and 256 pseudo-references: newstest sentences with their beam",
         "hypotheses and a quarter of their 1,024 samples each (`experiments/candidates`), and the captions bundled",
-        "with `mbrace demo`, one or three joined to a record. Best of several rounds in turns. The start",
-        "(Python, imports, one record) is not in the rates; processor seconds do not depend on what else the machine",
-        "did. JSON: reading, parsing and writing timed alone, as a share of the processor time.",
+        "with `mbrace demo`, one or three per record. Best of several rounds, in turns. The rates leave out",
+        "start-up (Python, imports, one record); processor seconds do not depend on the load of the machine.",
+        "JSON: reading, parsing and writing timed separately, as a share of the processor time.",
     ]
     for file in files:
         lines += [
             "",
-            f"## {file['name']}: {file['characters']:.0f} characters a text",
+            f"## {file['name']}: {file['characters']:.0f} characters per text",
             "",
             f"({file['megabytes']:.0f} MiB; start {file['start']:.2f} s.)",
             "",
-            "| | wall seconds | sentences a second | processor seconds | sentences a processor second | JSON's share |",
+            "| | wall seconds | sentences per second | processor seconds | per processor second | JSON's share |",
             "|---|---|---|---|---|---|",
         ]
         for mode in MODES:

@@ -21,7 +21,7 @@ from sacrebleu.metrics.chrf import CHRF
 
 from mbrace import ChrF
 from mbrace.experiments.runtimes import device_name
-from mbrace.experiments.tables import Part, Table, compute, tables
+from mbrace.experiments.tables import CandidateFile, Table, compute, tables
 from mbrace.experiments.trials import ALPHAS, BETAS, SIZES, TRADEOFF, run_trials
 
 SCHEDULE = (16, 32, 64, 128, 256)
@@ -56,22 +56,22 @@ def reference_trial(table: NDArray[np.float32], rng: np.random.Generator) -> Non
         kept = lambda rows, size, b=beta: (-rows[:, :size].sum(axis=1)).argsort()[: max(1, int(len(rows) * (1 - b)))]  # noqa: E731
         decode(table, kept)  # type: ignore[arg-type]
     winner = table.sum(axis=1).argmax()
-    for size in SIZES:  # the scripts compare the winner with the leader alone here
+    for size in SIZES:  # here the scripts compare only the winner with the leader
         leader = table[:, :size].sum(axis=1).argmax()
         gathered_wins(table[[winner, leader]], size, rng)
 
 
-def seconds(work: Callable[[], object]) -> float:
-    """Processor seconds: other work on the machine does not count."""
+def seconds(function: Callable[[], object]) -> float:
+    """Processor seconds, so that other load on the machine does not count."""
     started = time.process_time()
-    work()
+    function()
     return time.process_time() - started
 
 
 def measure(path: str, sentences: int) -> list[tuple[str, float, float]]:
-    """Rows (what, reference seconds, our seconds), both for the full size."""
-    part = Part.of(path)
-    records = part.records(sentences)
+    """Rows (what, reference seconds, our seconds), both scaled to the full size."""
+    file = CandidateFile.from_path(path)
+    records = file.records(sentences)
     metric = CHRF(word_order=2)
     pairs = [
         (h, r)
@@ -85,7 +85,7 @@ def measure(path: str, sentences: int) -> list[tuple[str, float, float]]:
     utility = ChrF(threads=1)
     ours = seconds(lambda: compute(records, utility)) / scored * everything
     rows = [("utility tables", theirs, ours)]
-    with tempfile.TemporaryDirectory() as folder, tables(part, records, utility, Path(folder)) as stored:
+    with tempfile.TemporaryDirectory() as folder, tables(file, records, utility, Path(folder)) as stored:
         full = [expanded(table) for table in stored]
         rng = np.random.default_rng(0)
         scale = FULL["sentences"] * FULL["trials"] / len(stored)
@@ -97,34 +97,34 @@ def measure(path: str, sentences: int) -> list[tuple[str, float, float]]:
 
 
 def whole(path: str) -> str:
-    """The real thing, not scaled: 150 sentences, 10 trials, 24 settings and false pruning, two processes."""
-    part = Part.of(path)
-    records = part.records(FULL["sentences"])
+    """The full evaluation, not scaled: 150 sentences, 10 trials, 24 settings, false pruning, two processes."""
+    file = CandidateFile.from_path(path)
+    records = file.records(FULL["sentences"])
     utility = ChrF(threads=2)
     with tempfile.TemporaryDirectory() as folder:
-        clock, work = time.perf_counter(), sum(os.times()[:4])
-        with tables(part, records, utility, Path(folder)) as stored:
-            built = time.perf_counter() - clock, sum(os.times()[:4]) - work
-            clock, work = time.perf_counter(), sum(os.times()[:4])
+        clock, busy = time.perf_counter(), sum(os.times()[:4])
+        with tables(file, records, utility, Path(folder)) as stored:
+            built = time.perf_counter() - clock, sum(os.times()[:4]) - busy
+            clock, busy = time.perf_counter(), sum(os.times()[:4])
             options = {"name": "x", "schedule": SCHEDULE, "settings": TRADEOFF, "trials": FULL["trials"], "workers": 2}
             run_trials(stored, **options)  # type: ignore[arg-type]
-            raced = time.perf_counter() - clock, sum(os.times()[:4]) - work
+            raced = time.perf_counter() - clock, sum(os.times()[:4]) - busy
     return (
-        f"The whole of it with two processes on {len(records)} sentences: tables {built[0]:.0f} s "
+        f"The full evaluation with two processes on {len(records)} sentences: tables {built[0]:.0f} s "
         f"({built[1]:.0f} processor seconds), races {raced[0]:.0f} s ({raced[1]:.0f} processor seconds), "
         f"with a load of {os.getloadavg()[1]:.0f} for {os.cpu_count()} cores."
     )
 
 
 def expanded(table: Table) -> NDArray[np.float32]:
-    """A column for each draw."""
+    """The table with one column per draw."""
     return np.array(table.utilities[:, [table.columns[text] for text in table.draws]])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("candidates")
-    parser.add_argument("--sentences", type=int, default=10, help="the slice measured")
+    parser.add_argument("--sentences", type=int, default=10, help="number of sentences to measure")
     parser.add_argument("-o", "--output", default="-")
     args = parser.parse_args()
     rows = measure(args.candidates, args.sentences)
@@ -135,7 +135,7 @@ def main() -> None:
         f"Processor seconds ({device_name().rsplit(',', 1)[0]}), one pair and chrF++: {FULL['sentences']} sentences, "
         f"256 x 1,024 tables, {FULL['trials']} trials, 24 settings.",
         f"Both sides measured on {args.sentences} sentences of `{Path(args.candidates).name}` in the same run "
-        "(reference tables on 96 pairs a sentence) and scaled up.",
+        "(reference tables on 96 pairs per sentence) and scaled up.",
         "The reference is the procedure of the paper's public scripts: sacreBLEU pair by pair, resamples gathered.",
         "",
         "| | reference (s) | mbrace (s) | ratio |",

@@ -1,6 +1,6 @@
 """One whole decoding job in a process of its own, for bench/peers.py: `python bench/jobs.py JOB FILE` prints JSON.
 
-It runs in mbrace's environment or in the one of a peer, so each job imports what it needs itself.
+It runs in mbrace's environment or in a peer's, so each job imports what it needs.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def main(job: str, path: str) -> None:
     JOBS[job](
         [{**records[0], "hypotheses": ["a b", "a c"], "pseudo_references": ["a b c"] * 16}]
     )  # imports are not timed
-    started = time.process_time()  # on one thread; unlike wall time the same on a busy machine
+    started = time.process_time()  # unlike wall time, it does not depend on the load of the machine
     indices, calls = JOBS[job](records)
     seconds = time.process_time() - started
     peak = memory.peak()

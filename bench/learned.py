@@ -31,14 +31,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("candidates")
     parser.add_argument("--sentences", type=int, default=20)
-    parser.add_argument("--size", type=int, default=256, help="hypotheses and pseudo-references a sentence")
+    parser.add_argument("--size", type=int, default=256, help="hypotheses and pseudo-references per sentence")
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--out", type=Path, default=Path("bench/results"))
     args = parser.parse_args()
     rows, texts = [], {}
-    with tempfile.TemporaryDirectory() as work:
-        file = Path(work, "candidates.jsonl")
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "candidates.jsonl")
         write_candidates(args, file)
         for repeat, (name, options) in itertools.product(range(args.repeats), MODES.items()):  # interleaved
             row, text = run(file, [*options, "--threads", str(args.threads)])
@@ -60,7 +60,7 @@ def write_candidates(args: argparse.Namespace, file: Path) -> None:
 
 
 def run(file: Path, options: list[str]) -> tuple[dict[str, float], list[str]]:
-    """One command as a user gives it: wall seconds with start-up, and what its summary says."""
+    """Run the command as a user would: wall seconds with start-up, and the numbers of its summary."""
     out = file.with_suffix(".out")
     command = [sys.executable, "-m", "mbrace", "decode", str(file), "-o", str(out), "--force", "--text"]
     started = time.perf_counter()
@@ -78,7 +78,7 @@ def run(file: Path, options: list[str]) -> tuple[dict[str, float], list[str]]:
 
 
 def start_up() -> float:
-    """Seconds to import torch and load the metric, once its files are warm."""
+    """Seconds to import torch and load the metric, with its files in the disk cache."""
     code = "from mbrace.utilities.neural.learned import Learned; Learned(device='cpu')"
     started = time.perf_counter()
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
@@ -94,7 +94,7 @@ def write(args: argparse.Namespace, best: list[dict[str, float]], same: int) -> 
         f"`mbrace decode --utility learned` on {args.sentences} sentences with {args.size} hypotheses and {args.size}"
         f" pseudo-references each ({Path(args.candidates).name}), {args.threads} threads of"
         f" {platform.machine()}, torch {torch.__version__}. Best of {args.repeats} interleaved runs; the whole command"
-        " counts start-up. Written by `bench/learned.py`.",
+        " includes start-up. Written by `bench/learned.py`.",
         "",
         "| | whole command, s | decoding, s | embedding, s | scoring pairs, s | pruning, s | pairs scored |",
         "|---|---|---|---|---|---|---|",
@@ -105,7 +105,7 @@ def write(args: argparse.Namespace, best: list[dict[str, float]], same: int) -> 
     lines += [
         "",
         f"With pruning the command takes {pruned['wall'] / standard['wall']:.0%} of the time"
-        f" ({standard['wall'] / pruned['wall']:.2f}x faster); decoding alone is"
+        f" ({standard['wall'] / pruned['wall']:.2f}x faster); decoding without start-up is"
         f" {standard['decoding'] / pruned['decoding']:.2f}x faster. {same} of {args.sentences} answers are the same."
         f" Importing torch and loading the metric takes {start_up():.1f} s of each command.",
     ]

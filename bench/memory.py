@@ -1,4 +1,4 @@
-"""How much resident memory a piece of work adds at its peak (Linux: /proc; elsewhere the peak of the process)."""
+"""Peak resident memory since a starting point (Linux: from /proc; elsewhere the peak of the whole process)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def _status(field: str) -> int:
 
 
 def start() -> int:
-    """Begin: forget the peak so far, return what is resident now."""
+    """Reset the peak and return the memory that is resident now."""
     if not STATUS.exists():
         return peak()
     CLEAR.write_text("5")

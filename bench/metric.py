@@ -1,4 +1,4 @@
-"""How well a learned metric agrees with people, beside chrF++ and the plain cosine of the same encoder.
+"""How well a learned metric agrees with people, compared with chrF++ and the plain cosine of the same encoder.
 
     python bench/metric.py DATA --model en --out bench/results
     python bench/metric.py DATA --model multilingual --lines 1000 --out bench/results
@@ -38,7 +38,7 @@ SYSTEMS = {"en": PAIRS, "multilingual": (*PAIRS, "en-et")}
 class Neural:
     """The learned metric and the plain cosine (the mean of the last layer) from one run of their common encoder."""
 
-    weights = (1.0,)  # a readout for the encoder: it gives all hidden states
+    weights = (1.0,)  # makes this a readout for the encoder that gets all hidden states
     layer = 0
 
     def __init__(self, model: str) -> None:
@@ -55,13 +55,13 @@ class Neural:
         return torch.cat([self.mix(*states), self.last(*states)], dim=1)
 
     def scores(self, translations: Sequence[str], references: Sequence[str]) -> list[NDArray[np.float32]]:
-        """Of the learned metric and of the cosine."""
+        """Scores of the learned metric and of the cosine, each (pairs,)."""
         texts = list(dict.fromkeys([*translations, *references]))
-        vectors, places = self.encoder.embed(texts), {text: place for place, text in enumerate(texts)}
+        vectors, rows = self.encoder.embed(texts), {text: row for row, text in enumerate(texts)}
         found = []
         for begin in range(0, len(translations), 4096):
             sides = (
-                vectors[[places[text] for text in side[begin : begin + 4096]]] for side in (translations, references)
+                vectors[[rows[text] for text in side[begin : begin + 4096]]] for side in (translations, references)
             )
             (h, h_last), (r, r_last) = (side.split(self.encoder.units, dim=1) for side in sides)
             cosine = torch.nn.functional.cosine_similarity(h_last, r_last)
@@ -73,7 +73,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path)
     parser.add_argument("--model", choices=TRAINED, default="en")
-    parser.add_argument("--lines", type=int, default=None, help="of each WMT18 test set for the encoder (default: all)")
+    parser.add_argument(
+        "--lines", type=int, default=None, help="sentences of each WMT18 test set for the encoder (default: all)"
+    )
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("bench/results"))
     args = parser.parse_args()
@@ -116,7 +118,7 @@ def segments(args: argparse.Namespace, neural: Neural) -> Iterator[str]:
         yield line(f"{what}, {len(rows)} segments", scores, human)
         new = set(unseen(rows, trained))
         if len(new) < len(rows):
-            kept = [place for place, row in enumerate(rows) if row in new]
+            kept = [index for index, row in enumerate(rows) if row in new]
             some = [np.asarray(each)[kept] for each in scores]
             yield line(f"{what}, {len(kept)} segments, unseen references", some, human[kept])
 
@@ -127,25 +129,25 @@ def systems(args: argparse.Namespace, neural: Neural) -> Iterator[str]:
     human = {(pair, system): float(z) for pair, system, z in table}
     for pair in SYSTEMS[args.model]:
         header, *rows = [text.split("\t") for text in read_lines(str(args.data / f"wmt18-systems.{pair}.tsv.gz"))]
-        columns = [place for place, name in enumerate(header) if (pair, name) in human]
+        columns = [column for column, name in enumerate(header) if (pair, name) in human]
         some = spread(rows, args.lines or len(rows))
         scores = [*neural.scores(*sides_of(some, columns)), ChrF().pairs(*sides_of(rows, columns))]
         means = [np.asarray(each).reshape(len(columns), -1).mean(axis=1) for each in scores]
         what = f"WMT18 {pair}, {len(columns)} systems, all {len(rows)} sentences"
         if len(some) < len(rows):
             what = f"WMT18 {pair}, {len(columns)} systems, {len(some)} of {len(rows)} sentences (chrF++: all)"
-        yield line(what, means, [human[pair, header[place]] for place in columns])
+        yield line(what, means, [human[pair, header[column]] for column in columns])
 
 
 def spread(rows: list[list[str]], count: int) -> list[list[str]]:
     """`count` of the rows (all, if there are fewer), evenly spread: neighbours are of one document."""
     count = min(count, len(rows))
-    return [rows[place * len(rows) // count] for place in range(count)]
+    return [rows[index * len(rows) // count] for index in range(count)]
 
 
 def sides_of(rows: list[list[str]], columns: list[int]) -> tuple[list[str], list[str]]:
     """Translations, system by system, and the reference of each."""
-    return [row[place] for place in columns for row in rows], [row[1] for row in rows] * len(columns)
+    return [row[column] for column in columns for row in rows], [row[1] for row in rows] * len(columns)
 
 
 def line(what: str, scores: list[Any], human: Sequence[float] | NDArray[np.floating]) -> str:

@@ -39,7 +39,7 @@ PAPER = {  # Table 2: seconds for 100 sentences on a Quadro RTX 8000, transforme
 
 
 class Bench:
-    """One model in two hands: ours and transformers'."""
+    """The same model twice: in our decoder and in transformers."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.args = args
@@ -59,15 +59,15 @@ class Bench:
         rows = [self.rows[source] for source in sources]
         width = max(map(len, rows))
         ids = torch.full((len(rows), width), int(self.peer.config.pad_token_id))
-        for place, row in enumerate(rows):
-            ids[place, : len(row)] = torch.tensor(row)
+        for index, row in enumerate(rows):
+            ids[index, : len(row)] = torch.tensor(row)
         ids = ids.to(self.ours.device)
         mask = (ids != self.peer.config.pad_token_id).long()
         with torch.inference_mode():
             out = self.peer.generate(ids, attention_mask=mask, max_length=2 * width + 32, **options)
         texts = self.ours.codec.decode(out.tolist())
         each = len(texts) // len(sources)
-        return [texts[each * place : each * (place + 1)] for place in range(len(sources))]
+        return [texts[each * index : each * (index + 1)] for index in range(len(sources))]
 
     def sampled(self, sources: Sequence[str], n: int) -> list[list[str]]:
         return self.generate(sources, do_sample=True, epsilon_cutoff=0.02, top_k=0, num_beams=1, num_return_sequences=n)
@@ -75,7 +75,7 @@ class Bench:
     def searched(self, sources: Sequence[str], k: int) -> list[list[str]]:
         return self.generate(sources, do_sample=False, num_beams=k, num_return_sequences=k, length_penalty=1.0)
 
-    # the four ways to translate
+    # the methods of translating
 
     def paper(self, sources: Sequence[str]) -> tuple[list[str], dict[str, float]]:
         """Standard MBR, one sentence at a time."""
@@ -98,14 +98,14 @@ class Bench:
             ask = Ask(0, np.arange(len(hypotheses)), references)
             return clock("utilities", lambda: scorer.score([ask])[0])
         strings = list(dict.fromkeys([*hypotheses, *references, *([source] if self.utility.needs_source else [])]))
-        place = {text: number for number, text in enumerate(strings)}
+        row_of = {text: row for row, text in enumerate(strings)}
         with torch.inference_mode():
             vectors = clock("embed", lambda: self.utility.encoder.embed(strings))
 
             def plain() -> Any:
-                h = vectors[[place[text] for text in hypotheses]]
-                r = vectors[[place[text] for text in references]]
-                s = vectors[place[source]] if self.utility.needs_source else None
+                h = vectors[[row_of[text] for text in hypotheses]]
+                r = vectors[[row_of[text] for text in references]]
+                s = vectors[row_of[source]] if self.utility.needs_source else None
                 rows = max(1, self.args.pairs // len(r))
                 parts = []
                 for first in range(0, len(h), rows):
@@ -118,7 +118,7 @@ class Bench:
             return clock("utilities", plain)
 
     def racing(self, sources: Sequence[str], *, ahead: bool, prune: Any) -> tuple[list[str], dict[str, float]]:
-        """Our pipeline: windows of sentences, pseudo-references at once or while the race is open."""
+        """Our pipeline: windows of sentences; pseudo-references drawn all at once, or while the race is open."""
         phases = Phases()
         maker = Hypothesiser(self.ours, beam=self.args.beam, together=self.args.window)
         sampler = self.ours.sampler(ahead=self.args.references if ahead else 0)
@@ -149,9 +149,9 @@ class Clock:
     def __init__(self) -> None:
         self.seconds: dict[str, float] = dict.fromkeys(PHASES, 0.0)
 
-    def __call__(self, phase: str, work: Callable[[], Any]) -> Any:
+    def __call__(self, phase: str, function: Callable[[], Any]) -> Any:
         started = time.perf_counter()
-        out = work()
+        out = function()
         synchronize()
         self.seconds[phase] += time.perf_counter() - started
         return out
@@ -177,7 +177,7 @@ def utility_named(name: str, device: str | None) -> Any:
 
 
 def sampling_speed(bench: Bench) -> dict[str, float]:
-    """Pseudo-references a second, the best of the trials after a warm-up."""
+    """Pseudo-references per second, the best of the trials after a warm-up."""
     n, many = bench.args.references, bench.sources[: 4 if bench.args.tiny else 32]
     few = many[: len(many) // 4]
     ways: dict[str, tuple[Callable[[Sequence[str]], Any], list[str]]] = {
@@ -190,22 +190,22 @@ def sampling_speed(bench: Bench) -> dict[str, float]:
         "generate, 32 sources a call": (lambda sources: bench.sampled(sources, n), many),
     }
     out = {}
-    for name, (work, sources) in ways.items():
-        work(sources[:2])
+    for name, (method, sources) in ways.items():
+        method(sources[:2])
         rates = []
         for _ in range(bench.args.trials):
             synchronize()
             started = time.perf_counter()
-            work(sources)
+            method(sources)
             synchronize()
             rates.append(n * len(sources) / (time.perf_counter() - started))
         out[name] = max(rates)
-        print(f"{name}: {out[name]:.0f} a second", flush=True)
+        print(f"{name}: {out[name]:.0f} per second", flush=True)
     return out
 
 
 def translations(bench: Bench) -> dict[str, Any]:
-    """Seconds by phase of each way to translate, mean of the trials; and what comes out."""
+    """Seconds by phase of each method, mean of the trials; and the scores of its translations."""
     alpha = mbrace.Confidence(0.99)
     ways: dict[str, Callable[[Sequence[str]], tuple[list[str], dict[str, float]]]] = {
         "racing, ahead": lambda s: bench.racing(s, ahead=True, prune=alpha),
@@ -217,8 +217,8 @@ def translations(bench: Bench) -> dict[str, Any]:
     }
     out: dict[str, Any] = {}
     references = [record.reference or "" for record in bench.records]
-    for name, work in ways.items():
-        work(bench.sources[:2])
+    for name, method in ways.items():
+        method(bench.sources[:2])
         totals, parts = [], []
         trials = (
             min(bench.args.trials, bench.args.slow_trials) if name == "standard, the paper's way" else bench.args.trials
@@ -226,7 +226,7 @@ def translations(bench: Bench) -> dict[str, Any]:
         for _ in range(trials):
             synchronize()
             started = time.perf_counter()
-            texts, seconds = work(bench.sources)
+            texts, seconds = method(bench.sources)
             synchronize()
             totals.append(time.perf_counter() - started)
             parts.append(seconds)
@@ -262,7 +262,7 @@ def report(bench: Bench, sampling: dict[str, float], found: dict[str, Any]) -> s
         "",
         f"{args.references} epsilon samples (0.02) of each source, decoded to text; best of {args.trials}.",
         "",
-        "| | pseudo-references a second | mbrace is |",
+        "| | pseudo-references per second | mbrace is |",
         "|---|---:|---:|",
     ]
     ours = sampling["mbrace sample"]
@@ -298,7 +298,7 @@ def report(bench: Bench, sampling: dict[str, float], found: dict[str, Any]) -> s
         "",
         "`utility` and chrF++ are means over sentences against the human reference. Generation of hypotheses and of "
         "pseudo-references is the same model in the same precision everywhere; what differs is how many sentences "
-        "share a batch, who decodes, and what is scored.",
+        "share a batch, which decoder runs, and which pairs are scored.",
         "",
     ]
     return "\n".join(lines)
@@ -308,12 +308,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default="bundled")
     parser.add_argument("--utility", default="learned", help="learned, chrf++, or a COMET checkpoint")
-    parser.add_argument("--candidates", default="experiments/candidates/de-en.test.jsonl.xz", help="sources are its")
+    parser.add_argument(
+        "--candidates",
+        default="experiments/candidates/de-en.test.jsonl.xz",
+        help="candidate file whose sources to translate",
+    )
     parser.add_argument("--sentences", type=int, default=100)
     parser.add_argument("--beam", type=int, default=256)
     parser.add_argument("--references", type=int, default=256)
     parser.add_argument("--trials", type=int, default=3)
-    parser.add_argument("--slow-trials", type=int, default=3, help="of the paper's way")
+    parser.add_argument("--slow-trials", type=int, default=3, help="trials of the paper's way")
     parser.add_argument("--window", type=int, default=64)
     parser.add_argument("--pairs", type=int, default=65536, help="pairs in a batch of the plain head")
     parser.add_argument("--device")

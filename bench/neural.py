@@ -43,7 +43,7 @@ def main() -> None:
     parser.add_argument("candidates")
     parser.add_argument("--out", type=Path, default=Path("bench/results"))
     parser.add_argument("--sentences", type=int, default=100)
-    parser.add_argument("--size", type=int, default=256, help="hypotheses and pseudo-references a sentence")
+    parser.add_argument("--size", type=int, default=256, help="hypotheses and pseudo-references per sentence")
     parser.add_argument("--slice", type=int, default=10, help="sentences on which the slow baselines are measured")
     parser.add_argument("--tiny", action="store_true", help="a rehearsal on the CPU")
     sections = ("embedding", "head", "races")
@@ -136,7 +136,7 @@ class Bench:
     # Sections
 
     def embedding(self) -> None:
-        """Strings a second through the encoder: comet-mbr's loop in each precision, then mbrace's stream."""
+        """Strings per second through the encoder: comet-mbr's loop in each precision, then mbrace's stream."""
         few = self.records[: self.slice]
         for dtype, matmul in (("float16", "high"), ("float32", "high"), ("float32", "highest")):
             torch.set_float32_matmul_precision(matmul)
@@ -166,7 +166,7 @@ class Bench:
         torch.set_float32_matmul_precision("highest")
 
     def head(self) -> None:
-        """Pairs a second through the head, vectors given, every pair of a sentence counted.
+        """Pairs per second through the head, vectors given, every pair of a sentence counted.
 
         `estimate` on one sentence of size x size; ours on the same, on a list against itself (comet-mbr's own setting:
         candidates are their own references), and on sentences with their real duplicates, which are scored once.
@@ -214,7 +214,7 @@ class Bench:
         torch.set_float32_matmul_precision("highest")
 
     def races(self) -> None:
-        """Seconds a sentence from strings to decision."""
+        """Seconds per sentence from strings to decision."""
         for dtype, matmul in (("float32", "highest"), ("float32", "high"), ("bfloat16", "highest")):
             torch.set_float32_matmul_precision(matmul)
             few = self.records[: self.slice]
@@ -243,7 +243,7 @@ class Bench:
                 spent = phases.encode + phases.score + phases.prune  # of both runs
                 note = (
                     f"{len(some)} sentences; {1 - calls / standard:.1%} of calls saved; "
-                    f"{(utility.encoder.embedded - embedded) / runs / len(some):.0f} strings embedded a sentence; "
+                    f"{(utility.encoder.embedded - embedded) / runs / len(some):.0f} strings embedded per sentence; "
                     f"embedding {phases.encode / spent:.0%}, scoring {phases.score / spent:.0%}, "
                     f"pruning {phases.prune / spent:.0%} of the time"
                 )
@@ -260,7 +260,7 @@ class Bench:
     def race(
         self, records: Any, utility: SpeedOnly, prune: Any, window: int, phases: Phases, answers: list[Any]
     ) -> None:
-        """One run over `records`, the answers left in `answers`."""
+        """One run over `records`; the answers are put into `answers`."""
         decoded = mbrace.decode_corpus(
             records, utility=utility, prune=prune, window=window, phases=phases, shuffle=False
         )
@@ -291,7 +291,7 @@ class Bench:
 
     @torch.no_grad()
     def standard(self, records: Sequence[mbrace.Record], dtype: str, head: Estimator) -> None:
-        """The paper's way, one sentence at a time: its strings embedded (256 a batch), every pair estimated."""
+        """The paper's way, one sentence at a time: its strings embedded (256 per batch), every pair estimated."""
         for record in records:
             references = _references(record)
             texts = [record.source or "", *record.hypotheses, *references]
@@ -330,7 +330,7 @@ class Table:
 
 
 class SpeedOnly(NeuralUtility):
-    """mbrace's encoder and head do all their work; the scores that decide are the tables'."""
+    """Runs mbrace's encoder and head in full, but returns the scores of the chrF++ tables."""
 
     name, needs_source = "speed only", True
 
@@ -339,7 +339,7 @@ class SpeedOnly(NeuralUtility):
         self._tables = {record.id: table for record, table in zip(records, tables, strict=True)}
 
     def start(self, sentences: Sequence[Sentence]) -> RaceScorer:
-        """The usual scorer, with the tables of these sentences behind it."""
+        """The usual scorer, whose scores are replaced by those of the tables."""
         scorer = super().start(sentences)
         compute, tables = scorer.score, [self._tables[sentence.id] for sentence in sentences]
 
@@ -357,7 +357,7 @@ class SpeedOnly(NeuralUtility):
 
 
 def estimate(head: Estimator, src: torch.Tensor, mt: torch.Tensor, ref: torch.Tensor) -> torch.Tensor:
-    """comet/models/regression/regression_metric.py `estimate`, as it stands."""
+    """comet/models/regression/regression_metric.py `estimate`, unchanged."""
     diff_ref, diff_src = torch.abs(mt - ref), torch.abs(mt - src)
     prod_ref, prod_src = mt * ref, mt * src
     hidden = torch.cat((mt, ref, prod_ref, diff_ref, prod_src, diff_src), dim=1)
@@ -388,7 +388,7 @@ def in_batches(
 
 
 def _names(record: mbrace.Record) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers of a sentence's distinct hypotheses and distinct pseudo-references; equal strings, equal numbers."""
+    """Numbers for the distinct hypotheses and pseudo-references of a sentence; equal strings have equal numbers."""
     numbers: dict[str, int] = {}
     sides = (dict.fromkeys(record.hypotheses), dict.fromkeys(_references(record)))
     found = [np.array([numbers.setdefault(text, len(numbers)) for text in side]) for side in sides]

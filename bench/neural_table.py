@@ -25,7 +25,7 @@ CALLS = {"a batch": "as comet-mbr calls it", "batches": "in batches of 16,384"}
 
 
 class Results:
-    """What was measured, and where."""
+    """The rows measured, and the machine they were measured on."""
 
     def __init__(self, about: dict[str, Any], rows: list[dict[str, Any]] | None = None) -> None:
         self.about, self.rows = about, rows or []
@@ -37,7 +37,7 @@ class Results:
         print(f"{section:10} {what:75} {row['rate']:12,.1f} {unit}  {note}", flush=True)
 
     def rate(self, section: str, start: str, end: str = "") -> float:
-        """The rate of the row whose text begins and ends so."""
+        """The rate of the row whose text begins with `start` and ends with `end`."""
         for row in self.rows:
             if row["section"] == section and row["what"].startswith(start) and row["what"].endswith(end):
                 return float(row["rate"])
@@ -49,7 +49,7 @@ class Results:
         return self.rate("head", "mbrace", f"{sort}, {precision}") / theirs
 
     def ratios(self) -> list[tuple[str, float, str]]:
-        """What the tables are for: (what, ratio, target)."""
+        """The ratios shown in the tables: (what, ratio, target)."""
         race, standard = "mbrace, confidence pruning, 64", "standard MBR"
         single, loop = "mbrace, confidence pruning, one sentence", "comet-mbr's loop"
         found = []

@@ -2,7 +2,7 @@
 
     python bench/peers.py
 
-makes an environment for mbrs under build/ (its pins are not ours) and writes bench/results/peers.{md,json,png}.
+creates an environment for mbrs under build/ (it pins other versions) and writes bench/results/peers.{md,json,png}.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from texts import newstest_records
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
 PEERS = HERE.parent / "build" / "venv-peers"
-# What each job is compared with: standard MBR of the same utility.
+# The job that each job is compared with: standard MBR with the same utility.
 STANDARD = {
     "mbrace chrF++": "mbrace chrF++",
     "paper": "mbrace chrF++",
@@ -66,12 +66,12 @@ def report(rows: list[dict], machine_line: str, many: int, few: int) -> str:
         "",
         f"Written by `python bench/peers.py`. {machine_line}",
         "",
-        "256 hypotheses and 256 pseudo-references a sentence, newstest candidates (`experiments/candidates`), one",
+        "256 hypotheses and 256 pseudo-references per sentence, newstest candidates (`experiments/candidates`), one",
         f"thread, alpha 0.99, 500 resamples, schedule 16 to 256; {many} sentences, {few} for sacreBLEU. mbrs's fastest",
         "chrF is fastChrF, which counts no words, so mbrace is shown with chrF too. Agreement is with standard MBR of",
         "the same utility on the same sentences; memory is the peak of the process with its imports (mbrs: torch).",
         "",
-        "| job | processor seconds a sentence | utility calls a sentence | peak memory | same answer as standard MBR |",
+        "| job | processor seconds per sentence | calls per sentence | peak memory | same answer as standard MBR |",
         "|---|---|---|---|---|",
     ]
     for row in rows:
@@ -89,7 +89,7 @@ def report(rows: list[dict], machine_line: str, many: int, few: int) -> str:
         f"{per['paper: sacreBLEU, standard'] / per['mbrace chrF++']:,.0f}x and "
         f"{per['paper: sacreBLEU, gather bootstrap'] / pruning[1]:,.0f}x the paper's procedure (chrF++).",
         "",
-        "![seconds a sentence](peers.png)",
+        "![seconds per sentence](peers.png)",
         "",
     ]
     return "\n".join(lines)
@@ -110,7 +110,7 @@ def plot(rows: list[dict], path: Path) -> None:
     axes.bar_label(bars, [f" {value:.2g} s" for value in values], fontsize=9)
     axes.set(
         xscale="log",
-        xlabel="processor seconds a sentence (256 x 256), one thread",
+        xlabel="processor seconds per sentence (256 x 256), one thread",
         xlim=(min(values) / 2, max(values) * 4),
     )
     axes.invert_yaxis()
@@ -137,7 +137,7 @@ def main() -> None:
                 key=lambda r: r["seconds"],
             )
             results[job] = {"job": job, "sentences": count, **best}
-            print(f"{job}: {best['seconds'] / count:.4g} s a sentence", file=sys.stderr)
+            print(f"{job}: {best['seconds'] / count:.4g} s per sentence", file=sys.stderr)
     for job, result in results.items():
         standard = results[standard_of(job)]["indices"]
         same = sum(a == b for a, b in zip(result["indices"], standard, strict=False))

@@ -26,7 +26,7 @@ FORMS = {
 
 
 def utilities(hypotheses: int, references: int) -> np.ndarray:
-    """Like chrF++ tables: a mean for each hypothesis, noise for each pair, the best few close together."""
+    """Similar to chrF++ tables: a mean for each hypothesis, noise for each pair, the best few nearly equal."""
     rng = np.random.default_rng(0)
     means = 45 - 6 * np.sqrt(np.linspace(0, 1, hypotheses))
     return (means[:, None] + rng.normal(0, 9, references) + rng.normal(0, 4, (hypotheses, references))).astype(
@@ -43,7 +43,7 @@ def standings(table: np.ndarray):  # type: ignore[no-untyped-def]
 
 
 def mbrs_wins(table: np.ndarray) -> np.ndarray:
-    """The lines of mbrs's pruning_mbr decoder, which runs them in torch."""
+    """The same code as in mbrs's pruning_mbr decoder, which uses torch."""
     import torch
 
     torch.set_num_threads(1)
@@ -115,7 +115,7 @@ def main() -> None:
         "",
         f"Written by `python bench/prune.py`. {line}",
         "",
-        f"{BOOTSTRAPS} resamples, processor time on one thread, each form in its own process; memory: what it adds.",
+        f"{BOOTSTRAPS} resamples, processor time on one thread, each form in its own process; memory: the increase.",
     ]
     for size in (256, 1024):
         chosen = [row for row in rows if row["hypotheses"] == size]

@@ -1,4 +1,4 @@
-"""Write the README's results from the committed tables: `python bench/readme.py` (no arguments, a second)."""
+"""Write the README's results from the committed tables: `python bench/readme.py` (no arguments, takes a second)."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def speed() -> str:
     for file in stored("decode")["files"]:
         rates_of = {mode: 1000 / (wall - file["start"]) for mode, wall in file["wall"].items()}
         one, two, none = (rates_of[mode] for mode in ("alpha 0.99", "alpha 0.99, 2 threads", "no pruning"))
-        what = f"`mbrace decode`, 256 x 256 of {file['characters']:.0f} characters, alpha 0.99, sentences a second"
+        what = f"`mbrace decode`, 256 x 256 of {file['characters']:.0f} characters, alpha 0.99, sentences per second"
         rows.append((f"{what} on one core", f"{one:,.0f}", "decode"))
         rows.append(("- on two cores; on one without pruning", f"{two:,.0f}; {none:,.0f}", "decode"))
     rows += [

@@ -37,13 +37,13 @@ class Run:
     """One run of the command."""
 
     seconds: float
-    cpu: float  # seconds of processor time, which other work on the machine does not stretch
+    cpu: float  # seconds of processor time, which does not depend on the load of the machine
     peak: float  # MiB of the process
     out: Path
 
 
 def write_corpus(path: Path, sentences: int, hypotheses: int, references: int) -> None:
-    """`sentences` records of so many candidates each, cut from the demo data at places that differ."""
+    """Write `sentences` records with the given numbers of candidates, each a different part of the demo data."""
     with lzma.open(DEMO, "rt", encoding="utf-8") as file:
         rows = [json.loads(line) for line in file]
     cuts = max(1, min(256 // hypotheses, 256 // references))
@@ -84,14 +84,14 @@ def on_one_machine(folder: Path, sizes: list[int]) -> list[list[float]]:
 
 
 def running_rate(folder: Path, workers: int) -> float:
-    """Sentences a second between the first round of shards and the last shard, by the times of the files."""
+    """Sentences per second between the first round of shards and the last shard, by the files' times."""
     manifest = json.loads((folder / "manifest.json").read_bytes())
     ends = sorted(((folder / shard["file"]).stat().st_mtime, shard["lines"]) for shard in manifest["shards"])
     return float(sum(lines for _, lines in ends[workers:]) / (ends[-1][0] - ends[workers - 1][0]))
 
 
 def on_ray(folder: Path, sentences: int, shard_size: int) -> list[dict[str, float]]:
-    """The plain command against Ray, on as many cores, one right after the other."""
+    """The plain command against Ray on the same number of cores, one right after the other."""
     rows = []
     for cores in (1, 2):
         options = ["--threads", str(cores)]
@@ -110,14 +110,14 @@ def on_ray(folder: Path, sentences: int, shard_size: int) -> list[dict[str, floa
 
 @dataclass(frozen=True)
 class Idle:
-    """Work that is never begun: only its results are written."""
+    """A job that never runs: only its results are written."""
 
     def describe(self) -> dict[str, str]:
         return {}
 
 
 def ends(source: Path, folder: Path) -> dict[str, float]:
-    """How fast the two ends of a cluster run are, alone: one reader, and the driver writing finished shards."""
+    """Rates of the two ends of a cluster run, each on its own: one reader, and the driver writing shards."""
     with source.open("rb") as file:
         lines = list(itertools.islice(file, 4096))
     sample, packed = folder / "sample.jsonl", folder / "sample.jsonl.gz"
@@ -134,8 +134,8 @@ def ends(source: Path, folder: Path) -> dict[str, float]:
     answers = (folder / "large.out.jsonl").read_bytes().splitlines(keepends=True)[:1024]
     rates["bytes an answer"] = sum(map(len, answers)) / len(answers)
     ids = np.arange(1, len(answers) + 1, dtype=np.uint64)
-    work: Any = Idle()
-    with Folder(str(folder / "ends"), work, [str(sample)], size=1024, resume=False, force=True, text=False) as out:
+    job: Any = Idle()
+    with Folder(str(folder / "ends"), job, [str(sample)], size=1024, resume=False, force=True, text=False) as out:
         started = time.perf_counter()
         for number in range(100):
             shard = (ids + np.uint64(number * len(ids))).tobytes()
@@ -170,7 +170,7 @@ def plot(rows: list[list[float]], path: Path) -> None:
 def machine_lines(rows: list[list[float]]) -> list[str]:
     """The table of one machine."""
     lines = [
-        "| sentences | seconds | CPU seconds | sentences a CPU second | peak memory (MiB) |",
+        "| sentences | seconds | CPU seconds | sentences per CPU second | peak memory (MiB) |",
         "|---:|---:|---:|---:|---:|",
     ]
     lines += [f"| {n:,} | {seconds:.1f} | {cpu:.1f} | {n / cpu:,.0f} | {peak:.1f} |" for n, seconds, cpu, peak in rows]
@@ -183,7 +183,7 @@ def machine_lines(rows: list[list[float]]) -> list[str]:
 def ray_lines(rows: list[dict[str, float]], sentences: int) -> list[str]:
     """The table of Ray against the plain command."""
     lines = [
-        "| cores | run | seconds in all | overhead in all | sentences a second while running | overhead while running "
+        "| cores | run | total seconds | total overhead | sentences per second while running | overhead while running "
         "| same bytes |",
         "|---:|---|---:|---:|---:|---:|---|",
     ]
@@ -219,10 +219,10 @@ def page(found: dict[str, Any]) -> str:
             "# Scale",
             "",
             f"Written by `python bench/scale.py` on {found['machine']}. Load average of the machine at the start of",
-            f"each part: {loads} (above the number of cores, elapsed times say less than CPU times).",
+            f"each part: {loads} (if above the number of cores, trust CPU times rather than elapsed times).",
             "chrF++, confidence pruning with alpha 0.99, default window; times are of the whole process.",
             "",
-            "## One machine, 16 hypotheses and 32 pseudo-references a sentence, one thread",
+            "## One machine, 16 hypotheses and 32 pseudo-references per sentence, one thread",
             "",
             *machine_lines(found["one"]),
             "",
@@ -231,18 +231,18 @@ def page(found: dict[str, Any]) -> str:
             f"## Ray against the plain command: {sentences:,} sentences, 256 hypotheses x 256 pseudo-references",
             "",
             "The plain time is the mean of a run before and one after. Start-up and shut-down of Ray (about ten",
-            "seconds) are in the times in all, not in the rates while running.",
+            "seconds) count in the total times, not in the rates while running.",
             "",
             *ray_lines(found["ray"], sentences),
             "",
             *busy(found["load"]["ray"]),
-            "## The two ends of a cluster run, alone",
+            "## The two ends of a cluster run, each on its own",
             "",
-            "| | sentences a second |",
+            "| | sentences per second |",
             "|---|---:|",
-            f"| one reader, JSON Lines ({ends['bytes a sentence'] / 1024:.1f} KiB a sentence) | {ends['read']:,.0f} |",
+            f"| one reader, JSON Lines ({ends['bytes a sentence'] / 1024:.1f} KiB each) | {ends['read']:,.0f} |",
             f"| one reader, .gz ({ends['bytes a sentence, packed'] / 1024:.1f} KiB) | {ends['read packed']:,.0f} |",
-            f"| the driver, writing shards ({ends['bytes an answer']:.0f} bytes an answer) | {ends['write']:,.0f} |",
+            f"| the driver, writing shards ({ends['bytes an answer']:.0f} bytes per answer) | {ends['write']:,.0f} |",
             "",
         ]
     )

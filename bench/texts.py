@@ -67,26 +67,26 @@ def sides(hypotheses: int, references: int, *, seed: int = 0) -> tuple[list[str]
 
 
 def documents(count: int, characters: int, *, seed: int = 0) -> tuple[list[str], list[str]]:
-    """Texts of about so many characters: samples of one caption after another, as a translated document would be."""
+    """Texts of `characters` characters: samples of one caption after another, like a translated document."""
     pools = [record["pseudo_references"] for record in _read(DEMO)]
     rng = random.Random(seed)
 
     def draw(half: slice) -> str:
         parts: list[str] = []
-        length, place = 0, 0
+        length, caption = 0, 0
         while length < characters:
-            parts.append(rng.choice(pools[place % len(pools)][half]))
+            parts.append(rng.choice(pools[caption % len(pools)][half]))
             length += len(parts[-1]) + 1
-            place += 1
+            caption += 1
         return " ".join(parts)[:characters]
 
     return [draw(slice(0, 128)) for _ in range(count)], [draw(slice(128, 256)) for _ in range(count)]
 
 
 def candidates(sentences: int, *, captions: int = 1) -> list[dict]:
-    """Records of 256 hypotheses and 256 pseudo-references: the bundled ones, over and over with new ids.
+    """Records of 256 hypotheses and 256 pseudo-references: the bundled ones, repeated under new ids.
 
-    With `captions` above 1 so many of them are joined, candidate by candidate, to one of longer texts.
+    With `captions` above 1, that many records are joined, candidate by candidate, into one with longer texts.
     """
     records = _read(DEMO)
 

@@ -4,7 +4,7 @@
     python bench/translator.py --one-sentence       # seconds for 12 words on a CPU -> bench/results/translator-cpu.md
 
 Sources and references are the first lines of newstest2018 de-en, from experiments/candidates (or `--tsv FILE`, all of
-it). Hypotheses and pseudo-references are made once and shared: racing sees the very samples that standard MBR sees.
+it). Hypotheses and pseudo-references are generated once and shared: racing and standard MBR see the same samples.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def main() -> None:
     parser.add_argument("--sentences", type=int, default=200)
     parser.add_argument("--beam", type=int, default=64)
     parser.add_argument("--references", type=int, default=256)
-    parser.add_argument("--together", type=int, default=None, help="sources a batch")
+    parser.add_argument("--together", type=int, default=None, help="sources per batch")
     parser.add_argument("--one-sentence", action="store_true", help="only time a sentence of 12 words on the CPU")
     parser.add_argument("--out", type=Path, default=Path("bench/results"))
     args = parser.parse_args()
@@ -50,9 +50,9 @@ def main() -> None:
     cuda = model.device.type == "cuda"
     sources, references = [source for source, _ in pairs], [reference for _, reference in pairs]
     beam5, hypotheses, draws, seconds = [], [], [], {"beam 5": 0.0, "hypotheses": 0.0, "samples": 0.0}
-    together = args.together or (64 if cuda else 4)
-    for first in range(0, len(pairs), together):
-        part = sources[first : first + together]
+    batch = args.together or (64 if cuda else 4)
+    for first in range(0, len(pairs), batch):
+        part = sources[first : first + batch]
         started = time.perf_counter()
         beam5 += [beams.texts[0] for beams in model.beam(part, k=5)]
         seconds["beam 5"] += time.perf_counter() - started
@@ -66,21 +66,21 @@ def main() -> None:
         print(f"{first + len(part)} of {len(pairs)}", {k: round(v, 1) for k, v in seconds.items()}, flush=True)
     records = [mbrace.Record(h, d, id=i) for i, (h, d) in enumerate(zip(hypotheses, draws, strict=True))]
     schedule = [size for size in mbrace.doubling(16, 1024) if size <= args.references]
-    texts, work = {"beam 5": beam5}, {}
+    texts, cost = {"beam 5": beam5}, {}
     for name, prune in (("standard MBR", None), ("racing MBR, alpha 0.99", mbrace.Confidence(0.99))):
         started = time.perf_counter()
         answers = list(mbrace.decode_corpus(records, prune=prune, schedule=schedule, shuffle=False))
         texts[name] = [answer.text for answer in answers]
         calls = sum(answer.utility_calls for answer in answers) / len(answers)
         used = sum(answer.pseudo_references for answer in answers) / len(answers)
-        work[name] = f"{calls:,.0f} | {used:.0f} | {1e3 * (time.perf_counter() - started) / len(answers):.1f}"
-    text = report(args, model, references, texts, work)
+        cost[name] = f"{calls:,.0f} | {used:.0f} | {1e3 * (time.perf_counter() - started) / len(answers):.1f}"
+    text = report(args, model, references, texts, cost)
     (args.out / "translator.md").write_text(text, encoding="utf-8")
     print(text)
 
 
 def one_sentence(args: argparse.Namespace) -> str:
-    """Wall and CPU seconds of one translation, end to end, five times each way."""
+    """Wall and CPU seconds of one translation, end to end, best and median of five runs."""
     model = mbrace.Seq2Seq(args.model, device="cpu")
     options: dict[str, Any] = {"beam": args.beam, "schedule": [16, 32, 64, 128, 256]}
     list(model.translate([SENTENCE], **options))
@@ -121,7 +121,7 @@ def report(
     model: mbrace.Seq2Seq,
     references: list[str],
     texts: dict[str, list[str]],
-    work: dict[str, str],
+    cost: dict[str, str],
 ) -> str:
     bleu, chrf = sacrebleu.BLEU(), sacrebleu.CHRF(word_order=2)
     machine = torch.cuda.get_device_name() if model.device.type == "cuda" else "a CPU"
@@ -129,12 +129,12 @@ def report(
         "# The bundled translator on newstest2018 (de-en)",
         "",
         f"First {len(references)} sentences; MBR chooses among {args.beam} beam hypotheses with up to "
-        f"{args.references} pseudo-references by epsilon sampling (0.02), utility chrF++. Made on {machine} in "
+        f"{args.references} pseudo-references by epsilon sampling (0.02), utility chrF++. Generated on {machine} in "
         f"{str(model.dtype).removeprefix('torch.')} by `python bench/translator.py --sentences {len(references)} "
         f"--beam {args.beam} --references {args.references}`.",
         "",
         "| decoding | BLEU | chrF++ | beats beam 5 in chrF++ | utility calls | pseudo-references used "
-        "| ms a sentence for the race |",
+        "| race, ms per sentence |",
         "|---|---:|---:|---:|---:|---:|---:|",
     ]
     base = mbrace.ChrF().pairs(texts["beam 5"], references)
@@ -144,7 +144,7 @@ def report(
         scores = [bleu.corpus_score(found, [references]).score, chrf.corpus_score(found, [references]).score]
         gain = (mbrace.ChrF().pairs(found, references) - base)[samples].mean(axis=1)
         wins = "" if name == "beam 5" else f"{(gain > 0).mean():.1%} of resamples"
-        lines.append(f"| {name} | {scores[0]:.2f} | {scores[1]:.2f} | {wins} | {work.get(name, ' |  | ')} |")
+        lines.append(f"| {name} | {scores[0]:.2f} | {scores[1]:.2f} | {wins} | {cost.get(name, ' |  | ')} |")
     same = sum(a == b for a, b in zip(*list(texts.values())[1:], strict=True))
     lines += [
         "",

@@ -1,4 +1,4 @@
-"""Scores of beam 5 and the speed of sampling of a trained model; `--bundle` also writes its int8 form and scores that.
+"""Scores of beam 5 and sampling speed of a trained model; `--bundle` also writes and scores its int8 form.
 
 python experiments/evaluate.py MODEL --test FILE.tsv.gz --valid FILE.tsv.gz -o SCORES.json [--bundle FOLDER]
 """
@@ -60,7 +60,7 @@ def scores(model: Seq2Seq, path: Path, small: bool) -> dict[str, Any]:
 
 
 def speed(model: Seq2Seq, folder: str, path: Path, small: bool) -> dict[str, Any]:
-    """Samples a second of `sample` and of transformers' generate, same model, same precision, after a warm-up each."""
+    """Samples per second of `sample` and of transformers' generate, same model and precision, after a warm-up."""
     from transformers import AutoModelForSeq2SeqLM
 
     n, count = (4, 8) if small else (256, 32)
@@ -69,7 +69,7 @@ def speed(model: Seq2Seq, folder: str, path: Path, small: bool) -> dict[str, Any
     rows = model.codec.encode(sources)
 
     def theirs(some: list[list[int]]) -> None:
-        for row in some:  # one source of 256 samples at a time fills no less than our batches' width
+        for row in some:  # 256 samples of one source already make a batch as wide as ours
             ids = torch.tensor([row], device=model.device)
             peer.generate(
                 ids, do_sample=True, epsilon_cutoff=0.02, num_return_sequences=n, top_k=0, max_length=2 * len(row) + 32
@@ -78,8 +78,8 @@ def speed(model: Seq2Seq, folder: str, path: Path, small: bool) -> dict[str, Any
     def theirs_batched(some: list[list[int]]) -> None:
         width = max(map(len, some))
         ids = torch.full((len(some), width), peer.config.pad_token_id)
-        for place, row in enumerate(some):
-            ids[place, : len(row)] = torch.tensor(row)
+        for index, row in enumerate(some):
+            ids[index, : len(row)] = torch.tensor(row)
         ids = ids.to(model.device)
         mask = (ids != peer.config.pad_token_id).long()
         peer.generate(
@@ -96,15 +96,15 @@ def speed(model: Seq2Seq, folder: str, path: Path, small: bool) -> dict[str, Any
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
         "dtype": str(model.dtype),
     }
-    for name, work in {
+    for name, method in {
         "mbrace": lambda part: model.sample(sources[:part], n),
         "transformers one source a call": lambda part: theirs(rows[: min(part, 8)]),
         "transformers 32 sources a call": lambda part: theirs_batched(rows[:part]),
     }.items():
-        work(2)
+        method(2)
         sync()
         started = time.monotonic()
-        work(count)
+        method(count)
         sync()
         made = n * (min(count, 8) if "one" in name else count)
         result[name] = round(made / (time.monotonic() - started), 1)

@@ -4,8 +4,8 @@
 
 DATA has train.PAIR.tsv.gz (source, target, origin), valid.PAIR.SET.tsv.gz and test.PAIR.SET.tsv.gz (source, reference).
 OUT gets, for each model: NAME.spm, models/NAME, PAIR.{test,valid}.jsonl.xz, NAME.json (scores and speed) and NAME.log.
-Each step is a command of its own, printed as it starts, so that one model that fails does not stop the others; what is
-there already is taken up. `--small` rehearses everything on a CPU in a few minutes, with tiny models.
+Each step is a command of its own, printed when it starts, so that a model that fails does not stop the others; an
+interrupted run continues. `--small` rehearses everything on a CPU in a few minutes, with tiny models.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from pathlib import Path
 from mbrace.models.sources import read_pairs
 from mbrace.models.vocabulary import Vocabulary
 
-LONGEST = 300  # characters of a side, in training sets of over MANY pairs: the longest 1.7% are 5% of the text
+LONGEST = 300  # characters per side, in training sets of over MANY pairs: the longest 1.7% are 5% of the text
 MANY = 500_000
 
 
 @dataclass(frozen=True)
 class Model:
-    """What `mbrace train` is told. Smaller training sets get less time."""
+    """Options for `mbrace train`. Smaller training sets get less time."""
 
     pair: str
     size: str
     pieces: int
     minutes: float
     dropout: float
-    rate: float | None = None  # of base models 5e-4: their post-norm layers diverge at higher rates
+    rate: float | None = None  # 5e-4 for base models: their post-norm layers diverge at higher rates
     origins: tuple[str, ...] = ()
     bundle: bool = False
 
@@ -43,7 +43,7 @@ MODELS = {
     "de-en": Model("de-en", "base", 24000, 10.5, 0.1, 5e-4),
     "tr-en": Model("tr-en", "base", 16000, 6.8, 0.2, 5e-4),
     "en-et": Model("en-et", "base", 12000, 5.25, 0.3, 5e-4),
-    # the one that is shipped: of text whose licence allows it
+    # the model we ship: trained on text whose licence allows it
     "bundled": Model(
         "de-en", "small", 8000, 8.4, 0.05, None, ("europarl", "tatoeba-anki", "msdocs", "mlqe-wikipedia"), bundle=True
     ),
@@ -84,10 +84,10 @@ class Job:
         return found[0]
 
     def training_set(self, path: Path) -> Path:
-        """The rows to train on: without the longest where there are many, and few for a rehearsal."""
+        """The rows to train on: without the longest if there are many, and only a few for a rehearsal."""
         rows = gzip.decompress(path.read_bytes()).decode().splitlines()
         if self.small:
-            rows = rows[-2000:]  # the first rows are of one origin
+            rows = rows[-2000:]  # the first rows are all of one origin
         elif len(rows) > MANY:
             rows = [row for row in rows if all(len(side) <= LONGEST for side in row.split("\t")[:2])]
         else:
@@ -114,7 +114,7 @@ class Job:
 
 
 def learn_pieces(path: Path, model: Model, spm: Path, size: int) -> None:
-    """A SentencePiece model of both languages together."""
+    """Train one SentencePiece model for both languages."""
     pairs = read_pairs(path, origins=model.origins or None)
     lines = [line for pair in pairs for line in pair if len(line) < 400]
     spm.write_bytes(Vocabulary.train(lines, size, limit=400_000).model)
@@ -125,21 +125,21 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("--only", nargs="+", default=list(MODELS), choices=list(MODELS))
-    parser.add_argument("--sentences", type=int, default=200, help="of each set, with candidates (200)")
+    parser.add_argument("--sentences", type=int, default=200, help="sentences per set to generate candidates for (200)")
     parser.add_argument("--small", action="store_true", help="a rehearsal on a CPU: tiny models, few steps")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     sentences = min(args.sentences, 4) if args.small else args.sentences
     failed = []
 
-    def work(name: str) -> None:
+    def run_model(name: str) -> None:
         try:
             Job(name, args.data, args.out, sentences, args.small).run()
         except (Exception, SystemExit) as error:
             failed.append(name)
             print(f"{name}: FAILED ({error}); see {args.out / name}.log", file=sys.stderr, flush=True)
 
-    threads = [threading.Thread(target=work, args=(name,)) for name in args.only]
+    threads = [threading.Thread(target=run_model, args=(name,)) for name in args.only]
     for thread in threads:
         thread.start()
     for thread in threads:

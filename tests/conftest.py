@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
+from cli_helpers import decode, lines
 from hypothesis import settings
 
 import mbrace
@@ -32,6 +33,40 @@ def demo_rows() -> list[dict[str, Any]]:
     """The bundled real candidates, as plain JSON objects."""
     with lzma.open(DEMO, "rt", encoding="utf-8") as file:
         return [json.loads(line) for line in file]
+
+
+@pytest.fixture(scope="session")
+def small_rows(demo_rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """150 real records of 12 hypotheses and 24 pseudo-references, quick to decode."""
+    rows = []
+    for number in range(150):
+        row = demo_rows[number % len(demo_rows)]
+        part = number // len(demo_rows)
+        rows.append(
+            {
+                "id": f"s{number}" if number % 3 else number,  # both kinds of id
+                "source": row["source"],
+                "hypotheses": row["hypotheses"][12 * part : 12 * part + 12],
+                "pseudo_references": row["pseudo_references"][24 * part : 24 * part + 24],
+            }
+        )
+    return rows
+
+
+@pytest.fixture
+def candidates(tmp_path: Path, small_rows: list[dict[str, Any]]) -> Path:
+    """Those records in a file."""
+    path = tmp_path / "candidates.jsonl"
+    path.write_bytes(lines(small_rows))
+    return path
+
+
+@pytest.fixture
+def answers(candidates: Path, tmp_path: Path) -> bytes:
+    """What an uninterrupted run writes."""
+    path = tmp_path / "expected.jsonl"
+    assert decode(candidates, "-o", path) == 0
+    return path.read_bytes()
 
 
 def records(rows: list[dict[str, Any]], count: int) -> list[mbrace.Record]:

@@ -17,7 +17,7 @@ import mbrace
 from mbrace.cli import main
 from mbrace.errors import UserError
 from mbrace.experiments import experiment, paper, runtimes, studies
-from mbrace.experiments.tables import Part, Replay, Table, slug, tables
+from mbrace.experiments.tables import CandidateFile, Replay, Table, slug, tables
 from mbrace.experiments.trials import ALPHAS, BETAS, MEASURES, TRADEOFF, Outcomes, Setting, measure, run_trials, sample
 from mbrace.prune import Standings
 from mbrace.randomness import key
@@ -47,7 +47,7 @@ def random_tables(tmp_path: Path) -> Any:
         values.update({(h, "human"): float(i) for i, h in enumerate(hypotheses)})
         draws = [distinct[i] for i in rng.integers(15, size=24)]
         rows.append({"id": sentence, "hypotheses": hypotheses, "pseudo_references": draws, "reference": "human"})
-    part = Part.of(str(write_candidates(tmp_path / "random.jsonl", rows)))
+    part = CandidateFile.from_path(str(write_candidates(tmp_path / "random.jsonl", rows)))
     utility = mbrace.Pairwise(lambda h, r: values[h, r], name="random", schedule=SCHEDULE)
     with tables(part, part.records(), utility, tmp_path / "tables") as stored:
         yield stored, values
@@ -186,7 +186,7 @@ def test_a_damaged_outcomes_file_is_named(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def small_rows(demo_rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def five_rows(demo_rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Real candidates, cut down: 5 sentences, 24 hypotheses, 48 pseudo-references."""
     return [
         row | {"hypotheses": row["hypotheses"][:24], "pseudo_references": row["pseudo_references"][:48]}
@@ -194,8 +194,8 @@ def small_rows(demo_rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def test_a_resumed_table_equals_an_uninterrupted_one(tmp_path: Path, small_rows: list[dict[str, Any]]) -> None:
-    part = Part.of(str(write_candidates(tmp_path / "a.jsonl", small_rows)))
+def test_a_resumed_table_equals_an_uninterrupted_one(tmp_path: Path, five_rows: list[dict[str, Any]]) -> None:
+    part = CandidateFile.from_path(str(write_candidates(tmp_path / "a.jsonl", five_rows)))
     asked: list[str] = []
 
     def counted(hypothesis: str, reference: str) -> float:
@@ -221,16 +221,16 @@ def test_a_resumed_table_equals_an_uninterrupted_one(tmp_path: Path, small_rows:
     assert 0 < len(asked) < calls  # what was there before was not computed again
 
 
-def test_stored_utilities_are_the_utility_itself(tmp_path: Path, small_rows: list[dict[str, Any]]) -> None:
-    part = Part.of(str(write_candidates(tmp_path / "a.jsonl", small_rows)))
+def test_stored_utilities_are_the_utility_itself(tmp_path: Path, five_rows: list[dict[str, Any]]) -> None:
+    part = CandidateFile.from_path(str(write_candidates(tmp_path / "a.jsonl", five_rows)))
     utility = mbrace.ChrF()
     with tables(part, part.records(), utility, tmp_path / "tables") as stored:
         replay = Replay(stored, name="x", schedule=(16,))
-        hypotheses = [row["hypotheses"][3] for row in small_rows]
-        references = [row["pseudo_references"][-1] for row in small_rows]
+        hypotheses = [row["hypotheses"][3] for row in five_rows]
+        references = [row["pseudo_references"][-1] for row in five_rows]
         np.testing.assert_array_equal(replay.pairs(hypotheses, references), utility.pairs(hypotheses, references))
         human = [table.human[table.rows[h]] for table, h in zip(stored, hypotheses, strict=True)]
-        given = utility.pairs(hypotheses, [row["reference"] for row in small_rows])
+        given = utility.pairs(hypotheses, [row["reference"] for row in five_rows])
         np.testing.assert_array_equal(np.float32(human), given)
         raced = mbrace.decode_corpus(part.records(), utility=utility, schedule=(8, 32), shuffle=False)
         replayed = mbrace.decode_corpus(part.records(), utility=replay, schedule=(8, 32), shuffle=False)
@@ -247,7 +247,7 @@ def test_stored_utilities_are_the_utility_itself(tmp_path: Path, small_rows: lis
 )
 def test_a_file_name_says_pair_and_split(tmp_path: Path, path: str, name: str, split: str) -> None:
     (tmp_path / path).write_bytes(b"")
-    part = Part.of(str(tmp_path / path))
+    part = CandidateFile.from_path(str(tmp_path / path))
     assert (part.name, part.split) == (name, split)
 
 
@@ -381,9 +381,9 @@ def test_cores_are_counted_alike_everywhere(monkeypatch: pytest.MonkeyPatch, tmp
 
 
 def test_without_references_and_without_a_race_the_rest_is_measured(
-    tmp_path: Path, small_rows: list[dict[str, Any]]
+    tmp_path: Path, five_rows: list[dict[str, Any]]
 ) -> None:
-    rows = [{name: row[name] for name in ("id", "hypotheses", "pseudo_references")} for row in small_rows[:2]]
+    rows = [{name: row[name] for name in ("id", "hypotheses", "pseudo_references")} for row in five_rows[:2]]
     rows.append({"id": "all equal", "hypotheses": ["a b"] * 3, "pseudo_references": ["a b", "c"] * 4})
     file = write_candidates(tmp_path / "x.jsonl", rows)
     out = tmp_path / "out"
@@ -392,8 +392,8 @@ def test_without_references_and_without_a_race_the_rest_is_measured(
     found = experiment.gather(out)
     made = experiment.rows_of(found)
     assert {row["measure"] for row in made["test_table"]} == set(studies.TABLE) - {"score"}
-    assert found[0].of(Setting("alpha", 0.99))["utility_calls"][2].tolist() == [0, 0]
-    assert found[0].of(Setting("alpha", 0.99))["accuracy"][2].tolist() == [1, 1]
+    assert found[0].measures_of(Setting("alpha", 0.99))["utility_calls"][2].tolist() == [0, 0]
+    assert found[0].measures_of(Setting("alpha", 0.99))["accuracy"][2].tolist() == [1, 1]
 
 
 def tiny_experiment(folder: Path, *, label: str, signature: str) -> None:

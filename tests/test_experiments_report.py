@@ -79,6 +79,27 @@ def test_a_finished_part_is_kept_and_a_broken_run_goes_on_to_the_same_numbers(re
     assert (again / "data" / first.name).stat().st_mtime_ns == stamp
 
 
+def test_a_run_reads_each_outcomes_file_once_and_reports_as_from_disk(
+    results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = tmp_path / "out" / "data"
+    shutil.copytree(results / "out" / "data", data)
+    (data / "xx-en.test.chrf++.npz").unlink()  # computed again, the others are kept
+    read: list[str] = []
+    load = np.load
+    monkeypatch.setattr(np, "load", lambda path, **options: (read.append(Path(path).name), load(path, **options))[1])
+    files = [str(path) for path in sorted(results.glob("*.jsonl"))]
+    options = ["-o", str(tmp_path / "out"), "--trials", "2", "--workers", "1", "--races", "3"]
+    assert main(["experiment", *files, *options]) == 0
+    assert sorted(read) == ["xx-en.valid.chrf++.npz", "yy-en.all.chrf++.npz", "yy-en.all.chrf.npz"]
+    names = ("test_table.csv", "claims.csv", "tradeoff.csv", "results.json", "RESULTS.md")
+    of_run = [(tmp_path / "out" / name).read_bytes() for name in names]
+    read.clear()
+    assert main(["experiment", "-o", str(tmp_path / "merged"), "--report-only", str(tmp_path / "out")]) == 0
+    assert sorted(read) == sorted(path.name for path in data.glob("*.npz"))
+    assert [(tmp_path / "merged" / name).read_bytes() for name in names] == of_run
+
+
 def test_runs_of_several_machines_merge_into_one_report(results: Path, tmp_path: Path) -> None:
     assert main(["experiment", "-o", str(tmp_path), "--report-only", str(results / "out")]) == 0
     assert (tmp_path / "test_table.csv").read_text() == (results / "out" / "test_table.csv").read_text()

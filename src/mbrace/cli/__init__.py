@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UserError as error:
         print(f"mbrace: error: {_as_options(str(error))}", file=sys.stderr)
         return 2
-    except BrokenPipeError:  # the reader of our output went away (`| head`): not an error of ours
+    except BrokenPipeError:  # the reader of our output has stopped (`| head`): not an error
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except KeyboardInterrupt:
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 @contextmanager
 def _plain_warnings() -> Iterator[None]:
-    """Our own warnings are one line, without the place in the code."""
+    """Print our own warnings as one line, without file name and line of code."""
     with warnings.catch_warnings():
         others = warnings.showwarning
 
@@ -71,7 +71,7 @@ def _as_options(message: str) -> str:
 
 
 class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:  # one line, as for every other mistake
+    def error(self, message: str) -> NoReturn:  # one line, like every other error
         raise UserError(f"{message}; see {self.prog} --help")
 
 

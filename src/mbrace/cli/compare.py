@@ -1,4 +1,4 @@
-"""`mbrace compare`: is one system better than the other, or is it chance?"""
+"""`mbrace compare`: is the difference between two systems significant?"""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ def add(commands: Any) -> None:
     parser: argparse.ArgumentParser = commands.add_parser(
         "compare",
         help="significance tests for two systems' outputs",
-        description="Paired bootstrap (Koehn 2004) and paired approximate randomisation; p-values as sacreBLEU's, "
-        "but for ties, which count.",
+        description="Paired bootstrap (Koehn 2004) and paired approximate randomisation. The p-values are sacreBLEU's, "
+        "except that ties count.",
     )
     for name in ("a", "b"):
         parser.add_argument(
             name,
             metavar=name.upper(),
-            help="text, one translation a line, or JSON Lines or Parquet of mbrace decode, paired by id",
+            help="text, one translation per line, or JSON Lines or Parquet from mbrace decode, paired by id",
         )
     parser.add_argument(
         "--reference", required=True, metavar="R", help="text, or JSON Lines or Parquet with `reference`"

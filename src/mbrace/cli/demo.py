@@ -1,4 +1,4 @@
-"""`mbrace demo`: a newcomer's first minute. Real candidates, three ways to decode them, side by side."""
+"""`mbrace demo`: bundled candidates decoded by standard MBR and by racing, side by side."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from mbrace.errors import UserError
 def add(commands: Any) -> None:
     """The options of `mbrace demo`."""
     parser: argparse.ArgumentParser = commands.add_parser(
-        "demo", help="race through bundled candidates and compare", description="Decode bundled real candidates."
+        "demo", help="race through bundled candidates and compare", description="Decode bundled candidates."
     )
-    parser.add_argument("--sentences", type=int, default=48, metavar="N", help="how many (default: all 48)")
+    parser.add_argument("--sentences", type=int, default=48, metavar="N", help="sentences to decode (default: all 48)")
     parser.add_argument("--examples", type=int, default=3, metavar="N", help="decisions to show (default: 3)")
     parser.add_argument("--translate", action="store_true", help="translate with the bundled model instead")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Decode with standard MBR and four pruning functions, and show what changed."""
+    """Decode with standard MBR and three settings of the pruning functions, and show what changed."""
     if args.sentences < 1:
         raise UserError(f"--sentences {args.sentences}: must be 1 or more")
     if args.examples < 0:
@@ -88,22 +88,22 @@ def _translate() -> int:
 
 
 def _examples(console: Any, records: list[Any], answers: list[Any], count: int) -> None:
-    """A few decisions: what beam search put first, what MBR chose, and how the field thinned out."""
+    """A few decisions: the first of beam search, the choice of MBR, and the number of survivors after each step."""
     changed = [pair for pair in zip(records, answers, strict=True) if pair[1].index != 0]
     for record, answer in changed[:count]:
-        field = " > ".join([str(len(record.hypotheses)), *(str(step.survivors) for step in answer.steps)])
+        survivors = " > ".join([str(len(record.hypotheses)), *(str(step.survivors) for step in answer.steps)])
         labelled(
             console,
             ("source", "dim", record.source, ""),
             ("beam search", "dim", record.hypotheses[0], ""),
             ("MBR", "bold green", answer.text, "bold"),
             ("reference", "dim", record.reference, ""),
-            ("survivors", "dim", f"{field}, expected utility {answer.utility:.2f}", "dim"),
+            ("survivors", "dim", f"{survivors}, expected utility {answer.utility:.2f}", "dim"),
         )
 
 
 def labelled(console: Any, *lines: tuple[str, str, str | None, str]) -> None:
-    """Print lines of (label, style, text, style): texts word for word, never as markup, wrapped beside their labels."""
+    """Print lines of (label, style, text, style). Texts are never read as markup and wrap next to their labels."""
     from rich.table import Table
     from rich.text import Text
 

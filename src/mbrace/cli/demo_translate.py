@@ -1,4 +1,4 @@
-"""The second half of the demo: German in, English out, with the bundled translator, three ways side by side."""
+"""`mbrace demo --translate`: German to English with the bundled translator, three decoding methods side by side."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ BEAM, REFERENCES = 64, 256
 
 
 def missing() -> str | None:
-    """Why the demo cannot run here, or None if it can."""
+    """Why the demo cannot run, or None if it can."""
     from importlib.util import find_spec
 
     from mbrace.models.bundle import FOLDER
 
     absent = [name for name in ("torch", "transformers", "sentencepiece", "safetensors") if find_spec(name) is None]
     if absent:
-        return f"{', '.join(absent)} not installed; pip install 'mbrace[models]' brings what it needs"
+        return f"{', '.join(absent)} not installed; pip install 'mbrace[models]' installs what is needed"
     return None if (FOLDER / "weights.safetensors").exists() else "this installation has no bundled translator"
 
 
 def show(console: Any) -> None:
-    """Translate by beam search, standard MBR and racing MBR, end to end each time."""
+    """Translate by beam search, standard MBR and racing MBR, each timed end to end."""
     from rich.table import Table
 
     from mbrace import Confidence, Seq2Seq
@@ -44,18 +44,18 @@ def show(console: Any) -> None:
         texts, calls, drawn, seconds = _decode(model, sources, prune, ahead)
         rows.append((name, texts, f"{calls:,}", f"{drawn:,}", seconds))
     table = Table(title=f"Bundled de-en translator, {BEAM} hypotheses, up to {REFERENCES} pseudo-references, chrF++")
-    for heading in ("decoding", "utility calls", "refs drawn", "seconds", "seconds a sentence"):
+    for heading in ("decoding", "utility calls", "refs drawn", "seconds", "seconds per sentence"):
         table.add_column(heading, justify="left" if heading == "decoding" else "right", no_wrap=True)
     for name, _, calls_, drawn_, seconds in rows:
         table.add_row(name, calls_, drawn_, f"{seconds:.2f}", f"{seconds / len(sources):.2f}")
     console.print(table)
-    for place, source in enumerate(sources):
-        ways = [(name, "bold green" if name == "racing MBR" else "dim", texts[place], "") for name, texts, *_ in rows]
-        labelled(console, ("source", "dim", source, ""), *ways)
+    for index, source in enumerate(sources):
+        lines = [(name, "bold green" if name == "racing MBR" else "dim", texts[index], "") for name, texts, *_ in rows]
+        labelled(console, ("source", "dim", source, ""), *lines)
 
 
 def _decode(model: Any, sources: list[str], prune: Any, ahead: int) -> tuple[list[str], int, int, float]:
-    """Hypotheses, pseudo-references and race: texts, utility calls, draws, seconds."""
+    """Generate and race: (texts, utility calls, pseudo-references drawn, seconds)."""
     from mbrace import decode_corpus
     from mbrace.models.hypotheses import Hypothesiser
 

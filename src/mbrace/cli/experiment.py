@@ -21,7 +21,7 @@ def add(commands: Any) -> None:
         help="reproduce the paper's evaluation on candidate files",
         description="Tables, figures and a report: false pruning, speed against accuracy, test table, survivors, "
         "schedules, run times. NAME.valid.jsonl is used for figures and NAME.test.jsonl for the test table; a pair "
-        "with one file uses it for both. What DIR holds already, of other utilities too, is kept and shown with it.",
+        "with one file uses it for both. Results already in DIR, also of other utilities, are kept and shown too.",
     )
     parser.add_argument(
         "candidates", nargs="*", metavar="CANDIDATES.jsonl", help="JSON Lines, .gz or .xz; a quoted glob is expanded"
@@ -30,22 +30,20 @@ def add(commands: Any) -> None:
     parser.add_argument("--trials", type=int, default=10, metavar="N", help="random trials (default: 10)")
     parser.add_argument("--seed", type=int, default=0, help="random seed (default: 0)")
     parser.add_argument("--limit", type=int, metavar="N", help="only the first N sentences of each file")
-    parser.add_argument("--workers", type=int, metavar="N", help="processes that race (default: all cores)")
-    parser.add_argument("--races", type=int, default=12, metavar="N", help="races to watch in the report (default: 12)")
+    parser.add_argument("--workers", type=int, metavar="N", help="processes to use (default: one per core)")
+    parser.add_argument("--races", type=int, default=12, metavar="N", help="races shown in the report (default: 12)")
     parser.add_argument(
-        "--report-only", nargs="*", metavar="DIR", help="race nothing: merge the data of these folders into the report"
+        "--report-only", nargs="*", metavar="DIR", help="run nothing: merge the data of these folders into the report"
     )
     parser.add_argument(
-        "--no-report", action="store_true", help="write DIR/data only, without pictures and page; merge it later"
+        "--no-report", action="store_true", help="write DIR/data only, without figures and report; merge it later"
     )
     timing = parser.add_argument_group("run times (Table 2)")
     timing.add_argument("--runtimes", action="store_true", help="time racing, standard MBR and beam search on a model")
     timing.add_argument("--model", default="bundled", metavar="M", help="a translation model: folder or name")
-    timing.add_argument(
-        "--sources", metavar="FILE", help="one source a line, or the candidate file whose sources to take"
-    )
-    timing.add_argument("--pair", metavar="NAME", help="what to call it (default: from the name of the file)")
-    timing.add_argument("--sentences", type=int, default=100, metavar="N", help="how many sources (default: 100)")
+    timing.add_argument("--sources", metavar="FILE", help="one source per line, or a candidate file")
+    timing.add_argument("--pair", metavar="NAME", help="name in the report (default: from the name of the file)")
+    timing.add_argument("--sentences", type=int, default=100, metavar="N", help="number of sources (default: 100)")
     timing.add_argument("--repeats", type=int, default=3, metavar="N", help="timed runs to average (default: 3)")
     add_utility(parser)
     parser.set_defaults(run=run)
@@ -91,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _label(args: argparse.Namespace, utility: Utility) -> str:
-    """What results are called: the utility, and its model where one was asked for."""
+    """The name of the results: the utility, and its model if one was given."""
     name: str = LABELS.get(args.utility, args.utility)
     if args.metric_model is None or args.utility not in NEURAL:
         return name

@@ -1,4 +1,4 @@
-"""`mbrace judge`: a web page on which raters compare two systems' outputs, blind."""
+"""`mbrace judge`: a web page on which raters compare the outputs of two systems, blind."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         "judge",
         help="ask people which of two outputs they prefer, blind, on a web page",
         description="Serve a page on which raters compare two outputs of `mbrace decode`, not knowing which is which. "
-        "Equal predictions are counted and not shown. Prints one secret link a rater.",
+        "Equal predictions are counted but not shown. Prints one secret link per rater.",
     )
     parser.add_argument(
         "a", metavar="A", help="output of the first system: JSON Lines with id and text, or plain lines"
@@ -26,24 +26,22 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         help="the sources: plain lines in order, or JSON Lines with id and source",
     )
     parser.add_argument(
-        "-o", "--output", required=True, metavar="DB", help="the ratings (SQLite); continued if it exists"
+        "-o", "--output", required=True, metavar="DB", help="ratings file (SQLite); continued if it exists"
     )
-    parser.add_argument("--raters", type=_positive, default=1, metavar="N", help="links to make (default 1)")
+    parser.add_argument("--raters", type=_positive, default=1, metavar="N", help="number of raters (default 1)")
     parser.add_argument(
         "--items",
         type=_items,
         default=125,
         metavar="N",
-        help="how many differing items to show, or `all` (default 125)",
+        help="number of differing items to show, or `all` (default 125)",
     )
-    parser.add_argument("--seed", type=int, default=0, help="of the sample, the orders and the sides (default 0)")
+    parser.add_argument("--seed", type=int, default=0, help="seed for the sample, the orders and the sides (default 0)")
     parser.add_argument(
         "--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1: this machine only; 0.0.0.0: all)"
     )
-    parser.add_argument("--port", type=_port, default=8000, help="0: any free one (default 8000)")
-    parser.add_argument(
-        "--public-url", metavar="URL", help="where raters reach the page through a proxy, for the links"
-    )
+    parser.add_argument("--port", type=_port, default=8000, help="port to listen on; 0: any free one (default 8000)")
+    parser.add_argument("--public-url", metavar="URL", help="address of the page behind a proxy, used in the links")
     parser.add_argument(
         "--source-lang", default="", metavar="TAG", help="e.g. de: lets screen readers choose the voice"
     )
@@ -86,7 +84,7 @@ def _port(text: str) -> int:
 
 
 def _whole(text: str, least: int, most: int | None, wanted: str) -> int:
-    """A number within bounds; left to itself, argparse names the function that refused it, not what is wanted."""
+    """A number within bounds. (By itself argparse would name this function, not what is expected.)"""
     try:
         number = int(text)
     except ValueError:

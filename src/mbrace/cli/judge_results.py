@@ -18,7 +18,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     )
     parser.add_argument("ratings", metavar="DB", help="the ratings file (may be in use by a running server)")
     parser.add_argument("--level", type=_level, default=0.05, help="significance level (default 0.05)")
-    parser.add_argument("--csv", metavar="FILE", help="also write one row a rating")
+    parser.add_argument("--csv", metavar="FILE", help="also write one row per rating")
     parser.add_argument("--json", metavar="FILE", help="also write the report and all ratings")
     parser.add_argument("--force", action="store_true", help="replace FILE if it exists")
     parser.set_defaults(run=run)
@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check_targets(args: argparse.Namespace) -> None:
-    """Nothing is overwritten unasked, and the ratings never: they cannot be made again."""
+    """Refuse to overwrite files without --force, and the ratings at all: they cannot be reproduced."""
     ratings = [args.ratings, f"{args.ratings}-wal", f"{args.ratings}-shm"]
     for option, path in (("--csv", args.csv), ("--json", args.json)):
         if not path:

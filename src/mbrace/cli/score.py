@@ -17,22 +17,22 @@ def add(commands: Any) -> None:
     parser: argparse.ArgumentParser = commands.add_parser(
         "score",
         help="score translations against references",
-        description="Sentence average, as the paper evaluates, and the corpus score where the utility has one.",
+        description="The sentence average, as in the paper, and the corpus score if the utility has one.",
     )
     parser.add_argument(
         "hypotheses",
         metavar="HYP.txt",
-        help="one translation a line (.gz, .xz; - is stdin), or JSON Lines or Parquet of mbrace decode, with `text`",
+        help="one translation per line (.gz, .xz; - is stdin), or JSON Lines or Parquet with `text`",
     )
     parser.add_argument(
-        "references", metavar="REF.txt", help="one reference a line, or JSON Lines or Parquet with `reference`"
+        "references", metavar="REF.txt", help="one reference per line, or JSON Lines or Parquet with `reference`"
     )
     parser.add_argument(
         "--source",
         metavar="SRC.txt",
-        help="one source a line, or JSON Lines or Parquet with `source`; for utilities that read it",
+        help="one source per line, or JSON Lines or Parquet with `source`; for utilities that read it",
     )
-    parser.add_argument("--per-line", action="store_true", help="also print every sentence's score, first")
+    parser.add_argument("--per-line", action="store_true", help="first print the score of every sentence")
     add_utility(parser)
     parser.set_defaults(run=run)
 
@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def read_aligned(outputs: Sequence[str], references: str, source: str | None) -> list[Any]:
-    """The texts of each output, the references and the sources (or None), sentence by sentence; by id where given."""
+    """The texts of each output, the references and the sources (or None), aligned by id or else by line."""
     from mbrace.io.aligned import align_texts, read_texts
 
     systems = [read_texts(path, "text") for path in outputs]

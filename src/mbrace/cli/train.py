@@ -11,40 +11,40 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     parser = commands.add_parser("train", help="train a translation model (Marian) on parallel text")
     data = parser.add_argument_group("data (plain, .gz, .bz2 or .xz)")
     data.add_argument(
-        "--train", nargs="+", required=True, metavar="FILE", help="SOURCE TARGET, or one TSV: source, target[, origin]"
+        "--train", nargs="+", required=True, metavar="FILE", help="SOURCE TARGET, or a TSV: source, target[, origin]"
     )
-    data.add_argument("--valid", nargs="+", required=True, metavar="FILE", help="as --train")
+    data.add_argument("--valid", nargs="+", required=True, metavar="FILE", help="like --train")
     data.add_argument("--origins", nargs="+", metavar="NAME", help="train on the TSV rows of these origins only")
-    data.add_argument("--reverse", action="store_true", help="translate from the second side into the first")
+    data.add_argument("--reverse", action="store_true", help="swap source and target")
     data.add_argument(
-        "-o", "--output", required=True, metavar="DIR", help="the model's folder; an interrupted run is taken up"
+        "-o", "--output", required=True, metavar="DIR", help="the model's folder; an interrupted run is continued"
     )
-    data.add_argument("--force", action="store_true", help="start over in a folder that has a model or a run already")
+    data.add_argument("--force", action="store_true", help="start over if the folder already has a model or a run")
     model = parser.add_argument_group("model")
     model.add_argument(
-        "--size", default="base", choices=["base", "small", "tiny"], help="base is Vaswani et al.'s (default)"
+        "--size", default="base", choices=["base", "small", "tiny"], help="base (default) is that of Vaswani et al."
     )
-    model.add_argument("--vocabulary", type=int, metavar="N", help="SentencePiece pieces, both languages together")
+    model.add_argument("--vocabulary", type=int, metavar="N", help="SentencePiece pieces, shared by both languages")
     model.add_argument(
         "--spm", metavar="FILE", help="use this SentencePiece model (</s> 0, <unk> 1, no <s>) instead of learning one"
     )
     model.add_argument("--dropout", type=float, metavar="P")
     run = parser.add_argument_group("run")
     run.add_argument(
-        "--minutes", type=float, metavar="M", help="wall-clock budget; the learning rate reaches zero at its end"
+        "--minutes", type=float, metavar="M", help="time budget in minutes; the learning rate reaches zero at its end"
     )
     run.add_argument("--steps", type=int, metavar="N", help="budget in updates")
-    run.add_argument("--tokens", type=int, default=16384, metavar="N", help="padded ids a side and batch (16384)")
+    run.add_argument("--tokens", type=int, default=16384, metavar="N", help="padded tokens per side and batch (16384)")
     run.add_argument("--rate", type=float, metavar="LR", help="highest learning rate")
-    run.add_argument("--warmup", type=int, default=1000, metavar="N", help="updates until it is reached (1000)")
+    run.add_argument("--warmup", type=int, default=1000, metavar="N", help="updates to reach the highest rate (1000)")
     run.add_argument(
-        "--validate-every", type=int, metavar="N", help="updates; by default twelve times in the budget, or 1000"
+        "--validate-every", type=int, metavar="N", help="updates between validations (default: budget / 12, or 1000)"
     )
     run.add_argument(
         "--patience", type=int, default=10, metavar="N", help="validations without a lower loss before stopping (10)"
     )
     run.add_argument(
-        "--average", type=int, default=5, metavar="K", help="average the last K checkpoints if that is better (5)"
+        "--average", type=int, default=5, metavar="K", help="average the last K checkpoints if that lowers the loss (5)"
     )
     run.add_argument("--seed", type=int, default=0)
     run.add_argument("--device", metavar="NAME", help="cuda or cpu")

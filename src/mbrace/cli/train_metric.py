@@ -25,17 +25,17 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--target", default="en", metavar="LANG", help="keep pairs into this language, or `any` (default: en)"
     )
-    parser.add_argument("--hold-out", default="", metavar="PAIRS", help="not trained on, evaluated after: de-en,tr-en")
-    parser.add_argument("--epochs", type=int, default=None, metavar="N", help="at most (default: 12)")
+    parser.add_argument("--hold-out", default="", metavar="PAIRS", help="only for evaluation, such as de-en,tr-en")
+    parser.add_argument("--epochs", type=int, default=None, metavar="N", help="maximum number of epochs (default: 12)")
     parser.add_argument("--seed", type=int, default=0, help="random seed (default: 0)")
-    parser.add_argument("--cache", metavar="FILE", help="keep the encoder's vectors here between runs")
-    parser.add_argument("--device", metavar="DEVICE", help="for the encoder (default: a GPU if there is one)")
+    parser.add_argument("--cache", metavar="FILE", help="file to keep the encoder's vectors in between runs")
+    parser.add_argument("--device", metavar="DEVICE", help="device for the encoder (default: a GPU if there is one)")
     parser.add_argument("--force", action="store_true", help="replace DIR's checkpoint if it exists")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Read, train, print how well it agrees with people."""
+    """Read, train, print the correlation with human judgements."""
     if Path(args.output, "checkpoints", "model.ckpt").exists() and not args.force:
         raise UserError(f"{args.output}: has a checkpoint already; give another folder, or --force to replace it")
     if args.epochs is not None and args.epochs < 1:

@@ -1,7 +1,7 @@
 """The whole experiment: candidate files in; data, pictures and one report out.
 
-DIR/tables/    utilities, packed, one folder for each candidate file and utility: made once, can be deleted
-DIR/data/      outcomes of every race (.npz), races to watch (.json.gz), run times (.json); the rest is made of these
+DIR/tables/    compressed utilities, one folder per candidate file and utility; a cache, can be deleted
+DIR/data/      outcomes of every race (.npz), recorded races (.json.gz), run times (.json): the source of all below
 DIR/*.csv, results.json, figures/, report.html, RESULTS.md
 """
 
@@ -15,7 +15,7 @@ import json
 import math
 import shutil
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -23,14 +23,14 @@ import numpy as np
 
 from mbrace.errors import UserError, require
 from mbrace.experiments import studies
-from mbrace.experiments.races import watch_races
+from mbrace.experiments.races import record_races
 from mbrace.experiments.studies import Row
-from mbrace.experiments.tables import Part, Table, slug, tables
-from mbrace.experiments.trials import SIZES, TEST, TRADEOFF, Outcomes, Setting, run_trials
+from mbrace.experiments.tables import CandidateFile, Table, slug, tables
+from mbrace.experiments.trials import SIZES, TEST, TRADEOFF, Outcomes, run_trials
 from mbrace.io.settings import refuse_other_settings
 from mbrace.utility import Utility
 
-# progress("tables of de-en", total) is a context that yields a function to call with the number done
+# progress("tables of de-en", total) is a context manager; it yields a function that takes the number just finished
 Progress: TypeAlias = Callable[[str, int], Any]
 
 
@@ -48,93 +48,95 @@ def run(
     report: bool = True,
     progress: Progress,
 ) -> None:
-    """Everything for one utility, added to what `out` holds of others. Finished parts are not computed again.
+    """Run everything for one utility and add it to the results in `out`. Finished files are not computed again.
 
-    `report=False` leaves it at DIR/data, which needs NumPy alone.
+    `report=False` writes DIR/data only, which needs nothing but NumPy.
     """
     if report:
         require_report()
-    parts = [Part.of(path) for path in paths]
-    names = [(part.name, part.split) for part in parts]
-    for part in parts:
-        if names.count((part.name, part.split)) > 1:
+    files = [CandidateFile.from_path(path) for path in paths]
+    names = [(file.name, file.split) for file in files]
+    for file in files:
+        if names.count((file.name, file.split)) > 1:
             raise UserError(
-                f"{part.path}: two files are {part.name} ({part.split}); name them NAME.valid and NAME.test"
+                f"{file.path}: two files are {file.name} ({file.split}); name them NAME.valid and NAME.test"
             )
-        part.check_races(limit)
-    targets = [out / "data" / f"{part.name}.{part.split}.{slug(label)}.npz" for part in parts]
-    for target in targets:
-        _refuse_other_utility(target, utility.name)
-    for part, target in zip(parts, targets, strict=True):
-        alone = sum(other.name == part.name for other in parts) == 1
-        whole = alone or part.split != "test"
-        settings = (*TRADEOFF, *studies.schedule_settings(utility.schedule[-1])) if whole else TEST
-        key = _key(part, utility.name, settings, trials, seed, limit)
-        if target.exists() and Outcomes.load(target).about.get("key") == key:
+        file.check_races(limit)
+    targets = [out / "data" / f"{file.name}.{file.split}.{slug(label)}.npz" for file in files]
+    known = {target: Outcomes.load(target) for target in targets if target.exists()}
+    for target, outcomes in known.items():
+        _refuse_other_utility(target, outcomes, utility.name)
+    for file, target in zip(files, targets, strict=True):
+        only_file = sum(other.name == file.name for other in files) == 1
+        for_figures = only_file or file.split != "test"
+        settings = (*TRADEOFF, *studies.schedule_settings(utility.schedule[-1])) if for_figures else TEST
+        key = _key(file.digest, utility.name, settings, trials, seed, limit)
+        if target in known and known[target].about.get("key") == key:
             continue
         started = time.perf_counter()
-        records = part.records(limit)
+        records = file.records(limit)
         with contextlib.ExitStack() as open_tables:
-            with progress(f"tables of {part.name} {part.split}", len(records)) as advance:
-                stored = open_tables.enter_context(tables(part, records, utility, out / "tables", advance=advance))
+            with progress(f"tables of {file.name} {file.split}", len(records)) as advance:
+                stored = open_tables.enter_context(tables(file, records, utility, out / "tables", advance=advance))
             built = time.perf_counter()
-            with progress(f"races of {part.name} {part.split}", len(stored)) as raced:
+            with progress(f"races of {file.name} {file.split}", len(stored)) as raced:
                 outcomes = run_trials(
                     stored,
                     name=utility.name,
                     schedule=utility.schedule,
                     settings=settings,
-                    sizes=SIZES if whole else (),
+                    sizes=SIZES if for_figures else (),
                     trials=trials,
                     seed=seed,
                     workers=workers,
                     advance=raced,
                 )
             finished = time.perf_counter()
-            outcomes.about = _about(part, utility, label, stored, trials, seed) | {
+            outcomes.about = _about(file, utility, label, stored, trials, seed) | {
                 "key": key,
                 "seconds": {"tables": round(built - started, 2), "races": round(finished - built, 2)},
                 "workers": workers,
             }
-            if whole:
-                watched = watch_races(stored, records, utility, seed=seed, count=races)
-                header = {"pair": part.name, "split": part.split, "utility": label, "scale": outcomes.about["scale"]}
-                _write_gzip(target.with_suffix(".races.json.gz"), header | {"sentences": watched})
+            if for_figures:
+                recorded = record_races(stored, records, utility, seed=seed, count=races)
+                header = {"pair": file.name, "split": file.split, "utility": label, "scale": outcomes.about["scale"]}
+                _write_gzip(target.with_suffix(".races.json.gz"), header | {"sentences": recorded})
         outcomes.save(target)
+        known[target] = outcomes
     if report:
-        write(out)
+        write(out, known=known)
 
 
 def require_report() -> None:
-    """What `write` needs, looked for before hours of work rather than after them."""
+    """Check that everything `write` needs is installed, before hours of computing rather than after."""
     for module in ("matplotlib", "altair", "vl_convert", "jinja2"):
         require(module, extra="experiments")
 
 
-def _refuse_other_utility(target: Path, utility: str) -> None:
-    """Outcomes are replaced by newer ones of the same utility, never by those of another model or precision."""
-    if target.exists():
-        remedy = "give another folder, or delete it"
-        refuse_other_settings(Outcomes.load(target).about, {"utility": utility}, file=target, remedy=remedy)
+def _refuse_other_utility(target: Path, outcomes: Outcomes, utility: str) -> None:
+    """Outcomes may be replaced by newer ones of the same utility, never by those of another model or precision."""
+    remedy = "give another folder, or delete it"
+    refuse_other_settings(outcomes.about, {"utility": utility}, file=target, remedy=remedy)
 
 
-def _key(part: Part, utility: str, settings: Iterable[Setting], trials: int, seed: int, limit: int | None) -> str:
-    """Two runs with the same key have the same outcomes."""
-    what = repr((part.digest, utility, tuple(settings), trials, seed, limit))
-    return hashlib.blake2b(what.encode(), digest_size=8).hexdigest()
+def _key(*inputs: object) -> str:
+    """Outcomes with the same key were computed from the same inputs."""
+    return hashlib.blake2b(repr(inputs).encode(), digest_size=8).hexdigest()
 
 
-def _about(part: Part, utility: Utility, label: str, stored: Sequence[Table], trials: int, seed: int) -> dict[str, Any]:
+def _about(
+    file: CandidateFile, utility: Utility, label: str, stored: Sequence[Table], trials: int, seed: int
+) -> dict[str, Any]:
     human = [table.human for table in stored]
     references = all(np.isfinite(values).all() for values in human)
-    # scores between 0 and 1 are shown times 100, as the paper shows COMET's
+    # scores between 0 and 1 are multiplied by 100 for display, as the paper does with COMET's
     small = references and max(float(np.abs(values).max()) for values in human) <= 2
     distinct = [len(table.columns) / len(table.draws) for table in stored]
     return {
-        "name": part.name,
-        "split": part.split,
-        "file": Path(part.path).name,
-        "digest": part.digest,
+        "name": file.name,
+        "split": file.split,
+        "file": Path(file.path).name,
+        "digest": file.digest,
         "utility": utility.name,
         "label": label,
         "schedule": list(utility.schedule),
@@ -149,28 +151,31 @@ def _about(part: Part, utility: Utility, label: str, stored: Sequence[Table], tr
     }
 
 
-def gather(out: Path, others: Sequence[Path] = ()) -> list[Outcomes]:
-    """The outcomes under `out`, after copying in the data of other results."""
+def gather(out: Path, others: Sequence[Path] = (), known: Mapping[Path, Outcomes] | None = None) -> list[Outcomes]:
+    """The outcomes under `out`, after copying the data of other results into it. Files in `known` are not read."""
+    known = known or {}
+    found = {path.name: known.get(path) or Outcomes.load(path) for path in (out / "data").glob("*.npz")}
     for other in others:
         if other.resolve() == out.resolve():
             continue
         if not (other / "data").is_dir():
             raise UserError(f"{other}: no data/ in it; give a folder that `mbrace experiment -o` wrote")
-        for path in (other / "data").glob("*.npz"):
-            _refuse_other_utility(out / "data" / path.name, Outcomes.load(path).about["utility"])
+        theirs = {path.name: Outcomes.load(path) for path in (other / "data").glob("*.npz")}
+        for name in theirs.keys() & found.keys():
+            _refuse_other_utility(out / "data" / name, found[name], theirs[name].about["utility"])
+        found |= theirs
         (out / "data").mkdir(parents=True, exist_ok=True)
         for path in sorted((other / "data").iterdir()):
             if path.suffix in (".npz", ".gz", ".json"):
                 shutil.copyfile(path, out / "data" / path.name)
-    found = [Outcomes.load(path) for path in sorted((out / "data").glob("*.npz"))]
     if not found:
         raise UserError(f"{out}: no outcomes; run `mbrace experiment CANDIDATES.jsonl... -o {out}` first")
-    order = {"chrF++": 0}
-    return sorted(found, key=lambda o: (order.get(o.about["label"], 1), o.about["label"], o.about["name"]))
+    by_file = [found[name] for name in sorted(found)]
+    return sorted(by_file, key=lambda o: (o.about["label"] != "chrF++", o.about["label"], o.about["name"]))
 
 
 def rows_of(found: Sequence[Outcomes], timings: Sequence[Row] = ()) -> dict[str, list[Row]]:
-    """All rows of all studies. A pair with one file only uses it for figures and test table alike."""
+    """The rows of all studies. A pair with only one file uses it for both the figures and the test table."""
     groups: dict[tuple[str, str], list[Outcomes]] = {}
     for outcomes in found:
         groups.setdefault((outcomes.about["label"], outcomes.about["name"]), []).append(outcomes)
@@ -192,13 +197,13 @@ def rows_of(found: Sequence[Outcomes], timings: Sequence[Row] = ()) -> dict[str,
     return rows
 
 
-def write(out: Path, others: Sequence[Path] = ()) -> None:
-    """CSV, JSON, figures, RESULTS.md and report.html from the data under `out` (and `others`)."""
+def write(out: Path, others: Sequence[Path] = (), known: Mapping[Path, Outcomes] | None = None) -> None:
+    """Write CSV, JSON, figures, RESULTS.md and report.html from the data under `out` (and `others`); see `gather`."""
     require_report()
     from mbrace.experiments import figures, report
     from mbrace.experiments.summary import summary
 
-    found = gather(out, others)
+    found = gather(out, others, known)
     timings = [row for path in sorted((out / "data").glob("*.runtimes.json")) for row in json.loads(path.read_text())]
     rows = rows_of(found, timings)
     for name, lines in rows.items():
@@ -209,8 +214,8 @@ def write(out: Path, others: Sequence[Path] = ()) -> None:
     figures.draw(rows, out / "figures")
     notes = out / "notes.md"
     (out / "RESULTS.md").write_text(summary(about, rows, notes.read_text() if notes.exists() else ""))
-    watched = [json.loads(gzip.decompress(p.read_bytes())) for p in sorted((out / "data").glob("*.races.json.gz"))]
-    report.write(out / "report.html", about, _finite(rows), _finite(watched))
+    recorded = [json.loads(gzip.decompress(p.read_bytes())) for p in sorted((out / "data").glob("*.races.json.gz"))]
+    report.write(out / "report.html", about, _finite(rows), _finite(recorded))
 
 
 def _write_csv(path: Path, rows: Sequence[Row]) -> None:
@@ -232,7 +237,7 @@ def _write_gzip(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def _finite(value: Any) -> Any:
-    """JSON has no NaN: null."""
+    """The value with null in place of NaN and infinity, which JSON does not have."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""The paper's figures as PNG and SVG, one file a utility with a panel for each pair. Colours are the report's too."""
+"""The paper's figures as PNG and SVG, one file per utility with a panel per pair. The report uses the same colours."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from mbrace.errors import require
 from mbrace.experiments.studies import Row
 
-# Alphas are an ordered scale, so they get a ramp; beta and standard MBR are other things, so other hues.
+# Alphas are ordered, so they get shades of one hue; beta and standard MBR get hues of their own.
 ALPHA_COLOURS = {0.8: "#8cc5e3", 0.9: "#4f9fd0", 0.95: "#2a78b5", 0.98: "#1c5493", 0.99: "#0d2f66"}
 ALPHA, BETA, STANDARD, ACCENT = "#1c5493", "#d9772b", "#555555", "#2a9d6f"
 GROWTH_COLOURS = {1.5: "#7b4ea3", 2.0: "#1c5493", 4.0: "#d9772b"}
@@ -50,7 +50,7 @@ STYLE: dict[str, Any] = {
 
 
 def draw(rows: Mapping[str, Sequence[Row]], folder: Path) -> list[Path]:
-    """Every figure the rows allow, for each utility; the files written."""
+    """Draw every figure that there are rows for, per utility; returns the files written."""
     matplotlib = require("matplotlib", extra="experiments")
     matplotlib.use("Agg")
     plt = require("matplotlib.pyplot", extra="experiments")
@@ -86,7 +86,7 @@ def _panels(plt: Any, rows: Sequence[Row], height: float, lines: int = 1) -> tup
 def false_pruning(plt: Any, rows: Sequence[Row]) -> Any:
     """Figure 1: how often the winner under R* would be pruned, against |R|."""
     figure, axes, pairs = _panels(plt, rows, 3.4)
-    top = max(row["high"] for row in rows) or 1.0  # nothing was pruned falsely
+    top = max(row["high"] for row in rows) or 1.0  # 1.0 if nothing was pruned falsely
     for axis, pair in zip(axes[0], pairs, strict=True):
         for alpha, colour in ALPHA_COLOURS.items():
             line = [row for row in rows if row["pair"] == pair and row["alpha"] == alpha]
@@ -100,10 +100,7 @@ def false_pruning(plt: Any, rows: Sequence[Row]) -> Any:
         axis.set_ylim(0, top * 1.03)
         axis.set_title(pair)
         axis.set_xlabel("pseudo-references |R|")
-    axes[0][0].set_ylabel("false pruning rate")
-    axes[0][-1].legend(loc="upper right")
-    figure.suptitle(_title("False pruning", rows), x=0.01, ha="left", fontsize=11)
-    return figure
+    return _finish(figure, axes[0], rows, "False pruning", "false pruning rate", "upper right")
 
 
 def tradeoff(plt: Any, rows: Sequence[Row]) -> Any:
@@ -134,7 +131,7 @@ def tradeoff(plt: Any, rows: Sequence[Row]) -> Any:
                     f"{row['value']:g}",
                     (row["utility_calls"], row[measure]),
                     textcoords="offset points",
-                    xytext=(-3, 5) if row["value"] < 0.98 else (3, -10),  # the last two lie close together
+                    xytext=(-3, 5) if row["value"] < 0.98 else (3, -10),  # the last two points are close to each other
                     fontsize=7,
                     color=ALPHA,
                     ha="right" if row["value"] < 0.98 else "left",
@@ -145,24 +142,24 @@ def tradeoff(plt: Any, rows: Sequence[Row]) -> Any:
             if column == 0:
                 axis.set_ylabel(TITLES[measure])
         axes[0][column].set_title(pair)
-        axes[-1][column].set_xlabel("utility calls a sentence (log scale)")
+        axes[-1][column].set_xlabel("utility calls per sentence (log scale)")
     axes[-1][-1].legend(loc="lower right")
     figure.suptitle(_title("Speed against accuracy", rows), x=0.01, ha="left", fontsize=11)
     return figure
 
 
 def survivors(plt: Any, rows: Sequence[Row]) -> Any:
-    """Appendix figure: hypotheses left after each time step; bars are means, whiskers the middle half."""
+    """Appendix figure: hypotheses left after each time step; bars are means, whiskers span the middle half."""
     figure, axes, pairs = _panels(plt, rows, 3.5)
     for axis, pair in zip(axes[0], pairs, strict=True):
         own = [row for row in rows if row["pair"] == pair]
         sizes = sorted({row["pseudo_references"] for row in own})
-        for place, (alpha, colour) in enumerate(ALPHA_COLOURS.items()):
+        for index, (alpha, colour) in enumerate(ALPHA_COLOURS.items()):
             bars = [row for row in own if row["alpha"] == alpha]
-            at = [sizes.index(row["pseudo_references"]) + (place - 2) * 0.16 for row in bars]
+            at = [sizes.index(row["pseudo_references"]) + (index - 2) * 0.16 for row in bars]
             means = [row["mean"] for row in bars]
             axis.bar(at, [mean - 0.8 for mean in means], 0.15, bottom=0.8, color=colour, label=f"α = {alpha:g}")
-            for colour, width in (("white", 1.8), ("#222222", 0.9)):  # a light edge, to be seen on dark bars
+            for colour, width in (("white", 1.8), ("#222222", 0.9)):  # a light edge makes it visible on dark bars
                 axis.vlines(at, [r["q25"] for r in bars], [r["q75"] for r in bars], color=colour, linewidth=width)
         axis.set_yscale("log", base=2)
         axis.set_ylim(0.8, 256)
@@ -171,14 +168,11 @@ def survivors(plt: Any, rows: Sequence[Row]) -> Any:
         axis.grid(visible=False, axis="x")
         axis.set_title(pair)
         axis.set_xlabel("pseudo-references at the time step")
-    axes[0][0].set_ylabel("hypotheses left (log scale)")
-    axes[0][-1].legend(loc="upper right")
-    figure.suptitle(_title("Survivors", rows), x=0.01, ha="left", fontsize=11)
-    return figure
+    return _finish(figure, axes[0], rows, "Survivors", "hypotheses left (log scale)", "upper right")
 
 
 def schedules(plt: Any, rows: Sequence[Row]) -> Any:
-    """First size and growth factor: reciprocal rank against utility calls; numbers at the points are r_1."""
+    """First size and growth factor: reciprocal rank against utility calls; the numbers at the points are r_1."""
     alphas = sorted({row["alpha"] for row in rows}, reverse=True)
     figure, axes = plt.subplots(1, len(alphas), figsize=(4.6 * len(alphas), 3.9), squeeze=False)
     for axis, alpha in zip(axes[0], alphas, strict=True):
@@ -208,11 +202,9 @@ def schedules(plt: Any, rows: Sequence[Row]) -> Any:
         axis.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:g}k")
         axis.xaxis.set_minor_formatter(lambda value, _: f"{value / 1000:g}k" if value in (2e3, 5e3, 2e4) else "")
         axis.set_title(f"α = {alpha:g}")
-        axis.set_xlabel("utility calls a sentence (log scale)")
-    axes[0][0].set_ylabel("reciprocal rank")
-    axes[0][-1].legend(loc="lower right")
-    figure.suptitle(_title(f"Schedules on {rows[0]['pair'].replace('+', ', ')}", rows), x=0.01, ha="left", fontsize=11)
-    return figure
+        axis.set_xlabel("utility calls per sentence (log scale)")
+    title = f"Schedules on {rows[0]['pair'].replace('+', ', ')}"
+    return _finish(figure, axes[0], rows, title, "reciprocal rank", "lower right")
 
 
 def runtimes(plt: Any, rows: Sequence[Row]) -> Any:
@@ -242,6 +234,14 @@ def runtimes(plt: Any, rows: Sequence[Row]) -> Any:
         axis.set_title(f"{pair}: {own[0]['sentences']} sentences, {own[0]['device']}")
         axis.set_xlabel("seconds")
     axes[0][-1].legend(loc="upper center", bbox_to_anchor=(0.5, -0.25), ncols=5, fontsize=7.5)
+    return figure
+
+
+def _finish(figure: Any, axes: Any, rows: Sequence[Row], what: str, y_label: str, legend: str) -> Any:
+    """Add the label of the first panel's y axis, the legend in the last panel and the title."""
+    axes[0].set_ylabel(y_label)
+    axes[-1].legend(loc=legend)
+    figure.suptitle(_title(what, rows), x=0.01, ha="left", fontsize=11)
     return figure
 
 

@@ -1,4 +1,4 @@
-"""Races to watch: every step of a few sentences, for the report's race viewer."""
+"""Recorded races: every step of a few sentences, for the report's race viewer."""
 
 from __future__ import annotations
 
@@ -20,25 +20,24 @@ from mbrace.utility import Utility
 ALPHAS = (0.99, 0.9, 0.8)
 
 
-def watch_races(
+def record_races(
     tables: Sequence[Table], records: Sequence[Record], utility: Utility, *, seed: int = 0, count: int = 12
 ) -> list[dict[str, Any]]:
-    """`count` sentences spread over the file, each raced with every alpha on the draws of trial 0."""
-    places = np.unique(np.linspace(0, len(tables) - 1, min(count, len(tables))).round().astype(int)).tolist()
-    return [_watch(tables[place], records[place], utility, key(seed, 0, "trial")) for place in places]
+    """`count` sentences spread evenly over the file, each raced with every alpha on the draws of trial 0."""
+    chosen = np.unique(np.linspace(0, len(tables) - 1, min(count, len(tables))).round().astype(int)).tolist()
+    return [_record_sentence(tables[index], records[index], utility, key(seed, 0, "trial")) for index in chosen]
 
 
-def _watch(table: Table, record: Record, utility: Utility, seed: int) -> dict[str, Any]:
+def _record_sentence(table: Table, record: Record, utility: Utility, seed: int) -> dict[str, Any]:
     replay = Replay([table], name=utility.name, schedule=utility.schedule)
     races = {}
     for alpha in ALPHAS:
         steps: list[dict[str, Any]] = []
-        watch = _Watch(Confidence(alpha), steps)
+        rule = Confidence(alpha)
         drawn = sample(table, seed, utility.schedule[-1])
         sampler = Listed(seed=seed, shuffle=False)
-        answer = race(
-            [drawn], replay, prune=Confidence(alpha), schedule=None, sampler=sampler, seed=seed, nbest=1, watch=watch
-        )[0]
+        recorder = _StepRecorder(rule, steps)
+        [answer] = race([drawn], replay, prune=rule, schedule=None, sampler=sampler, seed=seed, nbest=1, watch=recorder)
         assert answer.index is not None
         found = measure(table, answer.index)
         races[f"{alpha:g}"] = {
@@ -59,8 +58,8 @@ def _watch(table: Table, record: Record, utility: Utility, seed: int) -> dict[st
     }
 
 
-class _Watch:
-    """Keeps what was seen of each step: who was alive, their expected utility, win rate, and who stays."""
+class _StepRecorder:
+    """Records each step: which hypotheses were alive, their expected utilities, their win rates, and which stay."""
 
     def __init__(self, rule: Confidence, steps: list[dict[str, Any]]) -> None:
         self._rule = rule

@@ -1,7 +1,7 @@
-"""report.html: one page without network access, with charts to ask and races to watch.
+"""report.html: one page with interactive charts and recorded races, which needs no network.
 
-Charts are Vega-Lite, made with Altair; Vega's JavaScript is bundled into the page. The page's own controls (pair,
-utility, alpha, measure) are parameters of the charts, and `page/report.js` sets them.
+The charts are Vega-Lite, written with Altair; Vega's JavaScript is part of the page. The page's controls (pair,
+utility, alpha, measure) are parameters of the charts; `page/report.js` sets them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def write(
     rows: Mapping[str, Sequence[Row]],
     races: Sequence[Mapping[str, Any]],
 ) -> None:
-    """The page, from the rows of all studies and the races to watch."""
+    """Write the page from the rows of all studies and the recorded races."""
     jinja2 = require("jinja2", extra="experiments")
     page = resources.files("mbrace.experiments") / "page"
     texts = {name: (page / name).read_text(encoding="utf-8") for name in ("report.html", "report.css", "report.js")}
@@ -71,12 +71,12 @@ def _bundle() -> str:
 
 
 def _embedded(value: Any) -> str:
-    """JSON that can stand inside a script element."""
+    """JSON that is safe inside a script element."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
 
 
 def test_tables(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Table 1 for each utility and pair: lines of cells with ours, both intervals and the paper's number."""
+    """Table 1 for each utility and pair: lines of cells with our number, both intervals and the paper's number."""
     tables = []
     for utility, pair in dict.fromkeys((row["utility"], row["pair"]) for row in rows):
         own = [row for row in rows if (row["utility"], row["pair"]) == (utility, pair)]
@@ -97,16 +97,15 @@ def test_tables(rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 
 def run_time_tables(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Table 2 for each utility and pair, beside the paper's."""
+    """Table 2 for each utility and pair, with the paper's numbers."""
     tables = []
     for utility, pair in dict.fromkeys((row["utility"], row["pair"]) for row in rows):
         own = {(r["method"], r["phase"]): r for r in rows if (r["utility"], r["pair"]) == (utility, pair)}
         lines = []
-        for phase in (*paper.TABLE_2["racing"], "total"):
+        for phase in paper.TABLE_2_WITH_TOTALS["racing"]:
             cells = []
-            for method in paper.TABLE_2:
-                theirs = paper.TABLE_2_TOTALS[method] if phase == "total" else paper.TABLE_2[method].get(phase)
-                ours = own.get((method, phase))
+            for method, seconds in paper.TABLE_2_WITH_TOTALS.items():
+                theirs, ours = seconds.get(phase), own.get((method, phase))
                 cells.append(
                     {"value": f"{ours['seconds']:.2f}" if ours else "", "paper": f"{theirs:.2f}" if theirs else ""}
                 )
@@ -119,12 +118,12 @@ def run_time_tables(rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 
 def charts(rows: Mapping[str, Sequence[Row]]) -> dict[str, Any]:
-    """Vega-Lite specifications by the id of the element they belong in."""
+    """Vega-Lite specifications, keyed by the id of the element they are drawn in."""
     alt = require("altair", extra="experiments")
     makers = {"false_pruning": false_pruning, "tradeoff": tradeoff, "survivors": survivors, "schedules": schedules}
     specs = {}
     for name, maker in makers.items():
-        if not rows[name]:  # R* of less than four pseudo-references has no subsets to prune falsely
+        if not rows[name]:  # with fewer than four pseudo-references in R* there is no false pruning to show
             continue
         chart = maker(alt, [_lean(row) for row in rows[name]])
         specs[name] = chart.properties(width="container", height=300).configure(**_theme()).to_dict()
@@ -144,12 +143,12 @@ def _theme() -> dict[str, Any]:
 
 
 def _lean(row: Row) -> Row:
-    """Five digits are enough to look at."""
+    """The row with floats cut to five digits, enough for display."""
     return {name: float(f"{value:.5g}") if isinstance(value, float) else value for name, value in row.items()}
 
 
 def _chosen(alt: Any, rows: Sequence[Row], *names: str) -> tuple[Any, list[Any]]:
-    """A chart of the rows of the chosen pair and utility, and its parameters; the page sets them."""
+    """A chart of the rows of the chosen pair and utility, and its parameters, which the page sets."""
     first = {"pair": rows[0]["pair"], "utility": rows[0]["utility"], "alpha": "all", "measure": "accuracy"}
     parameters = [alt.param(name=name, value=first[name]) for name in names]
     chart = alt.Chart(alt.Data(values=list(rows)))
@@ -159,12 +158,18 @@ def _chosen(alt: Any, rows: Sequence[Row], *names: str) -> tuple[Any, list[Any]]
 
 
 def _alphas(alt: Any) -> dict[str, Any]:
-    """Colour by alpha, and pale those that are not chosen."""
+    """Colour by alpha; alphas that are not chosen are faded."""
     scale = alt.Scale(domain=ALPHA_DOMAIN, range=ALPHA_RANGE)
     return {
         "color": alt.Color("alpha:O", scale=scale, legend=alt.Legend(title="alpha", orient="top", symbolOpacity=1)),
         "opacity": alt.condition("alpha == 'all' || datum.alpha == alpha", alt.value(1), alt.value(0.12)),
     }
+
+
+def _calls(alt: Any) -> Any:
+    """The x axis of utility calls."""
+    scale, axis = alt.Scale(type="log", nice=False), alt.Axis(format="~s", tickCount=4)
+    return alt.X("utility_calls:Q", title="utility calls per sentence (log scale)", scale=scale, axis=axis)
 
 
 def false_pruning(alt: Any, rows: Sequence[Row]) -> Any:
@@ -195,8 +200,7 @@ def tradeoff(alt: Any, rows: Sequence[Row]) -> Any:
     """Figure 2, one measure at a time."""
     base, parameters = _chosen(alt, rows, "pair", "utility", "alpha", "measure")
     base = base.transform_calculate(value_="datum[measure]", name="datum.rule + ' = ' + datum.value")
-    x = alt.X("utility_calls:Q", title="utility calls a sentence (log scale)", scale=alt.Scale(type="log", nice=False))
-    x = x.axis(format="~s", tickCount=4)
+    x = _calls(alt)
     y = alt.Y("value_:Q", title=None, scale=alt.Scale(zero=False))
     tooltip = [alt.Tooltip("name:N", title="setting"), alt.Tooltip("utility_calls:Q", format=",.0f")]
     tooltip += [alt.Tooltip("pseudo_references:Q", title="pseudo-references", format=".1f")]
@@ -219,7 +223,7 @@ def tradeoff(alt: Any, rows: Sequence[Row]) -> Any:
 
 
 def survivors(alt: Any, rows: Sequence[Row]) -> Any:
-    """Hypotheses left after each time step: mean as bars, the middle half as lines."""
+    """Hypotheses left after each time step: bars are means, lines span the middle half."""
     base, parameters = _chosen(alt, rows, "pair", "utility", "alpha")
     base = base.transform_calculate(floor="0.8")
     scale = alt.Scale(type="log", base=2, domain=[0.8, 256], clamp=True)
@@ -237,12 +241,11 @@ def survivors(alt: Any, rows: Sequence[Row]) -> Any:
 
 
 def schedules(alt: Any, rows: Sequence[Row]) -> Any:
-    """First size and growth factor: reciprocal rank against calls, all pairs of the utility together."""
+    """First size and growth factor: reciprocal rank against utility calls, over all pairs of the utility."""
     base, parameters = _chosen(alt, rows, "utility", "alpha")
     base = base.transform_filter("alpha == 'all' ? datum.alpha == 0.99 : (datum.alpha == alpha)")
     base = base.transform_calculate(kind="datum.recommended ? 'recommended' : datum.own ? 'own' : ''")
-    x = alt.X("utility_calls:Q", title="utility calls a sentence (log scale)", scale=alt.Scale(type="log", nice=False))
-    x = x.axis(format="~s", tickCount=4)
+    x = _calls(alt)
     y = alt.Y("rr:Q", title="reciprocal rank", scale=alt.Scale(zero=False))
     scale = alt.Scale(domain=list(figures.GROWTH_COLOURS), range=list(figures.GROWTH_COLOURS.values()))
     colour = alt.Color("growth:O", scale=scale, legend=alt.Legend(title="growth factor", orient="top"))
@@ -253,7 +256,7 @@ def schedules(alt: Any, rows: Sequence[Row]) -> Any:
     ]
     tooltip += [alt.Tooltip("rr:Q", title="reciprocal rank", format=".4f"), alt.Tooltip("accuracy:Q", format=".3f")]
     tooltip += [
-        alt.Tooltip("rr_low:Q", title="RR less own, from", format="+.4f"),
+        alt.Tooltip("rr_low:Q", title="RR minus own, from", format="+.4f"),
         alt.Tooltip("rr_high:Q", title="to", format="+.4f"),
     ]
     line = base.mark_line(strokeWidth=1.5).encode(x=x, y=y, color=colour)

@@ -16,7 +16,7 @@ from mbrace.cores import cores
 from mbrace.decode import decode_corpus
 from mbrace.errors import require
 from mbrace.experiments.studies import Row
-from mbrace.experiments.tables import Part, slug
+from mbrace.experiments.tables import CandidateFile, slug
 from mbrace.io.aligned import read_texts
 from mbrace.prune import Confidence, PruningFunction
 from mbrace.race import Phases
@@ -27,8 +27,8 @@ from mbrace.utility import Utility
 PHASES = {"generate R": "draw", "embed": "encode", "utilities": "score", "pruning": "prune"}
 
 
-class Beams(Protocol):
-    """The outputs of a beam, best first."""
+class BeamOutput(Protocol):
+    """The outputs of beam search for one source, best first."""
 
     @property
     def texts(self) -> Sequence[str]:
@@ -39,8 +39,8 @@ class Beams(Protocol):
 class Model(Protocol):
     """What is timed: `mbrace.models.Seq2Seq`, or anything with these two methods."""
 
-    def beam(self, sources: Sequence[str], k: int) -> Sequence[Beams]:
-        """The k best of beam search for each source."""
+    def beam(self, sources: Sequence[str], k: int) -> Sequence[BeamOutput]:
+        """The k best outputs of beam search for each source."""
         ...
 
     def sampler(self, *, seed: int) -> Sampler:
@@ -62,7 +62,7 @@ def run_times(
     alpha: float = 0.99,
     window: int = 100,
 ) -> list[Row]:
-    """Rows (method, phase, seconds) averaged over `trials`, after one untimed run on the first sources."""
+    """Rows (method, phase, seconds) averaged over `trials`, after a warm-up run on the first sources."""
     _race(model, utility, sources[:4], Confidence(alpha), seed, hypotheses, window)
     model.beam(sources[:4], beam)
     found: dict[tuple[str, str], list[float]] = {}
@@ -93,7 +93,7 @@ def _race(
     hypotheses: int,
     window: int,
 ) -> dict[str, float]:
-    """Seconds of each phase of one run from sources to decisions."""
+    """Seconds spent in each phase of one run from sources to decisions."""
     started = time.perf_counter()
     beams = model.beam(sources, hypotheses)
     records = [Record(b.texts, id=n, source=s) for n, (b, s) in enumerate(zip(beams, sources, strict=True))]
@@ -108,7 +108,7 @@ def _race(
 
 
 def device_name() -> str:
-    """The machine, in words: the GPU where torch has one, else the processor."""
+    """The name of the GPU if torch has one, else of the processor."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available():
         return str(torch.cuda.get_device_name())
@@ -122,23 +122,23 @@ def device_name() -> str:
 
 
 def load_model(name: str, device: str | None) -> Model:
-    """A translation model by name or folder."""
+    """Load a translation model by name or folder."""
     module = require("mbrace.models.seq2seq", extra="models")
     model: Model = module.Seq2Seq(name, device=device)
     return model
 
 
 def read_sources(path: str, count: int, *, seed: int = 0) -> tuple[list[str], str]:
-    """`count` sources drawn at random from lines, a .tsv's first column or a candidate file; the pair's name."""
+    """`count` random sources from a text file, a .tsv's first column or a candidate file; and the pair's name."""
     sources = list(read_texts(path, "source").texts)
     if path.removesuffix(".gz").removesuffix(".xz").endswith(".tsv"):
         sources = [line.split("\t")[0] for line in sources]
     chosen = np.random.default_rng(seed).permutation(len(sources))[:count]
-    return [sources[place] for place in sorted(chosen.tolist())], Part.of(path).name
+    return [sources[index] for index in sorted(chosen.tolist())], CandidateFile.from_path(path).name
 
 
 def save(rows: Sequence[Row], folder: Path) -> Path:
-    """Keep the rows where `mbrace experiment` finds them."""
+    """Save the rows where `mbrace experiment` looks for them."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{rows[0]['pair']}.{slug(rows[0]['utility'])}.runtimes.json"
     path.write_text(json.dumps(list(rows), indent=1) + "\n")

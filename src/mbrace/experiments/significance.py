@@ -1,8 +1,8 @@
 """Intervals for one system and paired tests for two.
 
-`paired_tests` is Koehn's (2004) paired bootstrap and paired approximate randomisation, with sacreBLEU's p-values: the
-same random numbers for the same seed, so that the two tools agree to the last digit. They part where shuffles tie with
-what was observed: sacreBLEU does not count those, and so calls a system different from itself (see `_p_value`).
+`paired_tests` is Koehn's (2004) paired bootstrap and paired approximate randomisation. The random numbers are those
+of sacreBLEU for the same seed, so that the p-values agree to the last digit. They differ only when shuffles tie with
+the observed difference: sacreBLEU does not count those, and so finds a system different from itself (see `_p_value`).
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from numpy.typing import NDArray
 from mbrace.errors import UserError
 from mbrace.utility import CorpusUtility, Utility
 
-# Statistics summed over sentences, (samples, k), to a score each, (samples,)
+# From statistics summed over sentences, (samples, k), to scores, (samples,)
 FromTotals: TypeAlias = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 
-ROUNDING = 1e-10  # sums in another order may differ by this much and be equal
+ROUNDING = 1e-10  # equal sums may differ by this much when added in another order
 STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)  # 97.5% for 1 .. 10 degrees
 
 
 def trial_interval(values: NDArray[np.float64]) -> tuple[float, float]:
     """95% interval of the mean over trials, from (sentences, trials): Student's t over the trials' averages.
 
-    The sentences are fixed: how far another set of random trials could move the number.
+    The sentences are fixed: the interval says how far other random trials could move the number.
     """
     averages = values.mean(axis=0)
     degrees = len(averages) - 1
@@ -44,7 +44,7 @@ def trial_interval(values: NDArray[np.float64]) -> tuple[float, float]:
 def sentence_interval(values: NDArray[np.float64], *, resamples: int = 2000, seed: int = 0) -> tuple[float, float]:
     """95% interval over sentences, from (sentences,) or (sentences, trials): percentiles of bootstrapped means.
 
-    How far another sample of sentences could move the number.
+    The interval says how far another sample of sentences could move the number.
     """
     averages = values if values.ndim == 1 else values.mean(axis=1)
     count = len(averages)
@@ -79,7 +79,7 @@ def paired_tests(
     shuffles: int = 10000,
     seed: int = 12345,
 ) -> Comparison:
-    """Both tests for statistics `a` and `b`, each (sentences, k), where `score` turns sums of them into scores."""
+    """Both tests for the statistics `a` and `b`, each (sentences, k); `score` turns their sums into scores."""
     a, b = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
     count = len(a)
     if len(b) != count or count == 0:
@@ -115,16 +115,16 @@ def paired_tests(
 def _p_value(statistics: NDArray[np.float64], observed: float) -> float:
     """Chance of a difference at least as large as the observed one; one is added so that it is never zero.
 
-    sacreBLEU counts larger ones only. Where two systems are equal, or differ in one sentence, every shuffle gives the
-    very difference observed: sacreBLEU's p is then the smallest there is, although nothing speaks against chance.
+    sacreBLEU counts only larger ones. If two systems are equal, or differ in one sentence, every shuffle gives exactly
+    the observed difference: sacreBLEU's p is then the smallest possible, although there is no evidence at all.
     """
-    if observed == 0:  # no difference is no evidence, whatever the resamples are
+    if observed == 0:  # no difference is no evidence
         return 1.0
     return (int(np.count_nonzero(statistics >= observed - ROUNDING)) + 1) / (len(statistics) + 1)
 
 
 def averages(count: int) -> FromTotals:
-    """The score of summed sentence scores: their average over `count` sentences."""
+    """A function from summed sentence scores to their average over `count` sentences."""
     return lambda totals: totals[:, 0] / count
 
 
@@ -139,7 +139,7 @@ def compare(
     shuffles: int = 10000,
     seed: int = 12345,
 ) -> list[Comparison]:
-    """Two systems' outputs on the sentence average, and on the corpus score where the utility has one."""
+    """Compare two systems' outputs by sentence average, and by corpus score if the utility has one."""
     options: dict[str, Any] = {"resamples": resamples, "shuffles": shuffles, "seed": seed}
     scores = [utility.pairs(system, references, sources)[:, None] for system in (a, b)]
     found = [paired_tests(scores[0], scores[1], averages(len(references)), measure="sentence average", **options)]

@@ -1,6 +1,6 @@
-"""From outcomes to rows: false pruning, trade-off, test table, survivors, schedules, and what became of the claims.
+"""From outcomes to rows: false pruning, trade-off, test table, survivors, schedules, and the paper's claims.
 
-Every function takes outcomes and returns rows (flat dictionaries), which CSV files, figures and the report show.
+Every function takes outcomes and returns rows (flat dictionaries) for the CSV files, the figures and the report.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from mbrace.experiments.trials import ALPHAS, STANDARD, TEST, TRADEOFF, Outcomes
 Row: TypeAlias = dict[str, Any]
 FIRST_SIZES = (4, 8, 16, 32, 64)
 GROWTH = (1.5, 2.0, 4.0)
-MARGIN = 0.01  # of reciprocal rank: a schedule may cost this much and no more
+MARGIN = 0.01  # the most reciprocal rank that a recommended schedule may lose
 TABLE = ("score", "accuracy", "rr", "pseudo_references", "utility_calls", "pairs_scored")
 
 
 def growing(first: int, factor: float, last: int) -> tuple[int, ...]:
-    """`first`, times `factor` (rounded up), ... ending with `last`: growing(64, 1.5, 256) = (64, 96, 144, 216, 256)."""
+    """Sizes `first`, `first` x `factor`, ..., `last`: growing(64, 1.5, 256) = (64, 96, 144, 216, 256)."""
     sizes = [float(first)]
     while math.ceil(sizes[-1] * factor) < last:
         sizes.append(math.ceil(sizes[-1] * factor))
@@ -49,13 +49,13 @@ def schedule_settings(last: int) -> list[Setting]:
 
 
 def identity(outcomes: Outcomes) -> Row:
-    """The columns every row begins with."""
+    """The columns that every row starts with."""
     about = outcomes.about
     return {"pair": about["name"], "utility": about["label"], "split": about["split"]}
 
 
 def false_pruning(outcomes: Outcomes) -> list[Row]:
-    """Rate at which one application of Confidence drops the winner under R* (Figure 1)."""
+    """How often one application of Confidence prunes the winner under R* (Figure 1)."""
     rows = []
     for size, by_alpha in zip(outcomes.sizes, outcomes.pruned, strict=True):
         if size > outcomes.about["pseudo_references"]:
@@ -71,7 +71,7 @@ def tradeoff(outcomes: Outcomes) -> list[Row]:
     """Score, accuracy and reciprocal rank against utility calls for every alpha and beta (Figure 2)."""
     rows = []
     for setting in TRADEOFF:
-        values = outcomes.of(setting)
+        values = outcomes.measures_of(setting)
         row = identity(outcomes) | {"rule": setting.rule, "value": setting.value}
         row |= {name: float(found.mean()) for name, found in values.items()}
         for name in values.keys() & {"score", "accuracy", "rr"}:
@@ -81,7 +81,7 @@ def tradeoff(outcomes: Outcomes) -> list[Row]:
 
 
 def survivors(outcomes: Outcomes) -> list[Row]:
-    """Hypotheses left after each time step: mean and quartiles (appendix)."""
+    """Number of hypotheses left after each time step: mean and quartiles (appendix)."""
     rows = []
     sizes = outcomes.about["schedule"]
     for alpha in ALPHAS:
@@ -98,12 +98,12 @@ def survivors(outcomes: Outcomes) -> list[Row]:
 def test_table(outcomes: Outcomes) -> list[Row]:
     """Table 1: standard MBR, alpha 0.99, alpha 0.9; intervals over trials and over sentences; the paper's number.
 
-    For scores the p-values compare with standard MBR on the same sentences (trials averaged).
+    The p-values of scores compare with standard MBR on the same sentences, averaged over trials.
     """
     rows = []
-    standard = outcomes.of(STANDARD)
+    standard = outcomes.measures_of(STANDARD)
     for setting in TEST:
-        values = outcomes.of(setting)
+        values = outcomes.measures_of(setting)
         for measure in (name for name in TABLE if name in values):
             found = values[measure]
             row = identity(outcomes) | {"setting": label(setting), "measure": measure, "value": float(found.mean())}
@@ -120,7 +120,7 @@ def test_table(outcomes: Outcomes) -> list[Row]:
 
 
 def _paired(ours: NDArray[np.float64], theirs: NDArray[np.float64]) -> Comparison:
-    """Paired tests over sentences, trials averaged; each (sentences, trials)."""
+    """Paired tests over sentences, averaged over trials; both arrays are (sentences, trials)."""
     return paired_tests(ours.mean(axis=1)[:, None], theirs.mean(axis=1)[:, None], averages(len(ours)))
 
 
@@ -130,10 +130,10 @@ def label(setting: Setting) -> str:
 
 
 def schedules(group: Sequence[Outcomes]) -> list[Row]:
-    """The schedule study, which the paper leaves open, over outcomes of one utility; one of each alpha is recommended.
+    """The schedule study, which the paper leaves open, for one utility; one schedule per alpha is recommended.
 
     A schedule is admitted if its reciprocal rank is at most MARGIN below that of the utility's own schedule, by the
-    lower end of the paired 95% interval over sentences; of those admitted the one with the fewest calls is recommended.
+    lower end of the paired 95% interval over sentences. Of the admitted, the one with the fewest calls is recommended.
     """
     rows: list[Row] = []
     last = group[0].about["schedule"][-1]
@@ -160,20 +160,20 @@ def schedules(group: Sequence[Outcomes]) -> list[Row]:
 
 
 def _factor(schedule: Sequence[int]) -> float:
-    """The growth factor a schedule was made with."""
+    """The growth factor that gives this schedule."""
     return next(f for f in GROWTH if growing(schedule[0], f, schedule[-1]) == tuple(schedule))
 
 
 def _pooled(group: Iterable[Outcomes], setting: Setting) -> dict[str, NDArray[np.float64]]:
-    """Measures of all sentences of the group, (sentences, trials)."""
-    parts = [outcomes.of(setting) for outcomes in group]
+    """The measures of a setting over all sentences of the group, each (sentences, trials)."""
+    parts = [outcomes.measures_of(setting) for outcomes in group]
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def claims(valid: Outcomes, test: Outcomes) -> list[Row]:
-    """What the paper claims, and whether these candidates bear it out."""
+    """The paper's claims, and whether they hold on these candidates."""
     rows = []
-    standard, racing = test.of(STANDARD), test.of(Setting("alpha", 0.99))
+    standard, racing = test.measures_of(STANDARD), test.measures_of(Setting("alpha", 0.99))
     saving = standard["utility_calls"].mean() / racing["utility_calls"].mean()
     kind = "chrF++" if paper.metric_of(test.about["label"]) == "chrF++" else "neural"
     wanted = paper.LEAST_SAVING[kind]
@@ -181,36 +181,35 @@ def claims(valid: Outcomes, test: Outcomes) -> list[Row]:
     theirs = [
         paper.table_1(test.about["name"], kind, label(s), "utility_calls") for s in (STANDARD, Setting("alpha", 0.99))
     ]
-    beside = f" (the paper's own table: {theirs[0] / theirs[1]:.1f}x)" if theirs[0] and theirs[1] else ""
-    shown = f"{saving:.1f}x fewer{beside}"
+    compared = f" (the paper's own table: {theirs[0] / theirs[1]:.1f}x)" if theirs[0] and theirs[1] else ""
+    shown = f"{saving:.1f}x fewer{compared}"
     rows.append(identity(test) | {"claim": text, "found": shown, "holds": bool(saving >= wanted)})
     if "score" in racing:
         found = _paired(racing["score"], standard["score"])
         text = "the same score as standard MBR at alpha = 0.99"
         shown = f"{found.difference:+.3f} ({found.low:+.3f} to {found.high:+.3f}), p = {found.p_randomisation:.3f}"
         rows.append(identity(test) | {"claim": text, "found": shown, "holds": found.p_randomisation >= 0.05})
-    compared = alpha_over_beta(valid)
-    clear = [row["difference"] for row in compared if row["low"] > 0 or row["high"] < 0]
+    comparisons = alpha_over_beta(valid)
+    clear = [row["difference"] for row in comparisons if row["low"] > 0 or row["high"] < 0]
     better, worse = sum(difference > 0 for difference in clear), sum(difference < 0 for difference in clear)
-    gap = float(np.mean([row["difference"] for row in compared if row["measure"] == "accuracy"] or [np.nan]))
+    gap = float(np.mean([row["difference"] for row in comparisons if row["measure"] == "accuracy"] or [np.nan]))
     text = "alpha beats beta at equal utility calls"
-    shown = (
-        f"better in {better}, worse in {worse} of {len(compared)} comparisons; mean difference in accuracy {gap:+.3f}"
-    )
+    counts = f"better in {better}, worse in {worse} of {len(comparisons)} comparisons"
+    shown = f"{counts}; mean difference in accuracy {gap:+.3f}"
     rows.append(identity(valid) | {"claim": text, "found": shown, "holds": better > worse})
     return rows
 
 
 def alpha_over_beta(outcomes: Outcomes, *, resamples: int = 1000) -> list[Row]:
-    """Each alpha against the straight line between the betas at its number of utility calls.
+    """Each alpha compared with the betas, interpolated linearly at the same number of utility calls.
 
-    With the 95% interval of the difference when sentences are resampled. Alphas with fewer calls than any beta are left
-    out.
+    `low` and `high`: the 95% interval of the difference when sentences are resampled. Alphas whose number of calls is
+    outside the range of the betas are left out.
     """
-    found = [(setting, outcomes.of(setting)) for setting in TRADEOFF]
+    found = [(setting, outcomes.measures_of(setting)) for setting in TRADEOFF]
     count = len(found[0][1]["rr"])
     draws = np.random.default_rng(0).multinomial(count, np.full(count, 1 / count), size=resamples)
-    weights = np.vstack([np.ones((1, count)), draws]) / count  # the first is the sample itself
+    weights = np.vstack([np.ones((1, count)), draws]) / count  # the first row is the sample itself
     rows = []
     for measure in (name for name in ("score", "accuracy", "rr") if name in found[0][1]):
         lines = {  # each (resamples + 1,): calls and measure

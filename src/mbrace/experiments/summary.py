@@ -1,4 +1,4 @@
-"""RESULTS.md: the tables in words a reader can check against the paper. Written by `mbrace experiment`."""
+"""RESULTS.md: tables that a reader can check against the paper. Written by `mbrace experiment`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SPLITS = {"valid": "validation", "test": "test", "all": "the only file"}
 
 
 def shown(measure: str, value: float | None) -> str:
-    """A number with the paper's digits."""
+    """A number with as many digits as the paper shows."""
     if value is None or math.isnan(value):
         return ""
     if measure in ("utility_calls", "pairs_scored"):
@@ -31,7 +31,7 @@ def shown(measure: str, value: float | None) -> str:
 
 
 def summary(about: Sequence[Mapping[str, Any]], rows: Mapping[str, Sequence[Row]], notes: str) -> str:
-    """The whole page; `notes` is the hand-written part, from notes.md."""
+    """The whole page; `notes` is the hand-written text of notes.md."""
     sections: list[Callable[[], list[str]]] = [
         lambda: _headline(rows["test_table"]),
         lambda: _claims(rows["claims"]),
@@ -45,7 +45,7 @@ def summary(about: Sequence[Mapping[str, Any]], rows: Mapping[str, Sequence[Row]
     lines = [
         "# Results",
         "",
-        "Written by `mbrace experiment`; only the notes are by hand. `report.html` shows it all.",
+        "Written by `mbrace experiment`; only the notes are written by hand. `report.html` shows everything.",
         "",
     ]
     for section in sections:
@@ -56,7 +56,7 @@ def summary(about: Sequence[Mapping[str, Any]], rows: Mapping[str, Sequence[Row]
 
 
 def table(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> list[str]:
-    """A Markdown table; the first column is text, the others numbers."""
+    """A Markdown table; the first column is text, the others are numbers."""
     rule = [":--", *["--:"] * (len(headings) - 1)]
     return ["| " + " | ".join(cells) + " |" for cells in (headings, rule, *lines)]
 
@@ -88,7 +88,7 @@ def _alpha_over_beta(rows: Sequence[Row]) -> list[str]:
     text = [
         "## Alpha against beta at equal utility calls",
         "",
-        "Exact accuracy on the validation set, less that of the line between the betas at the same number of calls",
+        "Exact accuracy on the validation set, minus that of the betas, interpolated at the same number of calls",
         "(95% interval over sentences). Score and reciprocal rank are in `alpha_over_beta.csv`.",
         "",
     ]
@@ -108,8 +108,8 @@ def _test_table(rows: Sequence[Row]) -> list[str]:
     text = [
         "## Table 1: the test set",
         "",
-        "Ours, then in brackets the 95% interval over sentences; below it the interval over trials, and the paper's",
-        "number for the same cell (COMET's for a neural utility: another metric, so only the pattern compares).",
+        "Our number with its 95% interval over sentences; below it the interval over trials, and the paper's number",
+        "for the same cell (COMET's for a neural utility: a different metric, so only the pattern can be compared).",
     ]
     for utility in dict.fromkeys(row["utility"] for row in rows):
         for pair in dict.fromkeys(row["pair"] for row in rows if row["utility"] == utility):
@@ -120,7 +120,7 @@ def _test_table(rows: Sequence[Row]) -> list[str]:
                 cells = {row["setting"]: row for row in own if row["measure"] == measure}
                 lines.append([NAMES[measure], *(_interval(cells[s], "sentences") for s in SETTINGS)])
                 over_trials = [interval(cells[s], "trials") for s in SETTINGS]
-                if any(over_trials):  # one trial has no interval
+                if any(over_trials):  # a single trial has no interval
                     lines.append(["· over trials", *over_trials])
                 if any(cells[s]["paper"] is not None for s in SETTINGS):
                     lines.append(["· the paper", *(shown(measure, cells[s]["paper"]) for s in SETTINGS)])
@@ -135,7 +135,7 @@ def _interval(row: Row, kind: str) -> str:
 
 
 def interval(row: Row, kind: str, between: str = " – ") -> str:
-    """Both ends of the interval over "sentences" or "trials"; empty where there is none, as over one trial."""
+    """Both ends of the interval over "sentences" or "trials"; empty if there is none, as with a single trial."""
     low, high = (shown(row["measure"], row[f"{kind}_{end}"]) for end in ("low", "high"))
     return f"{low}{between}{high}" if low and high else ""
 
@@ -144,7 +144,7 @@ def _runtimes(rows: Sequence[Row]) -> list[str]:
     if not rows:
         return []
     text = ["## Table 2: run times", ""]
-    methods = list(paper.TABLE_2)
+    methods, theirs = list(paper.TABLE_2), paper.TABLE_2_WITH_TOTALS
     for pair, utility in dict.fromkeys((row["pair"], row["utility"]) for row in rows):
         own = [row for row in rows if (row["pair"], row["utility"]) == (pair, utility)]
         text += [
@@ -154,12 +154,11 @@ def _runtimes(rows: Sequence[Row]) -> list[str]:
             "",
         ]
         lines = []
-        for phase in (*paper.TABLE_2["racing"], "total"):
+        for phase in paper.TABLE_2_WITH_TOTALS["racing"]:
             line = [phase]
             for method in methods:
                 ours = next((row["seconds"] for row in own if (row["method"], row["phase"]) == (method, phase)), None)
-                theirs = paper.TABLE_2_TOTALS[method] if phase == "total" else paper.TABLE_2[method].get(phase)
-                line += ["" if value is None else f"{value:.2f}" for value in (ours, theirs)]
+                line += ["" if value is None else f"{value:.2f}" for value in (ours, theirs[method].get(phase))]
             lines.append(line)
         headings = [cell for method in methods for cell in (f"{method} (s)", "paper (s)")]
         text += [*table(("", *headings), lines), ""]
@@ -185,7 +184,7 @@ def _schedules(rows: Sequence[Row]) -> list[str]:
                 numbers = [shown("utility_calls", row["utility_calls"]), f"{row['accuracy']:.3f}", f"{row['rr']:.3f}"]
                 difference = f"{row['rr_difference']:+.4f} ({row['rr_low']:+.4f} to {row['rr_high']:+.4f})"
                 lines.append((name, row["schedule"].replace(" ", ", "), *numbers, difference, f"{row['steps']:.1f}"))
-    headings = ("", "schedule", "calls", "accuracy", "RR", "RR less the paper's", "steps")
+    headings = ("", "schedule", "calls", "accuracy", "RR", "RR minus the paper's", "steps")
     return [*text, *table(headings, lines)]
 
 

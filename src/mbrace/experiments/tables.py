@@ -1,8 +1,8 @@
-"""Utility tables: every hypothesis against all of R* and against the human reference, computed once.
+"""Utility tables: every hypothesis scored against all of R* and against the human reference, once.
 
-On disk a table is float32, packed (zlib over its bytes, transposed), one file a sentence, so that an interrupted run
-goes on where it stopped. For the experiments all tables of a candidate file are unpacked into one file that is
-memory-mapped, and `Replay` hands them to the decoder's own loop as a utility.
+On disk a table is compressed float32 (zlib over its transposed bytes), one file per sentence, so that an interrupted
+run continues where it stopped. For the experiments all tables of a candidate file are unpacked into one memory-mapped
+file, and `Replay` hands them to the decoder's own loop as a utility.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ ENDINGS = re.compile(r"(\.jsonl|\.json)?(\.gz|\.xz)?$")
 
 
 @dataclass(frozen=True)
-class Part:
-    """A candidate file: `de-en.valid.jsonl.xz` is the split "valid" of "de-en"; a name without one has split "all"."""
+class CandidateFile:
+    """A candidate file. `de-en.valid.jsonl.xz` is the "valid" split of "de-en"; without a split in its name, "all"."""
 
     path: str
     name: str
@@ -41,8 +41,8 @@ class Part:
     digest: str  # of the file's bytes
 
     @classmethod
-    def of(cls, path: str) -> Part:
-        """The part a file name says it is."""
+    def from_path(cls, path: str) -> CandidateFile:
+        """Take name and split from the file name."""
         words = ENDINGS.sub("", os.path.basename(path)).split(".")
         split = next((SPLITS[word] for word in reversed(words) if word in SPLITS), "all")
         name = ".".join(word for word in words if word not in SPLITS) or "candidates"
@@ -54,11 +54,11 @@ class Part:
         return cls(path, name, split, digest)
 
     def records(self, limit: int | None = None) -> list[Record]:
-        """Its records, each with a list of pseudo-references."""
+        """The records, each with a list of pseudo-references."""
         return list(itertools.islice(read_records(self.path), limit))
 
     def check_races(self, limit: int | None = None) -> None:
-        """Refuse a file whose records leave nothing to choose; reads no further than the first with a choice."""
+        """Refuse a file in which no record has two different hypotheses; reads only as far as the first that has."""
         empty = True
         for record in itertools.islice(read_records(self.path), limit):
             if len(set(record.hypotheses)) > 1:
@@ -71,19 +71,19 @@ class Part:
 
 @dataclass(frozen=True)
 class Table:
-    """Utilities of one sentence, (distinct hypotheses, distinct pseudo-references), and how to find them by string."""
+    """The utilities of one sentence, (distinct hypotheses, distinct pseudo-references), and their index by string."""
 
     record: Record
-    path: str  # the unpacked tables of the candidate file
-    offset: int  # where this one begins, in float32 values
-    shape: tuple[int, int]  # its last column is the human reference
+    path: str  # the file with all unpacked tables
+    offset: int  # where this table begins, in float32 values
+    shape: tuple[int, int]  # the last column is the human reference
 
     def __reduce__(self) -> tuple[type[Table], tuple[Record, str, int, tuple[int, int]]]:
         return Table, (self.record, self.path, self.offset, self.shape)  # a worker maps the values itself
 
     @cached_property
     def hypotheses(self) -> list[str]:
-        """Distinct, in the caller's order: what the race numbers them by."""
+        """The distinct hypotheses in the caller's order, as the race numbers them."""
         return list(dict.fromkeys(self.record.hypotheses))
 
     @cached_property
@@ -98,7 +98,7 @@ class Table:
 
     @property
     def draws(self) -> Sequence[str]:
-        """R*, as drawn."""
+        """R*, in the order drawn."""
         return _listed(self.record)
 
     @cached_property
@@ -116,7 +116,7 @@ class Table:
 
     @cached_property
     def human(self) -> NDArray[np.float64]:
-        """(distinct hypotheses,): scores against the human reference; NaN where there is none."""
+        """(distinct hypotheses,): scores against the human reference; NaN if there is none."""
         return self.stored[:, -1].astype(np.float64)
 
     @cached_property
@@ -172,7 +172,7 @@ class _ReplayScorer:
 
 @contextlib.contextmanager
 def tables(
-    part: Part,
+    file: CandidateFile,
     records: Sequence[Record],
     utility: Utility,
     folder: Path,
@@ -180,9 +180,9 @@ def tables(
     window: int = 8,
     advance: Callable[[int], None] = lambda count: None,
 ) -> Iterator[list[Table]]:
-    """The tables of a part's records under `folder`, computed where they are not there yet; mapped while in use."""
-    identity = hashlib.blake2b(f"{part.digest}\0{utility.name}".encode(), digest_size=8).hexdigest()
-    home = folder / f"{part.name}.{part.split}.{slug(utility.name)}.{identity}"
+    """The tables of the records of `file`, cached under `folder`; missing ones are computed. Mapped while in use."""
+    identity = hashlib.blake2b(f"{file.digest}\0{utility.name}".encode(), digest_size=8).hexdigest()
+    home = folder / f"{file.name}.{file.split}.{slug(utility.name)}.{identity}"
     home.mkdir(parents=True, exist_ok=True)
     shapes = [_shape(record) for record in records]
     missing = []
@@ -197,15 +197,15 @@ def tables(
             _write(home / f"{position:05d}.z", values)
         advance(len(positions))
 
-    for stale in home.glob("unpacked.*.f32"):  # of a run that was killed
+    for stale in home.glob("unpacked.*.f32"):  # left by a run that was killed
         if not _running(int(stale.name.split(".")[1])):
             stale.unlink(missing_ok=True)
     unpacked = home / f"unpacked.{os.getpid()}.f32"
     ends = np.cumsum([0, *(rows * columns for rows, columns in shapes)]).tolist()
     try:
-        with open(unpacked, "wb") as file:
+        with open(unpacked, "wb") as output:
             for position, shape in enumerate(shapes):
-                file.write(_read(home / f"{position:05d}.z", shape).tobytes())
+                output.write(_read(home / f"{position:05d}.z", shape).tobytes())
         yield [
             Table(replace(record, source=None), str(unpacked), offset, shape)
             for record, offset, shape in zip(records, ends, shapes, strict=False)
@@ -215,13 +215,13 @@ def tables(
 
 
 def compute(records: Sequence[Record], utility: Utility) -> list[NDArray[np.float32]]:
-    """For each record (distinct hypotheses, distinct pseudo-references + 1); the last column is the human reference."""
+    """One table per record, (distinct hypotheses, distinct pseudo-references + 1); the last column: human reference."""
     hypotheses = [list(dict.fromkeys(record.hypotheses)) for record in records]
     columns = [{text: column for column, text in enumerate(dict.fromkeys(_listed(record)))} for record in records]
     asked = []
     for record, known in zip(records, columns, strict=True):
         if record.reference is not None and record.reference not in known:
-            asked.append([*known, record.reference])  # one more column: its strings are encoded once, with the rest
+            asked.append([*known, record.reference])  # one more column, so that all strings are encoded once
         else:
             asked.append(list(known))
         if utility.needs_source and record.source is None:
@@ -241,7 +241,7 @@ def compute(records: Sequence[Record], utility: Utility) -> list[NDArray[np.floa
 
 
 def slug(name: str) -> str:
-    """A utility's name as a file name has it: `chrF2++|case:mixed|...` is chrf2++."""
+    """A utility's name as part of a file name: `chrF2++|case:mixed|...` becomes chrf2++."""
     return re.sub(r"[^a-z0-9+.-]+", "-", name.split("|")[0].lower()).strip("-") or "utility"
 
 

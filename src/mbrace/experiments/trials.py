@@ -1,7 +1,7 @@
 """Random trials: races over stored utilities, for many settings, by the decoder's own loop.
 
-A trial draws R from R* without replacement, with random numbers from (seed, trial, record id) alone, and every setting
-of the trial races on the same draws. Measures are the paper's (section 4.1).
+A trial draws R from R* without replacement, with random numbers that depend only on (seed, trial, record id); all
+settings race on the same draws. The measures are the paper's (section 4.1).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MEASURES = ("score", "accuracy", "rr", "pseudo_references", "utility_calls", "pa
 
 @dataclass(frozen=True)
 class Setting:
-    """A pruning function and a schedule; beta = 0 is standard MBR, schedule () the utility's own."""
+    """A pruning function and a schedule; beta = 0 is standard MBR, schedule () means the utility's own."""
 
     rule: str  # "alpha" or "beta"
     value: float
@@ -56,19 +56,19 @@ TEST = (STANDARD, Setting("alpha", 0.99), Setting("alpha", 0.9))
 
 @dataclass
 class Outcomes:
-    """What the races of one candidate file gave. Arrays are (settings, sentences, trials) unless they say otherwise."""
+    """Results of all races of one candidate file. Arrays are (settings, sentences, trials) unless noted."""
 
     settings: tuple[Setting, ...]
     measures: dict[str, NDArray[Any]]  # each of MEASURES
-    survivors: NDArray[np.int16]  # (settings, sentences, trials, steps): after each time step; its last size to the end
-    pruned: NDArray[np.bool_]  # (sizes, alphas, sentences, trials): winner under R* lost in one application
+    survivors: NDArray[np.int16]  # (settings, sentences, trials, steps); the last value repeats after a race ends
+    pruned: NDArray[np.bool_]  # (sizes, alphas, sentences, trials): one application pruned the winner under R*
     sizes: tuple[int, ...]
     about: dict[str, Any] = field(default_factory=dict)  # candidate file, utility, seed, counts
 
-    def of(self, setting: Setting) -> dict[str, NDArray[np.float64]]:
-        """The measures of a setting, each (sentences, trials); no score where there is no human reference."""
-        place = self.settings.index(setting)
-        found = {name: values[place].astype(np.float64) for name, values in self.measures.items()}
+    def measures_of(self, setting: Setting) -> dict[str, NDArray[np.float64]]:
+        """The measures of a setting, each (sentences, trials); no score if there is no human reference."""
+        index = self.settings.index(setting)
+        found = {name: values[index].astype(np.float64) for name, values in self.measures.items()}
         if not self.about.get("references", True):
             del found["score"]
         else:
@@ -112,9 +112,9 @@ def run_trials(
     chunk: int = 10,
     advance: Callable[[int], None] = lambda count: None,
 ) -> Outcomes:
-    """Every setting on every sentence in every trial, `chunk` sentences a job.
+    """Every setting on every sentence in every trial, `chunk` sentences per job.
 
-    Neither `workers`, `chunk` nor the order of sentences changes a number.
+    The results do not depend on `workers`, `chunk` or the order of the sentences.
     """
     if trials < 1:
         raise UserError(f"trials {trials}: must be 1 or more")
@@ -135,13 +135,13 @@ def run_trials(
 
 
 def _map(jobs: Sequence[tuple[Any, ...]], workers: int) -> Iterator[tuple[int, Any]]:
-    """Results with the place of their job, as they come. Workers are spawned: this process may hold a GPU."""
+    """(index of the job, result) as they finish. Workers are spawned, not forked: this process may use a GPU."""
     if workers <= 1 or len(jobs) == 1:
         for position, job in enumerate(jobs):
             yield position, _run(*job)
         return
     threads = {name: os.environ.get(name) for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")}
-    os.environ.update(dict.fromkeys(threads, "1"))  # a worker a core, each with one thread
+    os.environ.update(dict.fromkeys(threads, "1"))  # one worker per core, each with one thread
     try:
         with ProcessPoolExecutor(min(workers, len(jobs)), mp_context=get_context("spawn")) as pool:
             futures = {pool.submit(_run, *job): position for position, job in enumerate(jobs)}
@@ -164,7 +164,7 @@ def _run(
     trials: int,
     seed: int,
 ) -> tuple[dict[str, NDArray[Any]], NDArray[np.int16], NDArray[np.bool_]]:
-    """All races of a few sentences."""
+    """All races of the sentences of one job."""
     replay = Replay(tables, name=name, schedule=schedule)
     shape = (len(settings), len(tables), trials)
     kinds = {"score": np.float32, "rr": np.float32, "accuracy": np.bool_}
@@ -176,7 +176,7 @@ def _run(
     for trial in range(trials):
         trial_seed = key(seed, trial, "trial")
         records = [sample(table, trial_seed, most) for table in tables]
-        for place, setting in enumerate(settings):
+        for index, setting in enumerate(settings):
             answers = race(
                 records,
                 replay,
@@ -192,9 +192,9 @@ def _run(
                 values |= {m: getattr(answer, m) for m in ("pseudo_references", "utility_calls", "pairs_scored")}
                 values["steps"] = len(answer.steps)
                 for m, value in values.items():
-                    measures[m][place, sentence, trial] = value
+                    measures[m][index, sentence, trial] = value
                 left = [step.survivors for step in answer.steps] or [1]
-                survivors[place, sentence, trial] = left + left[-1:] * (longest - len(left))
+                survivors[index, sentence, trial] = left + left[-1:] * (longest - len(left))
         if sizes:
             pruned[..., trial] = false_pruning(tables, records, replay, sizes, trial_seed)
     return measures, survivors, pruned
@@ -209,10 +209,10 @@ def sample(table: Table, trial_seed: int, most: int) -> Record:
 def measure(table: Table, choice: int) -> dict[str, float]:
     """Score against the human reference, exact accuracy and reciprocal rank of a prediction (section 4.1)."""
     expected = table.expected
-    better_or_equal = int(np.count_nonzero(expected >= expected[choice]))  # itself included
+    better_or_equal = int(np.count_nonzero(expected >= expected[choice]))  # including itself
     return {
         "score": float(table.human[choice]),
-        "accuracy": float(expected[choice] == expected.max()),  # any of several with exactly the highest utility
+        "accuracy": float(expected[choice] == expected.max()),  # ties for the highest utility all count
         "rr": 1 / better_or_equal,
     }
 
@@ -220,27 +220,25 @@ def measure(table: Table, choice: int) -> dict[str, float]:
 def false_pruning(
     tables: Sequence[Table], records: Sequence[Record], replay: Replay, sizes: Sequence[int], trial_seed: int
 ) -> NDArray[np.bool_]:
-    """(sizes, alphas, sentences): is the winner under R* pruned by one application of Confidence at |R| = size?
+    """(sizes, alphas, sentences): does one application of Confidence at |R| = size prune the winner under R*?
 
-    A race that prunes nobody passes through the sizes; at each, the decoder's rule is asked what it would do with the
-    leader and the winner. The rule compares each hypothesis with the leader alone, so nobody else matters.
+    A race that prunes nothing goes through the sizes; at each, the decoder's rule is applied to the leader and the
+    winner. The rule compares each hypothesis with the leader only, so the others make no difference.
     """
-    positions: Mapping[str | int, int] = {table.record.id: place for place, table in enumerate(tables)}
+    sentences: Mapping[str | int, int] = {table.record.id: index for index, table in enumerate(tables)}
     winners = [np.flatnonzero(table.expected == table.expected.max()) for table in tables]
     pruned = np.zeros((len(sizes), len(ALPHAS), len(tables)), dtype=np.bool_)
-    places = {size: place for place, size in enumerate(sizes)}
 
-    def watch(record: Record, alive: NDArray[np.int64], standings: Standings, keep: NDArray[np.bool_]) -> None:
-        size, sentence = int(standings.counts.sum()), positions[record.id]
-        if size not in places:  # R* was smaller than the size asked for
+    def check(record: Record, alive: NDArray[np.int64], standings: Standings, keep: NDArray[np.bool_]) -> None:
+        size, sentence = int(standings.counts.sum()), sentences[record.id]
+        if size not in sizes:  # R* is smaller than the size asked for
             return
-        two = np.union1d(standings.ranking()[:1], winners[sentence])  # more if several win
+        two = np.union1d(standings.ranking()[:1], winners[sentence])  # more than two if several tie
         seen = replace(standings, utilities=standings.utilities[two], means=standings.means[two])
         won = np.isin(two, winners[sentence])
-        for place, alpha in enumerate(ALPHAS):
-            kept = Confidence(alpha)(seen)
-            pruned[places[size], place, sentence] = not kept[won].any()
+        for index, alpha in enumerate(ALPHAS):
+            pruned[sizes.index(size), index, sentence] = not Confidence(alpha)(seen)[won].any()
 
     sampler = Listed(seed=trial_seed, shuffle=False)
-    race(records, replay, prune=Bottom(0), schedule=sizes, sampler=sampler, seed=trial_seed, nbest=1, watch=watch)
+    race(records, replay, prune=Bottom(0), schedule=sizes, sampler=sampler, seed=trial_seed, nbest=1, watch=check)
     return pruned

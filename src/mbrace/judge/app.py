@@ -1,4 +1,4 @@
-"""The web page raters see: a Starlette app that works as plain forms, made quicker by one small script."""
+"""The web page for raters: a Starlette app of plain forms, which one small script makes quicker to use."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from mbrace.judge.show import differences, pieces
 from mbrace.judge.store import Outcome, Store
 
 _HERE = Path(__file__).parent
-_BODY_BYTES = 64 * 1024  # a form of ours: the comment and a few short fields
+_BODY_BYTES = 64 * 1024  # enough for the comment and a few short fields
 _COMMENT = 2_000  # characters
 _REQUEST = re.compile(r"[A-Za-z0-9_-]{8,64}")
 _HEADERS = {
@@ -33,7 +33,7 @@ _HEADERS = {
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
-    # The token is in the address: it is sent to no one else. (With "no-referrer" browsers would send Origin: null.)
+    # The token is part of the URL, so no other site may see it. (With "no-referrer" browsers would send Origin: null.)
     "referrer-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
@@ -44,11 +44,11 @@ _HEADERS = {
 
 @dataclass(frozen=True)
 class Site:
-    """Who may ask: the host names we answer to, and what the texts are written in (for screen readers)."""
+    """The host names and origins that are accepted, and the languages of the texts (for screen readers)."""
 
     hosts: Collection[str] = ("localhost", "127.0.0.1", "::1")
-    any_address: bool = False  # any IP address as host: bound to all interfaces, where no list can be complete
-    origins: Collection[str] = ()  # further origins forms may come from: a proxy that adds TLS
+    any_address: bool = False  # accept any IP address as host: for a server that listens on all interfaces
+    origins: Collection[str] = ()  # other origins that forms may come from, such as a proxy that adds TLS
     source_lang: str = ""
     target_lang: str = ""
 
@@ -68,7 +68,7 @@ def create_app(store: Store, site: Site | None = None) -> ASGIApp:
 
 
 class _Pages:
-    """One method a page. What the browser gets depends on the rater's own turns only, and names no system."""
+    """One method per page. What the browser gets depends only on the rater's own turns and names no system."""
 
     def __init__(self, store: Store, site: Site) -> None:
         self.store, self.site = store, site
@@ -80,7 +80,7 @@ class _Pages:
     async def start(self, request: Request) -> Response:
         rater = self._rater(request)
         turn = await run_in_threadpool(self.store.turn, rater)
-        if turn.position:  # the same link continues where the rater was
+        if turn.position:  # the link continues where the rater stopped
             return RedirectResponse(f"/r/{request.path_params['token']}/rate", status_code=303)
         return self._page("start.html", total=turn.total, base=request.url.path)
 
@@ -150,7 +150,7 @@ class _Pages:
 
 
 class _Gate:
-    """Refuses other hosts (DNS rebinding) and other origins (forged forms); adds security headers to every answer."""
+    """Refuses unknown hosts (DNS rebinding) and origins (forged forms); adds security headers to every response."""
 
     def __init__(self, app: ASGIApp, site: Site) -> None:
         self.app, self.site = app, site
@@ -173,7 +173,7 @@ class _Gate:
         if not self._known(host):
             return PlainTextResponse("This host name is not served here.\n", status_code=421)
         own = {f"http://{host}", *self.site.origins}
-        # Browsers send Origin with every POST; a form from elsewhere cannot pretend to be ours.
+        # Browsers send Origin with every POST, so a form on another site cannot pretend to be ours.
         if method not in ("GET", "HEAD") and headers.get("origin") not in own:
             return PlainTextResponse("This form did not come from this page.\n", status_code=403)
         return None
@@ -182,7 +182,7 @@ class _Gate:
         name = host_name(host)
         if name in self.site.hosts:
             return True
-        try:  # a rebound name is a name: an address in the Host header was typed or linked as one
+        try:  # DNS rebinding needs a name, so an IP address in the Host header is safe
             ipaddress.ip_address(name)
         except ValueError:
             return False
@@ -190,7 +190,7 @@ class _Gate:
 
 
 def host_name(host: str) -> str:
-    """The name in `name:port`, lower case; an IPv6 address loses its brackets."""
+    """The name in `name:port`, in lower case; without the brackets of an IPv6 address."""
     try:
         return urlsplit(f"//{host}").hostname or ""
     except ValueError:

@@ -1,4 +1,4 @@
-"""`mbrace judge-results`: what the raters said, whether it is significant, and whether they agree."""
+"""`mbrace judge-results`: count the ratings, test for significance, measure the agreement of raters."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _NOTES = (
     "A ahead, B ahead: in how many paired bootstrap resamples of the items (Koehn, 2004). What is tested is `by item`:",
     "the raters of an item vote together, as their answers are not independent.",
 )
-_NOT_TEXT = "=+-@\t\r"  # a spreadsheet would take a cell that begins with one of these for a formula
+_NOT_TEXT = "=+-@\t\r"  # a spreadsheet takes a cell that starts with one of these for a formula
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Rating:
 
 @dataclass(frozen=True)
 class Counts:
-    """Wins, losses and ties of A against B, and answers that said neither."""
+    """Wins, losses and ties of A against B, and items that were skipped."""
 
     wins: int
     losses: int
@@ -59,26 +59,26 @@ class Counts:
 
 @dataclass(frozen=True)
 class Tally(Counts):
-    """Counts with the tests of them; skips are not tested."""
+    """Counts and their significance tests; skips are ignored by the tests."""
 
-    sign_test: float  # two-sided p, ties left out
+    sign_test: float  # two-sided p, without ties
     sign_test_split_ties: float
     bootstrap: Bootstrap
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """How far raters agree on items that several of them rated; None where a measure is undefined."""
+    """Agreement of raters on items that several of them rated; None if a measure is undefined."""
 
     items: int
-    same: float  # share of pairs of ratings that are equal
+    same: float  # share of equal ratings among all pairs of ratings of an item
     krippendorff_alpha: float | None
     fleiss_kappa: float | None
 
 
 @dataclass(frozen=True)
 class Results:
-    """The whole report. `ratings` counts every answer; `items` has one vote an item, so that it can be tested."""
+    """The whole report. `ratings` counts every answer; `items` counts one vote per item, for the tests."""
 
     a: str
     b: str
@@ -97,7 +97,7 @@ class Results:
 
 
 def read_ratings(path: str) -> tuple[dict[str, str], list[Rating]]:
-    """What is known of the study, and the ratings as they stand; a running server is not disturbed."""
+    """The facts about the study and all ratings so far; safe while the server is running."""
     if not os.path.isfile(path):
         raise UserError(f"{path}: no such file; expected the ratings file of `mbrace judge -o`")
     sql = sqlite3.connect(f"{Path(path).absolute().as_uri()}?{_mode(path)}", uri=True, timeout=30)
@@ -117,7 +117,7 @@ def read_ratings(path: str) -> tuple[dict[str, str], list[Rating]]:
 
 
 def _mode(path: str) -> str:
-    """How to open the file. SQLite must write beside it to read a WAL file, and tidies up only where it may write."""
+    """SQLite's mode for the file: to read a WAL database it must be able to write next to it."""
     if os.access(path, os.W_OK) and os.access(Path(path).absolute().parent, os.W_OK):
         return "mode=rw"
     return "mode=ro" if os.path.exists(f"{path}-wal") else "mode=ro&immutable=1"
@@ -127,7 +127,7 @@ def evaluate(ratings: Sequence[Rating], *, study: Mapping[str, str] | None = Non
     """Count, test and compare the ratings.
 
     Raters who saw the same item do not give independent answers, so the tests are over items: an item's score is the
-    mean of its ratings (A 1, tie 0, B -1), its vote the sign of that. With one rating an item both are the rating.
+    mean of its ratings (A 1, tie 0, B -1), its vote the sign of the score. With one rating per item they are the same.
     """
     study = study or {}
     names = study.get("name_a", "A"), study.get("name_b", "B")
@@ -159,7 +159,7 @@ def evaluate(ratings: Sequence[Rating], *, study: Mapping[str, str] | None = Non
 
 
 def evaluate_counts(wins: int, losses: int, ties: int, *, level: float = 0.05) -> Results:
-    """The report for counts alone, one rating an item: `evaluate_counts(48, 42, 35)` is the paper's."""
+    """The report for counts only, one rating per item: `evaluate_counts(48, 42, 35)` is the paper's."""
     choices = ["A"] * wins + ["B"] * losses + ["tie"] * ties
     ratings = [Rating(1, number, str(number), choice, "A", "", "") for number, choice in enumerate(choices)]
     return evaluate(ratings, level=level)
@@ -188,15 +188,15 @@ def _agreement(units: Iterable[Sequence[str]]) -> Agreement | None:
 
 
 def _significant(items: Tally, level: float) -> bool:
-    """Koehn's bootstrap and the exact sign test must both say so: on few items the bootstrap alone is too sure."""
+    """Both Koehn's bootstrap and the exact sign test must agree: with few items the bootstrap is overconfident."""
     return _share_ahead(items) >= 1 - level and items.sign_test < level
 
 
 def _share_ahead(items: Tally) -> float:
-    """The share of resamples in which the side with more items is ahead.
+    """The share of resamples in which the system that won more items is ahead.
 
-    Where raters share items that side may be behind: many items won by one vote of three weigh less than fewer items
-    won by all three. The tests then contradict each other, and nobody has won.
+    With several raters per item that system may be behind: many items won by one vote of three count less than fewer
+    items won by all three. The tests then contradict each other, and the result is not significant.
     """
     ahead = items.bootstrap.a_ahead, items.bootstrap.b_ahead
     return max(ahead) if items.wins == items.losses else ahead[items.losses > items.wins]
@@ -252,7 +252,7 @@ def _row(name: str, own: Counts) -> str:
 
 
 def to_json(results: Results, ratings: Sequence[Rating]) -> bytes:
-    """Everything, for programs: the report's numbers and every rating. Holds no token."""
+    """Everything as JSON: the report's numbers and every rating. Contains no token."""
     document: dict[str, Any] = asdict(results)
     document["raters"] = [{"rater": rater, **own} for rater, own in document["raters"].items()]
     document["answers"] = [asdict(rating) for rating in ratings]
@@ -260,7 +260,7 @@ def to_json(results: Results, ratings: Sequence[Rating]) -> bytes:
 
 
 def to_csv(ratings: Sequence[Rating]) -> str:
-    """One row a rating. Text that a spreadsheet would run as a formula gets a ' in front."""
+    """One row per rating. Text that a spreadsheet would run as a formula is prefixed with '."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(["rater", "position", "item", "choice", "left", "comment", "at"])

@@ -1,4 +1,4 @@
-"""`mbrace judge`: prepare the study, print one link a rater, serve until interrupted."""
+"""`mbrace judge`: prepare the study, print one link per rater, serve until interrupted."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def judge(
         )
         try:
             uvicorn.Server(config).run(sockets=[listener])
-        except KeyboardInterrupt:  # uvicorn has finished the open requests and raises it again
+        except KeyboardInterrupt:  # uvicorn raises it again after finishing the open requests
             pass
         print(f"Stopped. {_done(store)} ratings are in {output}; see them with: mbrace judge-results {output}")
     finally:
@@ -79,7 +79,7 @@ def _prepare(a: str, b: str, *, source: str, output: str, raters: int, items: in
 
 
 def _name(path: str, other: str) -> str:
-    """A short name for the report: the file's, or the whole path where both files are called the same."""
+    """A short name for the report: the file name, or the whole path if both files have the same name."""
     return path if Path(path).name == Path(other).name else Path(path).name
 
 
@@ -109,7 +109,7 @@ def _address(host: str, port: int) -> str:
 
 
 def _public(url: str | None) -> str | None:
-    """The origin raters reach us at through a proxy: scheme, name and port, nothing else."""
+    """The origin of the proxy through which raters reach us: scheme, name and port only."""
     if url is None:
         return None
     parts = urlsplit(url)

@@ -1,4 +1,4 @@
-"""How texts are shown: the words in which two texts differ are marked, characters that deceive the eye are named."""
+"""How texts are shown: words that differ are marked, invisible or misleading characters are shown by name."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
-# Characters that reorder, hide or break a page's text: C0/C1 controls (but tab and newline), zero-width space, word
+# Characters that reorder, hide or break text: C0/C1 controls (except tab and newline), zero-width space, word
 # joiner and invisible operators, bidirectional embeddings, overrides and isolates, interlinear marks, byte order mark.
-# The joiners U+200C/D and the marks U+200E/F, U+061C stay: scripts need them, and each text is isolated on the page.
+# The joiners U+200C/D and the marks U+200E/F, U+061C stay: some scripts need them, and texts are isolated.
 _HIDDEN = "\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
 _CONTROL = re.compile(f"([{_HIDDEN}])")
 _CJK = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 _PUNCTUATION = "!-/:-@\\[-`{-~\u00a1\u00ab\u00bb\u00bf\u2010-\u2027\u2030-\u205e\u3001-\u303f\uff01-\uff0f\uff1a-\uff20"
 _LETTER = f"[^\\s{_CJK}{_PUNCTUATION}{_HIDDEN}]"
 _TOKEN = re.compile(f"\\s+|[{_CJK}]|{_LETTER}+(?:['’-]{_LETTER}+)*|[{_PUNCTUATION}{_HIDDEN}]")
-# SequenceMatcher is quadratic and worse on hostile texts: beyond this many cells all between the common ends is marked.
+# SequenceMatcher is quadratic or worse: above this many cells everything between common start and end is marked.
 _CELLS = 1_000_000
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A run of text: in common or changed; `control` pieces hold the name of an invisible character instead."""
+    """A piece of text, changed or not; if `control`, `text` is the name of an invisible character."""
 
     text: str
     changed: bool = False
@@ -30,12 +30,12 @@ class Piece:
 
 
 def pieces(text: str) -> list[Piece]:
-    """A text that is compared with nothing."""
+    """The pieces of a single text, with nothing to compare."""
     return list(_named(text, False))
 
 
 def differences(left: str, right: str) -> tuple[list[Piece], list[Piece]]:
-    """Both texts, the words that the other has not in the same order marked as changed. Spacing is not compared."""
+    """Both texts in pieces; words that do not match the other text are marked as changed. Spacing is ignored."""
     tokens = [_TOKEN.findall(text) for text in (left, right)]
     words = [[token for token in side if not token.isspace()] for side in tokens]
     changed = _changed(*words)
@@ -62,7 +62,7 @@ def _changed(left: Sequence[str], right: Sequence[str]) -> tuple[list[bool], lis
 
 
 def _joined(tokens: Sequence[str], changed: Sequence[bool]) -> list[Piece]:
-    """Runs of equal state; the space between two changed words belongs to the change."""
+    """Join tokens into changed and unchanged pieces; a space between two changed words counts as changed."""
     flags: list[bool] = []
     word = 0
     for token in tokens:

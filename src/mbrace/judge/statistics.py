@@ -1,4 +1,4 @@
-"""The tests behind a verdict: sign test, paired bootstrap, Krippendorff's alpha and Fleiss' kappa."""
+"""Statistics for the verdict: sign test, paired bootstrap, Krippendorff's alpha and Fleiss' kappa."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import numpy as np
 def sign_test(wins: int, losses: int) -> float:
     """Two-sided exact p-value that wins and losses are equally likely (binomial, p = 1/2)."""
     total, larger = wins + losses, max(wins, losses)
-    ways = tail = math.comb(total, larger)  # whole numbers to the end, so that thousands of ratings neither over- nor
-    for count in range(larger, total):  # underflow: ways to win `count` times, each from the one before
+    ways = tail = math.comb(total, larger)  # integers, so that thousands of ratings neither overflow nor underflow
+    for count in range(larger, total):  # ways to win `count + 1` times, from the ways to win `count` times
         ways = ways * (total - count) // (count + 1)
         tail += ways
     return min(1.0, 2 * tail / (1 << total))
@@ -27,7 +27,7 @@ def sign_test_split_ties(wins: int, losses: int, ties: int) -> float:
 
 @dataclass(frozen=True)
 class Bootstrap:
-    """How often each system was ahead in resamples of the items; the rest are resamples in which neither was."""
+    """The share of resamples of the items in which each system was ahead; in the rest, neither was."""
 
     a_ahead: float
     b_ahead: float
@@ -35,25 +35,25 @@ class Bootstrap:
 
 
 def paired_bootstrap(scores: Sequence[float], *, resamples: int = 10_000, seed: int = 0) -> Bootstrap:
-    """Koehn (2004): draw as many items as there are, with replacement, and count which system is ahead, many times.
+    """Koehn (2004): resample the items with replacement, and count how often each system is ahead.
 
     `scores`: (items,) the preference on each item, above 0 for A, below for B, 0 for a tie.
     """
     if not scores:
         return Bootstrap(0.0, 0.0, resamples)
     values, counts = np.unique(np.asarray(scores, dtype=np.float64), return_counts=True)
-    # Only how often each value is drawn matters, and that is multinomial: the same as drawing item by item.
+    # Drawing a count for each distinct value (multinomial) is equivalent to drawing item by item.
     drawn = np.random.default_rng(seed).multinomial(len(scores), counts / len(scores), size=resamples)
     sums = drawn @ values
-    near_zero = 1e-9 * len(scores)  # sums of thirds and the like may miss 0 by rounding
+    near_zero = 1e-9 * len(scores)  # sums of thirds and similar may miss 0 by rounding
     return Bootstrap(float(np.mean(sums > near_zero)), float(np.mean(sums < -near_zero)), resamples)
 
 
 def krippendorff_alpha(units: Sequence[Sequence[Hashable]]) -> float | None:
     """Krippendorff's alpha for nominal data; `units` holds each item's ratings, any number of them.
 
-    Items with fewer than two ratings tell nothing of agreement and are left out. None: undefined, because no two
-    ratings can be compared or because all are the same.
+    Items with fewer than two ratings say nothing about agreement and are left out. None means undefined: no two
+    ratings can be compared, or all are the same.
     """
     pairable = [Counter(unit) for unit in units if len(unit) >= 2]
     totals: Counter[Hashable] = sum(pairable, Counter())
@@ -68,7 +68,7 @@ def krippendorff_alpha(units: Sequence[Sequence[Hashable]]) -> float | None:
 
 
 def fleiss_kappa(units: Sequence[Sequence[Hashable]]) -> float | None:
-    """Fleiss' kappa; None where it is undefined: items rated by unlike numbers of raters, by one, or all the same."""
+    """Fleiss' kappa; None if undefined: unequal numbers of ratings per item, one rating each, or all the same."""
     sizes = {len(unit) for unit in units}
     if len(sizes) != 1 or min(sizes) < 2:
         return None

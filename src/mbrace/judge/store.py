@@ -1,4 +1,4 @@
-"""The ratings file: SQLite in WAL mode. A rating is on disk before it is acknowledged, and is counted once."""
+"""The ratings file: SQLite in WAL mode. A rating is on disk before it is acknowledged, and counts once."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CREATE TABLE turn (rater INTEGER NOT NULL REFERENCES rater, position INTEGER NOT
 CREATE TABLE rating (rater INTEGER NOT NULL, position INTEGER NOT NULL, choice TEXT NOT NULL CHECK (choice IN
     ('A', 'B', 'tie', 'skip')), comment TEXT NOT NULL, at TEXT NOT NULL, PRIMARY KEY (rater, position),
     FOREIGN KEY (rater, position) REFERENCES turn);
--- every request that had an effect, in order: what was undone stays on record, and a request sent again is recognised
+-- every request that had an effect, in order: keeps what was undone and recognises a request that is sent again
 CREATE TABLE event (event INTEGER PRIMARY KEY, rater INTEGER NOT NULL, position INTEGER NOT NULL, action TEXT NOT NULL
     CHECK (action IN ('rate', 'undo')), choice TEXT, comment TEXT, request TEXT NOT NULL, at TEXT NOT NULL,
     UNIQUE (rater, request));
@@ -41,17 +41,17 @@ CREATE TABLE event (event INTEGER PRIMARY KEY, rater INTEGER NOT NULL, position 
 
 @dataclass(frozen=True)
 class Turn:
-    """Where a rater stands: `position` items are done; `item` is the next one (None: all are done)."""
+    """A rater's progress: `position` items are done; `item` is the next one (None: all are done)."""
 
     position: int
     total: int
     item: Item | None
     a_left: bool
-    comment: str = ""  # written with an answer to this item that was undone
+    comment: str = ""  # from an answer to this item that was undone
 
 
 class Store:
-    """The ratings file, open for a server. Safe to call from several threads; one rater's turns come in order."""
+    """The ratings file, opened by a server. Thread-safe; the turns of a rater come in order."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -67,7 +67,7 @@ class Store:
             self._connection.close()
 
     def rater(self, token: str) -> int | None:
-        """The rater whose token this is; every token is compared in full, so that timing tells nothing."""
+        """The rater with this token. Every token is compared in full, so that the timing reveals nothing."""
         found = None
         for rater, known in self.tokens.items():
             if hmac.compare_digest(known.encode(), token.encode()):
@@ -114,7 +114,7 @@ class Store:
         return outcome
 
     def _position(self, rater: int) -> int:
-        # A rating is taken only for the next position and undone only at the last, so the done ones are 0 .. count-1.
+        # Only the next position can be rated and only the last one undone, so positions 0 .. count-1 are done.
         count: int = self._connection.execute("SELECT count(*) FROM rating WHERE rater = ?", (rater,)).fetchone()[0]
         return count
 
@@ -141,7 +141,7 @@ class Store:
                 yield self._connection
                 self._connection.execute("COMMIT")
             except BaseException:
-                if self._connection.in_transaction:  # SQLite itself rolls back after some errors, as of a full disk
+                if self._connection.in_transaction:  # SQLite itself rolls back after some errors, such as a full disk
                     self._connection.execute("ROLLBACK")
                 raise
 
@@ -149,12 +149,12 @@ class Store:
 def open_study(
     path: str, items: Sequence[Item], *, facts: Mapping[str, str], about: Mapping[str, str], seed: int, raters: int
 ) -> Store:
-    """Open the ratings file, made new where there is none; an existing one must hold the same `facts`.
+    """Open the ratings file, or create it; an existing one must have the same `facts`.
 
-    `facts` say what the study is (digests of the inputs, the seed, the number of items) and must be equal when it is
-    continued; `about` is kept for the report (names, counts). Raters are added up to `raters`, never removed.
+    `facts` identify the study (digests of the inputs, seed, number of items); `about` is kept for the report (names,
+    counts). Raters are added up to `raters`, never removed.
     """
-    try:  # the tokens are secrets: only the owner may read a new file (SQLite gives -wal and -shm the same mode)
+    try:  # tokens are secret: only the owner may read a new file (SQLite gives -wal and -shm the same mode)
         os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
         sql = sqlite3.connect(path, isolation_level=None, timeout=30)
     except (OSError, sqlite3.Error) as error:

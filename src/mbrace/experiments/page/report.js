@@ -17,7 +17,7 @@
     await choose();
   }
 
-  // A utility may have been run on some pairs only: the others cannot be chosen with it.
+  // A utility may have been run on some of the pairs only; the others are disabled.
   function allow() {
     const known = new Set([...document.querySelectorAll(".choice:not([data-always])")].map((t) => JSON.stringify([t.dataset.pair, t.dataset.utility])));
     for (const option of $("pair").options) option.disabled = !known.has(JSON.stringify([option.value, chosen("utility")]));
@@ -48,7 +48,7 @@
     $("viewer").hidden = !file;
     if (!file) return;
     const label = (one) => `${one.id}: ${one.source || one.reference || one.hypotheses[0]}`;
-    $("sentence").replaceChildren(...file.sentences.map((one, place) => new Option(label(one), place)));
+    $("sentence").replaceChildren(...file.sentences.map((one, index) => new Option(label(one), index)));
     pick();
   }
 
@@ -76,10 +76,10 @@
     const lines = [];
     run.steps.forEach((step, number) => {
       const kept = new Set(step.kept);
-      step.alive.forEach((hypothesis, place) => lines.push({
-        hypothesis, step: number, refs: step.pseudo_references, mean: step.means[place] * file.scale,
-        rate: step.win_rates[place], text: sentence.hypotheses[hypothesis],
-        last: kept.has(place) ? 99 : number,
+      step.alive.forEach((hypothesis, index) => lines.push({
+        hypothesis, step: number, refs: step.pseudo_references, mean: step.means[index] * file.scale,
+        rate: step.win_rates[index], text: sentence.hypotheses[hypothesis],
+        last: kept.has(index) ? 99 : number,
         role: hypothesis === run.answer ? 2 : hypothesis === sentence.winner ? 1 : 0,
       }));
     });
@@ -99,7 +99,7 @@
       params: [{ name: "step", value: 0 }],
       data: { values: lines },
       transform: [{ filter: "datum.step <= step" }, { calculate: colour, as: "colour" }],
-      layer: ["datum.role == 0", "datum.role > 0"].flatMap((filter, marked) => [  // the two that matter lie on top
+      layer: ["datum.role == 0", "datum.role > 0"].flatMap((filter, marked) => [  // answer and winner are drawn on top
         { transform: [{ filter }], mark: { type: "line", strokeWidth: marked ? 3 : 1.4 },
           encoding: { x, y, opacity, detail: { field: "hypothesis" }, stroke, order: { field: "step" } } },
         { transform: [{ filter }], mark: { type: "point", filled: true, size: marked ? 75 : 42 },
@@ -134,20 +134,20 @@
     $("forward").disabled = at === run.steps.length - 1;
     const over = at === run.steps.length - 1 ? `; decided after ${run.utility_calls.toLocaleString("en")} utility calls, rank ${run.rank} under R*` : "";
     $("state").textContent = `step ${at + 1} of ${run.steps.length}: ${step.pseudo_references} pseudo-references, ${step.alive.length} hypotheses, ${kept.size} stay${over}`;
-    const order = step.alive.map((_, place) => place).sort((a, b) => step.means[b] - step.means[a]);
+    const order = step.alive.map((_, index) => index).sort((a, b) => step.means[b] - step.means[a]);
     const limit = all ? order.length : 14;
     $("more").hidden = order.length <= 14;
     $("more").textContent = all ? "Show the best only" : `Show all ${order.length}`;
-    order.slice(0, limit).forEach((place, rank) => {
-      const hypothesis = step.alive[place], row = body.insertRow();
-      row.className = kept.has(place) ? (rank === 0 ? "leads" : "") : "out";
+    order.slice(0, limit).forEach((index, rank) => {
+      const hypothesis = step.alive[index], row = body.insertRow();
+      row.className = kept.has(index) ? (rank === 0 ? "leads" : "") : "out";
       cell(row, rank + 1);
-      cell(row, (step.means[place] * file.scale).toFixed(2));
+      cell(row, (step.means[index] * file.scale).toFixed(2));
       const rate = document.createElement("span"), fill = document.createElement("i");
       rate.className = "rate";
-      fill.style.width = `${100 * step.win_rates[place]}%`;
+      fill.style.width = `${100 * step.win_rates[index]}%`;
       rate.append(fill);
-      cell(row, rate).append(step.win_rates[place].toFixed(3));
+      cell(row, rate).append(step.win_rates[index].toFixed(3));
       const text = cell(row, sentence.hypotheses[hypothesis]);
       if (hypothesis === run.answer) text.append(tag("the answer", "answer"));
       if (hypothesis === sentence.winner) text.append(tag("best under R*", ""));

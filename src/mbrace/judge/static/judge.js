@@ -1,5 +1,5 @@
-// Without this script the page is plain forms. With it: keys, no reload between items, and an answer that cannot reach
-// the server is sent again until it does (the server counts a request once, however often it comes).
+// Without this script the page is plain forms. With it: keyboard shortcuts, no reload between items, and an answer that
+// does not reach the server is sent again until it does (the server counts a repeated request once).
 "use strict";
 
 const PAUSE = 350; // ms: the second click of a double click must not answer the item that has just appeared
@@ -28,7 +28,7 @@ async function send(url, body) {
       const response = await fetch(url, { method: "POST", body });
       if (response.status < 500) return { saved: response.ok, html: await response.text() };
     } catch {
-      // the server cannot be reached: the same as an answer that failed
+      // the server cannot be reached: handled like a failed response
     }
     say("Not saved yet: the server does not answer. Trying again; please leave this page open.", true);
     await wait(delay);
@@ -60,7 +60,7 @@ document.addEventListener("submit", async (event) => {
   busy = false;
 });
 
-// Such a second click does not take the focus from the new item's heading either: a screen reader is reading it out.
+// The second click must not take the focus from the new item's heading either: a screen reader is reading it.
 document.addEventListener("mousedown", (event) => {
   if (!ready() && event.target.closest("button")) event.preventDefault();
 });
@@ -80,7 +80,7 @@ document.addEventListener("keydown", (event) => {
   }
   const key = event.key.toLowerCase();
   if (key === "c") {
-    event.preventDefault(); // or the letter lands in the comment
+    event.preventDefault(); // or the letter is typed into the comment
     toggleComment();
     return;
   }

@@ -1,0 +1,203 @@
+"""Inputs of `mbrace decode`: every format holds the same records, and a file that cannot be read is named."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import lzma
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sacrebleu
+from cli_helpers import COMMAND, GOOD, Row, decode, lines, start
+
+from mbrace.cli import main
+
+
+def test_packed_input_and_output_hold_the_same_lines(candidates: Path, answers: bytes, tmp_path: Path) -> None:
+    packed = tmp_path / "in.jsonl.gz"
+    packed.write_bytes(gzip.compress(candidates.read_bytes()))
+    assert decode(packed, "-o", tmp_path / "out.jsonl.gz") == 0
+    assert gzip.decompress((tmp_path / "out.jsonl.gz").read_bytes()) == answers
+    tighter = tmp_path / "in.jsonl.xz"
+    tighter.write_bytes(lzma.compress(candidates.read_bytes()))
+    assert decode(tighter, "-o", tmp_path / "out.jsonl") == 0
+    assert (tmp_path / "out.jsonl").read_bytes() == answers
+
+
+def test_a_dash_is_standard_input_and_output(candidates: Path, answers: bytes) -> None:
+    done = subprocess.run([*COMMAND, "decode", "-", "-o", "-"], input=candidates.read_bytes(), capture_output=True)
+    assert (done.returncode, done.stdout) == (0, answers)
+    assert b"150 sentences" in done.stderr
+    assert b"encode" in done.stderr
+    assert b"saved" in done.stderr
+
+
+def test_stdin_is_read_as_it_comes(small_rows: list[Row]) -> None:
+    run = start("-", "-o", "-", "--window", "1", stdout=subprocess.PIPE)
+    assert run.stdin is not None
+    assert run.stdout is not None
+    for row in small_rows[:3]:  # a window of one answers each record before the next is there... but for one
+        run.stdin.write(lines([row]))
+        run.stdin.flush()
+    first = io.BytesIO(run.stdout.readline())
+    assert json.loads(first.read())["id"] == small_rows[0]["id"]
+    run.communicate()
+
+
+def test_flat_text_files_decode_as_the_same_records_in_json(tmp_path: Path, small_rows: list[Row]) -> None:
+    rows = [{**row, "id": number} for number, row in enumerate(small_rows[:20], 1)]
+    (tmp_path / "in.jsonl").write_bytes(lines(rows))
+    for name, field in (("h.txt", "hypotheses"), ("r.txt", "pseudo_references")):
+        (tmp_path / name).write_text("".join(text + "\n" for row in rows for text in row[field]), encoding="utf-8")
+    (tmp_path / "s.txt").write_text("".join(row["source"] + "\n" for row in rows), encoding="utf-8")
+    flat = ["--hypotheses", tmp_path / "h.txt", "--references", tmp_path / "r.txt", "--source", tmp_path / "s.txt"]
+    assert decode(tmp_path / "in.jsonl", "-o", tmp_path / "json") == 0
+    assert decode(*flat, "--num-candidates", "12", "--num-references", "24", "-o", tmp_path / "flat") == 0
+    assert (tmp_path / "flat").read_bytes() == (tmp_path / "json").read_bytes()
+
+
+def test_parquet_in_and_out_holds_what_json_lines_hold(tmp_path: Path, small_rows: list[Row]) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    rows = [{**row, "id": str(row["id"])} for row in small_rows]
+    (tmp_path / "in.jsonl").write_bytes(lines(rows))
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "in.parquet")
+    assert decode(tmp_path / "in.jsonl", "-o", tmp_path / "a.jsonl") == 0
+    assert decode(tmp_path / "in.parquet", "-o", tmp_path / "b.jsonl") == 0
+    assert (tmp_path / "b.jsonl").read_bytes() == (tmp_path / "a.jsonl").read_bytes()
+    assert decode(tmp_path / "in.parquet", "-o", tmp_path / "c.parquet", "--nbest", "2") == 0
+    assert decode(tmp_path / "in.jsonl", "-o", tmp_path / "d.jsonl", "--nbest", "2") == 0
+    table = pyarrow.parquet.read_table(tmp_path / "c.parquet").to_pylist()
+    assert table == [json.loads(line) for line in (tmp_path / "d.jsonl").read_bytes().splitlines()]
+    assert sorted(path.name for path in tmp_path.glob("c.*")) == ["c.parquet"]
+
+
+def test_a_pattern_and_a_url_are_read_as_one_corpus(tmp_path: Path, small_rows: list[Row], answers: bytes) -> None:
+    (tmp_path / "part-0.jsonl").write_bytes(lines(small_rows[:50]))
+    (tmp_path / "part-1.jsonl.gz").write_bytes(gzip.compress(lines(small_rows[50:])))
+    assert decode(tmp_path / "part-*", "-o", tmp_path / "a") == 0
+    assert decode(tmp_path / "part-0.jsonl", tmp_path / "part-1.jsonl.gz", "-o", tmp_path / "b") == 0
+    assert decode(f"file://{tmp_path}/part-*", "-o", tmp_path / "c") == 0
+    assert [(tmp_path / name).read_bytes() for name in "abc"] == [answers] * 3
+
+
+def test_inputs_from_here_and_from_the_root_go_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_rows: list[Row]
+) -> None:
+    row = {name: small_rows[0][name] for name in ("hypotheses", "pseudo_references")}
+    (tmp_path / "sub").mkdir()
+    for name in ("a.jsonl", "sub/b.jsonl"):
+        (tmp_path / name).write_bytes(lines([row]))
+    monkeypatch.chdir(tmp_path)
+    assert main(["decode", "a.jsonl", str(tmp_path / "sub" / "b.jsonl"), "-o", "out.jsonl"]) == 0
+    assert [json.loads(line)["id"] for line in Path("out.jsonl").read_bytes().splitlines()] == [
+        "a.jsonl:1",
+        "sub/b.jsonl:1",
+    ]
+
+
+def test_default_ids_are_line_numbers_and_in_several_files_the_file_and_line(tmp_path: Path) -> None:
+    row = {"hypotheses": ["a"], "pseudo_references": ["b"]}
+    for name in ("x.jsonl", "y.jsonl"):
+        (tmp_path / name).write_bytes(lines([row, row]))
+    assert decode(tmp_path / "x.jsonl", "-o", tmp_path / "one") == 0
+    assert decode(tmp_path / "x.jsonl", tmp_path / "y.jsonl", "-o", tmp_path / "two") == 0
+    ids = {name: [json.loads(s)["id"] for s in (tmp_path / name).read_bytes().splitlines()] for name in ("one", "two")}
+    assert ids == {"one": [1, 2], "two": ["x.jsonl:1", "x.jsonl:2", "y.jsonl:1", "y.jsonl:2"]}
+
+
+def test_strange_but_legal_strings_go_through(tmp_path: Path) -> None:
+    strange = [
+        "",
+        "\ud800 lone",
+        "👩‍👩‍👧 emoji",
+        "e\u0301 combining",
+        "word " * 20_000,
+        " ",
+        "\x00",
+        "\u2028 line",
+        "a\rb",
+    ]
+    assert max(map(len, strange)) == 100_000
+    short = [text for text in strange if len(text) < 100]
+    rows = [
+        {"id": "\udfff", "hypotheses": strange, "pseudo_references": list(reversed(strange))},
+        {"id": "empty", "hypotheses": ["", ""], "pseudo_references": [""]},
+        {"id": "👩‍👩‍👧", "hypotheses": short, "pseudo_references": short},
+    ]
+    (tmp_path / "in.jsonl").write_bytes(lines(rows))
+    assert decode(tmp_path / "in.jsonl", "-o", tmp_path / "out", "--nbest", "9", "--prune", "none") == 0
+    first, second, third = [json.loads(line) for line in (tmp_path / "out").read_bytes().splitlines()]
+    assert first["id"] == "\udfff"
+    assert {entry["text"] for entry in first["nbest"]} == set(strange)
+    assert second["text"] == ""
+    chrf = sacrebleu.CHRF(word_order=2)
+    for entry in third["nbest"]:
+        expected = sum(chrf.sentence_score(entry["text"], [r]).score for r in short) / len(short)
+        assert entry["utility"] == pytest.approx(expected, abs=1e-4)
+    assert decode(tmp_path / "in.jsonl", "-o", tmp_path / "text", "--text") == 0
+    assert (tmp_path / "text").read_bytes().count(b"\n") == 3
+
+
+def test_an_empty_corpus_gives_an_empty_output(tmp_path: Path) -> None:
+    (tmp_path / "in").write_bytes(b"")
+    for suffix in ("", ".gz"):
+        assert decode(tmp_path / "in", "-o", tmp_path / f"out{suffix}") == 0
+    assert (tmp_path / "out").read_bytes() == b""
+    assert gzip.decompress((tmp_path / "out.gz").read_bytes()) == b""
+
+
+def test_no_input_says_what_to_give(capsys: pytest.CaptureFixture[str]) -> None:
+    assert decode("-o", "out") == 2
+    assert "no input: give CANDIDATES.jsonl" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("make", "message"), [
+    (lambda path: None, "No such file or directory"),
+    (lambda path: path.mkdir(), "manifest.json"),
+    (lambda path: path.write_bytes(gzip.compress(lines([GOOD] * 500), mtime=0)[:-30]), "damaged or cut off"),
+    (lambda path: path.write_bytes(b"plain text"), "damaged or cut off"),
+])  # fmt: skip
+def test_an_input_that_cannot_be_read_is_named(
+    make: Callable[[Path], Any], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "in.jsonl.gz"
+    make(path)
+    assert decode(path, "-o", tmp_path / "out") == 2
+    error = capsys.readouterr().err
+    assert str(path) in error
+    assert message in error
+
+
+def test_a_parquet_file_that_is_none_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "in.parquet"
+    path.write_bytes(b"PAR1 not really")
+    assert decode(path, "-o", tmp_path / "out") == 2
+    assert f"{path}: not a Parquet file" in capsys.readouterr().err
+
+
+FLAT: dict[str, tuple[dict[str, str], list[str], str]] = {
+    "torn group": ({"h": "a\nb\nc\n", "r": "x\ny\n"}, ["--num-candidates", "2"], "h:3: ends inside source 2"),
+    "too few references": ({"h": "a\nb\n", "r": "x\n"}, ["--num-candidates", "1"], "r: ends before source 2"),
+    "too many references": ({"h": "a\n", "r": "x\ny\n"}, ["--num-candidates", "1"], "r: has more sources than"),
+    "no candidates": ({"h": "a\n", "r": "x\n"}, ["--num-candidates", "0"], "--num-candidates 0: must be 1 or more"),
+    "invalid UTF-8": ({"h": "a\n\udcff\n", "r": "x\ny\n"}, ["--num-candidates", "1"], "h:2: invalid UTF-8 at byte 0"),
+}
+
+
+@pytest.mark.parametrize("name", FLAT)
+def test_flat_files_that_do_not_fit_are_named(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files, options, message = FLAT[name]
+    monkeypatch.chdir(tmp_path)
+    for file, content in files.items():
+        Path(file).write_bytes(content.encode("utf-8", "surrogateescape"))
+    assert decode("--hypotheses", "h", "--references", "r", *options, "-o", "out") == 2
+    assert capsys.readouterr().err.startswith(f"mbrace: error: {message}")

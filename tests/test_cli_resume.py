@@ -1,0 +1,117 @@
+"""Runs of `mbrace decode` that are interrupted anywhere, and resumed."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import resource
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+from cli_helpers import COMMAND, GOOD, Row, decode, feed_and_wait, lines, start
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz"])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+def test_a_run_ended_by_a_signal_and_resumed_writes_the_bytes_of_one_that_was_not(
+    suffix: str, number: signal.Signals, tmp_path: Path, candidates: Path, small_rows: list[Row]
+) -> None:
+    whole, out = tmp_path / f"whole{suffix}", tmp_path / f"out{suffix}"
+    assert decode(candidates, "-o", whole) == 0
+    run = start("-", "-o", out, "--window", "4")
+    feed_and_wait(run, lines(small_rows[:90]), out, 1000)
+    run.send_signal(number)
+    _, errors = run.communicate(timeout=60)
+    if number == signal.SIGKILL:
+        assert run.returncode == -9
+        with out.open("ab") as file:  # and the last write was torn
+            file.write(b'{"id": "s9')
+    else:
+        assert run.returncode == 128 + number
+        assert b"--resume" in errors
+        found = (gzip.decompress if suffix.endswith("gz") else bytes)(out.read_bytes())
+        assert found.endswith(b"}\n")
+    assert out.read_bytes() != whole.read_bytes()
+    assert decode(candidates, "-o", out, "--resume", "--window", "7") == 0
+    assert out.read_bytes() == whole.read_bytes()
+    assert decode(candidates, "-o", out, "--resume") == 0  # nothing left to do
+    assert out.read_bytes() == whole.read_bytes()
+
+
+def test_an_interrupted_parquet_run_is_resumed_and_appears_only_when_whole(
+    tmp_path: Path, candidates: Path, small_rows: list[Row], answers: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import pyarrow.parquet
+
+    out = tmp_path / "out.parquet"
+    run = start("-", "-o", out, "--window", "4")
+    feed_and_wait(run, lines(small_rows[:90]), tmp_path / "out.parquet.part", 1000)
+    run.kill()
+    run.communicate()
+    assert not out.exists()
+    assert decode(candidates, "-o", out) == 2
+    assert "use --resume" in capsys.readouterr().err
+    assert decode(candidates, "-o", out, "--resume") == 0
+    found = pyarrow.parquet.read_table(out).to_pylist()
+    assert found == [{**json.loads(line), "id": str(json.loads(line)["id"])} for line in answers.splitlines()]
+    assert decode(candidates, "-o", out, "--resume") == 0  # nothing left to do
+    candidates.write_bytes(candidates.read_bytes() + lines([{**GOOD, "id": "one more"}]))
+    assert decode(candidates, "-o", out, "--resume") == 2
+    assert "is finished, but the input has more records" in capsys.readouterr().err
+
+
+def test_two_runs_on_one_output_are_refused(tmp_path: Path, candidates: Path, small_rows: list[Row]) -> None:
+    out = tmp_path / "out.jsonl"
+    run = start("-", "-o", out, "--window", "1")
+    feed_and_wait(run, lines(small_rows[:4]), out, 100)
+    for option in ("--resume", "--force"):
+        second = subprocess.run([*COMMAND, "decode", candidates, "-o", out, option], capture_output=True)
+        assert second.returncode == 2
+        assert b"another mbrace run is writing it" in second.stderr
+    assert out.read_bytes().count(b"\n") >= 1  # --force did not empty it
+    run.kill()  # the lock goes with the process
+    run.communicate()
+    assert decode(candidates, "-o", out, "--resume") == 0
+
+
+def test_resume_with_another_input_is_refused_and_the_output_kept(
+    tmp_path: Path, small_rows: list[Row], answers: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other, out = tmp_path / "other.jsonl", tmp_path / "out"
+    out.write_bytes(answers)
+    other.write_bytes(lines([small_rows[1], small_rows[0]]))
+    assert decode(other, "-o", out, "--resume") == 2
+    assert f"{other}:1: --resume: {out}:1 answers record 0 where the input has 's1'" in capsys.readouterr().err
+    other.write_bytes(lines(small_rows[:5]))
+    assert decode(other, "-o", out, "--resume") == 2
+    assert "more answers than the input has records" in capsys.readouterr().err
+    out.write_bytes(b'["not ours"]\n')
+    assert decode(other, "-o", out, "--resume") == 2
+    assert "not an answer of mbrace" in capsys.readouterr().err
+    assert out.read_bytes() == b'["not ours"]\n'
+
+
+def test_standard_output_cannot_be_resumed(candidates: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert decode(candidates, "--resume") == 2
+    assert "cannot continue standard output" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz"])
+def test_a_disk_that_fills_up_leaves_a_state_to_resume(
+    suffix: str, tmp_path: Path, candidates: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole, out = tmp_path / f"whole{suffix}", tmp_path / f"out{suffix}"
+    assert decode(candidates, "-o", whole) == 0
+    limit = whole.stat().st_size // 2
+    run = start(
+        candidates, "-o", out, "--window", "8",
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
+    )  # fmt: skip
+    _, errors = run.communicate(timeout=60)
+    assert run.returncode == 2
+    assert b"answers written before are kept: make room and go on with --resume" in errors
+    assert out.stat().st_size == limit
+    assert decode(candidates, "-o", out, "--resume") == 0
+    assert out.read_bytes() == whole.read_bytes()
