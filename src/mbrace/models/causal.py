@@ -8,8 +8,9 @@ from typing import Any
 
 from mbrace.errors import UserError
 from mbrace.models.generic import CausalDecoder
-from mbrace.models.live import Limits, LiveModel, place, precision
+from mbrace.models.live import Limits, LiveModel, device_for
 from mbrace.models.seq2seq import end_ids, load
+from mbrace.utilities.neural.device import choose_dtype
 
 
 class CausalLM(LiveModel):
@@ -36,14 +37,14 @@ class CausalLM(LiveModel):
         rows: int | None = None,
     ) -> None:
         super().__init__()
-        self.device = place(device, model)
+        self.device = device_for(device, model)
         if isinstance(model, str | Path):
             model, tokenizer = load(str(model), tokenizer, "AutoModelForCausalLM")
         if tokenizer is None:
             raise UserError("a model object needs its tokenizer: CausalLM(model, tokenizer=...)")
         if "{source}" not in prompt:
             raise UserError("prompt: has no {source}; put it where the source goes")
-        self.dtype = precision(dtype, self.device)
+        self.dtype = choose_dtype(dtype, self.device)
         model = model.to(self.device, self.dtype).eval()
         self.codec = PromptCodec(tokenizer, prompt, chat=chat, system=system, stop=stop)
         positions = int(getattr(model.config, "max_position_embeddings", None) or 4096)

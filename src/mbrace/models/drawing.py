@@ -12,6 +12,7 @@ from mbrace.models.draw_keys import sentence_key
 from mbrace.models.live import LiveModel
 from mbrace.records import Record
 from mbrace.sampler import Draws, Want, source_of
+from mbrace.utilities.neural.device import without_cudnn_attention
 
 
 class Drawing:
@@ -41,7 +42,7 @@ class Drawing:
             if self._blank[want.sentence]:
                 found[i].append((want.first, Draws([""] * want.count, [0.0] * want.count)))
         rows = [self._rows[want.sentence] for _, want in pieces]
-        with torch.inference_mode():
+        with torch.inference_mode(), without_cudnn_attention():  # every step has a new shape
             for part in model.parts(rows, [want.count for _, want in pieces]):
                 chosen = [pieces[p] for p in part]
                 for (i, want), draws in zip(chosen, self._draw([want for _, want in chosen]), strict=True):

@@ -22,7 +22,7 @@ from mbrace.race import Decoded
 from mbrace.sampler import Draws, Want
 from mbrace.schedule import Schedule, check
 from mbrace.utilities.chrf import ChrF
-from mbrace.utilities.neural.encoder import choose_device
+from mbrace.utilities.neural.device import choose_device, without_cudnn_attention
 from mbrace.utility import PairFunction, Utility, as_utility
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ class LiveModel:
         self.encoder_runs = 0  # sources encoded so far
 
     @torch.inference_mode()
+    @without_cudnn_attention()  # every batch and every step has a new shape
     def beam(
         self, sources: Sequence[str], k: int = 256, *, alpha: float = 1.0, max_length: int | None = None
     ) -> list[Beams]:
@@ -245,16 +246,6 @@ class LiveModel:
         return [distinct[key] for key in keys]
 
 
-def place(device: str | None, model: Any) -> Any:
+def device_for(device: str | None, model: Any) -> Any:
     """The torch device asked for; by default where a model object is, and for a model by name a GPU if there is one."""
     return choose_device(device) if device is not None or isinstance(model, str | Path) else model.device
-
-
-def precision(dtype: Any, device: Any) -> Any:
-    """The torch dtype asked for; bfloat16 on a GPU and float32 on a CPU by default."""
-    if dtype is None:
-        return torch.bfloat16 if device.type == "cuda" else torch.float32
-    found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
-    if not isinstance(found, torch.dtype) or not found.is_floating_point:
-        raise UserError(f"dtype {dtype!r}: unknown; choose from float32, bfloat16, float16")
-    return found

@@ -15,10 +15,10 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-# cuDNN's attention plans anew for every shape, and here every batch and every step is a new shape.
-torch.backends.cuda.enable_cudnn_sdp(False)
+from mbrace.utilities.neural.device import without_cudnn_attention
 
 
+@without_cudnn_attention()
 def forward(model: Any, source: Tensor, target: Tensor, *, pad: int) -> Tensor:
     """Logits (sentences, target width, vocabulary) of a MarianMTModel for `target`; both ids are (sentences, width)."""
     states, bias = encode(model, source, pad=pad)

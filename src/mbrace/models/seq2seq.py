@@ -11,9 +11,10 @@ import torch
 from mbrace.errors import UserError, require
 from mbrace.models.codec import Codec, MarianCodec, TokenizerCodec, VocabularyCodec
 from mbrace.models.generic import Seq2SeqDecoder
-from mbrace.models.live import Beams, Limits, LiveModel, place, precision
+from mbrace.models.live import Beams, Limits, LiveModel, device_for
 from mbrace.models.marian import MarianDecoder
 from mbrace.models.vocabulary import Vocabulary
+from mbrace.utilities.neural.device import choose_dtype
 
 __all__ = ["Beams", "Seq2Seq"]
 
@@ -40,7 +41,7 @@ class Seq2Seq(LiveModel):
         dtype: Any = None,
         rows: int | None = None,
     ) -> None:
-        where = place(device, model)
+        chosen_device = device_for(device, model)
         codec: Codec | None = None
         if isinstance(model, str) and model == "bundled":
             from mbrace.models.bundle import load_bundled
@@ -57,7 +58,7 @@ class Seq2Seq(LiveModel):
                 raise UserError("a model object needs its tokenizer: Seq2Seq(model, tokenizer=...)")
             forced = _languages(model, tokenizer, source_language, target_language)
             codec = _codec(tokenizer, prefix)
-        self._setup(model.to(where).eval(), codec, dtype, rows, forced)
+        self._setup(model.to(chosen_device).eval(), codec, dtype, rows, forced)
 
     @classmethod
     def of(cls, model: Any, vocabulary: Vocabulary, *, dtype: Any = None, rows: int | None = None) -> Seq2Seq:
@@ -70,7 +71,7 @@ class Seq2Seq(LiveModel):
         super().__init__()
         config = model.config
         self.device, self.codec = model.device, codec
-        self.dtype = precision(dtype, self.device)
+        self.dtype = choose_dtype(dtype, self.device)
         self.pad, self.start = int(config.pad_token_id), int(config.decoder_start_token_id)
         self.ends = end_ids(model, config.eos_token_id)
         cuda = self.device.type == "cuda"

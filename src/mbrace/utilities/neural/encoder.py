@@ -11,11 +11,11 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mbrace.errors import UserError, require
+from mbrace.utilities.neural.device import without_cudnn_attention
 
 if TYPE_CHECKING:
     import torch
@@ -23,28 +23,6 @@ if TYPE_CHECKING:
 
 FEWEST_ROWS = 8  # a thread: below about 4 rows a CPU's matrix product takes another path, with other rounding
 _TOKENISED = 8192  # strings tokenised at a time
-
-
-def choose_device(device: str | None) -> torch.device:
-    """`device`, or a GPU if there is one, else the CPU."""
-    torch = require("torch", extra="neural")
-    try:
-        chosen = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        torch.empty(1, device=chosen)
-    except Exception as error:
-        raise UserError(f"device {device}: cannot be used ({str(error).splitlines()[0]}); try cpu or cuda") from error
-    return chosen  # type: ignore[no-any-return]
-
-
-def choose_dtype(dtype: str | None, device: torch.device) -> torch.dtype:
-    """`dtype` by name, or bfloat16 on a GPU and float32 elsewhere. It is the encoder's; heads stay in float32."""
-    torch = require("torch", extra="neural")
-    names = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-    if dtype is None:
-        return torch.bfloat16 if device.type == "cuda" else torch.float32  # type: ignore[no-any-return]
-    if dtype not in names:
-        raise UserError(f"dtype {dtype}: unknown; choose from {', '.join(names)}")
-    return names[dtype]  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
@@ -236,16 +214,8 @@ class Encoder:
         ids, lengths = ids.to(self.device, non_blocking=True), lengths.to(self.device, non_blocking=True)
         attention = None if even else torch.arange(longest, device=self.device)[None] < lengths[:, None]
         mixes = self.readout.weights is not None or self.readout.layer != -1
-        with self._attention():
+        with without_cudnn_attention():
             out = self._model(input_ids=ids, attention_mask=attention, output_hidden_states=mixes, return_dict=True)
         states = out.hidden_states if mixes else {-1: out.last_hidden_state}
         kept = None if even and not any(self._pad in row for row in rows) else ids != self._pad
         return self.readout(states, kept, lengths)[:count]
-
-    def _attention(self) -> AbstractContextManager[None]:
-        """On a GPU any attention but cuDNN's, which plans anew for every shape: longer than the batch itself takes."""
-        if self.device.type != "cuda":
-            return nullcontext()
-        attention = require("torch.nn.attention", extra="neural")
-        kinds = attention.SDPBackend
-        return attention.sdpa_kernel([kinds.FLASH_ATTENTION, kinds.EFFICIENT_ATTENTION, kinds.MATH])  # type: ignore[no-any-return]
