@@ -16,8 +16,8 @@ class Comet(NeuralUtility):
     """COMET's score of a hypothesis given a reference, and the source where the head reads it.
 
     `model` is a folder or `.ckpt` in COMET's layout, or a hub name. `device` is a GPU if there is one; `dtype` is the
-    encoder's, bfloat16 on a GPU and float32 elsewhere by default, and the head is in float32; `batch_tokens` limits a
-    batch of the encoder.
+    encoder's, bfloat16 on a GPU and float32 elsewhere by default, and the head is in float32; `batch_tokens` is the
+    most tokens in a batch of the encoder.
     """
 
     def __init__(
@@ -50,10 +50,10 @@ class Comet(NeuralUtility):
 
 
 def build_estimator(read: layout.Checkpoint, encoder: Encoder) -> Estimator:
-    """The head, its keys and shapes checked against the settings; 6 features of the encoder's units, or 4."""
+    """The head, with its weights' names and shapes checked; it reads 6 features of the encoder's units, or 4."""
     settings, state, units = read.settings, read.part("estimator."), encoder.units
     sizes = [*settings["hidden_sizes"], 1]
-    names = [f"ff.{3 * position}" for position in range(len(sizes))]  # linear, activation, dropout, linear, ...
+    names = [f"ff.{3 * index}" for index in range(len(sizes))]  # linear, activation, dropout, linear, ...
     wanted = {f"{name}.{kind}" for name in names for kind in ("weight", "bias")}
     layout.check_keys(set(state), wanted, "estimator.", read.path)
     inputs = state["ff.0.weight"].shape[1]
