@@ -197,7 +197,7 @@ class LiveModel:
         # A GPU takes as long for 16 rows as for 256; a CPU's time goes with the rows.
         return most if (sampling or ("ahead" if self.device.type == "cuda" else "lazy")) == "ahead" else 0
 
-    # the parts of a batch
+    # what a batch needs
 
     def encode(self, rows: Sequence[Sequence[int]]) -> Any:
         """The decoder's memory of some sources (encoded) or prompts (read), padded to a multiple of 8 ids."""
