@@ -31,7 +31,8 @@ import mbrace
 from mbrace.io.candidates import read_records
 from mbrace.race import Phases
 from mbrace.utilities.neural.encoder import Encoder, Readout
-from mbrace.utilities.neural.head import Block, Estimator, moved
+from mbrace.utilities.neural.head import Estimator
+from mbrace.utilities.neural.pairs import Block, to_device
 from mbrace.utilities.neural.scorer import NeuralUtility, RaceScorer
 from mbrace.utility import Ask, Sentence
 
@@ -187,7 +188,7 @@ class Bench:
             apart, same = np.arange(2 * size).reshape(2, size), np.arange(size)[None].repeat(2, axis=0)
 
             def ours(blocks: Sequence[Any], head: Any = head, vectors: Any = vectors, s: Any = s) -> list[torch.Tensor]:
-                sides = [moved(np.concatenate(side), self.device) for side in zip(*blocks, strict=True)]
+                sides = [to_device(np.concatenate(side), self.device) for side in zip(*blocks, strict=True)]
                 hypotheses, references = (vectors[side] for side in sides)
                 heights, widths = ([len(side) for side in names] for names in zip(*blocks, strict=True))
                 parts = [x.split(heights) for x in (hypotheses, head.prepare(hypotheses, s))]

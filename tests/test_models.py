@@ -106,6 +106,25 @@ def test_training_pass_equals_transformers_forward_pass(model: Any) -> None:
     assert torch.allclose(ours[real][:, letters], theirs[real][:, letters], atol=1e-4)
 
 
+def test_cudnn_attention_is_off_while_a_model_decodes_and_as_it_was_afterwards(
+    translator: mbrace.Seq2Seq, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attend, switch = torch.nn.functional.scaled_dot_product_attention, torch.backends.cuda.cudnn_sdp_enabled
+    inside: set[bool] = set()
+
+    def watched(*args: Any, **options: Any) -> Any:
+        inside.add(switch())
+        return attend(*args, **options)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", watched)
+    for use in (lambda: translator.beam([SOURCE], k=2), lambda: translator.sample([SOURCE], 2)):
+        inside.clear()
+        assert switch()
+        use()
+        assert inside == {False}
+        assert switch()
+
+
 @pytest.mark.parametrize("alpha", [0.0, 1.0])
 def test_a_beam_as_wide_as_the_space_finds_everything_in_order(
     model: Any, translator: mbrace.Seq2Seq, alpha: float

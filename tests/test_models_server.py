@@ -21,6 +21,27 @@ from mbrace.servers import http as client
 from mbrace.servers.http import retry_after
 
 
+class FakeClock:
+    """Stands in for the module `time`. It advances when `sleepers` threads sleep at once, to their latest wake-up."""
+
+    def __init__(self, sleepers: int = 1) -> None:
+        self.now = 0.0
+        self.waits: list[float] = []
+        self.asleep = threading.Event()  # set once a thread sleeps
+        self._barrier = threading.Barrier(sleepers, action=self._advance)
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.waits.append(seconds)
+        self.asleep.set()
+        self._barrier.wait(timeout=10)
+
+    def _advance(self) -> None:
+        self.now += max(self.waits[-self._barrier.parties :])
+
+
 class Mock:
     """An OpenAI-compatible server. `plan(number of the request)` names a misbehaviour, or None to answer well."""
 
@@ -31,7 +52,6 @@ class Mock:
         self.times: list[float] = []
         self.active = self.most = 0
         self.choices = 1000  # the most a request gets
-        self.delay = 0.0
         self.lock = threading.Lock()
         mock = self
 
@@ -40,7 +60,7 @@ class Mock:
 
             def do_POST(self) -> None:
                 with mock.lock:
-                    mock.times.append(time.monotonic())
+                    mock.times.append(client.time.monotonic())
                     number = len(mock.times)
                     mock.active += 1
                     mock.most = max(mock.most, mock.active)
@@ -68,7 +88,6 @@ class Mock:
         with self.lock:
             self.bodies.append(body)
             self.headers.append(request.headers)
-        time.sleep(self.delay)
         trouble = self.plan(number)
         if trouble == "slow":
             time.sleep(1.0)
@@ -92,14 +111,14 @@ class Mock:
 
     def made(self, body: dict[str, Any]) -> list[dict[str, Any]]:
         out = []
-        for place in range(min(body.get("n", 1), self.choices)):
+        for index in range(min(body.get("n", 1), self.choices)):
             if "messages" in body:
-                text = f"{body['messages'][-1]['content']}/{body['seed']}/{place}"
-                tokens: dict[str, Any] = {"content": [{"logprob": -0.5}, {"logprob": -place}]}
+                text = f"{body['messages'][-1]['content']}/{body['seed']}/{index}"
+                tokens: dict[str, Any] = {"content": [{"logprob": -0.5}, {"logprob": -index}]}
                 choice: dict[str, Any] = {"message": {"content": text}}
             else:
-                choice = {"text": f" {body['prompt']}/{body['seed']}/{place}\n"}
-                tokens = {"token_logprobs": [-0.5, -place]}
+                choice = {"text": f" {body['prompt']}/{body['seed']}/{index}\n"}
+                tokens = {"token_logprobs": [-0.5, -index]}
             out.append(choice | ({"logprobs": tokens} if "logprobs" in body else {}))
         return out
 
@@ -137,24 +156,49 @@ def test_every_misbehaviour_is_survived_and_nothing_is_lost(mock: Mock) -> None:
     assert all(text.startswith("zwei/") for text in draws[1].texts)
 
 
-def test_retry_after_is_honoured_by_every_thread(mock: Mock) -> None:
-    mock.plan = lambda number: "429" if number == 1 else None
-    mbrace.Server(mock.url, "m", prompt="{source}", per_request=1, concurrency=1).candidates(["eins"], 4)
-    assert mock.times[1] - mock.times[0] >= 0.3
+def test_retry_after_is_honoured_by_every_thread(mock: Mock, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, arrived = FakeClock(sleepers=4), threading.Barrier(4)
+    monkeypatch.setattr(client, "time", clock)
+
+    def plan(number: int) -> str | None:
+        if number <= 4:
+            arrived.wait(timeout=10)  # every thread has sent a request
+        if 2 <= number <= 4:
+            clock.asleep.wait(timeout=10)  # the first thread knows that it must wait; the others are answered only then
+        return "429" if number == 1 else None
+
+    mock.plan = plan
+    mbrace.Server(mock.url, "m", prompt="{source}", per_request=1, concurrency=4).candidates(["eins"], 8)
+    assert mock.times == [0.0] * 4 + [0.3] * 5
+
+
+def test_retry_after_is_a_number_or_a_date() -> None:
     assert retry_after("Wed, 21 Oct 2015 07:28:00 GMT") == 0.0
     assert retry_after("2") == 2.0
     assert retry_after("soon") is None
 
 
-def test_waits_double_between_tries(mock: Mock) -> None:
+def test_waits_double_between_tries(mock: Mock, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = FakeClock()
+    monkeypatch.setattr(client, "time", clock)
+    monkeypatch.setattr(client, "LONGEST_WAIT", 0.1)
+    monkeypatch.setattr(client.random, "uniform", lambda low, high: (low + high) / 2)
     mock.plan = lambda number: "500" if number <= 5 else None
     mbrace.Server(mock.url, "m", prompt="{source}", per_request=1).candidates(["eins"], 1)
-    waits = [later - earlier for earlier, later in zip(mock.times, mock.times[1:], strict=False)]
-    assert all(wait >= 0.5 * 0.02 * 2**attempt for attempt, wait in enumerate(waits))
+    assert clock.waits == pytest.approx([0.015, 0.03, 0.06, 0.075, 0.075])  # half to all of 0.02, 0.04, 0.08, 0.1, 0.1
 
 
 def test_no_more_requests_at_a_time_than_allowed(mock: Mock) -> None:
-    mock.delay = 0.02
+    arrived, too_many = threading.Barrier(3), threading.Event()
+
+    def plan(number: int) -> None:
+        if number <= 3:
+            arrived.wait(timeout=10)  # three at a time there must be
+            too_many.wait(timeout=0.3)  # and a fourth would come while they wait
+        elif number == 4:
+            too_many.set()
+
+    mock.plan = plan
     server = mbrace.Server(mock.url, "m", prompt="{source}", per_request=1, concurrency=3)
     server.candidates(["eins"], 24)
     assert mock.most == 3

@@ -22,13 +22,15 @@ from mbrace.cli import main
 from mbrace.models.bundle import load_bundled, quantise
 from mbrace.models.sources import read_pairs
 from mbrace.training import loop as training_run
-from mbrace.training.train import Training, train
+from mbrace.training.train import TrainingOptions, train
 
 WORDS = {
     "hund": "dog", "katze": "cat", "haus": "house", "baum": "tree", "rot": "red", "blau": "blue", "gross": "big",
     "klein": "small", "mann": "man", "frau": "woman", "kind": "child", "wasser": "water", "buch": "book",
 }  # fmt: skip
-OPTIONS = Training(size="tiny", vocabulary=340, steps=200, tokens=512, warmup=20, rate=3e-3, threads=1, device="cpu")
+OPTIONS = TrainingOptions(
+    size="tiny", vocabulary=340, steps=200, tokens=512, warmup=20, rate=3e-3, threads=1, device="cpu"
+)
 
 
 def sentences(count: int, seed: int) -> list[tuple[str, str]]:
@@ -83,17 +85,17 @@ def test_a_crash_and_a_second_start_give_the_same_weights(tmp_path: Path, monkey
     train(pairs, valid, tmp_path / "whole", options)
 
     monkeypatch.setattr(training_run, "SAVE_SECONDS", 0.0)
-    update = training_run.Run.update
+    update = training_run.TrainingRun.update
 
     def crash(self: Any) -> None:
         update(self)
         if self.step == 24:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(training_run.Run, "update", crash)
+    monkeypatch.setattr(training_run.TrainingRun, "update", crash)
     with pytest.raises(KeyboardInterrupt):
         train(pairs, valid, tmp_path / "cut", options)
-    monkeypatch.setattr(training_run.Run, "update", update)
+    monkeypatch.setattr(training_run.TrainingRun, "update", update)
     resumed = train(pairs, valid, tmp_path / "cut", options)
     whole, cut = (
         transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / name).state_dict() for name in ("whole", "cut")
@@ -109,17 +111,17 @@ def test_an_interrupted_run_is_taken_up_only_with_the_same_options_and_data(
     options = replace(OPTIONS, steps=6, validate_every=2, chrf_sentences=0)
     pairs, valid = sentences(300, 5), sentences(20, 6)
     monkeypatch.setattr(training_run, "SAVE_SECONDS", 0.0)
-    update = training_run.Run.update
+    update = training_run.TrainingRun.update
 
     def crash(self: Any) -> None:
         update(self)
         if self.step == 3:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(training_run.Run, "update", crash)
+    monkeypatch.setattr(training_run.TrainingRun, "update", crash)
     with pytest.raises(KeyboardInterrupt):
         train(pairs, valid, tmp_path, options)
-    monkeypatch.setattr(training_run.Run, "update", update)
+    monkeypatch.setattr(training_run.TrainingRun, "update", update)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     assert "state.pt" in before
     for other, told in [

@@ -19,7 +19,8 @@ from mbrace.utilities.neural import checkpoint, pretrained
 from mbrace.utilities.neural.comet import Comet
 from mbrace.utilities.neural.embedding import Embedding
 from mbrace.utilities.neural.encoder import Encoder
-from mbrace.utilities.neural.head import Block, Estimator, Plain, _pairs
+from mbrace.utilities.neural.head import Estimator, TorchKernels
+from mbrace.utilities.neural.pairs import Block, all_pairs
 
 sys.path.insert(0, str(Path(__file__).parent / "oracle"))
 import tiny
@@ -107,7 +108,7 @@ def test_mirrored_pairs_share_their_part_and_keep_their_own_score(features: int)
             torch.testing.assert_close(table.double(), plain(head, bank[h], bank[r], s), atol=1e-5, rtol=1e-5)
     pairs = 20 * 22 + 5 * 20 + 22 * 22 + 5 * 5
     spared = sum(both * (both - 1) // 2 for both in (17, 0, 22, 5))  # strings on both sides of a block
-    assert len(_pairs(blocks).rows) == pairs - spared
+    assert len(all_pairs(blocks).rows) == pairs - spared
 
 
 # Embedding: each string once, in any company
@@ -221,14 +222,16 @@ def test_a_head_without_memory_for_all_pairs_takes_fewer_and_says_so_once(monkey
     head = random_head(6, (24, 8), torch.float32)
     vectors, s, names = torch.randn(60, 16), torch.randn(1, 16), np.arange(60)
     block = Block(vectors, head.prepare(vectors, s), vectors, (names, names))
-    shared, most = Plain.shared, 200
+    shared, most = TorchKernels.shared, 200
 
-    def small_only(self: Plain, h: torch.Tensor, r: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor) -> Any:
+    def small_only(
+        self: TorchKernels, h: torch.Tensor, r: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor
+    ) -> Any:
         if len(rows) > most:
             raise torch.cuda.OutOfMemoryError("no room")
         return shared(self, h, r, rows, columns)
 
-    monkeypatch.setattr(Plain, "shared", small_only)
+    monkeypatch.setattr(TorchKernels, "shared", small_only)
     with pytest.warns(UserWarning, match="out of memory") as caught:
         tables = [*head.score([block]), *head.score([block])]
     assert len(caught) == 1
@@ -268,8 +271,8 @@ def edit(folder: Path, **changes: Any) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"settings": {"class_identifier": "unified_metric"}}, "unified_metric cannot be served"),
-        ({"settings": {"class_identifier": "xcomet_metric"}}, "xcomet_metric cannot be served"),
+        ({"settings": {"class_identifier": "unified_metric"}}, "unified_metric is not supported"),
+        ({"settings": {"class_identifier": "xcomet_metric"}}, "xcomet_metric is not supported"),
         ({"settings": {"class_identifier": "referenceless_regression_metric"}}, "has no reference"),
         ({"settings": {"class_identifier": "my_metric"}}, "my_metric is not known"),
         ({"settings": {"encoder_model": "T5"}}, "encoder_model T5: not one of"),

@@ -15,7 +15,8 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent))
 from test_neural import plain
 
-from mbrace.utilities.neural.head import Block, Estimator, Plain, choose_steps
+from mbrace.utilities.neural.head import Estimator, TorchKernels, choose_kernels
+from mbrace.utilities.neural.pairs import Block
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 if not INTERPRETED and not torch.cuda.is_available():
@@ -53,7 +54,7 @@ def test_kernels_compute_the_plain_concatenation(
         expected.append(plain(head, h, r, s))
     for table, wanted in zip(head.score_together(blocks), expected, strict=True):
         torch.testing.assert_close(table.double(), wanted, atol=tolerance, rtol=tolerance)
-    assert isinstance(head._steps(DEVICE), fused.Fused)
+    assert isinstance(head._kernels(DEVICE), fused.TritonKernels)
 
 
 def test_twins_share_their_part_and_keep_their_own_score() -> None:
@@ -71,7 +72,9 @@ def test_other_activations(activation: torch.nn.Module) -> None:
     """Those without a kernel go through torch's operations."""
     torch.manual_seed(2)
     head = random_head(4, (24, 8), torch.float32, 16, activation)
-    assert isinstance(head._steps(DEVICE), Plain if isinstance(activation, torch.nn.GELU) else fused.Fused)
+    assert isinstance(
+        head._kernels(DEVICE), TorchKernels if isinstance(activation, torch.nn.GELU) else fused.TritonKernels
+    )
     h, r = torch.randn(3, 16).to(DEVICE), torch.randn(4, 16).to(DEVICE)
     block = Block(h, head.prepare(h, None), r, (np.arange(3), 1000 + np.arange(4)))
     wanted = head.aligned(h.repeat_interleave(4, 0), r.repeat(3, 1), None).view(3, 4)
@@ -92,7 +95,7 @@ def test_split_product_is_as_exact_as_float32() -> None:
     head = random_head(6, (24, 8), torch.float32, 600, torch.nn.Tanh())
     rows = torch.randn(33, 1200).to(DEVICE)
     exact = rows.double() @ head.pair_weight.double().T
-    found = fused.Fused(head)._product(torch.cat(fused._parts(rows), dim=1), head.pair_weight, -1)
+    found = fused.TritonKernels(head)._product(torch.cat(fused._parts(rows), dim=1), head.pair_weight, -1)
     most = rows.double().abs() @ head.pair_weight.double().abs().T
     assert ((found.double() - exact).abs() <= 2.0**-20 * most).all()  # one TF32 product alone is ten times as far off
 
@@ -104,4 +107,4 @@ def test_without_a_compiler_the_head_still_scores(monkeypatch: pytest.MonkeyPatc
     head = random_head(4, (24, 8), torch.float32, 16, torch.nn.Tanh())
     monkeypatch.setattr(fused, "_launch", fails)
     with pytest.warns(UserWarning, match="no C compiler"):
-        assert isinstance(choose_steps(head, DEVICE), Plain)
+        assert isinstance(choose_kernels(head, DEVICE), TorchKernels)

@@ -56,12 +56,12 @@ def run_train(args: argparse.Namespace) -> int:
     from mbrace.errors import UserError
     from mbrace.io.reading import open_input
     from mbrace.models.sources import read_pairs
-    from mbrace.training.train import Training, train
+    from mbrace.training.train import TrainingOptions, train
 
     for name in ("train", "valid"):
         if len(getattr(args, name)) > 2:
             raise UserError(f"--{name} takes SOURCE TARGET or one TSV file")
-    options = Training(
+    options = TrainingOptions(
         size=args.size,
         vocabulary=args.vocabulary,
         minutes=args.minutes,

@@ -1,4 +1,4 @@
-"""The bundled translator: a Marian model with int8 weights, one scale a row, read back into float32."""
+"""The bundled translator: a Marian model stored as int8 with a scale per row, loaded as float32."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ NOT_STORED = ("embed_positions", "encoder.embed_tokens", "decoder.embed_tokens",
 def quantise(folder: str | Path, out: str | Path) -> int:
     """Write a trained Marian folder as int8 matrices and float16 vectors; returns the bytes on disk.
 
-    Rows of a matrix are stored as round(w / scale) with scale = max |w| / 127. Positions are computed and the three
-    embeddings are one matrix, so neither is stored twice.
+    Each row of a matrix is stored as round(w / scale) with scale = max |w| / 127. Position embeddings are not stored,
+    since they can be computed; the three token embeddings are one matrix, stored once.
     """
     safetensors = require("safetensors.numpy", extra="models")
     transformers = require("transformers", extra="models")
@@ -65,9 +65,11 @@ def load_bundled(folder: str | Path = FOLDER) -> tuple[Any, Vocabulary]:
         scale = tensors.get(name + ".scale")
         state[name] = torch.from_numpy(weights.astype(np.float32) * (1.0 if scale is None else scale[:, None]))
     missing, unexpected = model.load_state_dict(state, strict=False)
-    lost = [name for name in missing if not any(part in name for part in NOT_STORED)]
-    if lost or unexpected:
-        raise UserError(f"{source.name}: weights do not fit this transformers: {[*lost, *unexpected][:3]}")
+    absent = [name for name in missing if not any(part in name for part in NOT_STORED)]
+    if absent or unexpected:
+        raise UserError(
+            f"{source.name}: its weights do not fit this version of transformers: {[*absent, *unexpected][:3]}"
+        )
     model.tie_weights()
     model.generation_config.bad_words_ids = [[vocabulary.pad]]
     return model.eval(), vocabulary

@@ -8,16 +8,17 @@ from typing import Any
 
 from mbrace.errors import UserError
 from mbrace.models.generic import CausalDecoder
-from mbrace.models.live import Limits, LiveModel, place, precision
+from mbrace.models.live import Limits, LiveModel, device_for
 from mbrace.models.seq2seq import end_ids, load
+from mbrace.utilities.neural.device import choose_dtype
 
 
 class CausalLM(LiveModel):
     """A decoder-only model of transformers, by name or folder, or an object with its tokenizer.
 
-    `prompt` has `{source}` where the source goes. With `chat` (by default if the tokenizer has a chat template) it is
-    the user's message; otherwise it is the text that the model continues. `stop` ends an output where this string
-    begins, such as a newline. Other options are Seq2Seq's.
+    `prompt` has `{source}` where the source goes. With `chat` (the default if the tokenizer has a chat template) it is
+    the user's message; otherwise it is the text that the model continues. An output ends before the string `stop`, such
+    as a newline. The other options are those of Seq2Seq.
     """
 
     pad_left = True
@@ -36,28 +37,28 @@ class CausalLM(LiveModel):
         rows: int | None = None,
     ) -> None:
         super().__init__()
-        self.device = place(device, model)
+        self.device = device_for(device, model)
         if isinstance(model, str | Path):
             model, tokenizer = load(str(model), tokenizer, "AutoModelForCausalLM")
         if tokenizer is None:
             raise UserError("a model object needs its tokenizer: CausalLM(model, tokenizer=...)")
         if "{source}" not in prompt:
             raise UserError("prompt: has no {source}; put it where the source goes")
-        self.dtype = precision(dtype, self.device)
+        self.dtype = choose_dtype(dtype, self.device)
         model = model.to(self.device, self.dtype).eval()
         self.codec = PromptCodec(tokenizer, prompt, chat=chat, system=system, stop=stop)
         positions = int(getattr(model.config, "max_position_embeddings", None) or 4096)
-        self.limits = Limits(positions - 1, positions, together=positions)
+        self.limits = Limits(positions - 1, positions, both=positions)
         self.decoder = CausalDecoder(model)
         self.ends = tuple(dict.fromkeys([*end_ids(model, tokenizer.eos_token_id), *self.codec.stops()]))
-        self.start = self.ends[0]  # never fed: the prompt is what an output starts from
+        self.start = self.ends[0]  # never used: an output starts from the prompt
         pad = tokenizer.pad_token_id
         self.pad = int(self.ends[0] if pad is None else pad)
         self.rows = rows or (1024 if self.device.type == "cuda" else 256)
 
 
 class PromptCodec:
-    """Sources to the ids of their prompts; ids to text, up to `stop`."""
+    """Sources to the ids of their prompts; ids of outputs to text, up to `stop`."""
 
     def __init__(self, tokenizer: Any, prompt: str, *, chat: bool | None, system: str | None, stop: str | None) -> None:
         template = getattr(tokenizer, "chat_template", None)
@@ -67,12 +68,12 @@ class PromptCodec:
         self._chat = bool(template) if chat is None else chat
 
     def stops(self) -> list[int]:
-        """The ids whose text has `stop` in it."""
+        """The ids whose text contains `stop`."""
         if self._stop is None:
             return []
-        every = range(len(self._tokenizer))
-        texts = self._tokenizer.batch_decode([[number] for number in every], clean_up_tokenization_spaces=False)
-        return [number for number, text in zip(every, texts, strict=True) if self._stop in text]
+        ids = [[number] for number in range(len(self._tokenizer))]
+        texts = self._tokenizer.batch_decode(ids, clean_up_tokenization_spaces=False)
+        return [number for number, text in enumerate(texts) if self._stop in text]
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of the prompts."""
@@ -80,13 +81,13 @@ class PromptCodec:
         if not self._chat:
             return [list(row) for row in self._tokenizer(prompts)["input_ids"]] if prompts else []
         start = [] if self._system is None else [{"role": "system", "content": self._system}]
-        asked = [
+        filled = [
             self._tokenizer.apply_chat_template(
                 [*start, {"role": "user", "content": prompt}], add_generation_prompt=True, tokenize=False
             )
             for prompt in prompts
         ]
-        return [list(row) for row in self._tokenizer(asked, add_special_tokens=False)["input_ids"]] if asked else []
+        return [list(row) for row in self._tokenizer(filled, add_special_tokens=False)["input_ids"]] if filled else []
 
     def decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
         """Texts of outputs."""

@@ -1,4 +1,4 @@
-"""Text to ids and back. Marian's SentencePiece is called directly: its tokenizer needs a millisecond a text."""
+"""Text to ids and back. Marian's SentencePiece is called directly: its tokenizer takes a millisecond per text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mbrace.models.vocabulary import Vocabulary
 
 
 class Codec(Protocol):
-    """Source text to ids, end included, and target ids (special ones included) to text."""
+    """Source texts to ids (with the end symbol), and target ids (with special ones) to texts."""
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]: ...
 
@@ -17,7 +17,7 @@ class Codec(Protocol):
 
 
 class VocabularyCodec:
-    """Our own models: SentencePiece's ids are the model's."""
+    """For our own models, whose ids are SentencePiece's."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
@@ -32,7 +32,7 @@ class VocabularyCodec:
 
 
 class MarianCodec:
-    """OPUS-MT models: vocab.json numbers the pieces of source.spm and target.spm in its own way."""
+    """For OPUS-MT models, whose vocab.json numbers the pieces of source.spm and target.spm in its own way."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._source, self._target, self._tokenizer = tokenizer.spm_source, tokenizer.spm_target, tokenizer
@@ -47,7 +47,7 @@ class MarianCodec:
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         rows = []
         for text in texts:
-            code, text = self._tokenizer.remove_language_code(text)  # ">>est<< ..." of multilingual models
+            code, text = self._tokenizer.remove_language_code(text)  # multilingual models: ">>est<< ..."
             pieces = [*code, *self._source.encode(text, out_type=str)]
             rows.append([*(self._ids.get(piece, self._unknown) for piece in pieces), self._eos])
         return rows
@@ -58,7 +58,7 @@ class MarianCodec:
 
 
 class TokenizerCodec:
-    """Any other tokenizer of transformers; `prefix` goes before every source."""
+    """For any other tokenizer of transformers; `prefix` goes before every source."""
 
     def __init__(self, tokenizer: Any, prefix: str = "") -> None:
         self._tokenizer, self._prefix = tokenizer, prefix

@@ -1,4 +1,4 @@
-"""Random streams that depend on (seed, sentence, draw, time step) alone, so that a draw is the same in any batch."""
+"""Random numbers that depend only on (seed, sentence, draw, time step), so that a draw is the same in any batch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SECOND = -0x6B2FB644ECCEEE15  # 0x94D049BB133111EB
 
 
 def sentence_key(seed: int, sentence: str | int) -> int:
-    """A signed 64-bit key of one sentence."""
+    """A signed 64-bit key for one sentence."""
     value = digest(sentence, seed=seed)
     return value - 2**64 if value >= 2**63 else value
 
@@ -23,8 +23,8 @@ def draw_keys(sentences: Any, draws: Any) -> Any:
 
 
 def uniforms(keys: Any, step: int) -> Any:
-    """One float64 in (0, 1) a key, for time step `step`."""
-    offset = ((step + 1) * GOLDEN + 2**63) % 2**64 - 2**63  # wrapped as int64 products are
+    """One float64 in (0, 1) per key, for time step `step`."""
+    offset = ((step + 1) * GOLDEN + 2**63) % 2**64 - 2**63  # wraps around, as int64 products do
     bits = _mix(keys + offset)
     return (_shift(bits, 11).double() + 0.5) * 2.0**-53
 

@@ -1,7 +1,7 @@
-"""Decoders over transformers' own forward pass, for any architecture: the same grid of rows as marian.py's.
+"""Decoders that use transformers' own forward pass, for any architecture, over the same grid of rows as marian.py.
 
 All rows of a source are equal until the first id is chosen. So the first pass (the decoder's prefix after an encoder,
-or the whole prompt of a decoder-only model) runs once a source, and only then are the caches spread over its rows.
+or the whole prompt of a decoder-only model) runs once per source, and the caches are copied to its rows afterwards.
 """
 
 from __future__ import annotations
@@ -16,8 +16,11 @@ from torch import Tensor
 from mbrace.errors import require
 
 
-class Memory:
-    """Tensors of each source, (sources, ..., length, ...), and its mask (sources, length); joined by padding."""
+class TransformersMemory:
+    """Tensors (sources, ..., length, ...), with `length` at dimension `dim`, and their mask (sources, length).
+
+    Memories of different lengths are joined by padding, on the left or the right.
+    """
 
     def __init__(
         self, tensors: list[Tensor], mask: Tensor, *, dim: int, left: bool, last: Tensor | None = None
@@ -28,12 +31,14 @@ class Memory:
     def __len__(self) -> int:
         return len(self.mask)
 
-    def select(self, sources: Tensor) -> Memory:
+    def select(self, sources: Tensor) -> TransformersMemory:
         """The memory of some of the sources."""
         last = None if self.last is None else self.last[sources]
-        return Memory([x[sources] for x in self.tensors], self.mask[sources], dim=self._dim, left=self._left, last=last)
+        return TransformersMemory(
+            [x[sources] for x in self.tensors], self.mask[sources], dim=self._dim, left=self._left, last=last
+        )
 
-    def join(self, memories: Sequence[Memory]) -> Memory:
+    def join(self, memories: Sequence[TransformersMemory]) -> TransformersMemory:
         """One memory of all sources."""
         width = max(memory.mask.shape[1] for memory in memories)
 
@@ -51,13 +56,13 @@ class Memory:
         ]
         mask = torch.cat([pad(memory.mask, 1) for memory in memories])
         last = None if self.last is None else torch.cat([m.last for m in memories if m.last is not None])
-        return Memory(tensors, mask, dim=self._dim, left=self._left, last=last)
+        return TransformersMemory(tensors, mask, dim=self._dim, left=self._left, last=last)
 
 
-class State:
-    """Rows between steps. A selection is only noted; the caches follow it when the next ids are fed."""
+class TransformersState:
+    """Rows between steps. `select` only notes the rows; the caches are changed when the next ids are fed."""
 
-    def __init__(self, decoder: Any, memory: Memory, width: int) -> None:
+    def __init__(self, decoder: Any, memory: TransformersMemory, width: int) -> None:
         self._decoder, self._memory, self._width = decoder, memory, width
         self._rows: Tensor | None = torch.arange(len(memory), device=memory.mask.device).repeat_interleave(width)
         self._cache: Any = None
@@ -71,7 +76,7 @@ class State:
         else:
             if self._rows is not None:
                 self._cache = _select(self._cache, self._rows)
-                self._memory = self._decoder.follow(self._memory, self._rows)
+                self._memory = self._decoder.memory_of_rows(self._memory, self._rows)
                 self._rows = None
             logits, self._cache = self._decoder.next(ids.view(-1, 1), self._memory, self._cache, self._time)
             out = logits.view(*ids.shape, -1)
@@ -80,30 +85,30 @@ class State:
         return scores if self._decoder.bias is None else scores + self._decoder.bias
 
     def select(self, rows: Tensor, *, sources: Tensor | None = None, width: int | None = None) -> None:
-        """Replace the rows by `rows` (flat positions)."""
+        """Keep `rows` (flat indices, with repeats)."""
         self._rows = rows if self._rows is None else self._rows[rows]
 
 
 def _select(cache: Any, rows: Tensor) -> Any:
-    if isinstance(cache, tuple):  # transformers 4: a tuple of tensors a layer
+    if isinstance(cache, tuple):  # transformers 4: a tuple of tensors per layer
         return tuple(tuple(x.index_select(0, rows) for x in layer) for layer in cache)
     cache.reorder_cache(rows)
     return cache
 
 
-class _Decoder:
-    """What both kinds share: the model, and ids that are never an output."""
+class _TransformersDecoder:
+    """What both kinds share: the model, and a bias against ids that are never an output."""
 
     def __init__(self, model: Any) -> None:
         self.model = model
         self.bias = forbidden(model)
 
-    def start(self, memory: Memory, width: int) -> State:
-        """The state of `width` rows for each source of `memory`, nothing decoded yet."""
-        return State(self, memory, width)
+    def start(self, memory: TransformersMemory, width: int) -> TransformersState:
+        """The state of `width` rows per source of `memory`, before the first step."""
+        return TransformersState(self, memory, width)
 
 
-class Seq2SeqDecoder(_Decoder):
+class Seq2SeqDecoder(_TransformersDecoder):
     """Any AutoModelForSeq2SeqLM. `prefix` starts every output: the start symbol, and a language code where needed."""
 
     def __init__(self, model: Any, prefix: Sequence[int]) -> None:
@@ -111,24 +116,24 @@ class Seq2SeqDecoder(_Decoder):
         self._prefix = list(prefix)
         self._output = require("transformers.modeling_outputs", extra="models").BaseModelOutput
 
-    def encode(self, source: Tensor, mask: Tensor) -> Memory:
+    def encode(self, source: Tensor, mask: Tensor) -> TransformersMemory:
         """Run the encoder over padded source ids (sources, width)."""
         out = self.model.get_encoder()(input_ids=source, attention_mask=mask.long())
-        return Memory([out.last_hidden_state], mask, dim=1, left=False)
+        return TransformersMemory([out.last_hidden_state], mask, dim=1, left=False)
 
-    def first(self, memory: Memory) -> tuple[Tensor, Any]:
+    def first(self, memory: TransformersMemory) -> tuple[Tensor, Any]:
         """Logits (sources, vocabulary) after the prefix, and the cache."""
         return self._run(torch.tensor([self._prefix], device=memory.mask.device).expand(len(memory), -1), memory, None)
 
-    def next(self, ids: Tensor, memory: Memory, cache: Any, time: int) -> tuple[Tensor, Any]:
-        """Logits (rows, vocabulary) after one more id a row."""
+    def next(self, ids: Tensor, memory: TransformersMemory, cache: Any, time: int) -> tuple[Tensor, Any]:
+        """Logits (rows, vocabulary) after one more id per row."""
         return self._run(ids, memory, cache)
 
-    def follow(self, memory: Memory, rows: Tensor) -> Memory:
+    def memory_of_rows(self, memory: TransformersMemory, rows: Tensor) -> TransformersMemory:
         """The memory of each row."""
         return memory.select(rows)
 
-    def _run(self, ids: Tensor, memory: Memory, cache: Any) -> tuple[Tensor, Any]:
+    def _run(self, ids: Tensor, memory: TransformersMemory, cache: Any) -> tuple[Tensor, Any]:
         out = self.model(
             encoder_outputs=self._output(last_hidden_state=memory.tensors[0]),
             attention_mask=memory.mask.long(),
@@ -139,8 +144,8 @@ class Seq2SeqDecoder(_Decoder):
         return out.logits[:, -1], out.past_key_values
 
 
-class CausalDecoder(_Decoder):
-    """Any AutoModelForCausalLM: a source is its prompt, read once; draws later start from its keys and values."""
+class CausalDecoder(_TransformersDecoder):
+    """Any AutoModelForCausalLM. A source is its prompt, read once; every output starts from its keys and values."""
 
     def __init__(self, model: Any) -> None:
         super().__init__(model)
@@ -148,7 +153,7 @@ class CausalDecoder(_Decoder):
         self._caches = transformers.DynamicCache if int(transformers.__version__.split(".")[0]) >= 5 else None
         self._positions = "position_ids" in inspect.signature(model.forward).parameters
 
-    def encode(self, source: Tensor, mask: Tensor) -> Memory:
+    def encode(self, source: Tensor, mask: Tensor) -> TransformersMemory:
         """Read prompts, padded on the left."""
         cache = self._caches() if self._caches else None
         logits, cache = self._run(source, mask, cache)
@@ -158,10 +163,10 @@ class CausalDecoder(_Decoder):
             tensors = [x for layer in cache.layers for x in (layer.keys, layer.values)]
         else:
             tensors = [x for pair in zip(cache.key_cache, cache.value_cache, strict=True) for x in pair]
-        return Memory(tensors, mask, dim=2, left=True, last=logits)
+        return TransformersMemory(tensors, mask, dim=2, left=True, last=logits)
 
-    def first(self, memory: Memory) -> tuple[Tensor, Any]:
-        """Logits (sources, vocabulary) after the prompts, which were read before, and the cache."""
+    def first(self, memory: TransformersMemory) -> tuple[Tensor, Any]:
+        """Logits (sources, vocabulary) after the prompts, which `encode` has read, and the cache."""
         layers = list(zip(memory.tensors[::2], memory.tensors[1::2], strict=True))
         assert memory.last is not None
         if self._caches is None:
@@ -171,14 +176,14 @@ class CausalDecoder(_Decoder):
             cache.update(keys, values, number)
         return memory.last, cache
 
-    def next(self, ids: Tensor, memory: Memory, cache: Any, time: int) -> tuple[Tensor, Any]:
-        """Logits (rows, vocabulary) after one more id a row."""
+    def next(self, ids: Tensor, memory: TransformersMemory, cache: Any, time: int) -> tuple[Tensor, Any]:
+        """Logits (rows, vocabulary) after one more id per row."""
         grown = torch.cat([memory.mask, memory.mask.new_ones((len(ids), time))], dim=1)
         return self._run(ids, grown, cache)
 
-    def follow(self, memory: Memory, rows: Tensor) -> Memory:
-        """The mask of each row; keys and values are in the cache."""
-        return Memory([], memory.mask[rows], dim=2, left=True)
+    def memory_of_rows(self, memory: TransformersMemory, rows: Tensor) -> TransformersMemory:
+        """The mask of each row only: keys and values are in the cache."""
+        return TransformersMemory([], memory.mask[rows], dim=2, left=True)
 
     def _run(self, ids: Tensor, mask: Tensor, cache: Any) -> tuple[Tensor, Any]:
         options: dict[str, Any] = {}
@@ -189,7 +194,7 @@ class CausalDecoder(_Decoder):
 
 
 def forbidden(model: Any) -> Tensor | None:
-    """A bias (vocabulary,) of -inf for the ids that the model's generation settings exclude, None if there are none."""
+    """A bias (vocabulary,) of -inf for the ids that the model's generation settings exclude; None if there are none."""
     settings = getattr(model, "generation_config", None)
     single = [words[0] for words in getattr(settings, "bad_words_ids", None) or [] if len(words) == 1]
     single += list(getattr(settings, "suppress_tokens", None) or [])

@@ -1,4 +1,4 @@
-"""What every live model does: beam search for hypotheses, reproducible sampling for pseudo-references.
+"""What all models share: beam search for hypotheses, reproducible sampling for pseudo-references.
 
 `Seq2Seq` and `CausalLM` bring a decoder (see search.py) and a codec (see codec.py); everything else is here.
 """
@@ -22,16 +22,19 @@ from mbrace.race import Decoded
 from mbrace.sampler import Draws, Want
 from mbrace.schedule import Schedule, check
 from mbrace.utilities.chrf import ChrF
-from mbrace.utilities.neural.encoder import choose_device
+from mbrace.utilities.neural.device import choose_device, without_cudnn_attention
 from mbrace.utility import PairFunction, Utility, as_utility
 
 if TYPE_CHECKING:
-    from mbrace.models.drawing import ModelSampler
+    from mbrace.models.model_sampler import ModelSampler
 
 
 @dataclass(frozen=True)
-class Beams:
-    """The texts of a beam, best first (repeated where different ids read the same), and log p / length ** alpha."""
+class BeamOutputs:
+    """One source's outputs of beam search, best first, and their scores: log p / length ** alpha.
+
+    Texts may repeat, since different ids can make the same text.
+    """
 
     texts: Sequence[str]
     scores: Sequence[float]
@@ -39,23 +42,23 @@ class Beams:
 
 @dataclass(frozen=True)
 class Limits:
-    """Ids a model can take and make: `source` of a source or prompt, `target` of an output."""
+    """The most ids that a model can take: `source` in a source or prompt, `target` in an output."""
 
     source: int
     target: int
-    together: int | None = None  # of both, for decoder-only models
+    both: int | None = None  # in a prompt and its output together, for decoder-only models
 
 
 class LiveModel:
-    """A model that can be asked for hypotheses and pseudo-references of sources."""
+    """A model that makes hypotheses and pseudo-references for sources."""
 
     device: Any
     dtype: Any
     codec: Codec
-    decoder: search.Decoder
+    decoder: search.StepDecoder
     limits: Limits
     rows: int  # the most sequences decoded at a time
-    start: int  # the id every output starts from (not part of it)
+    start: int  # the id that every output starts from (not part of it)
     ends: tuple[int, ...]  # the ids that end an output
     pad: int
     pad_left = False
@@ -64,9 +67,10 @@ class LiveModel:
         self.encoder_runs = 0  # sources encoded so far
 
     @torch.inference_mode()
+    @without_cudnn_attention()  # every batch and every step has a new shape
     def beam(
         self, sources: Sequence[str], k: int = 256, *, alpha: float = 1.0, max_length: int | None = None
-    ) -> list[Beams]:
+    ) -> list[BeamOutputs]:
         """The k best outputs of each source by beam search of width k, scored log p / length ** alpha.
 
         A source without text has one output without text.
@@ -75,7 +79,7 @@ class LiveModel:
         if k < 1:
             raise UserError(f"beam {k}: must be 1 or more")
         rows = self.codec.encode(sources)
-        out = [Beams([""], [0.0])] * len(rows)
+        out = [BeamOutputs([""], [0.0])] * len(rows)
         for part in self.parts(rows, [k if source.strip() else 0 for source in sources]):
             mine = [rows[i] for i in part]
             found = search.beam(
@@ -88,9 +92,9 @@ class LiveModel:
                 alpha=alpha,
             )
             scores, texts = found.scores.view(-1, k).tolist(), self.texts(found.ids)
-            for place, i in enumerate(part):
-                real = [n for n, score in enumerate(scores[place]) if score > float("-inf")]
-                out[i] = Beams([texts[place * k + n] for n in real], [scores[place][n] for n in real])
+            for row, i in enumerate(part):
+                real = [n for n, score in enumerate(scores[row]) if score > float("-inf")]
+                out[i] = BeamOutputs([texts[row * k + n] for n in real], [scores[row][n] for n in real])
         return out
 
     def sample(
@@ -110,17 +114,17 @@ class LiveModel:
     ) -> list[Draws]:
         """Draws number first .. first + n - 1 of each source, with their log-probabilities under the full model.
 
-        A draw depends on (seed, id of the sentence, number of the draw) alone; ids are 0, 1, ... unless given.
+        A draw depends only on (seed, id of the sentence, number of the draw); ids are 0, 1, ... unless given.
         `epsilon=None` samples from the model itself (ancestral sampling).
         """
-        from mbrace.models.drawing import Drawing
+        from mbrace.models.model_sampler import EncodedSources
 
         truncation = search.Truncation(epsilon, temperature, top_k, top_p, min_p)
         names = ids_of(sources, ids)
         if n < 0 or first < 0:
             raise UserError(f"n {n}, first {first}: must be 0 or more")
-        drawing = Drawing(self, list(sources), names, truncation, seed, max_length)
-        return drawing.draw([Want(i, first, n) for i in range(len(sources))])
+        encoded = EncodedSources(self, list(sources), names, truncation, seed, max_length)
+        return encoded.draw([Want(i, first, n) for i in range(len(sources))])
 
     def sampler(
         self,
@@ -138,10 +142,10 @@ class LiveModel:
         """A live source of pseudo-references for `decode_corpus`.
 
         They are drawn step by step while a race is open or, with `ahead`, that many at once for every sentence before
-        its first step. `weighted` hands their log-probabilities to the race, which then weights by the model (Jinnai
-        et al., 2024).
+        its first step. `weighted` gives their log-probabilities to the race, which then weights them by the model
+        (Jinnai et al., 2024).
         """
-        from mbrace.models.drawing import ModelSampler
+        from mbrace.models.model_sampler import ModelSampler
 
         truncation = search.Truncation(epsilon, temperature, top_k, top_p, min_p)
         return ModelSampler(self, truncation, seed=seed, ahead=ahead, weighted=weighted, max_length=max_length)
@@ -196,28 +200,28 @@ class LiveModel:
     # what a batch needs
 
     def encode(self, rows: Sequence[Sequence[int]]) -> Any:
-        """Run the encoder (or read the prompts) of some sources, padded to a multiple of 8 ids."""
+        """The decoder's memory of some sources (encoded) or prompts (read), padded to a multiple of 8 ids."""
         self.encoder_runs += len(rows)
         width = -(-max(map(len, rows)) // 8) * 8
         padded = torch.full((len(rows), width), self.pad)
         mask = torch.zeros((len(rows), width), dtype=torch.bool)
-        for place, row in enumerate(rows):
-            where = slice(width - len(row), width) if self.pad_left else slice(len(row))
-            padded[place, where] = torch.tensor(row)
-            mask[place, where] = True
+        for i, row in enumerate(rows):
+            columns = slice(width - len(row), width) if self.pad_left else slice(len(row))
+            padded[i, columns] = torch.tensor(row)
+            mask[i, columns] = True
         return self.decoder.encode(padded.to(self.device), mask.to(self.device))
 
     def lengths(self, rows: Sequence[Sequence[int]], max_length: int | None) -> Tensor:
-        """(sources,) the most ids of an output: by the length of its own source, never of the batch."""
+        """The most ids of an output, (sources,): by the length of its own source, never of the batch."""
         own = [min(max_length or 2 * len(row) + 32, self.limits.target) for row in rows]
-        if self.limits.together is not None:
-            own = [min(length, self.limits.together - len(row)) for length, row in zip(own, rows, strict=True)]
+        if self.limits.both is not None:
+            own = [min(length, self.limits.both - len(row)) for length, row in zip(own, rows, strict=True)]
         return torch.tensor(own, device=self.device)
 
     def parts(self, rows: Sequence[Sequence[int]], counts: Sequence[int]) -> Iterator[list[int]]:
-        """Positions of sources for one batch each: of like length, at most self.rows sequences together.
+        """The sources (indices) of each batch: of similar length, at most `self.rows` sequences in all.
 
-        `counts` are the sequences of each; those of 0 are left out.
+        `counts` is the number of sequences per source; sources with 0 are left out.
         """
         for row in rows:
             if len(row) > self.limits.source:
@@ -236,25 +240,15 @@ class LiveModel:
             yield part
 
     def texts(self, ids: Tensor) -> list[str]:
-        """Text of each row; rows that repeat are read once."""
+        """The text of each row of ids; equal rows are decoded once."""
         rows = ids.cpu().numpy()
         keys = [row.tobytes() for row in rows]
-        where = {key: number for number, key in enumerate(keys)}
-        read = self.codec.decode([rows[number].tolist() for number in where.values()])
-        distinct = dict(zip(where, read, strict=True))
+        row_of = {key: row for row, key in enumerate(keys)}
+        decoded = self.codec.decode([rows[row].tolist() for row in row_of.values()])
+        distinct = dict(zip(row_of, decoded, strict=True))
         return [distinct[key] for key in keys]
 
 
-def place(device: str | None, model: Any) -> Any:
+def device_for(device: str | None, model: Any) -> Any:
     """The torch device asked for; by default where a model object is, and for a model by name a GPU if there is one."""
     return choose_device(device) if device is not None or isinstance(model, str | Path) else model.device
-
-
-def precision(dtype: Any, device: Any) -> Any:
-    """The torch dtype asked for; bfloat16 on a GPU and float32 on a CPU by default."""
-    if dtype is None:
-        return torch.bfloat16 if device.type == "cuda" else torch.float32
-    found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
-    if not isinstance(found, torch.dtype) or not found.is_floating_point:
-        raise UserError(f"dtype {dtype!r}: unknown; choose from float32, bfloat16, float16")
-    return found

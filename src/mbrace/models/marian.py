@@ -1,9 +1,8 @@
-"""Marian's transformer, written for many outputs of each source.
+"""Marian's transformer, written for many outputs per source.
 
-`forward` is the training pass over a MarianMTModel's weights, without the host synchronisation that transformers'
-masks bring. `MarianDecoder` decodes step by step a grid of rows, (sources, width): every row of a source attends to
-the one copy of the source's keys and values, so nothing of the encoder is expanded. Both are checked against
-transformers by the tests.
+`forward` is the training pass of a MarianMTModel; unlike transformers' own, it never makes the GPU wait for the host.
+`MarianDecoder` decodes a grid of rows, (sources, width), step by step. All rows of a source attend to one copy of its
+keys and values, so the encoder's states are not repeated. The tests compare both with transformers.
 """
 
 from __future__ import annotations
@@ -15,17 +14,17 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-# cuDNN's attention plans anew for every shape, and here every batch and every step is a new shape.
-torch.backends.cuda.enable_cudnn_sdp(False)
+from mbrace.utilities.neural.device import without_cudnn_attention
 
 
+@without_cudnn_attention()
 def forward(model: Any, source: Tensor, target: Tensor, *, pad: int) -> Tensor:
     """Logits (sentences, target width, vocabulary) of a MarianMTModel for `target`; both ids are (sentences, width)."""
     states, bias = encode(model, source, pad=pad)
     start = target.new_full((len(target), 1), model.config.decoder_start_token_id)
     x = _embed(model, model.model.decoder, torch.cat([start, target[:, :-1]], dim=1))
     for layer in model.model.decoder.layers:
-        # No padding mask: padding comes last, and causal attention hides it from every real position.
+        # No padding mask: padding comes last, so causal attention hides it from every real position.
         x = _sublayer(model, layer.self_attn_layer_norm, x, _attend(layer.self_attn, x, x, causal=True))
         x = _sublayer(model, layer.encoder_attn_layer_norm, x, _attend(layer.encoder_attn, x, states, bias=bias))
         x = _sublayer(model, layer.final_layer_norm, x, layer.fc2(layer.activation_fn(layer.fc1(x))))
@@ -62,7 +61,7 @@ def _attend(module: Any, x: Tensor, y: Tensor, *, bias: Tensor | None = None, ca
 
 
 class MarianDecoder:
-    """Decodes rows of a MarianMTModel in steps. One instance holds the weights; `start` gives the state of a batch."""
+    """Decodes with a MarianMTModel step by step. It holds the weights; `start` gives the state of a batch."""
 
     def __init__(self, model: Any, dtype: torch.dtype) -> None:
         config, decoder = model.config, model.model.decoder
@@ -74,11 +73,11 @@ class MarianDecoder:
         self.positions = decoder.embed_positions.weight.to(dtype)
         self.logit_bias = model.final_logits_bias[0].float().clone()
         for words in getattr(model.generation_config, "bad_words_ids", None) or []:
-            if len(words) == 1:  # Marian: the padding symbol is no output
+            if len(words) == 1:  # the padding symbol is never an output
                 self.logit_bias[words[0]] = -math.inf
         self.layers = [_Layer(layer, dtype) for layer in decoder.layers]
 
-    def encode(self, source: Tensor, mask: Tensor) -> Memory:
+    def encode(self, source: Tensor, mask: Tensor) -> MarianMemory:
         """Run the encoder over padded source ids (sources, width), once; width is a multiple of 8."""
         low = self.dtype in (torch.bfloat16, torch.float16) and self.model.lm_head.weight.dtype == torch.float32
         with torch.autocast(self.device.type, dtype=self.dtype if low else torch.bfloat16, enabled=low):
@@ -89,15 +88,15 @@ class MarianDecoder:
             both = F.linear(states, *layer.memory).view(*states.shape[:2], 2, self.heads, -1)
             keys.append(both[:, :, 0].transpose(1, 2).contiguous())
             values.append(both[:, :, 1].transpose(1, 2).contiguous())
-        return Memory(keys, values, bias.to(self.dtype))
+        return MarianMemory(keys, values, bias.to(self.dtype))
 
-    def start(self, memory: Memory, width: int) -> State:
-        """The state of `width` rows for each source of `memory`, nothing decoded yet."""
-        return State(self, memory, width)
+    def start(self, memory: MarianMemory, width: int) -> MarianState:
+        """The state of `width` rows per source of `memory`, before the first step."""
+        return MarianState(self, memory, width)
 
 
 class _Layer:
-    """The weights of one decoder layer, those that multiply the same input joined into one matrix."""
+    """The weights of one decoder layer; matrices that multiply the same input are joined into one."""
 
     def __init__(self, layer: Any, dtype: torch.dtype) -> None:
         own, cross = layer.self_attn, layer.encoder_attn
@@ -118,7 +117,7 @@ class _Layer:
         ]
 
 
-class Memory:
+class MarianMemory:
     """What the decoder attends to: each layer's keys and values (sources, heads, width, d), and the padding bias."""
 
     def __init__(self, keys: list[Tensor], values: list[Tensor], bias: Tensor) -> None:
@@ -127,12 +126,12 @@ class Memory:
     def __len__(self) -> int:
         return len(self.bias)
 
-    def select(self, sources: Tensor) -> Memory:
+    def select(self, sources: Tensor) -> MarianMemory:
         """The memory of some of the sources."""
-        return Memory([k[sources] for k in self.keys], [v[sources] for v in self.values], self.bias[sources])
+        return MarianMemory([k[sources] for k in self.keys], [v[sources] for v in self.values], self.bias[sources])
 
     @staticmethod
-    def join(memories: list[Memory]) -> Memory:
+    def join(memories: list[MarianMemory]) -> MarianMemory:
         """One memory of all sources, padded to the widest."""
         width = max(memory.bias.shape[-1] for memory in memories)
 
@@ -141,17 +140,17 @@ class Memory:
             return F.pad(x, (0, missing) if dim == -1 else (0, 0, 0, missing), value=value) if missing else x
 
         layers = range(len(memories[0].keys))
-        return Memory(
+        return MarianMemory(
             [torch.cat([pad(memory.keys[layer], -2) for memory in memories]) for layer in layers],
             [torch.cat([pad(memory.values[layer], -2) for memory in memories]) for layer in layers],
             torch.cat([pad(memory.bias, -1, -math.inf) for memory in memories]),
         )
 
 
-class State:
-    """The rows of a batch between steps. The cache is time first, (room, rows, heads, d): it grows at its end."""
+class MarianState:
+    """The rows of a batch between steps. The cache is (room, rows, heads, d), with room for that many time steps."""
 
-    def __init__(self, decoder: MarianDecoder, memory: Memory, width: int) -> None:
+    def __init__(self, decoder: MarianDecoder, memory: MarianMemory, width: int) -> None:
         self.decoder, self.memory, self.width, self.time, self.room = decoder, memory, width, 0, 0
         self.cache: list[Tensor] = []
 
@@ -182,7 +181,7 @@ class State:
         return logits.add_(decoder.logit_bias).view(sources, width, -1)
 
     def select(self, rows: Tensor, *, sources: Tensor | None = None, width: int | None = None) -> None:
-        """Replace the rows by `rows` (flat positions); `sources` keeps these sources only, `width` is the new width."""
+        """Keep `rows` (flat indices, with repeats) of `sources` only (default: all); `width` is the new width."""
         if sources is not None:
             self.memory = self.memory.select(sources)
         self.width = width or self.width

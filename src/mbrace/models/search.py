@@ -1,7 +1,7 @@
-"""Sampling and beam search over a decoder that steps a grid of rows, (sources, width).
+"""Sampling and beam search with a decoder that advances a grid of rows, (sources, width), step by step.
 
-Rows of one source lie together; finished rows stay in the grid until enough of them have gathered to be worth
-compacting. Nothing is read back from the device but a count every few steps.
+The rows of one source are neighbours. Finished rows stay in the grid until there are so many that it pays to remove
+them. Only a count is read back from the device, every few steps.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mbrace.errors import UserError
 from mbrace.models.draw_keys import draw_keys, uniforms
 
 
-class State(Protocol):
+class DecoderState(Protocol):
     """The rows of a batch between steps."""
 
     def step(self, ids: Tensor) -> Tensor:
@@ -25,23 +25,23 @@ class State(Protocol):
         ...
 
     def select(self, rows: Tensor, *, sources: Tensor | None = None, width: int | None = None) -> None:
-        """Replace the rows by `rows` (flat positions); `sources` keeps these sources only, `width` is the new width."""
+        """Keep `rows` (flat indices, with repeats) of `sources` only (default: all); `width` is the new width."""
         ...
 
 
-class Decoder(Protocol):
-    """A model that can be decoded in steps."""
+class StepDecoder(Protocol):
+    """A model that decodes step by step."""
 
     def encode(self, source: Tensor, mask: Tensor) -> Any:
-        """The memory of padded source ids (sources, width), of which `mask` are real: it can `select` and `join`."""
+        """The memory of padded source ids (sources, width), real where `mask` is True. It has `select` and `join`."""
         ...
 
-    def start(self, memory: Any, width: int) -> State:
-        """The state of `width` rows for each source of `memory`, nothing decoded yet."""
+    def start(self, memory: Any, width: int) -> DecoderState:
+        """The state of `width` rows per source of `memory`, before the first step."""
         ...
 
 
-SCALE = 2.0**40  # probabilities are drawn from as whole numbers of this part
+SCALE = 2.0**40  # probabilities become whole numbers: multiples of 1 / SCALE
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Truncation:
     min_p: float | None = None
 
     def __post_init__(self) -> None:
-        if not 1e-6 <= self.temperature < math.inf:  # below it, float32 has no room for logits / temperature
+        if not 1e-6 <= self.temperature < math.inf:  # below it, logits / temperature overflow float32
             raise UserError(f"temperature {self.temperature}: must be 1e-06 or more, and finite")
         for name, value in (("epsilon", self.epsilon), ("min_p", self.min_p)):
             if value is not None and not 0 <= value <= 1:
@@ -66,9 +66,9 @@ class Truncation:
             raise UserError(f"top_k {self.top_k}: must be 1 or more, or 0 for all")
 
     def __call__(self, logits: Tensor) -> Tensor:
-        """Unnormalised weights of the ids that may be drawn; the most probable one always may.
+        """Unnormalised weights of the ids that may be drawn; the most probable id always may.
 
-        Epsilon sampling (Hewitt et al. 2022) drops ids of probability below epsilon.
+        Epsilon sampling (Hewitt et al. 2022) drops ids with a probability below epsilon.
         """
         p = torch.softmax(logits if self.temperature == 1.0 else logits / self.temperature, dim=-1)
         best = p.amax(-1, keepdim=True)
@@ -88,14 +88,14 @@ class Truncation:
 
 @dataclass(frozen=True)
 class Sequences:
-    """Ids (rows, time), the end included, filled with -1; scores (rows,)."""
+    """Ids (rows, time), end included and filled up with -1; scores (rows,)."""
 
     ids: Tensor
     scores: Tensor
 
 
 def sample(
-    decoder: Decoder,
+    decoder: StepDecoder,
     memory: Any,
     keys: Tensor,
     first: Tensor,
@@ -106,10 +106,10 @@ def sample(
     ends: tuple[int, ...],
     truncation: Truncation,
 ) -> Sequences:
-    """Draw numbers first[i] .. first[i] + counts[i] - 1 of each source i, whose random key is keys[i].
+    """Draws number first[i] .. first[i] + counts[i] - 1 of each source i, whose random key is keys[i].
 
-    All are int64 tensors (sources,) on the decoder's device; limits are the most ids a row may have. The result has
-    max(counts) rows for each source (those beyond its own count are empty) and full-model log-probabilities.
+    All are int64 tensors (sources,) on the decoder's device; `limits` is the most ids of a row. The result has
+    max(counts) rows per source (empty beyond its own count) and log-probabilities under the full model.
     """
     sources, width = len(keys), int(counts.max())
     total, horizon = sources * width, int(limits.max())
@@ -118,11 +118,13 @@ def sample(
     streams = draw_keys(keys[:, None], first[:, None] + numbers).flatten()
     alive = (numbers < counts[:, None]).flatten()
     limit = limits.repeat_interleave(width)
-    owner = torch.where(alive, torch.arange(total, device=device), total)  # row `total` catches what the dead write
+    owner = torch.where(
+        alive, torch.arange(total, device=device), total
+    )  # finished rows write to row `total`, which is dropped
     out = torch.full((total + 1, horizon), -1, dtype=torch.int32, device=device)
     scores = torch.zeros(total + 1, dtype=torch.float32, device=device)
     state, ids = decoder.start(memory, width), torch.full((total,), start, device=device)
-    pause = 4 if device.type == "cuda" else 1
+    check_every = 4 if device.type == "cuda" else 1  # steps; reading from a GPU makes it wait
     for time in range(horizon):
         logits = state.step(ids.view(-1, width)).flatten(0, 1)
         weights = truncation(logits)
@@ -135,14 +137,14 @@ def sample(
         scores.index_add_(0, owner, logprobs)
         alive &= ~is_end(ids, ends) & (limit > time + 1)
         owner = owner.masked_fill(~alive, total)
-        if (time + 1) % pause == 0:
+        if (time + 1) % check_every == 0:
             left = alive.view(-1, width).sum(1)
             most = int(left.max())
             if most == 0:
                 break
             open_sources = left.nonzero()[:, 0]
             if most * len(open_sources) <= 0.8 * alive.numel():
-                # living rows first within each source, then the grid is cut to the sources and width still needed
+                # open rows first within each source, then the grid is cut to the sources and width still needed
                 order = alive.view(-1, width).int().argsort(dim=1, descending=True, stable=True)[open_sources, :most]
                 rows = (open_sources[:, None] * width + order).flatten()
                 state.select(rows, sources=open_sources, width=most)
@@ -154,7 +156,7 @@ def sample(
 def choose(weights: Tensor, u: Tensor) -> Tensor:
     """Ids by inverse CDF: the first whose cumulative weight exceeds u times the sum. Weights (rows, ids), u (rows,).
 
-    Sums are of integers: exact in any order, so that a weight of zero is never drawn and every device agrees.
+    Integers are summed, which is exact in any order: a weight of zero is never drawn, and all devices agree.
     """
     if weights.device.type == "cpu":
         return _choose_sparse(weights, u)
@@ -165,9 +167,9 @@ def choose(weights: Tensor, u: Tensor) -> Tensor:
 
 
 def _choose_sparse(weights: Tensor, u: Tensor) -> Tensor:
-    """The same from the weights that are not zero alone, all rows in one line: less memory to pass through a CPU.
+    """The same from the nonzero weights of all rows in one array, so that a CPU reads less memory.
 
-    (On a GPU, finding them would stop the queue of kernels.)
+    (A GPU would have to wait until they are counted.)
     """
     row, number = weights.nonzero().unbind(1)
     cdf = (weights[row, number] * SCALE).long().cumsum(0)
@@ -187,27 +189,30 @@ def is_end(ids: Tensor, ends: tuple[int, ...]) -> Tensor:
 
 
 def beam(
-    decoder: Decoder, memory: Any, limits: Tensor, *, k: int, start: int, ends: tuple[int, ...], alpha: float = 1.0
+    decoder: StepDecoder, memory: Any, limits: Tensor, *, k: int, start: int, ends: tuple[int, ...], alpha: float = 1.0
 ) -> Sequences:
     """The k best of beam search for each source, best first: (sources * k) rows; scores are log p / length ** alpha.
 
     As transformers' beam search (early_stopping=False): a source is done when no open row, at its present length,
-    scores better than the worst of k finished ones. Where fewer than k finished, -inf scores and empty rows follow.
+    scores better than the worst of k finished ones. If fewer than k finished, empty rows with scores of -inf follow.
     """
     device, sources, horizon = limits.device, len(limits), int(limits.max())
-    every = torch.arange(sources, device=device)
     done_ids = torch.full((sources + 1, k, horizon), -1, dtype=torch.int32, device=device)
     done_scores = torch.full((sources + 1, k), -math.inf, device=device)
     scores = torch.full((sources, k), -math.inf, device=device)
     scores[:, 0] = 0.0
     past = torch.full((sources, k, horizon), -1, dtype=torch.int32, device=device)
-    owner, limit, closed = every, limits, torch.zeros(sources, dtype=torch.bool, device=device)
+    owner, limit, closed = (
+        torch.arange(sources, device=device),
+        limits,
+        torch.zeros(sources, dtype=torch.bool, device=device),
+    )
     state, ids = decoder.start(memory, 1), torch.full((sources, 1), start, device=device)
-    pause = 4 if device.type == "cuda" else 1
+    check_every = 4 if device.type == "cuda" else 1  # steps; reading from a GPU makes it wait
     for time in range(horizon):
         logits = state.step(ids)
         vocabulary = logits.shape[-1]
-        if time == 0:  # all rows of a source are the same: one was enough
+        if time == 0:  # all rows of a source would be equal: there is one
             totals = logits[:, 0].log_softmax(-1)
         else:
             totals = logits.log_softmax(-1).add_(scores[:, :, None]).flatten(1)
@@ -217,11 +222,11 @@ def beam(
             flat = torch.nn.functional.pad(flat, (0, 2 * k - flat.shape[1]))
         del totals, logits
         row, token = flat // vocabulary, flat % vocabulary
-        last = (limit == time + 1)[:, None]  # the limit ends a row as </s> does
+        last = (limit == time + 1)[:, None]  # the limit ends a row, as </s> does
         ending = is_end(token, ends) | last
         paths = past.gather(1, row[:, :, None].expand(-1, -1, horizon))
         paths[:, :, time] = token.int()
-        # finished: ends among the first k, against those finished before
+        # finished: rows that end among the first k compete with those that finished before
         ranks = torch.arange(2 * k, device=device)
         ended = torch.where(ending & (ranks < k) & ~closed[:, None], best / (time + 1) ** alpha, -math.inf)
         old = done_scores[owner]
@@ -229,14 +234,14 @@ def beam(
         both = torch.cat([done_ids[owner], paths], dim=1)
         done_ids[owner] = both.gather(1, which[:, :, None].expand(-1, -1, horizon))
         done_scores[owner] = merged
-        # open: the k best that do not end
+        # open: the k best rows that do not end
         scores, keep = best.masked_fill(ending, -math.inf).topk(k, dim=1)
         row, ids = row.gather(1, keep), token.gather(1, keep)
         past = paths.gather(1, keep[:, :, None].expand(-1, -1, horizon))
-        hope = scores[:, 0] / (time + 1) ** alpha
-        closed |= (merged[:, -1] >= hope) | (scores[:, 0] == -math.inf)
+        best_open = scores[:, 0] / (time + 1) ** alpha
+        closed |= (merged[:, -1] >= best_open) | (scores[:, 0] == -math.inf)
         rows = (torch.arange(len(owner), device=device)[:, None] * (1 if time == 0 else k) + row).flatten()
-        if (time + 1) % pause == 0:
+        if (time + 1) % check_every == 0:
             alive = (~closed).nonzero()[:, 0]
             if len(alive) == 0:
                 break

@@ -1,4 +1,4 @@
-"""Translation models of transformers: Marian by our own decoder, any other architecture through its forward pass."""
+"""Translation models of transformers: Marian with our own decoder, other architectures through their forward pass."""
 
 from __future__ import annotations
 
@@ -11,21 +11,22 @@ import torch
 from mbrace.errors import UserError, require
 from mbrace.models.codec import Codec, MarianCodec, TokenizerCodec, VocabularyCodec
 from mbrace.models.generic import Seq2SeqDecoder
-from mbrace.models.live import Beams, Limits, LiveModel, place, precision
+from mbrace.models.live import BeamOutputs, Limits, LiveModel, device_for
 from mbrace.models.marian import MarianDecoder
 from mbrace.models.vocabulary import Vocabulary
+from mbrace.utilities.neural.device import choose_dtype
 
-__all__ = ["Beams", "Seq2Seq"]
+__all__ = ["BeamOutputs", "Seq2Seq"]
 
 
 class Seq2Seq(LiveModel):
-    """A translation model of transformers, by name or folder, or an object with its tokenizer; without one the bundled
-    translator (German to English).
+    """A translation model of transformers, by name or folder, or a model object with its tokenizer; by default the
+    bundled translator (German to English).
 
     `source_language` and `target_language` are the tokenizer's codes (NLLB: deu_Latn; mBART: de_DE; M2M100: de) and
     `prefix` is put before every source (T5: "translate English to German: "). `dtype` is bfloat16 on a GPU and float32
-    on a CPU unless given. `rows` is the most sequences decoded at a time. In float32 a draw is the same sample whatever
-    it is batched with; lower precision keeps its random numbers, but rounding may depend on the batch.
+    on a CPU unless given. `rows` is the most sequences decoded at a time. In float32 a draw is the same in any batch;
+    in lower precision its random numbers are, but rounding may depend on the batch.
     """
 
     def __init__(
@@ -40,7 +41,7 @@ class Seq2Seq(LiveModel):
         dtype: Any = None,
         rows: int | None = None,
     ) -> None:
-        where = place(device, model)
+        chosen_device = device_for(device, model)
         codec: Codec | None = None
         if isinstance(model, str) and model == "bundled":
             from mbrace.models.bundle import load_bundled
@@ -57,11 +58,11 @@ class Seq2Seq(LiveModel):
                 raise UserError("a model object needs its tokenizer: Seq2Seq(model, tokenizer=...)")
             forced = _languages(model, tokenizer, source_language, target_language)
             codec = _codec(tokenizer, prefix)
-        self._setup(model.to(where).eval(), codec, dtype, rows, forced)
+        self._setup(model.to(chosen_device).eval(), codec, dtype, rows, forced)
 
     @classmethod
     def of(cls, model: Any, vocabulary: Vocabulary, *, dtype: Any = None, rows: int | None = None) -> Seq2Seq:
-        """A MarianMTModel of our own and its vocabulary, where they are now."""
+        """A MarianMTModel with our own vocabulary, on the device where it is."""
         self = cls.__new__(cls)
         self._setup(model, VocabularyCodec(vocabulary), dtype, rows, None)
         return self
@@ -70,11 +71,11 @@ class Seq2Seq(LiveModel):
         super().__init__()
         config = model.config
         self.device, self.codec = model.device, codec
-        self.dtype = precision(dtype, self.device)
+        self.dtype = choose_dtype(dtype, self.device)
         self.pad, self.start = int(config.pad_token_id), int(config.decoder_start_token_id)
         self.ends = end_ids(model, config.eos_token_id)
         cuda = self.device.type == "cuda"
-        positions = int(getattr(config, "max_position_embeddings", None) or 1024)  # T5's positions have no limit
+        positions = int(getattr(config, "max_position_embeddings", None) or 1024)  # T5 has no limit
         self.limits = Limits(positions, positions)
         with torch.inference_mode():
             if config.model_type == "marian" and forced is None:
@@ -87,7 +88,7 @@ class Seq2Seq(LiveModel):
 
 
 def end_ids(model: Any, default: Any) -> tuple[int, ...]:
-    """The ids that end an output, by the model's generation settings."""
+    """The ids that end an output, from the model's generation settings."""
     ids = getattr(model.generation_config, "eos_token_id", None)
     ids = default if ids is None else ids
     if ids is None:
@@ -96,7 +97,7 @@ def end_ids(model: Any, default: Any) -> tuple[int, ...]:
 
 
 def load(name: str, tokenizer: Any, kind: str) -> tuple[Any, Any]:
-    """A model by one of transformers' auto classes, and its tokenizer."""
+    """A model, by the transformers auto class `kind`, and its tokenizer."""
     transformers = require("transformers", extra="models")
     try:
         with warnings.catch_warnings():
@@ -109,20 +110,20 @@ def load(name: str, tokenizer: Any, kind: str) -> tuple[Any, Any]:
 
 
 def _languages(model: Any, tokenizer: Any, source: str | None, target: str | None) -> int | None:
-    """Tell the tokenizer its languages; the id that the target language forces outputs to begin with, if any."""
+    """Set the tokenizer's languages; returns the id that outputs must begin with for the target language, if any."""
     for attribute, language in (("src_lang", source), ("tgt_lang", target)):
         if language is not None:
             if not hasattr(tokenizer, attribute):
                 raise UserError(f"{type(tokenizer).__name__} has no language codes; leave {language!r} out")
-            _code(tokenizer, language)
+            _language_id(tokenizer, language)
             setattr(tokenizer, attribute, language)
     if target is not None:
-        return _code(tokenizer, target)
+        return _language_id(tokenizer, target)
     forced = getattr(model.generation_config, "forced_bos_token_id", None)
     return None if forced is None else int(forced)
 
 
-def _code(tokenizer: Any, language: str) -> int:
+def _language_id(tokenizer: Any, language: str) -> int:
     if hasattr(tokenizer, "get_lang_id"):  # M2M100: "de" is the token __de__
         known = tokenizer.lang_code_to_id
         if language not in known:

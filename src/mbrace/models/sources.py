@@ -1,6 +1,5 @@
-"""Text in: sources from a caller, and parallel text from two files of lines or one of tab-separated columns; plain,
-.gz, .bz2 or .xz by suffix.
-"""
+"""Sources given by a caller, and sentence pairs from two files of lines or one of tab-separated columns: plain, .gz,
+.bz2 or .xz, by suffix."""
 
 from __future__ import annotations
 
@@ -12,13 +11,13 @@ from mbrace.io.reading import read_lines
 
 
 def refuse_one_string(sources: Iterable[str]) -> None:
-    """A string is an iterable of strings too: every letter of it would be a source."""
+    """Refuse a single string: it is an iterable of strings too, so each letter would be a source."""
     if isinstance(sources, str):
         raise UserError(f"sources: a string, {sources[:20]!r}; give a list, [source] for one")
 
 
 def ids_of(sources: Sequence[str], ids: Sequence[str | int] | None) -> list[str | int]:
-    """The ids of sources: 0, 1, ... unless given."""
+    """The ids of the sources: 0, 1, ... unless given."""
     refuse_one_string(sources)
     names: list[str | int] = [*range(len(sources))] if ids is None else [*ids]
     if len(names) != len(sources):
@@ -29,8 +28,8 @@ def ids_of(sources: Sequence[str], ids: Sequence[str | int] | None) -> list[str 
 def read_pairs(*paths: str | Path, origins: Collection[str] | None = None) -> list[tuple[str, str]]:
     """Pairs (source, target) from SOURCE TARGET, two files of as many lines, or from one TSV file.
 
-    A TSV file has `source TAB target [TAB origin]`; `origins` keeps the pairs of these origins only. Pairs with an
-    empty side are left out.
+    A TSV file has `source TAB target [TAB origin]`; with `origins`, only pairs of these are kept. Pairs with
+    an empty side are left out.
     """
     if len(paths) == 2:
         sides = [list(read_lines(str(path))) for path in paths]

@@ -1,6 +1,6 @@
-"""SentencePiece vocabularies as Marian keeps them: one joint model, written as source.spm, target.spm and vocab.json.
+"""SentencePiece vocabularies as Marian stores them: one joint model, written as source.spm, target.spm and vocab.json.
 
-Marian numbers `</s>` 0, `<unk>` 1, the pieces from 2 on and `<pad>` last; `<pad>` also starts the decoder.
+Marian's ids: `</s>` is 0, `<unk>` 1, then the pieces, and `<pad>` last; `<pad>` also starts the decoder.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Vocabulary:
         sentencepiece = require("sentencepiece", extra="models")
         self.model = model
         self.processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-        # SentencePiece itself was told: </s> 0, <unk> 1, no <s>, no <pad>; so ids are Marian's, and <pad> is appended.
+        # `train` gives SentencePiece Marian's ids (</s> 0, <unk> 1, no <s>, no <pad>); only <pad> is added here.
         self.pad = int(self.processor.get_piece_size())
 
     def __len__(self) -> int:
@@ -37,7 +37,7 @@ class Vocabulary:
     def train(
         lines: Iterable[str], size: int, *, seed: int = 0, limit: int = 1_000_000, threads: int = 16
     ) -> Vocabulary:
-        """Learn `size` unigram pieces from a random `limit` of the lines, with byte fallback: no text is unknown."""
+        """Learn `size` unigram pieces from at most `limit` random lines, with byte fallback: no text is unknown."""
         sentencepiece = require("sentencepiece", extra="models")
         chosen = [line for line in lines if line.strip()]
         if len(chosen) > limit:

@@ -1,4 +1,4 @@
-"""JSON over HTTP to a server that may be busy, slow or broken: patient where waiting helps, clear where it does not."""
+"""JSON over HTTP to a server that may be busy, slow or broken: retries where that can help, else a clear error."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 from mbrace.errors import UserError, require
 
 Answer = TypeVar("Answer")
-FIRST_WAIT = 0.5  # seconds before the second try; doubled for each further one
-LONGEST_WAIT = 60.0  # unless the server asks for more
-AGAIN = {408, 409, 425, 429, 500, 502, 503, 504, 529}
+FIRST_WAIT = 0.5  # seconds before the second try; doubled for each further try
+LONGEST_WAIT = 60.0  # seconds; a server may ask for more
+RETRIED = {408, 409, 425, 429, 500, 502, 503, 504, 529}
 
 
 class Client:
@@ -37,11 +37,12 @@ class Client:
         limits = self._httpx.Limits(max_connections=connections, max_keepalive_connections=connections)
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._client = self._httpx.Client(timeout=timeout, limits=limits, headers=headers)
-        self._not_before = 0.0  # when a server says "later", it says so to every thread
+        self._not_before = 0.0  # a server's Retry-After holds for all threads
         self._lock = threading.Lock()
 
     def post(self, body: Any, read: Callable[[Any], Answer]) -> Answer:
-        """`read` of the answer to `body`. What it cannot read (ValueError, KeyError, ...) was cut or garbled: again."""
+        """Post `body`; `read` turns the JSON answer into the result. If it cannot (ValueError, KeyError, ...), the
+        answer was cut off or garbled, and is asked for again."""
         failure = ""
         for attempt in range(self._retries + 1):
             self._pause()
@@ -56,7 +57,7 @@ class Client:
                     return read(json.loads(response.content))
                 except (ValueError, KeyError, TypeError, AttributeError) as error:
                     failure = f"an answer that cannot be read ({error})"
-            elif response.status_code in AGAIN:
+            elif response.status_code in RETRIED:
                 failure = f"status {response.status_code} ({_reason(response)})"
             else:
                 raise UserError(f"{self.url}: status {response.status_code}: {_reason(response)}")
@@ -68,7 +69,7 @@ class Client:
         self._client.close()
 
     def _pause(self) -> None:
-        """Wait while the server wants no requests."""
+        """Wait until the server accepts requests again."""
         while True:
             with self._lock:
                 seconds = self._not_before - time.monotonic()
@@ -77,8 +78,8 @@ class Client:
             time.sleep(seconds)
 
     def _back_off(self, attempt: int, asked: str | None) -> None:
-        """Double the wait each time, with jitter so that threads do not come back together; a server's own wish
-        (Retry-After) holds for all threads."""
+        """Wait after a failed try: twice as long each time, with jitter so that threads do not return at once. If the
+        server asked for a wait (Retry-After), all threads wait that long before their next request."""
         if attempt == self._retries:
             return
         seconds = retry_after(asked)
@@ -90,7 +91,7 @@ class Client:
 
 
 def retry_after(value: str | None) -> float | None:
-    """Seconds to wait by a Retry-After header: a number, or a date."""
+    """The seconds to wait that a Retry-After header asks for, as a number or a date."""
     if not value:
         return None
     try:
@@ -104,7 +105,7 @@ def retry_after(value: str | None) -> float | None:
 
 
 def _reason(response: Any) -> str:
-    """What the server says is wrong, on one line."""
+    """The server's error message, on one line."""
     try:
         found = json.loads(response.content)
         error = found.get("error", found) if isinstance(found, dict) else found

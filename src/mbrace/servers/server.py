@@ -1,7 +1,7 @@
-"""Candidates from any server that speaks OpenAI's protocol (vLLM, llama.cpp, Ollama, transformers serve).
+"""Candidates from any server with OpenAI's protocol (vLLM, llama.cpp, Ollama, transformers serve).
 
-Draws are asked for in blocks of `per_request`, whose seed depends on (seed, record id, number of the block) alone, so
-that what a race asks for in steps is what it would have got at once. Blocks that arrived are kept when another fails.
+Draws are requested in blocks of `per_request`. The seed of a block depends only on (seed, record id, number of the
+block), so a race gets the same draws step by step as all at once. If a block fails, those that arrived are kept.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ PROMPT = "Translate the following sentence into English. Answer with the transla
 
 
 class Server:
-    """A source of candidates: `candidates(sources, n)`, or the `sampler` of `decode_corpus`.
+    """A server that makes candidates: `candidates(sources, n)`, or as the `sampler` of `decode_corpus`.
 
-    `url` is the server's, with or without /v1; `model` the model's name there. `prompt` has `{source}` where the source
-    goes; it is the user's message of a chat, or with `chat=False` the text to complete. `logprobs` asks for
-    log-probabilities and hands them to the race, which then weights by the model. `timeout` is in seconds, for one
-    answer; a request is tried `retries` times more. `options` go into every request as they are (`top_k`, ...).
+    `url` is the server's, with or without /v1; `model` is the model's name there. `prompt` has `{source}` where the
+    source goes; it is the user's message of a chat, or with `chat=False` the text to complete. `logprobs` asks for
+    log-probabilities and gives them to the race, which then weights draws by the model. `timeout` is in seconds per
+    answer; a failed request is tried `retries` more times. `options` go into every request unchanged (`top_k`, ...).
     """
 
     def __init__(
@@ -69,39 +69,39 @@ class Server:
         given = {"temperature": temperature, "top_p": top_p, "min_p": min_p, "stop": stop, "max_tokens": max_tokens}
         self._options = {name: value for name, value in given.items() if value is not None} | dict(options or {})
         if logprobs:
-            self._options["logprobs"] = True if chat else 0  # completions: so many alternatives
-        key_ = api_key if api_key is not None else os.environ.get("OPENAI_API_KEY")
+            self._options["logprobs"] = True if chat else 0  # completions: the number of alternatives per token
+        bearer = api_key if api_key is not None else os.environ.get("OPENAI_API_KEY")
         path = "/chat/completions" if chat else "/completions"
-        self._client = Client(_base(url) + path, key=key_, retries=retries, timeout=timeout, connections=concurrency)
+        self._client = Client(_base(url) + path, key=bearer, retries=retries, timeout=timeout, connections=concurrency)
         self._pool = ThreadPoolExecutor(concurrency, thread_name_prefix="mbrace-server")
-        self._kept: dict[tuple[str | int, str, int], Draws] = {}  # blocks of a window that failed, for its next try
+        self._kept: dict[tuple[str | int, str, int], Draws] = {}  # blocks of a window that failed, for the next try
         self._lock = threading.Lock()
-        self.drawn = 0  # pseudo-references received so far: draws of the stream "draw"
+        self.drawn = 0  # pseudo-references received so far (the draws of stream "draw")
 
     def candidates(
         self, sources: Sequence[str], n: int, *, ids: Sequence[str | int] | None = None, stream: str = "draw"
     ) -> list[Draws]:
-        """`n` draws of each source; ids are 0, 1, ... unless given, `stream` names the random stream."""
+        """`n` draws per source; ids are 0, 1, ... unless given; `stream` names the random stream."""
         return list(self.stream(sources, n, ids=ids, stream=stream))
 
     def stream(
         self, sources: Sequence[str], n: int, *, ids: Sequence[str | int] | None = None, stream: str = "draw"
     ) -> Iterator[Draws]:
-        """As `candidates`, each as soon as it and those before it have come."""
+        """As `candidates`; a source's draws are yielded as soon as they and those before them have arrived."""
         named = zip(ids_of(sources, ids), sources, strict=True)
         records = [Record([], id=name, source=source) for name, source in named]
-        drawer = _Drawer(self, records, stream)
-        for want in drawer.asked([Want(i, 0, n) for i in range(len(records))]):
+        drawer = _ServerDrawer(self, records, stream)
+        for want in drawer.request([Want(i, 0, n) for i in range(len(records))]):
             yield drawer.get(want)
 
-    def start(self, records: Sequence[Record]) -> _Drawer:
+    def start(self, records: Sequence[Record]) -> _ServerDrawer:
         """Begin a window of races."""
         for record in records:
             source_of(record)
-        return _Drawer(self, records, "draw")
+        return _ServerDrawer(self, records, "draw")
 
     def close(self) -> None:
-        """Give up requests that have not begun, and the connections."""
+        """Cancel requests that have not begun, and close the connections."""
         self._pool.shutdown(cancel_futures=True)
         self._client.close()
 
@@ -123,13 +123,13 @@ class Server:
             self._kept[record.id, stream, block] = draws
 
     def _block(self, record: Record, stream: str, block: int) -> Draws:
-        """All draws of a block. Servers that answer with fewer than asked for are asked again for the rest."""
-        if not (record.source or "").strip():  # a source without text has outputs without text
+        """All draws of a block. A server that answers with fewer than requested is asked again for the rest."""
+        if not (record.source or "").strip():  # a blank source has blank outputs
             return Draws([""] * self._per_request, [0.0] * self._per_request if self._logprobs else None)
         texts: list[str] = []
         logprobs: list[float] | None = []
         while len(texts) < self._per_request:
-            seed = key(self._seed, record.id, f"{stream} {block} {len(texts)}") >> 33  # 31 bits: any server takes them
+            seed = key(self._seed, record.id, f"{stream} {block} {len(texts)}") >> 33  # 31 bits, which any server takes
             body = self._body(record.source or "") | {"n": self._per_request - len(texts), "seed": seed}
             got = self._client.post(body, self._choices)[: self._per_request - len(texts)]
             texts += [text for text, _ in got]
@@ -151,7 +151,7 @@ class Server:
         return body | {"messages": [*start, {"role": "user", "content": text}]}
 
     def _choices(self, answer: Any) -> list[tuple[str, float | None]]:
-        """Texts and log-probabilities of an answer; ValueError if it is none."""
+        """Texts and log-probabilities of an answer; ValueError if it has none."""
         choices = answer.get("choices") if isinstance(answer, dict) else None
         if not isinstance(choices, list) or not choices:
             raise ValueError("no choices in the answer")
@@ -164,18 +164,18 @@ class Server:
         return out
 
 
-class _Drawer:
-    """Serves one window: blocks that were asked for, and the draws out of them."""
+class _ServerDrawer:
+    """Draws for one window: requests blocks, and takes draws from them."""
 
     def __init__(self, server: Server, records: Sequence[Record], stream: str) -> None:
         self._server, self._records, self._stream = server, records, stream
         self._size = server._per_request
         self._blocks: dict[tuple[int, int], Future[Draws]] = {}
 
-    def asked(self, wants: Sequence[Want]) -> Sequence[Want]:
-        """Ask for every block that the wants touch."""
+    def request(self, wants: Sequence[Want]) -> Sequence[Want]:
+        """Request every block that has a part of the wants; returns the wants."""
         for want in wants:
-            for block in self._touched(want):
+            for block in self._blocks_of(want):
                 if (want.sentence, block) not in self._blocks:
                     record = self._records[want.sentence]
                     self._blocks[want.sentence, block] = self._server.submit(record, self._stream, block)
@@ -183,12 +183,12 @@ class _Drawer:
 
     def draw(self, wants: Sequence[Want]) -> list[Draws]:
         """The draws of each want."""
-        return [self.get(want) for want in self.asked(wants)]
+        return [self.get(want) for want in self.request(wants)]
 
     def get(self, want: Want) -> Draws:
         """Wait for the draws of one want."""
         try:
-            blocks = [self._blocks[want.sentence, block].result() for block in self._touched(want)]
+            blocks = [self._blocks[want.sentence, block].result() for block in self._blocks_of(want)]
         except BaseException:
             self._save()
             raise
@@ -199,11 +199,11 @@ class _Drawer:
             return Draws(texts[part])
         return Draws(texts[part], [p for draws in blocks for p in draws.logprobs or []][part])
 
-    def _touched(self, want: Want) -> range:
+    def _blocks_of(self, want: Want) -> range:
         return range(want.first // self._size, -(-(want.first + want.count) // self._size))
 
     def _save(self) -> None:
-        """One request failed for good: what has not begun is not asked for, what arrives is kept for another try."""
+        """After a request has failed for good: cancel those that have not begun, keep what arrives for the next try."""
         for future in self._blocks.values():
             future.cancel()
         for (sentence, block), future in self._blocks.items():
@@ -225,7 +225,7 @@ def from_server(server: Server, options: Candidates) -> Maker:
 
 
 def _logprob(found: Any) -> float | None:
-    """The sum over an output's tokens, in either endpoint's form."""
+    """The sum over an output's tokens, from the form of either endpoint."""
     if not isinstance(found, dict):
         return None
     if isinstance(found.get("content"), list):

@@ -1,4 +1,4 @@
-"""Batches for training: sentences of like length together, padded ahead of time by a thread of their own."""
+"""Batches for training: sentences of similar length, padded ahead of time by a thread."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Ids = NDArray[np.uint16]
 
 @dataclass(frozen=True)
 class Corpus:
-    """Parallel ids, each side one flat array with the offsets of its sentences."""
+    """Sentence pairs as ids: per side, one flat array and the offsets of its sentences."""
 
     sides: tuple[tuple[Ids, NDArray[np.int64]], tuple[Ids, NDArray[np.int64]]]
 
@@ -34,19 +34,19 @@ class Corpus:
         return len(self.sides[0][1]) - 1
 
     def lengths(self) -> NDArray[np.int64]:
-        """(pairs, 2) ids a side."""
+        """Ids per side, (pairs, 2)."""
         return np.stack([np.diff(offsets) for _, offsets in self.sides], axis=1)
 
     def plan(self, tokens: int, rng: np.random.Generator | None) -> list[NDArray[np.int64]]:
-        """Cut one epoch into batches of at most `tokens` padded ids a side; without `rng` in order of length."""
+        """One epoch in batches (indices) of at most `tokens` padded ids per side; without `rng`, in order of length."""
         lengths = self.lengths()
-        widths = -(-lengths // 8) * 8  # padded widths are multiples of 8: the GPU's matrix units like them
+        widths = -(-lengths // 8) * 8  # padded to multiples of 8, for which the GPU's matrix units are made
         widest = widths.max(axis=1)
         noise = rng.random(len(self)) if rng is not None else np.zeros(len(self))
         order = np.lexsort((noise, widths[:, 1], widths[:, 0], widest))
         batches, first = [], 0
         while first < len(order):
-            # in order of width, a batch is as wide as its last pair
+            # pairs are in order of width, so a batch is as wide as its last pair
             count = max(1, tokens // int(widest[order[first]]))
             last = min(first + count, len(order)) - 1
             count = max(1, tokens // int(widest[order[last]]))
@@ -57,7 +57,7 @@ class Corpus:
         return batches
 
     def padded(self, batch: NDArray[np.int64], pad: int) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
-        """Source and target ids, each (sentences, width), and how many target ids are real."""
+        """Source and target ids, each (sentences, width), and the number of real target ids."""
         source, _ = _pad(*self.sides[0], batch, pad)
         target, count = _pad(*self.sides[1], batch, pad)
         return source, target, count
@@ -66,9 +66,9 @@ class Corpus:
 def prefetch(
     corpus: Corpus, *, tokens: int, pad: int, seed: int, first: int, device: Any
 ) -> Generator[tuple[Any, Any, int], None, None]:
-    """Padded batches without end, from number `first` of the stream that `seed` alone determines.
+    """Padded batches without end, from number `first` of a sequence that depends on `seed` only.
 
-    A thread pads (and pins) up to 16 batches ahead, so that the loop that feeds the device never waits for Python.
+    A thread pads (and pins) up to 16 batches ahead, so that the training loop never waits for them.
     """
     import torch
 
@@ -91,12 +91,12 @@ def prefetch(
                 plan = corpus.plan(tokens, np.random.default_rng([seed, epoch]))
                 for batch in plan[max(0, first - number) :]:
                     source, target, count = corpus.padded(batch, pad)
-                    ours, theirs = torch.from_numpy(source), torch.from_numpy(target)
-                    put((ours.pin_memory(), theirs.pin_memory(), count) if pin else (ours, theirs, count))
+                    ids = torch.from_numpy(source), torch.from_numpy(target)
+                    put((ids[0].pin_memory(), ids[1].pin_memory(), count) if pin else (*ids, count))
                     if stop.is_set():
                         return
                 number, epoch = number + len(plan), epoch + 1
-        except BaseException as error:  # handed to the training loop, which raises it
+        except BaseException as error:  # passed to the training loop, which raises it
             put(error)
 
     thread = threading.Thread(target=work, name="batches", daemon=True)

@@ -1,4 +1,4 @@
-"""One training run: the loop, validation, checkpoints and their average, and taking up a run that was cut off."""
+"""One training run: the loop, validation, checkpoints and their average, and resuming an interrupted run."""
 
 from __future__ import annotations
 
@@ -8,81 +8,33 @@ import json
 import math
 import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from mbrace.cores import cores
-from mbrace.errors import UserError
 from mbrace.io.atomic import replacing
 from mbrace.models.vocabulary import Vocabulary
 from mbrace.training.batches import Corpus, prefetch
 from mbrace.training.sizes import SIZES, new_model
+from mbrace.training.training_options import TrainingOptions
 from mbrace.utilities.chrf import ChrF
 
-Pairs = Sequence[tuple[str, str]]
-SAVE_SECONDS = 180.0  # at least so long between two saved states
+SentencePairs = Sequence[tuple[str, str]]
+SAVE_SECONDS = 180.0  # the least time between two saved states
 
 
-@dataclass(frozen=True)
-class Training:
-    """The options of a run. `minutes` counts from the start of `train`, reading and tokenising included."""
-
-    size: str = "base"
-    vocabulary: int | None = None
-    minutes: float | None = None
-    steps: int | None = None
-    tokens: int = 16384
-    rate: float | None = None
-    warmup: int = 1000
-    dropout: float | None = None
-    clip: float = 1.0
-    seed: int = 0
-    validate_every: int | None = None  # steps; None: twelve times in the budget
-    patience: int = 10
-    average: int = 5
-    chrf_sentences: int = 100
-    longest: int = 200
-    device: str | None = None
-    bfloat16: bool | None = None  # None: on a GPU
-    threads: int = field(default_factory=cores)
-
-    def __post_init__(self) -> None:
-        if self.size not in SIZES:
-            raise UserError(f"size {self.size!r} is not one of {', '.join(SIZES)}")
-        counts = ("vocabulary", "steps", "tokens", "warmup", "validate_every", "patience", "average", "longest")
-        for name in (*counts, "threads"):
-            self._check(name, "1 or more", lambda value: value >= 1)
-        for name in ("seed", "chrf_sentences"):
-            self._check(name, "0 or more", lambda value: value >= 0)
-        for name in ("minutes", "rate", "clip"):
-            self._check(name, "more than 0", lambda value: 0 < value < math.inf)
-        self._check("dropout", "0 or more and less than 1", lambda value: 0 <= value < 1)
-        self._check("vocabulary", "65536 or less", lambda value: value <= 1 << 16)  # ids are kept in 16 bits
-
-    def _check(self, name: str, wanted: str, is_right: Callable[[Any], bool]) -> None:
-        value = getattr(self, name)
-        if value is not None and not is_right(value):
-            raise UserError(f"{name.replace('_', '-')} {value}: must be {wanted}")
-
-    @property
-    def has_budget(self) -> bool:
-        """Whether the end of the run is known from the start."""
-        return self.minutes is not None or self.steps is not None
-
-
-class Run:
-    """One training run: the model, its optimizer, and where it stands."""
+class TrainingRun:
+    """One training run: the model, its optimizer, and its progress."""
 
     def __init__(
         self,
         vocabulary: Vocabulary,
         corpus: Corpus,
         valid: Corpus,
-        valid_text: Pairs,
+        valid_text: SentencePairs,
         out: Path,
-        options: Training,
+        options: TrainingOptions,
         device: Any,
         started: float,
     ) -> None:
@@ -95,9 +47,9 @@ class Run:
         self.model = new_model(size, vocabulary, dropout=options.dropout).to(device)
         self.rate = size.rate if options.rate is None else options.rate
         self.parameters = [weight for weight in self.model.parameters() if weight.requires_grad]
-        # On a GPU all arithmetic is bfloat16, on a copy of the float32 weights that the optimizer keeps.
-        self.low = options.bfloat16 if options.bfloat16 is not None else device.type == "cuda"
-        self.working = copy.deepcopy(self.model).to(torch.bfloat16) if self.low else self.model
+        # On a GPU all arithmetic is in bfloat16, on a working copy of the optimizer's float32 weights.
+        self.low_precision = options.bfloat16 if options.bfloat16 is not None else device.type == "cuda"
+        self.working = copy.deepcopy(self.model).to(torch.bfloat16) if self.low_precision else self.model
         self.working_parameters = [weight for weight in self.working.parameters() if weight.requires_grad]
         self.optimizer = torch.optim.AdamW(
             self.parameters, lr=self.rate, betas=(0.9, 0.98), eps=1e-9, weight_decay=0.0, fused=device.type == "cuda"
@@ -113,7 +65,7 @@ class Run:
         return time.monotonic() - self.started
 
     def progress(self) -> float:
-        """How much of the budget is spent, 0 to 1; 0 when there is none."""
+        """The share of the budget that is spent, 0 to 1; 0 if there is no budget."""
         spent = [0.0]
         if self.options.minutes is not None:
             spent.append(self.elapsed() / (60 * self.options.minutes))
@@ -141,7 +93,7 @@ class Run:
             device=self.device,
         )
         total, count = torch.zeros((), device=self.device), 0
-        mark, checked, saved = self.elapsed(), self.progress(), self.elapsed()
+        counted_from, checked, saved = self.elapsed(), self.progress(), self.elapsed()
         self.refresh()
         with contextlib.closing(batches):
             while self.progress() < 1.0 and self.stale < self.options.patience:
@@ -151,28 +103,28 @@ class Run:
                 loss = self.loss(source, target)
                 (loss / ids).backward()
                 self.update()
-                total += loss.detach()  # stays on the device: reading it would stop the queue of kernels
+                total += loss.detach()  # stays on the device: reading it would make the GPU wait
                 count += ids
                 self.step += 1
-                # the last tenth of a budget gives the checkpoints to average; without a budget, validations do
+                # with a budget, the checkpoints to average are from its last tenth; without, from the validations
                 if self.progress() >= 1.0 - 0.1 * (1.0 - len(self.recent) / self.options.average):
                     self.recent.append(self.snapshot())
                 if self.due(checked) or self.progress() >= 1.0:
-                    rate = count / (self.elapsed() - mark)
+                    rate = count / (self.elapsed() - counted_from)
                     self.validate(float(total) / count, rate)
                     checked = self.progress()
                     if self.elapsed() - saved > SAVE_SECONDS:
                         self.save_state()
                         saved = self.elapsed()
                     total.zero_()
-                    count, mark = 0, self.elapsed()
+                    count, counted_from = 0, self.elapsed()
         return self.finish()
 
     def update(self) -> None:
-        """One step of the optimizer on the float32 weights, by the gradients of the working copy."""
+        """One step of the optimizer on the float32 weights, with the gradients of the working copy."""
         import torch
 
-        if self.low:
+        if self.low_precision:
             for weight, working in zip(self.parameters, self.working_parameters, strict=True):
                 weight.grad, working.grad = working.grad.float(), None
         torch.nn.utils.clip_grad_norm_(self.parameters, self.options.clip)
@@ -181,10 +133,10 @@ class Run:
         self.refresh()
 
     def refresh(self) -> None:
-        """Bring the working copy up to date."""
+        """Copy the weights to the working copy."""
         import torch
 
-        if self.low:
+        if self.low_precision:
             with torch.no_grad():
                 torch._foreach_copy_(self.working_parameters, self.parameters)
 
@@ -195,7 +147,7 @@ class Run:
         return self.step % (1000 if every is None else every) == 0
 
     def loss(self, source: Any, target: Any) -> Any:
-        """Sum of the negative log-likelihood of `target` (sentences, width) over its real ids."""
+        """The negative log-likelihood of `target` (sentences, width), summed over its real ids."""
         import torch
 
         from mbrace.models.marian import forward
@@ -257,7 +209,7 @@ class Run:
         self.log(json.dumps(entry))
 
     def finish(self) -> dict[str, Any]:
-        """Keep the better, by validation loss, of the best checkpoint and the average of the last ones."""
+        """Save the best checkpoint or the average of the last ones, whichever has the lower validation loss."""
         if self.best is None:
             self.validate(float("nan"), 0.0)
         assert self.best is not None
@@ -287,7 +239,7 @@ class Run:
         return chosen
 
     def save_state(self) -> None:
-        """Write all that a resumed run needs, at once or not at all."""
+        """Write all that a resumed run needs; the file is replaced in one step."""
         import torch
 
         state = {

@@ -26,14 +26,14 @@ class Judgement:
     translation: str
     reference: str
     score: float
-    post_edited: bool  # the reference is a post-edit: agreement with it flatters
+    post_edited: bool  # the reference is a post-edit, which agrees with the translation more than it should
 
 
 def read_judgements(path: str, *, target: str | None = None) -> list[Judgement]:
-    """The rows of a TSV file (.gz, .xz) with columns lp, mt, ref or pe, and z or score; `target` keeps `*-target`."""
+    """The rows of a TSV file (.gz, .xz) with columns lp, mt, ref or pe, and z or score; `target` keeps `*-TARGET`."""
     lines = read_lines(path)
     header = next(lines, "").split("\t")
-    columns = {column: place for place, column in enumerate(header)}
+    columns = {column: index for index, column in enumerate(header)}
     reference = next((column for column in REFERENCES if column in columns), None)
     score = next((column for column in SCORES if column in columns), None)
     if reference is None or score is None or not {"lp", "mt"} <= columns.keys():
@@ -60,11 +60,12 @@ def read_judgements(path: str, *, target: str | None = None) -> list[Judgement]:
 
 
 def _standardised(rows: Sequence[Judgement]) -> list[Judgement]:
-    """Scores with mean 0 and deviation 1 within each language pair: annotators of different pairs differ in scale."""
+    """Scores with mean 0 and deviation 1 within each language pair, since annotators of different pairs differ."""
     moments = {}
     for pair in {row.pair for row in rows}:
         scores = np.array([row.score for row in rows if row.pair == pair])
-        moments[pair] = scores.mean(), scores.std() if np.ptp(scores) else 1.0  # rounding: equal scores may deviate
+        # np.ptp: rounding may make the deviation of equal scores tiny instead of 0
+        moments[pair] = scores.mean(), scores.std() if np.ptp(scores) else 1.0
     found = []
     for row in rows:
         mean, deviation = moments[row.pair]
@@ -74,7 +75,7 @@ def _standardised(rows: Sequence[Judgement]) -> list[Judgement]:
 
 
 def unseen(rows: Sequence[Judgement], trained: Sequence[Judgement]) -> list[Judgement]:
-    """The rows whose reference no training row has, of any language pair: pairs of one test set share sentences."""
+    """The rows whose reference is in no training row of any language pair: pairs of a test set share sentences."""
     references = {row.reference for row in trained}
     return [row for row in rows if row.reference not in references]
 

@@ -1,4 +1,4 @@
-"""Shapes of models, and a Marian model of such a shape with fresh weights."""
+"""Sizes of models, and a Marian model of such a size with random weights."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mbrace.models.vocabulary import EOS, Vocabulary
 
 @dataclass(frozen=True)
 class Size:
-    """The shape of a model; `vocabulary` is its default number of pieces."""
+    """The shape of a model, and its defaults: number of pieces, dropout, highest learning rate."""
 
     width: int
     feed_forward: int
@@ -31,7 +31,7 @@ SIZES = {
 
 
 def new_model(size: Size, vocabulary: Vocabulary, *, dropout: float | None = None) -> Any:
-    """A MarianMTModel with fresh weights; positions for 512 ids."""
+    """A MarianMTModel with random weights and positions for 512 ids."""
     transformers = require("transformers", extra="models")
     config = transformers.MarianConfig(
         vocab_size=len(vocabulary),

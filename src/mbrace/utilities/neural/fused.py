@@ -1,9 +1,9 @@
-"""The pairwise head on a GPU, through the kernels of kernels.py.
+"""The head's arithmetic over pairs on a GPU, with the Triton kernels of kernels.py. Imported only where Triton is.
 
-Imported only where Triton is. Half precision and TF32 products are the vendor's own. A float32 product runs on tensor
-cores too, in three TF32 ones (a number is a high part and a low one, 11 bits each; low x low is left out), summed up in
-float32 every `_CHUNK` steps because tensor cores cut off what does not fit their sums: a float32 product's error, and
-five times its speed (`bench/neural.py` measures both).
+Matrix products in half precision and TF32 are the vendor's own. A float32 product runs on tensor cores too, as three
+TF32 products: each number is split into a high and a low part of 11 bits, and low x low is left out. Tensor cores cut
+off what does not fit their sums, so these are added up in float32 every `_CHUNK` columns. The error is that of a
+float32 product at five times its speed (`bench/neural.py` measures both).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 
 def usable(head: Estimator, device: torch.device) -> bool:
-    """Whether these kernels can serve a head on a device (a CPU: only in Triton's interpreter, for tests)."""
+    """Whether these kernels can score with a head on a device (a CPU: only in Triton's interpreter, for tests)."""
     if type(head.activation) not in _ACTIVATIONS or int(triton.__version__.split(".")[0]) < 3:
         return False
     if device.type == "cpu":
@@ -35,13 +35,13 @@ def usable(head: Estimator, device: torch.device) -> bool:
     return torch.version.hip is None and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
-class Fused:
-    """The steps of a head over pairs (see head.Plain, which says what they compute)."""
+class TritonKernels:
+    """What head.TorchKernels computes, faster."""
 
     def __init__(self, head: Estimator) -> None:
         self._head = head
         self._activation = _ACTIVATIONS[type(head.activation)]
-        self._weights: dict[int, Tensor] = {}  # split ones, by the place of their layer; -1: the pairs'
+        self._weights: dict[int, Tensor] = {}  # split into parts, by the index of their layer; -1: pair_weight
 
     def shared(self, hypotheses: Tensor, references: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
         """The first layer over h*r and |h-r|: (pairs, first hidden size)."""
@@ -63,12 +63,12 @@ class Fused:
         )  # fmt: skip
         *middle, (last, last_bias) = self._head.rest
         bias = None
-        for place, (weight, next_bias) in enumerate(middle):
-            if bias is not None:  # a third hidden layer or more: rare, so nothing of its own
+        for index, (weight, next_bias) in enumerate(middle):
+            if bias is not None:  # a third hidden layer or more is rare, so it has no kernel of its own
                 sums = self._head.activation(sums + bias)
                 hidden = torch.cat(_parts(sums), dim=1) if split else sums
-            sums, bias = self._product(hidden, weight, place), next_bias
-        if bias is None:  # one hidden layer: what is left is a dot product
+            sums, bias = self._product(hidden, weight, index), next_bias
+        if bias is None:  # one hidden layer: only a dot product is left
             if split:
                 hidden = hidden[:, :width] + hidden[:, width:]
             scores = (hidden @ last.T).squeeze(1).float()
@@ -85,18 +85,18 @@ class Fused:
     def _split(self, of: Tensor) -> bool:
         return of.dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest"
 
-    def _product(self, rows: Tensor, weight: Tensor, place: int) -> Tensor:
-        """`rows @ weight.T`; split rows are (rows, high parts and low parts)."""
+    def _product(self, rows: Tensor, weight: Tensor, index: int) -> Tensor:
+        """`rows @ weight.T`, where `rows` may be split: high parts, then low parts, (rows, 2 x columns)."""
         if rows.shape[1] == weight.shape[1]:
             return rows @ weight.T
-        if place not in self._weights:
-            self._weights[place] = torch.cat(_parts(weight), dim=1).contiguous()
+        if index not in self._weights:
+            self._weights[index] = torch.cat(_parts(weight), dim=1).contiguous()
         (count, _), (size, inner) = rows.shape, weight.shape
         out = rows.new_empty((count, size))
         high, wide, deep = (16, 16, 16) if INTERPRETED else (128, 128, 32)
         grid = triton.cdiv(count, high) * triton.cdiv(size, wide)
         _launch(
-            kernels.split_product, grid, rows, self._weights[place], out, count, size, inner,
+            kernels.split_product, grid, rows, self._weights[index], out, count, size, inner,
             CHUNK=_CHUNK, WHOLE=inner % _CHUNK == 0, HIGH=high, WIDE=wide, DEEP=deep, num_warps=8, num_stages=3,
         )  # fmt: skip
         return out
@@ -117,7 +117,7 @@ def _block(width: int) -> dict[str, int]:
 
 
 def _parts(numbers: Tensor) -> tuple[Tensor, Tensor]:
-    """High and low, each exact in TF32; together as good as float32."""
+    """The high and the low part of each number, both exact in TF32; their sum is as good as float32."""
     high = ((numbers.view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
     low = (((numbers - high).view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
     return high, low

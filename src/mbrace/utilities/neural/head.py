@@ -1,65 +1,40 @@
-"""COMET's estimator over all pairs, factored; and the cosine, which is a head without weights.
+"""Heads: from vectors to the scores of pairs. COMET's estimator, factored; and the cosine, which has no weights.
 
 The features of a pair are [h, r, h*r, |h-r|, h*s, |h-s|] for hypothesis h, reference r and source s (without the last
-two in a head that reads no source). The first linear layer is a sum over features, so it splits into a part for each
-hypothesis, one for each reference, and one for each pair that only h*r and |h-r| enter: a third of the products. Those
-two are symmetric, so where hypotheses are their own references, (a, b) and (b, a) share that part too.
+two in a head that reads no source). The first linear layer is a sum over features, so it splits into a part per
+hypothesis, a part per reference, and a part per pair that needs h*r and |h-r| only: a third of the products. Twins (see
+pairs.py) share that part too.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
 from mbrace.errors import UserError, require
 from mbrace.utilities.neural.encoder import FEWEST_ROWS
+from mbrace.utilities.neural.pairs import Block, PairIndices, all_pairs
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-# Bytes of one block of pairs: what fits a CPU's cache is fastest there, a GPU wants large products.
+# Bytes of the pairs scored at a time: what fits the cache is fastest on a CPU; a GPU needs large products.
 _BLOCK_BYTES = {"cpu": 8 << 20, "cuda": 5 << 28}
 _FEWEST_PAIRS = 64
-
-
-@dataclass(frozen=True)
-class Block:
-    """One ask as vectors: hypotheses x references of one sentence."""
-
-    hypotheses: Tensor  # (hypotheses, units)
-    prepared: Tensor  # (hypotheses, ...): what `Head.prepare` made of them
-    references: Tensor  # (references, units)
-    names: tuple[NDArray[np.int64], NDArray[np.int64]]  # numbers of the strings: equal number, equal string
-
-
-@dataclass(frozen=True)
-class Pairs:
-    """(row, column) pairs of hypotheses and references. Each of the first ones also stands for a *twin*: (b, a) for
-    (a, b), which has the same h*r and |h-r|."""
-
-    rows: Tensor
-    columns: Tensor
-    twin_rows: Tensor
-    twin_columns: Tensor
-    places: Tensor | None = None  # in the table, of the pairs and then of the twins; None: in their order
 
 
 class Head(Protocol):
     """Scores of pairs from vectors."""
 
     def prepare(self, hypotheses: Tensor, sources: Tensor | None) -> Tensor:
-        """What does not depend on the reference, once for each hypothesis, given its source (or one for all)."""
+        """What does not depend on the reference, a row per hypothesis. `sources` has as many rows, or one."""
         ...
 
     def score(self, blocks: Sequence[Block]) -> list[Tensor]:
-        """For each block (hypotheses, references) float32."""
+        """A table (hypotheses, references) per block, float32."""
         ...
 
     def aligned(self, hypotheses: Tensor, references: Tensor, sources: Tensor | None) -> Tensor:
@@ -68,14 +43,14 @@ class Head(Protocol):
 
 
 class Cosine:
-    """The cosine of two vectors; vectors are normalised by `normalise` when they are made."""
+    """The cosine of two vectors; `UnitEncoder` has normalised them."""
 
     def prepare(self, hypotheses: Tensor, sources: Tensor | None) -> Tensor:
-        """Nothing."""
+        """Nothing to prepare: (hypotheses, 0)."""
         return hypotheses[:, :0]
 
     def score(self, blocks: Sequence[Block]) -> list[Tensor]:
-        """One matrix product a block."""
+        """One matrix product per block."""
         return [linear(block.hypotheses, block.references) for block in blocks]
 
     def aligned(self, hypotheses: Tensor, references: Tensor, sources: Tensor | None) -> Tensor:
@@ -83,8 +58,8 @@ class Cosine:
         return (hypotheses * references).sum(dim=1)
 
 
-class Steps(Protocol):
-    """What a head does with pairs, up to the part that twins share and from there on."""
+class PairKernels(Protocol):
+    """The arithmetic of a head over pairs, in two steps: the part that twins share, and the rest."""
 
     def shared(self, hypotheses: Tensor, references: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
         """The first layer over h*r and |h-r|: (pairs, first hidden size)."""
@@ -95,20 +70,20 @@ class Steps(Protocol):
         ...
 
 
-class Plain:
-    """The steps in torch's own operations."""
+class TorchKernels:
+    """Both steps in torch's own operations."""
 
     def __init__(self, head: Estimator) -> None:
         self._head = head
 
     def shared(self, hypotheses: Tensor, references: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-        """Features, and one product."""
+        """The features, then one matrix product."""
         torch = require("torch", extra="neural")
         h, r = hypotheses[rows], references[columns]
         return linear(torch.cat([h * r, (h - r).abs_()], dim=1), self._head.pair_weight)
 
     def finish(self, sums: Tensor, prepared: Tensor, references: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-        """The parts added, and the other layers."""
+        """Adds the parts of each side, then applies the other layers."""
         sums = sums + prepared[rows]
         sums += references[columns]
         return self._head.finish(sums)
@@ -132,9 +107,11 @@ class Estimator:
         self._hypothesis, self._reference = first[:, :units], first[:, units : 2 * units]
         self.pair_weight = first[:, 2 * units : 4 * units].contiguous()  # over h*r and |h-r|
         self._source = first[:, 4 * units :].contiguous() if self.reads_source else None
-        self._width = 2 * units + sum(len(bias) for _, bias in layers) + len(self._bias)  # numbers held for a pair
-        self._bytes = 0  # for one piece of pairs, once there was too little memory for as many as we take
-        self._chosen: Steps | None = None
+        self._width = (
+            2 * units + sum(len(bias) for _, bias in layers) + len(self._bias)
+        )  # numbers held in memory per pair
+        self._bytes = 0  # per piece of pairs, after the GPU had too little memory for _BLOCK_BYTES; 0: it never had
+        self._chosen: PairKernels | None = None
 
     @property
     def reads_source(self) -> bool:
@@ -151,8 +128,8 @@ class Estimator:
         return part
 
     def score(self, blocks: Sequence[Block]) -> list[Tensor]:
-        """All pairs of all blocks. On a GPU blocks share products, as many at a time as fill it; on a CPU each is its
-        own, so that a sentence's scores are the same bits whatever else the window holds."""
+        """All pairs of all blocks. On a GPU blocks share matrix products, as many blocks at a time as fill it; on a CPU
+        each block has its own, so that a sentence's scores are the same bits whatever else the window holds."""
         groups: list[list[Block]] = []
         room = 0
         for block in blocks:
@@ -165,12 +142,12 @@ class Estimator:
         return [table for group in groups for table in self.score_together(group)]
 
     def _piece(self, of: Tensor) -> int:
-        """How many pairs at a time fit the memory that we take."""
+        """How many pairs are scored at a time."""
         size = self._bytes or _BLOCK_BYTES["cpu" if of.device.type == "cpu" else "cuda"]
         return max(_FEWEST_PAIRS, size // (of.element_size() * self._width))
 
     def score_together(self, blocks: Sequence[Block]) -> list[Tensor]:
-        """All pairs of all blocks in products over the pairs of several, in pieces that fit memory."""
+        """All pairs of all blocks in shared matrix products, in pieces that fit memory."""
         torch = require("torch", extra="neural")
         if not blocks:
             return []
@@ -179,12 +156,12 @@ class Estimator:
             torch.cat([block.hypotheses for block in blocks]),
             torch.cat([block.prepared for block in blocks]),
             torch.cat([block.references for block in blocks]),
-            _pairs(blocks),
+            all_pairs(blocks),
         )
         tables = torch.split(scores, [rows * columns for rows, columns in shapes])
         return [table.view(shape) for table, shape in zip(tables, shapes, strict=True)]
 
-    def _score(self, hypotheses: Tensor, prepared: Tensor, references: Tensor, pairs: Pairs) -> Tensor:
+    def _score(self, hypotheses: Tensor, prepared: Tensor, references: Tensor, pairs: PairIndices) -> Tensor:
         """Scores (rows x columns of all blocks,) of `pairs`."""
         torch = require("torch", extra="neural")
         vectors = hypotheses, references, prepared, linear(references, self._reference)
@@ -193,26 +170,26 @@ class Estimator:
         for piece in range(pieces):  # of about the same size: a small last one would cost as much as a large one
             begin, end = (len(pairs.rows) * part // pieces for part in (piece, piece + 1))
             self._score_piece(vectors, pairs, begin, end, scores)
-        if pairs.places is None:
+        if pairs.positions is None:
             return scores  # type: ignore[no-any-return]
         ordered = torch.empty_like(scores)
-        ordered[pairs.places] = scores
+        ordered[pairs.positions] = scores
         return ordered  # type: ignore[no-any-return]
 
     def _score_piece(
-        self, vectors: tuple[Tensor, Tensor, Tensor, Tensor], pairs: Pairs, begin: int, end: int, scores: Tensor
+        self, vectors: tuple[Tensor, Tensor, Tensor, Tensor], pairs: PairIndices, begin: int, end: int, scores: Tensor
     ) -> None:
-        """Scores of some pairs and their twins, put into `scores`; a GPU that is out of memory gets them in halves."""
+        """Scores of some pairs and their twins, put into `scores`; in halves if the GPU is out of memory."""
         torch = require("torch", extra="neural")
         try:
             hypotheses, references, prepared, reference_part = vectors
-            steps, rows, columns = self._steps(references.device), pairs.rows[begin:end], pairs.columns[begin:end]
-            shared = steps.shared(hypotheses, references, rows, columns)
+            kernels, rows, columns = self._kernels(references.device), pairs.rows[begin:end], pairs.columns[begin:end]
+            shared = kernels.shared(hypotheses, references, rows, columns)
             twins = pairs.twin_rows[begin:end], pairs.twin_columns[begin:end]
             if len(twins[0]):
-                again = steps.finish(shared[: len(twins[0])], prepared, reference_part, *twins)
+                again = kernels.finish(shared[: len(twins[0])], prepared, reference_part, *twins)
                 scores[len(pairs.rows) + begin : len(pairs.rows) + begin + len(again)] = again
-            scores[begin:end] = steps.finish(shared, prepared, reference_part, rows, columns)
+            scores[begin:end] = kernels.finish(shared, prepared, reference_part, rows, columns)
             return
         except torch.cuda.OutOfMemoryError:
             if end - begin <= _FEWEST_PAIRS:
@@ -225,10 +202,9 @@ class Estimator:
         self._score_piece(vectors, pairs, begin, half, scores)
         self._score_piece(vectors, pairs, half, end, scores)
 
-    def _steps(self, device: torch.device) -> Steps:
-        """The kernels for a GPU where Triton is at hand and works, else torch's operations."""
+    def _kernels(self, device: torch.device) -> PairKernels:
         if self._chosen is None:
-            self._chosen = choose_steps(self, device)
+            self._chosen = choose_kernels(self, device)
         return self._chosen
 
     def finish(self, hidden: Tensor) -> Tensor:
@@ -251,9 +227,9 @@ class Estimator:
 
 
 def linear(rows: Tensor, weight: Tensor) -> Tensor:
-    """`rows @ weight.T`, each row the same bits on a CPU whatever the number of rows and threads.
+    """`rows @ weight.T`. On a CPU a row of the result is the same bits whatever the number of rows and threads.
 
-    A CPU's product takes other paths for a few rows (repeated here to make them more) and for a single column.
+    A CPU's matrix product rounds differently for few rows (so they are repeated) and for a single column.
     """
     torch = require("torch", extra="neural")
     if rows.device.type != "cpu":
@@ -266,75 +242,25 @@ def linear(rows: Tensor, weight: Tensor) -> Tensor:
     return (rows.repeat(-(-fewest // len(rows)), 1) @ weight.T)[: len(rows)]
 
 
-def moved(indices: NDArray[np.int64], device: torch.device) -> Tensor:
-    """Indices on the device, without waiting for what it is doing."""
-    torch = require("torch", extra="neural")
-    return torch.from_numpy(indices).to(device, non_blocking=True)  # type: ignore[no-any-return]
-
-
-def _pairs(blocks: Sequence[Block]) -> Pairs:
-    """All pairs of all blocks, their hypotheses and references numbered through. What goes to the device is a few
-    indices of each block; the pairs are made there."""
-    torch = require("torch", extra="neural")
-    device = blocks[0].references.device
-    shapes = np.array([(len(block.hypotheses), len(block.references)) for block in blocks])
-    sizes, starts = shapes.prod(axis=1), np.cumsum([(0, 0), *shapes], axis=0)[:-1]
-    firsts = np.cumsum(sizes) - sizes
-    both = [_on_both_sides(block) for block in blocks]
-    places, twins = None, 0
-    if any(len(rows) for rows, _ in both):
-        parts = [_twins_first(*each, device) for each in zip(both, shapes, firsts, strict=True)]
-        places = torch.cat([place for kind in zip(*parts, strict=True) for place in kind])
-        twins = sum(len(twin) for _, _, twin in parts)
-    block_of = torch.repeat_interleave(moved(sizes, device), output_size=int(sizes.sum()))
-    at = torch.arange(len(block_of), device=device) if places is None else places
-    first, width, row, column = moved(np.stack([firsts, shapes[:, 1], *starts.T]), device)[:, block_of[at]]
-    rows, columns = row + (at - first) // width, column + (at - first) % width
-    end = len(at) - twins
-    return Pairs(rows[:end], columns[:end], rows[end:], columns[end:], places)
-
-
-def _on_both_sides(block: Block) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Where the strings of both sides are, among hypotheses and among references; none if fewer than a tenth of the
-    pairs have their mirror image among them: k strings on both sides, k(k-1)/2."""
-    _, rows, columns = np.intersect1d(*block.names, return_indices=True)
-    kept = len(rows) if len(rows) * (len(rows) - 1) / 2 >= 0.1 * len(block.names[0]) * len(block.names[1]) else 0
-    return rows[:kept], columns[:kept]
-
-
-def _twins_first(
-    both: tuple[NDArray[np.int64], NDArray[np.int64]], shape: NDArray[np.int64], first: int, device: torch.device
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Places of a block in the table: of pairs that have a twin, of pairs that have none, and of the twins."""
-    torch = require("torch", extra="neural")
-    height, width = shape.tolist()
-    ordered = [np.r_[side, np.delete(np.arange(size), side)] for side, size in zip(both, (height, width), strict=True)]
-    order, count = moved(np.concatenate(ordered), device), len(both[0])
-    grid = order[:height, None] * width + (order[height:] + int(first))
-    low, high = torch.triu_indices(count, count, 1, device=device)
-    lone = grid.diagonal()[:count], grid[:count, count:].flatten(), grid[count:].flatten()
-    return grid[low, high], torch.cat(lone), grid[high, low]
-
-
-def choose_steps(head: Estimator, device: torch.device) -> Steps:
-    """Triton's kernels on a GPU that has Triton and a compiler for it, after they scored one pair."""
+def choose_kernels(head: Estimator, device: torch.device) -> PairKernels:
+    """Triton's kernels on a GPU if Triton is installed and scores a pair without an error; else torch's operations."""
     torch = require("torch", extra="neural")
     try:
-        from mbrace.utilities.neural.fused import Fused, usable
+        from mbrace.utilities.neural.fused import TritonKernels, usable
     except ImportError:
-        return Plain(head)
+        return TorchKernels(head)
     if not usable(head, device):
-        return Plain(head)
-    steps = Fused(head)
+        return TorchKernels(head)
+    kernels = TritonKernels(head)
     try:
         one = head.layers[0][0].new_zeros((1, head.units))
         part, first = torch.zeros_like(head.layers[0][1])[None], torch.zeros(1, dtype=torch.int64, device=device)
-        steps.finish(steps.shared(one, one, first, first), part, part, first, first)
+        kernels.finish(kernels.shared(one, one, first, first), part, part, first, first)
     except Exception as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         warnings.warn(f"the head runs without Triton's kernels, slower ({reason})", stacklevel=2)
-        return Plain(head)
-    return steps
+        return TorchKernels(head)
+    return kernels
 
 
 def activation_named(name: str, path: Path) -> Any:

@@ -1,5 +1,5 @@
-"""What lies between the matrix products of the pairwise head, one pass over memory each, and a float32 product on
-tensor cores: Triton kernels, in its dialect of Python. `fused.py` calls them."""
+"""Triton kernels, called by fused.py: the steps between the head's matrix products, each in one pass over memory, and
+a float32 matrix product on tensor cores."""
 
 import triton
 import triton.language as tl
@@ -12,7 +12,7 @@ def _rounded(x):
 
 @triton.jit
 def _put(x, where, distance, inside, SPLIT: tl.constexpr):
-    """Stores x, or its two parts `distance` apart."""
+    """Stores x, or with SPLIT its high and low part, `distance` apart."""
     if SPLIT:
         high = _rounded(x)
         tl.store(where, high, mask=inside)
@@ -34,7 +34,7 @@ def _activated(x, ACTIVATION: tl.constexpr):
 
 @triton.jit
 def features(hypotheses, references, rows, columns, out, UNITS: tl.constexpr, SPLIT: tl.constexpr, BLOCK: tl.constexpr):
-    """One pair: h*r, then |h-r|."""
+    """The features of one pair: h*r, then |h-r|."""
     pair = tl.program_id(0).to(tl.int64)
     h = hypotheses + tl.load(rows + pair) * UNITS
     r = references + tl.load(columns + pair) * UNITS
@@ -53,7 +53,7 @@ def activate(
     sums, prepared, references, rows, columns, out,
     WIDTH: tl.constexpr, ACTIVATION: tl.constexpr, SPLIT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """One pair: the activation of its first layer, from the shared part and each side's."""
+    """The first hidden layer of one pair: the shared part and the parts of both sides, added and activated."""
     pair = tl.program_id(0).to(tl.int64)
     sums += pair * WIDTH
     prepared += tl.load(rows + pair) * WIDTH
@@ -73,7 +73,7 @@ def dot(
     sums, bias, weight, out, count,
     WIDTH: tl.constexpr, ACTIVATION: tl.constexpr, BLOCK: tl.constexpr, PAIRS: tl.constexpr,
 ):  # fmt: skip
-    """Some pairs: bias and activation of the last hidden layer, and the score."""
+    """The scores of PAIRS pairs: bias and activation of the last hidden layer, then a dot product."""
     pairs = tl.program_id(0).to(tl.int64) * PAIRS + tl.arange(0, PAIRS)
     there = pairs < count
     total = tl.zeros((PAIRS,), dtype=tl.float32)
@@ -92,12 +92,12 @@ def split_product(
     rows, weight, out, count, size, inner,
     CHUNK: tl.constexpr, WHOLE: tl.constexpr, HIGH: tl.constexpr, WIDE: tl.constexpr, DEEP: tl.constexpr,
 ):  # fmt: skip
-    """One tile of rows @ weight.T, both in high and low parts."""
+    """One tile of rows @ weight.T; both are split into high and low parts."""
     across = tl.cdiv(size, WIDE)
     m = tl.program_id(0) // across * HIGH + tl.arange(0, HIGH)
     n = tl.program_id(0) % across * WIDE + tl.arange(0, WIDE)
     k = tl.arange(0, DEEP)
-    # what is outside reads the first row or column, and is not stored
+    # positions outside the matrix read its first row or column, and are not stored
     a = rows + tl.where(m < count, m, 0).to(tl.int64)[:, None] * (2 * inner) + k[None, :]
     b = weight + tl.where(n < size, n, 0)[None, :] * (2 * inner) + k[:, None]
     total = tl.zeros((HIGH, WIDE), dtype=tl.float32)

@@ -14,8 +14,8 @@ class Learned(Comet):
     """A COMET estimator over a frozen encoder, trained on human judgements of translations.
 
     `model` is "en" (the default: all-MiniLM-L6-v2, for translations into English), "multilingual"
-    (multilingual-e5-small, for other languages) or a folder made by `mbrace train-metric`. The cards
-    `mbrace/data/learned-*/card.md` say what the two reach. Their encoders come with the extras `mbrace[minilm]` and
+    (multilingual-e5-small, for other languages) or a folder made by `mbrace train-metric`. How well the two agree
+    with people is in `mbrace/data/learned-*/card.md`. Their encoders come with the extras `mbrace[minilm]` and
     `mbrace[multilingual]`, so they run without a network.
     """
 

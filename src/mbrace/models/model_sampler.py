@@ -1,4 +1,4 @@
-"""Pseudo-references from a live model, drawn while the race is open: the encoder runs once a source."""
+"""Pseudo-references from a model, drawn while a race is open; the encoder runs once per source."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from mbrace.models.draw_keys import sentence_key
 from mbrace.models.live import LiveModel
 from mbrace.records import Record
 from mbrace.sampler import Draws, Want, source_of
+from mbrace.utilities.neural.device import without_cudnn_attention
 
 
-class Drawing:
-    """Draws for some sources, each encoded once, at its first draw."""
+class EncodedSources:
+    """Sources to draw for, each encoded once, at its first draw."""
 
     def __init__(
         self,
@@ -33,7 +34,7 @@ class Drawing:
         self._memories: dict[int, Any] = {}
 
     def draw(self, wants: Sequence[Want]) -> list[Draws]:
-        """The draws of each want; sentences of like length are decoded together."""
+        """The draws of each want; sentences of similar length are decoded together."""
         model = self._model
         pieces = [piece for piece in _split(wants, model.rows) if not self._blank[piece[1].sentence]]
         found: list[list[tuple[int, Draws]]] = [[] for _ in wants]
@@ -41,7 +42,7 @@ class Drawing:
             if self._blank[want.sentence]:
                 found[i].append((want.first, Draws([""] * want.count, [0.0] * want.count)))
         rows = [self._rows[want.sentence] for _, want in pieces]
-        with torch.inference_mode():
+        with torch.inference_mode(), without_cudnn_attention():  # every step has a new shape
             for part in model.parts(rows, [want.count for _, want in pieces]):
                 chosen = [pieces[p] for p in part]
                 for (i, want), draws in zip(chosen, self._draw([want for _, want in chosen]), strict=True):
@@ -49,13 +50,13 @@ class Drawing:
         return [_joined([draws for _, draws in sorted(parts, key=lambda part: part[0])]) for parts in found]
 
     def _draw(self, wants: Sequence[Want]) -> list[Draws]:
-        """One batch."""
+        """The draws of one batch."""
         model, device = self._model, self._model.device
         missing = list(dict.fromkeys(want.sentence for want in wants if want.sentence not in self._memories))
         if missing:
             memory = model.encode([self._rows[i] for i in missing])
-            for place, i in enumerate(missing):
-                self._memories[i] = memory.select(torch.tensor([place], device=device))
+            for row, i in enumerate(missing):
+                self._memories[i] = memory.select(torch.tensor([row], device=device))
         memories = [self._memories[want.sentence] for want in wants]
         numbers = [[self._keys[want.sentence], want.first, want.count] for want in wants]
         keys, first, counts = torch.tensor(numbers, device=device).unbind(1)
@@ -72,12 +73,12 @@ class Drawing:
         )
         width = max(want.count for want in wants)
         texts, scores = model.texts(found.ids), found.scores.tolist()
-        spans = [slice(place * width, place * width + want.count) for place, want in enumerate(wants)]
+        spans = [slice(i * width, i * width + want.count) for i, want in enumerate(wants)]
         return [Draws(texts[span], scores[span]) for span in spans]
 
 
 def _split(wants: Sequence[Want], rows: int) -> list[tuple[int, Want]]:
-    """Wants of at most `rows` draws, each with the position of the want it is part of."""
+    """Wants of at most `rows` draws, each with the index of the want it is part of."""
     pieces = []
     for i, want in enumerate(wants):
         for first in range(want.first, want.first + want.count, rows):
@@ -90,7 +91,7 @@ def _joined(parts: Sequence[Draws]) -> Draws:
 
 
 class ModelSampler:
-    """A sampler (see mbrace.sampler) that draws pseudo-references from a live model."""
+    """A sampler (see mbrace.sampler) that draws pseudo-references from a model."""
 
     def __init__(
         self,
@@ -106,25 +107,25 @@ class ModelSampler:
         self.ahead, self.weighted = ahead, weighted
         self.drawn = 0  # pseudo-references drawn so far
 
-    def start(self, records: Sequence[Record]) -> _Drawer:
+    def start(self, records: Sequence[Record]) -> _ModelDrawer:
         """Begin a window."""
         sources = [source_of(record) for record in records]
         names = [record.id for record in records]
-        drawing = Drawing(self._model, sources, names, self._truncation, self._seed, self._max_length)
-        return _Drawer(self, drawing, len(records))
+        encoded = EncodedSources(self._model, sources, names, self._truncation, self._seed, self._max_length)
+        return _ModelDrawer(self, encoded, len(records))
 
 
-class _Drawer:
-    """Serves one window: from what was drawn ahead while it lasts, then from the model."""
+class _ModelDrawer:
+    """Draws for one window: first those that were drawn ahead, then new ones from the model."""
 
-    def __init__(self, sampler: ModelSampler, drawing: Drawing, sentences: int) -> None:
-        self._sampler, self._drawing, self._ahead = sampler, drawing, sampler.ahead
+    def __init__(self, sampler: ModelSampler, encoded: EncodedSources, sentences: int) -> None:
+        self._sampler, self._encoded, self._ahead = sampler, encoded, sampler.ahead
         wants = [Want(i, 0, self._ahead) for i in range(sentences)]
-        self._stock = self._draw(wants) if self._ahead else [Draws([], [])] * sentences
+        self._drawn_ahead = self._draw(wants) if self._ahead else [Draws([], [])] * sentences
 
     def _draw(self, wants: Sequence[Want]) -> list[Draws]:
         self._sampler.drawn += sum(want.count for want in wants)
-        return self._drawing.draw(wants)
+        return self._encoded.draw(wants)
 
     def draw(self, wants: Sequence[Want]) -> list[Draws]:
         """The draws of each want."""
@@ -135,8 +136,8 @@ class _Drawer:
         fresh = iter(self._draw([want for want in later if want.count]))
         out = []
         for want, rest in zip(wants, later, strict=True):
-            stock, part = self._stock[want.sentence], slice(want.first, want.first + want.count)
-            drawn = Draws(stock.texts[part], (stock.logprobs or [])[part])
+            ahead, part = self._drawn_ahead[want.sentence], slice(want.first, want.first + want.count)
+            drawn = Draws(ahead.texts[part], (ahead.logprobs or [])[part])
             both = _joined([drawn, next(fresh)]) if rest.count else drawn
             out.append(both if self._sampler.weighted else Draws(both.texts))
         return out

@@ -1,0 +1,59 @@
+"""The options of a training run, checked."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from mbrace.cores import cores
+from mbrace.errors import UserError
+from mbrace.training.sizes import SIZES
+
+
+@dataclass(frozen=True)
+class TrainingOptions:
+    """How a translator is trained. `minutes` counts from the start of `train`, reading and tokenising included."""
+
+    size: str = "base"
+    vocabulary: int | None = None
+    minutes: float | None = None
+    steps: int | None = None
+    tokens: int = 16384
+    rate: float | None = None
+    warmup: int = 1000
+    dropout: float | None = None
+    clip: float = 1.0
+    seed: int = 0
+    validate_every: int | None = None  # steps; None: twelve times in the budget, or 1000 steps without one
+    patience: int = 10
+    average: int = 5
+    chrf_sentences: int = 100
+    longest: int = 200
+    device: str | None = None
+    bfloat16: bool | None = None  # None: only on a GPU
+    threads: int = field(default_factory=cores)
+
+    def __post_init__(self) -> None:
+        if self.size not in SIZES:
+            raise UserError(f"size {self.size!r} is not one of {', '.join(SIZES)}")
+        counts = ("vocabulary", "steps", "tokens", "warmup", "validate_every", "patience", "average", "longest")
+        for name in (*counts, "threads"):
+            self._check(name, "1 or more", lambda value: value >= 1)
+        for name in ("seed", "chrf_sentences"):
+            self._check(name, "0 or more", lambda value: value >= 0)
+        for name in ("minutes", "rate", "clip"):
+            self._check(name, "more than 0", lambda value: 0 < value < math.inf)
+        self._check("dropout", "0 or more and less than 1", lambda value: 0 <= value < 1)
+        self._check("vocabulary", "65536 or less", lambda value: value <= 1 << 16)  # ids are stored in 16 bits
+
+    def _check(self, name: str, allowed: str, is_allowed: Callable[[Any], bool]) -> None:
+        value = getattr(self, name)
+        if value is not None and not is_allowed(value):
+            raise UserError(f"{name.replace('_', '-')} {value}: must be {allowed}")
+
+    @property
+    def has_budget(self) -> bool:
+        """Whether the end of the run is known from the start."""
+        return self.minutes is not None or self.steps is not None
