@@ -256,13 +256,13 @@ def test_wins_of_any_size_of_utilities_are_those_of_exact_arithmetic(seed: int, 
 
 
 @given(st.integers(0, 60), st.integers(0, 2**32))
-def test_stopping_early_changes_no_decision(enough: int, seed: int) -> None:
+def test_stopping_early_changes_no_decision(max_losing_wins: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     utilities = rng.random((23, 12), dtype=np.float32)
     resamples, drawn = _native.Resamples(seed, 12, 60), np.ones(12, dtype=np.int64)
     full = resamples.wins(utilities, drawn, np.ones(12), 0)
-    early = resamples.wins(utilities, drawn, np.ones(12), 0, max_losing_wins=enough)
-    np.testing.assert_array_equal(early > enough, full > enough)
+    early = resamples.wins(utilities, drawn, np.ones(12), 0, max_losing_wins=max_losing_wins)
+    np.testing.assert_array_equal(early > max_losing_wins, full > max_losing_wins)
 
 
 def test_each_resample_has_as_many_draws_as_there_are_pseudo_references() -> None:
@@ -345,6 +345,43 @@ def test_counts_that_are_not_those_of_the_draws_are_refused() -> None:
     for bad in ([0, 2], [1, 2], [2]):
         with pytest.raises(ValueError, match="counts"):
             _native.Resamples(1, 2, 3).wins(np.zeros((1, 2), np.float32), np.array(bad), np.ones(2), 0)
+
+
+@given(st.integers(0, 2**32), st.integers(1, 60), st.sampled_from([1, 1000, 2**24 - 1]))
+def test_means_of_whole_numbers_are_exact_in_any_order_and_with_copies_merged_or_not(
+    seed: int, distinct: int, largest: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    table = rng.integers(-largest, largest, (7, distinct), endpoint=True).astype(np.float32)
+    drawn = rng.integers(1, 9, distinct)
+    exact = [Fraction(int(total), int(drawn.sum())) for total in table.astype(np.int64) @ drawn]
+    merged = _native.expected_utilities(table, drawn.astype(float))
+    assert merged.tolist() == [float(mean) for mean in exact]
+    order = rng.permutation(np.repeat(np.arange(distinct), drawn))
+    apart = _native.expected_utilities(np.ascontiguousarray(table[:, order]), np.ones(len(order)))
+    assert apart.tobytes() == merged.tobytes()
+    tally = _native.Tally(7)
+    tally.draw([str(i) for i in order])
+    tally.add(np.ascontiguousarray(table[:, list(dict.fromkeys(order))]))
+    (decided,) = _native.decide_window([tally], [None], [None], nbest=1, max_losing_wins=0)
+    assert decided.tobytes() == merged.tobytes()
+
+
+@given(st.integers(0, 2**32), st.integers(1, 300), st.sampled_from([0, 5, 30]), st.booleans())
+def test_means_of_any_numbers_are_the_same_in_every_order(seed: int, distinct: int, spread: int, whole: bool) -> None:
+    """Utilities and weights of sizes up to 10**spread apart, against sums by fractions."""
+    rng = np.random.default_rng(seed)
+    table = (rng.normal(0, 1, (5, distinct)) * 10.0 ** rng.uniform(-spread, spread / 3, (5, distinct))).astype(np.float32)
+    table[1] = 0
+    weights = rng.integers(1, 9, distinct).astype(float) if whole else np.exp(-rng.exponential(1 + spread, distinct))
+    means = _native.expected_utilities(table, weights)
+    for _ in range(3):
+        order = rng.permutation(distinct)
+        again = _native.expected_utilities(np.ascontiguousarray(table[:, order]), weights[order])
+        assert again.tobytes() == means.tobytes()
+    for row, mean in zip(table.astype(float), means, strict=True):
+        products = [Fraction(float(product)) for product in row * weights]
+        assert mean == float(sum(products)) / float(sum(Fraction(float(weight)) for weight in weights))
 
 
 @given(st.lists(st.text(alphabet="aβ中😀\ud800 ", max_size=20), max_size=300))
