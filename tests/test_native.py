@@ -371,7 +371,9 @@ def test_means_of_whole_numbers_are_exact_in_any_order_and_with_copies_merged_or
 def test_means_of_any_numbers_are_the_same_in_every_order(seed: int, distinct: int, spread: int, whole: bool) -> None:
     """Utilities and weights of sizes up to 10**spread apart, against sums by fractions."""
     rng = np.random.default_rng(seed)
-    table = (rng.normal(0, 1, (5, distinct)) * 10.0 ** rng.uniform(-spread, spread / 3, (5, distinct))).astype(np.float32)
+    table = (rng.normal(0, 1, (5, distinct)) * 10.0 ** rng.uniform(-spread, spread / 3, (5, distinct))).astype(
+        np.float32
+    )
     table[1] = 0
     weights = rng.integers(1, 9, distinct).astype(float) if whole else np.exp(-rng.exponential(1 + spread, distinct))
     means = _native.expected_utilities(table, weights)
