@@ -15,6 +15,7 @@
 
 #include "count.hpp"
 #include "index.hpp"
+#include "parallel.hpp"
 #include "score.hpp"
 #include "tally.hpp"
 #include "wins.hpp"
