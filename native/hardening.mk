@@ -10,7 +10,7 @@ sanitize: $(SANITIZED)/.built
 	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
 	  ASAN_OPTIONS=detect_leaks=0 $(SANITIZED)/bin/python -m pytest -q -p no:cacheprovider $(KERNEL_TESTS)
 
-$(SANITIZED)/.built: $(NATIVE) $(wildcard src/mbrace/*.py)
+$(SANITIZED)/.built: $(NATIVE) $(shell find src/mbrace -name '*.py')
 	test -d $(SANITIZED) || $(PYTHON) -m venv $(SANITIZED)
 	$(SANITIZED)/bin/python -m pip install --quiet numpy orjson rich pytest pytest-timeout hypothesis sacrebleu
 	$(SANITIZED)/bin/python -m pip install --quiet --no-deps --force-reinstall . \

@@ -168,8 +168,9 @@ class Marker {
     }
 
     // Takes the items of the rarely repeated orders `first` to `first + Orders - 1`: items_at(i)[0 .. Orders - 1] at each
-    // position; also_at(i, items) does what else is to be done in the same pass. An n-gram that repeats ends in a shorter one
-    // that repeats too, so looking at the shortest tells whether to set the position aside. No branch depends on the text.
+    // position; also_at(i, items) does what else is to be done in the same pass. An n-gram that repeats ends in a shorter
+    // one that repeats too, so looking at the shortest tells whether to set the position aside. No branch of the first pass
+    // depends on the text.
     template <int Orders, class ItemsAt, class AlsoAt>
     void rare_orders(int first, std::size_t begin, std::size_t end, ItemsAt items_at, AlsoAt also_at) {
         if (cursors_.aside.size() < end) cursors_.aside.resize(end);

@@ -30,7 +30,8 @@ class IndexedReference {
             const std::uint32_t most = n < options.char_order ? chars : words;
             counts_[n] = (most + ITEM_PADDING - 1) / ITEM_PADDING * ITEM_PADDING;
             if (items_[n].size() < counts_[n]) items_[n].resize(counts_[n]);
-            std::fill(items_[n].begin() + buffers.grams.counts[n], items_[n].begin() + counts_[n], 0);  // not those of the last reference
+            // What is left of the last reference:
+            std::fill(items_[n].begin() + buffers.grams.counts[n], items_[n].begin() + counts_[n], 0);
             data_[n] = items_[n].data();
             const std::size_t known = index.numbering().items(n);
             if (buffers.seen[n].size() < known) buffers.seen[n].resize(known * 2);

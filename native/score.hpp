@@ -102,7 +102,7 @@ inline std::vector<std::shared_ptr<Index>> build_indexes(const Options& options,
 // Writes the scores of every request. Returns the share of the time that went into reading and numbering references (the
 // rest is spent per pair).
 inline double score_window(const std::vector<Ask>& asks, const Formula& formula, const Variant& variant, int threads) {
-    constexpr std::size_t CHUNK = 32;  // references per task: few enough to balance threads, many enough to be worth a start
+    constexpr std::size_t CHUNK = 32;  // references per task: few, to balance threads, but many compared with the cost of a task
     struct Task {
         std::uint32_t ask;
         std::uint32_t first;
