@@ -1,4 +1,4 @@
-// Random draws for bootstrap resamples.
+// Random numbers for bootstrap resamples.
 #pragma once
 
 #include <cstddef>
@@ -36,8 +36,8 @@ class Random {
     std::uint64_t state_[4];
 };
 
-// Uniform draws below `bound` without a division and without bias (Lemire 2019): 32 random bits a draw, two draws a
-// 64-bit number.
+// Uniform random integers below `bound`, without bias and without a division per number (Lemire 2019): 32 random bits
+// each, two from every 64-bit number.
 class Draws {
   public:
     Draws(std::uint64_t seed, std::uint32_t bound)

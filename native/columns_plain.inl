@@ -1,4 +1,4 @@
-// Columns as plain words, for the variants that leave them to the compiler. Included inside their namespace.
+// A column as plain words, for the variants without vector instructions for columns. Included inside their namespace.
 struct Bits {
     std::uint64_t words[ROWS / 64];
 };
@@ -39,31 +39,31 @@ inline Bits plus(const Bits& a, const Bits& b) {
     return out;
 }
 
-// Eight bits as eight bytes of 0 or 1, the lowest bit first in memory.
-struct Spread {
+// of[b]: the eight bits of b as eight bytes, 0 or 1, the lowest bit first in memory.
+struct BytesOfBits {
     std::uint64_t of[256] = {};
 
-    constexpr Spread() {
+    constexpr BytesOfBits() {
         for (int b = 0; b < 256; ++b) {
             for (int i = 0; i < 8; ++i) {
-                const int place = std::endian::native == std::endian::little ? i : 7 - i;
-                of[b] |= static_cast<std::uint64_t>(b >> i & 1) << 8 * place;
+                const int byte = std::endian::native == std::endian::little ? i : 7 - i;
+                of[b] |= static_cast<std::uint64_t>(b >> i & 1) << 8 * byte;
             }
         }
     }
 };
-constexpr Spread SPREAD;
+constexpr BytesOfBits BYTES_OF_BITS;
 
 inline void expand(const Column* digits, int count, std::uint8_t* bytes) {
     for (int w = 0; w < ROWS / 8; ++w) {
         std::uint64_t total = 0;
-        for (int k = 0; k < count; ++k) total += SPREAD.of[digits[k].words[w / 8] >> (w % 8 * 8) & 255] << k;
+        for (int k = 0; k < count; ++k) total += BYTES_OF_BITS.of[digits[k].words[w / 8] >> (w % 8 * 8) & 255] << k;
         std::memcpy(bytes + 8 * w, &total, 8);
     }
 }
 
 inline void spread(const Column* columns, std::size_t items, const std::uint16_t* rows, Column* few) {
-    for (int i = 0; i < FEW; ++i) {
+    for (int i = 0; i < FEW_ROWS; ++i) {
         if (rows[i] >= ROWS) continue;
         const int word = rows[i] / 64, bit = rows[i] % 64;
         std::uint8_t* out = reinterpret_cast<std::uint8_t*>(few) + i;

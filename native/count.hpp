@@ -1,7 +1,7 @@
 // The inner loop: one reference against up to 256 hypotheses at a time, in every instruction set.
 //
-// Where a race is down to 32 hypotheses or fewer, a column has a byte instead of a bit for each of them: then adding
-// columns up is adding bytes.
+// When 32 hypotheses or fewer are left in a race, a column has a byte instead of a bit for each: then columns are added up
+// by adding bytes.
 #pragma once
 
 #include <cstddef>
@@ -10,10 +10,10 @@
 
 namespace mbrace {
 
-constexpr int ROWS = 256;              // hypotheses to a block
-constexpr int FEW = ROWS / 8;          // hypotheses that have a byte of a column each
+constexpr int ROWS = 256;              // hypotheses per block, a bit of a column each
+constexpr int FEW_ROWS = ROWS / 8;          // hypotheses per block where each has a byte of a column
 constexpr int LANES = 8;               // hypotheses whose scores are computed together
-constexpr std::uint32_t PADDING = 16;  // items of a reference come in multiples of this
+constexpr std::uint32_t ITEM_PADDING = 16;  // the item lists of a reference are filled up with 0 to a multiple of this
 
 // F-beta with (1 + beta^2) P R / (beta^2 P + R) = P R / (on_precision P + on_recall R): no overflow for a large beta.
 struct Formula {
@@ -22,24 +22,24 @@ struct Formula {
     int orders;
 };
 
-// An item: which hypotheses of a block have it, a bit for each (or a byte, 0 or 1).
+// Which hypotheses of a block have an item: a bit for each, or a byte that is 0 or 1.
 struct Column {
     std::uint64_t words[ROWS / 64];
 };
 
-// A block of hypotheses: `rows` of them, ROWS or FEW.
+// A block of hypotheses; `rows` below is ROWS or FEW_ROWS.
 struct Rows {
-    const Column* const* columns;  // [order][item]; item 0, none, is empty
-    const std::uint32_t* items;    // [order]: how many columns there are; what comes later no hypothesis of the block has
+    const Column* const* columns;  // [order][item]; column 0 is empty
+    const std::uint32_t* items;    // [order]: the number of columns; no hypothesis of the block has a later item
     const float* lengths;          // [order][rows]: n-grams of each order
     const float* inverses;         // [order][rows]: 1 / length, 0 for 0
     const float* effective;        // [2][rows]: character and word orders with at least one n-gram
 };
 
-// A reference: its items by order, with any number of 0 (none) between them.
+// A reference: its items by order, with any number of zeros between them.
 struct Reference {
     const std::uint32_t* const* items;  // [order]
-    const std::uint32_t* counts;        // [order]: a multiple of PADDING
+    const std::uint32_t* counts;        // [order]: a multiple of ITEM_PADDING
     const float* lengths;               // [order]
     const float* inverses;              // [order]
     const float* effective;             // [2]
@@ -50,13 +50,13 @@ struct Reference {
 // `groups` is set.
 using Count = void (*)(const Formula&, const Rows&, const Reference&, std::uint32_t groups, float* scores);
 
-// Bits to bytes: byte i of few[item] becomes bit rows[i] of columns[item], for each of the `items` columns. A row of ROWS
-// leaves its byte as it is.
+// From bits to bytes: byte i of few[item] becomes bit rows[i] of columns[item], for each of the `items` columns. Where
+// rows[i] is ROWS, byte i is left unchanged.
 using Spread = void (*)(const Column* columns, std::size_t items, const std::uint16_t* rows, Column* few);
 
 struct Variant {
     const char* name;
-    Count count, count_few;  // blocks of ROWS, with a bit for each; of FEW, with a byte
+    Count count, count_few;  // for blocks of ROWS hypotheses, a bit each; of FEW_ROWS, a byte each
     Spread spread;
 };
 

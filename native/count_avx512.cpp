@@ -1,4 +1,4 @@
-// Counting with AVX-512: a full adder is two instructions, and a mask register spreads bits over bytes.
+// Counting with AVX-512: a full adder is two instructions, and a mask register turns bits into bytes.
 #include <immintrin.h>
 
 #include <cstring>
@@ -32,6 +32,6 @@ inline void expand(const Column* digits, int count, std::uint8_t* bytes) {
 
 }  // namespace
 
-const Variant avx512_variant{"avx512", count_block<ROWS>, count_block<FEW>, spread};
+const Variant avx512_variant{"avx512", count_block<ROWS>, count_block<FEW_ROWS>, spread};
 
 }  // namespace mbrace

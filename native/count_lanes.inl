@@ -2,13 +2,14 @@
 //   Floats  eight floats: set1, load, store, widen (from bytes), and + * / min max as functions
 //   Bits    a column: load_bits, store_bits, none(); sum_of(a, b, c) = a ^ b ^ c, carry_of(a, b, c) = their majority,
 //           and both(a, b), either_one(a, b), plus(a, b) = a & b, a ^ b, and a + b byte by byte
-//   expand  the counts that are spread over up to eight columns, one bit in each, as 256 bytes
+//   expand  turns counts of up to eight bits, bit k of each in column k, into 256 bytes
 // Every variant does the same float operations in the same order, without fused ones: the scores are equal to the bit.
 
-constexpr std::uint32_t AT_ONCE = 240;  // items whose count fits a byte
+constexpr std::uint32_t MAX_BYTE_ITEMS = 240;  // so few items that their count fits a byte; a multiple of ITEM_PADDING
 
-// How many of the items each hypothesis has: columns are added up as binary numbers whose digits are columns, by full
-// adders (three columns of a digit become one of it and one of the next). `Checked`: items may have no column here.
+// Counts, for each hypothesis, how many of the items it has. Columns are added up as binary numbers, 256 side by side:
+// column k of `digits` has bit k of every count. A full adder turns three columns of a digit into one of this digit and one
+// of the next. Returns the number of digits. `Checked`: items from `known` on have no column in this block.
 template <bool Checked>
 static int add_up(const Column* columns, std::uint32_t known, const std::uint32_t* items, std::uint32_t count,
                   Column* digits) {
@@ -25,13 +26,15 @@ static int add_up(const Column* columns, std::uint32_t known, const std::uint32_
     Bits more[4] = {none(), none(), none(), none()};
     int digits_of_more = 0;
     while (digits_of_more < 4 && count >> (4 + digits_of_more)) ++digits_of_more;
-    for (std::uint32_t i = 0; i < count; i += PADDING, items += PADDING) {
+    for (std::uint32_t i = 0; i < count; i += ITEM_PADDING, items += ITEM_PADDING) {
         Bits eight[2];
         for (int half = 0; half < 2; ++half) {
-            const std::uint32_t* of = items + 8 * half;
-            const Bits a = adder(ones, column(of[0]), column(of[1])), b = adder(ones, column(of[2]), column(of[3]));
+            const std::uint32_t* eight_items = items + 8 * half;
+            const Bits a = adder(ones, column(eight_items[0]), column(eight_items[1]));
+            const Bits b = adder(ones, column(eight_items[2]), column(eight_items[3]));
             const Bits c = adder(twos, a, b);
-            const Bits d = adder(ones, column(of[4]), column(of[5])), e = adder(ones, column(of[6]), column(of[7]));
+            const Bits d = adder(ones, column(eight_items[4]), column(eight_items[5]));
+            const Bits e = adder(ones, column(eight_items[6]), column(eight_items[7]));
             eight[half] = adder(fours, c, adder(twos, d, e));
         }
         Bits carry = adder(eights, eight[0], eight[1]);
@@ -52,7 +55,7 @@ static int add_up(const Column* columns, std::uint32_t known, const std::uint32_
 template <bool Checked>
 static void add_bytes(const Column* columns, std::uint32_t known, const std::uint32_t* items, std::uint32_t count,
                       std::uint8_t* bytes) {
-    Bits total[4] = {none(), none(), none(), none()};  // so that additions do not wait for each other
+    Bits total[4] = {none(), none(), none(), none()};  // four, so that additions do not wait for each other
     for (std::uint32_t i = 0; i < count; i += 4, items += 4) {
         for (int k = 0; k < 4; ++k) {
             const std::uint32_t item = !Checked || items[k] < known ? items[k] : 0;
@@ -70,8 +73,8 @@ static void count_matches(const Rows& rows, const Reference& reference, int n, f
     const Column* columns = rows.columns[n];
     const std::uint32_t *items = reference.items[n], known = rows.items[n], count = reference.counts[n];
     alignas(64) std::uint8_t bytes[Size];
-    auto counted = [&]<bool Checked>(std::uint32_t first, std::uint32_t some) {
-        if constexpr (Size == FEW) {
+    auto count_checked = [&]<bool Checked>(std::uint32_t first, std::uint32_t some) {
+        if constexpr (Size == FEW_ROWS) {
             add_bytes<Checked>(columns, known, items + first, some, bytes);
         } else {
             Column digits[8];
@@ -80,19 +83,19 @@ static void count_matches(const Rows& rows, const Reference& reference, int n, f
     };
     auto count_some = [&](std::uint32_t first, std::uint32_t some) {
         if (reference.largest[n] < known) {
-            counted.template operator()<false>(first, some);
+            count_checked.template operator()<false>(first, some);
         } else {
-            counted.template operator()<true>(first, some);
+            count_checked.template operator()<true>(first, some);
         }
     };
-    if (count <= AT_ONCE) {
+    if (count <= MAX_BYTE_ITEMS) {
         count_some(0, count);
         for (int row = 0; row < Size; row += LANES) store(matches + row, widen(bytes + row));
         return;
     }
     std::uint32_t totals[Size] = {};
-    for (std::uint32_t first = 0; first < count; first += AT_ONCE) {
-        count_some(first, count - first < AT_ONCE ? count - first : AT_ONCE);
+    for (std::uint32_t first = 0; first < count; first += MAX_BYTE_ITEMS) {
+        count_some(first, count - first < MAX_BYTE_ITEMS ? count - first : MAX_BYTE_ITEMS);
         for (int row = 0; row < Size; ++row) totals[row] += bytes[row];
     }
     for (int row = 0; row < Size; ++row) matches[row] = static_cast<float>(totals[row]);

@@ -1,4 +1,4 @@
-// Counting with NEON (every 64-bit ARM): scores in its vectors, columns as the compiler puts them there.
+// Counting with NEON (every 64-bit ARM): scores with NEON instructions, columns as plain words that the compiler vectorises.
 #include <arm_neon.h>
 
 #include <bit>
@@ -35,6 +35,6 @@ inline Floats max(const Floats& a, const Floats& b) { return {vmaxq_f32(a.low, b
 
 }  // namespace
 
-const Variant neon_variant{"neon", count_block<ROWS>, count_block<FEW>, spread};
+const Variant neon_variant{"neon", count_block<ROWS>, count_block<FEW_ROWS>, spread};
 
 }  // namespace mbrace

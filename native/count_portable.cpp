@@ -50,6 +50,6 @@ inline Floats max(const Floats& a, const Floats& b) {
 
 }  // namespace
 
-const Variant portable_variant{"portable", count_block<ROWS>, count_block<FEW>, spread};
+const Variant portable_variant{"portable", count_block<ROWS>, count_block<FEW_ROWS>, spread};
 
 }  // namespace mbrace

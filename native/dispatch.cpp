@@ -1,4 +1,4 @@
-// Which instruction sets this machine has.
+// The instruction sets that this machine has.
 #include "count.hpp"
 
 namespace mbrace {

@@ -1,4 +1,4 @@
-// Texts told apart: one that came before is found again.
+// Distinct texts, numbered in the order of their first copies.
 #pragma once
 
 #include <bit>
@@ -13,22 +13,20 @@ namespace mbrace {
 
 class Distinct {
   public:
-    // The number of a text: of those that differ from it, so many came before. Its buffer is read again later.
+    // The number of a text, the same for equal texts: 0, 1, ... The text's buffer is read again by later calls.
     std::size_t add(const Text& text) {
         if (2 * texts_.size() >= slots_.size()) grow();
         const std::uint64_t hash = hash_of(text);
-        std::size_t place = hash >> shift_;
-        for (; slots_[place] != 0; place = (place + 1) & (slots_.size() - 1)) {
-            const std::size_t which = slots_[place] - 1;
-            if (hashes_[which] == hash && same(texts_[which], text)) return which;
+        std::size_t slot = hash >> shift_;
+        for (; slots_[slot] != 0; slot = (slot + 1) & (slots_.size() - 1)) {
+            const std::size_t number = slots_[slot] - 1;
+            if (hashes_[number] == hash && same(texts_[number], text)) return number;
         }
         texts_.push_back(text);
         hashes_.push_back(hash);
-        slots_[place] = static_cast<std::uint32_t>(texts_.size());
+        slots_[slot] = static_cast<std::uint32_t>(texts_.size());
         return texts_.size() - 1;
     }
-
-    std::size_t size() const { return texts_.size(); }
 
   private:
     static std::size_t bytes_of(const Text& text) { return text.length * static_cast<std::size_t>(text.kind); }
@@ -52,16 +50,16 @@ class Distinct {
     void grow() {
         slots_.assign(slots_.empty() ? 64 : 2 * slots_.size(), 0);
         shift_ = 64 - std::countr_zero(slots_.size());
-        for (std::size_t which = 0; which < texts_.size(); ++which) {
-            std::size_t place = hashes_[which] >> shift_;
-            while (slots_[place] != 0) place = (place + 1) & (slots_.size() - 1);
-            slots_[place] = static_cast<std::uint32_t>(which + 1);
+        for (std::size_t number = 0; number < texts_.size(); ++number) {
+            std::size_t slot = hashes_[number] >> shift_;
+            while (slots_[slot] != 0) slot = (slot + 1) & (slots_.size() - 1);
+            slots_[slot] = static_cast<std::uint32_t>(number + 1);
         }
     }
 
     std::vector<Text> texts_;
     std::vector<std::uint64_t> hashes_;
-    std::vector<std::uint32_t> slots_;  // a text's number and one; 0: free
+    std::vector<std::uint32_t> slots_;  // a text's number plus one; 0: free
     int shift_ = 63;
 };
 

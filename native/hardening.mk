@@ -10,18 +10,30 @@ sanitize: $(SANITIZED)/.built
 	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
 	  ASAN_OPTIONS=detect_leaks=0 $(SANITIZED)/bin/python -m pytest -q -p no:cacheprovider $(KERNEL_TESTS)
 
-$(SANITIZED)/.built: $(NATIVE) $(wildcard src/mbrace/*.py)
+$(SANITIZED)/.built: $(NATIVE) $(shell find src/mbrace -name '*.py')
 	test -d $(SANITIZED) || $(PYTHON) -m venv $(SANITIZED)
 	$(SANITIZED)/bin/python -m pip install --quiet numpy orjson rich pytest pytest-timeout hypothesis sacrebleu
 	$(SANITIZED)/bin/python -m pip install --quiet --no-deps --force-reinstall . \
 	  -C cmake.define.MBRACE_SANITIZE=address,undefined -C install.strip=false -C build-dir=build/sanitize
 	touch $@
 
-# Eight threads over one window, and windows side by side, under ThreadSanitizer, in a program of its own: Python's own locking stays out of it.
+# native/stress.cpp under ThreadSanitizer: scores in every instruction set, decisions and wins, each on many threads. It is a
+# program of its own, so that Python's own locking stays out of it.
+STRESS := native/stress.cpp native/dispatch.cpp native/count_portable.cpp native/wins.cpp
+TSAN := $(CXX) -std=c++20 -O1 -g -ffp-contract=off -fsanitize=thread
+ifneq ($(filter x86_64 amd64,$(shell uname -m)),)
+TSAN_VARIANTS := -DMBRACE_X86 build/tsan-avx2.o build/tsan-avx512.o
+else ifneq ($(filter aarch64 arm64,$(shell uname -m)),)
+TSAN_VARIANTS := -DMBRACE_ARM native/count_neon.cpp
+endif
+
 tsan: $(NATIVE)
 	mkdir -p build
-	$(CXX) -std=c++20 -O1 -g -fsanitize=thread -o build/stress-tsan \
-	  native/stress.cpp native/dispatch.cpp native/count_portable.cpp -pthread
+ifneq ($(filter -DMBRACE_X86,$(TSAN_VARIANTS)),)
+	$(TSAN) -mavx2 -c -o build/tsan-avx2.o native/count_avx2.cpp
+	$(TSAN) -mavx512f -mavx512dq -mavx512vl -mavx512bw -c -o build/tsan-avx512.o native/count_avx512.cpp
+endif
+	$(TSAN) -o build/stress-tsan $(STRESS) $(TSAN_VARIANTS) -pthread
 	TSAN_OPTIONS=halt_on_error=1 build/stress-tsan
 
 # Random strings and options against sacreBLEU, for FUZZ_SECONDS.
@@ -35,5 +47,5 @@ fuzz: .stamp-all
 neon: $(NATIVE)
 	mkdir -p build
 	aarch64-linux-gnu-g++ -std=c++20 -O2 -ffp-contract=off -DMBRACE_ARM -static -o build/stress-neon \
-	  native/stress.cpp native/dispatch.cpp native/count_portable.cpp native/count_neon.cpp -pthread
+	  $(STRESS) native/count_neon.cpp -pthread
 	qemu-aarch64 build/stress-neon

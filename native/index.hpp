@@ -1,4 +1,4 @@
-// The distinct hypotheses of a sentence, ready to be scored against any reference: for every item, which of them have it.
+// The distinct hypotheses of a sentence, ready to be scored against any reference: for every item, which hypotheses have it.
 #pragma once
 
 #include <algorithm>
@@ -16,15 +16,15 @@ namespace mbrace {
 
 class Index {
   public:
-    Index(const Options& options, const std::vector<Text>& hypotheses, Desk& desk)
+    Index(const Options& options, const std::vector<Text>& hypotheses, TextBuffers& buffers)
         : numbering_(options, longest(hypotheses), hypotheses.size()), size_(hypotheses.size()) {
-        for (Vector<Item>& late : desk.cursors.late) late.clear();
+        for (Vector<Item>& newest : buffers.cursors.newest) newest.clear();
         for (std::size_t row = 0; row < size_; ++row) {
             if (row % ROWS == 0) blocks_.push_back(std::make_unique<Block>(options.orders()));
-            desk.segment.read(hypotheses[row], options.whitespace, options.word_order > 0);
-            numbering_.number(desk.segment, desk.grams);
-            add_lengths(desk.grams, row % ROWS);
-            mark(desk.grams, desk.cursors, row % ROWS);
+            buffers.segment.read(hypotheses[row], options.whitespace, options.word_order > 0);
+            numbering_.number(buffers.segment, buffers.grams);
+            add_lengths(buffers.grams, row % ROWS);
+            mark(buffers.grams, buffers.cursors, row % ROWS);
             if (row % ROWS == ROWS - 1 || row + 1 == size_) close(*blocks_.back());
         }
     }
@@ -35,15 +35,15 @@ class Index {
     std::size_t size() const { return size_; }
     const Options& options() const { return numbering_.options(); }
     const Numbering& numbering() const { return numbering_; }
-    std::size_t blocks() const { return blocks_.size(); }  // of ROWS hypotheses
+    std::size_t blocks() const { return blocks_.size(); }  // of up to ROWS hypotheses each
     std::size_t columns() const {  // of all orders
         std::size_t total = 0;
         for (int n = 0; n < options().orders(); ++n) total += numbering_.items(n);
         return total;
     }
     Rows rows(std::size_t block) const {
-        const Block& of = *blocks_[block];
-        return {of.data, of.items, of.lengths.data(), of.inverses.data(), of.effective};
+        const Block& chosen = *blocks_[block];
+        return {chosen.data, chosen.items, chosen.lengths.data(), chosen.inverses.data(), chosen.effective};
     }
     std::size_t bytes() const {
         std::size_t total = numbering_.bytes();
@@ -65,12 +65,12 @@ class Index {
         explicit Block(int orders) : lengths(orders * ROWS), inverses(orders * ROWS) {}
     };
 
-    // One hypothesis, as Marker sees it: a bit in the columns of its items.
+    // One hypothesis, for Marker: sets its bit in the columns of its items.
     struct Row {
-        static constexpr bool ADDS = true;
+        static constexpr bool ADDS_ITEMS = true;
 
         Numbering& numbering;
-        std::uint8_t* bytes[MAX_ORDERS];  // of the columns, from the one that has the row's bit
+        std::uint8_t* bytes[MAX_ORDERS];  // [order]: the byte of column 0 that has the row's bit
         std::uint8_t bit;
 
         struct Order {
@@ -105,13 +105,14 @@ class Index {
         Row side{numbering_, {}, static_cast<std::uint8_t>(1u << row % 8)};
         for (int n = 0; n < options().orders(); ++n) {
             Vector<Column>& columns = blocks_.back()->columns[n];
-            const std::size_t most = numbering_.items(n) + grams.counts[n];  // so that nothing moves meanwhile
+            const std::size_t most = numbering_.items(n) + grams.counts[n];  // so that columns do not move while marking
             if (columns.size() < most) columns.resize(most + most / 2);
             side.bytes[n] = reinterpret_cast<std::uint8_t*>(columns.data()) + byte_of(row);
         }
         Marker<Row>(numbering_, grams, cursors, side).mark();
     }
 
+    // The byte of a column that has a row's bit.
     static std::size_t byte_of(std::size_t row) {
         if constexpr (std::endian::native == std::endian::little) return row / 8;
         return row / 64 * 8 + (7 - row / 8 % 8);

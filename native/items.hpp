@@ -1,4 +1,4 @@
-// Items: what the bits of the kernel stand for.
+// Items: one bit of the kernel stands for one item.
 //
 // chrF needs, per order, the sum over n-grams of min(count in hypothesis, count in reference). The k-th occurrence of an
 // n-gram in a sentence is its own *item* (n-gram, k); then that sum is |A & B| over sets of items. Items of an order are
@@ -16,7 +16,7 @@ namespace mbrace {
 
 using Item = std::uint32_t;
 constexpr int MAX_ORDERS = 32;  // character and word orders together
-constexpr int WINDOW = 6;       // character orders that one step finds together
+constexpr int WINDOW = 6;       // character orders that are numbered together, by one state
 
 struct Options {
     int char_order = 6;
@@ -26,31 +26,32 @@ struct Options {
     int orders() const { return char_order + word_order; }
 };
 
-// What is known of the characters up to a position (characters.hpp).
+// The longest known n-gram of characters that ends at a position (characters.hpp).
 struct State {
-    static constexpr std::uint32_t SHORT = 1u << 31;  // in the id of a state of fewer than six code points
+    static constexpr std::uint32_t SHORT = 1u << 31;  // set in the id of a state that is shorter than a full one
 
-    Item items[WINDOW];    // of the n-grams of order 1 to 6 that end here
-    std::uint32_t last;    // its last code point, with BEHIND if it follows the state before it in memory
-    std::uint32_t follow;  // another state that follows; 0: none
+    Item items[WINDOW];    // of the n-grams of order 1 to 6 that end at the position
+    std::uint32_t last;    // the last code point, and FOLLOWS_PREVIOUS if it was met after the state before it in memory
+    std::uint32_t follow;  // the id of another state that was met after it; 0: none
 };
 
-// For every order and position of one text, the item that names the n-gram there (0: none, or not in the index).
+// For every order and position of one text, the item of the n-gram there, as its first occurrence (0: not in the index).
 struct Grams {
-    std::vector<std::uint32_t> states;    // by position, of characters
-    const State* known[2];                // the states by id: full ones, shorter ones
-    std::vector<Item> items[MAX_ORDERS];  // orders beyond those of a state, and of words
-    std::vector<std::uint32_t> ids, longer_ids;  // of words; of n-grams of the order before the one at hand
-    std::size_t counts[MAX_ORDERS] = {};  // n-grams of the order in the text: what precision and recall divide by
+    std::vector<std::uint32_t> states;         // by position: ids of the states of characters
+    const State* known[2];                     // the states by id: full ones, short ones
+    std::vector<Item> items[MAX_ORDERS];       // character orders beyond those of a state, and word orders
+    std::vector<std::uint32_t> ids;            // by position: words
+    std::vector<std::uint32_t> longer_ids;     // by position: n-grams of the order numbered last
+    std::size_t counts[MAX_ORDERS] = {};       // n-grams per order in the text: precision and recall divide by them
 
-    // The items of the n-grams of characters that end at a position.
+    // The items of the n-grams of characters, orders 1 to 6, that end at a position.
     const Item* ending_at(std::size_t i) const {
         const std::uint32_t id = states[i];
         return known[id / State::SHORT][id % State::SHORT].items;
     }
 };
 
-// The items of all orders that the hypotheses have.
+// The items of the hypotheses, of all orders.
 class Items {
   public:
     Items(int orders, std::size_t expected) {
@@ -60,7 +61,7 @@ class Items {
         }
     }
 
-    std::size_t count(int order) const { return next_[order].size(); }  // the none item included
+    std::size_t count(int order) const { return next_[order].size(); }  // item 0 included
     const Item* next(int order) const { return next_[order].data(); }
     Item add(int order) {
         next_[order].push_back(0);
@@ -85,9 +86,9 @@ class Items {
     Vector<Item> next_[MAX_ORDERS];
 };
 
-// An n-gram made of one that is known and a symbol (a code point or a word) more.
-struct Longer {
-    std::uint32_t id;  // the item's first number, never 0 for one that is there
+// An n-gram made of a shorter one that is known and one more symbol (a code point or a word).
+struct LongerGram {
+    std::uint32_t id;  // equals the item; 0: not known
     Item item;
 };
 

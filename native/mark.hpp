@@ -1,8 +1,21 @@
-// How a text's n-grams become items: the k-th occurrence of an n-gram is its k-th item.
+// How a text's n-grams become items: the k-th occurrence of an n-gram in the text is the n-gram's k-th item.
 //
-// Characters and their pairs repeat all the time: there a cursor leads every n-gram from item to item. Higher orders, and
-// words, rarely repeat: there a look at the item itself says whether an occurrence is the first, and a cursor is needed only
-// if it is not.
+// Single characters and pairs repeat all the time: a cursor per n-gram holds the item of its next occurrence. Higher orders,
+// and words, rarely repeat: whether the first item was already taken tells whether an occurrence is the first, and a cursor
+// is used only if it is not.
+//
+// Example: the hypothesis "abcab". Numbering (characters.hpp) has given the first occurrences their items:
+//
+//   order 1    a 1, b 2, c 3       order 2    ab 1, bc 2, ca 3
+//
+// At the second "a" the cursor of "a" finds no next item, so a new one is made, 4, and next(1) becomes 4; the second "b"
+// gets item 5, the second "ab" item 4 of order 2. So the text has items 1 2 3 4 5 of order 1 and 1 2 3 4 of order 2. The
+// reference "abab" then has items 1 2 4 5 of order 1: all four match. The reference "aaa" has 1 4 0: the hypotheses have no
+// third "a".
+//
+// Order 3 and above in the hypothesis "abcabc" (abc 1, bca 2, cab 3): at its last position item 1 is already taken, so the
+// position is set aside. Afterwards its trigram gets a new item, 4. Its 4-gram "cabc" is not a repetition, so it and all
+// longer n-grams that end there are first occurrences.
 #pragma once
 
 #include <algorithm>
@@ -17,15 +30,15 @@
 
 namespace mbrace {
 
-constexpr int OFTEN_REPEATED = 2;
+constexpr int FREQUENT_ORDERS = 2;  // orders whose n-grams often repeat within a text
 
-// By the item that names an n-gram, the item of its next occurrence (orders that often repeat) or of its latest one.
-// Between two texts each is the item itself, so that one set of cursors serves a thread for every index.
+// By the first item of an n-gram: the item of its next occurrence (frequent orders), or of its latest one (other orders).
+// Between two texts every cursor is the first item itself, so one set of cursors serves a thread for every index.
 struct Cursors {
     Vector<Item> at[MAX_ORDERS];
-    Vector<Item> late[OFTEN_REPEATED];  // of an index being made: an occurrence from which the last one is near; 0: unknown
-    std::vector<std::uint32_t> aside;  // positions where something repeats
-    std::vector<Item> touched;
+    Vector<Item> newest[FREQUENT_ORDERS];  // while an index is made: the item made last for an n-gram; 0: none yet
+    std::vector<std::uint32_t> aside;      // positions where an n-gram repeats
+    std::vector<Item> touched;             // cursors to be reset
 
     void cover(const Numbering& numbering, int order) {
         const std::size_t before = at[order].size();
@@ -35,13 +48,13 @@ struct Cursors {
     }
 };
 
-// What a thread needs to read texts, used again for every text and every index.
-struct Desk {
+// The memory in which a thread reads texts, reused for every text and every index.
+struct TextBuffers {
     Segment segment;
     Grams grams;
     Cursors cursors;
-    Vector<std::uint8_t> seen[MAX_ORDERS];  // [order][item]: the number of the reference that had it
-    std::uint8_t text = 0;
+    Vector<std::uint8_t> seen[MAX_ORDERS];  // [order][item]: the number of the last reference that had it
+    std::uint8_t text = 0;                  // the number of the current reference, 1 to 255
 
     std::size_t bytes() const {
         std::size_t total = 0;
@@ -50,13 +63,14 @@ struct Desk {
     }
 };
 
-// Tells `Side`, hypotheses or a reference, the items of one text. side.order(n) is a small object for one order, kept in
-// registers: stores of bytes, after which a compiler must expect anything in memory to have changed, do not concern it.
+// Passes the items of one text to `side`, which is one row of an index (Index::Row) or a reference (IndexedReference).
+// side.order(n) is a small object for one order. It is a copy, so that its pointers stay in registers: after a store of a
+// byte, a compiler must expect anything in memory to have changed.
 //   take(i, item)      the text has this item, at position i (the last call for a position counts)
-//   remember(item)     ... and will be asked for it:
+//   remember(item)     the same, for has():
 //   has(item)          whether it was remembered for this text
-// side.another(n, item) is the item after this one, 0 if there is none; hypotheses (Side::ADDS) add what is missing.
-// Item 0, none, may be taken too, and means nothing.
+// side.another(n, item) is the item of the n-gram's next occurrence, 0 if there is none; if Side::ADDS_ITEMS it is made.
+// Item 0 may be taken too and has no effect.
 template <class Side>
 class Marker {
   public:
@@ -70,12 +84,12 @@ class Marker {
         const std::size_t length = chars > 0 ? grams_.counts[0] : 0;
         int n = 0;
         if (chars >= WINDOW && length > 0) {
-            // Six orders side by side. The first positions have no n-gram of the higher ones yet, but item 0.
-            Often single(*this, 0), pair(*this, 1);
+            // Six orders in one pass. The first positions have no n-gram of the higher orders: item 0.
+            FrequentOrder single(*this, 0), pair(*this, 1);
             single(0, grams_.ending_at(0)[0]);
             for (int k = 1; k < WINDOW; ++k) side_.order(k).take(0, 0);
-            rarely<WINDOW - OFTEN_REPEATED>(
-                OFTEN_REPEATED, 1, length, [&](std::size_t i) { return grams_.ending_at(i) + OFTEN_REPEATED; },
+            rare_orders<WINDOW - FREQUENT_ORDERS>(
+                FREQUENT_ORDERS, 1, length, [&](std::size_t i) { return grams_.ending_at(i) + FREQUENT_ORDERS; },
                 [single, pair](std::size_t i, const Item* items) mutable {
                     single(i, items[-2]);
                     pair(i, items[-1]);
@@ -84,21 +98,21 @@ class Marker {
         }
         for (; n < std::min(WINDOW, chars); ++n) {
             for (std::size_t i = 0; i < std::min<std::size_t>(n, length); ++i) side_.order(n).take(i, 0);
-            if (n < OFTEN_REPEATED) {
-                Often each(*this, n);
+            if (n < FREQUENT_ORDERS) {
+                FrequentOrder each(*this, n);
                 for (std::size_t i = n; i < length; ++i) each(i, grams_.ending_at(i)[n]);
             } else {
-                rarely<1>(n, n, length, [&](std::size_t i) { return grams_.ending_at(i) + n; });
+                rare_orders<1>(n, n, length, [&](std::size_t i) { return grams_.ending_at(i) + n; });
             }
         }
-        for (int k = 0; k < std::min(OFTEN_REPEATED, chars); ++k) reset(k, length);
+        for (int k = 0; k < std::min(FREQUENT_ORDERS, chars); ++k) reset(k, length);
         auto one_order = [&](int order) {
-            rarely<1>(order, 0, grams_.counts[order], [&](std::size_t i) { return &grams_.items[order][i]; });
+            rare_orders<1>(order, 0, grams_.counts[order], [&](std::size_t i) { return &grams_.items[order][i]; });
         };
         for (; n < chars; ++n) one_order(n);
         if (options.word_order >= 2) {  // a word, and the pair that ends in it
             const Item *words = grams_.items[n].data(), *pairs = grams_.items[n + 1].data();
-            rarely<2>(n, 0, grams_.counts[n], [&](std::size_t i) {
+            rare_orders<2>(n, 0, grams_.counts[n], [&](std::size_t i) {
                 return std::array<Item, 2>{words[i], i > 0 ? pairs[i - 1] : 0};
             });
             n += 2;
@@ -109,38 +123,40 @@ class Marker {
   private:
     using Order = decltype(std::declval<Side&>().order(0));
 
-    // An order that often repeats.
-    struct Often {
+    // Takes the items of an order that often repeats.
+    struct FrequentOrder {
         Marker& marker;
         int n;
         Order order;
         Item* cursors;
         const Item* next;
 
-        Often(Marker& of, int n_)
-            : marker(of), n(n_), order(of.side_.order(n_)), cursors(of.cursors_.at[n_].data()), next(of.numbering_.next(n_)) {}
+        FrequentOrder(Marker& marker_, int n_)
+            : marker(marker_), n(n_), order(marker_.side_.order(n_)), cursors(marker_.cursors_.at[n_].data()),
+              next(marker_.numbering_.next(n_)) {}
 
         void operator()(std::size_t i, Item item) {
             Item now = cursors[item];
-            if constexpr (Side::ADDS) {
-                if (now == 0) [[unlikely]] now = one_more(item);
+            if constexpr (Side::ADDS_ITEMS) {
+                if (now == 0) [[unlikely]] now = make_occurrence(item);
             }
             order.take(i, now);
             cursors[item] = next[now];
         }
 
-        // One occurrence more than in any text before.
-        Item one_more(Item item) {
-            Vector<Item>& late = marker.cursors_.late[n];
-            if (late.size() <= item) late.resize(2 * (item + 1));
-            Item now = late[item] ? late[item] : item;
+        // Makes the item of an occurrence that no text so far had.
+        Item make_occurrence(Item item) {
+            Vector<Item>& newest = marker.cursors_.newest[n];
+            if (newest.size() <= item) newest.resize(2 * (item + 1));
+            Item now = newest[item] ? newest[item] : item;
             while (next[now] != 0) now = next[now];
-            now = late[item] = marker.side_.another(n, now);
+            now = newest[item] = marker.side_.another(n, now);
             next = marker.numbering_.next(n);
             return now;
         }
     };
 
+    // Puts the cursors of a frequent order back for the next text.
     void reset(int n, std::size_t length) {
         Item* cursors = cursors_.at[n].data();
         const std::size_t covered = std::min(cursors_.at[n].size(), numbering_.items(n));
@@ -151,10 +167,12 @@ class Marker {
         }
     }
 
-    // So many orders from `first` on, items_at(i) of them at each position. An n-gram that repeats ends in a shorter one
-    // that does: one look at the shortest tells, without a branch, whether the position is put aside.
-    template <int Orders, class ItemsAt, class Beside>
-    void rarely(int first, std::size_t begin, std::size_t end, ItemsAt items_at, Beside beside) {
+    // Takes the items of the rarely repeated orders `first` to `first + Orders - 1`: items_at(i)[0 .. Orders - 1] at each
+    // position; also_at(i, items) does what else is to be done in the same pass. An n-gram that repeats ends in a shorter
+    // one that repeats too, so looking at the shortest tells whether to set the position aside. No branch of the first pass
+    // depends on the text.
+    template <int Orders, class ItemsAt, class AlsoAt>
+    void rare_orders(int first, std::size_t begin, std::size_t end, ItemsAt items_at, AlsoAt also_at) {
         if (cursors_.aside.size() < end) cursors_.aside.resize(end);
         std::uint32_t* const aside = cursors_.aside.data();
         auto order = [&]<std::size_t... K>(std::index_sequence<K...>) {
@@ -163,26 +181,26 @@ class Marker {
         std::size_t count = 0;
         for (std::size_t i = begin; i < end; ++i) {
             const auto items = items_at(i);
-            beside(i, items);
+            also_at(i, items);
             const Item shortest = items[0];
             const bool repeats = order[0].has(shortest) & (shortest != 0);
-            const Item keep = static_cast<Item>(repeats) - 1;
+            const Item mask = static_cast<Item>(repeats) - 1;  // all ones, or 0 for a position that is set aside
             for (int k = 0; k < Orders; ++k) {
-                order[k].take(i, items[k] & keep);
-                order[k].remember(items[k] & keep);
+                order[k].take(i, items[k] & mask);
+                order[k].remember(items[k] & mask);
             }
             aside[count] = static_cast<std::uint32_t>(i);
             count += repeats;
         }
         for (int k = 0; k < Orders && count > 0; ++k) {
-            std::size_t left = 0;
+            std::size_t still_aside = 0;
             for (std::size_t j = 0; j < count; ++j) {
                 const std::uint32_t i = aside[j];
                 const auto items = items_at(i);
                 if (items[k] != 0 && order[k].has(items[k])) {
-                    const Item now = again(first + k, items[k]);
-                    if (now != 0) order[k].take(i, now);  // else: more often than in any hypothesis
-                    aside[left++] = i;
+                    const Item now = next_occurrence(first + k, items[k]);
+                    if (now != 0) order[k].take(i, now);  // 0: no hypothesis has so many
+                    aside[still_aside++] = i;
                 } else {
                     for (int longer = k; longer < Orders; ++longer) {
                         order[longer].take(i, items[longer]);
@@ -190,19 +208,19 @@ class Marker {
                     }
                 }
             }
-            count = left;
+            count = still_aside;
             Item* latest = cursors_.at[first + k].data();
             for (Item item : cursors_.touched) latest[item] = item;
             cursors_.touched.clear();
         }
     }
     template <int Orders, class ItemsAt>
-    void rarely(int first, std::size_t begin, std::size_t end, ItemsAt items_at) {
-        rarely<Orders>(first, begin, end, items_at, [](std::size_t, const auto&) {});
+    void rare_orders(int first, std::size_t begin, std::size_t end, ItemsAt items_at) {
+        rare_orders<Orders>(first, begin, end, items_at, [](std::size_t, const auto&) {});
     }
 
-    // The item of an n-gram's next occurrence after the latest; 0: there is none.
-    Item again(int n, Item item) {
+    // The item of an n-gram's next occurrence after the latest one; 0: there is none.
+    Item next_occurrence(int n, Item item) {
         Item& latest = cursors_.at[n][item];
         const Item now = side_.another(n, latest);
         if (now != 0) {

@@ -15,6 +15,7 @@
 
 #include "count.hpp"
 #include "index.hpp"
+#include "parallel.hpp"
 #include "score.hpp"
 #include "tally.hpp"
 #include "wins.hpp"
@@ -305,23 +306,25 @@ nb::list decide_window_py(nb::list tallies, nb::list resamples, nb::list weights
     };
     std::vector<Decision> decisions;
     for (std::size_t i = 0; i < size; ++i) {
-        Decision one{&nb::cast<PyTally&>(tallies[i]), nullptr, std::nullopt, {}};
-        if (!resamples[i].is_none()) one.resamples = &nb::cast<const Resamples&>(resamples[i]);
-        if (!weights[i].is_none()) one.weights = nb::cast<Weights>(weights[i]);
-        const std::size_t distinct = one.tally->columns();
-        if (distinct == 0 || distinct != one.tally->counts().size()) throw nb::value_error("utilities: some are missing; add those of every new pseudo-reference first");
-        if (one.weights && one.weights->size() != distinct) throw nb::value_error(NOT_ONE_EACH);
-        if (one.resamples && (one.weights ? distinct : one.tally->draws()) != one.resamples->draws()) {
+        Decision sentence{&nb::cast<PyTally&>(tallies[i]), nullptr, std::nullopt, {}};
+        if (!resamples[i].is_none()) sentence.resamples = &nb::cast<const Resamples&>(resamples[i]);
+        if (!weights[i].is_none()) sentence.weights = nb::cast<Weights>(weights[i]);
+        const std::size_t distinct = sentence.tally->columns();
+        if (distinct == 0 || distinct != sentence.tally->counts().size()) {
+            throw nb::value_error("utilities: some are missing; add those of every new pseudo-reference first");
+        }
+        if (sentence.weights && sentence.weights->size() != distinct) throw nb::value_error(NOT_ONE_EACH);
+        if (sentence.resamples && (sentence.weights ? distinct : sentence.tally->draws()) != sentence.resamples->draws()) {
             throw nb::value_error(NOT_THE_DRAWS);
         }
-        decisions.push_back(std::move(one));
+        decisions.push_back(std::move(sentence));
     }
     {
         nb::gil_scoped_release release;
         parallel(size, threads, [&](int, std::size_t i) {
-            Decision& one = decisions[i];
-            const double* own_weights = one.weights ? one.weights->data() : nullptr;
-            one.means = one.tally->decide(one.resamples, own_weights, nbest, max_losing_wins, max_regret);
+            Decision& sentence = decisions[i];
+            const double* weights = sentence.weights ? sentence.weights->data() : nullptr;
+            sentence.means = sentence.tally->decide(sentence.resamples, weights, nbest, max_losing_wins, max_regret);
         });
     }
     nb::list means;

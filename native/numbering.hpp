@@ -13,7 +13,8 @@ namespace mbrace {
 
 class Numbering {
   public:
-    // `length` and `texts`: the longest text and how many are to come. A guess of what they hold saves moving tables.
+    // `length`: of the longest text; `texts`: their number. They give a guess of the number of distinct n-grams, so that
+    // tables rarely have to grow.
     Numbering(const Options& options, std::size_t length, std::size_t texts)
         : options_(options),
           items_(options.orders(), distinct(length, texts)),
@@ -25,10 +26,10 @@ class Numbering {
     const Item* next(int order) const { return items_.next(order); }
     Item next_or_new(int order, Item item) { return items_.next_or_new(order, item); }
 
-    // Hypotheses number what is new.
+    // For hypotheses: n-grams that are new get a number.
     void number(const Segment& segment, Grams& grams) { run<true>(segment, grams); }
 
-    // References are looked up only: what is not there stays 0, and nothing changes.
+    // For references: n-grams that are not there get item 0, and nothing is changed.
     void look_up(const Segment& segment, Grams& grams) const { const_cast<Numbering*>(this)->run<false>(segment, grams); }
 
     std::size_t bytes() const { return items_.bytes() + characters_.bytes() + words_.bytes(); }

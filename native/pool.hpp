@@ -1,5 +1,5 @@
-// Large blocks of memory, kept for the next window instead of being handed back to the system and faulted in again:
-// a fifth of the time of 256 x 256 pairs went there.
+// Large blocks of memory that are kept for the next window: returning them to the system and having fresh pages mapped took
+// a fifth of the time of 256 x 256 pairs.
 #pragma once
 
 #include <bit>
@@ -10,16 +10,16 @@
 #include <vector>
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define MBRACE_POOL_OFF  // so that the sanitizers see every block's own life
+#define MBRACE_POOL_OFF  // so that sanitizers see every allocation
 #endif
 
 namespace mbrace {
 
 class Pool {
   public:
-    static constexpr std::size_t SMALL = std::size_t{1} << 14;  // below, malloc is as good
-    static constexpr std::size_t LARGE = std::size_t{1} << 26;  // above, faulting in is little beside the work
-    static constexpr std::size_t KEEP = std::size_t{1} << 27;   // at most 128 MiB wait for their next use
+    static constexpr std::size_t MIN_BYTES = std::size_t{1} << 14;   // for smaller blocks malloc is as fast
+    static constexpr std::size_t MAX_BYTES = std::size_t{1} << 26;   // for larger blocks new pages cost little of the time
+    static constexpr std::size_t MAX_KEPT = std::size_t{1} << 27;  // bytes: at most 128 MiB wait for reuse
 
     static void* take(std::size_t bytes) {
         const int kind = size_class(bytes);
@@ -33,8 +33,8 @@ class Pool {
                 return block;
             }
         }
-        // Whole cache lines: a column of bits (count.hpp) is never in two of them.
-        void* block = bytes < SMALL ? std::malloc(bytes ? bytes : 1)
+        // Aligned to cache lines, so that a column (count.hpp) is never in two of them.
+        void* block = bytes < MIN_BYTES ? std::malloc(bytes ? bytes : 1)
                                     : std::aligned_alloc(64, kind >= 0 ? std::size_t{1} << kind : (bytes + 63) / 64 * 64);
         if (!block) throw std::bad_alloc();
         return block;
@@ -45,7 +45,7 @@ class Pool {
         if (kind >= 0) {
             Pool& pool = shared();
             const std::lock_guard<std::mutex> lock(pool.mutex_);
-            if (pool.kept_ + (std::size_t{1} << kind) <= KEEP && pool.free_[kind].size() < pool.free_[kind].capacity()) {
+            if (pool.kept_ + (std::size_t{1} << kind) <= MAX_KEPT && pool.free_[kind].size() < pool.free_[kind].capacity()) {
                 pool.free_[kind].push_back(block);
                 pool.kept_ += std::size_t{1} << kind;
                 return;
@@ -68,7 +68,7 @@ class Pool {
 #if defined(MBRACE_POOL_OFF)
         return -1;
 #else
-        if (bytes < SMALL || bytes > LARGE) return -1;
+        if (bytes < MIN_BYTES || bytes > MAX_BYTES) return -1;
         return std::bit_width(bytes - 1);
 #endif
     }

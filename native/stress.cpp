@@ -1,19 +1,32 @@
-// Many threads over one window, and windows side by side, for ThreadSanitizer (`make tsan`): the same bits as one thread,
-// and no data race.
+// Threads for ThreadSanitizer (`make tsan`): many threads in one call, and calls side by side, give the bits of one thread,
+// without a data race. Also that work is done when threads cannot be started.
+#include <atomic>
 #include <cstdio>
-#include <cstring>
+#include <cstdlib>
 #include <random>
 #include <string>
+#include <system_error>
+#include <thread>
 #include <vector>
 
+#include "parallel.hpp"
 #include "score.hpp"
+#include "tally.hpp"
+#include "wins.hpp"
 
 using namespace mbrace;
 
 namespace {
 
+void expect(bool held, const char* what, const char* variant) {
+    if (held) return;
+    std::printf("%s: %s\n", variant, what);
+    std::exit(1);
+}
+
 std::vector<std::u32string> sentences(std::size_t count, std::mt19937& random) {
-    const std::vector<std::u32string> words = {U"a", U"aa", U"aba", U"(ab)", U"über", U"the", U"of", U"Zug.", U"中文", U"😀"};
+    const std::vector<std::u32string> words = {U"a", U"aa", U"aba", U"(ab)", U"über", U"the", U"of", U"Zug.", U"中文",
+                                               U"😀"};
     std::vector<std::u32string> out(count);
     for (auto& text : out) {
         for (unsigned k = random() % 40; k > 0; --k) text += words[random() % words.size()] + U" ";
@@ -48,35 +61,124 @@ Tables window(const std::vector<std::vector<Text>>& hypotheses, const std::vecto
     return scores;
 }
 
+// chrF of whole windows: eight threads in one call, and four calls side by side that share nothing but the reused memory.
+void score(std::mt19937& random) {
+    std::vector<std::vector<std::u32string>> texts, others;
+    std::vector<std::vector<Text>> hypotheses, references;
+    for (std::size_t size : {1, 5, 40, 300}) {
+        texts.push_back(sentences(size, random));
+        others.push_back(sentences(size / 2 + 70, random));
+    }
+    for (const auto& each : texts) hypotheses.push_back(views(each));
+    for (const auto& each : others) references.push_back(views(each));
+    const Tables expected = window(hypotheses, references, portable_variant, 1);
+    for (const Variant* variant : variants()) {
+        expect(window(hypotheses, references, *variant, 8) == expected, "eight threads score unlike one", variant->name);
+        std::vector<Tables> found(8);
+        parallel(found.size(), 4, [&](int, std::size_t i) {
+            found[i] = window(hypotheses, references, *variant, 1 + i % 2);
+        });
+        for (const Tables& each : found) expect(each == expected, "windows side by side score unlike one", variant->name);
+    }
+}
+
+struct Decision {
+    std::vector<std::int64_t> alive;
+    std::vector<double> means;
+    bool operator==(const Decision&) const = default;
+};
+
+// A race of three steps over given utilities; resamples are shared by all races.
+Decision race(const std::vector<Resamples>& resamples, const std::vector<float>& utilities, std::size_t hypotheses,
+              std::size_t step, const std::vector<Text>& texts, bool weighted) {
+    Tally tally(hypotheses);
+    std::vector<double> means;
+    for (std::size_t t = 0; t < resamples.size(); ++t) {
+        std::vector<float> table;
+        for (std::size_t c = t * step; c < (t + 1) * step; ++c) tally.draw(texts[c]);
+        for (std::int64_t h : tally.alive()) {
+            const float* row = utilities.data() + h * resamples.size() * step + t * step;
+            table.insert(table.end(), row, row + step);
+        }
+        tally.add(table.data(), step);
+        const std::vector<double> weights(tally.columns(), 0.1);
+        means = tally.decide(&resamples[t], weighted ? weights.data() : nullptr, 2, 3);
+    }
+    return {tally.alive(), means};
+}
+
+// Races side by side, and wins counted by several threads from the same resamples.
+void decide(std::mt19937& random) {
+    constexpr std::size_t STEP = 21, STEPS = 3, HYPOTHESES = 70, RACES = 16;
+    std::vector<Resamples> resamples;
+    for (std::size_t t = 1; t <= STEPS; ++t) resamples.emplace_back(random(), static_cast<std::uint32_t>(t * STEP), 150);
+    std::vector<std::u32string> names;
+    for (std::size_t c = 0; c < STEP * STEPS; ++c) names.push_back(U"reference " + std::u32string(1, U'0' + c));
+    const std::vector<Text> texts = views(names);
+    std::vector<std::vector<float>> utilities(RACES, std::vector<float>(HYPOTHESES * STEP * STEPS));
+    for (auto& table : utilities) {
+        for (float& value : table) value = static_cast<float>(random() % 1000) / 7;
+    }
+    std::vector<Decision> expected(RACES), found(RACES);
+    const auto run = [&](std::vector<Decision>& out) {
+        return [&](int, std::size_t i) { out[i] = race(resamples, utilities[i], HYPOTHESES, STEP, texts, i % 2 == 1); };
+    };
+    parallel(RACES, 1, run(expected));
+    parallel(RACES, 8, run(found));
+    expect(found == expected, "races side by side decide unlike one by one", "decide");
+    expect(expected[0].alive.size() < HYPOTHESES, "no hypothesis was pruned", "decide");
+
+    const std::vector<std::int64_t> counts(STEP * STEPS, 1);
+    std::vector<std::vector<std::int64_t>> wins(RACES, std::vector<std::int64_t>(HYPOTHESES));
+    parallel(RACES, 8, [&](int, std::size_t i) {
+        resamples.back().wins(utilities[0].data(), HYPOTHESES, STEP * STEPS, counts.data(), nullptr, 3, nullptr,
+                              wins[i].data(), i % 2 ? WinsVariant::best : WinsVariant::portable);
+    });
+    for (const auto& each : wins) expect(each == wins[0], "threads or variants count different wins", "wins");
+}
+
+// Starts so many threads and no more.
+struct StartFew {
+    int left;
+
+    template <class Run>
+    std::thread operator()(const Run& run, int worker) {
+        if (left-- == 0) throw std::system_error(std::make_error_code(std::errc::resource_unavailable_try_again));
+        return std::thread(run, worker);
+    }
+};
+
+void start_few_threads() {
+    for (int few : {0, 1, 3}) {
+        std::vector<std::atomic<int>> done(500);
+        std::atomic<int> highest{0};
+        parallel(done.size(), 8, [&](int worker, std::size_t task) {
+            ++done[task];
+            for (int seen = highest; worker > seen && !highest.compare_exchange_weak(seen, worker);) {}
+        }, StartFew{few});
+        for (const auto& times : done) expect(times == 1, "a task was left out or done twice", "threads");
+        expect(highest <= few, "a worker that was not started worked", "threads");
+        bool thrown = false;
+        try {
+            parallel(50, 8, [](int, std::size_t task) { if (task == 7) throw std::bad_alloc(); }, StartFew{few});
+        } catch (const std::bad_alloc&) {
+            thrown = true;
+        }
+        expect(thrown, "an exception of the work was lost", "threads");
+    }
+}
+
 }  // namespace
 
 int main() {
     std::mt19937 random(1);
     for (int round = 0; round < 4; ++round) {
-        std::vector<std::vector<std::u32string>> texts, others;
-        std::vector<std::vector<Text>> hypotheses, references;
-        for (std::size_t size : {1, 5, 40, 300}) {
-            texts.push_back(sentences(size, random));
-            others.push_back(sentences(size / 2 + 70, random));
-        }
-        for (const auto& each : texts) hypotheses.push_back(views(each));
-        for (const auto& each : others) references.push_back(views(each));
-        const Tables alone = window(hypotheses, references, *variants().back(), 1);
-        for (const Variant* variant : variants()) {
-            if (window(hypotheses, references, *variant, 8) != alone) {
-                std::printf("%s: eight threads differ from one\n", variant->name);
-                return 1;
-            }
-            std::vector<Tables> beside(8);
-            parallel(beside.size(), 4, [&](int, std::size_t i) { beside[i] = window(hypotheses, references, *variant, 1 + i % 2); });
-            for (const Tables& each : beside) {
-                if (each != alone) {
-                    std::printf("%s: windows side by side differ from one alone\n", variant->name);
-                    return 1;
-                }
-            }
-        }
+        score(random);
+        decide(random);
     }
-    std::printf("%zu variants: eight threads, and windows side by side, score as one\n", variants().size());
+    start_few_threads();
+    std::printf("scores with");
+    for (const Variant* variant : variants()) std::printf(" %s", variant->name);
+    std::printf(", decisions and wins: eight threads, and calls side by side, equal one thread\n");
     return 0;
 }

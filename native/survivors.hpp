@@ -1,4 +1,5 @@
-// The hypotheses of an index that are scored: blocks as they are, or a few of them with a byte instead of a bit each.
+// The hypotheses of an index that are still scored: the blocks of the index, or, for a few hypotheses, columns of their own
+// that have a byte instead of a bit for each.
 #pragma once
 
 #include <algorithm>
@@ -10,14 +11,15 @@
 
 namespace mbrace {
 
-// One for each thread, used again for every race.
+// One per thread, reused for every sentence.
 class Survivors {
   public:
-    // Bytes are worth their making where they save more: that costs some instructions a column, and saves about two
-    // hundred times as many for each reference.
-    void choose(const Index& index, const std::int64_t* survivors, std::size_t count, std::size_t references, Spread spread) {
+    // Columns of bytes are made only where they save more than they cost: making them takes some instructions per column of
+    // the index, and they save about two hundred times as many instructions per reference.
+    void choose(const Index& index, const std::int64_t* survivors, std::size_t count, std::size_t references,
+                Spread spread) {
         index_ = &index;
-        few_ = count <= FEW && index.columns() < 200 * references;
+        few_ = count <= FEW_ROWS && index.columns() < 200 * references;
         groups_.assign(few_ ? 1 : index.blocks(), 0);
         for (std::size_t s = 0; s < count; ++s) {
             const std::size_t row = few_ ? s : survivors[s];
@@ -27,9 +29,9 @@ class Survivors {
     }
 
     bool few() const { return few_; }
-    std::size_t size() const { return few_ ? FEW : ROWS; }  // of a block
+    std::size_t size() const { return few_ ? FEW_ROWS : ROWS; }  // rows of a block
     std::size_t blocks() const { return groups_.size(); }
-    std::uint32_t groups(std::size_t block) const { return groups_[block]; }  // those with a survivor
+    std::uint32_t groups(std::size_t block) const { return groups_[block]; }  // bit g: rows 8 g to 8 g + 7 have a survivor
     Rows rows(std::size_t block) const {
         if (!few_) return index_->rows(block);
         return {data_, items_, lengths_, inverses_, effective_};
@@ -46,25 +48,25 @@ class Survivors {
             data_[n] = at;
             at += items_[n];
         }
-        std::fill(lengths_, lengths_ + orders * FEW, 0.0f);
-        std::fill(inverses_, inverses_ + orders * FEW, 0.0f);
-        std::fill(effective_, effective_ + 2 * FEW, 0.0f);
+        std::fill(lengths_, lengths_ + orders * FEW_ROWS, 0.0f);
+        std::fill(inverses_, inverses_ + orders * FEW_ROWS, 0.0f);
+        std::fill(effective_, effective_ + 2 * FEW_ROWS, 0.0f);
         for (std::size_t block = 0; block < index_->blocks(); ++block) {
             const Rows rows = index_->rows(block);
-            std::uint16_t chosen[FEW];
-            std::fill(chosen, chosen + FEW, std::uint16_t{ROWS});
+            std::uint16_t chosen[FEW_ROWS];
+            std::fill(chosen, chosen + FEW_ROWS, std::uint16_t{ROWS});
             for (std::size_t s = 0; s < count; ++s) {
                 if (static_cast<std::size_t>(survivors[s]) / ROWS != block) continue;
                 const std::size_t row = survivors[s] % ROWS;
                 chosen[s] = static_cast<std::uint16_t>(row);
                 for (int n = 0; n < orders; ++n) {
-                    lengths_[n * FEW + s] = rows.lengths[n * ROWS + row];
-                    inverses_[n * FEW + s] = rows.inverses[n * ROWS + row];
+                    lengths_[n * FEW_ROWS + s] = rows.lengths[n * ROWS + row];
+                    inverses_[n * FEW_ROWS + s] = rows.inverses[n * ROWS + row];
                 }
                 effective_[s] = rows.effective[row];
-                effective_[FEW + s] = rows.effective[ROWS + row];
+                effective_[FEW_ROWS + s] = rows.effective[ROWS + row];
             }
-            if (std::all_of(chosen, chosen + FEW, [](std::uint16_t row) { return row == ROWS; })) continue;
+            if (std::all_of(chosen, chosen + FEW_ROWS, [](std::uint16_t row) { return row == ROWS; })) continue;
             for (int n = 0; n < orders; ++n) spread(rows.columns[n], rows.items[n], chosen, const_cast<Column*>(data_[n]));
         }
     }
@@ -75,7 +77,7 @@ class Survivors {
     Vector<Column> columns_;
     const Column* data_[MAX_ORDERS] = {};
     std::uint32_t items_[MAX_ORDERS] = {};
-    float lengths_[MAX_ORDERS * FEW], inverses_[MAX_ORDERS * FEW], effective_[2 * FEW];
+    float lengths_[MAX_ORDERS * FEW_ROWS], inverses_[MAX_ORDERS * FEW_ROWS], effective_[2 * FEW_ROWS];
 };
 
 }  // namespace mbrace

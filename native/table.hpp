@@ -1,4 +1,4 @@
-// A small open-addressing table from 64-bit keys to plain values, made for many look-ups of few keys.
+// A small hash table with open addressing from 64-bit keys to plain values, made for many look-ups of few keys.
 #pragma once
 
 #include <bit>
@@ -17,7 +17,7 @@ inline std::uint64_t mix(std::uint64_t key) {
 template <class Value>
 class Table {
   public:
-    static constexpr std::uint64_t FREE = ~0ull;  // no key of ours
+    static constexpr std::uint64_t FREE = ~0ull;  // never used as a key
 
     struct Slot {
         std::uint64_t key = FREE;
@@ -35,20 +35,17 @@ class Table {
         }
     }
 
-    // The value of `key`, which must be new. The pointer lives until the next insertion.
+    // Inserts a key that is not in the table. The pointer to its value is valid until the next insertion.
     Value* insert(std::uint64_t key, const Value& value) {
         if (8 * (used_ + 1) > 5 * slots_.size()) resize(slots_.empty() ? 64 : 2 * slots_.size());
         ++used_;
-        return place(key, value);
+        return put(key, value);
     }
-
-    // Room for about this many keys, before the first is inserted.
-    void expect(std::size_t keys) { resize(std::bit_ceil(keys + keys / 2 + 64)); }
 
     std::size_t bytes() const { return slots_.size() * sizeof(Slot); }
 
   private:
-    Value* place(std::uint64_t key, const Value& value) {
+    Value* put(std::uint64_t key, const Value& value) {
         std::size_t at = mix(key) >> shift_;
         while (slots_[at].key != FREE) at = (at + 1) & mask_;
         slots_[at].key = key;
@@ -62,7 +59,7 @@ class Table {
         mask_ = slots_.size() - 1;
         shift_ = 64 - std::countr_zero(slots_.size());
         for (const Slot& slot : old) {
-            if (slot.key != FREE) place(slot.key, slot.value);
+            if (slot.key != FREE) put(slot.key, slot.value);
         }
     }
 

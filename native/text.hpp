@@ -1,4 +1,4 @@
-// Text as chrF sees it: code points with or without whitespace, and sacreBLEU's words as ranges of them.
+// Texts as chrF needs them: code points with or without whitespace, and sacreBLEU's words as ranges of code points.
 #pragma once
 
 #include <cstddef>
@@ -8,16 +8,16 @@
 
 namespace mbrace {
 
-// A string in one of Python's three layouts: 1, 2 or 4 bytes a code point (lone surrogates are code points too).
+// A string in one of Python's three layouts: 1, 2 or 4 bytes per code point (lone surrogates are code points too).
 struct Text {
     const void* data;
     std::size_t length;
-    int kind;
+    int kind;  // bytes per code point
 };
 
-constexpr std::uint32_t END = 0x1FFFFF;  // no code point: those end at 0x10FFFF
+constexpr std::uint32_t END = 0x1FFFFF;  // after the last code point of a text; the largest code point is 0x10FFFF
 
-// What Python's str.split() and str.isspace() call whitespace, and Python's string.punctuation.
+// Whitespace as in Python's str.split() and str.isspace(), and Python's string.punctuation.
 constexpr std::uint8_t SPACE = 1, PUNCTUATION = 2;
 
 struct Latin {
@@ -47,7 +47,7 @@ struct Word {
     std::uint32_t begin, end;  // range of Segment::points
 };
 
-// One string ready for counting. Reused from string to string, so that nothing is allocated in the steady state.
+// One string split into code points and words. The object is reused from string to string, so that allocations are rare.
 struct Segment {
     static constexpr std::size_t PADDING = 8;
 
@@ -77,7 +77,8 @@ struct Segment {
     }
 
   private:
-    // Code points to `points`, the places where words begin and end to `edges_`; no branch depends on the text.
+    // Writes code points to `points` and the positions where words begin and end to `edges_`; returns the number of the
+    // latter. No branch depends on the text.
     template <class Unit>
     std::size_t scan(const Text& text, bool keep_whitespace) {
         const Unit* units = static_cast<const Unit*>(text.data);

@@ -287,7 +287,9 @@ class WeightedSum {
         : weights_(weights), count_(count), products_((count + SUMS - 1) / SUMS * SUMS) {
         total_ = sum_in_two_steps(std::vector<float>(count, 1.0f).data());
         const auto is_whole = [](double weight) { return weight >= 0 && weight == std::nearbyint(weight); };
-        if (std::all_of(weights, weights + count, is_whole) && total_ < 1 << 24) total_bits_ = std::bit_width(static_cast<std::uint32_t>(total_));
+        if (std::all_of(weights, weights + count, is_whole) && total_ < 1 << 24) {
+            total_bits_ = std::bit_width(static_cast<std::uint32_t>(total_));
+        }
     }
 
     double total() const { return total_; }  // of the weights

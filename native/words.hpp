@@ -1,7 +1,7 @@
 // Numbering words and their n-grams exactly.
 //
-// As states do (characters.hpp), a word remembers which one followed last, and the bigram they make: where texts share a
-// passage, comparing the letters of that word numbers both.
+// Like a state of characters (characters.hpp), a word remembers which word came after it last, and the bigram of the two:
+// where texts share a passage, one comparison of the letters numbers the word and the bigram.
 #pragma once
 
 #include <bit>
@@ -16,7 +16,7 @@ namespace mbrace {
 
 class Words {
   public:
-    // The word orders of all are `first`, `first + 1`, ...
+    // `first`: the index, among all orders, of word order 1.
     Words(int order, int first) : order_(order), first_(first), entries_(1) {}
 
     // `Insert` as for Characters.
@@ -30,11 +30,12 @@ class Words {
         if (grams.ids.size() < length) grams.ids.resize(length), grams.longer_ids.resize(length);
         std::uint32_t before = 0;
         for (std::size_t i = 0; i < length; ++i) {
-            const Spelled word = spell(segment, segment.words[i]);
+            const SpelledWord word = spell(segment, segment.words[i]);
             std::uint32_t id = entries_[before].follow;
-            if (id == 0 || !is(entries_[id], word)) {
+            if (id == 0 || !same_word(entries_[id], word)) {
                 id = find<Insert>(word, items);
-                const Longer pair = order_ < 2 || before == 0 || id == 0 ? Longer{0, 0} : longer<Insert>(before, id, 1, items);
+                const bool no_pair = order_ < 2 || before == 0 || id == 0;
+                const LongerGram pair = no_pair ? LongerGram{0, 0} : longer<Insert>(before, id, 1, items);
                 if (i > 0) set_pair(grams, i - 1, pair);
                 if (Insert && before != 0) entries_[before].follow = id, entries_[before].pair = pair;
             } else {
@@ -56,21 +57,21 @@ class Words {
     static constexpr std::uint64_t NO_KEY = 0;  // a short word has its length in the key
 
     struct Entry {
-        std::uint64_t key = NO_KEY;           // of a short word
-        std::uint32_t begin = 0, length = 0;  // of another: range of letters_
+        std::uint64_t key = NO_KEY;           // for a short word
+        std::uint32_t begin = 0, length = 0;  // for another word: its range of letters_
         Item item = 0;
-        std::uint32_t follow = 0;  // the word that followed latest, and the bigram with it
-        Longer pair{0, 0};
+        std::uint32_t follow = 0;  // the word that came after it last, and the bigram with it
+        LongerGram pair{0, 0};
     };
 
     // A word of up to seven one-byte letters is its own key, with its length in the eighth byte.
-    struct Spelled {
+    struct SpelledWord {
         std::uint64_t key;
         const std::uint32_t* letters;
         std::uint32_t length;
     };
 
-    static Spelled spell(const Segment& segment, const Word& range) {
+    static SpelledWord spell(const Segment& segment, const Word& range) {
         const std::uint32_t* letters = segment.points.data() + range.begin;
         const std::uint32_t length = range.end - range.begin;
         if (length > 7) return {NO_KEY, letters, length};
@@ -90,32 +91,32 @@ class Words {
         return {key | static_cast<std::uint64_t>(length) << 56, letters, length};
     }
 
-    bool is(const Entry& entry, const Spelled& word) const {
+    bool same_word(const Entry& entry, const SpelledWord& word) const {
         if (entry.key != word.key) return false;
         if (word.key != NO_KEY) return true;
         return entry.length == word.length &&
                std::memcmp(letters_.data() + entry.begin, word.letters, 4 * word.length) == 0;
     }
 
-    void set_pair(Grams& grams, std::size_t at, const Longer& pair) const {
+    void set_pair(Grams& grams, std::size_t at, const LongerGram& pair) const {
         if (order_ < 2) return;
         grams.longer_ids[at] = pair.id;
         grams.items[first_ + 1][at] = pair.item;
     }
 
     template <bool Insert>
-    std::uint32_t find(const Spelled& word, Items& items) {
+    std::uint32_t find(const SpelledWord& word, Items& items) {
         if (word.key != NO_KEY) {
             if (const std::uint32_t* found = short_.find(word.key)) return *found;
             if constexpr (!Insert) return 0;
             return *short_.insert(word.key, add({word.key, 0, 0, items.add(first_)}));
         }
-        // By its spelling: the hash only proposes, the code points decide.
+        // The hash only suggests an entry; the code points decide.
         std::uint64_t hash = word.length;
         for (std::uint32_t i = 0; i < word.length; ++i) hash = (hash ^ word.letters[i]) * 0xD6E8FEB86659FD93ull;
         hash = (hash ^ (hash >> 29)) >> 1;  // the free key has the top bit
         while (const std::uint32_t* found = long_.find(hash)) {
-            if (is(entries_[*found], word)) return *found;
+            if (same_word(entries_[*found], word)) return *found;
             hash = (hash + 1) & (~0ull >> 1);
         }
         if constexpr (!Insert) return 0;
@@ -131,9 +132,9 @@ class Words {
 
     // An n-gram of order - 1 and one word more; `order` counts from 0.
     template <bool Insert>
-    Longer longer(std::uint32_t prefix, std::uint32_t word, int order, Items& items) {
+    LongerGram longer(std::uint32_t prefix, std::uint32_t word, int order, Items& items) {
         const std::uint64_t key = pair_key(prefix, word);
-        if (const Longer* found = longer_[order].find(key)) return *found;
+        if (const LongerGram* found = longer_[order].find(key)) return *found;
         if constexpr (Insert) {
             const Item item = items.add(first_ + order);
             return *longer_[order].insert(key, {item, item});
@@ -145,16 +146,17 @@ class Words {
     void extend(Items& items, Grams& grams, int order) {
         for (std::size_t i = 0; i < grams.counts[first_ + order]; ++i) {
             const std::uint32_t prefix = grams.longer_ids[i], last = grams.ids[i + order];
-            const Longer found = prefix == 0 || last == 0 ? Longer{0, 0} : longer<Insert>(prefix, last, order, items);
+            const bool unknown = prefix == 0 || last == 0;
+            const LongerGram found = unknown ? LongerGram{0, 0} : longer<Insert>(prefix, last, order, items);
             grams.longer_ids[i] = found.id;
             grams.items[first_ + order][i] = found.item;
         }
     }
 
     int order_, first_;
-    Vector<Entry> entries_;                // the first is none; a word's id is its place
+    Vector<Entry> entries_;                // by id; entry 0 is no word
     Table<std::uint32_t> short_, long_;    // by key, by hash
-    Table<Longer> longer_[MAX_ORDERS];
+    Table<LongerGram> longer_[MAX_ORDERS];
     Vector<std::uint32_t> letters_;
 };
 

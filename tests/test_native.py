@@ -244,6 +244,7 @@ def test_wins_are_those_of_exact_arithmetic(bootstraps: int, weights: NDArray[np
 
 
 @given(st.integers(0, 2**32), st.sampled_from([1e-45, 1e-38, 1e-3, 1.0, 1e30]), st.integers(1, 40))
+@settings(deadline=None)  # fractions are slow where the machine is busy
 def test_wins_of_any_size_of_utilities_are_those_of_exact_arithmetic(seed: int, size: float, distinct: int) -> None:
     rng = np.random.default_rng(seed)
     utilities = (rng.integers(-9, 9, (5, distinct)) * rng.choice([1, 3, 1000], (5, distinct)) * size).astype(np.float32)
@@ -256,13 +257,13 @@ def test_wins_of_any_size_of_utilities_are_those_of_exact_arithmetic(seed: int, 
 
 
 @given(st.integers(0, 60), st.integers(0, 2**32))
-def test_stopping_early_changes_no_decision(enough: int, seed: int) -> None:
+def test_stopping_early_changes_no_decision(max_losing_wins: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     utilities = rng.random((23, 12), dtype=np.float32)
     resamples, drawn = _native.Resamples(seed, 12, 60), np.ones(12, dtype=np.int64)
     full = resamples.wins(utilities, drawn, np.ones(12), 0)
-    early = resamples.wins(utilities, drawn, np.ones(12), 0, max_losing_wins=enough)
-    np.testing.assert_array_equal(early > enough, full > enough)
+    early = resamples.wins(utilities, drawn, np.ones(12), 0, max_losing_wins=max_losing_wins)
+    np.testing.assert_array_equal(early > max_losing_wins, full > max_losing_wins)
 
 
 def test_each_resample_has_as_many_draws_as_there_are_pseudo_references() -> None:
@@ -347,6 +348,47 @@ def test_counts_that_are_not_those_of_the_draws_are_refused() -> None:
             _native.Resamples(1, 2, 3).wins(np.zeros((1, 2), np.float32), np.array(bad), np.ones(2), 0)
 
 
+@given(st.integers(0, 2**32), st.integers(1, 60), st.sampled_from([1, 1000, 2**24 - 1]))
+@settings(deadline=None)  # fractions are slow where the machine is busy
+def test_means_of_whole_numbers_are_exact_in_any_order_and_with_copies_merged_or_not(
+    seed: int, distinct: int, largest: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    table = rng.integers(-largest, largest, (7, distinct), endpoint=True).astype(np.float32)
+    drawn = rng.integers(1, 9, distinct)
+    exact = [Fraction(int(total), int(drawn.sum())) for total in table.astype(np.int64) @ drawn]
+    merged = _native.expected_utilities(table, drawn.astype(float))
+    assert merged.tolist() == [float(mean) for mean in exact]
+    order = rng.permutation(np.repeat(np.arange(distinct), drawn))
+    apart = _native.expected_utilities(np.ascontiguousarray(table[:, order]), np.ones(len(order)))
+    assert apart.tobytes() == merged.tobytes()
+    tally = _native.Tally(7)
+    tally.draw([str(i) for i in order])
+    tally.add(np.ascontiguousarray(table[:, list(dict.fromkeys(order))]))
+    (decided,) = _native.decide_window([tally], [None], [None], nbest=1, max_losing_wins=0)
+    assert decided.tobytes() == merged.tobytes()
+
+
+@given(st.integers(0, 2**32), st.integers(1, 300), st.sampled_from([0, 5, 30]), st.booleans())
+@settings(deadline=None)  # fractions are slow where the machine is busy
+def test_means_of_any_numbers_are_the_same_in_every_order(seed: int, distinct: int, spread: int, whole: bool) -> None:
+    """Utilities and weights of sizes up to 10**spread apart, against sums by fractions."""
+    rng = np.random.default_rng(seed)
+    table = (rng.normal(0, 1, (5, distinct)) * 10.0 ** rng.uniform(-spread, spread / 3, (5, distinct))).astype(
+        np.float32
+    )
+    table[1] = 0
+    weights = rng.integers(1, 9, distinct).astype(float) if whole else np.exp(-rng.exponential(1 + spread, distinct))
+    means = _native.expected_utilities(table, weights)
+    for _ in range(3):
+        order = rng.permutation(distinct)
+        again = _native.expected_utilities(np.ascontiguousarray(table[:, order]), weights[order])
+        assert again.tobytes() == means.tobytes()
+    for row, mean in zip(table.astype(float), means, strict=True):
+        products = [Fraction(float(product)) for product in row * weights]
+        assert mean == float(sum(products)) / float(sum(Fraction(float(weight)) for weight in weights))
+
+
 @given(st.lists(st.text(alphabet="aβ中😀\ud800 ", max_size=20), max_size=300))
 def test_distinct_strings_are_those_of_a_dictionary(texts: list[str]) -> None:
     copies = [text[:1] + text[1:] for text in texts]  # equal, and not the same objects
@@ -409,3 +451,33 @@ def test_what_others_keep_to_the_end_of_a_program_is_not_reported_as_a_leak() ->
     program += "ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))"
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert ended.stderr == ""
+
+
+WITHOUT_THREADS = """
+import resource, sys, threading
+import numpy as np
+from mbrace import _native
+
+pages = int(open("/proc/self/statm").read().split()[0])
+resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + 2**26,) * 2)
+try:
+    threading.Thread(target=print).start()
+except RuntimeError:
+    print("no thread can be started")
+texts = [[f"{word} {i}" for i in range(20)] for word in ("a", "b", "c")]
+for threads in (1, 8):
+    indexes = _native.build_indexes(texts, char_order=6, word_order=2, whitespace=False, threads=threads)
+    chosen = [np.arange(20)] * 3
+    tables, _ = _native.score_window(indexes, chosen, texts, beta=2.0, eps_smoothing=False, threads=threads)
+    print(b"".join(table.tobytes() for table in tables).hex())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_threads_that_cannot_be_started_are_done_without() -> None:
+    """A thread's stack of 1 GiB does not fit the address space that is left."""
+    program = ["bash", "-c", 'ulimit -S -s 1048576 && exec "$0" -c "$1"', sys.executable, WITHOUT_THREADS]
+    ended = subprocess.run(program, capture_output=True, text=True, check=True)
+    refused, alone, many = ended.stdout.splitlines()
+    assert refused == "no thread can be started"
+    assert alone == many

@@ -285,6 +285,46 @@ def test_expected_utilities_are_added_up_without_rounding_and_divided_last() -> 
         np.testing.assert_allclose(found, utilities.astype(float) @ weights, rtol=1e-12)
 
 
+def _of_integers(hypothesis: str, reference: str) -> float:
+    """0, 1 or 2, by the strings alone."""
+    return float(sum(map(ord, hypothesis + reference)) * 2654435761 >> 7 & 0xFFFF) % 3
+
+
+def test_equal_expected_utilities_go_to_the_first_hypothesis() -> None:
+    """3 of 10 each: 0.1 + 0.2 is more than 0.3 in floating point."""
+    references = ["x"] * 3 + ["y"] + ["z"] * 2 + ["o"] * 4
+    good = {("A", "x"), ("B", "y"), ("B", "z")}
+    for seed in range(20):
+        found = mbrace.decode(
+            ["A", "B"], references, utility=lambda h, r: float((h, r) in good), prune=None, seed=seed, nbest=2
+        )
+        assert [(one.text, one.utility) for one in found.nbest] == [("A", 0.3), ("B", 0.3)]
+
+
+@given(st.lists(st.sampled_from("abcdefg"), min_size=1, max_size=40), st.integers(2, 9), st.booleans(), st.data())
+def test_the_order_of_references_and_the_seed_change_no_answer_without_pruning(
+    references: list[str], size: int, weighted: bool, data: st.DataObject
+) -> None:
+    hypotheses = [chr(ord("k") + i) for i in range(size)]
+    sums = [sum(_of_integers(h, r) for r in references) for h in hypotheses]
+    order = data.draw(st.permutations(range(len(references))))
+    shuffled = [references[i] for i in order]
+    logprobs = [-0.1 * ord(r) for r in references] if weighted else None
+    options = {"utility": _of_integers, "prune": None, "nbest": size}
+    first = mbrace.decode(hypotheses, references, logprobs=logprobs, **options)
+    other = mbrace.decode(
+        hypotheses,
+        shuffled,
+        logprobs=[logprobs[i] for i in order] if logprobs else None,
+        seed=data.draw(st.integers(0, 99)),
+        **options,
+    )
+    assert first.nbest == other.nbest
+    if not weighted:
+        best = max(range(size), key=lambda i: sums[i])  # of equal ones the first
+        assert (first.index, first.utility) == (best, sums[best] / len(references))
+
+
 def test_another_seed_draws_other_resamples(demo_rows: list[dict]) -> None:
     corpus = records(demo_rows, 20)
     calls = [[a.utility_calls for a in mbrace.decode_corpus(corpus, seed=seed)] for seed in (0, 1)]

@@ -76,14 +76,16 @@ class Resamples:
     ) -> NDArray[np.int64]:
         """(hypotheses,): in how many resamples each has at least the rival's weighted total utility.
 
-        `utilities` is (hypotheses, distinct), `counts` (distinct,) how often each was drawn, `weights`
-        (distinct,) of one draw (None: equal). Draws of the same string stand together in a resample.
-        Counting stops for a hypothesis with more than `max_losing_wins`, or with too few resamples left to get there.
+        `utilities` is (hypotheses, distinct), `counts` (distinct,) how often each pseudo-reference was drawn,
+        `weights` (distinct,) the weight of one draw (None: all equal).
+        Copies of a string are neighbours among the draws.
+        A hypothesis is pruned at or below `max_losing_wins`: counting stops for it as soon as that is decided
+        (None: everything is counted).
         Totals are exact, so equal utilities tie exactly, and `portable` (no special instructions) changes nothing.
         """
 
 class Tally:
-    """The race of one sentence in numbers: who is alive, how often each pseudo-reference was drawn, the utilities.
+    """The race of one sentence in numbers: alive hypotheses, counts of pseudo-references drawn, utilities.
 
     It is made from the hypotheses, of which equal ones are merged, or from their number.
     """
@@ -109,17 +111,20 @@ class Tally:
         """How many hypotheses are alive."""
 
     def draw(self, texts: Sequence[str]) -> list[str]:
-        """Add draws; those that are new, each once. TypeError if one is not a string."""
+        """Add draws; returns the strings drawn for the first time, each once. TypeError if one is not a string."""
 
     def add(self, table: NDArray[np.float32]) -> tuple[int, int] | None:
-        """Utilities of those alive against new pseudo-references, (alive, new). If a value is not finite, its place."""
+        """Add the utilities of the alive hypotheses against new pseudo-references, (alive, new).
 
-    def keep(self, places: NDArray[np.int64]) -> None:
-        """Of those alive only these, growing places among them, stay."""
+        Returns the row and column of the first value that is not finite (nothing is added then), else None.
+        """
+
+    def keep(self, rows: NDArray[np.int64]) -> None:
+        """Drop the other hypotheses; `rows` are growing indexes into `alive`."""
 
     @property
     def alive(self) -> NDArray[np.int64]:
-        """Hypotheses."""
+        """(alive,): indexes of the hypotheses still in the race."""
 
     @property
     def counts(self) -> NDArray[np.int64]:
@@ -127,7 +132,7 @@ class Tally:
 
     @property
     def draws(self) -> int:
-        """How many draws there were."""
+        """The number of draws so far."""
 
     @property
     def utilities(self) -> NDArray[np.float32]:
@@ -143,19 +148,22 @@ def decide_window(
     max_regret: float = 0.0,
     threads: int = 1,
 ) -> list[NDArray[np.float64]]:
-    """A step of the races of a window: who stays is alive afterwards. Their expected utilities, (alive,).
+    """One step of the race of each sentence: drops the pruned hypotheses; the survivors' expected utilities, (alive,).
 
-    The `nbest` stay and, where there are resamples, who wins more than `max_losing_wins` of them against the last of
-    these; else all. Where the expected regret of answering now is at most `max_regret` of the spread between all
-    hypotheses that raced, only the `nbest` stay. `weights` (distinct,) are shares in the expectation; None: all draws
-    are equal. The interpreter lock is released.
+    The survivors are the `nbest` and those that win more than `max_losing_wins` resamples against the last of these;
+    all, where there are no resamples. Where the expected regret of answering now is at most `max_regret` of the spread
+    between all hypotheses that raced, only the `nbest` survive. `weights` (distinct,) is each pseudo-reference's weight
+    in the expectation; None: its count. The interpreter lock is released.
     """
 
 def distinct(texts: Sequence[str]) -> list[str]:
-    """The strings, each once, in the order of their first copies."""
+    """The distinct strings, in the order of their first copies."""
 
 def expected_utilities(utilities: NDArray[np.float32], weights: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(hypotheses,): the weighted sum of each row, the same bits on every machine."""
+    """(hypotheses,): for each row the sum of weight x utility divided by the sum of the weights.
+
+    Sums are exact, rounded once and divided last: the same bits on every machine and in every order of the columns.
+    """
 
 def simd_variants() -> list[str]:
     """The instruction sets this machine can count with, best first; the last is "portable"."""

@@ -6,6 +6,7 @@ pseudo-references for the sentences still open, asks the utility for all of them
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
@@ -172,7 +173,7 @@ class _Runner:
             return None
         # Model-based: each distinct pseudo-reference counts once, by its probability (Jinnai et al., 2024).
         weights = np.exp(np.array(self.logprobs) - max(self.logprobs))
-        return np.asarray(weights / weights.sum())
+        return np.asarray(weights / math.fsum(weights))  # the same in every order of the pseudo-references
 
     def standings(self, seed: int) -> Standings:
         """What a pruning function sees now."""
