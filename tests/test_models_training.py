@@ -140,7 +140,7 @@ def test_an_interrupted_run_is_taken_up_only_with_the_same_options_and_data(
         train(pairs, valid, tmp_path, options, spm=before["source.spm"])
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
     (tmp_path / "run.json").unlink()
-    with pytest.raises(mbrace.UserError, match=r"has state\.pt but no run\.json.*--force to start over"):
+    with pytest.raises(mbrace.UserError, match=r"has state\.pt but no run\.json.*force=True to start over"):
         train(pairs, valid, tmp_path, options)
     (tmp_path / "run.json").write_bytes(before["run.json"])
     assert train(pairs, valid, tmp_path, replace(options, threads=2))["steps"] == 6  # threads change no weight
