@@ -187,7 +187,7 @@ def _run(
                 nbest=1,
             )
             for sentence, (table, answer) in enumerate(zip(tables, answers, strict=True)):
-                assert answer.index is not None  # nobody is let into these races
+                assert answer.index is not None  # no hypothesis enters these races later
                 values = measure(table, answer.index)
                 values |= {m: getattr(answer, m) for m in ("pseudo_references", "utility_calls", "pairs_scored")}
                 values["steps"] = len(answer.steps)
