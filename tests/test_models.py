@@ -325,3 +325,55 @@ def test_translate_refuses_a_schedule_that_cannot_be(translator: mbrace.Seq2Seq,
 def test_a_string_is_not_taken_for_its_letters(translator: mbrace.Seq2Seq, ask: Any) -> None:
     with pytest.raises(mbrace.UserError, match=r"sources: a string, 'Hallo'; give a list, \[source\] for one"):
         ask(translator)
+
+
+@pytest.mark.parametrize("number", [0, 5])
+@pytest.mark.parametrize("name", TRUNCATIONS)
+def test_an_arithmetic_sample_alone_follows_the_exact_distribution(
+    model: Any, translator: mbrace.Seq2Seq, name: str, number: int
+) -> None:
+    """One draw each of many sentences with the same text: their shifts, and so the draws, are independent."""
+    options, keep = TRUNCATIONS[name]
+    possible = {text: p for text, (p, _) in exact(model, keep).items() if p > 0}
+    options = {**options, "max_length": LONGEST, "sampling": "arithmetic"}
+    draws = translator.sample([SOURCE] * 2000, 1, first=number, seed=1, **options)
+    assert tiny.chi_square_fits(Counter(each.texts[0] for each in draws), possible, 2000)
+
+
+def test_arithmetic_samples_of_a_sentence_are_spread_evenly(model: Any, translator: mbrace.Seq2Seq) -> None:
+    """The first id of 16, 32, ... draws comes as often as its probability says, to one or two draws; independent draws
+    miss it by the root of their number."""
+    first_ids: Counter[str] = Counter()
+    for text, (p, _) in exact(model).items():
+        first_ids[text[:1]] += p
+    options: dict[str, Any] = {"epsilon": None, "max_length": LONGEST, "seed": 3}
+    missed = {"arithmetic": 0.0, "independent": 0.0}
+    for sampling in missed:
+        for draws in translator.sample([SOURCE] * 20, 64, sampling=sampling, **options):
+            for size in (16, 32, 64):
+                counts = Counter(text[:1] for text in draws.texts[:size])
+                worst = max(abs(counts[letter] - size * p) for letter, p in first_ids.items())
+                missed[sampling] = max(missed[sampling], worst)
+    assert missed["arithmetic"] <= 2.0
+    assert missed["independent"] > 4.0
+
+
+def test_arithmetic_samples_estimate_an_expectation_with_less_variance(model: Any, translator: mbrace.Seq2Seq) -> None:
+    truth = sum(p * len(text) for text, (p, _) in exact(model).items())
+    options: dict[str, Any] = {"epsilon": None, "max_length": LONGEST, "seed": 5}
+    errors = {}
+    for sampling in ("arithmetic", "independent"):
+        samples = translator.sample([SOURCE] * 60, 32, sampling=sampling, **options)
+        means = torch.tensor([sum(map(len, draws.texts)) / 32 for draws in samples])
+        errors[sampling] = float(((means - truth) ** 2).mean())
+    assert errors["arithmetic"] < 0.7 * errors["independent"], errors
+
+
+def test_an_arithmetic_draw_does_not_depend_on_its_batch(translator: mbrace.Seq2Seq) -> None:
+    whole = translator.sample(["a b", "c", "b b d e"], 12, sampling="arithmetic", seed=2)
+    for index, source in enumerate(["a b", "c", "b b d e"]):
+        options: dict[str, Any] = {"ids": [index], "sampling": "arithmetic", "seed": 2}
+        parts = [translator.sample([source], 4, first=first, **options)[0] for first in (0, 4, 8)]
+        assert [text for part in parts for text in part.texts] == list(whole[index].texts)
+    with pytest.raises(mbrace.UserError, match="sampling 'even': unknown; choose independent or arithmetic"):
+        translator.sample(["a"], 1, sampling="even")

@@ -29,6 +29,18 @@ def uniforms(keys: Any, step: int) -> Any:
     return (_shift(bits, 11).double() + 0.5) * 2.0**-53
 
 
+def even_points(sentences: Any, draws: Any) -> Any:
+    """One float64 in [0, 1) per draw, each alone uniform, the first n of a sentence spread evenly whatever n is.
+
+    Point `draw` of van der Corput's sequence (the bits of its number, reversed), shifted by one random number per
+    sentence.
+    """
+    reversed_bits = draws
+    for bits, mask in ((1, 0x55555555), (2, 0x33333333), (4, 0x0F0F0F0F), (8, 0x00FF00FF), (16, 0x0000FFFF)):
+        reversed_bits = ((reversed_bits & mask) << bits) | ((reversed_bits >> bits) & mask)
+    return (reversed_bits.double() * 2.0**-32 + uniforms(sentences, -2)) % 1.0
+
+
 def _mix(x: Any) -> Any:
     """SplitMix64's finaliser (Steele, Lea & Flood 2014) on int64 tensors, whose products wrap around."""
     x = (x ^ _shift(x, 30)) * FIRST

@@ -111,11 +111,14 @@ class LiveModel:
         top_k: int | None = None,
         min_p: float | None = None,
         max_length: int | None = None,
+        sampling: str = "independent",
     ) -> list[Draws]:
         """Draws number first .. first + n - 1 of each source, with their log-probabilities under the full model.
 
         A draw depends only on (seed, id of the sentence, number of the draw); ids are 0, 1, ... unless given.
-        `epsilon=None` samples from the model itself (ancestral sampling).
+        `epsilon=None` samples from the model itself (ancestral sampling). `sampling="arithmetic"` spreads the draws of
+        a source evenly over the model's distribution (Vilnis et al. 2023): each alone is drawn as before, but fewer of
+        them give as good an estimate.
         """
         from mbrace.models.model_sampler import EncodedSources
 
@@ -123,7 +126,8 @@ class LiveModel:
         names = ids_of(sources, ids)
         if n < 0 or first < 0:
             raise UserError(f"n {n}, first {first}: must be 0 or more")
-        encoded = EncodedSources(self, list(sources), names, truncation, seed, max_length)
+        arithmetic = is_arithmetic(sampling)
+        encoded = EncodedSources(self, list(sources), names, truncation, seed, max_length, arithmetic=arithmetic)
         return encoded.draw([Want(i, first, n) for i in range(len(sources))])
 
     def sampler(
@@ -138,17 +142,26 @@ class LiveModel:
         top_k: int | None = None,
         min_p: float | None = None,
         max_length: int | None = None,
+        sampling: str = "independent",
     ) -> ModelSampler:
         """A live source of pseudo-references for `decode_corpus`.
 
         They are drawn step by step while a race is open or, with `ahead`, that many at once for every sentence before
         its first step. `weighted` gives their log-probabilities to the race, which then weights them by the model
-        (Jinnai et al., 2024).
+        (Jinnai et al., 2024). `sampling` as for `sample`.
         """
         from mbrace.models.model_sampler import ModelSampler
 
         truncation = search.Truncation(epsilon, temperature, top_k, top_p, min_p)
-        return ModelSampler(self, truncation, seed=seed, ahead=ahead, weighted=weighted, max_length=max_length)
+        return ModelSampler(
+            self,
+            truncation,
+            seed=seed,
+            ahead=ahead,
+            weighted=weighted,
+            max_length=max_length,
+            arithmetic=is_arithmetic(sampling),
+        )
 
     def translate(
         self,
@@ -252,3 +265,10 @@ class LiveModel:
 def device_for(device: str | None, model: Any) -> Any:
     """The torch device asked for; by default where a model object is, and for a model by name a GPU if there is one."""
     return choose_device(device) if device is not None or isinstance(model, str | Path) else model.device
+
+
+def is_arithmetic(sampling: str) -> bool:
+    """Whether draws are spread evenly (see `LiveModel.sample`)."""
+    if sampling not in ("independent", "arithmetic"):
+        raise UserError(f"sampling {sampling!r}: unknown; choose independent or arithmetic")
+    return sampling == "arithmetic"

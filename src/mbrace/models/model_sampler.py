@@ -26,8 +26,11 @@ class EncodedSources:
         truncation: search.Truncation,
         seed: int,
         max_length: int | None,
+        *,
+        arithmetic: bool = False,
     ) -> None:
         self._model, self._truncation, self._max_length = model, truncation, max_length
+        self._arithmetic = arithmetic
         self._rows = model.codec.encode(sources)
         self._blank = [not source.strip() for source in sources]
         self._keys = [sentence_key(seed, name) for name in ids]
@@ -70,6 +73,7 @@ class EncodedSources:
             start=model.start,
             ends=model.ends,
             truncation=self._truncation,
+            arithmetic=self._arithmetic,
         )
         width = max(want.count for want in wants)
         texts, scores = model.texts(found.ids), found.scores.tolist()
@@ -102,8 +106,10 @@ class ModelSampler:
         ahead: int,
         weighted: bool,
         max_length: int | None,
+        arithmetic: bool = False,
     ) -> None:
         self._model, self._truncation, self._seed, self._max_length = model, truncation, seed, max_length
+        self._arithmetic = arithmetic
         self.ahead, self.weighted = ahead, weighted
         self.drawn = 0  # pseudo-references drawn so far
 
@@ -111,7 +117,9 @@ class ModelSampler:
         """Begin a window."""
         sources = [source_of(record) for record in records]
         names = [record.id for record in records]
-        encoded = EncodedSources(self._model, sources, names, self._truncation, self._seed, self._max_length)
+        encoded = EncodedSources(
+            self._model, sources, names, self._truncation, self._seed, self._max_length, arithmetic=self._arithmetic
+        )
         return _ModelDrawer(self, encoded, len(records))
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from mbrace.errors import UserError
-from mbrace.models.draw_keys import draw_keys, uniforms
+from mbrace.models.draw_keys import draw_keys, even_points, uniforms
 
 
 class DecoderState(Protocol):
@@ -105,17 +105,20 @@ def sample(
     start: int,
     ends: tuple[int, ...],
     truncation: Truncation,
+    arithmetic: bool = False,
 ) -> Sequences:
     """Draws number first[i] .. first[i] + counts[i] - 1 of each source i, whose random key is keys[i].
 
     All are int64 tensors (sources,) on the decoder's device; `limits` is the most ids of a row. The result has
-    max(counts) rows per source (empty beyond its own count) and log-probabilities under the full model.
+    max(counts) rows per source (empty beyond its own count) and log-probabilities under the full model. `arithmetic`
+    spreads the draws of a source evenly over the model's distribution (see `EvenNumbers`).
     """
     sources, width = len(keys), int(counts.max())
     total, horizon = sources * width, int(limits.max())
     device = keys.device
     numbers = torch.arange(width, device=device)
-    streams = draw_keys(keys[:, None], first[:, None] + numbers).flatten()
+    kind = EvenNumbers if arithmetic else Numbers
+    random = kind(keys[:, None], first[:, None] + numbers)
     alive = (numbers < counts[:, None]).flatten()
     limit = limits.repeat_interleave(width)
     owner = torch.where(
@@ -128,7 +131,7 @@ def sample(
     for time in range(horizon):
         logits = state.step(ids.view(-1, width)).flatten(0, 1)
         weights = truncation(logits)
-        ids = choose(weights, uniforms(streams, time))
+        ids = random.choose(weights, time)
         out[owner, time] = ids.int()
         if truncation.temperature == 1.0:  # a weight that is not zero is the model's probability
             logprobs = weights.gather(1, ids[:, None])[:, 0].log()
@@ -148,9 +151,58 @@ def sample(
                 order = alive.view(-1, width).int().argsort(dim=1, descending=True, stable=True)[open_sources, :most]
                 rows = (open_sources[:, None] * width + order).flatten()
                 state.select(rows, sources=open_sources, width=most)
-                ids, streams, alive, limit, owner = (x[rows] for x in (ids, streams, alive, limit, owner))
+                random.select(rows)
+                ids, alive, limit, owner = (x[rows] for x in (ids, alive, limit, owner))
                 width = most
     return Sequences(out[:total], scores[:total])
+
+
+class Numbers:
+    """The random numbers of the rows of a grid, one per row and time step, independent of each other."""
+
+    def __init__(self, sentences: Tensor, draws: Tensor) -> None:
+        self._streams = draw_keys(sentences, draws).flatten()
+
+    def choose(self, weights: Tensor, time: int) -> Tensor:
+        """The next id of each row; weights (rows, ids)."""
+        return choose(weights, uniforms(self._streams, time))
+
+    def select(self, rows: Tensor) -> None:
+        """Only these rows go on."""
+        self._streams = self._streams[rows]
+
+
+class EvenNumbers(Numbers):
+    """Arithmetic sampling (Vilnis et al. 2023): one number per row chooses the whole output.
+
+    The id is the one whose interval of the cumulative distribution holds the number; the number's position within that
+    interval is the number of the next time step. Every output alone has the probability that it has with independent
+    numbers, but the outputs of a sentence are spread evenly. When a row's intervals have used up 24 of the 53 bits of
+    its number, it goes on with independent numbers.
+    """
+
+    def __init__(self, sentences: Tensor, draws: Tensor) -> None:
+        super().__init__(sentences, draws)
+        self._points = even_points(sentences, draws).flatten()
+        self._widths = torch.ones_like(self._points)  # of the interval that all ids of a row so far have in [0, 1)
+
+    def choose(self, weights: Tensor, time: int) -> Tensor:
+        """The next id of each row; weights (rows, ids)."""
+        exact = self._widths > 2.0**-24
+        points = torch.where(exact, self._points, uniforms(self._streams, time))
+        ids = choose(weights, points)
+        whole = (weights * SCALE).long()
+        sizes = whole.gather(1, ids[:, None])[:, 0]
+        totals = whole.sum(-1)
+        before = torch.where(torch.arange(weights.shape[1], device=ids.device) < ids[:, None], whole, 0).sum(-1)
+        self._points = ((points * totals - before) / sizes).clamp(0.0, 1.0 - 2.0**-53)
+        self._widths = self._widths * sizes / totals
+        return ids
+
+    def select(self, rows: Tensor) -> None:
+        """Only these rows go on."""
+        super().select(rows)
+        self._points, self._widths = self._points[rows], self._widths[rows]
 
 
 def choose(weights: Tensor, u: Tensor) -> Tensor:
