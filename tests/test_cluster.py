@@ -25,12 +25,13 @@ import mbrace.io.atomic
 from mbrace.cli import main
 from mbrace.cluster import Manifest, run
 from mbrace.cluster.folder import Folder
-from mbrace.cluster.shards import add_costs, blocks, costs, work_off
+from mbrace.cluster.shards import add_costs, blocks, costs, process_block
 from mbrace.errors import UserError
 from mbrace.io.candidates import Item, id_prefixes, item_from, read_items
 from mbrace.io.output import Output
 from mbrace.io.parquet import parquet_rows
-from mbrace.jobs.job import Decoder, Outcome, Summary, run_job
+from mbrace.jobs.decode import DecodeWorker
+from mbrace.jobs.run import Outcome, Summary, run_worker
 
 pytestmark = pytest.mark.xdist_group("ray")  # one local cluster for all of them
 Row = dict[str, Any]
@@ -69,7 +70,7 @@ def lines(rows: Iterable[Any]) -> bytes:
 class Misbehaving:
     """A decoder that meets orders in the text of a record: to die, to raise, or to take its time."""
 
-    decoder: Decoder
+    decoder: DecodeWorker
     folder: str
     summary: Summary
 
@@ -115,7 +116,7 @@ class Work:
     def start(self, threads: int) -> Misbehaving:
         if self.seed < 0:
             raise UserError("seed: cannot be loaded")
-        decoder = Decoder(mbrace.Pairwise(picky), mbrace.Bottom(0.3), [2, 4, 8], seed=self.seed, text=self.text)
+        decoder = DecodeWorker(mbrace.Pairwise(picky), mbrace.Bottom(0.3), [2, 4, 8], seed=self.seed, text=self.text)
         return Misbehaving(decoder, self.folder, decoder.summary)
 
     def item(self, row: bytes, file: str, number: int, prefix: str) -> Item:
@@ -125,8 +126,8 @@ class Work:
 def on_one_machine(work: Work, inputs: list[str], output: Path) -> None:
     """The run that a cluster's must equal."""
     with Output(str(output), text=work.text) as out:
-        decoder = Decoder(mbrace.Pairwise(picky), mbrace.Bottom(0.3), [2, 4, 8], seed=work.seed, text=work.text)
-        run_job(decoder, read_items(inputs), out, skip=True)
+        decoder = DecodeWorker(mbrace.Pairwise(picky), mbrace.Bottom(0.3), [2, 4, 8], seed=work.seed, text=work.text)
+        run_worker(decoder, read_items(inputs), out, skip=True)
 
 
 def joined(folder: Path) -> bytes:
@@ -157,7 +158,7 @@ def simulate(work: Work, inputs: list[str], output: Path, order: list[int], stop
                 return
             block = found[number]
             path = inputs[block.input]
-            folder.add(work_off(block, worker, work, path=path, prefix=prefixes[block.input], skip=True))
+            folder.add(process_block(block, worker, work, path=path, prefix=prefixes[block.input], skip=True))
         folder.set_duplicates_aside(prefixes, skip=True)
         folder.write_errors()
         folder.finish()
@@ -404,15 +405,13 @@ def test_more_than_the_cluster_has_is_refused_with_what_is_missing(ray: Any, tmp
     def attempt(**options: Any) -> None:
         run(Work(str(tmp_path)), [str(tmp_path / "in.jsonl")], str(tmp_path / "out"), resume=True, **options)
 
-    with pytest.raises(
-        UserError, match=r"--workers 40 .*the cluster \(2 CPUs, 0 GPUs on 1 nodes\) has room for 4 such"
-    ):
+    with pytest.raises(UserError, match=r"workers=40, .*the cluster \(2 CPUs, 0 GPUs on 1 nodes\) has room for 4 such"):
         attempt(workers=40)
-    with pytest.raises(UserError, match=r"--gpus-per-worker 1: .* has room for 0 such workers"):
+    with pytest.raises(UserError, match=r"gpus_per_worker=1: .* has room for 0 such workers"):
         attempt(workers=1, gpus_per_worker=1)
     with pytest.raises(UserError, match="the cluster has 0 GPUs"):
         attempt(gpus_per_worker=1)
-    with pytest.raises(UserError, match="--workers 0: must be 1 or more"):
+    with pytest.raises(UserError, match="workers=0: must be 1 or more"):
         attempt(workers=0)
 
 
@@ -425,7 +424,7 @@ def test_what_blocks_cost_adds_up_to_what_one_run_costs() -> None:
             return super().pairs(hypotheses, references, sources)
 
     records = [mbrace.Record(["a b", "a"], ["a b", "c"], id=i) for i in range(5)]
-    worker, whole = Decoder(Cutting(overlap), None, window=1), Summary()
+    worker, whole = DecodeWorker(Cutting(overlap), None, window=1), Summary()
     for part in (records[:2], records[2:]):
         before = costs(worker)
         list(worker(part, skip=False))
@@ -448,10 +447,10 @@ def test_what_blocks_cost_adds_up_to_what_one_run_costs() -> None:
 def test_workers_get_no_more_than_leaves_a_place_for_reading(
     nodes: list[Any], workers: int, wanted: float, gpus: float, share: float | None
 ) -> None:
-    from mbrace.cluster.pool import share as share_of
+    from mbrace.cluster.pool import cpus_per_worker
 
     resources = [{"CPU": n} if isinstance(n, int) else {"CPU": n[0], "GPU": n[1]} for n in nodes]
-    assert share_of(resources, workers, wanted, gpus) == share
+    assert cpus_per_worker(resources, workers, wanted, gpus) == share
 
 
 DRIVER = """

@@ -16,6 +16,9 @@ import tiny_models as tiny
 import mbrace
 from mbrace.cli import main
 from mbrace.io.candidates import read_records
+from mbrace.io.output import Output
+from mbrace.jobs.generate import GenerateWorker
+from mbrace.jobs.run import Summary, run_worker
 from mbrace.models import seq2seq
 
 SOURCES = ["a b", "c", "d d a", "b c", "a"]
@@ -150,7 +153,7 @@ def test_generate_does_not_continue_a_file_whose_options_are_unknown(
 
 
 def test_only_the_suffix_tsv_means_columns() -> None:
-    from mbrace.jobs.generate import source_item
+    from mbrace.jobs.sources import source_item
 
     for name, source, reference in [
         ("a.tsv", "x", "y"),
@@ -158,17 +161,17 @@ def test_only_the_suffix_tsv_means_columns() -> None:
         ("a.tsv/b.txt", "x\ty", None),
         ("a.tsvx", "x\ty", None),
     ]:
-        item = source_item(b"x\ty\tz\n" if reference else b"x\ty\n", name, 1, 0)
+        item = source_item(b"x\ty\tz\n" if reference else b"x\ty\n", name, 1)
         assert isinstance(item, mbrace.Record)
         assert (item.source, item.reference) == (source, reference)
 
 
 def test_a_cluster_run_is_continued_only_with_the_same_endpoint_of_a_server(sources: Path) -> None:
     from mbrace.cli import _parser
-    from mbrace.jobs.live import GenerateWork
+    from mbrace.cli.generate import job_from
 
     server = ["generate", str(sources), "-o", "o", "--server", "http://x", "--server-model", "m", "--server-kind"]
-    chat, completions = (GenerateWork(_parser().parse_args([*server, k])).describe() for k in ("chat", "completions"))
+    chat, completions = (job_from(_parser().parse_args([*server, k])).describe() for k in ("chat", "completions"))
     assert chat != completions
 
 
@@ -189,10 +192,12 @@ def test_generate_sets_a_bad_source_aside_and_names_its_line(
     assert [(row["file"], row["line"]) for row in set_aside] == [(str(sources), 2), (str(sources), 4)]
 
 
-def test_generate_writes_what_was_read_before_a_failure(tmp_path: Path) -> None:
-    from mbrace.jobs.generate import Candidates
-    from mbrace.jobs.generate import generate as library
+def generate_with(make: Any, items: Any, out: Path) -> Summary:
+    with Output(str(out)) as output:
+        return run_worker(GenerateWorker(make, window=3), items, output)
 
+
+def test_generate_writes_what_was_read_before_a_failure(tmp_path: Path) -> None:
     def items() -> Any:
         for number in range(5):
             yield mbrace.Record((), id=number, source=f"s{number}")
@@ -203,7 +208,7 @@ def test_generate_writes_what_was_read_before_a_failure(tmp_path: Path) -> None:
 
     out = tmp_path / "c.jsonl"
     with pytest.raises(OSError, match="the disk is gone"):
-        library(make, items(), str(out), Candidates(), together=3)
+        generate_with(make, items(), out)
     assert [json.loads(line)["id"] for line in out.read_text().splitlines()] == [0, 1, 2, 3, 4]
 
 
@@ -228,9 +233,6 @@ def test_a_signal_lets_generate_finish_its_window_and_say_how_to_go_on(
 
 
 def test_generate_reads_sources_as_it_needs_them_and_writes_what_is_done(tmp_path: Path) -> None:
-    from mbrace.jobs.generate import Candidates
-    from mbrace.jobs.generate import generate as library
-
     out = tmp_path / "c.jsonl"
     read: list[int] = []
     written: list[int] = []
@@ -245,7 +247,7 @@ def test_generate_reads_sources_as_it_needs_them_and_writes_what_is_done(tmp_pat
         written.append(len(out.read_bytes().splitlines()))
         return [([text], None) for text in texts]
 
-    assert library(make, items(), str(out), Candidates(), together=3).sentences == 7
+    assert generate_with(make, items(), out).sentences == 7
     assert written == [0, 3, 6]
 
 
@@ -363,17 +365,14 @@ def test_sources_that_end_in_a_failure_are_translated_up_to_it() -> None:
 
 
 def test_a_cluster_worker_sets_aside_only_the_source_at_fault(sources: Path, folder: Path, tmp_path: Path) -> None:
-    import argparse
-
     from mbrace.cli import _parser
-    from mbrace.jobs.live import TranslateWork
+    from mbrace.cli.translate import job_from
 
     command = ["translate", str(sources), "--model", str(folder), "--beam", "4", "--schedule", "4,16"]
-    args: argparse.Namespace = _parser().parse_args([*command, "--seed", "3", "--device", "cpu"])
-    work = TranslateWork(args, text=False)
+    job = job_from(_parser().parse_args([*command, "--seed", "3", "--device", "cpu", "--json"]))
     texts = [*SOURCES[:3], "a " * 3000, SOURCES[4]]
-    items = [work.item(f"{text}\n".encode(), "s.txt", number, "") for number, text in enumerate(texts, 1)]
-    outcomes = list(work.start(1)(items, skip=True))
+    items = [job.item(f"{text}\n".encode(), "s.txt", number, "") for number, text in enumerate(texts, 1)]
+    outcomes = list(job.start(1)(items, skip=True))
     assert [bad is None for _, bad in outcomes] == [True, True, True, False, True]
     assert "s.txt:4: a source has 3001 pieces" in str(outcomes[3][1].error())  # type: ignore[union-attr]
     out = tmp_path / "o.jsonl"

@@ -20,7 +20,8 @@ import mbrace.io.packing
 from mbrace.cli import main
 from mbrace.io.candidates import SeenIds, read_items
 from mbrace.io.output import Output
-from mbrace.jobs.job import Decoder, run_job
+from mbrace.jobs.decode import DecodeWorker
+from mbrace.jobs.run import run_worker
 
 
 class Killed(BaseException):
@@ -63,8 +64,8 @@ def corpus(folder: Path, kinds: list[str]) -> Path:
 
 def run(source: Path, out: Path, *, text: bool, window: int, resume: bool) -> None:
     with Output(str(out), resume=resume, text=text, settings={"seed": 0}) as output:
-        worker = Decoder(mbrace.Pairwise(picky), mbrace.Bottom(0.3), [1, 2, 3], window=window, text=text)
-        run_job(worker, read_items([str(source)]), output, skip=True)
+        worker = DecodeWorker(mbrace.Pairwise(picky), mbrace.Bottom(0.3), [1, 2, 3], window=window, text=text)
+        run_worker(worker, read_items([str(source)]), output, skip=True)
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -114,7 +115,7 @@ def test_an_answer_that_was_written_is_not_computed_again(tmp_path: Path) -> Non
 
     def decode(resume: bool) -> None:
         with Output(str(tmp_path / "out"), resume=resume) as output:
-            run_job(Decoder(mbrace.Pairwise(counting), None, window=1), read_items([str(source)]), output)
+            run_worker(DecodeWorker(mbrace.Pairwise(counting), None, window=1), read_items([str(source)]), output)
 
     decode(False)
     whole = (tmp_path / "out").read_bytes()

@@ -34,6 +34,10 @@ from mbrace.utility import (
 )
 
 if TYPE_CHECKING:
+    from mbrace.jobs.decode import decode_file
+    from mbrace.jobs.generate import generate_file
+    from mbrace.jobs.run import Summary
+    from mbrace.jobs.translate import translate_file
     from mbrace.models.causal import CausalLM
     from mbrace.models.seq2seq import Seq2Seq
     from mbrace.servers.server import Server
@@ -74,6 +78,7 @@ __all__ = [
     "Server",
     "Standings",
     "Step",
+    "Summary",
     "Tally",
     "TruncatingUtility",
     "UserError",
@@ -84,10 +89,13 @@ __all__ = [
     "WindowStandings",
     "decode",
     "decode_corpus",
+    "decode_file",
     "doubling",
+    "generate_file",
+    "translate_file",
 ]
 
-# Names that need an extra: the module and the extra of each. Imported when first used, so the core stays light.
+# Names outside the core: the module of each and the extra it needs. Imported when first used: the core stays light.
 _EXTRAS: dict[str, tuple[str, str]] = {
     "CausalLM": ("mbrace.models.causal", "models"),
     "Comet": ("mbrace.utilities.neural.comet", "neural"),
@@ -95,6 +103,10 @@ _EXTRAS: dict[str, tuple[str, str]] = {
     "Learned": ("mbrace.utilities.neural.learned", "minilm"),
     "Seq2Seq": ("mbrace.models.seq2seq", "models"),
     "Server": ("mbrace.servers.server", "models"),
+    "Summary": ("mbrace.jobs.run", ""),
+    "decode_file": ("mbrace.jobs.decode", ""),
+    "generate_file": ("mbrace.jobs.generate", ""),
+    "translate_file": ("mbrace.jobs.translate", ""),
 }
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import ExitStack
@@ -12,13 +11,12 @@ from queue import SimpleQueue
 from typing import Any, TypeAlias, TypeVar
 
 from mbrace.errors import UserError
+from mbrace.groups import run_group, take
 from mbrace.race import Decoded
 from mbrace.records import Record
 
 OnError: TypeAlias = Callable[[Record, Exception], None]
 Run: TypeAlias = Callable[[Sequence[Record]], list[Decoded]]  # the race of a group of records
-
-Thing = TypeVar("Thing")
 
 Argument = TypeVar("Argument")
 Value = TypeVar("Value")
@@ -137,19 +135,6 @@ def _checked(records: Iterable[Record], check: Callable[[Record], None], on_erro
             yield record
 
 
-def take(source: Iterator[Thing], count: int) -> tuple[list[Thing], Exception | None]:
-    """So many of a source, or those before the end, or before reading failed and why."""
-    group: list[Thing] = []
-    try:
-        while len(group) < count:
-            group.append(next(source))
-    except StopIteration:
-        pass
-    except Exception as error:
-        return group, error
-    return group, None
-
-
 def _is_light(record: Record) -> bool:
     """Whether one thread does for it. What is asked for more pseudo-references is asked in the caller's thread."""
     given = record.pseudo_references
@@ -159,36 +144,19 @@ def _is_light(record: Record) -> bool:
 def _answers(
     group: Sequence[Record], answers: Callable[[], list[Decoded]], run: Run, on_error: OnError | None
 ) -> Iterator[Decoded]:
-    try:
-        results = answers()
-    except Exception as error:
-        if len(group) > 1 and all(_can_run_again(record) for record in group):
-            yield from _one_by_one(group, run, on_error, error)
-        elif len(group) == 1 and on_error is not None:
-            on_error(group[0], error)
+    if len(group) > 1 and not all(_can_run_again(record) for record in group):
+        yield from answers()
+        return
+    results = run_group(group, lambda part: answers() if part is group else run(part))
+    for record, result in zip(group, results, strict=True):
+        if not isinstance(result, Exception):
+            yield result
+        elif on_error is None:
+            raise result
         else:
-            raise
-    else:
-        yield from results
+            on_error(record, result)
 
 
 def _can_run_again(record: Record) -> bool:
     """Not if an iterator or a function was already asked: what it gave is gone."""
     return record.pseudo_references is None or isinstance(record.pseudo_references, Sequence)
-
-
-def _one_by_one(group: Sequence[Record], run: Run, on_error: OnError | None, failure: Exception) -> Iterator[Decoded]:
-    """A group failed: decode its records alone, so that only the one at fault is without an answer."""
-    fault_found = False
-    for record in group:
-        try:
-            results = run([record])
-        except Exception as error:
-            fault_found = True
-            if on_error is None:
-                raise
-            on_error(record, error)
-        else:
-            yield from results
-    if not fault_found:  # memory, most likely; the answers stand, but such a group costs time
-        warnings.warn(f"{len(group)} sentences together failed ({failure!r}), one by one did not", stacklevel=2)

@@ -27,7 +27,9 @@ COMMANDS = (
     "judge",
     "judge_results",
 )
-PARAMETER = re.compile(r'\b(force|num_candidates|num_references|on_error|resume|text)=("?)([\w-]+)\2')
+PARAMETER = re.compile(
+    r'\b(force|gpus_per_worker|num_candidates|num_references|on_error|resume|shard_size|text|workers)=("?)([\w.-]+)\2'
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

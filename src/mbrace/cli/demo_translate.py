@@ -57,11 +57,11 @@ def show(console: Any) -> None:
 def _decode(model: Any, sources: list[str], prune: Any, ahead: int) -> tuple[list[str], int, int, float]:
     """Generate and race: (texts, utility calls, pseudo-references drawn, seconds)."""
     from mbrace import decode_corpus
-    from mbrace.models.hypotheses import Hypothesiser
+    from mbrace.models.hypotheses import Hypothesiser, beam_hypotheses
 
     started = time.perf_counter()
     sampler = model.sampler(ahead=ahead)
-    records = Hypothesiser(model, beam=BEAM).records(sources, name="demo")
+    records = Hypothesiser(beam_hypotheses(model, BEAM)).records(sources, name="demo")
     answers = list(decode_corpus(records, prune=prune, sampler=sampler))
     calls = sum(answer.utility_calls for answer in answers)
     return [answer.text for answer in answers], calls, sampler.drawn, time.perf_counter() - started

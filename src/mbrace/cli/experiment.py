@@ -6,9 +6,10 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from mbrace.cli.options import NEURAL, add_utility, utility_from
+from mbrace.cli.options import add_utility, utility_from
 from mbrace.cores import cores
 from mbrace.errors import UserError
+from mbrace.jobs.settings import NEURAL
 from mbrace.utility import Utility
 
 LABELS = {"chrf": "chrF", "chrf+": "chrF+", "chrf++": "chrF++", "comet": "COMET"}
@@ -51,9 +52,9 @@ def add(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Check the options, then run."""
-    from mbrace.cli.progress import progress
     from mbrace.experiments import experiment
     from mbrace.io.inputs import expand
+    from mbrace.jobs.progress import progress_bar
 
     out = Path(args.output)
     for option in ("trials", "limit", "workers", "races", "sentences", "repeats"):
@@ -80,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
             limit=args.limit,
             races=args.races,
             report=not args.no_report,
-            progress=progress,
+            progress=progress_bar,
         )
     else:
         raise UserError("no candidate files; give CANDIDATES.jsonl..., --report-only or --runtimes")

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 from typing import TYPE_CHECKING, Any
 
-from mbrace.cli.decode import add_cluster, add_resume, check_output, ended, run_on_cluster, summary_line
-from mbrace.cli.models import add_model, add_sampling, check_model, maker_from
-from mbrace.errors import UserError, require
+from mbrace.cli.models import add_model, add_sampling, check_model, model_settings, sampling_settings
+from mbrace.cli.runs import add_cluster, add_resume, check_output, run_here, run_on_cluster
+from mbrace.errors import UserError
 
 if TYPE_CHECKING:
-    from mbrace.jobs.generate import Candidates
+    from mbrace.jobs.generate import GenerateJob
 
 
 def add(commands: argparse._SubParsersAction[Any]) -> None:
     """Add the command's options."""
     parser = commands.add_parser("generate", help="write hypotheses and sampled pseudo-references of a model")
     parser.add_argument(
-        "sources", help="one source a line, or a .tsv with references in its second column; .gz, .bz2, .xz"
+        "sources", help="one source per line, or a .tsv with references in its second column; .gz, .bz2, .xz"
     )
-    parser.add_argument("--references", metavar="FILE", help="one reference a line, copied into the records")
+    parser.add_argument("--references", metavar="FILE", help="one reference per line, copied into the records")
     parser.add_argument(
         "-o",
         "--output",
@@ -44,56 +45,37 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Check every option, load the model, then generate."""
-    import itertools
+    """Check every option, then generate."""
+    from mbrace.jobs.sources import source_items
 
-    from mbrace.cli.progress import progress
-    from mbrace.jobs.generate import generate, source_items
-    from mbrace.jobs.live import GenerateWork
-    from mbrace.jobs.signals import Stop
-
-    options = candidates_from(args)
-    check_output(args)
-    check_model(args)
-    if args.threads < 0:
-        raise UserError(f"--threads {args.threads}: must be 0 (all cores) or more")
+    job = job_from(args)
     for option in ("limit", "minutes"):
         if (value := getattr(args, option)) is not None and not value >= 0:
             raise UserError(f"--{option} {value}: must be 0 or more")
     if args.ray is not None:
-        return _on_cluster(args)
+        for option in ("references", "limit", "minutes"):
+            if getattr(args, option) is not None:
+                remedy = "give a .tsv with references, or the sources that are wanted"
+                raise UserError(f"--{option}: not with --ray; {remedy}")
+        return run_on_cluster(job, [args.sources], args)
     total = _check_sources(args)
-    if args.threads and args.server is None:
-        require("torch", extra="models").set_num_threads(args.threads)
-    make = maker_from(args, options)
-    sources = itertools.islice(source_items(args.sources, args.references, prefix=args.prefix), args.limit)
-    with Stop() as stop, progress("generating", total) as advance:
-        summary = generate(
-            make,
-            sources,
-            args.output,
-            options,
-            settings=GenerateWork(args).describe(),
-            together=window_from(args),
-            minutes=args.minutes,
-            resume=args.resume,
-            force=args.force,
-            skip=args.on_error == "skip",
-            stop=stop,
-            advance=advance,
-        )
-    print(summary_line(summary), file=sys.stderr)
-    return ended(args, summary.signal)
+    items = itertools.islice(source_items(args.sources, job.item, args.references), args.limit)
+    return run_here(job, items, args, total=total, minutes=args.minutes)
 
 
-def window_from(args: argparse.Namespace) -> int:
-    """How many sources at a time: few on a CPU, where each takes long and what is done is to be written."""
-    if args.window is not None:
-        return int(args.window)
-    if args.server is not None:
-        return 32
-    on_gpu = (args.device or "cuda") != "cpu" and require("torch", extra="models").cuda.is_available()
-    return 32 if on_gpu else 4
+def job_from(args: argparse.Namespace) -> GenerateJob:
+    """The job that was asked for."""
+    from mbrace.jobs.generate import GenerateJob
+
+    if args.beam < 0 or args.sample < 0 or args.beam + args.sample == 0:
+        raise UserError(f"--beam {args.beam} --sample {args.sample}: give how many, of one at least")
+    if args.logprobs and not args.sample:
+        raise UserError("--logprobs: goes with pseudo-references; give --sample 1 or more")
+    check_output(args)
+    check_model(args)
+    numbers = {"sample": args.sample, "seed": args.seed, "window": args.window}
+    candidates = sampling_settings(args)
+    return GenerateJob(model_settings(args), candidates, **numbers, logprobs=args.logprobs, prefix=args.prefix)
 
 
 def _check_sources(args: argparse.Namespace) -> int | None:
@@ -106,33 +88,3 @@ def _check_sources(args: argparse.Namespace) -> int | None:
         return args.limit  # type: ignore[no-any-return]
     count = count_lines(args.sources)
     return count if args.limit is None else min(count, args.limit)
-
-
-def candidates_from(args: argparse.Namespace) -> Candidates:
-    """How many candidates of what kind were asked for."""
-    from mbrace.jobs.generate import Candidates
-
-    if args.beam < 0 or args.sample < 0 or args.beam + args.sample == 0:
-        raise UserError(f"--beam {args.beam} --sample {args.sample}: give how many, of one at least")
-    if args.logprobs and not args.sample:
-        raise UserError("--logprobs: goes with pseudo-references; give --sample 1 or more")
-    return Candidates(
-        beam=args.beam,
-        sample=args.sample,
-        epsilon=args.epsilon or None,
-        temperature=args.temperature,
-        seed=args.seed,
-        alpha=args.length_alpha,
-        logprobs=args.logprobs,
-    )
-
-
-def _on_cluster(args: argparse.Namespace) -> int:
-    """As on one machine, but the shards are what is kept."""
-    from mbrace.jobs.live import GenerateWork
-
-    for option in ("references", "limit", "minutes"):
-        if getattr(args, option) is not None:
-            raise UserError(f"--{option}: not with --ray; give a .tsv with references, or the sources that are wanted")
-    everything = argparse.Namespace(**{**vars(args), "threads": args.threads or 1, "text": False})
-    return run_on_cluster(GenerateWork(args), [args.sources], everything)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from mbrace.errors import UserError, require
 
 if TYPE_CHECKING:
-    from mbrace.jobs.generate import Candidates, Maker
+    from mbrace.jobs.settings import ModelSettings
+    from mbrace.models.hypotheses import SamplingSettings
 
 
 class Given(argparse.Action):
@@ -108,48 +110,15 @@ def check_model(args: argparse.Namespace) -> None:
     Truncation(args.epsilon, args.temperature)
 
 
-def model_from(args: argparse.Namespace) -> Any:
-    """The live model that was asked for."""
-    require("torch", extra="models")
-    if args.kind == "causal":
-        from mbrace.models.causal import CausalLM
+def model_settings(args: argparse.Namespace) -> ModelSettings:
+    """The model or the server that was asked for."""
+    from mbrace.jobs.settings import ModelSettings
 
-        return CausalLM(args.model, prompt=args.prompt, stop=args.stop, device=args.device, dtype=args.dtype)
-    from mbrace.models.seq2seq import Seq2Seq
-
-    return Seq2Seq(
-        args.model,
-        source_language=args.source_language,
-        target_language=args.target_language,
-        prefix=args.source_prefix,
-        device=args.device,
-        dtype=args.dtype,
-    )
+    return ModelSettings(**{setting.name: getattr(args, setting.name) for setting in fields(ModelSettings)})
 
 
-def server_from(args: argparse.Namespace) -> Any:
-    """The server that was asked for."""
-    from mbrace.servers.server import PROMPT, Server
+def sampling_settings(args: argparse.Namespace) -> SamplingSettings:
+    """How candidates are to be made."""
+    from mbrace.models.hypotheses import SamplingSettings
 
-    return Server(
-        args.server,
-        args.server_model,
-        prompt=args.prompt or PROMPT,
-        chat=args.server_kind == "chat",
-        stop=args.stop,
-        temperature=args.temperature,
-        logprobs=getattr(args, "logprobs", False),
-        seed=args.seed,
-        concurrency=args.concurrency,
-    )
-
-
-def maker_from(args: argparse.Namespace, options: Candidates) -> Maker:
-    """What makes candidates: the server, or the model."""
-    if args.server is not None:
-        from mbrace.servers.server import from_server
-
-        return from_server(server_from(args), options)
-    from mbrace.jobs.generate import from_model
-
-    return from_model(model_from(args), options)
+    return SamplingSettings(args.beam, args.length_alpha, args.epsilon, args.temperature)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from mbrace.cli.decode import add_cluster, add_output, check_output, ended, run_on_cluster, summary_line
-from mbrace.cli.models import Given, add_model, add_sampling, check_model, model_from, server_from
-from mbrace.cli.options import add_prune, add_utility, prune_from, report_truncated, schedule_from, utility_from
+from mbrace.cli.models import Given, add_model, add_sampling, check_model, model_settings, sampling_settings
+from mbrace.cli.options import add_race, add_utility, race_settings, utility_settings
+from mbrace.cli.runs import add_cluster, add_output, check_output, run_here, run_on_cluster
 from mbrace.errors import UserError
+
+if TYPE_CHECKING:
+    from mbrace.jobs.translate import TranslateJob
 
 
 def add(commands: Any) -> None:
@@ -20,7 +22,7 @@ def add(commands: Any) -> None:
         description="Beam search makes the hypotheses, sampling the pseudo-references, a race chooses. "
         "OUT.jsonl (.gz) gets the same fields as `mbrace decode` writes; any other OUT, and stdout, the texts alone.",
     )
-    parser.add_argument("sources", nargs="?", default="-", metavar="SOURCES.txt", help="one a line; .gz; - is stdin")
+    parser.add_argument("sources", nargs="?", default="-", metavar="SOURCES.txt", help="one per line; .gz; - is stdin")
     add_output(parser)
     parser.add_argument("--json", action="store_true", help="write JSON Lines whatever the name of OUT")
     parser.add_argument(
@@ -32,66 +34,34 @@ def add(commands: Any) -> None:
     add_utility(parser)
     add_model(parser)
     add_sampling(parser)
-    add_prune(parser)
+    add_race(parser)
     add_cluster(parser)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Check every option, load the model, then decode as `mbrace decode` does."""
-    from mbrace.cli.progress import progress
+    """Check every option, then translate."""
     from mbrace.io.inputs import check_inputs
-    from mbrace.io.output import Output
-    from mbrace.jobs.generate import source_items
-    from mbrace.jobs.job import Decoder, run_job
-    from mbrace.jobs.live import TranslateWork
-    from mbrace.jobs.signals import Stop
+    from mbrace.jobs.sources import source_items
 
     check_output(args)
-    prune, schedule = prune_from(args), schedule_from(args)
-    for option in ("nbest", "beam"):
-        if getattr(args, option) < 1:
-            raise UserError(f"--{option} {getattr(args, option)}: must be 1 or more")
-    if schedule == "all":
+    job = job_from(args)
+    if args.ray is not None:
+        return run_on_cluster(job, [args.sources], args)
+    check_inputs([args.sources], args.output)
+    return run_here(job, source_items(args.sources, job.item), args)
+
+
+def job_from(args: argparse.Namespace) -> TranslateJob:
+    """The job that was asked for."""
+    from mbrace.jobs.translate import TranslateJob
+
+    race = race_settings(args)
+    if args.beam < 1:
+        raise UserError(f"--beam {args.beam}: must be 1 or more")
+    if race.schedule == "all":
         raise UserError("--schedule all: a live model has no last pseudo-reference; give the sizes")
     check_model(args)
     text = args.text or not (args.json or ".jsonl" in args.output or args.output.endswith(".parquet"))
-    work = TranslateWork(args, text)
-    if args.ray is not None:
-        everything = argparse.Namespace(**{**vars(args), "text": text})
-        return run_on_cluster(work, [args.sources], everything)
-    utility = utility_from(args)
-    check_inputs([args.sources], args.output)
-    settings = work.describe() | {"text": text}
-    maker, sampler = candidates_from(args, schedule or utility.schedule)
-    with (
-        Stop() as stop,
-        Output(args.output, resume=args.resume, force=args.force, text=text, settings=settings) as output,
-        progress("translating", None) as advance,
-    ):
-        worker = Decoder(utility, prune, schedule, args.seed, args.nbest, args.window, sampler, text=text)
-        items = maker.items(source_items(args.sources, first=1, columns=False))
-        summary = run_job(worker, items, output, skip=args.on_error == "skip", stop=stop, advance=advance)
-    report_truncated(summary.truncated)
-    print(
-        f"{summary_line(summary)}; hypotheses {maker.seconds:.2f} s, {sampler.drawn:,} pseudo-references drawn",
-        file=sys.stderr,
-    )
-    return ended(args, summary.signal)
-
-
-def candidates_from(args: argparse.Namespace, sizes: Any) -> tuple[Any, Any]:
-    """Where hypotheses and pseudo-references come from."""
-    from mbrace.models.hypotheses import Hypothesiser, ServerHypothesiser
-
-    if args.server is not None:
-        server = server_from(args)
-        return ServerHypothesiser(server, count=args.beam, together=args.window), server
-    model = model_from(args)
-    sampler = model.sampler(
-        epsilon=args.epsilon or None,
-        temperature=args.temperature,
-        seed=args.seed,
-        ahead=model.ahead(args.sampling, max(sizes)),
-    )
-    return Hypothesiser(model, beam=args.beam, alpha=args.length_alpha, together=args.window), sampler
+    model, candidates, utility = model_settings(args), sampling_settings(args), utility_settings(args)
+    return TranslateJob(model, candidates, utility, race, sampling=args.sampling, text=text)

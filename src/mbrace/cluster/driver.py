@@ -1,4 +1,4 @@
-"""Work on a Ray cluster through Ray Data: blocks of lines are read, given to a pool of workers, and come back here.
+"""A job on a Ray cluster through Ray Data: blocks of lines are read, given to a pool of workers, and come back here.
 
     files -> read (tasks) -> blocks of lines -> workers (actors, each with the utility loaded once) -> results -> folder
 
@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from mbrace.cluster.folder import Folder
-from mbrace.cluster.pool import READER_CPUS, Pool, Watch, nodes_of, plan, room
-from mbrace.cluster.shards import Block, Result, add_costs, blocks, failed, work_off
+from mbrace.cluster.pool import READER_CPUS, NodeMonitor, Pool, nodes_of, plan, workers_that_fit
+from mbrace.cluster.shards import Block, Result, add_costs, blocks, failed, process_block
 from mbrace.errors import UserError, require
 from mbrace.io.candidates import id_prefixes
 from mbrace.io.inputs import expand
 from mbrace.io.reading import estimated_bytes
-from mbrace.jobs.job import Summary, Work, Worker
+from mbrace.jobs.run import ErrorPolicy, Job, Summary, Worker
 from mbrace.jobs.signals import Stop
 
 TRIES = 4  # how often a block is given to a worker that dies of it, before the run gives up
@@ -40,7 +40,7 @@ SETTINGS = {  # of Ray Data, for our datasets alone
 
 
 def run(
-    work: Work,
+    job: Job,
     inputs: list[str],
     output: str,
     *,
@@ -51,14 +51,14 @@ def run(
     shard_size: int = 1024,
     resume: bool = False,
     force: bool = False,
-    skip: bool = False,
-    text: bool = False,
+    on_error: ErrorPolicy = "stop",
     progress: Callable[[int, float], None] = lambda lines, share: None,
 ) -> Summary:
-    """Do `work` on every line of `inputs` (files, patterns, URLs) and write shards and a manifest into folder `output`.
+    """Run a job over every line of `inputs` (files, patterns, URLs); shards and a manifest go into the folder `output`.
 
-    `address` is that of a running cluster; None starts one on this machine. The shards, one after another, are byte for
-    byte the file that a run on one machine writes. `progress` is told of lines done and the share of the input so far.
+    `address` is that of a running cluster; None starts one on this machine. `threads` are those of a worker (0: its
+    share of the CPUs). The shards, one after another, are byte for byte the file that a run on one machine writes.
+    `progress` is called with the lines done since its last call and the share of the input done so far.
     """
     for module in ("ray", "ray.data"):  # before anything is made or replaced
         require(module, extra="cluster")
@@ -66,15 +66,15 @@ def run(
     if "-" in paths:
         raise UserError("-: a cluster cannot read standard input; give files")
     if output == "-":
-        raise UserError("--ray: writes a folder of shards; give one with -o OUT")
+        raise UserError("output -: a cluster writes a folder of shards; give its name")
     inside = next((path for path in paths if Path(output).resolve() in Path(path).resolve().parents), None)
     if inside is not None:
         raise UserError(f"{inside}: an input inside the output {output}; give another output")
     if shard_size < 1:
-        raise UserError(f"--shard-size {shard_size}: must be 1 or more")
+        raise UserError(f"shard_size={shard_size}: must be 1 or more")
     started = time.perf_counter()
-    summary = Summary()
-    with Folder(output, work, paths, size=shard_size, resume=resume, force=force, text=text) as folder:
+    summary, skip = Summary(), on_error == "skip"
+    with Folder(output, job, paths, size=shard_size, resume=resume, force=force, text=job.text) as folder:
         summary.kept = sum(done.shard.answers for done in folder.done.values())
         if folder.complete:
             return summary
@@ -82,11 +82,11 @@ def run(
             pool = plan(ray, len(paths), workers, gpus_per_worker, threads)
             while True:
                 try:
-                    results = _results(ray, pool, work, paths, shard_size, folder, skip)
+                    results = _results(ray, pool, job, paths, shard_size, folder, threads=threads, skip=skip)
                     _collect(results, folder, summary, stop, progress, paths)
                     break
                 except NodesLost:  # go on with what is left; finished shards are not made again
-                    left = max(1, room(nodes_of(ray), pool.cpus, pool.gpus))
+                    left = max(1, workers_that_fit(nodes_of(ray), pool.cpus, pool.gpus))
                     pool = plan(ray, len(paths), min(pool.workers, left), gpus_per_worker, threads)
         summary.signal = stop.signal
         if stop.signal is None:
@@ -140,7 +140,9 @@ class _Connection:
                 else:
                     self._ray.init(address=address, **options)
         except Exception as error:
-            raise UserError(f"--ray {address or ''}: cannot reach or start Ray ({_short(error)})") from error
+            raise UserError(
+                f"Ray at {address or 'this machine'}: cannot be reached or started ({_short(error)})"
+            ) from error
 
     def __enter__(self) -> Any:
         return self._ray
@@ -165,20 +167,20 @@ def _quiet() -> Iterator[None]:
 
 
 def _results(
-    ray: Any, pool: Pool, work: Work, paths: list[str], size: int, folder: Folder, skip: bool
+    ray: Any, pool: Pool, job: Job, paths: list[str], size: int, folder: Folder, *, threads: int, skip: bool
 ) -> Iterator[Result]:
     """The results of all blocks that are not done, as they come."""
     data = ray.data
     prefixes = id_prefixes(paths)
     files = [
-        {"path": path, "place": place, "done": [number for file, number in folder.done if file == place]}
-        for place, path in enumerate(paths)
+        {"path": path, "input": index, "done": [number for file, number in folder.done if file == index]}
+        for index, path in enumerate(paths)
     ]
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
         ray.get_runtime_context().get_node_id(), soft=False
     )
-    desk = ray.remote(num_cpus=0, scheduling_strategy=here)(_Desk).remote()
+    registry = ray.remote(num_cpus=0, scheduling_strategy=here)(_Registry).remote()
     rows = data.from_items(files, override_num_blocks=len(files))
     for name, value in SETTINGS.items():
         if hasattr(rows.context, name):
@@ -192,25 +194,25 @@ def _results(
     )
     rows = rows.map_batches(
         _Actor,
-        fn_constructor_args=(work, paths, prefixes, pool.threads, skip, desk),
+        fn_constructor_args=(job, paths, prefixes, threads or pool.threads, skip, registry),
         batch_size=1,
         batch_format="pyarrow",
         compute=data.ActorPoolStrategy(size=pool.workers),
         num_cpus=pool.cpus,
         num_gpus=pool.gpus,
     )
-    watch = Watch(ray, pool, desk)
+    monitor = NodeMonitor(ray, pool, registry)
     try:
         for batch in rows.iter_batches(batch_size=1, batch_format="pyarrow", prefetch_batches=0):
             for row in batch.to_pylist():
                 yield Result(**row)
     except ray.exceptions.RayError as error:
-        if watch.lost:
+        if monitor.lost:
             raise NodesLost from error
-        raise UserError(f"--ray: {_short(error)}; finished shards are kept: go on with --resume") from error
+        raise UserError(f"Ray: {_short(error)}; finished shards are kept: go on with resume=True") from error
     finally:
-        watch.over.set()
-        ray.kill(desk)
+        monitor.over.set()
+        ray.kill(registry)
 
 
 @dataclass(frozen=True)
@@ -221,21 +223,23 @@ class _Reader:
 
     def __call__(self, batch: Any) -> Iterator[Any]:
         for row in batch.to_pylist():
-            for block in blocks(row["path"], row["place"], size=self.size, done=frozenset(row["done"])):
+            for block in blocks(row["path"], row["input"], size=self.size, done=frozenset(row["done"])):
                 yield _table([asdict(block)])
 
 
 class _Actor:
     """A worker: made once, given block after block. When it dies, Ray makes another and gives it the block again."""
 
-    def __init__(self, work: Work, paths: list[str], prefixes: list[str], threads: int, skip: bool, desk: Any) -> None:
-        self._work, self._paths, self._prefixes, self._skip, self._desk = work, paths, prefixes, skip, desk
+    def __init__(
+        self, job: Job, paths: list[str], prefixes: list[str], threads: int, skip: bool, registry: Any
+    ) -> None:
+        self._job, self._paths, self._prefixes, self._skip, self._registry = job, paths, prefixes, skip, registry
         ray = require("ray", extra="cluster")
-        ray.get(desk.enter.remote(ray.get_runtime_context().current_actor))
+        ray.get(registry.add.remote(ray.get_runtime_context().current_actor))
         self._worker: Worker | None = None
         self._failure = ""
         try:
-            self._worker = work.start(threads)
+            self._worker = job.start(threads)
         except UserError as error:  # told with the first block: an actor that cannot start would be tried again
             self._failure = str(error)
 
@@ -246,29 +250,29 @@ class _Actor:
         path, prefix = self._paths[block.input], self._prefixes[block.input]
         if self._worker is None:
             return failed(block, self._failure)
-        if require("ray", extra="cluster").get(self._desk.count.remote((block.input, block.number))) > TRIES:
+        if require("ray", extra="cluster").get(self._registry.count.remote((block.input, block.number))) > TRIES:
             lines = f"{path}:{block.first_line}"
             return failed(block, f"{lines}: the block that starts here ended its worker {TRIES} times; see Ray's logs")
-        return work_off(block, self._worker, self._work, path=path, prefix=prefix, skip=self._skip)
+        return process_block(block, self._worker, self._job, path=path, prefix=prefix, skip=self._skip)
 
 
-class _Desk:
-    """An actor beside the driver: knows the workers, and how often each block was begun (one that kills its worker
-    must not do so for ever)."""
+class _Registry:
+    """An actor on the driver's machine: knows the workers, and how often each block was begun (one that kills its
+    worker must not do so for ever)."""
 
     def __init__(self) -> None:
         self._counts: dict[tuple[int, int], int] = {}
         self._workers: list[Any] = []
 
-    def enter(self, worker: Any) -> None:
+    def add(self, worker: Any) -> None:
         self._workers.append(worker)
 
     def workers(self) -> list[Any]:
         return self._workers
 
-    def count(self, place: tuple[int, int]) -> int:
-        self._counts[place] = self._counts.get(place, 0) + 1
-        return self._counts[place]
+    def count(self, block: tuple[int, int]) -> int:
+        self._counts[block] = self._counts.get(block, 0) + 1
+        return self._counts[block]
 
 
 def _table(rows: list[dict[str, Any]]) -> Any:

@@ -28,7 +28,7 @@ from mbrace.io.packing import check_packing, pack_all
 from mbrace.io.parquet import write_parquet
 from mbrace.io.resume import PlainLines
 from mbrace.io.settings import refuse_other_settings
-from mbrace.jobs.job import Work
+from mbrace.jobs.run import Job
 from mbrace.records import Location
 
 JOURNAL = "journal.jsonl"
@@ -48,7 +48,7 @@ class Folder:
     """The state of a run on disk: `done` are its finished shards by block."""
 
     def __init__(
-        self, output: str, work: Work, inputs: list[str], *, size: int, resume: bool, force: bool, text: bool
+        self, output: str, work: Job, inputs: list[str], *, size: int, resume: bool, force: bool, text: bool
     ) -> None:
         self.path = Path(output)
         self.errors_path = Path(str(self.path) + ".errors.jsonl")

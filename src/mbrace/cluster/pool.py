@@ -11,10 +11,10 @@ from typing import Any
 from mbrace.errors import UserError
 
 READER_CPUS = 0.1  # reading waits for the disk; a small share is enough, but without one Ray Data waits for ever
-WORKERS_A_READER = 8  # one reader keeps about a dozen workers busy with chrF++ (bench/results/scale.md)
+WORKERS_PER_READER = 8  # one reader keeps about a dozen workers busy with chrF++ (bench/results/scale.md)
 SECONDS_FOR_RESOURCES = 60
 SECONDS_FOR_NODES = 20  # that a lost node may take to be replaced
-WATCH_SECONDS = 2.0
+SECONDS_BETWEEN_CHECKS = 2.0
 
 
 @dataclass(frozen=True)
@@ -35,34 +35,34 @@ class Pool:
 def plan(ray: Any, files: int, workers: int | None, gpus: float, threads: int) -> Pool:
     """Shares that leave something for reading, or an error that says what is missing: no run waits for ever."""
     if workers is not None and workers < 1:
-        raise UserError(f"--workers {workers}: must be 1 or more")
+        raise UserError(f"workers={workers}: must be 1 or more")
     if gpus < 0:
-        raise UserError(f"--gpus-per-worker {gpus}: must be 0 or more")
+        raise UserError(f"gpus_per_worker={gpus}: must be 0 or more")
     nodes = nodes_of(ray)
     total = {name: sum(node.get(name, 0.0) for node in nodes) for name in ("CPU", "GPU")}
     if workers is None:
         workers = int(total["GPU"] // gpus) if gpus else max(1, int(total["CPU"]) - 1)
         if workers == 0:
-            raise UserError(f"--gpus-per-worker {gpus:g}: the cluster has {total['GPU']:g} GPUs")
-    cpus = share(nodes, workers, float(max(1, threads)), gpus)
+            raise UserError(f"gpus_per_worker={gpus:g}: the cluster has {total['GPU']:g} GPUs")
+    cpus = cpus_per_worker(nodes, workers, float(max(1, threads)), gpus)
     if cpus is None:
         cluster = f"{total['CPU']:g} CPUs, {total['GPU']:g} GPUs on {len(nodes)} nodes"
         raise UserError(
-            f"--workers {workers} --gpus-per-worker {gpus:g}: the cluster ({cluster}) has room for "
-            f"{room(nodes, 0.5, gpus)} such workers, and reading needs some; ask for fewer or add nodes"
+            f"workers={workers}, gpus_per_worker={gpus:g}: the cluster ({cluster}) has room for "
+            f"{workers_that_fit(nodes, 0.5, gpus)} such workers, and reading needs some; ask for fewer or add nodes"
         )
     _wait_for(ray, {"CPU": workers * cpus + READER_CPUS, "GPU": workers * gpus})
-    return Pool(workers, cpus, gpus, min(files, 1 + workers // WORKERS_A_READER))
+    return Pool(workers, cpus, gpus, min(files, 1 + workers // WORKERS_PER_READER))
 
 
-def share(nodes: list[dict[str, float]], workers: int, wanted: float, gpus: float) -> float | None:
+def cpus_per_worker(nodes: list[dict[str, float]], workers: int, wanted: float, gpus: float) -> float | None:
     """The CPUs of a worker: `wanted`, or less if only then every worker and a reader fit, however Ray packs them.
 
     Logical CPUs only say what may run beside what; a worker of half a CPU is as fast as one of a whole one.
     """
     for tenths in range(round(wanted * 10), 0, -1):
         cpus = tenths / 10
-        fits = [room([node], cpus, gpus) for node in nodes]
+        fits = [workers_that_fit([node], cpus, gpus) for node in nodes]
         left = max((node.get("CPU", 0.0) - n * cpus for node, n in zip(nodes, fits, strict=True)), default=0.0)
         if sum(fits) > workers or (sum(fits) == workers and left + 1e-6 >= READER_CPUS):
             return cpus
@@ -74,7 +74,7 @@ def nodes_of(ray: Any) -> list[dict[str, float]]:
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]
 
 
-def room(nodes: list[dict[str, float]], cpus: float, gpus: float) -> int:
+def workers_that_fit(nodes: list[dict[str, float]], cpus: float, gpus: float) -> int:
     """How many workers fit; each must fit on one node."""
     fits = (min(node.get("CPU", 0.0) / cpus, node.get("GPU", 0.0) / gpus if gpus else math.inf) for node in nodes)
     return sum(int(count + 1e-6) for count in fits)
@@ -89,29 +89,29 @@ def _wait_for(ray: Any, need: dict[str, float]) -> None:
             return
         time.sleep(1)
     what = ", ".join(f"{amount:g} {name}s, {free.get(name, 0.0):g} free" for name, amount in missing.items())
-    raise UserError(f"--ray: other jobs hold what this run needs ({what}); wait for them or ask for fewer workers")
+    raise UserError(f"Ray: other jobs hold what this run needs ({what}); wait for them or ask for fewer workers")
 
 
-class Watch:
-    """Sees to it that a run does not wait for ever for a node that is gone.
+class NodeMonitor:
+    """Keeps a run from waiting for ever for a node that is gone.
 
-    Ray holds the tasks of a lost worker until the worker has a place again. When there has been none for a while, this
+    Ray holds the tasks of a lost worker until there is room for one again. When there has been none for a while, this
     ends the workers that are left, which ends the run of Ray Data, and the driver starts one of a smaller pool.
     """
 
-    def __init__(self, ray: Any, pool: Pool, desk: Any) -> None:
+    def __init__(self, ray: Any, pool: Pool, registry: Any) -> None:
         self.lost = False
         self.over = threading.Event()
-        self._ray, self._pool, self._desk = ray, pool, desk
-        threading.Thread(target=self._watch, daemon=True).start()
+        self._ray, self._pool, self._registry = ray, pool, registry
+        threading.Thread(target=self._monitor, daemon=True).start()
 
-    def _watch(self) -> None:
+    def _monitor(self) -> None:
         short = 0.0
-        while not self.over.wait(WATCH_SECONDS):
-            enough = room(nodes_of(self._ray), self._pool.cpus, self._pool.gpus) >= self._pool.workers
-            short = 0.0 if enough else short + WATCH_SECONDS
+        while not self.over.wait(SECONDS_BETWEEN_CHECKS):
+            enough = workers_that_fit(nodes_of(self._ray), self._pool.cpus, self._pool.gpus) >= self._pool.workers
+            short = 0.0 if enough else short + SECONDS_BETWEEN_CHECKS
             if short >= SECONDS_FOR_NODES:
                 self.lost = True
-                for worker in self._ray.get(self._desk.workers.remote()):
+                for worker in self._ray.get(self._registry.workers.remote()):
                     self._ray.kill(worker)
                 return

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 
 from mbrace.errors import UserError
 from mbrace.io.candidates import Item, lines_of
 from mbrace.io.reading import name_of
-from mbrace.jobs.job import Work, Worker
+from mbrace.jobs.run import Job, Summary, Worker
 from mbrace.race import Phases
 from mbrace.randomness import digest
 from mbrace.records import Record
 
+COUNTS = ("sentences", "utility_calls", "pairs_scored", "standard_calls", "truncated", "drawn")  # of a summary
 MAX_BYTES = 64 << 20  # a shard ends early at so much input, so that long records do not fill memory
 
 
@@ -23,7 +23,7 @@ MAX_BYTES = 64 << 20  # a shard ends early at so much input, so that long record
 class Block:
     """Lines `first_line`, ... of an input file. Which lines make a block depends on the file alone, not on workers."""
 
-    input: int  # the file's place among the inputs
+    input: int  # the index of the file among the inputs
     number: int  # of the block in its file
     first_line: int
     data: bytes
@@ -31,7 +31,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Result:
-    """What became of a block: `lines` to write, `errors` set aside, `ids` as 64-bit marks (0: no record)."""
+    """What became of a block: `lines` to write, `errors` set aside, `ids` as 64-bit digests (0: no record)."""
 
     input: int
     number: int
@@ -46,8 +46,8 @@ class Result:
     failure: str
 
 
-def blocks(path: str, place: int, *, size: int, done: frozenset[int]) -> Iterator[Block]:
-    """The blocks of a file, `size` lines each; those already `done` are read over."""
+def blocks(path: str, input_index: int, *, size: int, done: frozenset[int]) -> Iterator[Block]:
+    """The blocks of a file, `size` lines each; those already `done` are skipped."""
     lines: list[bytes] = []
     first, number, taken = 1, 0, 0
     for line in lines_of(path):
@@ -55,22 +55,22 @@ def blocks(path: str, place: int, *, size: int, done: frozenset[int]) -> Iterato
         taken += len(line)
         if len(lines) == size or taken >= MAX_BYTES:
             if number not in done:
-                yield Block(place, number, first, b"".join(lines))
+                yield Block(input_index, number, first, b"".join(lines))
             first, number, lines, taken = first + len(lines), number + 1, [], 0
     if lines and number not in done:
-        yield Block(place, number, first, b"".join(lines))
+        yield Block(input_index, number, first, b"".join(lines))
 
 
-def work_off(block: Block, worker: Worker, work: Work, *, path: str, prefix: str, skip: bool) -> Result:
+def process_block(block: Block, worker: Worker, job: Job, *, path: str, prefix: str, skip: bool) -> Result:
     """Give a block to a worker and gather what comes out."""
     raw = _split(block.data)
-    marks = np.zeros(len(raw), dtype=np.uint64)
+    digests = np.zeros(len(raw), dtype=np.uint64)
 
     def items() -> Iterator[Item]:
         for position, row in enumerate(raw):
-            item = work.item(row, name_of(path), block.first_line + position, prefix)
+            item = job.item(row, name_of(path), block.first_line + position, prefix)
             if isinstance(item, Record):
-                marks[position] = digest(item.id) or 1  # 0: no record
+                digests[position] = digest(item.id) or 1  # 0: no record
             yield item
 
     before = costs(worker)
@@ -95,7 +95,7 @@ def work_off(block: Block, worker: Worker, work: Work, *, path: str, prefix: str
         lines=b"".join(lines),
         errors=b"".join(errors),
         answers=len(raw) - len(errors),
-        ids=marks.tobytes(),
+        ids=digests.tobytes(),
         costs=spent,
         failure=failure,
     )
@@ -114,16 +114,13 @@ def _split(data: bytes) -> list[bytes]:
 def costs(worker: Worker) -> list[float]:
     """The counters of a summary, in a fixed order."""
     summary = worker.summary
-    counts = [summary.sentences, summary.utility_calls, summary.pairs_scored, summary.standard_calls, summary.truncated]
-    return [float(count) for count in counts] + list(asdict(summary.phases).values())
+    phases = asdict(summary.phases).values()
+    return [*(float(getattr(summary, name)) for name in COUNTS), summary.hypothesis_seconds, *phases]
 
 
-def add_costs(summary: Any, spent: Sequence[float]) -> None:
+def add_costs(summary: Summary, spent: Sequence[float]) -> None:
     """Add what a block cost to the summary of the run."""
-    sentences, calls, pairs, standard, truncated, *phases = spent
-    summary.sentences += int(sentences)
-    summary.utility_calls += int(calls)
-    summary.pairs_scored += int(pairs)
-    summary.standard_calls += int(standard)
-    summary.truncated += int(truncated)
-    summary.phases.add(Phases(*phases), share=1)
+    for name, count in zip(COUNTS, spent, strict=False):
+        setattr(summary, name, getattr(summary, name) + int(count))
+    summary.hypothesis_seconds += spent[len(COUNTS)]
+    summary.phases.add(Phases(*spent[len(COUNTS) + 1 :]), share=1)

@@ -1,110 +1,168 @@
-"""Sources in, records with lazy hypotheses out: what `mbrace translate` races over."""
+"""Live candidates: sources in, records with lazy hypotheses out, and a sampler that draws for them."""
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
-from typing import Any, overload
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeAlias, overload
 
 from mbrace.errors import RecordError, UserError
+from mbrace.groups import in_groups, run_group
 from mbrace.io.candidates import Item
-from mbrace.jobs.generate import chunks
 from mbrace.records import Location, Record
+from mbrace.sampler import Draws, Sampler
+from mbrace.schedule import Schedule, check
+from mbrace.utility import Utility
+
+# Hypotheses of each source; ids are those of the records.
+MakeHypotheses: TypeAlias = Callable[[Sequence[str], Sequence["str | int"]], Sequence[Sequence[str]]]
+
+
+class LiveSampler(Sampler, Protocol):
+    """A sampler that counts what it draws."""
+
+    @property
+    def drawn(self) -> int:
+        """Pseudo-references drawn so far."""
+
+
+class Texts(Protocol):
+    """The outputs of one source."""
+
+    @property
+    def texts(self) -> Sequence[str]:
+        """Best first."""
+
+
+class CandidateModel(Protocol):
+    """What translating and generating ask of a model; `Seq2Seq` and `CausalLM` are such models."""
+
+    device: Any  # a torch device, or anything with a `type` such as "cpu"
+
+    def beam(self, sources: Sequence[str], k: int = 256, *, alpha: float = 1.0) -> Sequence[Texts]:
+        """The k best outputs of each source, scored log p / length ** alpha."""
+        ...
+
+    def sample(
+        self,
+        sources: Sequence[str],
+        n: int,
+        *,
+        epsilon: float | None = 0.02,
+        temperature: float = 1.0,
+        seed: int = 0,
+        ids: Sequence[str | int] | None = None,
+    ) -> Sequence[Draws]:
+        """`n` samples of each source, that depend on the seed and its id alone."""
+        ...
+
+    def sampler(
+        self, *, epsilon: float | None = 0.02, temperature: float = 1.0, seed: int = 0, ahead: int = 0
+    ) -> LiveSampler:
+        """Draws in steps, the first `ahead` at once."""
+        ...
+
+
+@dataclass(frozen=True)
+class SamplingSettings:
+    """How candidates are made: `beam` hypotheses per source, pseudo-references by epsilon sampling (0: the whole
+    distribution) at a temperature."""
+
+    beam: int = 256
+    length_alpha: float = 1.0  # beam scores are log p / length ** length_alpha
+    epsilon: float | None = 0.02
+    temperature: float = 1.0
+
+
+def live_candidates(
+    model: CandidateModel,
+    settings: SamplingSettings,
+    utility: Utility,
+    schedule: Schedule,
+    *,
+    seed: int,
+    sampling: str | None,
+    window: int,
+) -> tuple[Hypothesiser, LiveSampler]:
+    """What translating with a model races over: hypotheses by beam search, and a sampler of pseudo-references.
+
+    `sampling` is "ahead" (all pseudo-references at once) or "lazy" (step by step while a race is open); None is ahead
+    on a GPU, which takes as long for 16 rows as for 256, and lazy on a CPU, whose time goes with the rows.
+    """
+    if sampling not in (None, "ahead", "lazy"):
+        raise UserError(f"sampling {sampling!r}: unknown; choose ahead or lazy")
+    if schedule == "all":
+        raise UserError('schedule "all": a live source has no last pseudo-reference; give the sizes')
+    last = check(utility.schedule if schedule is None else schedule)[-1]
+    ahead = (sampling or ("ahead" if model.device.type == "cuda" else "lazy")) == "ahead"
+    epsilon = settings.epsilon or None
+    sampler = model.sampler(epsilon=epsilon, temperature=settings.temperature, seed=seed, ahead=last if ahead else 0)
+    make = beam_hypotheses(model, settings.beam, alpha=settings.length_alpha)
+    return Hypothesiser(make, group_size=window), sampler
+
+
+def beam_hypotheses(model: CandidateModel, beam: int, *, alpha: float = 1.0) -> MakeHypotheses:
+    """Hypotheses by beam search, which depends on no id."""
+    return lambda sources, ids: [found.texts for found in model.beam(sources, k=beam, alpha=alpha)]
 
 
 class Hypothesiser:
-    """Makes the hypotheses of sources, `together` at a time, when the first of them is looked at.
+    """Gives records hypotheses that are made, for `group_size` records at a time, when the first of them is looked at.
 
     Sources whose answers an earlier run wrote are never looked at, so that resuming costs no beam search for them.
     """
 
-    def __init__(self, model: Any, *, beam: int, alpha: float = 1.0, together: int = 64) -> None:
-        self._model, self._beam, self._alpha, self._together = model, beam, alpha, together
+    def __init__(self, make: MakeHypotheses, *, group_size: int = 64) -> None:
+        self._make, self._group_size = make, group_size
         self.seconds = 0.0  # spent on hypotheses so far
 
     def records(self, sources: Iterable[str], *, name: str = "") -> Iterator[Record]:
-        """One record a source, without pseudo-references; ids are line numbers from 1."""
+        """One record per source, without pseudo-references; ids are line numbers from 1."""
         lines = enumerate(sources, 1)
         named = (Record((), id=n, source=source, location=Location(name or "<stdin>", n)) for n, source in lines)
         return (item for item in self.items(named) if isinstance(item, Record))
 
     def items(self, items: Iterable[Item]) -> Iterator[Item]:
         """Records with their hypotheses; what is bad stays as it is."""
-        for chunk in chunks(items, self._together):
-            made = iter(with_hypotheses(self, [item for item in chunk if isinstance(item, Record)]))
-            for item in chunk:
-                yield next(made) if isinstance(item, Record) else item
+        for group in in_groups(items, self._group_size):
+            records = [item for item in group if isinstance(item, Record)]
+            made = _GroupHypotheses(records, run_group(records, self._hypotheses))
+            numbers = iter(range(len(records)))
+            for item in group:
+                yield replace(item, hypotheses=_Hypotheses(made, next(numbers))) if isinstance(item, Record) else item
 
-    def make(self, records: Sequence[Record]) -> list[Sequence[str]]:
-        """Hypotheses of each record's source."""
+    def _hypotheses(self, records: Sequence[Record]) -> Sequence[Sequence[str]]:
         started = time.perf_counter()
-        sources = [record.source or "" for record in records]
-        found = [beams.texts for beams in self._model.beam(sources, k=self._beam, alpha=self._alpha)]
+        found = self._make([record.source or "" for record in records], [record.id for record in records])
         self.seconds += time.perf_counter() - started
         return found
 
 
-class ServerHypothesiser(Hypothesiser):
-    """Hypotheses from a server: samples of a stream of their own, since servers have no beam search."""
+class _GroupHypotheses:
+    """The hypotheses of a group of records, made as far as they are needed."""
 
-    def __init__(self, server: Any, *, count: int, together: int = 64) -> None:
-        super().__init__(server, beam=count, together=together)
+    def __init__(self, records: Sequence[Record], results: Iterator[Sequence[str] | Exception]) -> None:
+        self._records, self._results = records, results
+        self._made: list[Sequence[str] | Exception] = []
 
-    def make(self, records: Sequence[Record]) -> list[Sequence[str]]:
-        """Hypotheses of each record's source."""
-        started = time.perf_counter()
-        sources, ids = [record.source or "" for record in records], [record.id for record in records]
-        found = self._model.candidates(sources, self._beam, ids=ids, stream="hypothesis")
-        self.seconds += time.perf_counter() - started
-        return [draws.texts for draws in found]
-
-
-def with_hypotheses(maker: Hypothesiser, records: Sequence[Record]) -> list[Record]:
-    """The records with hypotheses that are made, for all of them together, when the first is looked at."""
-    beams = _Beams(maker, records)
-    return [replace(record, hypotheses=_Hypotheses(beams, place)) for place, record in enumerate(records)]
-
-
-class _Beams:
-    """The hypotheses of some records, made together when first needed.
-
-    If that fails, each record's are made alone when they are needed, so that only the one at fault goes without.
-    """
-
-    def __init__(self, maker: Hypothesiser, records: Sequence[Record]) -> None:
-        self._maker, self._records = maker, records
-        self._tried = False
-        self._made: dict[int, Sequence[str] | Exception] = {}
-
-    def __getitem__(self, place: int) -> Sequence[str]:
-        if not self._tried:
-            self._tried = True
-            with contextlib.suppress(Exception):
-                self._made = dict(enumerate(self._maker.make(self._records)))
-        if place not in self._made:
-            self._made[place] = self._alone(self._records[place])
-        made = self._made[place]
+    def __getitem__(self, number: int) -> Sequence[str]:
+        while len(self._made) <= number:
+            self._made.append(next(self._results))
+        made = self._made[number]
+        if isinstance(made, UserError) and not isinstance(made, RecordError):
+            raise self._records[number].error(str(made))
         if isinstance(made, Exception):
             raise made
         return made
 
-    def _alone(self, record: Record) -> Sequence[str] | Exception:
-        try:
-            return self._maker.make([record])[0]
-        except UserError as error:
-            return error if isinstance(error, RecordError) else record.error(str(error))
-        except Exception as error:
-            return error
-
 
 class _Hypotheses(Sequence[str]):
-    def __init__(self, beams: _Beams, place: int) -> None:
-        self._beams, self._place = beams, place
+    def __init__(self, group: _GroupHypotheses, number: int) -> None:
+        self._group, self._number = group, number
 
     def __len__(self) -> int:
-        return len(self._beams[self._place])
+        return len(self._group[self._number])
 
     @overload
     def __getitem__(self, index: int) -> str: ...
@@ -113,4 +171,4 @@ class _Hypotheses(Sequence[str]):
     def __getitem__(self, index: slice) -> Sequence[str]: ...
 
     def __getitem__(self, index: int | slice) -> str | Sequence[str]:
-        return self._beams[self._place][index]
+        return self._group[self._number][index]

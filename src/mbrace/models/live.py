@@ -183,17 +183,17 @@ class LiveModel:
         the faster one: ahead on a GPU, lazy on a CPU. The answers are the same.
         """
         from mbrace.decode import decode_corpus
-        from mbrace.models.hypotheses import Hypothesiser
+        from mbrace.models.hypotheses import SamplingSettings, live_candidates
 
         refuse_one_string(sources)
         chosen = as_utility(ChrF() if utility is None else utility)
-        if schedule == "all":
-            raise UserError('schedule "all": a live source has no last pseudo-reference; give the sizes')
-        sizes = check(chosen.schedule if schedule is None else schedule)
-        sampler = self.sampler(epsilon=epsilon, seed=seed, ahead=self.ahead(sampling, sizes[-1]))
-        records = Hypothesiser(self, beam=beam, together=window).records(sources, name="sources")
+        settings = SamplingSettings(beam, epsilon=epsilon)
+        sizes = schedule if schedule is None or schedule == "all" else check(schedule)
+        hypotheses, sampler = live_candidates(
+            self, settings, chosen, sizes, seed=seed, sampling=sampling, window=window
+        )
         return decode_corpus(
-            records,
+            hypotheses.records(sources, name="sources"),
             utility=chosen,
             prune=prune,
             schedule=sizes,
@@ -202,13 +202,6 @@ class LiveModel:
             nbest=nbest,
             window=window,
         )
-
-    def ahead(self, sampling: str | None, most: int) -> int:
-        """How many pseudo-references to draw before the first step."""
-        if sampling not in (None, "ahead", "lazy"):
-            raise UserError(f"sampling {sampling!r}: unknown; choose ahead or lazy")
-        # A GPU takes as long for 16 rows as for 256; a CPU's time goes with the rows.
-        return most if (sampling or ("ahead" if self.device.type == "cuda" else "lazy")) == "ahead" else 0
 
     # what a batch needs
 

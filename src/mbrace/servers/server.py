@@ -10,9 +10,9 @@ import contextlib
 import math
 import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mbrace.errors import UserError
 from mbrace.models.sources import ids_of
@@ -20,9 +20,6 @@ from mbrace.randomness import key
 from mbrace.records import Record
 from mbrace.sampler import Draws, Want, source_of
 from mbrace.servers.http import Client
-
-if TYPE_CHECKING:
-    from mbrace.jobs.generate import Candidates, Maker
 
 PROMPT = "Translate the following sentence into English. Answer with the translation only.\n\n{source}"
 
@@ -210,18 +207,6 @@ class _ServerDrawer:
             if not future.cancelled():
                 with contextlib.suppress(Exception):
                     self._server.keep(self._records[sentence], self._stream, block, future.result())
-
-
-def from_server(server: Server, options: Candidates) -> Maker:
-    """Candidates for `generate`. A server has no beam search: hypotheses are samples too, of a stream of their own."""
-
-    def make(sources: Sequence[str], ids: Sequence[str | int]) -> Iterable[tuple[Sequence[str] | None, Draws | None]]:
-        hypotheses = server.stream(sources, options.beam, ids=ids, stream="hypothesis")
-        draws = server.stream(sources, options.sample, ids=ids)
-        for _ in sources:
-            yield next(hypotheses).texts if options.beam else None, next(draws) if options.sample else None
-
-    return make
 
 
 def _logprob(found: Any) -> float | None:

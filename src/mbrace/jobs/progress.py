@@ -9,9 +9,11 @@ from collections.abc import Callable, Iterator
 
 
 @contextlib.contextmanager
-def progress(description: str, total: int | None, unit: str = "sentences") -> Iterator[Callable[[int], None]]:
-    """Yields a function to call with the number of things done; it does nothing when stderr is no terminal."""
-    if not sys.stderr.isatty():
+def progress_bar(
+    description: str, total: int | None, unit: str = "sentences", *, shown: bool = True
+) -> Iterator[Callable[[int], None]]:
+    """Yields a function to call with the number of things done; it does nothing unless stderr is a terminal."""
+    if not (shown and sys.stderr.isatty()):
         yield lambda count: None
         return
     from rich.console import Console
@@ -21,7 +23,7 @@ def progress(description: str, total: int | None, unit: str = "sentences") -> It
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn(f"{unit}, {{task.fields[rate]}} a second"),
+        TextColumn(f"{unit}, {{task.fields[rate]}} per second"),
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
@@ -37,7 +39,7 @@ def progress(description: str, total: int | None, unit: str = "sentences") -> It
 
 
 @contextlib.contextmanager
-def share_progress(description: str, unit: str = "sentences") -> Iterator[Callable[[int, float], None]]:
+def share_progress_bar(description: str, unit: str = "sentences") -> Iterator[Callable[[int, float], None]]:
     """Yields a function to call with the number of things done since and the share of all the work done so far."""
     if not sys.stderr.isatty():
         yield lambda count, share: None
@@ -56,7 +58,7 @@ def share_progress(description: str, unit: str = "sentences") -> Iterator[Callab
         TextColumn("{task.description}"),
         BarColumn(),
         TaskProgressColumn(),
-        TextColumn(f"{{task.fields[done]:,}} {unit}, {{task.fields[rate]:,.1f}} a second"),
+        TextColumn(f"{{task.fields[done]:,}} {unit}, {{task.fields[rate]:,.1f}} per second"),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )

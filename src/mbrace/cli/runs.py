@@ -1,0 +1,153 @@
+"""What the commands share that run a job: where answers go, resuming, clusters, and what is said at the end."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from mbrace.cli.options import report_truncated
+from mbrace.errors import UserError
+
+if TYPE_CHECKING:
+    from mbrace.io.candidates import Item
+    from mbrace.jobs.run import Job, Summary
+
+
+def add_output(parser: argparse.ArgumentParser) -> None:
+    """Where answers go."""
+    parser.add_argument(
+        "-o", "--output", default="-", metavar="OUT.jsonl", help=".gz, .xz or .parquet by suffix; - is stdout"
+    )
+    parser.add_argument("--text", action="store_true", help="write the texts alone, one line per source")
+    parser.add_argument("--window", type=int, default=64, metavar="N", help="sentences racing at a time (default: 64)")
+    add_resume(parser)
+
+
+def add_resume(parser: argparse.ArgumentParser) -> None:
+    """What to do with an output that exists, and with a record that fails."""
+    parser.add_argument("--resume", action="store_true", help="keep the answers in OUT and go on after them")
+    parser.add_argument("--force", action="store_true", help="replace OUT if it exists")
+    parser.add_argument(
+        "--on-error",
+        choices=("stop", "skip"),
+        default="stop",
+        help="a bad record stops the run (default), or is set aside in OUT.errors.jsonl",
+    )
+
+
+def add_cluster(parser: argparse.ArgumentParser) -> None:
+    """Whether and how to run on a cluster."""
+    group = parser.add_argument_group("cluster (needs mbrace[cluster]); OUT is then a folder of shards")
+    group.add_argument(
+        "--ray",
+        nargs="?",
+        const="local",
+        metavar="ADDRESS",
+        help="run on the Ray cluster at ADDRESS (auto: the one of this machine), or start one here",
+    )
+    group.add_argument("--workers", type=int, metavar="N", help="workers (default: one per CPU but one, or all GPUs)")
+    group.add_argument("--gpus-per-worker", type=float, metavar="G", help="GPUs of a worker (default: 0)")
+    group.add_argument("--shard-size", type=int, metavar="N", help="input lines per shard (default: 1024)")
+
+
+def check_output(args: argparse.Namespace) -> None:
+    """Refuse options of `add_output` and `add_cluster` that make no sense."""
+    if args.resume and args.force:
+        raise UserError("--resume and --force: give one of them")
+    if args.window is not None and args.window < 1:
+        raise UserError(f"--window {args.window}: must be 1 or more")
+    if args.threads < 0:
+        raise UserError(f"--threads {args.threads}: must be 0 (all cores) or more")
+    if args.on_error == "skip" and args.output == "-":
+        raise UserError("--on-error skip: what is set aside goes to OUT.errors.jsonl; give a file with -o OUT")
+    if args.ray is None:
+        for option in ("workers", "gpus_per_worker", "shard_size"):
+            if getattr(args, option) is not None:
+                raise UserError(f"--{option.replace('_', '-')}: goes with --ray")
+    elif args.output == "-":
+        raise UserError("--ray: writes a folder of shards; give one with -o OUT")
+
+
+def run_here(
+    job: Job,
+    items: Iterable[Item],
+    args: argparse.Namespace,
+    *,
+    total: int | None = None,
+    minutes: float | None = None,
+) -> int:
+    """Run a job on this machine; the exit status."""
+    from mbrace.jobs.run import run_job
+
+    summary = run_job(
+        job,
+        items,
+        args.output,
+        threads=args.threads,
+        resume=args.resume,
+        force=args.force,
+        on_error=args.on_error,
+        minutes=minutes,
+        handle_signals=True,
+        progress=True,
+        total=total,
+    )
+    return _ended(summary, args)
+
+
+def run_on_cluster(job: Job, inputs: list[str], args: argparse.Namespace) -> int:
+    """Run a job with `--ray`; the exit status."""
+    from mbrace.cluster import run
+    from mbrace.jobs.progress import share_progress_bar
+
+    with share_progress_bar(args.output) as progress:
+        summary = run(
+            job,
+            inputs,
+            args.output,
+            address=None if args.ray == "local" else args.ray,
+            workers=args.workers,
+            gpus_per_worker=args.gpus_per_worker or 0,
+            threads=args.threads,
+            shard_size=1024 if args.shard_size is None else args.shard_size,
+            resume=args.resume,
+            force=args.force,
+            on_error=args.on_error,
+            progress=progress,
+        )
+    return _ended(summary, args)
+
+
+def _ended(summary: Summary, args: argparse.Namespace) -> int:
+    """Say what a run did; its exit status. One that a signal ended says how to go on."""
+    report_truncated(summary.truncated)
+    print(summary_line(summary), file=sys.stderr)
+    if summary.signal is None:
+        return 0
+    how = "" if args.output == "-" else "; go on with the same command and --resume"
+    done = "the current window is written" if args.ray is None else "finished shards are kept"
+    print(f"mbrace: stopped by signal {summary.signal}; {done}{how}", file=sys.stderr)
+    return 128 + summary.signal
+
+
+def summary_line(summary: Summary) -> str:
+    """What a run did, for stderr."""
+    phases = summary.phases
+    parts = [f"{summary.sentences} sentences in {summary.seconds:.2f} s"]
+    if summary.kept:
+        parts.append(f"{summary.kept} kept from before")
+    if summary.skipped:
+        parts.append(f"{summary.skipped} set aside")
+    if summary.standard_calls:
+        saved = 1 - summary.utility_calls / summary.standard_calls
+        parts.append(
+            f"{summary.utility_calls:,} utility calls ({saved:.1%} saved), {summary.pairs_scored:,} pairs scored"
+        )
+    timed = [("draw", phases.draw), ("encode", phases.encode), ("score", phases.score), ("prune", phases.prune)]
+    if any(seconds for _, seconds in timed):
+        parts.append(", ".join(f"{name} {seconds:.2f} s" for name, seconds in timed))
+    if summary.hypothesis_seconds:
+        parts.append(f"hypotheses {summary.hypothesis_seconds:.2f} s, {summary.drawn:,} pseudo-references drawn")
+    return "mbrace: " + "; ".join(parts)

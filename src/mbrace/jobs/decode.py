@@ -1,0 +1,181 @@
+"""Decoding candidate files: `DecodeJob`, its worker, and `decode_file` for a caller in Python."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, TypeAlias
+
+from mbrace.decode import decode_corpus
+from mbrace.io.candidates import Bad, Item, bad_from, item_from, read_items
+from mbrace.io.inputs import check_inputs, expand
+from mbrace.io.output import answer_line
+from mbrace.jobs.run import ErrorPolicy, Outcome, Progress, Summary, run_job
+from mbrace.jobs.settings import AnyUtility, RaceSettings, UtilitySettings, describe_utility, load_utility
+from mbrace.prune import Confidence, PruningFunction
+from mbrace.race import Decoded
+from mbrace.records import Record
+from mbrace.sampler import Sampler
+from mbrace.schedule import Schedule
+from mbrace.utility import PairFunction, Utility, truncated_texts
+
+Paths: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]]"
+
+
+def decode_file(
+    inputs: Paths,
+    output: str | os.PathLike[str],
+    *,
+    utility: Utility | PairFunction | str = "chrf++",
+    prune: PruningFunction | None = Confidence(),  # noqa: B008  (frozen)
+    schedule: Schedule = None,
+    seed: int = 0,
+    nbest: int = 1,
+    window: int = 64,
+    shuffle: bool = True,
+    text: bool = False,
+    threads: int = 0,
+    resume: bool = False,
+    force: bool = False,
+    on_error: ErrorPolicy = "stop",
+    progress: Progress = False,
+) -> Summary:
+    """Decode candidate files into `output`, as `mbrace decode` does, with any utility and pruning function.
+
+    `inputs` are files, patterns or URLs of JSON Lines or Parquet; `output` is JSON Lines, `.gz`, `.xz` or `.parquet` by
+    its suffix, or with `text` the chosen texts, one per line. `utility`, `prune`, `schedule`, `seed`, `nbest`, `window`
+    and `shuffle` are those of `decode_corpus`; a utility may also be a name, such as "learned", which then runs with
+    `threads` (0: all cores).
+
+    An `output` that exists is an error unless `resume` goes on after the answers in it or `force` replaces it; a run is
+    resumed only with settings, and objects, of the same names. A bad record stops the run, or with `on_error="skip"` is
+    set aside in OUTPUT.errors.jsonl. `progress` is called with the number of records done since its last call; True
+    shows a bar on a terminal's stderr.
+    """
+    race = RaceSettings(prune, schedule, seed, nbest, window)
+    chosen = UtilitySettings(utility) if isinstance(utility, str) else utility
+    job = DecodeJob(chosen, race, shuffle=shuffle, text=text)
+    given = [inputs] if isinstance(inputs, (str, os.PathLike)) else inputs
+    paths, out = expand([os.fspath(path) for path in given]), os.fspath(output)
+    check_inputs(paths, out)
+    how: dict[str, Any] = {"resume": resume, "force": force, "on_error": on_error, "progress": progress}
+    return run_job(job, read_items(paths), out, threads=threads, **how)
+
+
+@dataclass(frozen=True)
+class DecodeJob:
+    """The races over records that bring their pseudo-references."""
+
+    utility: AnyUtility
+    race: RaceSettings
+    shuffle: bool = True
+    text: bool = False
+    keep_settings: ClassVar[bool] = False
+
+    def describe(self) -> dict[str, Any]:
+        """What answers depend on."""
+        settings = {**describe_utility(self.utility), **self.race.describe()}
+        return {"command": "decode", **settings, "no_shuffle": not self.shuffle, "text": self.text}
+
+    def start(self, threads: int) -> DecodeWorker:
+        """Load the utility."""
+        utility = load_utility(self.utility, threads)
+        return DecodeWorker(utility, **self.race.options(), shuffle=self.shuffle, text=self.text)
+
+    def item(self, row: bytes, file: str, number: int, prefix: str) -> Item:
+        """A record of JSON."""
+        return item_from(row, file, number, prefix=prefix)
+
+
+@dataclass(frozen=True)
+class _NumberedRecord(Record):
+    """A record with its position among the items of a run."""
+
+    number: int = -1
+
+
+@dataclass
+class DecodeWorker:
+    """Races records and makes lines of the answers."""
+
+    utility: Utility
+    prune: PruningFunction | None
+    schedule: Schedule = None
+    seed: int = 0
+    nbest: int = 1
+    window: int = 64
+    sampler: Sampler | None = None
+    shuffle: bool = True
+    text: bool = False
+    summary: Summary = field(default_factory=Summary)
+
+    def __call__(self, items: Iterable[Item], *, skip: bool) -> Iterator[Outcome]:
+        """One outcome per item."""
+        line_of_bad = b"\n" if self.text else None  # a line of text belongs to each source
+        pending: deque[tuple[int, Item]] = deque()  # items read, without an outcome so far, by their position
+        failed: dict[int, Bad] = {}  # by position
+
+        def read() -> Iterator[Record]:
+            for number, item in enumerate(items):
+                if isinstance(item, Bad):
+                    if not skip:
+                        raise item.error()
+                    failed[number] = item
+                pending.append((number, item))
+                if isinstance(item, Record):
+                    yield _NumberedRecord(**vars(item), number=number)
+
+        def on_error(record: Record, error: Exception) -> None:
+            assert isinstance(record, _NumberedRecord)
+            bad = failed[record.number] = bad_from(record, error)
+            if not skip or isinstance(error, ImportError):  # a missing package is not the record's fault
+                raise bad.error() if record.location is not None else error
+
+        def outcomes_of_failed() -> Iterator[Outcome]:
+            while pending and pending[0][0] in failed:
+                yield line_of_bad, failed.pop(pending.popleft()[0])
+
+        answers = decode_corpus(
+            read(),
+            utility=self.utility,
+            prune=self.prune,
+            schedule=self.schedule,
+            seed=self.seed,
+            nbest=self.nbest,
+            window=self.window,
+            sampler=self.sampler,
+            shuffle=self.shuffle,
+            phases=self.summary.phases,
+            on_error=on_error,
+        )
+        for answer in answers:
+            yield from outcomes_of_failed()
+            _, record = pending.popleft()
+            assert isinstance(record, Record)
+            self._count(record, answer)
+            yield answer_line(answer, text=self.text, nbest=self.nbest), None
+        yield from outcomes_of_failed()
+
+    def _count(self, record: Record, answer: Decoded) -> None:
+        self.summary.sentences += 1
+        self.summary.utility_calls += answer.utility_calls
+        self.summary.pairs_scored += answer.pairs_scored
+        self.summary.truncated = truncated_texts(self.utility)
+        given = record.pseudo_references
+        if given is None and self.sampler is None:
+            given = record.hypotheses  # one list is enough
+        listed = len(given) if isinstance(given, Sequence) else None
+        self.summary.standard_calls += _standard_calls(listed, answer, self.schedule, self.utility)
+
+
+def _standard_calls(listed: int | None, answer: Decoded, schedule: Schedule, utility: Utility) -> int:
+    """|H| x |R| of standard MBR with `listed` pseudo-references (None: as many as are wanted)."""
+    hypotheses = 1  # equal ones are one to the paper too
+    if answer.steps:
+        hypotheses = answer.steps[0].utility_calls // answer.steps[0].pseudo_references  # all of them in the first step
+    if schedule == "all":
+        return hypotheses * (listed or 0)
+    last = list(utility.schedule if schedule is None else schedule)[-1]
+    return hypotheses * (last if listed is None else min(last, listed))

@@ -1,0 +1,213 @@
+"""What a job is, and how one machine runs it: items in, lines written as they come, a summary of what it cost."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, TypeAlias
+
+from mbrace.errors import UserError
+from mbrace.io.candidates import Bad, Item, location_of
+from mbrace.io.jsonl import parse_json
+from mbrace.io.output import Output
+from mbrace.jobs.progress import progress_bar
+from mbrace.jobs.signals import Stop
+from mbrace.race import Phases
+from mbrace.records import Location, Record
+
+Outcome: TypeAlias = "tuple[bytes | None, Bad | None]"  # the line to write, and why an item was set aside
+ErrorPolicy: TypeAlias = Literal["stop", "skip"]
+Progress: TypeAlias = "Callable[[int], None] | bool"
+
+
+@dataclass
+class Summary:
+    """What a run did: sentences, calls against those standard MBR would make, seconds by phase."""
+
+    sentences: int = 0
+    kept: int = 0  # answers found in the output on resume
+    skipped: int = 0  # records set aside, those of earlier runs included
+    utility_calls: int = 0
+    pairs_scored: int = 0
+    standard_calls: int = 0  # |H| x |R| with the sizes the schedule allows
+    truncated: int = 0  # strings over a neural utility's length limit, cut there
+    drawn: int = 0  # pseudo-references drawn from a live model
+    hypothesis_seconds: float = 0.0  # spent on hypotheses of a live model
+    seconds: float = 0.0
+    phases: Phases = field(default_factory=Phases)
+    signal: int | None = None  # that ended the run early
+
+
+class Worker(Protocol):
+    """Turns items into lines, one outcome per item, in order. A bad item is an error, or set aside with `skip`."""
+
+    @property
+    def summary(self) -> Summary:
+        """What it did so far."""
+
+    def __call__(self, items: Iterable[Item], *, skip: bool) -> Iterator[Outcome]:
+        """The outcomes, as they come."""
+        ...
+
+
+class Job(Protocol):
+    """What a run does, as settings that can be sent to another machine; what is heavy is loaded there, by `start`."""
+
+    @property
+    def text(self) -> bool:
+        """Whether its lines are plain text."""
+
+    @property
+    def keep_settings(self) -> bool:
+        """Whether OUT.run.json stays beside a finished output."""
+
+    def describe(self) -> dict[str, Any]:
+        """What the output depends on, as JSON values: a run is resumed only with the same."""
+        ...
+
+    def start(self, threads: int) -> Worker:
+        """Load what is needed, to be run with so many threads (0: all cores)."""
+        ...
+
+    def item(self, row: bytes, file: str, number: int, prefix: str) -> Item:
+        """The item of an input line; `prefix` is for its default id."""
+        ...
+
+
+def run_job(
+    job: Job,
+    items: Iterable[Item],
+    output: str,
+    *,
+    threads: int = 0,
+    resume: bool = False,
+    force: bool = False,
+    on_error: ErrorPolicy = "stop",
+    minutes: float | None = None,
+    handle_signals: bool = False,
+    progress: Progress = False,
+    total: int | None = None,
+) -> Summary:
+    """Run a job over `items` into the file `output` on this machine.
+
+    `resume` goes on after the answers in `output`, `force` replaces them. `on_error="skip"` sets a bad record aside in
+    OUTPUT.errors.jsonl. With `handle_signals`, SIGINT and SIGTERM end the run after the current window, and `minutes`
+    ends it after so long. `progress` is a function called with the number of items done since its last call, or True
+    for a bar on stderr, where `total` is the number of items.
+    """
+    if on_error not in ("stop", "skip"):
+        raise UserError(f'on_error {on_error!r}: unknown; choose "stop" or "skip"')
+    if resume and force:
+        raise UserError("resume and force: give one of them")
+    worker = job.start(threads)
+    with ExitStack() as stack:
+        stop = stack.enter_context(Stop()) if handle_signals else None
+        settings, keep = job.describe(), job.keep_settings
+        out = Output(output, resume=resume, force=force, text=job.text, settings=settings, keep_settings=keep)
+        stack.enter_context(out)
+        if isinstance(progress, bool):
+            progress = stack.enter_context(progress_bar(settings.get("command", "running"), total, shown=progress))
+        skip = on_error == "skip"
+        return run_worker(worker, items, out, skip=skip, stop=stop, minutes=minutes, advance=progress)
+
+
+def run_worker(
+    worker: Worker,
+    items: Iterable[Item],
+    output: Output,
+    *,
+    skip: bool = False,
+    stop: Stop | None = None,
+    minutes: float | None = None,
+    advance: Callable[[int], None] = lambda count: None,
+) -> Summary:
+    """Give `items` to a worker and write what comes, going on after what `output` holds."""
+    summary = worker.summary
+    started = time.perf_counter()
+    rest = unanswered(items, output)
+    output.start()
+    summary.kept = output.written.kept
+    advance(summary.kept)
+    end = None if minutes is None else time.monotonic() + 60 * minutes
+    for line, bad in worker(_until(rest, stop, end), skip=skip):
+        output.add(line, bad)
+        output.flush()
+        advance(1)
+    summary = worker.summary
+    summary.signal = None if stop is None else stop.signal
+    output.interrupted = summary.signal is not None
+    summary.skipped = output.skipped
+    summary.seconds = time.perf_counter() - started
+    return summary
+
+
+def _until(items: Iterator[Item], stop: Stop | None, end: float | None) -> Iterator[Item]:
+    """The items until a signal comes or the time is over."""
+    while end is None or time.monotonic() <= end:
+        item = next(items, None) if stop is None else stop.read(items)
+        if item is None:
+            return
+        yield item
+
+
+def unanswered(items: Iterable[Item], output: Output) -> Iterator[Item]:
+    """The items after those an earlier run answered or set aside; the files must agree with the input, in order."""
+    source = iter(items)
+    answers, errors = output.written, output.written_errors
+    if answers.line is None and errors.line is None:
+        return source
+    for item in source:
+        if errors.line is not None and _location(errors.line, output) == location_of(item):
+            if output.text and answers.line is None:
+                return _after(item, source)
+            errors.keep()
+            if output.text:
+                answers.keep()
+        elif answers.line is None:
+            return _after(item, source)
+        else:
+            _check_same(item, answers.line, answers.kept + 1, output)
+            answers.keep()
+    if answers.line is not None:
+        raise UserError(
+            f"{output.path}: resume=True: has more answers than the input has records; "
+            "give the input it was made from, or force=True to start over"
+        )
+    return source
+
+
+def _after(item: Item, source: Iterator[Item]) -> Iterator[Item]:
+    yield item
+    yield from source
+
+
+def _check_same(item: Item, line: bytes, number: int, output: Output) -> None:
+    if output.text and isinstance(item, Record):
+        return
+    where = f"{output.path}:{number}"
+    fields = {} if output.text else parse_json(line, where)
+    identity = fields.get("id") if isinstance(fields, dict) else None
+    if not output.text and not isinstance(identity, (str, int)):
+        raise UserError(f"{where}: resume=True: not an answer of mbrace; use force=True to replace the file")
+    theirs = item.id if isinstance(item, Record) else None
+    if identity != theirs and not (output.path.endswith(".parquet") and str(identity) == str(theirs)):
+        raise UserError(
+            f"{location_of(item)}: resume=True: {where} answers record {identity!r} where the input has "
+            f"{'a bad record' if isinstance(item, Bad) else repr(theirs)}; "
+            "give the input the output was made from, or force=True to start over"
+        )
+    made_of = (fields["source"], fields.get("reference")) if "source" in fields else None  # a candidate file tells
+    if made_of is not None and isinstance(item, Record) and made_of != (item.source, item.reference):
+        raise UserError(
+            f"{where}: resume=True: not made of {item.where}; give the same sources, or force=True to start over"
+        )
+
+
+def _location(line: bytes, output: Output) -> Location:
+    where = f"{output.path}.errors.jsonl"
+    fields = parse_json(line, where)
+    if not isinstance(fields, dict):
+        raise UserError(f"{where}: resume=True: not written by mbrace; use force=True to start over")
+    return Location(str(fields.get("file")), int(fields.get("line") or 0))

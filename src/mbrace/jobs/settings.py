@@ -1,0 +1,198 @@
+"""Settings that jobs share, as plain values: which utility, which race, which model; each loads what it describes.
+
+Where a job takes settings, it takes a ready object as well: a utility, a pruning function, a model. It is then
+described by its name, so that a run is resumed only with one of the same name.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from mbrace.errors import UserError, require
+from mbrace.prune import Bottom, Confidence, PruningFunction
+from mbrace.schedule import Schedule, check
+from mbrace.utility import PairFunction, Utility, as_utility
+
+if TYPE_CHECKING:
+    from mbrace.models.hypotheses import CandidateModel
+    from mbrace.servers.server import Server
+
+CHRF = {"chrf": 0, "chrf+": 1, "chrf++": 2}  # the word order of each
+NEURAL = {"comet": "Comet", "embedding": "Embedding", "learned": "Learned"}  # class in the module of the same name
+
+
+@dataclass(frozen=True)
+class UtilitySettings:
+    """A utility by name. `model`, `dtype` and `batch_tokens` are for neural ones."""
+
+    name: str = "chrf++"
+    model: str | None = None
+    device: str | None = None
+    dtype: str | None = None
+    batch_tokens: int | None = None
+
+    def describe(self) -> dict[str, Any]:
+        """What scores depend on."""
+        return {"utility": self.name, "metric_model": self.model, "dtype": self.dtype}
+
+    def load(self, threads: int = 0) -> Utility:
+        """The utility, to be run with so many threads (0: all cores)."""
+        if self.name in CHRF:
+            from mbrace.utilities.chrf import ChrF
+
+            return ChrF(word_order=CHRF[self.name], threads=threads or None)
+        if self.name not in NEURAL:
+            raise UserError(f"utility {self.name!r}: unknown; choose from {', '.join([*CHRF, *NEURAL])}")
+        torch = require("torch", extra="neural")
+        if threads:
+            torch.set_num_threads(threads)
+        kind: Callable[..., Utility] = getattr(
+            importlib.import_module(f"mbrace.utilities.neural.{self.name}"), NEURAL[self.name]
+        )
+        return kind(self.model, device=self.device, dtype=self.dtype, batch_tokens=self.batch_tokens)
+
+
+@dataclass(frozen=True)
+class PruneSettings:
+    """A pruning function by name: confidence (with `alpha` and `bootstraps`), bottom (with `beta`), or none."""
+
+    rule: str = "confidence"
+    alpha: float | None = None
+    bootstraps: int | None = None
+    beta: float | None = None
+
+    def describe(self) -> dict[str, Any]:
+        """What decisions depend on."""
+        return {"prune": self.rule, "alpha": self.alpha, "bootstraps": self.bootstraps, "beta": self.beta}
+
+    def load(self) -> PruningFunction | None:
+        """The pruning function."""
+        if self.rule == "confidence":
+            return Confidence(
+                0.99 if self.alpha is None else self.alpha, 500 if self.bootstraps is None else self.bootstraps
+            )
+        if self.rule == "bottom" and self.beta is not None:
+            return Bottom(self.beta)
+        if self.rule != "none":
+            raise UserError(f"prune {self.rule!r}: choose from confidence, bottom (with beta), none")
+        return None
+
+
+@dataclass(frozen=True)
+class RaceSettings:
+    """How hypotheses race; `window` changes speed and memory, never an answer."""
+
+    prune: PruneSettings | PruningFunction | None = PruneSettings()
+    schedule: Schedule = None
+    seed: int = 0
+    nbest: int = 1
+    window: int = 64
+
+    def __post_init__(self) -> None:
+        """Take the sizes of a schedule once: they may come from an iterator."""
+        if self.schedule is not None and self.schedule != "all":
+            object.__setattr__(self, "schedule", check(self.schedule))
+        if self.window < 1 or self.nbest < 1:
+            raise UserError(f"window {self.window}, nbest {self.nbest}: both must be 1 or more")
+
+    def describe(self) -> dict[str, Any]:
+        """What answers depend on."""
+        sizes = self.schedule if self.schedule in (None, "all") else ",".join(map(str, self.schedule or ()))
+        prune = PruneSettings("none") if self.prune is None else self.prune
+        rule = prune if isinstance(prune, PruneSettings) else PruneSettings(name_of(prune))
+        return {**rule.describe(), "schedule": sizes, "seed": self.seed, "nbest": self.nbest}
+
+    def options(self) -> dict[str, Any]:
+        """The options of `decode_corpus`."""
+        prune = self.prune.load() if isinstance(self.prune, PruneSettings) else self.prune
+        numbers = {"seed": self.seed, "nbest": self.nbest, "window": self.window}
+        return {"prune": prune, "schedule": self.schedule, **numbers}
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """A model by name or folder or, where `server` is its URL, the model that a server calls `server_model`."""
+
+    model: str = "bundled"
+    kind: str = "seq2seq"
+    source_language: str | None = None
+    target_language: str | None = None
+    source_prefix: str = ""
+    prompt: str | None = None
+    stop: str | None = None
+    device: str | None = None
+    dtype: str | None = None
+    server: str | None = None
+    server_model: str | None = None
+    server_kind: str = "chat"
+    concurrency: int = 8
+
+    def describe(self) -> dict[str, Any]:
+        """What outputs depend on."""
+        return {name: value for name, value in asdict(self).items() if name not in ("device", "concurrency")}
+
+    def load(
+        self, threads: int = 0, *, temperature: float = 1.0, seed: int = 0, logprobs: bool = False
+    ) -> CandidateModel | Server:
+        """The model, to be run with so many threads on a CPU (0: all cores), or the server, told how to sample."""
+        if self.server is not None:
+            from mbrace.servers.server import PROMPT, Server
+
+            return Server(
+                self.server,
+                self.server_model or "",
+                prompt=self.prompt or PROMPT,
+                chat=self.server_kind == "chat",
+                stop=self.stop,
+                temperature=temperature,
+                logprobs=logprobs,
+                seed=seed,
+                concurrency=self.concurrency,
+            )
+        torch = require("torch", extra="models")
+        if threads:
+            torch.set_num_threads(threads)
+        if self.kind == "causal":
+            from mbrace.models.causal import CausalLM
+
+            return CausalLM(self.model, prompt=self.prompt or "", stop=self.stop, device=self.device, dtype=self.dtype)
+        from mbrace.models.seq2seq import Seq2Seq
+
+        return Seq2Seq(
+            self.model,
+            source_language=self.source_language,
+            target_language=self.target_language,
+            prefix=self.source_prefix,
+            device=self.device,
+            dtype=self.dtype,
+        )
+
+
+AnyUtility: TypeAlias = "UtilitySettings | Utility | PairFunction"
+AnyModel: TypeAlias = "ModelSettings | CandidateModel | Server"
+
+
+def describe_utility(utility: AnyUtility) -> dict[str, Any]:
+    """The settings of a utility, or the name of a ready one in their form."""
+    settings = utility if isinstance(utility, UtilitySettings) else UtilitySettings(as_utility(utility).name)
+    return settings.describe()
+
+
+def load_utility(utility: AnyUtility, threads: int) -> Utility:
+    """The utility of settings, or a ready one."""
+    return utility.load(threads) if isinstance(utility, UtilitySettings) else as_utility(utility)
+
+
+def describe_model(model: AnyModel) -> dict[str, Any]:
+    """The settings of a model, or the name of a ready one in their form."""
+    return (model if isinstance(model, ModelSettings) else ModelSettings(name_of(model))).describe()
+
+
+def name_of(thing: object) -> str:
+    """What to call an object in a description, the same in every process: no address is in it."""
+    text = repr(thing)
+    kind = thing if hasattr(thing, "__qualname__") else type(thing)
+    return text if " at 0x" not in text else f"{kind.__module__}.{kind.__qualname__}"

@@ -1,0 +1,56 @@
+"""Files of sources: one per line, or a TSV with `source TAB reference`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from mbrace.errors import RecordError, UserError
+from mbrace.io.candidates import Bad, Item
+from mbrace.io.reading import count_lines, decode_line, name_of, open_input, read_lines
+from mbrace.records import Location, Record
+
+
+def read_sources(path: str) -> Iterator[tuple[str, str | None]]:
+    """The sources of a file, each with its reference if there is one."""
+    for item in source_items(path, source_item):
+        if isinstance(item, Bad):
+            raise item.error()
+        yield item.source or "", item.reference
+
+
+def source_items(
+    path: str, make_item: Callable[[bytes, str, int, str], Item], references: str | None = None
+) -> Iterator[Item]:
+    """Sources as records without candidates, as they are read; `make_item` is that of a job."""
+    if references is not None and path != "-" and (ours := count_lines(path)) != (theirs := count_lines(references)):
+        raise UserError(f"{references}: has {theirs} lines but {path} has {ours}; they must match")
+    lines = None if references is None else read_lines(references)
+    with open_input(path) as file:
+        for number, row in enumerate(file, 1):
+            item = make_item(row, name_of(path), number, "")
+            if lines is not None:
+                reference = next(lines, None)
+                if reference is None:
+                    raise UserError(f"{references}: ends before line {number}, which {name_of(path)} has")
+                item = item if isinstance(item, Bad) else replace(item, reference=reference)
+            yield item
+
+
+def source_item(row: bytes, file: str, number: int, prefix: str = "", *, first: int = 0, columns: bool = True) -> Item:
+    """The source of a line; of a .tsv with `columns`, its first column, and the reference in the second.
+
+    Its id is its position, counted from `first`, after `prefix` where there is one.
+    """
+    location = Location(file, number)
+    try:
+        line = decode_line(row, location).removesuffix("\n").removesuffix("\r")
+    except RecordError as error:
+        return Bad(location, None, error.reason)
+    source, reference = line, ""
+    if columns and ".tsv" in Path(file).suffixes:
+        source, reference = [*line.split("\t"), ""][:2]
+    position = number - 1 + first
+    identity = f"{prefix}{position}" if prefix else position
+    return Record((), id=identity, source=source, reference=reference or None, location=location)

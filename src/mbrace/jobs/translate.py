@@ -1,0 +1,148 @@
+"""Translating files of sources: `TranslateJob`, its worker, and `translate_file` for a caller in Python."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from mbrace.io.candidates import Item
+from mbrace.io.inputs import check_inputs
+from mbrace.jobs.decode import DecodeWorker
+from mbrace.jobs.run import ErrorPolicy, Outcome, Progress, Summary, run_job
+from mbrace.jobs.settings import (
+    AnyModel,
+    AnyUtility,
+    ModelSettings,
+    RaceSettings,
+    UtilitySettings,
+    describe_model,
+    describe_utility,
+    load_utility,
+)
+from mbrace.jobs.sources import source_item, source_items
+from mbrace.models.hypotheses import Hypothesiser, LiveSampler, SamplingSettings, live_candidates
+from mbrace.prune import Confidence, PruningFunction
+from mbrace.schedule import Schedule
+from mbrace.utility import PairFunction, Utility
+
+if TYPE_CHECKING:
+    from mbrace.models.hypotheses import CandidateModel
+    from mbrace.servers.server import Server
+
+
+def translate_file(
+    sources: str | os.PathLike[str],
+    output: str | os.PathLike[str],
+    *,
+    model: CandidateModel | Server | str = "bundled",
+    beam: int = 256,
+    length_alpha: float = 1.0,
+    epsilon: float | None = 0.02,
+    temperature: float = 1.0,
+    sampling: str | None = None,
+    utility: Utility | PairFunction | str = "chrf++",
+    prune: PruningFunction | None = Confidence(),  # noqa: B008  (frozen)
+    schedule: Schedule = None,
+    seed: int = 0,
+    nbest: int = 1,
+    window: int = 64,
+    text: bool = True,
+    threads: int = 0,
+    resume: bool = False,
+    force: bool = False,
+    on_error: ErrorPolicy = "stop",
+    progress: Progress = False,
+) -> Summary:
+    """Translate the lines of a file into `output`, as `mbrace translate` does, with any model, utility and pruning.
+
+    `model` is a `Seq2Seq`, a `CausalLM`, a `Server`, any object with their `beam` and `sampler`, or the name or folder
+    of a translation model. `beam` hypotheses per source race against pseudo-references that are drawn by epsilon
+    sampling; `sampling` is as for `Seq2Seq.translate`. A `Server` samples as it was made to: `length_alpha`, `epsilon`,
+    `temperature` and `sampling` are not sent to it. With `text=False` each line of `output` is the JSON object that
+    `decode_file` writes. The other options are those of `decode_file`.
+    """
+    job = TranslateJob(
+        ModelSettings(model) if isinstance(model, str) else model,
+        SamplingSettings(beam, length_alpha, epsilon, temperature),
+        UtilitySettings(utility) if isinstance(utility, str) else utility,
+        RaceSettings(prune, schedule, seed, nbest, window),
+        sampling=sampling,
+        text=text,
+    )
+    path, out = os.fspath(sources), os.fspath(output)
+    check_inputs([path], out)
+    how: dict[str, Any] = {"resume": resume, "force": force, "on_error": on_error, "progress": progress}
+    return run_job(job, source_items(path, job.item), out, threads=threads, **how)
+
+
+@dataclass(frozen=True)
+class TranslateJob:
+    """The races over candidates that a model makes while they are needed."""
+
+    model: AnyModel
+    candidates: SamplingSettings
+    utility: AnyUtility
+    race: RaceSettings
+    sampling: str | None = None  # when pseudo-references are drawn: see `live_candidates`
+    text: bool = True
+    keep_settings: ClassVar[bool] = False
+
+    def describe(self) -> dict[str, Any]:
+        """What answers depend on."""
+        race = {**describe_utility(self.utility), **self.race.describe()}
+        made = {**describe_model(self.model), **asdict(self.candidates)}
+        return {"command": "translate", **race, **made, "text": self.text}
+
+    def start(self, threads: int) -> TranslateWorker:
+        """Load the utility and the model."""
+        from mbrace.servers.server import Server
+
+        utility, race, model = load_utility(self.utility, threads), self.race, self.model
+        if isinstance(model, ModelSettings):
+            model = model.load(threads, temperature=self.candidates.temperature, seed=race.seed)
+        sampler: LiveSampler
+        if isinstance(model, Server):
+            hypotheses, sampler = server_hypotheses(model, self.candidates.beam, race.window), model
+        else:
+            settings = {"seed": race.seed, "window": race.window}
+            hypotheses, sampler = live_candidates(
+                model, self.candidates, utility, race.schedule, sampling=self.sampling, **settings
+            )
+        return TranslateWorker(
+            hypotheses, sampler, DecodeWorker(utility, **race.options(), sampler=sampler, text=self.text)
+        )
+
+    def item(self, row: bytes, file: str, number: int, prefix: str) -> Item:
+        """A source."""
+        return source_item(row, file, number, prefix, first=1, columns=False)
+
+
+def server_hypotheses(server: Server, count: int, group_size: int) -> Hypothesiser:
+    """Hypotheses of a server, which has no beam search: samples of a random stream of their own."""
+
+    def make(sources: Any, ids: Any) -> Any:
+        return [draws.texts for draws in server.candidates(sources, count, ids=ids, stream="hypothesis")]
+
+    return Hypothesiser(make, group_size=group_size)
+
+
+@dataclass
+class TranslateWorker:
+    """Makes the hypotheses of a window, then lets them race against pseudo-references drawn live."""
+
+    hypotheses: Hypothesiser
+    sampler: LiveSampler
+    races: DecodeWorker
+
+    @property
+    def summary(self) -> Summary:
+        """That of the races, with what the candidates cost."""
+        summary = self.races.summary
+        summary.hypothesis_seconds, summary.drawn = self.hypotheses.seconds, self.sampler.drawn
+        return summary
+
+    def __call__(self, items: Iterable[Item], *, skip: bool) -> Iterator[Outcome]:
+        """One outcome per item."""
+        return self.races(self.hypotheses.items(items), skip=skip)
