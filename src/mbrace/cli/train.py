@@ -53,9 +53,11 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
 
 def run_train(args: argparse.Namespace) -> int:
     """Read, train, write."""
-    from mbrace.errors import UserError
+    from mbrace.errors import UserError, require
     from mbrace.io.reading import open_input
     from mbrace.models.sources import read_pairs
+
+    require("torch", extra="models")
     from mbrace.training.train import TrainingOptions, train
 
     for name in ("train", "valid"):

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from mbrace.errors import UserError
+from mbrace.errors import UserError, require
 
 
 def add(commands: Any) -> None:
@@ -40,6 +40,7 @@ def run(args: argparse.Namespace) -> int:
         raise UserError(f"{args.output}: has a checkpoint already; give another folder, or --force to replace it")
     if args.epochs is not None and args.epochs < 1:
         raise UserError(f"--epochs {args.epochs}: must be 1 or more")
+    require("torch", extra="neural")
     from mbrace.training.metric import Recipe, train_metric
     from mbrace.training.metric_data import read_judgements
     from mbrace.utilities.neural.pretrained import MINILM

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 Ids = NDArray[np.uint16]
@@ -70,8 +71,6 @@ def prefetch(
 
     A thread pads (and pins) up to 16 batches ahead, so that the training loop never waits for them.
     """
-    import torch
-
     ready: queue.Queue[tuple[Any, Any, int] | BaseException] = queue.Queue(maxsize=16)
     stop = threading.Event()
     pin = device.type == "cuda"

@@ -13,7 +13,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from mbrace.io.atomic import replacing
+from mbrace.models.marian import forward
+from mbrace.models.seq2seq import Seq2Seq
 from mbrace.models.vocabulary import Vocabulary
 from mbrace.training.batches import Corpus, prefetch
 from mbrace.training.sizes import SIZES, new_model
@@ -38,8 +42,6 @@ class TrainingRun:
         device: Any,
         started: float,
     ) -> None:
-        import torch
-
         self.vocabulary, self.corpus, self.valid, self.valid_text = vocabulary, corpus, valid, valid_text
         self.out, self.options, self.device, self.started = out, options, device, started
         torch.manual_seed(options.seed)
@@ -80,8 +82,6 @@ class TrainingRun:
         return self.rate * warmth * math.sqrt(self.options.warmup / max(self.step + 1, self.options.warmup))
 
     def train(self) -> dict[str, Any]:
-        import torch
-
         self.resume()
         self.working.train()
         batches = prefetch(
@@ -122,8 +122,6 @@ class TrainingRun:
 
     def update(self) -> None:
         """One step of the optimizer on the float32 weights, with the gradients of the working copy."""
-        import torch
-
         if self.low_precision:
             for weight, working in zip(self.parameters, self.working_parameters, strict=True):
                 weight.grad, working.grad = working.grad.float(), None
@@ -134,8 +132,6 @@ class TrainingRun:
 
     def refresh(self) -> None:
         """Copy the weights to the working copy."""
-        import torch
-
         if self.low_precision:
             with torch.no_grad():
                 torch._foreach_copy_(self.working_parameters, self.parameters)
@@ -148,10 +144,6 @@ class TrainingRun:
 
     def loss(self, source: Any, target: Any) -> Any:
         """The negative log-likelihood of `target` (sentences, width), summed over its real ids."""
-        import torch
-
-        from mbrace.models.marian import forward
-
         pad = self.vocabulary.pad
         logits = forward(self.working, source, target, pad=pad)
         return torch.nn.functional.cross_entropy(
@@ -159,8 +151,6 @@ class TrainingRun:
         )
 
     def valid_loss(self) -> float:
-        import torch
-
         self.refresh()
         self.working.eval()
         total, count = torch.zeros((), device=self.device), 0
@@ -174,8 +164,6 @@ class TrainingRun:
 
     def valid_chrf(self) -> float:
         """chrF++ of beam-4 translations of the first validation sentences."""
-        from mbrace.models.seq2seq import Seq2Seq
-
         part = self.valid_text[: self.options.chrf_sentences]
         if not part:
             return 0.0
@@ -240,8 +228,6 @@ class TrainingRun:
 
     def save_state(self) -> None:
         """Write all that a resumed run needs; the file is replaced in one step."""
-        import torch
-
         state = {
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
@@ -257,8 +243,6 @@ class TrainingRun:
             torch.save(state, temporary)
 
     def resume(self) -> None:
-        import torch
-
         path = self.out / "state.pt"
         if not path.exists():
             return

@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
-from mbrace.errors import UserError, require
+from mbrace.errors import UserError
 from mbrace.training.metric_data import Judgement, kendall, pearson
 from mbrace.training.metric_head import MetricHead, Recipe, checkpoint_files, rows_by_pair
 from mbrace.training.metric_vectors import Progress, Vectors, comet_kind
+from mbrace.utilities.chrf import ChrF
 from mbrace.utilities.neural import pretrained
 
 __all__ = ["Recipe", "Trained", "train_metric"]
@@ -113,14 +115,11 @@ def _split(rows: Sequence[Judgement], recipe: Recipe, seed: int) -> tuple[list[J
 
 def agreement(rows: Sequence[Judgement], scores: dict[str, Any], vectors: Vectors) -> dict[str, tuple[float, float]]:
     """Pearson and Kendall of `scores`, of chrF++ and of the cosine (last layer) with the human scores."""
-    torch = require("torch", extra="neural")
-    from mbrace.utilities.chrf import ChrF
-
     hypotheses, references = [row.translation for row in rows], [row.reference for row in rows]
-    sides = (vectors.values[vectors.rows(texts), -1].float() for texts in (hypotheses, references))
+    h, r = (vectors.values[vectors.rows(texts), -1].float() for texts in (hypotheses, references))
     metrics = {
         **scores,
-        "cosine": torch.nn.functional.cosine_similarity(*sides).numpy(),
+        "cosine": torch.nn.functional.cosine_similarity(h, r).numpy(),
         "chrF++": ChrF().pairs(hypotheses, references),
     }
     human = [row.score for row in rows]

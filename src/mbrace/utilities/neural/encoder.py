@@ -12,14 +12,13 @@ import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from mbrace.errors import UserError, require
+import torch
+from torch import Tensor
+
+from mbrace.errors import UserError
 from mbrace.utilities.neural.device import without_cudnn_attention
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
 
 FEWEST_ROWS = 8  # per thread: for fewer than about 4 rows a CPU computes matrix products otherwise, with other rounding
 _TOKENISED = 8192  # strings tokenised at a time
@@ -67,7 +66,6 @@ class Readout:
         return (state - mean[:, None, None]) / deviation[:, None, None]
 
     def _pooled(self, state: Tensor, kept: Tensor | None, lengths: Tensor) -> Tensor:
-        torch = require("torch", extra="neural")
         share: Tensor | float = 1.0  # of the tokens that attend, those that are pooled: less if the text holds <pad>
         if self.pool == "cls":
             pooled = state[:, 0].float()
@@ -85,7 +83,6 @@ class Readout:
 
 def _moments(state: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and standard deviation (strings,) over a string's tokens and units, as in COMET's masked layer norm."""
-    torch = require("torch", extra="neural")
     mask = (torch.arange(state.shape[1], device=state.device)[None] < lengths[:, None]).unsqueeze(-1)
     count = lengths * state.shape[-1]
     mean = (state * mask).flatten(1).sum(1) / count
@@ -141,9 +138,8 @@ class Encoder:
 
     def embed(self, texts: Sequence[str]) -> Tensor:
         """Vectors (texts, units), float32, on the encoder's device."""
-        torch = require("torch", extra="neural")
         if not texts:
-            return torch.empty((0, self.units), device=self.device)  # type: ignore[no-any-return]
+            return torch.empty((0, self.units), device=self.device)
         # Sorted by characters first, so that the GPU works on long strings while a thread tokenises shorter ones.
         order = sorted(range(len(texts)), key=lambda index: -len(texts[index]))
         chunks = [order[begin : begin + _TOKENISED] for begin in range(0, len(order), _TOKENISED)]
@@ -158,7 +154,7 @@ class Encoder:
         rows = torch.empty(len(texts), dtype=torch.long)  # of each text in `vectors`
         rows[done] = torch.arange(len(texts))
         self.embedded += len(texts)
-        return vectors[rows.to(self.device)]  # type: ignore[no-any-return]
+        return vectors[rows.to(self.device)]
 
     def _batches(self, lengths: Sequence[int]) -> Iterator[list[int]]:
         """Indices of strings in batches of at most `batch_tokens` padded tokens, longest first.
@@ -181,7 +177,6 @@ class Encoder:
 
     def _vectors(self, rows: list[list[int]]) -> Tensor:
         """The vectors of one batch; in halves if the GPU is out of memory."""
-        torch = require("torch", extra="neural")
         try:
             return self._forward(rows)
         except torch.cuda.OutOfMemoryError:
@@ -195,11 +190,10 @@ class Encoder:
         if not self._warned_of_memory:
             self._warned_of_memory = True
             warnings.warn(f"the GPU is out of memory: going on with batches of {self.batch_tokens} tokens or fewer")
-        return torch.cat([self._vectors(rows[:half]), self._vectors(rows[half:])])  # type: ignore[no-any-return]
+        return torch.cat([self._vectors(rows[:half]), self._vectors(rows[half:])])
 
     def _forward(self, rows: list[list[int]]) -> Tensor:
         """Vectors of one batch of token ids, (rows, units)."""
-        torch = require("torch", extra="neural")
         count, longest = len(rows), max(map(len, rows))
         if self.device.type == "cpu":  # see FEWEST_ROWS: rows are repeated if there are too few
             fewest = FEWEST_ROWS * torch.get_num_threads()

@@ -11,15 +11,14 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
 
 from mbrace.errors import UserError, require
 from mbrace.utilities.neural.encoder import FEWEST_ROWS
 from mbrace.utilities.neural.pairs import Block, PairIndices, all_pairs
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
 
 # Bytes of the pairs scored at a time: what fits the cache is fastest on a CPU; a GPU needs large products.
 _BLOCK_BYTES = {"cpu": 8 << 20, "cuda": 5 << 28}
@@ -78,7 +77,6 @@ class TorchKernels:
 
     def shared(self, hypotheses: Tensor, references: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
         """The features, then one matrix product."""
-        torch = require("torch", extra="neural")
         h, r = hypotheses[rows], references[columns]
         return linear(torch.cat([h * r, (h - r).abs_()], dim=1), self._head.pair_weight)
 
@@ -120,7 +118,6 @@ class Estimator:
 
     def prepare(self, hypotheses: Tensor, sources: Tensor | None) -> Tensor:
         """The first layer's part for each hypothesis, bias included: (hypotheses, first hidden size)."""
-        torch = require("torch", extra="neural")
         part = linear(hypotheses, self._hypothesis) + self._bias
         if self._source is not None:
             assert sources is not None
@@ -148,7 +145,6 @@ class Estimator:
 
     def score_together(self, blocks: Sequence[Block]) -> list[Tensor]:
         """All pairs of all blocks in shared matrix products, in pieces that fit memory."""
-        torch = require("torch", extra="neural")
         if not blocks:
             return []
         shapes = [(len(block.hypotheses), len(block.references)) for block in blocks]
@@ -163,7 +159,6 @@ class Estimator:
 
     def _score(self, hypotheses: Tensor, prepared: Tensor, references: Tensor, pairs: PairIndices) -> Tensor:
         """Scores (rows x columns of all blocks,) of `pairs`."""
-        torch = require("torch", extra="neural")
         vectors = hypotheses, references, prepared, linear(references, self._reference)
         scores = torch.empty(len(pairs.rows) + len(pairs.twin_rows), device=references.device, dtype=torch.float32)
         pieces = -(-len(pairs.rows) // self._piece(references))
@@ -171,16 +166,15 @@ class Estimator:
             begin, end = (len(pairs.rows) * part // pieces for part in (piece, piece + 1))
             self._score_piece(vectors, pairs, begin, end, scores)
         if pairs.positions is None:
-            return scores  # type: ignore[no-any-return]
+            return scores
         ordered = torch.empty_like(scores)
         ordered[pairs.positions] = scores
-        return ordered  # type: ignore[no-any-return]
+        return ordered
 
     def _score_piece(
         self, vectors: tuple[Tensor, Tensor, Tensor, Tensor], pairs: PairIndices, begin: int, end: int, scores: Tensor
     ) -> None:
         """Scores of some pairs and their twins, put into `scores`; in halves if the GPU is out of memory."""
-        torch = require("torch", extra="neural")
         try:
             hypotheses, references, prepared, reference_part = vectors
             kernels, rows, columns = self._kernels(references.device), pairs.rows[begin:end], pairs.columns[begin:end]
@@ -216,7 +210,6 @@ class Estimator:
 
     def aligned(self, hypotheses: Tensor, references: Tensor, sources: Tensor | None) -> Tensor:
         """The plain concatenation of the original's `estimate`, for aligned rows: (pairs,)."""
-        torch = require("torch", extra="neural")
         h, r = hypotheses, references
         features = [h, r, h * r, (h - r).abs()]
         if self.reads_source:
@@ -231,7 +224,6 @@ def linear(rows: Tensor, weight: Tensor) -> Tensor:
 
     A CPU's matrix product rounds differently for few rows (so they are repeated) and for a single column.
     """
-    torch = require("torch", extra="neural")
     if rows.device.type != "cpu":
         return rows @ weight.T
     if len(weight) == 1:
@@ -244,7 +236,6 @@ def linear(rows: Tensor, weight: Tensor) -> Tensor:
 
 def choose_kernels(head: Estimator, device: torch.device) -> PairKernels:
     """Triton's kernels on a GPU if Triton is installed and scores a pair without an error; else torch's operations."""
-    torch = require("torch", extra="neural")
     try:
         from mbrace.utilities.neural.fused import TritonKernels, usable
     except ImportError:

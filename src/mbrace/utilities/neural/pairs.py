@@ -8,16 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
-
-from mbrace.errors import require
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
+from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -44,14 +39,12 @@ class PairIndices:
 
 def to_device(indices: NDArray[np.int64], device: torch.device) -> Tensor:
     """Indices on the device, without waiting for what it is doing."""
-    torch = require("torch", extra="neural")
-    return torch.from_numpy(indices).to(device, non_blocking=True)  # type: ignore[no-any-return]
+    return torch.from_numpy(indices).to(device, non_blocking=True)
 
 
 def all_pairs(blocks: Sequence[Block]) -> PairIndices:
     """All pairs of all blocks; rows and columns count through the blocks. Only a few indices of each block are copied
     to the device; the pairs are made there."""
-    torch = require("torch", extra="neural")
     device = blocks[0].references.device
     shapes = np.array([(len(block.hypotheses), len(block.references)) for block in blocks])
     sizes, starts = shapes.prod(axis=1), np.cumsum([(0, 0), *shapes], axis=0)[:-1]
@@ -82,7 +75,6 @@ def _twins_first(
     both: tuple[NDArray[np.int64], NDArray[np.int64]], shape: NDArray[np.int64], first: int, device: torch.device
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Positions in the table of a block's pairs that have a twin, of those that have none, and of the twins."""
-    torch = require("torch", extra="neural")
     height, width = shape.tolist()
     ordered = [np.r_[side, np.delete(np.arange(size), side)] for side, size in zip(both, (height, width), strict=True)]
     order, count = to_device(np.concatenate(ordered), device), len(both[0])
