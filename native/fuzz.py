@@ -6,7 +6,6 @@ python native/fuzz.py -max_total_time=60
 from __future__ import annotations
 
 import sys
-from types import SimpleNamespace
 
 import atheris
 
@@ -17,6 +16,7 @@ import numpy as np
 
 from mbrace import _native
 from mbrace.utilities.chrf import ChrF
+from mbrace.utility import Ask, Sentence
 
 ALPHABETS = [
     *("ab", "ab .", "abcdefgh ,.()'", "aé ß\xa0", "аб вг", "中文 字。"),
@@ -51,15 +51,15 @@ def check(raw: bytes) -> None:
     variant = data.PickValueInList(_native.simd_variants())
     hypotheses, references = texts(data, 5), texts(data, 10)
     utility, oracle = ChrF(**options, threads=1), CHRF(**options)
-    scorer = utility.start([SimpleNamespace(id=0, source=None, hypotheses=hypotheses)])
-    ask = SimpleNamespace(sentence=0, survivors=np.arange(len(hypotheses)), references=references)
+    scorer = utility.start([Sentence(0, None, hypotheses)])
+    ask = Ask(0, np.arange(len(hypotheses)), references)
     table = scorer.score([ask])[0]
     forced = _native.score_window(
         _native.build_indexes(
             [utility._prepared(hypotheses)],
             **{name: options[name] for name in ("char_order", "word_order", "whitespace")},
         ),
-        [ask.survivors],
+        [ask.hypotheses],
         [utility._prepared(references)],
         beta=options["beta"],
         eps_smoothing=options["eps_smoothing"],

@@ -88,7 +88,7 @@ struct Decision {
     bool operator==(const Decision&) const = default;
 };
 
-// A race of three steps over given utilities; resamples are shared by all races.
+// A race of three steps over given utilities; resamples are shared by all races. Weighted ones may also stop by regret.
 Decision race(const std::vector<Resamples>& resamples, const std::vector<float>& utilities, std::size_t hypotheses,
               std::size_t step, const std::vector<Text>& texts, bool weighted) {
     Tally tally(hypotheses);
@@ -102,7 +102,7 @@ Decision race(const std::vector<Resamples>& resamples, const std::vector<float>&
         }
         tally.add(table.data(), step);
         const std::vector<double> weights(tally.columns(), 0.1);
-        means = tally.decide(&resamples[t], weighted ? weights.data() : nullptr, 2, 3);
+        means = tally.decide(&resamples[t], weighted ? weights.data() : nullptr, 2, 3, weighted ? 0.05 : 0.0);
     }
     return {tally.alive(), means};
 }
