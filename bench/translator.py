@@ -99,7 +99,7 @@ def one_sentence(args: argparse.Namespace) -> str:
         wall, busy = [], []
         for _ in range(5):
             started, worked = time.perf_counter(), time.process_time()
-            answer = next(model.translate([SENTENCE], prune=prune, sampling=sampling, **options))
+            answer = next(model.translate([SENTENCE], prune=prune, draw=sampling, **options))
             wall.append(time.perf_counter() - started)
             busy.append(time.process_time() - worked)
         drawn = 256 if sampling == "ahead" else answer.pseudo_references

@@ -17,7 +17,8 @@ from mbrace.cli import main
 def test_each_line_has_the_fields_of_the_contract_in_order(answers: bytes, small_rows: list[Row]) -> None:
     found = [json.loads(line) for line in answers.splitlines()]
     assert [answer["id"] for answer in found] == [row["id"] for row in small_rows]
-    fields = ["id", "text", "index", "utility", "utility_calls", "pairs_scored", "pseudo_references", "survivors"]
+    fields = ["id", "text", "index", "utility", "utility_calls", "pairs_scored", "strings", "pseudo_references"]
+    fields.append("survivors")
     for answer, row in zip(found, small_rows, strict=True):
         assert list(answer) == fields
         assert row["hypotheses"][answer["index"]] == answer["text"]

@@ -290,7 +290,7 @@ def test_translate_equals_generating_and_decoding_by_hand(sources: Path, folder:
 
 
 def test_lazy_sampling_ahead_and_any_window_give_the_same_text(sources: Path, folder: Path, tmp_path: Path) -> None:
-    for name, more in {"a": ["--sampling", "ahead"], "l": ["--sampling", "lazy"], "w": ["--window", "64"]}.items():
+    for name, more in {"a": ["--draw", "ahead"], "l": ["--draw", "lazy"], "w": ["--window", "64"]}.items():
         assert translate(sources, folder, tmp_path / f"{name}.txt", *more) == 0
     texts = [(tmp_path / f"{name}.txt").read_text() for name in "alw"]
     assert len(texts[0].splitlines()) == len(SOURCES)
@@ -459,7 +459,8 @@ def test_an_option_that_would_do_nothing_is_refused(
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        (["translate", *SERVER, "--sampling", "lazy"], "--sampling: goes with --model"),
+        (["translate", *SERVER, "--draw", "lazy"], "--draw: goes with --model"),
+        (["translate", *SERVER, "--sampling", "arithmetic"], "--sampling: goes with --model"),
         (["translate", *SERVER, "--length-alpha", "1"], "--length-alpha: goes with --model"),
         (["generate", *SERVER, "--alpha", "1"], "--alpha: goes with --model"),
         (["generate", *SERVER, "--device", "cpu"], "--device: goes with --model"),

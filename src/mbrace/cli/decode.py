@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from mbrace.cli.options import add_race, add_utility, race_settings, utility_settings
+from mbrace.cli.options import add_race, add_utility, apply_preset, race_settings, utility_settings
 from mbrace.cli.runs import add_cluster, add_output, check_output, run_here, run_on_cluster
 from mbrace.errors import UserError
 
@@ -47,6 +47,7 @@ def add(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Check every option, then decode."""
     check_output(args)
+    apply_preset(args, "decode")
     job = job_from(args)
     if args.ray is None:
         items, total = _input(args)

@@ -67,6 +67,7 @@ def job_from(args: argparse.Namespace) -> GenerateJob:
     """The job that was asked for."""
     from mbrace.jobs.generate import GenerateJob
 
+    args.beam = 256 if args.beam is None else args.beam
     if args.beam < 0 or args.sample < 0 or args.beam + args.sample == 0:
         raise UserError(f"--beam {args.beam} --sample {args.sample}: give how many, of one at least")
     if args.logprobs and not args.sample:

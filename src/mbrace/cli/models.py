@@ -58,7 +58,7 @@ def add_model(parser: argparse.ArgumentParser) -> None:
 def add_sampling(parser: argparse.ArgumentParser, *, length: str = "--length-alpha") -> None:
     """How hypotheses and pseudo-references are made; `length` names the option of the length penalty."""
     group = parser.add_argument_group("candidates")
-    group.add_argument("--beam", type=int, default=256, metavar="K", help="hypotheses by beam search (256)")
+    group.add_argument("--beam", type=int, metavar="K", help="hypotheses by beam search (256)")
     group.add_argument(
         length,
         action=Given,
@@ -75,6 +75,12 @@ def add_sampling(parser: argparse.ArgumentParser, *, length: str = "--length-alp
         help="epsilon sampling's threshold (0.02; 0: the whole distribution)",
     )
     group.add_argument("--temperature", type=float, default=1.0)
+    group.add_argument(
+        "--sampling",
+        action=Given,
+        choices=["independent", "arithmetic"],
+        help="arithmetic: draws spread evenly over the model's distribution, so that fewer do (independent)",
+    )
 
 
 def check_model(args: argparse.Namespace) -> None:
@@ -92,7 +98,7 @@ def check_model(args: argparse.Namespace) -> None:
             raise UserError("--server: needs --server-model, the model's name there")
         if "model" in given:
             raise UserError("--model and --server: give one of them")
-        ours = ("kind", *languages, "device", "dtype", "epsilon", "length_alpha", "sampling")
+        ours = ("kind", *languages, "device", "dtype", "epsilon", "length_alpha", "sampling", "draw")
         refuse(ours, "--model; a server is not told")
         return
     refuse(("server_model", "server_kind", "concurrency"), "--server")
@@ -121,4 +127,5 @@ def sampling_settings(args: argparse.Namespace) -> SamplingSettings:
     """How candidates are to be made."""
     from mbrace.models.hypotheses import SamplingSettings
 
-    return SamplingSettings(args.beam, args.length_alpha, args.epsilon, args.temperature)
+    beam = 256 if args.beam is None else args.beam
+    return SamplingSettings(beam, args.length_alpha, args.epsilon, args.temperature, args.sampling or "independent")

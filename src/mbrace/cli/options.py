@@ -6,6 +6,7 @@ import argparse
 import sys
 
 from mbrace.errors import UserError
+from mbrace.jobs.presets import PRESETS
 from mbrace.jobs.settings import CHRF, NEURAL, PruneSettings, RaceSettings, UtilitySettings
 from mbrace.schedule import Schedule, check
 from mbrace.utility import Utility
@@ -64,6 +65,31 @@ def add_race(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--bootstraps", type=int, default=None, metavar="N", help="bootstrap resamples (default: 500)")
     group.add_argument("--beta", type=float, default=None, help="proportion `--prune bottom` drops each step")
     group.add_argument(
+        "--regret",
+        type=float,
+        default=None,
+        metavar="X",
+        help="end a race when the expected regret of answering now is at most X of the spread between hypotheses "
+        "(default: 0, the paper: never)",
+    )
+    group.add_argument(
+        "--pool",
+        action="store_true",
+        default=None,
+        help="pseudo-references enter the race as hypotheses when they are drawn",
+    )
+    group.add_argument(
+        "--exclude-self",
+        action="store_true",
+        help="do not compare a string with its own draw where it is both (default: it counts, as in other tools)",
+    )
+    group.add_argument(
+        "--preset",
+        choices=list(PRESETS),
+        default="paper",
+        help="paper: the paper's settings; fast: fewer strings at equal quality. Other options go before it (paper)",
+    )
+    group.add_argument(
         "--schedule",
         default=None,
         metavar="SIZES",
@@ -77,19 +103,28 @@ def race_settings(args: argparse.Namespace) -> RaceSettings:
     """The race that was asked for, checked."""
     if args.nbest < 1:
         raise UserError(f"--nbest {args.nbest}: must be 1 or more")
-    return RaceSettings(_prune_settings(args), _schedule(args), args.seed, args.nbest, args.window)
+    race = _prune_settings(args), _schedule(args), args.seed, args.nbest, args.window
+    return RaceSettings(*race, pool=bool(args.pool), exclude_self=args.exclude_self)
+
+
+def apply_preset(args: argparse.Namespace, command: str) -> None:
+    """Set the options of `--preset` that were not given."""
+    for name, value in PRESETS[args.preset][command].items():
+        applies = (name != "regret" or args.prune == "confidence") and (name != "sampling" or args.server is None)
+        if getattr(args, name) is None and applies:
+            setattr(args, name, value)
 
 
 def _prune_settings(args: argparse.Namespace) -> PruneSettings:
     if args.prune not in ("confidence", "bottom", "none"):
         raise UserError(f"--prune {args.prune}: unknown; choose from confidence, bottom, none")
-    rules = {"alpha": "confidence", "bootstraps": "confidence", "beta": "bottom"}
+    rules = {"alpha": "confidence", "bootstraps": "confidence", "regret": "confidence", "beta": "bottom"}
     for option, rule in rules.items():
         if getattr(args, option) is not None and args.prune != rule:
             raise UserError(f"--{option}: goes with --prune {rule}, not --prune {args.prune}")
     if args.prune == "bottom" and args.beta is None:
         raise UserError("--prune bottom: needs --beta, the proportion to drop each step, such as --beta 0.5")
-    settings = PruneSettings(args.prune, args.alpha, args.bootstraps, args.beta)
+    settings = PruneSettings(args.prune, args.alpha, args.bootstraps, args.beta, args.regret)
     settings.load()  # refuses numbers out of range
     return settings
 

@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from mbrace.cli.models import Given, add_model, add_sampling, check_model, model_settings, sampling_settings
-from mbrace.cli.options import add_race, add_utility, race_settings, utility_settings
+from mbrace.cli.options import add_race, add_utility, apply_preset, race_settings, utility_settings
 from mbrace.cli.runs import add_cluster, add_output, check_output, run_here, run_on_cluster
 from mbrace.errors import UserError
 
@@ -26,7 +26,7 @@ def add(commands: Any) -> None:
     add_output(parser)
     parser.add_argument("--json", action="store_true", help="write JSON Lines whatever the name of OUT")
     parser.add_argument(
-        "--sampling",
+        "--draw",
         action=Given,
         choices=["ahead", "lazy"],
         help="draw all pseudo-references at once (default on a GPU), or while the race is open (on a CPU)",
@@ -45,6 +45,7 @@ def run(args: argparse.Namespace) -> int:
     from mbrace.jobs.sources import source_items
 
     check_output(args)
+    apply_preset(args, "translate")
     job = job_from(args)
     if args.ray is not None:
         return run_on_cluster(job, [args.sources], args)
@@ -57,11 +58,11 @@ def job_from(args: argparse.Namespace) -> TranslateJob:
     from mbrace.jobs.translate import TranslateJob
 
     race = race_settings(args)
-    if args.beam < 1:
-        raise UserError(f"--beam {args.beam}: must be 1 or more")
+    if args.beam is not None and args.beam < (0 if race.pool else 1):
+        raise UserError(f"--beam {args.beam}: must be 1 or more; 0 is for --pool")
     if race.schedule == "all":
         raise UserError("--schedule all: a live model has no last pseudo-reference; give the sizes")
     check_model(args)
     text = args.text or not (args.json or ".jsonl" in args.output or args.output.endswith(".parquet"))
     model, candidates, utility = model_settings(args), sampling_settings(args), utility_settings(args)
-    return TranslateJob(model, candidates, utility, race, sampling=args.sampling, text=text)
+    return TranslateJob(model, candidates, utility, race, draw=args.draw, text=text)

@@ -33,6 +33,7 @@ def answer_line(answer: Decoded, *, text: bool, nbest: int) -> bytes:
         "utility": answer.utility,
         "utility_calls": answer.utility_calls,
         "pairs_scored": answer.pairs_scored,
+        "strings": answer.strings,
         "pseudo_references": answer.pseudo_references,
         "survivors": [step.survivors for step in answer.steps],
     }

@@ -35,6 +35,8 @@ def decode_file(
     nbest: int = 1,
     window: int = 64,
     shuffle: bool = True,
+    pool: bool = False,
+    exclude_self: bool = False,
     text: bool = False,
     threads: int = 0,
     resume: bool = False,
@@ -45,16 +47,15 @@ def decode_file(
     """Decode candidate files into `output`, as `mbrace decode` does, with any utility and pruning function.
 
     `inputs` are files, patterns or URLs of JSON Lines or Parquet; `output` is JSON Lines, `.gz`, `.xz` or `.parquet` by
-    its suffix, or with `text` the chosen texts, one per line. `utility`, `prune`, `schedule`, `seed`, `nbest`, `window`
-    and `shuffle` are those of `decode_corpus`; a utility may also be a name, such as "learned", which then runs with
-    `threads` (0: all cores).
+    its suffix, or with `text` the chosen texts, one per line. `utility` to `exclude_self` are those of `decode_corpus`;
+    a utility may also be a name, such as "learned", which then runs with `threads` (0: all cores).
 
     An `output` that exists is an error unless `resume` goes on after the answers in it or `force` replaces it; a run is
     resumed only with settings, and objects, of the same names. A bad record stops the run, or with `on_error="skip"` is
     set aside in OUTPUT.errors.jsonl. `progress` is called with the number of records done since its last call; True
     shows a bar on a terminal's stderr.
     """
-    race = RaceSettings(prune, schedule, seed, nbest, window)
+    race = RaceSettings(prune, schedule, seed, nbest, window, pool, exclude_self)
     chosen = UtilitySettings(utility) if isinstance(utility, str) else utility
     job = DecodeJob(chosen, race, shuffle=shuffle, text=text)
     given = [inputs] if isinstance(inputs, (str, os.PathLike)) else inputs
@@ -108,6 +109,8 @@ class DecodeWorker:
     window: int = 64
     sampler: Sampler | None = None
     shuffle: bool = True
+    pool: bool = False
+    exclude_self: bool = False
     text: bool = False
     summary: Summary = field(default_factory=Summary)
 
@@ -147,6 +150,8 @@ class DecodeWorker:
             window=self.window,
             sampler=self.sampler,
             shuffle=self.shuffle,
+            pool=self.pool,
+            exclude_self=self.exclude_self,
             phases=self.summary.phases,
             on_error=on_error,
         )
@@ -162,19 +167,16 @@ class DecodeWorker:
         self.summary.sentences += 1
         self.summary.utility_calls += answer.utility_calls
         self.summary.pairs_scored += answer.pairs_scored
+        self.summary.strings += answer.strings
         self.summary.truncated = truncated_texts(self.utility)
-        given = record.pseudo_references
-        if given is None and self.sampler is None:
-            given = record.hypotheses  # one list is enough
+        given = record.listed(live=self.sampler is not None)
         listed = len(given) if isinstance(given, Sequence) else None
-        self.summary.standard_calls += _standard_calls(listed, answer, self.schedule, self.utility)
+        self.summary.standard_calls += _standard_calls(record, listed, answer, self.schedule, self.utility)
 
 
-def _standard_calls(listed: int | None, answer: Decoded, schedule: Schedule, utility: Utility) -> int:
+def _standard_calls(record: Record, listed: int | None, answer: Decoded, schedule: Schedule, utility: Utility) -> int:
     """|H| x |R| of standard MBR with `listed` pseudo-references (None: as many as are wanted)."""
-    hypotheses = 1  # equal ones are one to the paper too
-    if answer.steps:
-        hypotheses = answer.steps[0].utility_calls // answer.steps[0].pseudo_references  # all of them in the first step
+    hypotheses = len(set(record.hypotheses)) if answer.steps else 1  # equal ones are one to the paper too
     if schedule == "all":
         return hypotheses * (listed or 0)
     last = list(utility.schedule if schedule is None else schedule)[-1]

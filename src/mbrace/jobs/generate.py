@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from mbrace.errors import UserError
@@ -35,6 +35,7 @@ def generate_file(
     length_alpha: float = 1.0,
     epsilon: float | None = 0.02,
     temperature: float = 1.0,
+    sampling: str = "independent",
     seed: int = 0,
     logprobs: bool = False,
     references: str | os.PathLike[str] | None = None,
@@ -58,7 +59,7 @@ def generate_file(
     """
     job = GenerateJob(
         ModelSettings(model) if isinstance(model, str) else model,
-        SamplingSettings(beam, length_alpha, epsilon, temperature),
+        SamplingSettings(beam, length_alpha, epsilon, temperature, sampling),
         sample=sample,
         seed=seed,
         logprobs=logprobs,
@@ -96,7 +97,7 @@ class GenerateJob:
     def describe(self) -> dict[str, Any]:
         """What candidates depend on."""
         more = {"seed": self.seed, "sample": self.sample, "logprobs": self.logprobs, "prefix": self.prefix}
-        return {"command": "generate", **describe_model(self.model), **asdict(self.candidates), **more}
+        return {"command": "generate", **describe_model(self.model), **self.candidates.describe(), **more}
 
     def start(self, threads: int) -> GenerateWorker:
         """Load the model."""
@@ -138,7 +139,7 @@ def model_candidates(model: CandidateModel, job: GenerateJob) -> MakeCandidates:
             beams = [beam.texts for beam in model.beam(sources, k=made.beam, alpha=made.length_alpha)]
         if job.sample:
             how: dict[str, Any] = {"epsilon": made.epsilon or None, "temperature": made.temperature, "seed": job.seed}
-            draws = model.sample(sources, job.sample, ids=ids, **how)
+            draws = model.sample(sources, job.sample, ids=ids, sampling=made.sampling, **how)
         return zip(beams, draws)  # noqa: B905  (one may be endless)
 
     return make

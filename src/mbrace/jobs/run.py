@@ -31,6 +31,7 @@ class Summary:
     skipped: int = 0  # records set aside, those of earlier runs included
     utility_calls: int = 0
     pairs_scored: int = 0
+    strings: int = 0  # distinct strings encoded, summed over sentences
     standard_calls: int = 0  # |H| x |R| with the sizes the schedule allows
     truncated: int = 0  # strings over a neural utility's length limit, cut there
     drawn: int = 0  # pseudo-references drawn from a live model

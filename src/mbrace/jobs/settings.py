@@ -57,23 +57,24 @@ class UtilitySettings:
 
 @dataclass(frozen=True)
 class PruneSettings:
-    """A pruning function by name: confidence (with `alpha` and `bootstraps`), bottom (with `beta`), or none."""
+    """A pruning function by name: confidence (with `alpha`, `bootstraps`, `regret`), bottom (with `beta`), or none."""
 
     rule: str = "confidence"
     alpha: float | None = None
     bootstraps: int | None = None
     beta: float | None = None
+    regret: float | None = None
 
     def describe(self) -> dict[str, Any]:
         """What decisions depend on."""
-        return {"prune": self.rule, "alpha": self.alpha, "bootstraps": self.bootstraps, "beta": self.beta}
+        numbers = {"alpha": self.alpha, "bootstraps": self.bootstraps, "beta": self.beta, "regret": self.regret or None}
+        return {"prune": self.rule, **numbers}
 
     def load(self) -> PruningFunction | None:
         """The pruning function."""
         if self.rule == "confidence":
-            return Confidence(
-                0.99 if self.alpha is None else self.alpha, 500 if self.bootstraps is None else self.bootstraps
-            )
+            given = {"alpha": self.alpha, "bootstraps": self.bootstraps, "regret": self.regret}
+            return Confidence(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
         if self.rule == "bottom" and self.beta is not None:
             return Bottom(self.beta)
         if self.rule != "none":
@@ -90,6 +91,8 @@ class RaceSettings:
     seed: int = 0
     nbest: int = 1
     window: int = 64
+    pool: bool = False
+    exclude_self: bool = False
 
     def __post_init__(self) -> None:
         """Take the sizes of a schedule once: they may come from an iterator."""
@@ -103,13 +106,15 @@ class RaceSettings:
         sizes = self.schedule if self.schedule in (None, "all") else ",".join(map(str, self.schedule or ()))
         prune = PruneSettings("none") if self.prune is None else self.prune
         rule = prune if isinstance(prune, PruneSettings) else PruneSettings(name_of(prune))
-        return {**rule.describe(), "schedule": sizes, "seed": self.seed, "nbest": self.nbest}
+        entry = {"pool": self.pool or None, "exclude_self": self.exclude_self or None}  # None: as before there were any
+        return {**rule.describe(), "schedule": sizes, "seed": self.seed, "nbest": self.nbest, **entry}
 
     def options(self) -> dict[str, Any]:
         """The options of `decode_corpus`."""
         prune = self.prune.load() if isinstance(self.prune, PruneSettings) else self.prune
-        numbers = {"seed": self.seed, "nbest": self.nbest, "window": self.window}
-        return {"prune": prune, "schedule": self.schedule, **numbers}
+        others = {"seed": self.seed, "nbest": self.nbest, "window": self.window}
+        entry = {"pool": self.pool, "exclude_self": self.exclude_self}
+        return {"prune": prune, "schedule": self.schedule, **others, **entry}
 
 
 @dataclass(frozen=True)

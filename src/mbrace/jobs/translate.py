@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from mbrace.io.candidates import Item
@@ -41,13 +41,16 @@ def translate_file(
     length_alpha: float = 1.0,
     epsilon: float | None = 0.02,
     temperature: float = 1.0,
-    sampling: str | None = None,
+    sampling: str = "independent",
+    draw: str | None = None,
     utility: Utility | PairFunction | str = "chrf++",
     prune: PruningFunction | None = Confidence(),  # noqa: B008  (frozen)
     schedule: Schedule = None,
     seed: int = 0,
     nbest: int = 1,
     window: int = 64,
+    pool: bool = False,
+    exclude_self: bool = False,
     text: bool = True,
     threads: int = 0,
     resume: bool = False,
@@ -59,16 +62,16 @@ def translate_file(
 
     `model` is a `Seq2Seq`, a `CausalLM`, a `Server`, any object with their `beam` and `sampler`, or the name or folder
     of a translation model. `beam` hypotheses per source race against pseudo-references that are drawn by epsilon
-    sampling; `sampling` is as for `Seq2Seq.translate`. A `Server` samples as it was made to: `length_alpha`, `epsilon`,
-    `temperature` and `sampling` are not sent to it. With `text=False` each line of `output` is the JSON object that
-    `decode_file` writes. The other options are those of `decode_file`.
+    sampling; `sampling`, `draw` and `pool` are as for `Seq2Seq.translate`. A `Server` samples as it was made to:
+    `length_alpha`, `epsilon`, `temperature`, `sampling` and `draw` are not sent to it. With `text=False` each line of
+    `output` is the JSON object that `decode_file` writes. The other options are those of `decode_file`.
     """
     job = TranslateJob(
         ModelSettings(model) if isinstance(model, str) else model,
-        SamplingSettings(beam, length_alpha, epsilon, temperature),
+        SamplingSettings(beam, length_alpha, epsilon, temperature, sampling),
         UtilitySettings(utility) if isinstance(utility, str) else utility,
-        RaceSettings(prune, schedule, seed, nbest, window),
-        sampling=sampling,
+        RaceSettings(prune, schedule, seed, nbest, window, pool, exclude_self),
+        draw=draw,
         text=text,
     )
     path, out = os.fspath(sources), os.fspath(output)
@@ -85,14 +88,14 @@ class TranslateJob:
     candidates: SamplingSettings
     utility: AnyUtility
     race: RaceSettings
-    sampling: str | None = None  # when pseudo-references are drawn: see `live_candidates`
+    draw: str | None = None  # when pseudo-references are drawn: see `live_candidates`
     text: bool = True
     keep_settings: ClassVar[bool] = False
 
     def describe(self) -> dict[str, Any]:
         """What answers depend on."""
         race = {**describe_utility(self.utility), **self.race.describe()}
-        made = {**describe_model(self.model), **asdict(self.candidates)}
+        made = {**describe_model(self.model), **self.candidates.describe()}
         return {"command": "translate", **race, **made, "text": self.text}
 
     def start(self, threads: int) -> TranslateWorker:
@@ -108,7 +111,7 @@ class TranslateJob:
         else:
             settings = {"seed": race.seed, "window": race.window}
             hypotheses, sampler = live_candidates(
-                model, self.candidates, utility, race.schedule, sampling=self.sampling, **settings
+                model, self.candidates, utility, race.schedule, draw=self.draw, **settings
             )
         return TranslateWorker(
             hypotheses, sampler, DecodeWorker(utility, **race.options(), sampler=sampler, text=self.text)

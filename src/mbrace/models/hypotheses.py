@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol, TypeAlias, overload
 
 from mbrace.errors import RecordError, UserError
@@ -53,12 +53,19 @@ class CandidateModel(Protocol):
         temperature: float = 1.0,
         seed: int = 0,
         ids: Sequence[str | int] | None = None,
+        sampling: str = "independent",
     ) -> Sequence[Draws]:
         """`n` samples of each source, that depend on the seed and its id alone."""
         ...
 
     def sampler(
-        self, *, epsilon: float | None = 0.02, temperature: float = 1.0, seed: int = 0, ahead: int = 0
+        self,
+        *,
+        epsilon: float | None = 0.02,
+        temperature: float = 1.0,
+        seed: int = 0,
+        ahead: int = 0,
+        sampling: str = "independent",
     ) -> LiveSampler:
         """Draws in steps, the first `ahead` at once."""
         ...
@@ -67,12 +74,17 @@ class CandidateModel(Protocol):
 @dataclass(frozen=True)
 class SamplingSettings:
     """How candidates are made: `beam` hypotheses per source, pseudo-references by epsilon sampling (0: the whole
-    distribution) at a temperature."""
+    distribution) at a temperature, independent of each other or spread evenly (arithmetic)."""
 
     beam: int = 256
     length_alpha: float = 1.0  # beam scores are log p / length ** length_alpha
     epsilon: float | None = 0.02
     temperature: float = 1.0
+    sampling: str = "independent"
+
+    def describe(self) -> dict[str, Any]:
+        """What candidates depend on."""
+        return {**asdict(self), "sampling": None if self.sampling == "independent" else self.sampling}
 
 
 def live_candidates(
@@ -82,28 +94,32 @@ def live_candidates(
     schedule: Schedule,
     *,
     seed: int,
-    sampling: str | None,
+    draw: str | None,
     window: int,
 ) -> tuple[Hypothesiser, LiveSampler]:
     """What translating with a model races over: hypotheses by beam search, and a sampler of pseudo-references.
 
-    `sampling` is "ahead" (all pseudo-references at once) or "lazy" (step by step while a race is open); None is ahead
-    on a GPU, which takes as long for 16 rows as for 256, and lazy on a CPU, whose time goes with the rows.
+    `draw` is "ahead" (all pseudo-references at once) or "lazy" (step by step while a race is open); None is ahead on a
+    GPU, which takes as long for 16 rows as for 256, and lazy on a CPU, whose time goes with the rows. Fewer than one
+    hypothesis is no beam search: what is drawn races (with `pool`).
     """
-    if sampling not in (None, "ahead", "lazy"):
-        raise UserError(f"sampling {sampling!r}: unknown; choose ahead or lazy")
+    if draw not in (None, "ahead", "lazy"):
+        raise UserError(f"draw {draw!r}: unknown; choose ahead or lazy")
     if schedule == "all":
         raise UserError('schedule "all": a live source has no last pseudo-reference; give the sizes')
     last = check(utility.schedule if schedule is None else schedule)[-1]
-    ahead = (sampling or ("ahead" if model.device.type == "cuda" else "lazy")) == "ahead"
+    ahead = (draw or ("ahead" if model.device.type == "cuda" else "lazy")) == "ahead"
     epsilon = settings.epsilon or None
-    sampler = model.sampler(epsilon=epsilon, temperature=settings.temperature, seed=seed, ahead=last if ahead else 0)
+    how = {"epsilon": epsilon, "temperature": settings.temperature, "sampling": settings.sampling}
+    sampler = model.sampler(seed=seed, ahead=last if ahead else 0, **how)  # type: ignore[arg-type]
     make = beam_hypotheses(model, settings.beam, alpha=settings.length_alpha)
     return Hypothesiser(make, group_size=window), sampler
 
 
 def beam_hypotheses(model: CandidateModel, beam: int, *, alpha: float = 1.0) -> MakeHypotheses:
-    """Hypotheses by beam search, which depends on no id."""
+    """Hypotheses by beam search, which depends on no id; none for a beam of 0."""
+    if beam == 0:
+        return lambda sources, ids: [[] for _ in sources]
     return lambda sources, ids: [found.texts for found in model.beam(sources, k=beam, alpha=alpha)]
 
 

@@ -172,26 +172,30 @@ class LiveModel:
         prune: PruningFunction | None = Confidence(),  # noqa: B008  (frozen)
         schedule: Schedule = None,
         epsilon: float | None = 0.02,
-        sampling: str | None = None,
+        sampling: str = "independent",
+        draw: str | None = None,
         seed: int = 0,
         nbest: int = 1,
         window: int = 64,
+        pool: bool = False,
+        exclude_self: bool = False,
     ) -> Iterator[Decoded]:
-        """Text in, MBR decisions out: `beam` hypotheses, pseudo-references by epsilon sampling, and a race a source.
+        """Text in, MBR decisions out: `beam` hypotheses, pseudo-references by epsilon sampling, and a race per source.
 
-        `sampling` is "ahead" (all pseudo-references at once) or "lazy" (step by step while a race is open); by default
-        the faster one: ahead on a GPU, lazy on a CPU. The answers are the same.
+        `sampling` is as for `sample`. `draw` is "ahead" (all pseudo-references at once) or "lazy" (step by step while a
+        race is open); by default the faster one: ahead on a GPU, lazy on a CPU. The answers are the same. With `pool`,
+        pseudo-references race as hypotheses too, so a small `beam`, or 0, is enough.
         """
         from mbrace.decode import decode_corpus
         from mbrace.models.hypotheses import SamplingSettings, live_candidates
 
         refuse_one_string(sources)
         chosen = as_utility(ChrF() if utility is None else utility)
-        settings = SamplingSettings(beam, epsilon=epsilon)
+        if beam < 1 and not pool:
+            raise UserError(f"beam {beam}: must be 1 or more; 0 is for a pool")
+        settings = SamplingSettings(beam, epsilon=epsilon, sampling=sampling)
         sizes = schedule if schedule is None or schedule == "all" else check(schedule)
-        hypotheses, sampler = live_candidates(
-            self, settings, chosen, sizes, seed=seed, sampling=sampling, window=window
-        )
+        hypotheses, sampler = live_candidates(self, settings, chosen, sizes, seed=seed, draw=draw, window=window)
         return decode_corpus(
             hypotheses.records(sources, name="sources"),
             utility=chosen,
@@ -201,6 +205,8 @@ class LiveModel:
             seed=seed,
             nbest=nbest,
             window=window,
+            pool=pool,
+            exclude_self=exclude_self,
         )
 
     # what a batch needs
