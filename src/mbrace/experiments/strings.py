@@ -1,0 +1,201 @@
+"""The study of strings: how much expected utility is left when fewer strings are made and encoded.
+
+A record's first pseudo-references are those that races may draw, in their order; the rest are held out and say what a
+chosen string is worth. Every way of choosing runs by the decoder's own loop over one stored table per record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mbrace.prune import Confidence, PruningFunction
+from mbrace.race import Entry, race
+from mbrace.records import Record
+from mbrace.sampler import Listed
+from mbrace.utility import Ask, Sentence, Utility
+
+RACED = 256  # pseudo-references that races may draw; those after them are held out
+MARGIN = 0.05  # of the standard deviation between hypotheses: less is no loss (fixed before any run)
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way to choose: so many beam hypotheses and pseudo-references, and how they race."""
+
+    name: str
+    beam: int = 256
+    references: int = RACED
+    alpha: float | None = None  # None: standard MBR
+    regret: float = 0.0
+    pool: bool = False
+
+    @property
+    def prune(self) -> PruningFunction | None:
+        """The decoder's pruning function."""
+        return None if self.alpha is None else Confidence(self.alpha, regret=self.regret)
+
+
+STANDARD = Way("standard 256 + 256")
+WAYS: tuple[Way, ...] = (
+    STANDARD,
+    *(Way(f"standard {n} + {n}", beam=n, references=n) for n in (16, 32, 64, 128)),
+    Way("alpha 0.99", alpha=0.99),
+    *(Way(f"regret {x:g}", alpha=0.99, regret=x) for x in (0.01, 0.02, 0.04, 0.08)),
+    *(
+        Way(f"pool from beam {beam}, regret {x:g}", beam=beam, alpha=0.99, regret=x, pool=True)
+        for beam in (16, 64, 128)
+        for x in (0.02, 0.04, 0.08)
+    ),
+)
+
+
+@dataclass(frozen=True)
+class StringsTable:
+    """Utilities of every string that may win against every pseudo-reference, raced and held out, of one record."""
+
+    record: Record
+    texts: list[str]  # beam hypotheses first, then draws that are none; (rows)
+    utilities: NDArray[np.float32]  # (rows, columns)
+    columns: dict[str, int]  # by pseudo-reference
+    worth: NDArray[np.float64]  # (rows,) mean utility against the held-out draws
+    human: dict[str, NDArray[np.float64]]  # by metric: (rows,) score against the human reference
+    spread: float  # standard deviation of `worth` between the beam hypotheses
+
+
+def strings_table(record: Record, utility: Utility, others: dict[str, Utility]) -> StringsTable:
+    """Score all strings of a record once; `others` are metrics that nothing is decoded with."""
+    drawn = list(record.listed() or ())  # type: ignore[arg-type]
+    raced, held_out = drawn[:RACED], drawn[RACED:]
+    texts = list(dict.fromkeys([*record.hypotheses, *raced]))
+    columns = {text: column for column, text in enumerate(dict.fromkeys(drawn))}
+    scorer = utility.start([Sentence(record.id, record.source, texts)])
+    table = np.asarray(scorer.score([Ask(0, np.arange(len(texts)), list(columns))])[0])
+    counts = np.bincount([columns[text] for text in held_out], minlength=len(columns)).astype(np.float64)
+    worth = table.astype(np.float64) @ counts / counts.sum()
+    beam = len(dict.fromkeys(record.hypotheses))
+    human = {}
+    if record.reference is not None:
+        sources = None if record.source is None else [record.source] * len(texts)
+        for name, metric in {"own": utility, **others}.items():
+            human[name] = np.asarray(metric.pairs(texts, [record.reference] * len(texts), sources), dtype=np.float64)
+    return StringsTable(record, texts, table, columns, worth, human, float(np.std(worth[:beam])))
+
+
+class _TableUtility:
+    """The utility of one stored table."""
+
+    needs_source = False
+
+    def __init__(self, table: StringsTable, name: str, schedule: tuple[int, ...]) -> None:
+        self.name, self.schedule, self._table = name, schedule, table
+        self._rows = {text: row for row, text in enumerate(table.texts)}
+
+    def start(self, sentences: Sequence[Sentence]) -> _TableScorer:
+        return _TableScorer(self._table, self._rows, sentences[0])
+
+    def pairs(self, hypotheses: Sequence[str], references: Sequence[str], sources: Any = None) -> NDArray[np.float32]:
+        rows, columns = [self._rows[text] for text in hypotheses], [self._table.columns[text] for text in references]
+        return self._table.utilities[rows, columns]
+
+
+class _TableScorer:
+    encode_seconds = 0.0
+
+    def __init__(self, table: StringsTable, rows: dict[str, int], sentence: Sentence) -> None:
+        self._table, self._rows, self._sentence = table, rows, sentence
+
+    def score(self, asks: Sequence[Ask]) -> list[NDArray[np.float32]]:
+        found = []
+        for ask in asks:
+            rows = [self._rows[self._sentence.hypotheses[index]] for index in ask.hypotheses.tolist()]
+            columns = [self._table.columns[text] for text in ask.references]
+            found.append(self._table.utilities[np.ix_(rows, columns)])
+        return found
+
+
+def strings_rows(
+    table: StringsTable, utility: Utility, ways: Sequence[Way] = WAYS, *, seed: int = 0
+) -> Iterator[dict[str, Any]]:
+    """What each way chose for one record, and what it cost."""
+    stored = _TableUtility(table, utility.name, utility.schedule)
+    given = list(table.record.listed() or ())[:RACED]  # type: ignore[arg-type]
+    for way in ways:
+        beam = list(table.record.hypotheses)[: way.beam]
+        record = Record(beam, given[: way.references], id=table.record.id)
+        answer = race(
+            [record],
+            stored,
+            prune=way.prune,
+            schedule=None,
+            sampler=Listed(seed=seed, shuffle=False),
+            seed=seed,
+            nbest=1,
+            entry=Entry(pool=way.pool),
+        )[0]
+        row = table.texts.index(answer.text)
+        yield {
+            "way": way.name,
+            "id": table.record.id,
+            "worth": float(table.worth[row]),
+            "spread": table.spread,
+            "strings": answer.strings,
+            "utility_calls": answer.utility_calls,
+            "pseudo_references": answer.pseudo_references,
+            **{f"human {name}": float(scores[row]) for name, scores in table.human.items()},
+        }
+
+
+def run_strings(
+    records: Sequence[Record],
+    utility: Utility,
+    others: dict[str, Utility],
+    *,
+    ways: Sequence[Way] = WAYS,
+    seed: int = 0,
+    advance: Callable[[int], None] = lambda count: None,
+) -> list[dict[str, Any]]:
+    """The study over some records: one row per record and way."""
+    rows: list[dict[str, Any]] = []
+    for record in records:
+        rows += strings_rows(strings_table(record, utility, others), utility, ways, seed=seed)
+        advance(1)
+    return rows
+
+
+def summarise(rows: Sequence[dict[str, Any]], *, resamples: int = 2000, seed: int = 0) -> list[dict[str, Any]]:
+    """One row per way: means, and 95% intervals (bootstrap over sentences) of its differences from standard MBR."""
+    by_way: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        by_way.setdefault(row["way"], []).append(row)
+    base = by_way[STANDARD.name]
+    spread = np.array([row["spread"] for row in base])
+    rng = np.random.default_rng(seed)
+    picks = rng.integers(0, len(base), (resamples, len(base)))
+    found = []
+    for way, own in by_way.items():
+        summary: dict[str, Any] = {"way": way, "sentences": len(own)}
+        for field in ("strings", "utility_calls", "pseudo_references"):
+            summary[field] = float(np.mean([row[field] for row in own]))
+        summary["share of strings"] = summary["strings"] / float(np.mean([row["strings"] for row in base]))
+        lost = np.array([a["worth"] - b["worth"] for a, b in zip(own, base, strict=True)])
+        ratio = [lost[pick].mean() / spread[pick].mean() for pick in picks]
+        summary["utility"] = float(lost.mean() / spread.mean())
+        summary["utility interval"] = [float(value) for value in np.quantile(ratio, (0.025, 0.975))]
+        for field in [name for name in own[0] if name.startswith("human ")]:
+            changed = np.array([a[field] - b[field] for a, b in zip(own, base, strict=True)])
+            means = changed[picks].mean(axis=1)
+            summary[field] = float(np.mean([row[field] for row in own]))
+            summary[f"{field} change"] = float(changed.mean())
+            summary[f"{field} interval"] = [float(value) for value in np.quantile(means, (0.025, 0.975))]
+        found.append(summary)
+    return found
+
+
+def settings_of(ways: Sequence[Way] = WAYS) -> list[dict[str, Any]]:
+    """The ways as JSON values."""
+    return [asdict(way) for way in ways]
