@@ -21,7 +21,22 @@ from mbrace.utility import Ask, CorpusUtility, ParallelUtility, Sentence, Utilit
 # Few words make many matches; the rest is what the 13a tokenizer replaces or separates, whitespace of every kind, all
 # three string layouts and lone surrogates.
 PIECES = ["a", "b", "ab", " ", " ", "  ", ".", ",", "-", "3", "10", "1.5", "$", "&", "'", "/", "<skipped>", "-\n", "\n"]
-PIECES += ["&quot;", "&amp;", "&lt;", "&gt;", "&amp;lt;", "<", "\t", "\x85", "\xa0", "\u3000", "Ä", "中", "\ud800", "😀"]
+PIECES += [
+    "&quot;",
+    "&amp;",
+    "&lt;",
+    "&gt;",
+    "&amp;lt;",
+    "<",
+    "\t",
+    "\x85",
+    "\xa0",
+    "\u3000",
+    "Ä",
+    "中",
+    "\ud800",
+    "😀",
+]
 TEXTS = st.one_of(st.lists(st.sampled_from(PIECES), max_size=25).map("".join), st.text(max_size=12))
 OPTIONS = st.fixed_dictionaries(
     {
@@ -150,7 +165,12 @@ def test_threads_change_no_score() -> None:
 
 
 def test_name_is_sacrebleus_signature() -> None:
-    for options in [{}, {"lowercase": True, "tokenize": "intl"}, {"smooth_method": "floor"}, {"smooth_method": "add-k"}]:
+    for options in [
+        {},
+        {"lowercase": True, "tokenize": "intl"},
+        {"smooth_method": "floor"},
+        {"smooth_method": "add-k"},
+    ]:
         metric = SacreBLEU(effective_order=True, **options)
         metric.sentence_score("a", ["a"])
         fields = metric.get_signature().info

@@ -59,9 +59,9 @@ class Mixture:
 
     @property
     def name(self) -> str:
-        """The parts' signatures with their weights, and the scale."""
-        scale = self.scale if isinstance(self.scale, str) else "own"
-        if self._fixed is not None and scale == "own":
+        """The parts' signatures with their weights, and the scale: each part's mean and deviation where they are fixed."""
+        scale: str = "sentence"
+        if self._fixed is not None:
             scale = ",".join(f"{mean:g}/{deviation:g}" for mean, deviation in self._fixed)
         return f"mixture|scale:{scale}|" + " + ".join(f"{weight:g} {utility.name}" for utility, weight in self.parts)
 

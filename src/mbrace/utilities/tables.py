@@ -62,13 +62,13 @@ class TableUtility(ABC, Generic[Prepared]):
 
 
 class TableScorer(Generic[Prepared]):
-    """The races of one window: a hypothesis is prepared when it is first asked about, a reference once."""
+    """The races of one window: a string is prepared when it is first asked about, and once, whatever its role."""
 
     def __init__(self, utility: TableUtility[Prepared], sentences: Sequence[Sentence]) -> None:
         self._utility = utility
         self._sentences = sentences
         self._preparers = [utility.preparer() for _ in sentences]
-        self._hypotheses: list[dict[int, Prepared]] = [{} for _ in sentences]
+        self._prepared: list[dict[str, Prepared]] = [{} for _ in sentences]
         self.encode_seconds = 0.0
 
     def score(self, asks: Sequence[Ask]) -> list[NDArray[np.floating]]:
@@ -77,18 +77,18 @@ class TableScorer(Generic[Prepared]):
 
     def _table(self, ask: Ask) -> NDArray[np.floating]:
         began = time.perf_counter()
-        texts, known, prepare = (
-            self._sentences[ask.sentence].hypotheses,
-            self._hypotheses[ask.sentence],
-            self._preparers[ask.sentence],
-        )
-        rows = ask.hypotheses.tolist()
-        for row in rows:
-            if row not in known:
-                known[row] = prepare(texts[row])
-        references = [prepare(reference) for reference in ask.references]
+        texts = self._sentences[ask.sentence].hypotheses
+        hypotheses = self._prepare(ask.sentence, [texts[row] for row in ask.hypotheses])
+        references = self._prepare(ask.sentence, ask.references)
         self.encode_seconds += time.perf_counter() - began
-        return self._utility.table([known[row] for row in rows], references)
+        return self._utility.table(hypotheses, references)
+
+    def _prepare(self, sentence: int, texts: Sequence[str]) -> list[Prepared]:
+        known, prepare = self._prepared[sentence], self._preparers[sentence]
+        for text in texts:
+            if text not in known:
+                known[text] = prepare(text)
+        return [known[text] for text in texts]
 
 
 class Alphabet:
