@@ -11,7 +11,7 @@ import sacrebleu
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from sacrebleu.metrics import BLEU as SacreBLEU
+from sacrebleu import metrics
 
 import mbrace
 from mbrace import _native
@@ -67,7 +67,7 @@ def table(utility: Utility, hypotheses: list[str], references: list[str]) -> NDA
 
 
 def expected(options: dict[str, Any], hypotheses: list[str], references: list[str]) -> NDArray[np.float64]:
-    metric = SacreBLEU(**{"effective_order": True, **options})
+    metric = metrics.BLEU(**{"effective_order": True, **options})
     return np.array([[metric.sentence_score(h, [r]).score for r in references] for h in hypotheses])
 
 
@@ -87,7 +87,7 @@ def test_table_equals_sacrebleu_on_random_unicode(
 @given(TEXTS)
 def test_13a_finds_as_many_tokens_as_sacrebleu(text: str) -> None:
     found = _native.bleu_statistics([text], [text], tokenizer="13a", order=1)
-    assert found[0, 0] == len(SacreBLEU().tokenizer(text.rstrip()).split())
+    assert found[0, 0] == len(metrics.BLEU().tokenizer(text.rstrip()).split())
 
 
 @settings(max_examples=100, deadline=None)
@@ -97,9 +97,9 @@ def test_pairs_and_corpus_equal_sacrebleu_on_random_unicode(
 ) -> None:
     hypotheses, references = [list(side) for side in zip(*pairs, strict=True)]
     utility = mbrace.BLEU(**options)
-    sentences = [SacreBLEU(**options).sentence_score(h, [r]).score for h, r in pairs]
+    sentences = [metrics.BLEU(**options).sentence_score(h, [r]).score for h, r in pairs]
     np.testing.assert_allclose(utility.pairs(hypotheses, references), sentences, atol=1e-4)
-    corpus = SacreBLEU(**{**options, "effective_order": False}).corpus_score(hypotheses, [references]).score
+    corpus = metrics.BLEU(**{**options, "effective_order": False}).corpus_score(hypotheses, [references]).score
     assert utility.corpus(hypotheses, references) == pytest.approx(corpus, abs=1e-9)
 
 
@@ -171,7 +171,7 @@ def test_name_is_sacrebleus_signature() -> None:
         {"smooth_method": "floor"},
         {"smooth_method": "add-k"},
     ]:
-        metric = SacreBLEU(effective_order=True, **options)
+        metric = metrics.BLEU(effective_order=True, **options)
         metric.sentence_score("a", ["a"])
         fields = metric.get_signature().info
         assert mbrace.BLEU(**options).name == "BLEU|" + "|".join(

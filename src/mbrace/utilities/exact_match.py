@@ -42,14 +42,11 @@ class ExactMatch(TableUtility[str | None]):
         """The answer that a text gives, None where it gives none."""
         found: str | None = text
         if self.pattern is not None:
-            last = None
-            for last in re.finditer(self.pattern, text):
-                pass
-            if last is None:
+            matches = list(re.finditer(self.pattern, text))
+            if not matches:
                 return None
-            found = (
-                last[0] if last.re.groups == 0 else next((group for group in last.groups() if group is not None), None)
-            )
+            groups = matches[-1].groups()
+            found = next((group for group in groups if group is not None), None) if groups else matches[-1][0]
         if found is None:
             return None
         return found.strip().lower() if self.lowercase else found.strip()
@@ -63,4 +60,4 @@ class ExactMatch(TableUtility[str | None]):
         numbers: dict[str | None, int] = {}
         rows = [numbers.setdefault(answer, len(numbers)) for answer in hypotheses]
         columns = [-1 if answer is None else numbers.setdefault(answer, len(numbers)) for answer in references]
-        return (np.array(rows)[:, None] == np.array(columns)[None, :]).astype(np.float32)
+        return np.asarray(np.array(rows)[:, None] == np.array(columns)[None, :], dtype=np.float32)

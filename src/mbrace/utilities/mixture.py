@@ -59,7 +59,7 @@ class Mixture:
 
     @property
     def name(self) -> str:
-        """The parts' signatures with their weights, and the scale: each part's mean and deviation where they are fixed."""
+        """The parts' signatures with their weights, and the scale: means and deviations where they are fixed."""
         scale: str = "sentence"
         if self._fixed is not None:
             scale = ",".join(f"{mean:g}/{deviation:g}" for mean, deviation in self._fixed)
@@ -126,15 +126,12 @@ class MixtureScorer:
         self._scorers = [utility.start(sentences) for utility, _ in mixture.parts]
         self._fixed = mixture._fixed
         self._scales: dict[int, list[tuple[float, float]]] = {}  # of each sentence, the mean and deviation of each part
-
-    @property
-    def encode_seconds(self) -> float:
-        """Of all parts."""
-        return sum(scorer.encode_seconds for scorer in self._scorers)
+        self.encode_seconds = 0.0
 
     def score(self, asks: Sequence[Ask]) -> list[NDArray[np.float64]]:
         """The weighted sums of each ask, (hypotheses, references)."""
         tables = [scorer.score(asks) for scorer in self._scorers]
+        self.encode_seconds = sum(scorer.encode_seconds for scorer in self._scorers)
         return [self._sum(ask.sentence, parts) for ask, *parts in zip(asks, *tables, strict=True)]
 
     def _sum(self, sentence: int, parts: Sequence[NDArray[np.floating]]) -> NDArray[np.float64]:

@@ -66,9 +66,9 @@ def make_utility(
 ) -> Utility:
     """The utility called `name`: one of `NAMED`, a function of your own, or a mixture.
 
-    `options` are those of its class, as text: `{"tokenize": "char"}` for bleu. Those of a mixture's part have its name in
-    front: `{"bleu.tokenize": "char"}`; `scale` is the mixture's own. `model` is that of every neural utility which has
-    none among its options.
+    `options` are those of its class, as text: `{"tokenize": "char"}` for bleu. Those of a mixture's part have its name
+    in front: `{"bleu.tokenize": "char"}`; `scale` is the mixture's own. `model` is that of every neural utility which
+    has none among its options.
     """
     check_utility(name, options, model=model)
     options = dict(options or {})
