@@ -62,9 +62,9 @@ def main() -> None:
         "# Sentence BLEU",
         "",
         f"`python bench/strings.py`: {SIZE} x {SIZE} sampled translations of one sentence (newstest, {tokens:.0f} "
-        f"words on average), one thread, processor time, sacreBLEU {sacrebleu.__version__} timed on {SACREBLEU_ROWS} of the "
-        f"{SIZE} rows in the same run; Python {platform.python_version()}, {platform.machine()}; load average {load} "
-        "when it began.",
+        f"words on average), one thread, processor time, sacreBLEU {sacrebleu.__version__} timed on {SACREBLEU_ROWS} "
+        f"of the {SIZE} rows in the same run; Python {platform.python_version()}, {platform.machine()}; "
+        f"load average {load} when it began.",
         "",
         "| tokenizer | sacreBLEU | mbrace | ratio | largest difference |",
         "|---|---|---|---|---|",
