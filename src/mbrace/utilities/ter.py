@@ -19,7 +19,7 @@ class TER(TableUtility[tuple[str, ...]]):
     """Negated TER (Snover et al. 2006): minus sacreBLEU's score with the same options, so that higher is better.
 
     0 is a perfect match, -100 as many edits as the reference has words, and it may fall below that. sacreBLEU counts
-    in Python, about a millisecond per pair: race with it rather than score every pair.
+    in Python, several milliseconds per pair: race with it rather than score every pair.
     """
 
     normalized: bool = False
