@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "items.hpp"
+#include "parallel.hpp"
 #include "score.hpp"
 #include "table.hpp"
 #include "tokens.hpp"
