@@ -9,7 +9,7 @@ import pytest
 
 import mbrace
 from mbrace.errors import UserError
-from mbrace.utilities.named import NAMED, Device, check_utility, make_utility
+from mbrace.utilities.named import NAMED, check_utility, make_utility, uses_model
 
 
 @pytest.mark.parametrize(
@@ -33,16 +33,13 @@ from mbrace.utilities.named import NAMED, Device, check_utility, make_utility
     ],
 )
 def test_names_make_utilities(name: str, options: dict[str, str], expected: Any) -> None:
-    assert make_utility(name, options, device=Device(threads=2)) == expected
+    assert make_utility(name, options, threads=2) == expected
 
 
 def test_neural_names_get_model_and_device() -> None:
-    utility = make_utility("learned", model="en", device=Device(device="cpu", dtype="float32"))
+    utility = make_utility("learned", model="en", device="cpu", dtype="float32")
     assert utility.name.startswith("learned|")
-    assert (
-        make_utility("learned", {"model": "en", "batch_tokens": "512"}, device=Device(device="cpu")).name
-        == utility.name
-    )
+    assert make_utility("learned", {"model": "en", "batch_tokens": "512"}, device="cpu").name == utility.name
 
 
 def test_a_mixture_of_names_with_options_of_its_parts() -> None:
@@ -110,3 +107,8 @@ def test_every_name_is_a_class_that_exists() -> None:
     for name, named in NAMED.items():
         module = __import__(named.module, fromlist=[named.class_name])
         assert callable(getattr(module, named.class_name)), name
+
+
+def test_models_are_used_by_neural_names_and_mixtures_with_one() -> None:
+    used = {name for name in [*NAMED, "chrf:1+learned:1", "chrf:1+bleu:1", "m:f"] if uses_model(name)}
+    assert used == {"comet", "embedding", "learned", "chrf:1+learned:1"}

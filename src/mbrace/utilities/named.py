@@ -47,59 +47,45 @@ FORMS = "module:function, file.py:function, or a mixture such as chrf++:0.5+bleu
 MIXTURE_OPTIONS = ("scale",)
 
 
-@dataclass(frozen=True)
-class Device:
-    """What neural utilities run with, and on how many threads any utility runs (0: all cores)."""
-
-    threads: int = 0
-    device: str | None = None
-    dtype: str | None = None
-    batch_tokens: int | None = None
-
-
 def make_utility(
     name: str,
     options: Mapping[str, str] | None = None,
     *,
     model: str | None = None,
-    device: Device = Device(),  # noqa: B008
+    threads: int = 0,
+    device: str | None = None,
+    dtype: str | None = None,
+    batch_tokens: int | None = None,
 ) -> Utility:
     """The utility called `name`: one of `NAMED`, a function of your own, or a mixture.
 
     `options` are those of its class, as text: `{"tokenize": "char"}` for bleu. Those of a mixture's part have its name
-    in front: `{"bleu.tokenize": "char"}`; `scale` is the mixture's own. `model` is that of every neural utility which
-    has none among its options.
+    in front: `{"bleu.tokenize": "char"}`; `scale` is the mixture's own. `model`, `device`, `dtype` and `batch_tokens`
+    are for every neural utility that has no such option. `threads` 0 is all cores.
     """
     check_utility(name, options, model=model)
     options = dict(options or {})
+    encoding = {"device": device, "dtype": dtype, "batch_tokens": batch_tokens}
     if is_mixture(name):
-        parts = [
-            (
-                make_utility(
-                    part, _options_of(part, options), model=model if _is_neural(part) else None, device=device
-                ),
-                weight,
-            )
-            for part, weight in parse_mixture(name)
-        ]
         scale: Any = options.get("scale", "sentence")
+        parts: list[tuple[Utility, float]] = []
+        for part, weight in parse_mixture(name):
+            arguments: dict[str, Any] = {"model": model, **encoding} if uses_model(part) else {}
+            parts.append((make_utility(part, _options_of(part, options), threads=threads, **arguments), weight))
         return Mixture(parts, scale=scale)
     if name not in NAMED:
         return load_function(name)
     named = NAMED[name]
-    if not named.neural:
-        kind = _class_of(named)
-        arguments = {key: _convert(name, key, text, hint) for key, text, hint in _typed(kind, options)}
-        if "threads" in _hints(kind):
-            arguments["threads"] = device.threads or None
-        return typing.cast("Utility", kind(**named.fixed, **arguments))
-    torch = require("torch", extra="neural")
-    if device.threads:
-        torch.set_num_threads(device.threads)
-    kind = _class_of(named)
-    arguments = {"device": device.device, "dtype": device.dtype, "batch_tokens": device.batch_tokens}
-    arguments |= {key: _convert(name, key, text, hint) for key, text, hint in _typed(kind, options)}
-    return typing.cast("Utility", kind(arguments.pop("model", model), **named.fixed, **arguments))
+    if named.neural:
+        torch = require("torch", extra="neural")
+        if threads:
+            torch.set_num_threads(threads)
+        arguments = {"model": model, **encoding, **_converted(name, options)}
+        return typing.cast("Utility", _class_of(named)(arguments.pop("model"), **arguments))
+    arguments = {**named.fixed, **_converted(name, options)}
+    if "threads" in _hints(_class_of(named)):
+        arguments["threads"] = threads or None
+    return typing.cast("Utility", _class_of(named)(**arguments))
 
 
 def check_utility(name: str, options: Mapping[str, str] | None = None, *, model: str | None = None) -> None:
@@ -114,8 +100,8 @@ def check_utility(name: str, options: Mapping[str, str] | None = None, *, model:
                     f"and its option, such as {parts[0]}.lowercase"
                 )
         for part in parts:
-            check_utility(part, _options_of(part, options), model=model if _is_neural(part) else None)
-        if model is not None and not any(map(_is_neural, parts)):
+            check_utility(part, _options_of(part, options), model=model if uses_model(part) else None)
+        if model is not None and not any(map(uses_model, parts)):
             raise UserError(f"model {model}: {name} has no neural part")
         return
     if name not in NAMED:
@@ -140,7 +126,10 @@ def check_utility(name: str, options: Mapping[str, str] | None = None, *, model:
             raise UserError(f"utility option {key}: not one of {name}; {takes}")
 
 
-def _is_neural(name: str) -> bool:
+def uses_model(name: str) -> bool:
+    """Whether the utility of a name, or a part of the mixture, has a model."""
+    if is_mixture(name):
+        return any(uses_model(part) for part, _ in parse_mixture(name))
     return name in NAMED and NAMED[name].neural
 
 
@@ -157,13 +146,13 @@ def _hints(kind: type) -> dict[str, Any]:
     return typing.get_type_hints(kind.__init__)  # type: ignore[misc]
 
 
-def _typed(kind: type, options: Mapping[str, str]) -> list[tuple[str, str, Any]]:
-    hints = _hints(kind)
-    return [(key, text, hints[key]) for key, text in options.items()]
+def _converted(name: str, options: Mapping[str, str]) -> dict[str, Any]:
+    """The options of a name as the types that its class asks for."""
+    hints = _hints(_class_of(NAMED[name])) if options else {}
+    return {key: _convert(name, key, text, hints[key]) for key, text in options.items()}
 
 
 def _convert(name: str, key: str, text: str, hint: Any) -> Any:
-    """An option's text as the type that its class asks for."""
     kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     words = {"true": True, "yes": True, "false": False, "no": False}
     try:
