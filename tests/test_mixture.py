@@ -201,3 +201,21 @@ def test_wrong_settings_are_refused_by_name() -> None:
         mbrace.Mixture([(chrf, 1)], scale={chrf.name: (0, 1), "bleu": (0, 1)})
     with pytest.raises(UserError, match="a pair alone cannot be standardised"):
         mbrace.Mixture([(chrf, 1)]).pairs(["a"], ["a"])
+
+
+@pytest.mark.parametrize(
+    "utility",
+    [
+        mbrace.BLEU(),
+        mbrace.EditDistance(kind="wer"),
+        mbrace.Mixture([(mbrace.BLEU(), 1.0), (mbrace.RougeL(), 1.0)], scale="fixed"),
+    ],
+    ids=lambda utility: utility.name.split("|")[0],
+)
+def test_strings_that_enter_a_race_later_score_as_pairs_do(utility: Utility) -> None:
+    pairs = Pairwise(utility.pairs, batch=True, source=False, name="pairs")  # type: ignore[arg-type]
+    texts = TEXTS[:3] + TEXTS[:1] + TEXTS[40:80]
+    options = {"schedule": (4, 8, 16, 32), "pool": True, "prune": mbrace.Bottom(0.3)}
+    own, expected = (mbrace.decode(texts[:3], texts[3:], utility=one, **options) for one in (utility, pairs))
+    assert (own.text, own.steps) == (expected.text, expected.steps)
+    assert own.utility == pytest.approx(expected.utility, abs=1e-5)

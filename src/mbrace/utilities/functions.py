@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
+from zlib import crc32
 
 from mbrace.errors import UserError
 from mbrace.utility import Pairwise, Utility
@@ -53,7 +54,7 @@ def _from_file(text: str, path: Path) -> ModuleType:
         raise UserError(f"utility {text}: {path}: no such file")
     path = path.resolve()
     # two files may have one name, and neither may hide a module that is installed
-    name = f"mbrace_utility_{path.stem}_{abs(hash(str(path))):x}"
+    name = f"mbrace_utility_{path.stem}_{crc32(os.fsencode(path)):x}"
     specification = importlib.util.spec_from_file_location(name, path)
     if specification is None or specification.loader is None:
         raise UserError(f"utility {text}: {path}: not a Python file; its name must end in .py")
