@@ -40,7 +40,7 @@ browser: .stamp-all
 # Writes bench/results; mbrs gets an environment of its own under build/.
 bench: .stamp-all
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group bench
-	for name in chrf prune decode peers; do OMP_NUM_THREADS=1 $(BIN)/python bench/$$name.py || exit 1; done
+	for name in chrf strings prune decode peers; do OMP_NUM_THREADS=1 $(BIN)/python bench/$$name.py || exit 1; done
 
 clean:
 	rm -rf .venv .stamp-* build

@@ -1,4 +1,5 @@
-// The one file that knows Python: strings in, NumPy arrays out, the interpreter lock released in between.
+// What Python sees of chrF and of the race: strings in, NumPy arrays out, the interpreter lock released in between.
+// BLEU is in module_bleu.cpp; nothing else knows Python.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
@@ -8,7 +9,6 @@
 #include <nanobind/stl/vector.h>
 
 #include <cmath>
-#include <limits>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -16,6 +16,7 @@
 #include "count.hpp"
 #include "index.hpp"
 #include "parallel.hpp"
+#include "python.hpp"
 #include "score.hpp"
 #include "tally.hpp"
 #include "wins.hpp"
@@ -24,29 +25,6 @@ namespace nb = nanobind;
 using namespace mbrace;
 
 namespace {
-
-using Floats = nb::ndarray<nb::numpy, float, nb::c_contig>;
-using Integers = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-
-// Strings whose buffers stay alive while the lock is released: the tuple owns them even if the caller's list changes.
-struct Strings {
-    nb::tuple owner;
-    std::vector<Text> texts;
-
-    explicit Strings(nb::handle sequence)
-        : owner(nb::steal<nb::tuple>(PySequence_Tuple(sequence.ptr()))) {
-        if (!owner.is_valid()) throw nb::python_error();
-        texts.reserve(nb::len(owner));
-        for (nb::handle item : owner) {
-            PyObject* string = item.ptr();
-            if (!PyUnicode_Check(string)) throw nb::type_error("expected a sequence of str");
-            const Py_ssize_t length = PyUnicode_GET_LENGTH(string);
-            if (length > std::numeric_limits<std::int32_t>::max()) throw nb::value_error("a string is too long");
-            const auto kind = static_cast<int>(PyUnicode_KIND(string));
-            texts.push_back({PyUnicode_DATA(string), static_cast<std::size_t>(length), kind});
-        }
-    }
-};
 
 Options options_of(int char_order, int word_order, bool whitespace) {
     if (char_order < 0 || word_order < 0 || char_order + word_order < 1 || char_order + word_order > MAX_ORDERS - 8) {
@@ -69,13 +47,6 @@ const Variant& variant_of(const std::string& simd) {
         known += std::string(", ") + variant->name;
     }
     throw std::invalid_argument("simd '" + simd + "' is not available on this machine; choose one of: " + known);
-}
-
-Floats make_floats(std::size_t rows, std::size_t columns, bool matrix) {
-    auto* table = new Vector<float>(rows * columns);
-    nb::capsule owner(table, [](void* p) noexcept { delete static_cast<Vector<float>*>(p); });
-    std::size_t shape[2] = {rows, columns};
-    return Floats(table->data(), matrix ? 2 : 1, shape, owner);
 }
 
 std::vector<std::shared_ptr<Index>> build_indexes_py(nb::list sentences, int char_order, int word_order, bool whitespace,
@@ -396,4 +367,5 @@ NB_MODULE(_native, module) {
     module.def("distinct", &distinct_py, "texts"_a);
     module.def("expected_utilities", &expected_utilities_py, "utilities"_a, "weights"_a);
     module.def("simd_variants", &simd_variants_py);
+    bind_bleu(module);
 }

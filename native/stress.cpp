@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "bleu.hpp"
 #include "parallel.hpp"
 #include "score.hpp"
 #include "tally.hpp"
@@ -80,6 +81,44 @@ void score(std::mt19937& random) {
         });
         for (const Tables& each : found) expect(each == expected, "windows side by side score unlike one", variant->name);
     }
+}
+
+Tables bleu_window(const std::vector<std::vector<Text>>& hypotheses, const std::vector<std::vector<Text>>& references,
+                   int threads) {
+    std::vector<BleuIndex> indexes(hypotheses.size(), BleuIndex(Tokenizer::mteval13a, 4));
+    std::vector<BleuIndex*> pointers;
+    std::vector<const std::vector<Text>*> texts;
+    for (BleuIndex& index : indexes) pointers.push_back(&index);
+    for (const auto& each : hypotheses) texts.push_back(&each);
+    add_hypotheses(pointers, texts, threads);
+    Tables scores(hypotheses.size());
+    std::vector<std::vector<std::int64_t>> rows(hypotheses.size());
+    std::vector<BleuAsk> asks;
+    for (std::size_t i = 0; i < hypotheses.size(); ++i) {
+        for (std::size_t row = 0; row < hypotheses[i].size(); ++row) rows[i].push_back(static_cast<std::int64_t>(row));
+        scores[i].resize(hypotheses[i].size() * references[i].size());
+        asks.push_back({&indexes[i], rows[i].data(), rows[i].size(), references[i].data(), references[i].size(),
+                        scores[i].data()});
+    }
+    score_bleu_window(asks, BleuFormula(Smoothing::exponential, 0, true, 4), threads);
+    return scores;
+}
+
+// BLEU of whole windows: eight threads in one call, and four calls side by side.
+void score_bleu(std::mt19937& random) {
+    std::vector<std::vector<std::u32string>> texts, others;
+    std::vector<std::vector<Text>> hypotheses, references;
+    for (std::size_t size : {1, 5, 40, 300}) {
+        texts.push_back(sentences(size, random));
+        others.push_back(sentences(size / 2 + 70, random));
+    }
+    for (const auto& each : texts) hypotheses.push_back(views(each));
+    for (const auto& each : others) references.push_back(views(each));
+    const Tables expected = bleu_window(hypotheses, references, 1);
+    expect(bleu_window(hypotheses, references, 8) == expected, "eight threads score unlike one", "BLEU");
+    std::vector<Tables> found(8);
+    parallel(found.size(), 4, [&](int, std::size_t i) { found[i] = bleu_window(hypotheses, references, 1 + i % 2); });
+    for (const Tables& each : found) expect(each == expected, "windows side by side score unlike one", "BLEU");
 }
 
 struct Decision {
@@ -174,11 +213,12 @@ int main() {
     std::mt19937 random(1);
     for (int round = 0; round < 4; ++round) {
         score(random);
+        score_bleu(random);
         decide(random);
     }
     start_few_threads();
     std::printf("scores with");
     for (const Variant* variant : variants()) std::printf(" %s", variant->name);
-    std::printf(", decisions and wins: eight threads, and calls side by side, equal one thread\n");
+    std::printf(", BLEU, decisions and wins: eight threads, and calls side by side, equal one thread\n");
     return 0;
 }

@@ -10,7 +10,23 @@ import pytest
 from cli_helpers import decode, lines
 
 BAD_OPTIONS: dict[str, tuple[list[str], str]] = {
-    "utility": (["--utility", "bleu"], "--utility bleu: unknown"),
+    "utility": (["--utility", "blue"], "--utility blue: unknown"),
+    "utility option": (
+        ["--utility-option", "order=2"],
+        "--utility-option order: not one of chrf++; it takes char_order",
+    ),
+    "utility option without a value": (["--utility-option", "beta"], "--utility-option beta: give NAME=VALUE"),
+    "utility option twice": (
+        ["--utility-option", "beta=1", "--utility-option", "beta=2"],
+        "--utility-option beta=2: beta was given before",
+    ),
+    "utility option of the wrong type": (["--utility-option", "beta=x"], "option beta=x: chrf++ expects a number"),
+    "a part of a mixture without a weight": (
+        ["--utility", "chrf:1+bleu"],
+        "--utility chrf:1+bleu: 'bleu' has no weight",
+    ),
+    "a function in no file": (["--utility", "gone.py:f"], "utility gone.py:f: gone.py: no such file"),
+    "comet without a model": (["--utility", "comet"], "--utility comet: needs --metric-model"),
     "prune": (["--prune", "some"], "--prune some: unknown"),
     "on-error": (["--on-error", "cry"], "argument --on-error: invalid choice: 'cry'"),
     "schedule equal": (["--schedule", "16,16"], "sizes must increase"),

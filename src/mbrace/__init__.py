@@ -19,7 +19,14 @@ from mbrace.race import Candidate, Decoded, Phases, Step, Watch
 from mbrace.records import Location, Record
 from mbrace.sampler import Drawer, Draws, Sampler, Want
 from mbrace.schedule import Schedule, doubling
+from mbrace.utilities.bleu import BLEU
 from mbrace.utilities.chrf import ChrF
+from mbrace.utilities.edit_distance import EditDistance
+from mbrace.utilities.exact_match import ExactMatch
+from mbrace.utilities.functions import load_function
+from mbrace.utilities.mixture import Mixture
+from mbrace.utilities.rouge_l import RougeL
+from mbrace.utilities.ter import TER
 from mbrace.utility import (
     Ask,
     BatchFunction,
@@ -48,6 +55,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "BLEU",
+    "TER",
     "Ask",
     "BatchFunction",
     "Bottom",
@@ -60,9 +69,12 @@ __all__ = [
     "Decoded",
     "Drawer",
     "Draws",
+    "EditDistance",
     "Embedding",
+    "ExactMatch",
     "Learned",
     "Location",
+    "Mixture",
     "PairFunction",
     "Pairwise",
     "ParallelUtility",
@@ -70,6 +82,7 @@ __all__ = [
     "PruningFunction",
     "Record",
     "RecordError",
+    "RougeL",
     "Sampler",
     "Schedule",
     "Scorer",
@@ -92,6 +105,7 @@ __all__ = [
     "decode_file",
     "doubling",
     "generate_file",
+    "load_function",
     "translate_file",
 ]
 

@@ -167,3 +167,40 @@ def expected_utilities(utilities: NDArray[np.float32], weights: NDArray[np.float
 
 def simd_variants() -> list[str]:
     """The instruction sets this machine can count with, best first; the last is "portable"."""
+
+class BleuIndex:
+    """The n-grams of one sentence's hypotheses, numbered and counted once; `tokenizer` is 13a, char or none."""
+
+    def __init__(self, *, tokenizer: str, order: int) -> None: ...
+    def __len__(self) -> int: ...
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the n-grams and of the numbering tables."""
+
+def add_bleu_hypotheses(indexes: list[BleuIndex], hypotheses: list[Sequence[str]], *, threads: int = 1) -> None:
+    """Append hypotheses to each index; the indexes differ from one another. The interpreter lock is released."""
+
+def score_bleu_window(
+    indexes: list[BleuIndex],
+    rows: list[NDArray[np.int64]],
+    references: list[Sequence[str]],
+    *,
+    smoothing: str,
+    smoothing_value: float,
+    effective_order: bool,
+    threads: int = 1,
+) -> tuple[list[NDArray[np.float32]], float]:
+    """For each sentence the scores, (rows, references) from 0 to 100, and the share of the time spent on encoding.
+
+    `smoothing` is exp, floor, add-k or none; `smoothing_value` is read by floor and add-k.
+    """
+
+def bleu_statistics(
+    hypotheses: list[str], references: list[str], *, tokenizer: str, order: int, threads: int = 1
+) -> NDArray[np.int64]:
+    """(pairs, 2 + 2 * order): tokens of each hypothesis and reference, then matches and n-grams by order."""
+
+def bleu_scores(
+    statistics: NDArray[np.int64], *, smoothing: str, smoothing_value: float, effective_order: bool
+) -> NDArray[np.float64]:
+    """(pairs,): BLEU from 0 to 100 of `bleu_statistics` of pairs, or of their sums over a corpus."""

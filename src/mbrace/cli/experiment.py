@@ -9,10 +9,10 @@ from typing import Any
 from mbrace.cli.options import add_utility, utility_from
 from mbrace.cores import cores
 from mbrace.errors import UserError
-from mbrace.jobs.settings import NEURAL
+from mbrace.utilities.named import NAMED
 from mbrace.utility import Utility
 
-LABELS = {"chrf": "chrF", "chrf+": "chrF+", "chrf++": "chrF++", "comet": "COMET"}
+LABELS = {"chrf": "chrF", "chrf+": "chrF+", "chrf++": "chrF++", "comet": "COMET", "bleu": "BLEU"}
 
 
 def add(commands: Any) -> None:
@@ -90,9 +90,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _label(args: argparse.Namespace, utility: Utility) -> str:
-    """The name of the results: the utility, and its model if one was given."""
-    name: str = LABELS.get(args.utility, args.utility)
-    if args.metric_model is None or args.utility not in NEURAL:
+    """The name of the results: the utility with its options, and its model if one was given."""
+    name = " ".join([LABELS.get(args.utility, args.utility), *sorted(args.utility_option)])
+    if args.metric_model is None or args.utility not in NAMED or not NAMED[args.utility].neural:
         return name
     return f"{name} {utility.name.split('|')[1]}"  # signatures are kind|model|...
 

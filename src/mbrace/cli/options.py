@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 
 from mbrace.errors import UserError
 from mbrace.jobs.presets import PRESETS
-from mbrace.jobs.settings import CHRF, NEURAL, PruneSettings, RaceSettings, UtilitySettings
+from mbrace.jobs.settings import PruneSettings, RaceSettings, UtilitySettings
 from mbrace.schedule import Schedule, check
+from mbrace.utilities.named import FORMS, NAMED, check_utility, uses_model
 from mbrace.utility import Utility
 
 
@@ -16,7 +18,17 @@ def add_utility(parser: argparse.ArgumentParser) -> None:
     """`--utility` and its settings."""
     group = parser.add_argument_group("utility")
     group.add_argument(
-        "--utility", default="chrf++", metavar="NAME", help=f"{' | '.join([*CHRF, *NEURAL])} (default: chrf++)"
+        "--utility",
+        default="chrf++",
+        metavar="NAME",
+        help=f"{' | '.join(NAMED)} | {FORMS} (default: chrf++)",
+    )
+    group.add_argument(
+        "--utility-option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="option of the utility, such as tokenize=char for bleu or pattern=REGEX for exact; may be repeated",
     )
     group.add_argument("--threads", type=int, default=0, metavar="N", help="threads (default: all cores)")
     group.add_argument(
@@ -31,18 +43,40 @@ def add_utility(parser: argparse.ArgumentParser) -> None:
 
 def utility_settings(args: argparse.Namespace) -> UtilitySettings:
     """The utility that was asked for, checked."""
-    name = args.utility
+    name, options = args.utility, _utility_options(args.utility_option)
     if args.threads < 0:
         raise UserError(f"--threads {args.threads}: must be 0 (all cores) or more")
-    if name in CHRF:
+    try:
+        check_utility(name, dict(options), model=args.metric_model if uses_model(name) else None)
+    except UserError as error:
+        raise UserError(_in_flags(str(error))) from None
+    if not uses_model(name):
         for option in ("metric_model", "dtype", "batch_tokens"):
             if getattr(args, option) is not None:
-                raise UserError(f"--{option.replace('_', '-')}: goes with --utility {', '.join(NEURAL)}, not {name}")
-    elif name not in NEURAL:
-        raise UserError(f"--utility {name}: unknown; choose from {', '.join([*CHRF, *NEURAL])}")
-    if name == "comet" and args.metric_model is None:
-        raise UserError("--utility comet: needs --metric-model, a checkpoint's folder or a name on the model hub")
-    return UtilitySettings(name, args.metric_model, args.device, args.dtype, args.batch_tokens)
+                neural = ", ".join(filter(uses_model, NAMED))
+                raise UserError(f"--{option.replace('_', '-')}: goes with --utility {neural}, not {name}")
+    return UtilitySettings(name, args.metric_model, args.device, args.dtype, args.batch_tokens, options)
+
+
+def _utility_options(given: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    options: dict[str, str] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not (name and equals):
+            raise UserError(f"--utility-option {text}: give NAME=VALUE")
+        if name in options:
+            raise UserError(f"--utility-option {text}: {name} was given before")
+        options[name] = value
+    return tuple(options.items())
+
+
+def _in_flags(message: str) -> str:
+    """A message about a utility in the words of the command line."""
+    for words, flag in (("utility option ", "--utility-option "), ("utility ", "--utility ")):
+        if message.startswith(words):
+            message = flag + message.removeprefix(words)
+            break
+    return message.replace("needs a model, ", "needs --metric-model, ")
 
 
 def utility_from(args: argparse.Namespace) -> Utility:

@@ -6,8 +6,6 @@ described by its name, so that a run is resumed only with one of the same name.
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -20,39 +18,39 @@ if TYPE_CHECKING:
     from mbrace.models.hypotheses import CandidateModel
     from mbrace.servers.server import Server
 
-CHRF = {"chrf": 0, "chrf+": 1, "chrf++": 2}  # the word order of each
-NEURAL = {"comet": "Comet", "embedding": "Embedding", "learned": "Learned"}  # class in the module of the same name
-
 
 @dataclass(frozen=True)
 class UtilitySettings:
-    """A utility by name. `model`, `dtype` and `batch_tokens` are for neural ones."""
+    """A utility by name: one of `mbrace.utilities.named.NAMED`, a function of your own, or a mixture.
+
+    `model`, `device`, `dtype` and `batch_tokens` are for neural ones; `options` are names and values, as text.
+    """
 
     name: str = "chrf++"
     model: str | None = None
     device: str | None = None
     dtype: str | None = None
     batch_tokens: int | None = None
+    options: tuple[tuple[str, str], ...] = ()
 
     def describe(self) -> dict[str, Any]:
         """What scores depend on."""
-        return {"utility": self.name, "metric_model": self.model, "dtype": self.dtype}
+        utility = " ".join([self.name, *(f"{name}={value}" for name, value in sorted(self.options))])
+        return {"utility": utility, "metric_model": self.model, "dtype": self.dtype}
 
     def load(self, threads: int = 0) -> Utility:
         """The utility, to be run with so many threads (0: all cores)."""
-        if self.name in CHRF:
-            from mbrace.utilities.chrf import ChrF
+        from mbrace.utilities.named import make_utility
 
-            return ChrF(word_order=CHRF[self.name], threads=threads or None)
-        if self.name not in NEURAL:
-            raise UserError(f"utility {self.name!r}: unknown; choose from {', '.join([*CHRF, *NEURAL])}")
-        torch = require("torch", extra="neural")
-        if threads:
-            torch.set_num_threads(threads)
-        kind: Callable[..., Utility] = getattr(
-            importlib.import_module(f"mbrace.utilities.neural.{self.name}"), NEURAL[self.name]
+        return make_utility(
+            self.name,
+            dict(self.options),
+            model=self.model,
+            threads=threads,
+            device=self.device,
+            dtype=self.dtype,
+            batch_tokens=self.batch_tokens,
         )
-        return kind(self.model, device=self.device, dtype=self.dtype, batch_tokens=self.batch_tokens)
 
 
 @dataclass(frozen=True)

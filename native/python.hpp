@@ -1,0 +1,50 @@
+// What the files that know Python share: strings in, NumPy arrays out.
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "pool.hpp"
+#include "text.hpp"
+
+namespace mbrace {
+
+namespace nb = nanobind;
+
+using Floats = nb::ndarray<nb::numpy, float, nb::c_contig>;
+using Integers = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+// Strings whose buffers stay alive while the lock is released: the tuple owns them even if the caller's list changes.
+struct Strings {
+    nb::tuple owner;
+    std::vector<Text> texts;
+
+    explicit Strings(nb::handle sequence)
+        : owner(nb::steal<nb::tuple>(PySequence_Tuple(sequence.ptr()))) {
+        if (!owner.is_valid()) throw nb::python_error();
+        texts.reserve(nb::len(owner));
+        for (nb::handle item : owner) {
+            PyObject* string = item.ptr();
+            if (!PyUnicode_Check(string)) throw nb::type_error("expected a sequence of str");
+            const Py_ssize_t length = PyUnicode_GET_LENGTH(string);
+            if (length > std::numeric_limits<std::int32_t>::max()) throw nb::value_error("a string is too long");
+            const auto kind = static_cast<int>(PyUnicode_KIND(string));
+            texts.push_back({PyUnicode_DATA(string), static_cast<std::size_t>(length), kind});
+        }
+    }
+};
+
+inline Floats make_floats(std::size_t rows, std::size_t columns, bool matrix) {
+    auto* table = new Vector<float>(rows * columns);
+    nb::capsule owner(table, [](void* p) noexcept { delete static_cast<Vector<float>*>(p); });
+    std::size_t shape[2] = {rows, columns};
+    return Floats(table->data(), matrix ? 2 : 1, shape, owner);
+}
+
+void bind_bleu(nb::module_& module);  // module_bleu.cpp
+
+}  // namespace mbrace

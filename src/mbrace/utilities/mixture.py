@@ -1,0 +1,185 @@
+"""Mixtures: a weighted sum of utilities, each brought to a common scale first."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mbrace.errors import UserError
+from mbrace.utilities.bleu import BLEU
+from mbrace.utilities.chrf import ChrF
+from mbrace.utilities.ter import TER
+from mbrace.utility import Ask, ParallelUtility, Sentence, Utility, truncated_texts
+
+Scale: TypeAlias = Literal["sentence", "fixed"] | Mapping[str, tuple[float, float]]
+
+_NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+_PART = re.compile(rf"(.+?):({_NUMBER})(?:\+|$)")
+
+
+class Mixture:
+    """A weighted sum of utilities: `Mixture([(mbrace.Comet(...), 0.5), (mbrace.ChrF(), 0.5)])`.
+
+    Utilities have different scales, so each part becomes (score - mean) / deviation before it is weighted:
+
+    - `scale="sentence"`: the mean and standard deviation of the part's first table of a sentence, all its hypotheses
+      against the first pseudo-references. They stay as they are for the rest of the race, so what was pruned and what
+      was not are measured alike. A part that gives every pair the same score is only centred.
+    - `scale="fixed"`: mean 0, and deviation 100 for chrF, BLEU and TER, which go to 100, and 1 for all others.
+    - `scale={name: (mean, deviation)}`: your own, by the `name` of each part.
+
+    Every part scores a pair once.
+    """
+
+    def __new__(cls, parts: Sequence[tuple[Utility, float]] = (), *, scale: Scale = "sentence") -> Mixture:
+        """A mixture of utilities that all work on several threads does so too."""
+        if cls is Mixture and parts and all(isinstance(utility, ParallelUtility) for utility, _ in parts):
+            return super().__new__(_ParallelMixture)
+        return super().__new__(cls)
+
+    def __init__(self, parts: Sequence[tuple[Utility, float]], *, scale: Scale = "sentence") -> None:
+        if not parts:
+            raise UserError("mixture: no parts; give pairs of a utility and its weight")
+        for utility, weight in parts:
+            if not (math.isfinite(weight) and weight != 0):
+                raise UserError(f"mixture: weight {weight} of {utility.name}: must be a finite number other than 0")
+        self.parts = tuple((utility, float(weight)) for utility, weight in parts)
+        self.scale = scale
+        self._fixed = None if scale == "sentence" else [_fixed(utility, scale) for utility, _ in parts]
+        names = {utility.name for utility, _ in parts}
+        if isinstance(scale, Mapping) and (unknown := sorted(set(scale) - names)):
+            raise UserError(
+                f"mixture: scale of {unknown[0]}: there is no such part; parts are {', '.join(sorted(names))}"
+            )
+
+    @property
+    def name(self) -> str:
+        """The parts' signatures with their weights, and the scale: means and deviations where they are fixed."""
+        scale: str = "sentence"
+        if self._fixed is not None:
+            scale = ",".join(f"{mean:g}/{deviation:g}" for mean, deviation in self._fixed)
+        return f"mixture|scale:{scale}|" + " + ".join(f"{weight:g} {utility.name}" for utility, weight in self.parts)
+
+    @property
+    def schedule(self) -> tuple[int, ...]:
+        """The schedule that goes furthest among the parts'."""
+        return max((utility.schedule for utility, _ in self.parts), key=lambda schedule: (schedule[-1], len(schedule)))
+
+    @property
+    def needs_source(self) -> bool:
+        """Whether any part does."""
+        return any(utility.needs_source for utility, _ in self.parts)
+
+    @property
+    def truncated(self) -> int:
+        """How many texts the parts have cut so far, together."""
+        return sum(truncated_texts(utility) for utility, _ in self.parts)
+
+    def start(self, sentences: Sequence[Sentence]) -> MixtureScorer:
+        """Begin the races of a window, in every part."""
+        return MixtureScorer(self, sentences)
+
+    def pairs(
+        self, hypotheses: Sequence[str], references: Sequence[str], sources: Sequence[str] | None = None
+    ) -> NDArray[np.float64]:
+        """Scores of aligned pairs, (pairs,); only on a fixed scale, as a pair alone has no deviation."""
+        if self._fixed is None:
+            raise UserError(
+                "mixture: a pair alone cannot be standardised per sentence; give scale='fixed', or means and deviations"
+            )
+        total = np.zeros(len(hypotheses))
+        for (utility, weight), (mean, deviation) in zip(self.parts, self._fixed, strict=True):
+            scores = utility.pairs(hypotheses, references, sources if utility.needs_source else None)
+            total += weight * (np.asarray(scores, dtype=np.float64) - mean) / deviation
+        return total
+
+
+class _ParallelMixture(Mixture):
+    """A mixture whose parts all work on several threads."""
+
+    @property
+    def workers(self) -> int:
+        """The threads of the part that has most."""
+        return max(utility.workers for utility, _ in self.parts if isinstance(utility, ParallelUtility))
+
+    @property
+    def group_size(self) -> int:
+        """How many sentences race at a time: as few as the part with the smallest groups."""
+        return min(utility.group_size for utility, _ in self.parts if isinstance(utility, ParallelUtility))
+
+    def single_threaded(self) -> Mixture:
+        """The same on one thread."""
+        parts = [(u.single_threaded(), weight) for u, weight in self.parts if isinstance(u, ParallelUtility)]
+        return Mixture(parts, scale=self.scale)
+
+
+class MixtureScorer:
+    """The races of one window in every part, and the scales of its sentences."""
+
+    def __init__(self, mixture: Mixture, sentences: Sequence[Sentence]) -> None:
+        self._weights = [weight for _, weight in mixture.parts]
+        self._scorers = [utility.start(sentences) for utility, _ in mixture.parts]
+        self._fixed = mixture._fixed
+        self._scales: dict[int, list[tuple[float, float]]] = {}  # of each sentence, the mean and deviation of each part
+        self.encode_seconds = 0.0
+
+    def score(self, asks: Sequence[Ask]) -> list[NDArray[np.float64]]:
+        """The weighted sums of each ask, (hypotheses, references)."""
+        tables = [scorer.score(asks) for scorer in self._scorers]
+        self.encode_seconds = sum(scorer.encode_seconds for scorer in self._scorers)
+        return [self._sum(ask.sentence, parts) for ask, *parts in zip(asks, *tables, strict=True)]
+
+    def _sum(self, sentence: int, parts: Sequence[NDArray[np.floating]]) -> NDArray[np.float64]:
+        exact = [np.asarray(part, dtype=np.float64) for part in parts]
+        scales = self._fixed if self._fixed is not None else self._scales.get(sentence)
+        if scales is None:
+            scales = self._scales[sentence] = [_standard(part) for part in exact]
+        total = np.zeros(exact[0].shape)
+        for part, weight, (mean, deviation) in zip(exact, self._weights, scales, strict=True):
+            total += weight * (part - mean) / deviation
+        return total
+
+
+def _standard(table: NDArray[np.float64]) -> tuple[float, float]:
+    deviation = float(table.std())
+    # a constant table has a deviation of rounding errors at most
+    spread = deviation > 1e-9 * max(1.0, float(np.abs(table).max()))
+    return float(table.mean()), deviation if spread else 1.0
+
+
+def _fixed(utility: Utility, scale: Scale) -> tuple[float, float]:
+    if isinstance(scale, str):
+        if scale != "fixed":
+            raise UserError(f"mixture: scale {scale}: unknown; choose sentence, fixed, or give means and deviations")
+        return 0.0, 100.0 if isinstance(utility, (ChrF, BLEU, TER)) else 1.0
+    if utility.name not in scale:
+        raise UserError(f"mixture: scale: there is none for {utility.name}; give its mean and deviation")
+    mean, deviation = scale[utility.name]
+    if not (math.isfinite(mean) and math.isfinite(deviation) and deviation > 0):
+        raise UserError(f"mixture: scale of {utility.name}: ({mean}, {deviation}): a finite mean, a deviation above 0")
+    return float(mean), float(deviation)
+
+
+def is_mixture(text: str) -> bool:
+    """Whether a utility's name is that of a mixture: a weight ends it, or stands before a plus sign."""
+    return re.search(rf":{_NUMBER}(?:\+|$)", text) is not None
+
+
+def parse_mixture(text: str) -> list[tuple[str, float]]:
+    """The names and weights of `comet:0.5+chrf++:0.5`: a plus sign separates parts only after a weight."""
+    parts: list[tuple[str, float]] = []
+    at = 0
+    while at < len(text):
+        found = _PART.match(text, at)
+        if found is None:
+            raise UserError(f"utility {text}: {text[at:]!r} has no weight; write name:weight+name:weight")
+        parts.append((found[1], float(found[2])))
+        at = found.end()
+    if text.endswith("+"):
+        raise UserError(f"utility {text}: a part is missing at its end; write name:weight+name:weight")
+    return parts

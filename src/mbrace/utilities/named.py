@@ -1,0 +1,167 @@
+"""Utilities by name, as the command line and settings know them: one table of all of them."""
+
+from __future__ import annotations
+
+import importlib
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from mbrace.errors import UserError, require
+from mbrace.utilities.functions import load_function
+from mbrace.utilities.mixture import Mixture, is_mixture, parse_mixture
+from mbrace.utility import Utility
+
+
+@dataclass(frozen=True)
+class NamedUtility:
+    """The class that a name stands for. It is imported when it is made, and not before."""
+
+    module: str
+    class_name: str
+    fixed: Mapping[str, Any] = field(default_factory=dict)  # arguments that the name stands for
+    neural: bool = False  # has a model: takes `model`, `device`, `dtype` and `batch_tokens`
+    needs_model: bool = False
+
+
+_EDIT = "mbrace.utilities.edit_distance"
+_NEURAL = "mbrace.utilities.neural"
+NAMED: dict[str, NamedUtility] = {
+    "chrf": NamedUtility("mbrace.utilities.chrf", "ChrF", {"word_order": 0}),
+    "chrf+": NamedUtility("mbrace.utilities.chrf", "ChrF", {"word_order": 1}),
+    "chrf++": NamedUtility("mbrace.utilities.chrf", "ChrF", {"word_order": 2}),
+    "bleu": NamedUtility("mbrace.utilities.bleu", "BLEU"),
+    "ter": NamedUtility("mbrace.utilities.ter", "TER"),
+    "wer": NamedUtility(_EDIT, "EditDistance", {"kind": "wer"}),
+    "cer": NamedUtility(_EDIT, "EditDistance", {"kind": "cer"}),
+    "edit": NamedUtility(_EDIT, "EditDistance"),
+    "exact": NamedUtility("mbrace.utilities.exact_match", "ExactMatch"),
+    "rouge-l": NamedUtility("mbrace.utilities.rouge_l", "RougeL"),
+    "comet": NamedUtility(f"{_NEURAL}.comet", "Comet", neural=True, needs_model=True),
+    "embedding": NamedUtility(f"{_NEURAL}.embedding", "Embedding", neural=True),
+    "learned": NamedUtility(f"{_NEURAL}.learned", "Learned", neural=True),
+}
+FORMS = "module:function, file.py:function, or a mixture such as chrf++:0.5+bleu:0.5"
+MIXTURE_OPTIONS = ("scale",)
+
+
+def make_utility(
+    name: str,
+    options: Mapping[str, str] | None = None,
+    *,
+    model: str | None = None,
+    threads: int = 0,
+    device: str | None = None,
+    dtype: str | None = None,
+    batch_tokens: int | None = None,
+) -> Utility:
+    """The utility called `name`: one of `NAMED`, a function of your own, or a mixture.
+
+    `options` are those of its class, as text: `{"tokenize": "char"}` for bleu. Those of a mixture's part have its name
+    in front: `{"bleu.tokenize": "char"}`; `scale` is the mixture's own. `model`, `device`, `dtype` and `batch_tokens`
+    are for every neural utility that has no such option. `threads` 0 is all cores.
+    """
+    check_utility(name, options, model=model)
+    options = dict(options or {})
+    encoding = {"device": device, "dtype": dtype, "batch_tokens": batch_tokens}
+    if is_mixture(name):
+        scale: Any = options.get("scale", "sentence")
+        parts: list[tuple[Utility, float]] = []
+        for part, weight in parse_mixture(name):
+            arguments: dict[str, Any] = {"model": model, **encoding} if uses_model(part) else {}
+            parts.append((make_utility(part, _options_of(part, options), threads=threads, **arguments), weight))
+        return Mixture(parts, scale=scale)
+    if name not in NAMED:
+        return load_function(name)
+    named = NAMED[name]
+    if named.neural:
+        torch = require("torch", extra="neural")
+        if threads:
+            torch.set_num_threads(threads)
+        arguments = {"model": model, **encoding, **_converted(name, options)}
+        return typing.cast("Utility", _class_of(named)(arguments.pop("model"), **arguments))
+    arguments = {**named.fixed, **_converted(name, options)}
+    if "threads" in _hints(_class_of(named)):
+        arguments["threads"] = threads or None
+    return typing.cast("Utility", _class_of(named)(**arguments))
+
+
+def check_utility(name: str, options: Mapping[str, str] | None = None, *, model: str | None = None) -> None:
+    """Refuse an unknown name, and options or a model that it does not take, before anything is loaded."""
+    options = options or {}
+    if is_mixture(name):
+        parts = [part for part, _ in parse_mixture(name)]
+        for key in options:
+            if key not in MIXTURE_OPTIONS and not any(key.startswith(f"{part}.") for part in parts):
+                raise UserError(
+                    f"utility option {key}: not one of the mixture {name}; write scale, or a part's name, a full stop "
+                    f"and its option, such as {parts[0]}.lowercase"
+                )
+        for part in parts:
+            check_utility(part, _options_of(part, options), model=model if uses_model(part) else None)
+        if model is not None and not any(map(uses_model, parts)):
+            raise UserError(f"model {model}: {name} has no neural part")
+        return
+    if name not in NAMED:
+        if ":" not in name:
+            raise UserError(f"utility {name}: unknown; choose from {', '.join(NAMED)}, {FORMS}")
+        known: list[str] = []
+    else:
+        named = NAMED[name]
+        if model is not None and not named.neural:
+            neural = ", ".join(each for each, of in NAMED.items() if of.neural)
+            raise UserError(f"model {model}: only valid with utility {neural}, not {name}")
+        if named.needs_model and model is None and "model" not in options:
+            raise UserError(f"utility {name}: needs a model, a checkpoint's folder or a name on the model hub")
+        if not options:
+            return
+        if named.neural:
+            require("torch", extra="neural")
+        known = [key for key in _hints(_class_of(named)) if key not in (*named.fixed, "threads", "return")]
+    for key in options:
+        if key not in known:
+            takes = f"it takes {', '.join(known)}" if known else "it takes none"
+            raise UserError(f"utility option {key}: not one of {name}; {takes}")
+
+
+def uses_model(name: str) -> bool:
+    """Whether the utility of a name, or a part of the mixture, has a model."""
+    if is_mixture(name):
+        return any(uses_model(part) for part, _ in parse_mixture(name))
+    return name in NAMED and NAMED[name].neural
+
+
+def _options_of(part: str, options: Mapping[str, str]) -> dict[str, str]:
+    return {key.removeprefix(f"{part}."): text for key, text in options.items() if key.startswith(f"{part}.")}
+
+
+def _class_of(named: NamedUtility) -> type:
+    found: type = getattr(importlib.import_module(named.module), named.class_name)
+    return found
+
+
+def _hints(kind: type) -> dict[str, Any]:
+    return typing.get_type_hints(kind.__init__)  # type: ignore[misc]
+
+
+def _converted(name: str, options: Mapping[str, str]) -> dict[str, Any]:
+    """The options of a name as the types that its class asks for."""
+    hints = _hints(_class_of(NAMED[name])) if options else {}
+    return {key: _convert(name, key, text, hints[key]) for key, text in options.items()}
+
+
+def _convert(name: str, key: str, text: str, hint: Any) -> Any:
+    kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    words = {"true": True, "yes": True, "false": False, "no": False}
+    try:
+        if bool in kinds:
+            return words[text.lower()]
+        for kind in (int, float):
+            if kind in kinds:
+                return kind(text)
+    except (KeyError, ValueError):
+        expected = "yes or no" if bool in kinds else "a whole number" if int in kinds else "a number"
+        raise UserError(f"utility option {key}={text}: {name} expects {expected}") from None
+    return text

@@ -1,0 +1,104 @@
+"""A base for string metrics that prepare each string once and score a table of prepared strings."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mbrace.errors import UserError
+
+if TYPE_CHECKING:
+    from mbrace.utility import Ask, Sentence
+
+Prepared = TypeVar("Prepared")
+
+
+class TableUtility(ABC, Generic[Prepared]):
+    """A utility made of two steps: prepare a string, and score prepared hypotheses against prepared references."""
+
+    schedule: ClassVar[tuple[int, ...]] = (16, 32, 64, 128, 256)
+    needs_source: ClassVar[bool] = False
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """Its signature, for results."""
+
+    @abstractmethod
+    def preparer(self) -> Callable[[str], Prepared]:
+        """What prepares the strings of one sentence: those that it prepared may be compared with one another."""
+
+    @abstractmethod
+    def table(self, hypotheses: Sequence[Prepared], references: Sequence[Prepared]) -> NDArray[np.floating]:
+        """(hypotheses, references): their utilities."""
+
+    def start(self, sentences: Sequence[Sentence]) -> TableScorer[Prepared]:
+        """Begin the races of a window."""
+        return TableScorer(self, sentences)
+
+    def pairs(
+        self, hypotheses: Sequence[str], references: Sequence[str], sources: Sequence[str] | None = None
+    ) -> NDArray[np.float32]:
+        """Scores of aligned pairs, (pairs,)."""
+        scores = [self.table([h], [r])[0, 0] for h, r in self.prepared_pairs(hypotheses, references)]
+        return np.array(scores, dtype=np.float32)
+
+    def prepared_pairs(self, hypotheses: Sequence[str], references: Sequence[str]) -> list[tuple[Prepared, Prepared]]:
+        """Aligned pairs, prepared."""
+        if len(hypotheses) != len(references):
+            raise UserError(
+                f"utility {self.name}: {len(hypotheses)} hypotheses but {len(references)} references; give one for each"
+            )
+        prepared = []
+        for hypothesis, reference in zip(hypotheses, references, strict=True):
+            prepare = self.preparer()
+            prepared.append((prepare(hypothesis), prepare(reference)))
+        return prepared
+
+
+class TableScorer(Generic[Prepared]):
+    """The races of one window: a string is prepared when it is first asked about, and once, whatever its role."""
+
+    def __init__(self, utility: TableUtility[Prepared], sentences: Sequence[Sentence]) -> None:
+        self._utility = utility
+        self._sentences = sentences
+        self._preparers = [utility.preparer() for _ in sentences]
+        self._prepared: list[dict[str, Prepared]] = [{} for _ in sentences]
+        self.encode_seconds = 0.0
+
+    def score(self, asks: Sequence[Ask]) -> list[NDArray[np.floating]]:
+        """The utilities of each ask, (hypotheses, references)."""
+        return [self._table(ask) for ask in asks]
+
+    def _table(self, ask: Ask) -> NDArray[np.floating]:
+        began = time.perf_counter()
+        texts = self._sentences[ask.sentence].hypotheses
+        hypotheses = self._prepare(ask.sentence, [texts[row] for row in ask.hypotheses])
+        references = self._prepare(ask.sentence, ask.references)
+        self.encode_seconds += time.perf_counter() - began
+        return self._utility.table(hypotheses, references)
+
+    def _prepare(self, sentence: int, texts: Sequence[str]) -> list[Prepared]:
+        known, prepare = self._prepared[sentence], self._preparers[sentence]
+        for text in texts:
+            if text not in known:
+                known[text] = prepare(text)
+        return [known[text] for text in texts]
+
+
+class Alphabet:
+    """Lists of words as strings with a character for each word, so that what compares strings compares words."""
+
+    def __init__(self, words_of: Callable[[str], Sequence[str]]) -> None:
+        self._words_of = words_of
+        self._characters: dict[str, str] = {}
+
+    def __call__(self, text: str) -> str:
+        """The text's words, a character each: the same word is always the same character."""
+        characters = self._characters
+        return "".join([characters.setdefault(word, chr(len(characters))) for word in self._words_of(text)])

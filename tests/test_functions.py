@@ -1,0 +1,102 @@
+"""Utilities of your own by name: modules and files, sources, batches, and what can go wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import mbrace
+from mbrace.errors import UserError
+from mbrace.utility import Pairwise
+
+CODE = """
+import neighbour
+
+def length(hypothesis, reference):
+    return -abs(len(hypothesis) - len(reference))
+
+def with_source(hypothesis, reference, source):
+    return float(source in hypothesis)
+
+def many(hypotheses, references):
+    return [neighbour.VALUE] * len(hypotheses)
+
+def marked(hypotheses, references):
+    return [2.0] * len(hypotheses)
+
+marked.batch = True
+number = 3
+
+class Kind:
+    @staticmethod
+    def score(hypothesis, reference):
+        return 7.0
+
+from mbrace import ChrF
+chrf = ChrF(word_order=0)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "own_utility.py").write_text(CODE)
+    (tmp_path / "neighbour.py").write_text("VALUE = 5.0\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_function_of_a_file_is_a_utility(folder: Path) -> None:
+    name = f"{folder}/own_utility.py:length"
+    utility = mbrace.load_function(name)
+    assert utility.name == name
+    assert not utility.needs_source
+    assert utility.pairs(["abc"], ["a"]).tolist() == [-2]
+    assert mbrace.decode(["a", "abcd", "abc"], ["xyz"], utility=utility).text == "abc"
+
+
+def test_a_function_of_a_module_in_the_current_folder_is_a_utility(folder: Path) -> None:
+    assert mbrace.load_function("own_utility:length").pairs(["abc"], ["a"]).tolist() == [-2]
+    assert mbrace.load_function("own_utility:Kind.score").pairs(["abc"], ["a"]).tolist() == [7]
+
+
+def test_a_third_argument_is_the_source(folder: Path) -> None:
+    utility = mbrace.load_function("own_utility.py:with_source")
+    assert utility.needs_source
+    assert utility.pairs(["ab", "cd"], ["", ""], ["a", "a"]).tolist() == [1, 0]
+
+
+def test_batches_by_suffix_and_by_mark(folder: Path) -> None:
+    by_suffix, by_mark = (mbrace.load_function(f"own_utility.py:{name}") for name in ("many:batch", "marked"))
+    assert by_suffix.pairs(["a", "b"], ["a", "b"]).tolist() == [5, 5]
+    assert by_mark.pairs(["a", "b"], ["a", "b"]).tolist() == [2, 2]
+    assert isinstance(by_mark, Pairwise)
+    assert by_mark.batch
+
+
+def test_a_utility_object_is_taken_as_it_is(folder: Path) -> None:
+    assert mbrace.load_function("own_utility.py:chrf") == mbrace.ChrF(word_order=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("chrf", "give package.module:function or path/to/file.py:function"),
+        ("own_utility.py:", "give package.module:function"),
+        ("gone.py:score", "gone.py: no such file"),
+        ("no_such_package.utility:score", "there is no module no_such_package; install it"),
+        ("own_utility.py:gone", "there is no gone in own_utility.py"),
+        ("own_utility.py:number", "number is of type int; name a function"),
+        ("own_utility.py:Kind", "Kind is a class; name a function"),
+        ("own_utility.py:chrf:batch", ":batch is for functions"),
+        ("broken.py:score", r"importing .*broken.py failed: ZeroDivisionError: division by zero"),
+        ("broken:score", "importing broken failed: ZeroDivisionError: division by zero"),
+        ("needy.py:score", "failed: ModuleNotFoundError: No module named 'not_there_at_all'"),
+        ("needy:score", "importing needy failed: ModuleNotFoundError: No module named 'not_there_at_all'"),
+    ],
+)
+def test_what_is_wrong_is_said(folder: Path, name: str, message: str) -> None:
+    (folder / "broken.py").write_text("1 / 0\n")
+    (folder / "needy.py").write_text("import not_there_at_all\n")
+    with pytest.raises(UserError, match=message):
+        mbrace.load_function(name)

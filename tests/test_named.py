@@ -1,0 +1,114 @@
+"""Utilities by name: every name, options as text, mixtures of them, and what is refused before anything is loaded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mbrace
+from mbrace.errors import UserError
+from mbrace.utilities.named import NAMED, check_utility, make_utility, uses_model
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "expected"),
+    [
+        ("chrf", {}, mbrace.ChrF(word_order=0, threads=2)),
+        ("chrf+", {}, mbrace.ChrF(word_order=1, threads=2)),
+        ("chrf++", {"beta": "3", "whitespace": "yes"}, mbrace.ChrF(beta=3, whitespace=True, threads=2)),
+        ("bleu", {}, mbrace.BLEU(threads=2)),
+        (
+            "bleu",
+            {"tokenize": "char", "smooth_method": "floor", "smooth_value": "0.2", "max_ngram_order": "3"},
+            mbrace.BLEU(tokenize="char", smooth_method="floor", smooth_value=0.2, max_ngram_order=3, threads=2),
+        ),
+        ("ter", {"normalized": "true"}, mbrace.TER(normalized=True)),
+        ("wer", {"lowercase": "no"}, mbrace.EditDistance(kind="wer", threads=2)),
+        ("cer", {}, mbrace.EditDistance(kind="cer", threads=2)),
+        ("edit", {"kind": "osa", "unit": "words"}, mbrace.EditDistance(kind="osa", unit="words", threads=2)),
+        ("exact", {"pattern": "(a=b)"}, mbrace.ExactMatch(pattern="(a=b)")),
+        ("rouge-l", {}, mbrace.RougeL(threads=2)),
+    ],
+)
+def test_names_make_utilities(name: str, options: dict[str, str], expected: Any) -> None:
+    assert make_utility(name, options, threads=2) == expected
+
+
+def test_neural_names_get_model_and_device() -> None:
+    utility = make_utility("learned", model="en", device="cpu", dtype="float32")
+    assert utility.name.startswith("learned|")
+    assert make_utility("learned", {"model": "en", "batch_tokens": "512"}, device="cpu").name == utility.name
+
+
+def test_a_mixture_of_names_with_options_of_its_parts() -> None:
+    options = {"bleu.tokenize": "char", "scale": "fixed", "chrf++.lowercase": "yes"}
+    mixture = make_utility("chrf++:0.5+bleu:0.25+exact:2", options)
+    expected = mbrace.Mixture(
+        [(mbrace.ChrF(lowercase=True), 0.5), (mbrace.BLEU(tokenize="char"), 0.25), (mbrace.ExactMatch(), 2)],
+        scale="fixed",
+    )
+    assert isinstance(mixture, mbrace.Mixture)
+    assert (mixture.parts, mixture.scale) == (expected.parts, expected.scale)
+
+
+def test_functions_and_mixtures_with_them(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text("def score(hypothesis, reference):\n    return 1.0\n")
+    name = f"{tmp_path}/own.py:score"
+    assert make_utility(name).pairs(["a"], ["b"]).tolist() == [1]
+    mixture = make_utility(f"{name}:3+chrf:1", {"scale": "fixed"})
+    assert mixture.pairs(["a"], ["b"])[0] == 3.0
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "model", "message"),
+    [
+        (
+            "blue",
+            {},
+            None,
+            "utility blue: unknown; choose from chrf, .*module:function, file.py:function, or a mixture",
+        ),
+        ("bleu", {"tokenise": "char"}, None, "option tokenise: not one of bleu; it takes tokenize, smooth_method"),
+        ("wer", {"kind": "cer"}, None, "option kind: not one of wer; it takes unit, lowercase"),
+        ("bleu", {"threads": "2"}, None, "option threads: not one of bleu"),
+        ("my.module:f", {"a": "b"}, None, "option a: not one of my.module:f; it takes none"),
+        ("bleu", {}, "en", "model en: only valid with utility comet, embedding, learned, not bleu"),
+        ("comet", {}, None, "utility comet: needs a model"),
+        ("chrf:1+comet:1", {}, None, "utility comet: needs a model"),
+        ("chrf:1+bleu:1", {}, "en", "model en: chrf:1.bleu:1 has no neural part"),
+        ("chrf:1+bleu:1", {"tokenize": "char"}, None, "option tokenize: not one of the mixture .* chrf.lowercase"),
+        ("chrf:1+blue:1", {}, None, "utility blue: unknown"),
+        ("chrf:1+bleu:1", {"bleu.order": "1"}, None, "option order: not one of bleu"),
+    ],
+)
+def test_what_is_wrong_is_refused_unloaded(name: str, options: dict[str, str], model: str | None, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        check_utility(name, options, model=model)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("bleu", {"lowercase": "maybe"}, "lowercase=maybe: bleu expects yes or no"),
+        ("bleu", {"max_ngram_order": "four"}, "max_ngram_order=four: bleu expects a whole number"),
+        ("chrf", {"beta": "x"}, "beta=x: chrf expects a number"),
+        ("chrf:1+bleu:1", {"scale": "odd"}, "scale odd: unknown"),
+    ],
+)
+def test_wrong_values_are_refused_by_name(name: str, options: dict[str, str], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        make_utility(name, options)
+
+
+def test_every_name_is_a_class_that_exists() -> None:
+    pytest.importorskip("torch")
+    for name, named in NAMED.items():
+        module = __import__(named.module, fromlist=[named.class_name])
+        assert callable(getattr(module, named.class_name)), name
+
+
+def test_models_are_used_by_neural_names_and_mixtures_with_one() -> None:
+    used = {name for name in [*NAMED, "chrf:1+learned:1", "chrf:1+bleu:1", "m:f"] if uses_model(name)}
+    assert used == {"comet", "embedding", "learned", "chrf:1+learned:1"}
