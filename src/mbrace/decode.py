@@ -31,13 +31,17 @@ def decode(
     logprobs: Sequence[float] | None = None,
     shuffle: bool = True,
     pool: bool = False,
+    start: int | None = None,
     exclude_self: bool = False,
 ) -> Decoded:
     """The hypothesis with the highest expected utility over the pseudo-references, by a race.
 
     One list is enough: `decode(samples)` takes each string as hypothesis and as pseudo-reference. With `pool`,
-    pseudo-references enter the race as hypotheses when they are drawn. A string's comparison with itself counts, as in
-    other tools; with `exclude_self` a string that is its own pseudo-reference is not compared with that draw.
+    pseudo-references enter the race as hypotheses when they are drawn; the race then starts with the first `start`
+    hypotheses (all by default), and the others are not used unless they are drawn. A string's comparison with itself
+    counts, as in other tools; with `exclude_self` a string that is its own pseudo-reference is not compared with that
+    draw.
+
     `utility` is chrF++ by default, or any `function(hypothesis, reference) -> float`. `prune=None` is standard MBR.
     `schedule` is a list of growing sample sizes, None for the utility's own (16 ... 256 for chrF++), or "all" to go on
     to the last pseudo-reference given. A list of pseudo-references is shuffled first (from `seed` and `id`), since a
@@ -54,6 +58,7 @@ def decode(
         nbest=nbest,
         shuffle=shuffle,
         pool=pool,
+        start=start,
         exclude_self=exclude_self,
     )
     return next(iter(results))
@@ -71,6 +76,7 @@ def decode_corpus(
     sampler: Sampler | None = None,
     shuffle: bool = True,
     pool: bool = False,
+    start: int | None = None,
     exclude_self: bool = False,
     watch: Watch | None = None,
     phases: Phases | None = None,
@@ -91,7 +97,9 @@ def decode_corpus(
         raise UserError('schedule "all": a live source has no last pseudo-reference; give the sizes')
     source = sampler if sampler is not None else Listed(seed=seed, shuffle=shuffle)
     longest = chosen.schedule[-1] if schedule is None else None
-    entry = Entry(pool, exclude_self)
+    if start is not None and (start < 0 or not pool):
+        raise UserError(f"start {start}: must be 0 or more, and is only valid with pool")
+    entry = Entry(pool, exclude_self, start)
     calls = CallerCalls()
     if prune is not None and window_pruning(prune) is None:
         prune = calls.wrap(prune)

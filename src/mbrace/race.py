@@ -92,6 +92,7 @@ class Entry:
 
     pool: bool = False  # pseudo-references enter the race as hypotheses when they are drawn
     exclude_self: bool = False  # a string that is both is not compared with its own draw
+    start: int | None = None  # with `pool`: only so many hypotheses, the first, are there from the start; None: all
 
 
 @dataclass
@@ -111,7 +112,8 @@ class _Runner:
     pruned_means: list[float] = field(default_factory=list)  # where a pruning function decides race by race
 
     def __post_init__(self) -> None:
-        self.tally = Tally(self.record.hypotheses)
+        given = self.record.hypotheses
+        self.tally = Tally(given if self.entry.start is None else given[: self.entry.start])
         self.hypotheses = self.tally.hypotheses
         if not self.hypotheses and not self.entry.pool:
             raise self.record.error("hypotheses: empty; give at least one string")
@@ -204,11 +206,12 @@ class _Runner:
         self.means = standings.means[mask]
 
     def index_of(self, row: int) -> int | None:
-        """The caller's index of the first copy of a distinct hypothesis; None for one that was drawn."""
+        """The caller's index of the first copy of a distinct hypothesis; None for one that was only drawn."""
         given = self.record.hypotheses
-        if row >= self._given:
-            return None
-        return row if len(given) == self._given else given.index(self.hypotheses[row])
+        if row < self._given == len(given):
+            return row
+        text = self.hypotheses[row]
+        return given.index(text) if text in given else None
 
     def score(self, ask: Ask, table: NDArray[np.floating], name: str, *, entering: bool = False) -> None:
         """Append the utilities of an ask; refuse what was not asked for."""

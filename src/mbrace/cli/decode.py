@@ -39,6 +39,12 @@ def add(commands: Any) -> None:
     flat.add_argument("--source", metavar="S.txt", help="one source per line")
     add_utility(parser)
     add_race(parser)
+    parser.add_argument(
+        "--start",
+        type=int,
+        metavar="K",
+        help="with --pool: start with the first K hypotheses of a record (default: all)",
+    )
     parser.add_argument("--no-shuffle", action="store_true", help="take listed pseudo-references in their order")
     add_cluster(parser)
     parser.set_defaults(run=run)

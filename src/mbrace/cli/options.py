@@ -138,7 +138,10 @@ def race_settings(args: argparse.Namespace) -> RaceSettings:
     if args.nbest < 1:
         raise UserError(f"--nbest {args.nbest}: must be 1 or more")
     race = _prune_settings(args), _schedule(args), args.seed, args.nbest, args.window
-    return RaceSettings(*race, pool=bool(args.pool), exclude_self=args.exclude_self)
+    start = getattr(args, "start", None)
+    if start is not None and (start < 0 or not args.pool):
+        raise UserError(f"--start {start}: must be 0 or more, and is only valid with --pool")
+    return RaceSettings(*race, pool=bool(args.pool), exclude_self=args.exclude_self, start=start)
 
 
 def apply_preset(args: argparse.Namespace, command: str) -> None:

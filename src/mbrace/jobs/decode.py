@@ -36,6 +36,7 @@ def decode_file(
     window: int = 64,
     shuffle: bool = True,
     pool: bool = False,
+    start: int | None = None,
     exclude_self: bool = False,
     text: bool = False,
     threads: int = 0,
@@ -55,7 +56,7 @@ def decode_file(
     set aside in OUTPUT.errors.jsonl. `progress` is called with the number of records done since its last call; True
     shows a bar on a terminal's stderr.
     """
-    race = RaceSettings(prune, schedule, seed, nbest, window, pool, exclude_self)
+    race = RaceSettings(prune, schedule, seed, nbest, window, pool, exclude_self, start)
     chosen = UtilitySettings(utility) if isinstance(utility, str) else utility
     job = DecodeJob(chosen, race, shuffle=shuffle, text=text)
     given = [inputs] if isinstance(inputs, (str, os.PathLike)) else inputs
@@ -111,6 +112,7 @@ class DecodeWorker:
     shuffle: bool = True
     pool: bool = False
     exclude_self: bool = False
+    start: int | None = None
     text: bool = False
     summary: Summary = field(default_factory=Summary)
 
@@ -152,6 +154,7 @@ class DecodeWorker:
             shuffle=self.shuffle,
             pool=self.pool,
             exclude_self=self.exclude_self,
+            start=self.start,
             phases=self.summary.phases,
             on_error=on_error,
         )

@@ -8,7 +8,7 @@ from typing import Any
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "paper": {"decode": {}, "translate": {}},
     "fast": {
-        "decode": {"regret": 0.02},
+        "decode": {"regret": 0.04, "pool": True, "start": 64},
         "translate": {"regret": 0.04, "pool": True, "beam": 64, "sampling": "arithmetic"},
     },
 }

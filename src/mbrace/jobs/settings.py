@@ -91,6 +91,7 @@ class RaceSettings:
     window: int = 64
     pool: bool = False
     exclude_self: bool = False
+    start: int | None = None
 
     def __post_init__(self) -> None:
         """Take the sizes of a schedule once: they may come from an iterator."""
@@ -104,14 +105,18 @@ class RaceSettings:
         sizes = self.schedule if self.schedule in (None, "all") else ",".join(map(str, self.schedule or ()))
         prune = PruneSettings("none") if self.prune is None else self.prune
         rule = prune if isinstance(prune, PruneSettings) else PruneSettings(name_of(prune))
-        entry = {"pool": self.pool or None, "exclude_self": self.exclude_self or None}  # None: as before there were any
+        entry = {
+            "pool": self.pool or None,
+            "exclude_self": self.exclude_self or None,
+            "start": self.start,
+        }  # None where older descriptions have nothing
         return {**rule.describe(), "schedule": sizes, "seed": self.seed, "nbest": self.nbest, **entry}
 
     def options(self) -> dict[str, Any]:
         """The options of `decode_corpus`."""
         prune = self.prune.load() if isinstance(self.prune, PruneSettings) else self.prune
         others = {"seed": self.seed, "nbest": self.nbest, "window": self.window}
-        entry = {"pool": self.pool, "exclude_self": self.exclude_self}
+        entry = {"pool": self.pool, "exclude_self": self.exclude_self, "start": self.start}
         return {"prune": prune, "schedule": self.schedule, **others, **entry}
 
 

@@ -109,7 +109,7 @@ class TranslateJob:
         if isinstance(model, Server):
             hypotheses, sampler = server_hypotheses(model, self.candidates.beam, race.window), model
         else:
-            settings = {"seed": race.seed, "window": race.window}
+            settings: dict[str, Any] = {"seed": race.seed, "window": race.window, "pool": race.pool}
             hypotheses, sampler = live_candidates(
                 model, self.candidates, utility, race.schedule, draw=self.draw, **settings
             )

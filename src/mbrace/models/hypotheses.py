@@ -12,7 +12,7 @@ from mbrace.groups import in_groups, run_group
 from mbrace.io.candidates import Item
 from mbrace.records import Location, Record
 from mbrace.sampler import Draws, Sampler
-from mbrace.schedule import Schedule, check
+from mbrace.schedule import Schedule, check, doubling
 from mbrace.utility import Utility
 
 # Hypotheses of each source; ids are those of the records.
@@ -64,10 +64,10 @@ class CandidateModel(Protocol):
         epsilon: float | None = 0.02,
         temperature: float = 1.0,
         seed: int = 0,
-        ahead: int = 0,
+        ahead: int | Sequence[int] = 0,
         sampling: str = "independent",
     ) -> LiveSampler:
-        """Draws in steps, the first `ahead` at once."""
+        """Draws in steps, the first `ahead` at once; several numbers are the ends of blocks drawn at once."""
         ...
 
 
@@ -96,22 +96,26 @@ def live_candidates(
     seed: int,
     draw: str | None,
     window: int,
+    pool: bool = False,
 ) -> tuple[Hypothesiser, LiveSampler]:
     """What translating with a model races over: hypotheses by beam search, and a sampler of pseudo-references.
 
-    `draw` is "ahead" (all pseudo-references at once) or "lazy" (step by step while a race is open); None is ahead on a
-    GPU, which takes as long for 16 rows as for 256, and lazy on a CPU, whose time goes with the rows. Fewer than one
-    hypothesis is no beam search: what is drawn races (with `pool`).
+    `draw` is "ahead" (all pseudo-references at once) or "lazy" (step by step while a race is open); None is lazy on a
+    CPU, whose time goes with the rows, and ahead on a GPU, which takes as long for 16 rows as for 256: with `pool`,
+    where races are short, in blocks that end at 64, 128, ... A beam of 0 is no beam search: what is drawn races.
     """
     if draw not in (None, "ahead", "lazy"):
         raise UserError(f"draw {draw!r}: unknown; choose ahead or lazy")
     if schedule == "all":
         raise UserError('schedule "all": a live source has no last pseudo-reference; give the sizes')
     last = check(utility.schedule if schedule is None else schedule)[-1]
-    ahead = (draw or ("ahead" if model.device.type == "cuda" else "lazy")) == "ahead"
+    on_gpu = model.device.type == "cuda"
+    ahead: tuple[int, ...] = (last,) if draw == "ahead" or (draw is None and on_gpu) else ()
+    if pool and draw is None and on_gpu:
+        ahead = doubling(min(64, last), last)
     epsilon = settings.epsilon or None
     how = {"epsilon": epsilon, "temperature": settings.temperature, "sampling": settings.sampling}
-    sampler = model.sampler(seed=seed, ahead=last if ahead else 0, **how)  # type: ignore[arg-type]
+    sampler = model.sampler(seed=seed, ahead=ahead, **how)  # type: ignore[arg-type]
     make = beam_hypotheses(model, settings.beam, alpha=settings.length_alpha)
     return Hypothesiser(make, group_size=window), sampler
 

@@ -136,7 +136,7 @@ class LiveModel:
         epsilon: float | None = 0.02,
         temperature: float = 1.0,
         seed: int = 0,
-        ahead: int = 0,
+        ahead: int | Sequence[int] = 0,
         weighted: bool = False,
         top_p: float | None = None,
         top_k: int | None = None,
@@ -146,9 +146,9 @@ class LiveModel:
     ) -> ModelSampler:
         """A live source of pseudo-references for `decode_corpus`.
 
-        They are drawn step by step while a race is open or, with `ahead`, that many at once for every sentence before
-        its first step. `weighted` gives their log-probabilities to the race, which then weights them by the model
-        (Jinnai et al., 2024). `sampling` as for `sample`.
+        They are drawn step by step while a race is open or, with `ahead`, that many at once; several growing numbers
+        are the ends of blocks that are drawn at once when a race gets there. `weighted` gives their log-probabilities
+        to the race, which then weights them by the model (Jinnai et al., 2024). `sampling` as for `sample`.
         """
         from mbrace.models.model_sampler import ModelSampler
 
@@ -195,7 +195,9 @@ class LiveModel:
             raise UserError(f"beam {beam}: must be 1 or more; 0 is for a pool")
         settings = SamplingSettings(beam, epsilon=epsilon, sampling=sampling)
         sizes = schedule if schedule is None or schedule == "all" else check(schedule)
-        hypotheses, sampler = live_candidates(self, settings, chosen, sizes, seed=seed, draw=draw, window=window)
+        hypotheses, sampler = live_candidates(
+            self, settings, chosen, sizes, seed=seed, draw=draw, window=window, pool=pool
+        )
         return decode_corpus(
             hypotheses.records(sources, name="sources"),
             utility=chosen,

@@ -103,14 +103,15 @@ class ModelSampler:
         truncation: search.Truncation,
         *,
         seed: int,
-        ahead: int,
+        ahead: int | Sequence[int],
         weighted: bool,
         max_length: int | None,
         arithmetic: bool = False,
     ) -> None:
         self._model, self._truncation, self._seed, self._max_length = model, truncation, seed, max_length
         self._arithmetic = arithmetic
-        self.ahead, self.weighted = ahead, weighted
+        self.weighted = weighted
+        self.blocks = (ahead,) if isinstance(ahead, int) else tuple(ahead)  # draws are made up to the next of these
         self.drawn = 0  # pseudo-references drawn so far
 
     def start(self, records: Sequence[Record]) -> _ModelDrawer:
@@ -124,28 +125,26 @@ class ModelSampler:
 
 
 class _ModelDrawer:
-    """Draws for one window: first those that were drawn ahead, then new ones from the model."""
+    """Draws for one window. What was drawn ahead of its use is kept."""
 
     def __init__(self, sampler: ModelSampler, encoded: EncodedSources, sentences: int) -> None:
-        self._sampler, self._encoded, self._ahead = sampler, encoded, sampler.ahead
-        wants = [Want(i, 0, self._ahead) for i in range(sentences)]
-        self._drawn_ahead = self._draw(wants) if self._ahead else [Draws([], [])] * sentences
-
-    def _draw(self, wants: Sequence[Want]) -> list[Draws]:
-        self._sampler.drawn += sum(want.count for want in wants)
-        return self._encoded.draw(wants)
+        self._sampler, self._encoded = sampler, encoded
+        self._drawn = [Draws([], [])] * sentences
 
     def draw(self, wants: Sequence[Want]) -> list[Draws]:
         """The draws of each want."""
-        later = []
+        missing = []
         for want in wants:
-            first, end = max(want.first, self._ahead), want.first + want.count
-            later.append(Want(want.sentence, first, max(0, end - first)))
-        fresh = iter(self._draw([want for want in later if want.count]))
-        out = []
-        for want, rest in zip(wants, later, strict=True):
-            ahead, part = self._drawn_ahead[want.sentence], slice(want.first, want.first + want.count)
-            drawn = Draws(ahead.texts[part], (ahead.logprobs or [])[part])
-            both = _joined([drawn, next(fresh)]) if rest.count else drawn
-            out.append(both if self._sampler.weighted else Draws(both.texts))
-        return out
+            have, end = len(self._drawn[want.sentence].texts), want.first + want.count
+            if end > have:
+                ahead = next((block for block in self._sampler.blocks if block >= end), end)
+                missing.append(Want(want.sentence, have, ahead - have))
+        self._sampler.drawn += sum(want.count for want in missing)
+        for want, draws in zip(missing, self._encoded.draw(missing), strict=True):
+            self._drawn[want.sentence] = _joined([self._drawn[want.sentence], draws])
+        found = []
+        for want in wants:
+            drawn, part = self._drawn[want.sentence], slice(want.first, want.first + want.count)
+            logprobs = (drawn.logprobs or [])[part] if self._sampler.weighted else None
+            found.append(Draws(drawn.texts[part], logprobs))
+        return found
