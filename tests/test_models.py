@@ -12,7 +12,7 @@ import torch
 
 import mbrace
 from mbrace.models.draw_keys import draw_keys, uniforms
-from mbrace.models.search import choose
+from mbrace.models.choice import choose
 from mbrace.records import Record
 from mbrace.sampler import Want
 
