@@ -11,8 +11,10 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
 import test_models_past
+import tiny_models
 
-from mbrace.models import choice
+import mbrace
+from mbrace.models import choice, past
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 if not INTERPRETED and not torch.cuda.is_available():
@@ -76,3 +78,27 @@ def test_attention_follows_the_table_of_rows(time: int, heads: int, size: int) -
     torch.testing.assert_close(found.cpu(), expected, atol=1e-5, rtol=1e-4)
     torch.testing.assert_close(keys.cpu(), copies[1])
     torch.testing.assert_close(values.cpu(), copies[2])
+
+
+@pytest.mark.parametrize("sampling", ["independent", "arithmetic"])
+def test_whole_searches_are_those_without_kernels(sampling: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    sources = ["a b c", "d", "b b a d c"]
+
+    def outputs() -> tuple[list[list[str]], list[list[str]], list[list[float]]]:
+        translator = mbrace.Seq2Seq(tiny_models.marian().to(DEVICE), tokenizer=tiny_models.tokenizer(), dtype="float32")
+        drawn = translator.sample(sources, 5, max_length=24, sampling=sampling)
+        beams = translator.beam(sources, 4, max_length=24)
+        return [list(draws.texts) for draws in drawn], [list(b.texts) for b in beams], [list(b.scores) for b in beams]
+
+    drawn, beams, scores = outputs()
+    for module in (choice, past):
+        monkeypatch.setattr(module, "kernels_for", lambda device: None)
+    plainly_drawn, plain_beams, plain_scores = outputs()
+    assert drawn == plainly_drawn
+    assert beams == plain_beams
+    for mine, theirs in zip(scores, plain_scores, strict=True):
+        assert mine == pytest.approx(theirs, abs=1e-4)
+
+
+def test_the_trial_before_the_first_use_succeeds() -> None:
+    assert fused._trial(DEVICE)

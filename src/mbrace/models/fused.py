@@ -44,7 +44,14 @@ def _trial(device: torch.device) -> bool:
     low, high = (share.gather(1, found.ids[:, None] - shift)[:, 0] for shift in (1, 0))
     right = (low - 1e-5 <= uniforms) & (uniforms <= high + 1e-5)
     totals = add_logprobs(logits, None, torch.zeros(3, device=device))
-    return bool(right.all()) and torch.allclose(totals, logits.log_softmax(-1), atol=1e-4)
+    new = logits[:, : 3 * 2 * 64].reshape(3, 3, 2, 64) / 10
+    keys, values = new[:, 1].expand(2, -1, -1, -1).flip(1).contiguous(), new[:, 2].expand(2, -1, -1, -1).contiguous()
+    table = torch.tensor([[2, 2, 0], [0, 1, 2]], dtype=torch.int32, device=device)
+    mixed = attend(new, keys, values, table, 1)
+    pasts = (torch.stack([x[0, table[0].long()], x[1]]).permute(1, 2, 0, 3) for x in (keys, values))
+    attended = torch.nn.functional.scaled_dot_product_attention(new[:, 0, :, None], *pasts)[:, :, 0].flatten(1)
+    close = torch.allclose(totals, logits.log_softmax(-1), atol=1e-4) and torch.allclose(mixed, attended, atol=1e-3)
+    return bool(right.all()) and close
 
 
 def next_ids(logits: Tensor, bias: Tensor | None, uniforms: Tensor, *, epsilon: float, min_p: float) -> Chosen:

@@ -257,9 +257,10 @@ class LiveModel:
     def texts(self, ids: Tensor) -> list[str]:
         """The text of each row of ids; equal rows are decoded once."""
         rows = ids.cpu().numpy()
-        keys = [row.tobytes() for row in rows]
+        lengths = (rows >= 0).sum(axis=1).tolist()  # -1 fills the rows up to the limit, which most are far from
+        keys = [row[:length].tobytes() for row, length in zip(rows, lengths, strict=True)]
         row_of = {key: row for row, key in enumerate(keys)}
-        decoded = self.codec.decode([rows[row].tolist() for row in row_of.values()])
+        decoded = self.codec.decode([rows[row, : lengths[row]].tolist() for row in row_of.values()])
         distinct = dict(zip(row_of, decoded, strict=True))
         return [distinct[key] for key in keys]
 
