@@ -185,7 +185,7 @@ def main() -> None:
     row["largest difference"] = float((old - new).abs().max())
     row["bits equal"] = torch.equal(old, new)
     rows.append(row)
-    model = mbrace.Seq2Seq(DATA / "translator-de-en", device=args.device)
+    model = mbrace.Seq2Seq("bundled", device=args.device)
     sources = [record.source or "" for record in read_records(str(DATA / "demo.jsonl.xz"))]
     sources = [f"{text} {sources[i % 7] if i >= len(sources) else ''}".strip() for i, text in enumerate(sources * 4)]
     sources = sources[: args.sources]
@@ -244,7 +244,10 @@ def page(found: dict[str, Any]) -> str:
     if "bfloat16" in found:
         b = found["bfloat16"]
         ratio = b["seconds"]["float32"] / b["seconds"]["bfloat16"]
-        lines += ["", f"Learned metric on this CPU, bfloat16 against float32: {ratio:.2f} times as fast, {b['equal']} of"]
+        lines += [
+            "",
+            f"Learned metric on this CPU, bfloat16 against float32: {ratio:.2f} times as fast, {b['equal']} of",
+        ]
         lines += [f"{b['of']} answers equal; the measurement of `--dtype auto` says {b['auto measures']:.2f}."]
     return "\n".join(lines) + "\n"
 

@@ -63,7 +63,9 @@ def bfloat16_speedup() -> float:
             for _ in range(6):
                 started = time.perf_counter()
                 for _ in range(3):
-                    x = functional.layer_norm(functional.linear(functional.gelu(functional.linear(x, up)), down), (384,))
+                    x = functional.layer_norm(
+                        functional.linear(functional.gelu(functional.linear(x, up)), down), (384,)
+                    )
                 times.append(time.perf_counter() - started)
             seconds[dtype] = min(times[1:])  # the first prepares
     return float(seconds[torch.float32] / seconds[torch.bfloat16])

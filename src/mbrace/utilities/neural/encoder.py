@@ -165,9 +165,7 @@ class Encoder:
         self.embedded += len(texts)
         return vectors[rows.to(self.device, non_blocking=True)]
 
-    def _tokenised(
-        self, texts: Sequence[str], order: NDArray[np.int64]
-    ) -> Iterator[tuple[NDArray[np.int64], Tokens]]:
+    def _tokenised(self, texts: Sequence[str], order: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.int64], Tokens]]:
         """Indices of texts in chunks, in the order given, and their tokens.
 
         For a GPU a thread tokenises the next chunk while the GPU works on the last; chunks begin small, so that it
