@@ -118,9 +118,12 @@ def former_decoding(model: Any) -> Iterator[None]:
     """Plain torch for every step, 8192 rows at a time, and ids decoded with their filling."""
     rows, model.rows = model.rows, min(model.rows, 8192)
     no_kernels = mock.Mock(return_value=None)
-    with mock.patch.object(choice, "kernels_for", no_kernels), mock.patch.object(past, "kernels_for", no_kernels):
-        with mock.patch.object(type(model), "texts", former_texts):
-            yield
+    with (
+        mock.patch.object(choice, "kernels_for", no_kernels),
+        mock.patch.object(past, "kernels_for", no_kernels),
+        mock.patch.object(type(model), "texts", former_texts),
+    ):
+        yield
     model.rows = rows
 
 

@@ -44,14 +44,15 @@ def test_batches_are_those_of_a_plain_loop(seed: int) -> None:
 def test_a_batch_is_its_rows_padded() -> None:
     rows, pad = [[5, 6], [7], [0, 8, 9], [3, 4, 2]], 0
     lengths = np.array([len(row) for row in rows])
-    tokens = Tokens(np.array(sum(rows, []), dtype=np.int32), lengths)
+    tokens = Tokens(np.array([number for row in rows for number in row], dtype=np.int32), lengths)
     assert [row.tolist() for row in tokens] == rows
     order = np.array([2, 3, 0, 1])
     strings = TokenBatch.copy(tokens, order, torch.device("cpu"), pad=pad)
     assert strings.ids().tolist() == [[0, 8, 9], [3, 4, 2], [5, 6, 0], [7, 0, 0]]
     assert strings.attended().int().tolist() == [[1, 1, 1], [1, 1, 1], [1, 1, 0], [1, 0, 0]]
     assert strings.padded.tolist() == [True, False, False, False]
-    assert strings[:2].even and not strings[1:].even
+    assert strings[:2].even
+    assert not strings[1:].even
     assert strings[2:].ids().tolist() == [[5, 6], [7, 0]]
 
 

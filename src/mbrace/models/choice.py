@@ -144,7 +144,7 @@ class EvenNumbers(Numbers):
 
     def __init__(self, sentences: Tensor, draws: Tensor) -> None:
         super().__init__(sentences, draws)
-        self._points = even_points(sentences, draws).flatten()
+        self._points: Tensor = even_points(sentences, draws).flatten()
         self._widths = torch.ones_like(self._points)  # of the interval that all ids of a row so far have in [0, 1)
 
     def at(self, time: int) -> Tensor:

@@ -1,4 +1,7 @@
-"""Decoding on a GPU in fewer passes over memory, with the Triton kernels of kernels.py. Imported only where Triton is."""
+"""Decoding on a GPU in fewer passes over memory, with the Triton kernels of kernels.py.
+
+Imported only where Triton is.
+"""
 
 from __future__ import annotations
 
@@ -48,8 +51,10 @@ def _trial(device: torch.device) -> bool:
     keys, values = new[:, 1].expand(2, -1, -1, -1).flip(1).contiguous(), new[:, 2].expand(2, -1, -1, -1).contiguous()
     table = torch.tensor([[2, 2, 0], [0, 1, 2]], dtype=torch.int32, device=device)
     mixed = attend(new, keys, values, table, 1)
-    pasts = (torch.stack([x[0, table[0].long()], x[1]]).permute(1, 2, 0, 3) for x in (keys, values))
-    attended = torch.nn.functional.scaled_dot_product_attention(new[:, 0, :, None], *pasts)[:, :, 0].flatten(1)
+    past_keys, past_values = (torch.stack([x[0, table[0].long()], x[1]]).permute(1, 2, 0, 3) for x in (keys, values))
+    attended = torch.nn.functional.scaled_dot_product_attention(new[:, 0, :, None], past_keys, past_values)[
+        :, :, 0
+    ].flatten(1)
     close = torch.allclose(totals, logits.log_softmax(-1), atol=1e-4) and torch.allclose(mixed, attended, atol=1e-3)
     return bool(right.all()) and close
 

@@ -62,7 +62,7 @@ class TokenBatch:
         if device.type == "cuda":
             joined = joined.pin_memory()
         sizes = (len(tokens.flat), len(order), len(order))
-        flat, starts_there, lengths_there = joined.to(device, non_blocking=True).long().split(sizes)
+        flat, starts_there, lengths_there = joined.to(device, non_blocking=True).long().split_with_sizes(sizes)
         return cls(flat, starts_there, lengths_there, lengths, padded, pad)
 
     def __len__(self) -> int:
