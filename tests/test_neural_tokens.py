@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from mbrace.utilities.neural import device
 from mbrace.utilities.neural.comet import Comet
 from mbrace.utilities.neural.encoder import takes_pair_masks
 from mbrace.utilities.neural.tokens import TokenBatch, Tokens, batch_end
@@ -86,3 +87,12 @@ def test_a_network_that_takes_no_pair_mask_gets_the_usual_one(tmp_path: Path) ->
             return self.inner(attention_mask=attention_mask, **inputs)
 
     assert not takes_pair_masks(Refusing(), 0)
+
+
+def test_auto_is_the_precision_that_a_measurement_finds_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu = torch.device("cpu")
+    assert device.bfloat16_speedup() > 0
+    for speedup, expected in ((0.3, torch.float32), (3.0, torch.bfloat16)):
+        monkeypatch.setattr(device, "bfloat16_speedup", lambda speedup=speedup: speedup)
+        assert device.choose_dtype("auto", cpu) == expected
+    assert device.choose_dtype(None, cpu) == torch.float32
