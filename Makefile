@@ -68,8 +68,8 @@ fused: .stamp-all
 	$(PYTHON) -m venv .venv-fused
 	.venv-fused/bin/python -m pip install --quiet --upgrade pip
 	.venv-fused/bin/python -m pip install --quiet --constraint constraints.txt torch
-	.venv-fused/bin/python -m pip install --quiet --constraint constraints.txt triton --group test --editable ".[neural]"
-	TRITON_INTERPRET=1 .venv-fused/bin/python -m pytest -q tests/test_neural_fused.py
+	.venv-fused/bin/python -m pip install --quiet --constraint constraints.txt triton --group test --editable ".[neural,models]"
+	TRITON_INTERPRET=1 .venv-fused/bin/python -m pytest -q tests/test_neural_fused.py tests/test_models_fused.py
 
 include native/hardening.mk
 

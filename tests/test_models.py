@@ -11,8 +11,8 @@ import tiny_models as tiny
 import torch
 
 import mbrace
+from mbrace.models.choice import choose
 from mbrace.models.draw_keys import draw_keys, uniforms
-from mbrace.models.search import choose
 from mbrace.records import Record
 from mbrace.sampler import Want
 

@@ -34,6 +34,9 @@ PARAMETER = re.compile(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `mbrace COMMAND ...`; a user's mistake is one line on stderr and exit status 2."""
+    # OpenMP's threads spin while they wait for each other, unless told otherwise before torch is loaded. On a busy
+    # machine they would keep the one that they wait for off its core: minutes instead of seconds.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:
         args = _parser().parse_args(arguments)
         with _plain_warnings():

@@ -111,7 +111,7 @@ def check_model(args: argparse.Namespace) -> None:
     if args.model == "bundled":
         refuse(languages, "--model; the bundled translator reads German and writes English")
     require("torch", extra="models")
-    from mbrace.models.search import Truncation
+    from mbrace.models.choice import Truncation
 
     Truncation(args.epsilon, args.temperature)
 

@@ -37,7 +37,9 @@ def add_utility(parser: argparse.ArgumentParser) -> None:
         help="model of a neural utility: a folder or hub name; for `learned` also en (default) | multilingual",
     )
     group.add_argument("--device", metavar="DEVICE", help="cpu | cuda | cuda:1 ... (default: a GPU if there is one)")
-    group.add_argument("--dtype", metavar="DTYPE", help="of the encoder (default: bfloat16 on a GPU, else float32)")
+    group.add_argument(
+        "--dtype", metavar="DTYPE", help="of the encoder (default: bfloat16 on a GPU, else float32; auto: the faster)"
+    )
     group.add_argument("--batch-tokens", type=int, metavar="N", help="tokens in a batch of a neural utility's encoder")
 
 

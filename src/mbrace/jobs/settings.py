@@ -160,9 +160,11 @@ class ModelSettings:
                 seed=seed,
                 concurrency=self.concurrency,
             )
-        torch = require("torch", extra="models")
+        require("torch", extra="models")
         if threads:
-            torch.set_num_threads(threads)
+            from mbrace.utilities.neural.device import limit_threads
+
+            limit_threads(threads)
         if self.kind == "causal":
             from mbrace.models.causal import CausalLM
 

@@ -68,8 +68,8 @@ class TransformersState:
         self._cache: Any = None
         self._time = 0
 
-    def step(self, ids: Tensor) -> Tensor:
-        """Feed the last ids (sources, width) of the rows; logits (sources, width, vocabulary) in float32."""
+    def step(self, ids: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Feed the last ids (sources, width) of the rows; logits (sources, width, vocabulary) and a bias."""
         if self._time == 0:
             logits, self._cache = self._decoder.first(self._memory)
             out = logits[:, None].expand(-1, self._width, -1)
@@ -81,8 +81,7 @@ class TransformersState:
             logits, self._cache = self._decoder.next(ids.view(-1, 1), self._memory, self._cache, self._time)
             out = logits.view(*ids.shape, -1)
         self._time += 1
-        scores: Tensor = out.float()
-        return scores if self._decoder.bias is None else scores + self._decoder.bias
+        return out, self._decoder.bias
 
     def select(self, rows: Tensor, *, sources: Tensor | None = None, width: int | None = None) -> None:
         """Keep `rows` (flat indices, with repeats)."""

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from mbrace.errors import UserError
 from mbrace.models import search
+from mbrace.models.choice import Truncation
 from mbrace.models.codec import Codec
 from mbrace.models.sources import ids_of, refuse_one_string
 from mbrace.prune import Confidence, PruningFunction
@@ -122,7 +123,7 @@ class LiveModel:
         """
         from mbrace.models.model_sampler import EncodedSources
 
-        truncation = search.Truncation(epsilon, temperature, top_k, top_p, min_p)
+        truncation = Truncation(epsilon, temperature, top_k, top_p, min_p)
         names = ids_of(sources, ids)
         if n < 0 or first < 0:
             raise UserError(f"n {n}, first {first}: must be 0 or more")
@@ -152,7 +153,7 @@ class LiveModel:
         """
         from mbrace.models.model_sampler import ModelSampler
 
-        truncation = search.Truncation(epsilon, temperature, top_k, top_p, min_p)
+        truncation = Truncation(epsilon, temperature, top_k, top_p, min_p)
         return ModelSampler(
             self,
             truncation,
@@ -256,9 +257,10 @@ class LiveModel:
     def texts(self, ids: Tensor) -> list[str]:
         """The text of each row of ids; equal rows are decoded once."""
         rows = ids.cpu().numpy()
-        keys = [row.tobytes() for row in rows]
+        lengths = (rows >= 0).sum(axis=1).tolist()  # -1 fills the rows up to the limit, which most are far from
+        keys = [row[:length].tobytes() for row, length in zip(rows, lengths, strict=True)]
         row_of = {key: row for row, key in enumerate(keys)}
-        decoded = self.codec.decode([rows[row].tolist() for row in row_of.values()])
+        decoded = self.codec.decode([rows[row, : lengths[row]].tolist() for row in row_of.values()])
         distinct = dict(zip(row_of, decoded, strict=True))
         return [distinct[key] for key in keys]
 

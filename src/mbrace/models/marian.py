@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
+from mbrace.models.past import past_for
 from mbrace.utilities.neural.device import without_cudnn_attention
 
 
@@ -148,25 +149,19 @@ class MarianMemory:
 
 
 class MarianState:
-    """The rows of a batch between steps. The cache is (room, rows, heads, d), with room for that many time steps."""
+    """The rows of a batch between steps."""
 
     def __init__(self, decoder: MarianDecoder, memory: MarianMemory, width: int) -> None:
-        self.decoder, self.memory, self.width, self.time, self.room = decoder, memory, width, 0, 0
-        self.cache: list[Tensor] = []
+        self.decoder, self.memory, self.width, self.time = decoder, memory, width, 0
+        self.past = past_for(decoder.device, decoder.dtype, len(decoder.layers))
 
-    def step(self, ids: Tensor) -> Tensor:
-        """Feed the last ids (sources, width) of the rows; logits (sources, width, vocabulary) in float32."""
+    def step(self, ids: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Feed the last ids (sources, width) of the rows; logits (sources, width, vocabulary) and a bias."""
         decoder, sources, width = self.decoder, len(self.memory), self.width
         rows = sources * width
-        if self.time == self.room:
-            self._grow(rows)
         x = F.embedding(ids.flatten(), decoder.embedding) * decoder.scale + decoder.positions[self.time]
         for number, layer in enumerate(decoder.layers):
-            keys, values = self.cache[2 * number], self.cache[2 * number + 1]
-            q, k, v = F.linear(x, *layer.own).view(rows, 3, decoder.heads, -1).unbind(1)
-            keys[self.time], values[self.time] = k, v
-            past_keys, past_values = (part[: self.time + 1].permute(1, 2, 0, 3) for part in (keys, values))
-            y = F.scaled_dot_product_attention(q[:, :, None], past_keys, past_values)[:, :, 0].flatten(1)
+            y = self.past.attend(number, F.linear(x, *layer.own).view(rows, 3, decoder.heads, -1))
             x = F.layer_norm(x + F.linear(y, *layer.own_out), *layer.norms[0])
             q = F.linear(x, *layer.query).view(sources, width, decoder.heads, -1).transpose(1, 2)
             bias = self.memory.bias.expand(-1, decoder.heads, width, -1)
@@ -177,26 +172,12 @@ class MarianState:
             y = F.linear(layer.activation(F.linear(x, *layer.first)), *layer.second)
             x = F.layer_norm(x + y, *layer.norms[2])
         self.time += 1
-        logits = F.linear(x, decoder.head).float()
-        return logits.add_(decoder.logit_bias).view(sources, width, -1)
+        self.past.advance()
+        return F.linear(x, decoder.head).view(sources, width, -1), decoder.logit_bias
 
     def select(self, rows: Tensor, *, sources: Tensor | None = None, width: int | None = None) -> None:
         """Keep `rows` (flat indices, with repeats) of `sources` only (default: all); `width` is the new width."""
         if sources is not None:
             self.memory = self.memory.select(sources)
         self.width = width or self.width
-        for number, old in enumerate(self.cache):
-            new = old.new_empty((self.room, len(rows), *old.shape[2:]))
-            torch.index_select(old[: self.time], 1, rows, out=new[: self.time])
-            self.cache[number] = new
-
-    def _grow(self, rows: int) -> None:
-        room = max(16, 2 * self.room)
-        shape = (room, rows, self.decoder.heads, self.decoder.embedding.shape[1] // self.decoder.heads)
-        grown = [
-            torch.empty(shape, dtype=self.decoder.dtype, device=self.decoder.device)
-            for _ in range(2 * len(self.decoder.layers))
-        ]
-        for old, new in zip(self.cache, grown, strict=False):
-            new[: self.time] = old[: self.time]
-        self.cache, self.room = grown, room
+        self.past.select(rows)

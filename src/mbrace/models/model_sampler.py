@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from mbrace.models import search
+from mbrace.models.choice import Truncation
 from mbrace.models.draw_keys import sentence_key
 from mbrace.models.live import LiveModel
 from mbrace.records import Record
@@ -23,7 +24,7 @@ class EncodedSources:
         model: LiveModel,
         sources: Sequence[str],
         ids: Sequence[str | int],
-        truncation: search.Truncation,
+        truncation: Truncation,
         seed: int,
         max_length: int | None,
         *,
@@ -100,7 +101,7 @@ class ModelSampler:
     def __init__(
         self,
         model: LiveModel,
-        truncation: search.Truncation,
+        truncation: Truncation,
         *,
         seed: int,
         ahead: int | Sequence[int],

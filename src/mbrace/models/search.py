@@ -13,15 +13,17 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from mbrace.errors import UserError
-from mbrace.models.draw_keys import draw_keys, even_points, uniforms
+from mbrace.models.choice import EvenNumbers, Numbers, Truncation, add_logprobs, next_ids
 
 
 class DecoderState(Protocol):
     """The rows of a batch between steps."""
 
-    def step(self, ids: Tensor) -> Tensor:
-        """Feed the last ids (sources, width) of the rows; logits (sources, width, vocabulary) in float32."""
+    def step(self, ids: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Feed the last ids (sources, width) of the rows; logits (sources, width, vocabulary) and a bias to be added.
+
+        The bias (vocabulary,) is float32, or None; logits are in the model's own precision.
+        """
         ...
 
     def select(self, rows: Tensor, *, sources: Tensor | None = None, width: int | None = None) -> None:
@@ -39,51 +41,6 @@ class StepDecoder(Protocol):
     def start(self, memory: Any, width: int) -> DecoderState:
         """The state of `width` rows per source of `memory`, before the first step."""
         ...
-
-
-SCALE = 2.0**40  # probabilities become whole numbers: multiples of 1 / SCALE
-
-
-@dataclass(frozen=True)
-class Truncation:
-    """Which ids may be drawn; thresholds apply in this order to the model's distribution at `temperature`."""
-
-    epsilon: float | None = None
-    temperature: float = 1.0
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-
-    def __post_init__(self) -> None:
-        if not 1e-6 <= self.temperature < math.inf:  # below it, logits / temperature overflow float32
-            raise UserError(f"temperature {self.temperature}: must be 1e-06 or more, and finite")
-        for name, value in (("epsilon", self.epsilon), ("min_p", self.min_p)):
-            if value is not None and not 0 <= value <= 1:
-                raise UserError(f"{name} {value}: must be from 0 to 1")
-        if self.top_p is not None and not 0 < self.top_p <= 1:
-            raise UserError(f"top_p {self.top_p}: must be more than 0, and at most 1")
-        if self.top_k is not None and self.top_k < 0:
-            raise UserError(f"top_k {self.top_k}: must be 1 or more, or 0 for all")
-
-    def __call__(self, logits: Tensor) -> Tensor:
-        """Unnormalised weights of the ids that may be drawn; the most probable id always may.
-
-        Epsilon sampling (Hewitt et al. 2022) drops ids with a probability below epsilon.
-        """
-        p = torch.softmax(logits if self.temperature == 1.0 else logits / self.temperature, dim=-1)
-        best = p.amax(-1, keepdim=True)
-        if self.epsilon:
-            p = torch.where(p >= best.clamp(max=self.epsilon), p, 0.0)
-        if self.top_k and self.top_k < p.shape[-1]:
-            p = torch.where(p >= p.topk(self.top_k, dim=-1).values[..., -1:], p, 0.0)
-        if self.top_p is not None and self.top_p < 1.0:
-            ordered = p.sort(dim=-1, descending=True).values
-            before = ordered.cumsum(-1) - ordered  # mass of the more probable ids
-            last = torch.where(before < self.top_p * p.sum(-1, keepdim=True), ordered, math.inf).amin(-1, keepdim=True)
-            p = torch.where(p >= last, p, 0.0)
-        if self.min_p:
-            p = torch.where(p >= self.min_p * best, p, 0.0)
-        return p
 
 
 @dataclass(frozen=True)
@@ -129,15 +86,12 @@ def sample(
     state, ids = decoder.start(memory, width), torch.full((total,), start, device=device)
     check_every = 4 if device.type == "cuda" else 1  # steps; reading from a GPU makes it wait
     for time in range(horizon):
-        logits = state.step(ids.view(-1, width)).flatten(0, 1)
-        weights = truncation(logits)
-        ids = random.choose(weights, time)
+        logits, bias = state.step(ids.view(-1, width))
+        chosen = next_ids(logits.flatten(0, 1), bias, random.at(time), truncation)
+        random.advance(chosen)
+        ids = chosen.ids
         out[owner, time] = ids.int()
-        if truncation.temperature == 1.0:  # a weight that is not zero is the model's probability
-            logprobs = weights.gather(1, ids[:, None])[:, 0].log()
-        else:
-            logprobs = logits.gather(1, ids[:, None])[:, 0] - logits.logsumexp(-1)
-        scores.index_add_(0, owner, logprobs)
+        scores.index_add_(0, owner, chosen.logprobs)
         alive &= ~is_end(ids, ends) & (limit > time + 1)
         owner = owner.masked_fill(~alive, total)
         if (time + 1) % check_every == 0:
@@ -155,81 +109,6 @@ def sample(
                 ids, alive, limit, owner = (x[rows] for x in (ids, alive, limit, owner))
                 width = most
     return Sequences(out[:total], scores[:total])
-
-
-class Numbers:
-    """The random numbers of the rows of a grid, one per row and time step, independent of each other."""
-
-    def __init__(self, sentences: Tensor, draws: Tensor) -> None:
-        self._streams = draw_keys(sentences, draws).flatten()
-
-    def choose(self, weights: Tensor, time: int) -> Tensor:
-        """The next id of each row; weights (rows, ids)."""
-        return choose(weights, uniforms(self._streams, time))
-
-    def select(self, rows: Tensor) -> None:
-        """Only these rows go on."""
-        self._streams = self._streams[rows]
-
-
-class EvenNumbers(Numbers):
-    """Arithmetic sampling (Vilnis et al. 2023): one number per row chooses the whole output.
-
-    The id is the one whose interval of the cumulative distribution holds the number; the number's position within that
-    interval is the number of the next time step. Every output alone has the probability that it has with independent
-    numbers, but the outputs of a sentence are spread evenly. When a row's intervals have used up 24 of the 53 bits of
-    its number, it goes on with independent numbers.
-    """
-
-    def __init__(self, sentences: Tensor, draws: Tensor) -> None:
-        super().__init__(sentences, draws)
-        self._points = even_points(sentences, draws).flatten()
-        self._widths = torch.ones_like(self._points)  # of the interval that all ids of a row so far have in [0, 1)
-
-    def choose(self, weights: Tensor, time: int) -> Tensor:
-        """The next id of each row; weights (rows, ids)."""
-        exact = self._widths > 2.0**-24
-        points = torch.where(exact, self._points, uniforms(self._streams, time))
-        ids = choose(weights, points)
-        whole = (weights * SCALE).long()
-        sizes = whole.gather(1, ids[:, None])[:, 0]
-        totals = whole.sum(-1)
-        before = torch.where(torch.arange(weights.shape[1], device=ids.device) < ids[:, None], whole, 0).sum(-1)
-        self._points = ((points * totals - before) / sizes).clamp(0.0, 1.0 - 2.0**-53)
-        self._widths = self._widths * sizes / totals
-        return ids
-
-    def select(self, rows: Tensor) -> None:
-        """Only these rows go on."""
-        super().select(rows)
-        self._points, self._widths = self._points[rows], self._widths[rows]
-
-
-def choose(weights: Tensor, u: Tensor) -> Tensor:
-    """Ids by inverse CDF: the first whose cumulative weight exceeds u times the sum. Weights (rows, ids), u (rows,).
-
-    Integers are summed, which is exact in any order: a weight of zero is never drawn, and all devices agree.
-    """
-    if weights.device.type == "cpu":
-        return _choose_sparse(weights, u)
-    cdf = (weights * SCALE).long().cumsum(-1)
-    total = cdf[:, -1]
-    point = torch.minimum((u * total).long(), total - 1)
-    return torch.searchsorted(cdf, point[:, None], right=True)[:, 0]
-
-
-def _choose_sparse(weights: Tensor, u: Tensor) -> Tensor:
-    """The same from the nonzero weights of all rows in one array, so that a CPU reads less memory.
-
-    (A GPU would have to wait until they are counted.)
-    """
-    row, number = weights.nonzero().unbind(1)
-    cdf = (weights[row, number] * SCALE).long().cumsum(0)
-    last = torch.searchsorted(row, torch.arange(len(weights)), right=True) - 1
-    end = cdf[last]
-    begin = torch.cat([end.new_zeros(1), end[:-1]])
-    point = begin + torch.minimum((u * (end - begin)).long(), end - begin - 1)
-    return number[torch.searchsorted(cdf, point, right=True)]
 
 
 def is_end(ids: Tensor, ends: tuple[int, ...]) -> Tensor:
@@ -262,12 +141,10 @@ def beam(
     state, ids = decoder.start(memory, 1), torch.full((sources, 1), start, device=device)
     check_every = 4 if device.type == "cuda" else 1  # steps; reading from a GPU makes it wait
     for time in range(horizon):
-        logits = state.step(ids)
+        logits, bias = state.step(ids)
         vocabulary = logits.shape[-1]
-        if time == 0:  # all rows of a source would be equal: there is one
-            totals = logits[:, 0].log_softmax(-1)
-        else:
-            totals = logits.log_softmax(-1).add_(scores[:, :, None]).flatten(1)
+        # before the first step all rows of a source would be equal: there is one
+        totals = add_logprobs(logits.flatten(0, 1), bias, scores[:, : logits.shape[1]].flatten()).view(len(logits), -1)
         best, flat = totals.topk(min(2 * k, totals.shape[1]), dim=1)
         if best.shape[1] < 2 * k:
             best = torch.nn.functional.pad(best, (0, 2 * k - best.shape[1]), value=-math.inf)

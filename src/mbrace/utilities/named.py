@@ -77,9 +77,11 @@ def make_utility(
         return load_function(name)
     named = NAMED[name]
     if named.neural:
-        torch = require("torch", extra="neural")
+        require("torch", extra="neural")
         if threads:
-            torch.set_num_threads(threads)
+            from mbrace.utilities.neural.device import limit_threads
+
+            limit_threads(threads)
         arguments = {"model": model, **encoding, **_converted(name, options)}
         return typing.cast("Utility", _class_of(named)(arguments.pop("model"), **arguments))
     arguments = {**named.fixed, **_converted(name, options)}

@@ -14,14 +14,17 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from mbrace.errors import UserError
 from mbrace.utilities.neural.device import without_cudnn_attention
+from mbrace.utilities.neural.tokens import TokenBatch, Tokens, batch_end
 
 FEWEST_ROWS = 8  # per thread: for fewer than about 4 rows a CPU computes matrix products otherwise, with other rounding
-_TOKENISED = 8192  # strings tokenised at a time
+_FIRST_TOKENISED, _TOKENISED = 2048, 16384  # strings tokenised at a time: at first for a GPU, and later
 
 
 @dataclass(frozen=True)
@@ -111,6 +114,7 @@ class Encoder:
             raise UserError(f"batch_tokens {batch_tokens}: must be 1 or more")
         self.device = device
         self.dtype = dtype
+        self.pads = device.type != "cpu"  # whether a batch may hold strings of several lengths
         self.readout = readout
         self.batch_tokens = batch_tokens or (32768 if device.type == "cuda" else 2048)
         self.truncated = 0
@@ -121,93 +125,144 @@ class Encoder:
         self._tokenizer = tokenizer.backend_tokenizer
         self._max_length = max_length
         self._warned_of_truncation = self._warned_of_memory = False
+        self._pair_masks: bool | None = None  # unknown until the first padded batch
 
-    def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
+    def tokenize(self, texts: Sequence[str]) -> Tokens:
         """Token ids with the special tokens around them, cut to the length limit."""
         self._tokenizer.no_padding()  # each time: the caller's tokenizer object may be used elsewhere too
         self._tokenizer.enable_truncation(self._max_length)
         # Tokenizers take valid Unicode only; a lone surrogate, allowed elsewhere, becomes a question mark.
         valid = [text.encode("utf-8", "replace").decode("utf-8") if not text.isascii() else text for text in texts]
-        encodings = self._tokenizer.encode_batch(valid)
+        # The fast one, of newer versions, does not compute where in the text each token is.
+        encode = getattr(self._tokenizer, "encode_batch_fast", self._tokenizer.encode_batch)
+        encodings = encode(valid)
         self.truncated += sum(1 for encoding in encodings if encoding.overflowing)
         if self.truncated and not self._warned_of_truncation:
             self._warned_of_truncation = True
             message = f"text over the metric's limit of {self._max_length} tokens is cut there, as COMET does"
             warnings.warn(message, stacklevel=2)
-        return [encoding.ids for encoding in encodings]
+        return Tokens.of(encodings)
 
     def embed(self, texts: Sequence[str]) -> Tensor:
         """Vectors (texts, units), float32, on the encoder's device."""
         if not texts:
             return torch.empty((0, self.units), device=self.device)
-        # Sorted by characters first, so that the GPU works on long strings while a thread tokenises shorter ones.
-        order = sorted(range(len(texts)), key=lambda index: -len(texts[index]))
-        chunks = [order[begin : begin + _TOKENISED] for begin in range(0, len(order), _TOKENISED)]
+        # Sorted by characters first, so that a GPU works on long strings while a thread tokenises shorter ones.
+        characters = np.fromiter(map(len, texts), np.int64, len(texts))
+        order = np.argsort(-characters, kind="stable")
         parts, done = [], []  # vectors, and the indices of their texts
-        with torch.inference_mode(), ThreadPoolExecutor(1) as ahead:
-            to_come = ahead.map(lambda chunk: self.tokenize([texts[index] for index in chunk]), chunks)
-            for chunk, tokens in zip(chunks, to_come, strict=True):
-                for batch in self._batches([len(ids) for ids in tokens]):
-                    parts.append(self._vectors([tokens[index] for index in batch]))
-                    done += [chunk[index] for index in batch]
+        with torch.inference_mode():
+            for chunk, tokens in self._tokenised(texts, order):
+                longest_first = np.argsort(-tokens.lengths, kind="stable")
+                strings = TokenBatch.copy(tokens, longest_first, self.device, pad=self._pad)
+                parts += [self._vectors(batch) for batch in self._batches(strings)]
+                done.append(chunk[longest_first])
             vectors = torch.cat(parts)
         rows = torch.empty(len(texts), dtype=torch.long)  # of each text in `vectors`
-        rows[done] = torch.arange(len(texts))
+        rows[torch.from_numpy(np.concatenate(done))] = torch.arange(len(texts))
+        if self.device.type == "cuda":
+            rows = rows.pin_memory()
         self.embedded += len(texts)
-        return vectors[rows.to(self.device)]
+        return vectors[rows.to(self.device, non_blocking=True)]
 
-    def _batches(self, lengths: Sequence[int]) -> Iterator[list[int]]:
-        """Indices of strings in batches of at most `batch_tokens` padded tokens, longest first.
+    def _tokenised(self, texts: Sequence[str], order: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.int64], Tokens]]:
+        """Indices of texts in chunks, in the order given, and their tokens.
+
+        For a GPU a thread tokenises the next chunk while the GPU works on the last; chunks begin small, so that it
+        need not wait for the first. On a CPU a thread would only take cores away from the network.
+        """
+        size, begin, chunks = _FIRST_TOKENISED if self.pads else _TOKENISED, 0, []
+        while begin < len(order):
+            chunks.append(order[begin : begin + size])
+            begin, size = begin + size, min(2 * size, _TOKENISED)
+
+        def tokenise(chunk: NDArray[np.int64]) -> Tokens:
+            return self.tokenize([texts[index] for index in chunk.tolist()])
+
+        if not self.pads or len(chunks) == 1:
+            yield from ((chunk, tokenise(chunk)) for chunk in chunks)
+            return
+        with ThreadPoolExecutor(1) as ahead:
+            yield from zip(chunks, ahead.map(tokenise, chunks), strict=True)
+
+    def _batches(self, strings: TokenBatch) -> Iterator[TokenBatch]:
+        """Batches of at most `batch_tokens` padded tokens, longest first.
 
         A batch ends early where the length changes: always on a CPU, on a GPU once it is half full.
         """
-        order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
-        half_full = 0 if self.device.type == "cpu" else self.batch_tokens // 2
-        batch: list[int] = []
-        for index in order:
-            if batch:
-                longest, tokens = lengths[batch[0]], lengths[batch[0]] * len(batch)
-                changes = lengths[index] != lengths[batch[-1]]
-                if tokens + longest > self.batch_tokens or (changes and tokens >= half_full):
-                    yield batch
-                    batch = []
-            batch.append(index)
-        if batch:
-            yield batch
+        lengths = strings.host_lengths
+        changes = np.flatnonzero(np.diff(lengths)) + 1
+        begin = 0
+        while begin < len(lengths):
+            half_full = self.batch_tokens // 2 if self.pads else 0
+            end = batch_end(lengths, changes, begin, most=self.batch_tokens, half_full=half_full)
+            yield strings[begin:end]
+            begin = end
 
-    def _vectors(self, rows: list[list[int]]) -> Tensor:
+    def _vectors(self, rows: TokenBatch) -> Tensor:
         """The vectors of one batch; in halves if the GPU is out of memory."""
         try:
             return self._forward(rows)
         except torch.cuda.OutOfMemoryError:
             if len(rows) == 1:
-                message = f"the GPU is out of memory for one string of {len(rows[0])} tokens; use the CPU"
+                message = f"the GPU is out of memory for one string of {rows.longest} tokens; use the CPU"
                 raise UserError(message) from None
         torch.cuda.empty_cache()
         half = len(rows) // 2
         # The size tried next, not half the old limit: both halves may fail, and each would halve the limit again.
-        self.batch_tokens = min(self.batch_tokens, half * max(map(len, rows)))
+        self.batch_tokens = min(self.batch_tokens, half * rows.longest)
         if not self._warned_of_memory:
             self._warned_of_memory = True
             warnings.warn(f"the GPU is out of memory: going on with batches of {self.batch_tokens} tokens or fewer")
         return torch.cat([self._vectors(rows[:half]), self._vectors(rows[half:])])
 
-    def _forward(self, rows: list[list[int]]) -> Tensor:
+    def _forward(self, rows: TokenBatch) -> Tensor:
         """Vectors of one batch of token ids, (rows, units)."""
-        count, longest = len(rows), max(map(len, rows))
-        if self.device.type == "cpu":  # see FEWEST_ROWS: rows are repeated if there are too few
+        count, longest, even = len(rows), rows.longest, rows.even
+        ids, lengths = rows.ids(), rows.lengths
+        if not self.pads:  # see FEWEST_ROWS: rows are repeated if there are too few
             fewest = FEWEST_ROWS * torch.get_num_threads()
-            rows = rows * -(-fewest // (count * longest)) if count * longest < fewest else rows
-        even = all(len(row) == longest for row in rows)
-        ids = torch.tensor([row + [self._pad] * (longest - len(row)) for row in rows])
-        lengths = torch.tensor([len(row) for row in rows])
-        if self.device.type == "cuda":
-            ids, lengths = ids.pin_memory(), lengths.pin_memory()
-        ids, lengths = ids.to(self.device, non_blocking=True), lengths.to(self.device, non_blocking=True)
-        attention = None if even else torch.arange(longest, device=self.device)[None] < lengths[:, None]
-        mixes = self.readout.weights is not None or self.readout.layer != -1
-        with without_cudnn_attention():
-            out = self._model(input_ids=ids, attention_mask=attention, output_hidden_states=mixes, return_dict=True)
-        states = out.hidden_states if mixes else {-1: out.last_hidden_state}
-        kept = None if even and not any(self._pad in row for row in rows) else ids != self._pad
+            if count * longest < fewest:
+                times = -(-fewest // (count * longest))
+                ids, lengths = ids.repeat(times, 1), lengths.repeat(times)
+        states = self._states(ids, None if even else rows.attended())
+        kept = None if even and not rows.padded.any() else ids != self._pad
         return self.readout(states, kept, lengths)[:count]
+
+    def _states(self, ids: Tensor, attended: Tensor | None) -> Sequence[Tensor] | dict[int, Tensor]:
+        """The hidden states that the readout reads, by layer."""
+        mixes = self.readout.weights is not None or self.readout.layer != -1
+        if attended is not None and self._takes_pair_masks():
+            attended = _pair_mask(attended)
+        with without_cudnn_attention():
+            out = self._model(input_ids=ids, attention_mask=attended, output_hidden_states=mixes, return_dict=True)
+        return out.hidden_states if mixes else {-1: out.last_hidden_state}
+
+    def _takes_pair_masks(self) -> bool:
+        """Whether the network takes a mask (rows, 1, tokens, tokens), found out by a trial.
+
+        Given a mask (rows, tokens), transformers looks whether it hides anything, and the host waits for the GPU.
+        """
+        if self._pair_masks is None:
+            self._pair_masks = takes_pair_masks(self._model, self._pad)
+        return self._pair_masks
+
+
+def takes_pair_masks(model: Any, pad: int) -> bool:
+    """Whether a network gives the same states for a mask (rows, 1, tokens, tokens) as for one of (rows, tokens)."""
+    device = next(model.parameters()).device
+    attended = torch.arange(16, device=device) < torch.tensor([[16], [11]], device=device)
+    rows = min(model.config.vocab_size, 1000)
+    ids = (torch.arange(32, device=device).view(2, 16) * 37 % rows).masked_fill(~attended, pad)
+    try:
+        with torch.inference_mode(), without_cudnn_attention():
+            pair = model(input_ids=ids, attention_mask=_pair_mask(attended), return_dict=True).last_hidden_state
+            usual = model(input_ids=ids, attention_mask=attended, return_dict=True).last_hidden_state
+    except Exception:  # other kinds of network, other versions of transformers: the usual mask is always right
+        return False
+    return torch.equal(pair[attended], usual[attended])
+
+
+def _pair_mask(attended: Tensor) -> Tensor:
+    """(rows, 1, tokens, tokens): which tokens each token attends to."""
+    return attended[:, None, None, :].expand(-1, -1, attended.shape[1], -1)

@@ -1,0 +1,202 @@
+"""The choice of the next id: which ids may be drawn, and which one a random number chooses."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cache
+from types import ModuleType
+
+import torch
+from torch import Tensor
+
+from mbrace.errors import UserError
+from mbrace.models.draw_keys import draw_keys, even_points, uniforms
+
+SCALE = 2.0**40  # probabilities become whole numbers: multiples of 1 / SCALE
+
+
+@dataclass(frozen=True)
+class Truncation:
+    """Which ids may be drawn; thresholds apply in this order to the model's distribution at `temperature`."""
+
+    epsilon: float | None = None
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+
+    def __post_init__(self) -> None:
+        if not 1e-6 <= self.temperature < math.inf:  # below it, logits / temperature overflow float32
+            raise UserError(f"temperature {self.temperature}: must be 1e-06 or more, and finite")
+        for name, value in (("epsilon", self.epsilon), ("min_p", self.min_p)):
+            if value is not None and not 0 <= value <= 1:
+                raise UserError(f"{name} {value}: must be from 0 to 1")
+        if self.top_p is not None and not 0 < self.top_p <= 1:
+            raise UserError(f"top_p {self.top_p}: must be more than 0, and at most 1")
+        if self.top_k is not None and self.top_k < 0:
+            raise UserError(f"top_k {self.top_k}: must be 1 or more, or 0 for all")
+
+    def __call__(self, logits: Tensor) -> Tensor:
+        """Unnormalised weights of the ids that may be drawn; the most probable id always may.
+
+        Epsilon sampling (Hewitt et al. 2022) drops ids with a probability below epsilon.
+        """
+        p = torch.softmax(logits if self.temperature == 1.0 else logits / self.temperature, dim=-1)
+        best = p.amax(-1, keepdim=True)
+        if self.epsilon:
+            p = torch.where(p >= best.clamp(max=self.epsilon), p, 0.0)
+        if self.top_k and self.top_k < p.shape[-1]:
+            p = torch.where(p >= p.topk(self.top_k, dim=-1).values[..., -1:], p, 0.0)
+        if self.top_p is not None and self.top_p < 1.0:
+            ordered = p.sort(dim=-1, descending=True).values
+            before = ordered.cumsum(-1) - ordered  # mass of the more probable ids
+            last = torch.where(before < self.top_p * p.sum(-1, keepdim=True), ordered, math.inf).amin(-1, keepdim=True)
+            p = torch.where(p >= last, p, 0.0)
+        if self.min_p:
+            p = torch.where(p >= self.min_p * best, p, 0.0)
+        return p
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The ids chosen for rows, (rows,), and each id's interval: `before` and `size` of `total` in whole numbers."""
+
+    ids: Tensor
+    before: Tensor
+    size: Tensor
+    total: Tensor
+    logprobs: Tensor  # float32, under the full model
+
+
+@cache
+def kernels_for(device: torch.device) -> ModuleType | None:
+    """The module of Triton kernels, where they can be used."""
+    if device.type == "mps":
+        return None
+    try:
+        from mbrace.models import fused
+    except ImportError:
+        return None
+    return fused if fused.usable(device) else None
+
+
+def next_ids(logits: Tensor, bias: Tensor | None, u: Tensor, truncation: Truncation) -> Chosen:
+    """The ids that the numbers u (rows,) choose; logits are (rows, ids), to which bias (ids,) is added."""
+    plain = truncation.temperature == 1.0 and not truncation.top_k and truncation.top_p in (None, 1.0)
+    fused = kernels_for(logits.device) if plain else None
+    if fused is not None:
+        chosen: Chosen = fused.next_ids(
+            logits, bias, u, epsilon=truncation.epsilon or 0.0, min_p=truncation.min_p or 0.0
+        )
+        return chosen
+    logits = _biased(logits, bias)
+    weights = truncation(logits)
+    ids, before, size, total = _intervals(weights, u)
+    if truncation.temperature == 1.0:  # a weight that is not zero is the model's probability
+        logprobs = weights.gather(1, ids[:, None])[:, 0].log()
+    else:
+        logprobs = logits.gather(1, ids[:, None])[:, 0] - logits.logsumexp(-1)
+    return Chosen(ids, before, size, total, logprobs)
+
+
+def add_logprobs(logits: Tensor, bias: Tensor | None, scores: Tensor) -> Tensor:
+    """Log-probabilities (rows, ids) of logits plus bias, plus the score (rows,) of each row; float32."""
+    fused = kernels_for(logits.device)
+    if fused is not None:
+        totals: Tensor = fused.add_logprobs(logits, bias, scores)
+        return totals
+    return _biased(logits, bias).log_softmax(-1).add_(scores[:, None])
+
+
+def _biased(logits: Tensor, bias: Tensor | None) -> Tensor:
+    """float32"""
+    return logits.float() if bias is None else logits.float() + bias
+
+
+class Numbers:
+    """The random numbers of the rows of a grid, one per row and time step, independent of each other."""
+
+    def __init__(self, sentences: Tensor, draws: Tensor) -> None:
+        self._streams = draw_keys(sentences, draws).flatten()
+
+    def at(self, time: int) -> Tensor:
+        """The numbers (rows,) of a time step, float64 from 0 to 1."""
+        numbers: Tensor = uniforms(self._streams, time)
+        return numbers
+
+    def advance(self, chosen: Chosen) -> None:
+        """Note what the numbers of the last time step chose."""
+
+    def select(self, rows: Tensor) -> None:
+        """Only these rows go on."""
+        self._streams = self._streams[rows]
+
+
+class EvenNumbers(Numbers):
+    """Arithmetic sampling (Vilnis et al. 2023): one number per row chooses the whole output.
+
+    The id is the one whose interval of the cumulative distribution holds the number; the number's position within that
+    interval is the number of the next time step. Every output alone has the probability that it has with independent
+    numbers, but the outputs of a sentence are spread evenly. When a row's intervals have used up 24 of the 53 bits of
+    its number, it goes on with independent numbers.
+    """
+
+    def __init__(self, sentences: Tensor, draws: Tensor) -> None:
+        super().__init__(sentences, draws)
+        self._points: Tensor = even_points(sentences, draws).flatten()
+        self._widths = torch.ones_like(self._points)  # of the interval that all ids of a row so far have in [0, 1)
+
+    def at(self, time: int) -> Tensor:
+        """The numbers (rows,) of a time step, float64 from 0 to 1."""
+        exact = self._widths > 2.0**-24
+        self._points = torch.where(exact, self._points, super().at(time))
+        return self._points
+
+    def advance(self, chosen: Chosen) -> None:
+        """The position of each number within the interval that it chose is the next number."""
+        points = (self._points * chosen.total - chosen.before) / chosen.size
+        self._points = points.clamp(0.0, 1.0 - 2.0**-53)
+        self._widths = self._widths * chosen.size / chosen.total
+
+    def select(self, rows: Tensor) -> None:
+        """Only these rows go on."""
+        super().select(rows)
+        self._points, self._widths = self._points[rows], self._widths[rows]
+
+
+def choose(weights: Tensor, u: Tensor) -> Tensor:
+    """Ids by inverse CDF: the first whose cumulative weight exceeds u times the sum. Weights (rows, ids), u (rows,).
+
+    Integers are summed, which is exact in any order: a weight of zero is never drawn, and all devices agree.
+    """
+    return _intervals(weights, u)[0]
+
+
+def _intervals(weights: Tensor, u: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The ids of `choose`; the sum of the weights before each, its own weight, and the sum of all, whole numbers."""
+    if weights.device.type == "cpu":
+        return _sparse_intervals(weights, u)
+    cdf = (weights * SCALE).long().cumsum(-1)
+    total = cdf[:, -1]
+    point = torch.minimum((u * total).long(), total - 1)
+    ids = torch.searchsorted(cdf, point[:, None], right=True)
+    end = cdf.gather(1, ids)[:, 0]
+    before = torch.where(ids > 0, cdf.gather(1, (ids - 1).clamp(min=0)), 0)[:, 0]
+    return ids[:, 0], before, end - before, total
+
+
+def _sparse_intervals(weights: Tensor, u: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The same from the nonzero weights of all rows in one array, so that a CPU reads less memory.
+
+    (A GPU would have to wait until they are counted.)
+    """
+    row, number = weights.nonzero().unbind(1)
+    whole = (weights[row, number] * SCALE).long()
+    cdf = whole.cumsum(0)
+    last = torch.searchsorted(row, torch.arange(len(weights)), right=True) - 1
+    end = cdf[last]
+    begin = torch.cat([end.new_zeros(1), end[:-1]])
+    point = begin + torch.minimum((u * (end - begin)).long(), end - begin - 1)
+    found = torch.searchsorted(cdf, point, right=True)
+    return number[found], cdf[found] - whole[found] - begin, whole[found], end - begin

@@ -1,0 +1,107 @@
+"""Token ids of many strings in one flat array, and batches of them that are cut on the encoder's device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """The ids of all strings, one string after another, and how many ids each string has."""
+
+    flat: NDArray[np.int32]
+    lengths: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, encodings: Sequence[Any]) -> Tokens:
+        """From the encodings of a tokenizer of the package tokenizers."""
+        lengths = np.fromiter(map(len, encodings), np.int64, len(encodings))
+        ids = chain.from_iterable(encoding.ids for encoding in encodings)
+        return cls(np.fromiter(ids, np.int32, int(lengths.sum())), lengths)
+
+    @property
+    def starts(self) -> NDArray[np.int64]:
+        """Where each string begins in `flat`."""
+        return np.cumsum(self.lengths) - self.lengths
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __iter__(self) -> Iterator[NDArray[np.int32]]:
+        return iter(np.split(self.flat, np.cumsum(self.lengths)[:-1])) if len(self) else iter(())
+
+
+@dataclass(frozen=True)
+class TokenBatch:
+    """Strings on a device, longest first: a slice of the strings of one copy to the device."""
+
+    flat: Tensor  # ids of all strings that were copied together
+    starts: Tensor  # (strings,): where each string begins in `flat`
+    lengths: Tensor  # (strings,)
+    host_lengths: NDArray[np.int64]  # `lengths`, to be read without waiting for the device
+    padded: NDArray[np.bool_]  # (strings,) whether the text itself holds the padding token
+    pad: int
+
+    @classmethod
+    def copy(cls, tokens: Tokens, order: NDArray[np.int64], device: torch.device, *, pad: int) -> TokenBatch:
+        """All strings of `tokens`, in the order given, by one copy to the device."""
+        lengths, starts = tokens.lengths[order], tokens.starts[order]
+        padded = np.zeros(len(tokens), dtype=bool)
+        found = np.flatnonzero(tokens.flat == pad)
+        if len(found):
+            padded = np.isin(order, np.searchsorted(tokens.starts, found, side="right") - 1)
+        joined = torch.from_numpy(np.concatenate([tokens.flat, starts.astype(np.int32), lengths.astype(np.int32)]))
+        if device.type == "cuda":
+            joined = joined.pin_memory()
+        sizes = (len(tokens.flat), len(order), len(order))
+        flat, starts_there, lengths_there = joined.to(device, non_blocking=True).long().split_with_sizes(sizes)
+        return cls(flat, starts_there, lengths_there, lengths, padded, pad)
+
+    def __len__(self) -> int:
+        return len(self.host_lengths)
+
+    def __getitem__(self, part: slice) -> TokenBatch:
+        cut = (self.starts[part], self.lengths[part], self.host_lengths[part], self.padded[part])
+        return TokenBatch(self.flat, *cut, self.pad)
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the first string."""
+        return int(self.host_lengths[0])
+
+    @property
+    def even(self) -> bool:
+        """Whether all strings have as many tokens."""
+        return bool(self.host_lengths[-1] == self.host_lengths[0])
+
+    def attended(self) -> Tensor:
+        """(strings, longest): True for tokens of the string, False for padding after it."""
+        return torch.arange(self.longest, device=self.flat.device) < self.lengths[:, None]
+
+    def ids(self) -> Tensor:
+        """(strings, longest), padded."""
+        index = self.starts[:, None] + torch.arange(self.longest, device=self.flat.device)
+        if self.even:
+            return self.flat[index]
+        ids = self.flat[index.clamp_(max=len(self.flat) - 1)]
+        return ids.masked_fill_(~self.attended(), self.pad)
+
+
+def batch_end(lengths: NDArray[np.int64], changes: NDArray[np.int64], begin: int, *, most: int, half_full: int) -> int:
+    """Where the batch of strings from `begin` on ends; `lengths` are in descending order and change at `changes`.
+
+    It has at most `most` padded tokens (one string may have more) and ends early where the length changes, once it has
+    `half_full` tokens.
+    """
+    longest = max(1, int(lengths[begin]))
+    end = min(len(lengths), begin + max(1, most // longest))
+    later = np.searchsorted(changes, begin + max(1, -(-half_full // longest)))
+    return min(end, int(changes[later])) if later < len(changes) else end

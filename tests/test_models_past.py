@@ -1,0 +1,39 @@
+"""The past of a grid of rows by an index of rows, against one that is copied at every selection."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from mbrace.models.past import CopiedPast, IndexedPast
+
+torch.set_num_threads(1)  # tests run beside each other: more threads than cores wait for one another
+
+
+def attend(new: Tensor, keys: Tensor, values: Tensor, table: Tensor, time: int) -> Tensor:
+    """What the kernel does, by looking up every row's own past."""
+    rows = len(new)
+    keys[time, :rows], values[time, :rows] = new[:, 1], new[:, 2]
+    index = table[: time + 1, :rows].long()
+    steps = torch.arange(time + 1)[:, None]
+    k, v = (part[steps, index].permute(1, 2, 0, 3) for part in (keys, values))
+    weights = torch.softmax((new[:, 0, :, None] * k).sum(-1) / new.shape[-1] ** 0.5, -1)
+    return (weights[..., None] * v).sum(2).flatten(1)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_rows_keep_their_past_when_they_are_selected_repeated_and_dropped(seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    copied, indexed = CopiedPast(torch.float32, 2), IndexedPast(torch.float32, 2, attend)
+    rows = 3
+    for time in range(40):
+        for layer in range(2):
+            new = torch.randn(rows, 3, 2, 6, generator=generator)
+            torch.testing.assert_close(indexed.attend(layer, new), copied.attend(layer, new), atol=1e-5, rtol=1e-5)
+        copied.advance(), indexed.advance()
+        if time % 3 != 2:
+            wanted = 12 if time == 0 else int(torch.randint(2, 15, (), generator=generator))
+            chosen = torch.randint(0, rows, (wanted,), generator=generator)
+            copied.select(chosen), indexed.select(chosen)
+            rows = wanted

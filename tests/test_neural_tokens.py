@@ -1,0 +1,98 @@
+"""Token ids in flat arrays: batches against a plain loop, and the padded way of a GPU run on a CPU."""
+
+from __future__ import annotations
+
+import random
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from mbrace.utilities.neural import device
+from mbrace.utilities.neural.comet import Comet
+from mbrace.utilities.neural.encoder import takes_pair_masks
+from mbrace.utilities.neural.tokens import TokenBatch, Tokens, batch_end
+
+sys.path.insert(0, str(Path(__file__).parent / "oracle"))
+import tiny
+
+torch.set_num_threads(1)  # tests run beside each other: more threads than cores wait for one another
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_batches_are_those_of_a_plain_loop(seed: int) -> None:
+    generator = random.Random(seed)
+    lengths = sorted((generator.randint(1, 40) for _ in range(generator.randint(1, 300))), reverse=True)
+    most = generator.choice([1, 30, 100, 1000])
+    half_full = generator.choice([0, most // 2])
+    expected, batch = [], [0]
+    for index in range(1, len(lengths)):
+        longest, tokens = lengths[batch[0]], lengths[batch[0]] * len(batch)
+        changes = lengths[index] != lengths[batch[-1]]
+        if tokens + longest > most or (changes and tokens >= half_full):
+            expected.append(index)
+            batch = []
+        batch.append(index)
+    array = np.array(lengths)
+    points, found, begin = np.flatnonzero(np.diff(array)) + 1, [], 0
+    while (begin := batch_end(array, points, begin, most=most, half_full=half_full)) < len(lengths):
+        found.append(begin)
+    assert found == expected
+
+
+def test_a_batch_is_its_rows_padded() -> None:
+    rows, pad = [[5, 6], [7], [0, 8, 9], [3, 4, 2]], 0
+    lengths = np.array([len(row) for row in rows])
+    tokens = Tokens(np.array([number for row in rows for number in row], dtype=np.int32), lengths)
+    assert [row.tolist() for row in tokens] == rows
+    order = np.array([2, 3, 0, 1])
+    strings = TokenBatch.copy(tokens, order, torch.device("cpu"), pad=pad)
+    assert strings.ids().tolist() == [[0, 8, 9], [3, 4, 2], [5, 6, 0], [7, 0, 0]]
+    assert strings.attended().int().tolist() == [[1, 1, 1], [1, 1, 1], [1, 1, 0], [1, 0, 0]]
+    assert strings.padded.tolist() == [True, False, False, False]
+    assert strings[:2].even
+    assert not strings[1:].even
+    assert strings[2:].ids().tolist() == [[5, 6], [7, 0]]
+
+
+@pytest.mark.parametrize("kind", ["xlmr-sparsemax", "bert-softmax-norm"])
+def test_padded_batches_of_chunks_made_ahead_give_the_same_vectors(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mbrace.utilities.neural.encoder._FIRST_TOKENISED", 16)
+    encoder = Comet(tiny.make(tmp_path, kind), device="cpu").encoder
+    generator = random.Random(1)
+    words = ["some", "Text", "<pad>", "number", "ö", "\ud800", "[PAD]", "x"]
+    texts = [" ".join(generator.choices(words, k=generator.randint(0, 20))) for _ in range(150)]
+    expected = encoder.embed(texts)
+    encoder.pads, encoder.batch_tokens = True, 200
+    torch.testing.assert_close(encoder.embed(texts), expected, atol=2e-5, rtol=0)
+    assert encoder._pair_masks
+
+
+def test_a_network_that_takes_no_pair_mask_gets_the_usual_one(tmp_path: Path) -> None:
+    encoder = Comet(tiny.make(tmp_path, "bert-softmax-norm"), device="cpu").encoder
+    assert takes_pair_masks(encoder._model, 0)
+
+    class Refusing(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.config = encoder._model, encoder._model.config
+
+        def forward(self, attention_mask: torch.Tensor, **inputs: object) -> object:
+            if attention_mask.dim() == 4:
+                attention_mask = torch.ones_like(attention_mask)  # ignored, in silence
+            return self.inner(attention_mask=attention_mask, **inputs)
+
+    assert not takes_pair_masks(Refusing(), 0)
+
+
+def test_auto_is_the_precision_that_a_measurement_finds_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu = torch.device("cpu")
+    assert device.bfloat16_speedup() > 0
+    for speedup, expected in ((0.3, torch.float32), (3.0, torch.bfloat16)):
+        monkeypatch.setattr(device, "bfloat16_speedup", lambda speedup=speedup: speedup)
+        assert device.choose_dtype("auto", cpu) == expected
+    assert device.choose_dtype(None, cpu) == torch.float32
