@@ -85,9 +85,8 @@ class Listed:
         return _ListedDrawer([self._source(record) for record in records])
 
     def _source(self, record: Record) -> _Source:
-        given = record.pseudo_references
-        if given is None:  # one list is enough: its strings are pseudo-references too
-            given = record.hypotheses
+        given = record.listed()
+        assert given is not None  # only a live source has none
         if callable(given):
             return _Source(record, ask=given)
         if not isinstance(given, Sequence):
