@@ -19,6 +19,7 @@ lint: .stamp-all
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv

@@ -47,8 +47,10 @@ def train(args: argparse.Namespace) -> None:
                     lines[:2000] if args.small else lines, 500 if args.small else 16000, limit=200_000
                 ).model
             )
-        budget = ["--size", "tiny", "--steps", "30", "--tokens", "1024"] if args.small else [
-            "--size", "base", "--minutes", str(args.minutes or MINUTES[pair]), "--rate", "5e-4", "--dropout", str(DROPOUT[pair])]  # fmt: skip
+        minutes = str(args.minutes or MINUTES[pair])
+        budget = ["--size", "base", "--minutes", minutes, "--rate", "5e-4", "--dropout", str(DROPOUT[pair])]
+        if args.small:
+            budget = ["--size", "tiny", "--steps", "30", "--tokens", "1024"]
         command = [sys.executable, "-m", "mbrace", "train", "--train", str(training), "--valid", str(valid), "-o",
                    str(folder), "--spm", str(spm), *budget]  # fmt: skip
         running.append(

@@ -96,18 +96,22 @@ class Tally {
         alive_.resize(rows.size());
     }
 
-    // Brings the cells of draws that are left out up to date with the other draws.
+    // Brings the cells of draws that are left out up to date with the other draws. Sums are exact (`expected_utilities`),
+    // so that the order of the draws changes no bit.
     void fill_left_out() {
+        if (own_.empty()) return;
+        std::vector<double> weights(counts_.begin(), counts_.begin() + static_cast<std::ptrdiff_t>(columns_));
+        const double scored = std::accumulate(weights.begin(), weights.end(), 0.0);
+        if (scored < 2) return;
         for (const Own& own : own_) {
             const auto found = std::lower_bound(alive_.begin(), alive_.end(), own.hypothesis);
-            if (found == alive_.end() || *found != own.hypothesis || draws_ < 2) continue;
+            if (found == alive_.end() || *found != own.hypothesis) continue;
             float* row = utilities_.data() + static_cast<std::size_t>(found - alive_.begin()) * columns_;
-            const auto copies = static_cast<double>(counts_[own.column] - 1);
-            double others = copies * static_cast<double>(own.utility);
-            for (std::size_t c = 0; c < columns_; ++c) {
-                if (c != own.column) others += static_cast<double>(counts_[c]) * static_cast<double>(row[c]);
-            }
-            const double mean = others / static_cast<double>(draws_ - 1);
+            row[own.column] = own.utility;
+            const double copies = weights[own.column] -= 1;  // the draws of this string that are not left out
+            double mean;
+            expected_utilities(row, 1, columns_, weights.data(), &mean);
+            weights[own.column] += 1;
             row[own.column] = static_cast<float>((copies * static_cast<double>(own.utility) + mean) / (copies + 1));
         }
     }

@@ -490,14 +490,24 @@ double Resamples::regret(const float* utilities, std::size_t hypotheses, std::si
     return static_cast<double>(sum) / unit;
 }
 
-std::vector<std::int64_t> best_rows(const std::vector<double>& means, std::size_t count) {
-    std::vector<std::int64_t> rows(means.size());
-    std::iota(rows.begin(), rows.end(), 0);
-    count = std::min(count, rows.size());
-    std::partial_sort(rows.begin(), rows.begin() + count, rows.end(), [&](std::int64_t a, std::int64_t b) {
+namespace {
+
+// The `count` best rows by mean, of equal ones the first; best first.
+std::vector<std::int64_t> ranking(const double* means, std::size_t rows, std::size_t count) {
+    std::vector<std::int64_t> ranked(rows);
+    std::iota(ranked.begin(), ranked.end(), 0);
+    count = std::min(count, rows);
+    std::partial_sort(ranked.begin(), ranked.begin() + count, ranked.end(), [&](std::int64_t a, std::int64_t b) {
         return means[a] != means[b] ? means[a] > means[b] : a < b;
     });
-    rows.resize(count);
+    ranked.resize(count);
+    return ranked;
+}
+
+}  // namespace
+
+std::vector<std::int64_t> best_rows(const std::vector<double>& means, std::size_t count) {
+    std::vector<std::int64_t> rows = ranking(means.data(), means.size(), count);
     std::sort(rows.begin(), rows.end());
     return rows;
 }
@@ -515,14 +525,11 @@ std::vector<std::int64_t> decide(const Resamples* resamples, const float* utilit
     std::vector<std::int64_t> survivors(hypotheses);
     std::iota(survivors.begin(), survivors.end(), 0);
     if (!resamples || hypotheses <= nbest) return survivors;
-    std::vector<std::int64_t> ranking = survivors;
-    std::partial_sort(ranking.begin(), ranking.begin() + nbest, ranking.end(), [&](std::int64_t a, std::int64_t b) {
-        return means[a] != means[b] ? means[a] > means[b] : a < b;
-    });
+    const std::vector<std::int64_t> best = ranking(means, hypotheses, nbest);
     std::vector<std::int64_t> wins(hypotheses);
-    resamples->wins(utilities, hypotheses, distinct, counts, weights ? draw_weights.data() : nullptr, ranking[nbest - 1],
+    resamples->wins(utilities, hypotheses, distinct, counts, weights ? draw_weights.data() : nullptr, best.back(),
                     &max_losing_wins, wins.data());
-    for (std::size_t k = 0; k < nbest; ++k) wins[ranking[k]] = std::numeric_limits<std::int64_t>::max();
+    for (const std::int64_t h : best) wins[h] = std::numeric_limits<std::int64_t>::max();
     std::erase_if(survivors, [&](std::int64_t h) { return static_cast<double>(wins[h]) <= max_losing_wins; });
     return survivors;
 }

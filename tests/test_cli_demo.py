@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from mbrace.cli import main
-from mbrace.cli.demo import labelled
+from mbrace.cli.labelled_texts import print_labelled
 
 BLOCKED = """
 import sys
@@ -22,7 +22,6 @@ class Block:
             raise ImportError(name + " is blocked")
 sys.meta_path.insert(0, Block())
 from mbrace.cli import main
-from mbrace.cli.demo import labelled
 sys.exit(main(sys.argv[1:]))
 """
 
@@ -52,7 +51,7 @@ def test_a_demo_of_nothing_is_refused(options: list[str], capsys: pytest.Capture
 def test_the_demo_prints_texts_word_for_word_and_wraps_them_beside_their_labels() -> None:
     console = Console(width=80, file=io.StringIO())
     text = "a [bold]word[/bold] and [/nothing] " + "of a long sentence " * 6
-    labelled(console, ("source", "dim", text, ""), ("MBR", "bold", "short", "bold"))
+    print_labelled(console, ("source", "dim", text, ""), ("MBR", "bold", "short", "bold"))
     shown = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert shown[1].startswith("source a [bold]word[/bold] and [/nothing] of")
     assert shown[2].startswith("       ")

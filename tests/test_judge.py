@@ -21,7 +21,7 @@ from starlette.testclient import TestClient
 from mbrace.cli import main
 from mbrace.errors import UserError
 from mbrace.judge.app import Site, create_app
-from mbrace.judge.items import Item, arrange, read_pairs, sample
+from mbrace.judge.items import PredictionPair, arrange, read_pairs, sample
 from mbrace.judge.serve import judge
 from mbrace.judge.show import Piece, differences, pieces
 from mbrace.judge.store import Store, open_study
@@ -30,7 +30,7 @@ HOST = "http://127.0.0.1:8000"
 
 
 def study(path: Path, count: int = 10, raters: int = 1, seed: int = 0) -> Store:
-    items = [Item(f"secret-{n}", f"Satz {n}", f"{GOOD} {n}", f"{BAD} {n}") for n in range(count)]
+    items = [PredictionPair(f"secret-{n}", f"Satz {n}", f"{GOOD} {n}", f"{BAD} {n}") for n in range(count)]
     return open_study(str(path), items, facts={"A": "x"}, about={"name_a": "secret"}, seed=seed, raters=raters)
 
 
@@ -66,7 +66,7 @@ def test_pairs_come_by_id_and_equal_ones_are_counted(tmp_path: Path) -> None:
     s = write_jsonl(tmp_path / "s.jsonl", [{"id": n, "source": f"s{n}", "hypotheses": ["x"]} for n in (0, 3, 2, 1)])
     pairs = read_pairs(a, b, s)
     assert (pairs.total, pairs.equal) == (3, 1)  # "one " and "one" look the same
-    assert pairs.different == [Item("2", "s2", "two", "zwei"), Item("3", "s3", "three", "drei")]
+    assert pairs.different == [PredictionPair("2", "s2", "two", "zwei"), PredictionPair("3", "s3", "three", "drei")]
 
 
 def test_plain_gzipped_lines_are_paired_in_order(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_plain_gzipped_lines_are_paired_in_order(tmp_path: Path) -> None:
     (tmp_path / "b.txt").write_text("eins\r\n\r\n", newline="")
     (tmp_path / "s.txt").write_text("one\ntwo\n")
     pairs = read_pairs(*(str(tmp_path / name) for name in ("a.txt.gz", "b.txt", "s.txt")))
-    assert (pairs.equal, pairs.different) == (1, [Item("2", "two", "zw\u2028ei", "")])
+    assert (pairs.equal, pairs.different) == (1, [PredictionPair("2", "two", "zw\u2028ei", "")])
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_pairs_are_read_from_parquet_too(tmp_path: Path) -> None:
     b = write_jsonl(tmp_path / "b.jsonl", [{"id": "1", "text": "one"}, {"id": "2", "text": "zwei"}])
     parquet.write_table(pyarrow.table({"id": [1, 2], "source": ["s1", "s2"]}), tmp_path / "s.parquet")
     pairs = read_pairs(str(tmp_path / "a.parquet"), b, str(tmp_path / "s.parquet"))
-    assert (pairs.equal, pairs.different) == (1, [Item("1", "s1", "eins", "one")])
+    assert (pairs.equal, pairs.different) == (1, [PredictionPair("1", "s1", "eins", "one")])
     with pytest.raises(UserError, match=r"s\.parquet:1: text: missing; give records with a string `text`"):
         read_pairs(str(tmp_path / "s.parquet"), b, b)
 
@@ -174,11 +174,11 @@ def test_half_a_surrogate_pair_is_replaced_so_that_it_can_be_stored_and_shown(tm
     for name, text in (("a.jsonl", r'{"text": "\ud83d"}'), ("b.jsonl", r'{"text": "\ud83d\ude00"}'), ("s.txt", "s")):
         (tmp_path / name).write_text(text)
     pairs = read_pairs(*(str(tmp_path / name) for name in ("a.jsonl", "b.jsonl", "s.txt")))
-    assert pairs.different == [Item("1", "s", "\ufffd", "\U0001f600")]
+    assert pairs.different == [PredictionPair("1", "s", "\ufffd", "\U0001f600")]
 
 
 def test_sample_depends_on_the_seed_alone_and_keeps_all_when_few() -> None:
-    items = [Item(str(n), "", "a", "b") for n in range(100)]
+    items = [PredictionPair(str(n), "", "a", "b") for n in range(100)]
     assert sample(items, 10, 3) == sample(items, 10, 3) != sample(items, 10, 4)
     assert len(set(sample(items, 10, 3))) == 10
     assert sample(items, 125, 3) == sample(items, None, 3) == items
@@ -382,7 +382,7 @@ def test_form_that_is_not_ours_changes_nothing(
 
 
 def test_hostile_texts_are_escaped_named_and_complete(tmp_path: Path) -> None:
-    item = Item("1", "</p><script>s()</script>", '<img src=x onerror="a()">\u202e', "x" * 10_000)
+    item = PredictionPair("1", "</p><script>s()</script>", '<img src=x onerror="a()">\u202e', "x" * 10_000)
     with_item = open_study(str(tmp_path / "r.db"), [item], facts={}, about={}, seed=0, raters=1)
     page = TestClient(create_app(with_item), base_url=HOST).get(f"/r/{with_item.tokens[1]}/rate").text
     with_item.close()
@@ -416,7 +416,7 @@ def test_nothing_to_judge_and_bad_addresses_are_said_before_serving(tmp_path: Pa
     with pytest.raises(UserError, match="hold the same predictions"):
         judge(same[0], same[1], source=same[3], output=same[5])
     files = write_study(tmp_path, count=3)
-    with pytest.raises(UserError, match="--public-url ftp://x: expected"):
+    with pytest.raises(UserError, match="public_url=ftp://x: expected"):
         judge(files[0], files[1], source=files[3], output=files[5], public_url="ftp://x")
     with pytest.raises(UserError, match=r"cannot listen on 192\.0\.2\.1 port 8000"):
         judge(files[0], files[1], source=files[3], output=files[5], host="192.0.2.1")

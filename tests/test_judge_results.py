@@ -17,7 +17,7 @@ from scipy.stats import binomtest
 from mbrace.cli import main
 from mbrace.cli.judge_results import run
 from mbrace.errors import UserError
-from mbrace.judge.items import Item
+from mbrace.judge.items import PredictionPair
 from mbrace.judge.results import Rating, evaluate, evaluate_counts, read_ratings, report, to_csv
 from mbrace.judge.statistics import fleiss_kappa, krippendorff_alpha, paired_bootstrap, sign_test, sign_test_split_ties
 from mbrace.judge.store import open_study
@@ -171,7 +171,7 @@ class Arguments:
 
 
 def test_report_and_exports_hold_every_rating_and_no_token(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    items = [Item(f"id-{n}", "s", "a", "b") for n in range(4)]
+    items = [PredictionPair(f"id-{n}", "s", "a", "b") for n in range(4)]
     about = {"name_a": "std.jsonl", "name_b": "race.jsonl", "equal": "16", "total": "20"}
     store = open_study(str(tmp_path / "r.db"), items, facts={"items": "4"}, about=about, seed=0, raters=2)
     for rater, position in itertools.product((1, 2), range(4)):
@@ -194,7 +194,7 @@ def test_exports_replace_a_file_only_when_told_and_the_ratings_never(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    open_study("r.db", [Item("1", "s", "a", "b")], facts={}, about={}, seed=0, raters=1).close()
+    open_study("r.db", [PredictionPair("1", "s", "a", "b")], facts={}, about={}, seed=0, raters=1).close()
     whole = Path("r.db").read_bytes()
     Path("link.csv").symlink_to("r.db")
     for arguments in (["--csv", "r.db"], ["--json", "./r.db"], ["--csv", "link.csv"], ["--json", "r.db-wal"]):
@@ -216,7 +216,9 @@ def test_exports_replace_a_file_only_when_told_and_the_ratings_never(
 
 
 def test_reading_results_leaves_nothing_beside_the_file(tmp_path: Path) -> None:
-    open_study(str(tmp_path / "r.db"), [Item("1", "s", "a", "b")], facts={}, about={}, seed=0, raters=1).close()
+    open_study(
+        str(tmp_path / "r.db"), [PredictionPair("1", "s", "a", "b")], facts={}, about={}, seed=0, raters=1
+    ).close()
     assert read_ratings(str(tmp_path / "r.db")) == ({}, [])
     assert [path.name for path in tmp_path.iterdir()] == ["r.db"]
 

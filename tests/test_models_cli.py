@@ -396,7 +396,7 @@ def test_the_library_names_the_source_that_is_too_long() -> None:
         (["--beam", "0"], "--beam 0: must be 1 or more"),
         (["--schedule", "all"], "a live model has no last pseudo-reference"),
         (["--kind", "causal"], "needs --model and --prompt"),
-        (["--prompt", "{source}"], "--prompt: goes with --kind causal or --server"),
+        (["--prompt", "{source}"], "--prompt: only valid with --kind causal or --server"),
         (["--server", "http://127.0.0.1:9"], "needs --server-model"),
         (["--temperature", "0"], "temperature 0.0: must be 1e-06 or more"),
         (["--temperature", "-1"], "temperature -1.0: must be 1e-06 or more"),
@@ -434,18 +434,18 @@ SERVER = ["--server", "http://127.0.0.1:9", "--server-model", "m"]
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--source-language", "deu_Latn"], "--source-language: goes with --model"),
-        (["--target-language", "eng_Latn"], "--target-language: goes with --model"),
-        (["--source-prefix", "translate: "], "--source-prefix: goes with --model"),
-        (["--server-model", "m"], "--server-model: goes with --server"),
-        (["--server-kind", "chat"], "--server-kind: goes with --server"),  # what is the default too
-        (["--concurrency", "2"], "--concurrency: goes with --server"),
-        (["--model", "M", "--prompt", "{source}"], "--prompt: goes with --kind causal or --server"),
-        (["--kind", "causal", "--model", "M", "--prompt", "{source}", "--source-prefix", "x"], "--source-prefix: goes"),
+        (["--source-language", "deu_Latn"], "--source-language: only valid with --model"),
+        (["--target-language", "eng_Latn"], "--target-language: only valid with --model"),
+        (["--source-prefix", "translate: "], "--source-prefix: only valid with --model"),
+        (["--server-model", "m"], "--server-model: only valid with --server"),
+        (["--server-kind", "chat"], "--server-kind: only valid with --server"),  # what is the default too
+        (["--concurrency", "2"], "--concurrency: only valid with --server"),
+        (["--model", "M", "--prompt", "{source}"], "--prompt: only valid with --kind causal or --server"),
+        (["--kind", "causal", "--model", "M", "--prompt", "{source}", "--source-prefix", "x"], "--source-prefix: only"),
         ([*SERVER, "--model", "bundled"], "--model and --server: give one of them"),
-        ([*SERVER, "--kind", "seq2seq"], "--kind: goes with --model"),
-        ([*SERVER, "--epsilon", "0.02"], "--epsilon: goes with --model"),
-        ([*SERVER, "--source-language", "de"], "--source-language: goes with --model"),
+        ([*SERVER, "--kind", "seq2seq"], "--kind: only valid with --model"),
+        ([*SERVER, "--epsilon", "0.02"], "--epsilon: only valid with --model"),
+        ([*SERVER, "--source-language", "de"], "--source-language: only valid with --model"),
     ],
 )
 def test_an_option_that_would_do_nothing_is_refused(
@@ -459,12 +459,12 @@ def test_an_option_that_would_do_nothing_is_refused(
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        (["translate", *SERVER, "--draw", "lazy"], "--draw: goes with --model"),
-        (["translate", *SERVER, "--sampling", "arithmetic"], "--sampling: goes with --model"),
-        (["translate", *SERVER, "--length-alpha", "1"], "--length-alpha: goes with --model"),
-        (["generate", *SERVER, "--alpha", "1"], "--alpha: goes with --model"),
-        (["generate", *SERVER, "--device", "cpu"], "--device: goes with --model"),
-        (["generate", "--logprobs", "--sample", "0"], "--logprobs: goes with pseudo-references"),
+        (["translate", *SERVER, "--draw", "lazy"], "--draw: only valid with --model"),
+        (["translate", *SERVER, "--sampling", "arithmetic"], "--sampling: only valid with --model"),
+        (["translate", *SERVER, "--length-alpha", "1"], "--length-alpha: only valid with --model"),
+        (["generate", *SERVER, "--alpha", "1"], "--alpha: only valid with --model"),
+        (["generate", *SERVER, "--device", "cpu"], "--device: only valid with --model"),
+        (["generate", "--logprobs", "--sample", "0"], "--logprobs: only valid with pseudo-references"),
     ],
 )
 def test_an_option_of_one_command_that_would_do_nothing_is_refused(

@@ -152,7 +152,7 @@ def test_a_cache_that_is_not_one_is_named(damage: str, tmp_path: Path) -> None:
         cache.write_text("a\tb\n")
     if damage == "cut":
         cache.write_bytes(cache.read_bytes()[:-100])
-    with pytest.raises(mbrace.UserError, match=r"--cache .*c.pt: damaged.*delete the file"):
+    with pytest.raises(mbrace.UserError, match=r"cache=.*c.pt: damaged.*delete the file"):
         vectors("x", ["a"], cache)
 
 

@@ -160,6 +160,15 @@ def test_a_string_is_not_compared_with_its_own_draw(samples: list[str], seed: in
         assert candidate.utility == pytest.approx(expected[candidate.text], abs=1e-5)
 
 
+def test_the_order_of_draws_changes_no_bit_where_a_string_is_not_compared_with_itself() -> None:
+    # By hand: x has (1e17 - 1e17 + 1) / 3. Added plainly, the 1 is lost wherever it comes between the large ones.
+    others = {"a": 1e17, "b": -1e17, "c": 1.0, "x": 0.5}
+    options: dict[str, Any] = {"prune": None, "schedule": "all", "exclude_self": True, "nbest": 9, "shuffle": False}
+    for order in itertools.permutations("abcx"):
+        best = mbrace.decode(list(order), utility=lambda h, r: others[r] if h == "x" else -1.0, **options)
+        assert (best.text, best.utility) == ("x", pytest.approx(1 / 3)), order
+
+
 def test_a_drawn_string_that_was_let_in_is_not_compared_with_itself_but_a_given_one_is() -> None:
     options: dict[str, Any] = {"utility": lambda h, r: float(h == r), "prune": None, "schedule": "all", "nbest": 9}
     best = mbrace.decode(["given"], ["given", "drawn", "drawn", "other"], pool=True, exclude_self=True, **options)

@@ -424,7 +424,7 @@ def test_a_listed_order_is_no_sample_and_is_shuffled() -> None:
         ({"logprobs": [0.0, float("nan")]}, r"logprobs\[1\]: expected a finite number"),
         ({"logprobs": [float("-inf"), float("-inf")]}, r"logprobs\[0\]: expected a finite number"),
         ({"logprobs": [0.0, 10**400]}, r"logprobs\[1\]: expected a finite number"),
-        ({"pseudo_references": iter(["a", "b"]), "logprobs": [0.0, 0.0]}, "go with a list"),
+        ({"pseudo_references": iter(["a", "b"]), "logprobs": [0.0, 0.0]}, "only valid with a list"),
         ({"pseudo_references": iter(["a", 7])}, "pseudo_references: expected strings"),
         ({"pseudo_references": {"a", "b"}}, "pseudo_references: expected a list, an iterator or a function .* got set"),
         ({"pseudo_references": np.array(["a", "b"])}, r"got ndarray; list\(...\) makes one"),

@@ -158,6 +158,6 @@ def _check_record(record: Record, longest: int | None, *, pool: bool, live: bool
     if longest is not None and isinstance(given, Sequence) and len(given) > longest:
         warnings.warn(
             f"the default schedule ends at {longest} pseudo-references, and there are records with more; "
-            'schedule="all" (--schedule all) uses them all',
+            'schedule="all" uses them all',
             stacklevel=2,
         )

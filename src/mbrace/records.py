@@ -119,7 +119,7 @@ def _check_logprobs_of(record: Record, given: PseudoReferences | None, *, values
     if record.logprobs is None:
         return
     if not isinstance(given, Sequence):
-        raise record.error("logprobs: go with a list of pseudo-references; a live source brings its own")
+        raise record.error("logprobs: only valid with a list of pseudo-references; a live source brings its own")
     if isinstance(record.logprobs, str | dict) or not isinstance(record.logprobs, Sized):
         raise record.error(f"logprobs: expected a list of numbers, got {kind(record.logprobs)}")
     if len(record.logprobs) != len(given):

@@ -6,10 +6,11 @@ The race asks for "n more" only for sentences that are still open, so a source n
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from mbrace.errors import UserError
 from mbrace.randomness import generator
 from mbrace.records import Record
 
@@ -36,6 +37,21 @@ def source_of(record: Record) -> str:
     if record.source is None:
         raise record.error("source: missing; pseudo-references are drawn for it")
     return record.source
+
+
+def refuse_one_string(sources: Iterable[str]) -> None:
+    """Refuse a single string: it is an iterable of strings too, so each letter would be a source."""
+    if isinstance(sources, str):
+        raise UserError(f"sources: a string, {sources[:20]!r}; give a list, [source] for one")
+
+
+def ids_of(sources: Sequence[str], ids: Sequence[str | int] | None) -> list[str | int]:
+    """The ids of the sources: 0, 1, ... unless given."""
+    refuse_one_string(sources)
+    names: list[str | int] = [*range(len(sources))] if ids is None else [*ids]
+    if len(names) != len(sources):
+        raise UserError(f"ids: {len(names)} for {len(sources)} sources; give one for each")
+    return names
 
 
 class Drawer(Protocol):
@@ -69,9 +85,8 @@ class Listed:
         return _ListedDrawer([self._source(record) for record in records])
 
     def _source(self, record: Record) -> _Source:
-        given = record.pseudo_references
-        if given is None:  # one list is enough: its strings are pseudo-references too
-            given = record.hypotheses
+        given = record.listed()
+        assert given is not None  # only a live source has none
         if callable(given):
             return _Source(record, ask=given)
         if not isinstance(given, Sequence):

@@ -27,9 +27,12 @@ COMMANDS = (
     "judge",
     "judge_results",
 )
-PARAMETER = re.compile(
-    r'\b(force|gpus_per_worker|num_candidates|num_references|on_error|resume|shard_size|text|workers)=("?)([\w.-]+)\2'
+# Parameters of the library, as its messages name them; out is the only one whose option has another name.
+PARAMETERS = (
+    "cache force gpus_per_worker num_candidates num_references on_error out public_url resume schedule seed shard_size "
+    "text workers"
 )
+PARAMETER = re.compile(rf'(?<![\w/.-])({PARAMETERS.replace(" ", "|")})=("?)([^\s",;:)]+)\2|^(spm)(?=: )')
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -62,7 +65,7 @@ def _plain_warnings() -> Iterator[None]:
 
         def show(message: Warning | str, category: type[Warning], filename: str, *rest: Any) -> None:
             if os.path.dirname(os.path.dirname(__file__)) in filename:
-                print(f"mbrace: warning: {message}", file=sys.stderr)
+                print(f"mbrace: warning: {_as_options(str(message))}", file=sys.stderr)
             else:
                 others(message, category, filename, *rest)
 
@@ -72,7 +75,14 @@ def _plain_warnings() -> Iterator[None]:
 
 def _as_options(message: str) -> str:
     """A library message that names parameters, in the words of the command line: force=True is --force."""
-    return PARAMETER.sub(lambda found: f"--{found[1].replace('_', '-')} {found[3]}".removesuffix(" True"), message)
+
+    def option(found: re.Match[str]) -> str:
+        if found[4]:
+            return f"--{found[4]}"
+        name = "-o" if found[1] == "out" else f"--{found[1].replace('_', '-')}"
+        return f"{name} {found[3]}".removesuffix(" True")
+
+    return PARAMETER.sub(option, message)
 
 
 class _Parser(argparse.ArgumentParser):

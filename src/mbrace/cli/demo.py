@@ -89,10 +89,12 @@ def _translate() -> int:
 
 def _examples(console: Any, records: list[Any], answers: list[Any], count: int) -> None:
     """A few decisions: the first of beam search, the choice of MBR, and the number of survivors after each step."""
+    from mbrace.cli.labelled_texts import print_labelled
+
     changed = [pair for pair in zip(records, answers, strict=True) if pair[1].index != 0]
     for record, answer in changed[:count]:
         survivors = " > ".join([str(len(record.hypotheses)), *(str(step.survivors) for step in answer.steps)])
-        labelled(
+        print_labelled(
             console,
             ("source", "dim", record.source, ""),
             ("beam search", "dim", record.hypotheses[0], ""),
@@ -100,17 +102,3 @@ def _examples(console: Any, records: list[Any], answers: list[Any], count: int) 
             ("reference", "dim", record.reference, ""),
             ("survivors", "dim", f"{survivors}, expected utility {answer.utility:.2f}", "dim"),
         )
-
-
-def labelled(console: Any, *lines: tuple[str, str, str | None, str]) -> None:
-    """Print lines of (label, style, text, style). Texts are never read as markup and wrap next to their labels."""
-    from rich.table import Table
-    from rich.text import Text
-
-    grid = Table.grid(padding=(0, 1, 0, 0))
-    grid.add_column(no_wrap=True)
-    grid.add_column(overflow="fold")
-    for label, label_style, text, style in lines:
-        grid.add_row(Text(label, label_style), Text(text or "", style))
-    console.print()
-    console.print(grid)

@@ -32,7 +32,7 @@ def show(console: Any) -> None:
     from rich.table import Table
 
     from mbrace import Confidence, Seq2Seq
-    from mbrace.cli.demo import labelled
+    from mbrace.cli.labelled_texts import print_labelled
 
     model = Seq2Seq()
     sources = list(SENTENCES)
@@ -51,7 +51,7 @@ def show(console: Any) -> None:
     console.print(table)
     for index, source in enumerate(sources):
         lines = [(name, "bold green" if name == "racing MBR" else "dim", texts[index], "") for name, texts, *_ in rows]
-        labelled(console, ("source", "dim", source, ""), *lines)
+        print_labelled(console, ("source", "dim", source, ""), *lines)
 
 
 def _decode(model: Any, sources: list[str], prune: Any, ahead: int) -> tuple[list[str], int, int, float]:

@@ -71,7 +71,7 @@ def job_from(args: argparse.Namespace) -> GenerateJob:
     if args.beam < 0 or args.sample < 0 or args.beam + args.sample == 0:
         raise UserError(f"--beam {args.beam} --sample {args.sample}: give how many, of one at least")
     if args.logprobs and not args.sample:
-        raise UserError("--logprobs: goes with pseudo-references; give --sample 1 or more")
+        raise UserError("--logprobs: only valid with pseudo-references; give --sample 1 or more")
     check_output(args)
     check_model(args)
     numbers = {"sample": args.sample, "seed": args.seed, "window": args.window}

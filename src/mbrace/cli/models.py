@@ -90,7 +90,7 @@ def check_model(args: argparse.Namespace) -> None:
     def refuse(names: tuple[str, ...], home: str) -> None:
         for name in names:
             if name in given:
-                raise UserError(f"{given[name]}: goes with {home}")
+                raise UserError(f"{given[name]}: only valid with {home}")
 
     languages = ("source_language", "target_language", "source_prefix")
     if args.server is not None:
@@ -99,7 +99,7 @@ def check_model(args: argparse.Namespace) -> None:
         if "model" in given:
             raise UserError("--model and --server: give one of them")
         ours = ("kind", *languages, "device", "dtype", "epsilon", "length_alpha", "sampling", "draw")
-        refuse(ours, "--model; a server is not told")
+        refuse(ours, "--model; not sent to a server")
         return
     refuse(("server_model", "server_kind", "concurrency"), "--server")
     if args.kind == "causal":

@@ -56,7 +56,7 @@ def utility_settings(args: argparse.Namespace) -> UtilitySettings:
         for option in ("metric_model", "dtype", "batch_tokens"):
             if getattr(args, option) is not None:
                 neural = ", ".join(filter(uses_model, NAMED))
-                raise UserError(f"--{option.replace('_', '-')}: goes with --utility {neural}, not {name}")
+                raise UserError(f"--{option.replace('_', '-')}: only valid with --utility {neural}, not {name}")
     return UtilitySettings(name, args.metric_model, args.device, args.dtype, args.batch_tokens, options)
 
 
@@ -160,7 +160,7 @@ def _prune_settings(args: argparse.Namespace) -> PruneSettings:
     rules = {"alpha": "confidence", "bootstraps": "confidence", "regret": "confidence", "beta": "bottom"}
     for option, rule in rules.items():
         if getattr(args, option) is not None and args.prune != rule:
-            raise UserError(f"--{option}: goes with --prune {rule}, not --prune {args.prune}")
+            raise UserError(f"--{option}: only valid with --prune {rule}, not --prune {args.prune}")
     if args.prune == "bottom" and args.beta is None:
         raise UserError("--prune bottom: needs --beta, the proportion to drop each step, such as --beta 0.5")
     settings = PruneSettings(args.prune, args.alpha, args.bootstraps, args.beta, args.regret)

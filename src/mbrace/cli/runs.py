@@ -65,7 +65,7 @@ def check_output(args: argparse.Namespace) -> None:
     if args.ray is None:
         for option in ("workers", "gpus_per_worker", "shard_size"):
             if getattr(args, option) is not None:
-                raise UserError(f"--{option.replace('_', '-')}: goes with --ray")
+                raise UserError(f"--{option.replace('_', '-')}: only valid with --ray")
     elif args.output == "-":
         raise UserError("--ray: writes a folder of shards; give one with -o OUT")
 

@@ -55,7 +55,7 @@ def run_train(args: argparse.Namespace) -> int:
     """Read, train, write."""
     from mbrace.errors import UserError, require
     from mbrace.io.reading import open_input
-    from mbrace.models.sources import read_pairs
+    from mbrace.io.sentence_pairs import read_pairs
 
     require("torch", extra="models")
     from mbrace.training.train import TrainingOptions, train

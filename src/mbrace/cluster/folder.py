@@ -48,18 +48,18 @@ class Folder:
     """The state of a run on disk: `done` are its finished shards by block."""
 
     def __init__(
-        self, output: str, work: Job, inputs: list[str], *, size: int, resume: bool, force: bool, text: bool
+        self, output: str, job: Job, inputs: list[str], *, size: int, resume: bool, force: bool, text: bool
     ) -> None:
         self.path = Path(output)
         self.errors_path = Path(str(self.path) + ".errors.jsonl")
         self.done: dict[BlockKey, FinishedShard] = {}
         self.text = text
         self.suffix = _suffix(output, text)
-        self._work, self._inputs = work, inputs
+        self._job, self._inputs = job, inputs
         self._plan: dict[str, Any] = {
             "inputs": [[path, os.path.getsize(path) if os.path.exists(path) else None] for path in inputs],
             "shard_size": size,
-            "work": {**work.describe(), "text": text},
+            "work": {**job.describe(), "text": text},
         }
         self._journal = self._lock = -1
         try:
@@ -71,7 +71,7 @@ class Folder:
 
     def _open_folder(self, resume: bool, force: bool) -> None:
         if self.path.exists() and not self.path.is_dir():
-            raise UserError(f"{self.path}: is a file, but --ray writes a folder of shards; give another output")
+            raise UserError(f"{self.path}: is a file, but a cluster writes a folder of shards; give another output")
         if self.path.is_dir() and any(self.path.iterdir()) and not (resume or force):
             raise UserError(f"{self.path}: {EXISTS}")
         try:
@@ -200,7 +200,7 @@ class Folder:
 
     def _repeated(self, shard: Shard, line: int, prefix: str) -> Bad:
         for row in itertools.islice(lines_of(shard.input), line - 1, line):
-            item = self._work.item(row, shard.input, line, prefix)
+            item = self._job.item(row, shard.input, line, prefix)
             return repeated_id(Location(shard.input, line), item.id)
         raise UserError(f"{shard.input}: changed while the run was reading it; start over with force=True")
 

@@ -159,7 +159,7 @@ def gather(out: Path, others: Sequence[Path] = (), known: Mapping[Path, Outcomes
         if other.resolve() == out.resolve():
             continue
         if not (other / "data").is_dir():
-            raise UserError(f"{other}: no data/ in it; give a folder that `mbrace experiment -o` wrote")
+            raise UserError(f"{other}: no data/ in it; give a folder that `mbrace experiment` wrote")
         theirs = {path.name: Outcomes.load(path) for path in (other / "data").glob("*.npz")}
         for name in theirs.keys() & found.keys():
             _refuse_other_utility(out / "data" / name, found[name], theirs[name].about["utility"])

@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
@@ -18,38 +17,17 @@ from mbrace.errors import require
 from mbrace.experiments.studies import Row
 from mbrace.experiments.tables import CandidateFile, slug
 from mbrace.io.aligned import read_texts
+from mbrace.models.hypotheses import CandidateModel
 from mbrace.prune import Confidence, PruningFunction
 from mbrace.race import Phases
 from mbrace.records import Record
-from mbrace.sampler import Sampler
 from mbrace.utility import Utility
 
 PHASES = {"generate R": "draw", "embed": "encode", "utilities": "score", "pruning": "prune"}
 
 
-class BeamOutput(Protocol):
-    """The outputs of beam search for one source, best first."""
-
-    @property
-    def texts(self) -> Sequence[str]:
-        """Translations."""
-        ...
-
-
-class Model(Protocol):
-    """What is timed: `mbrace.models.Seq2Seq`, or anything with these two methods."""
-
-    def beam(self, sources: Sequence[str], k: int) -> Sequence[BeamOutput]:
-        """The k best outputs of beam search for each source."""
-        ...
-
-    def sampler(self, *, seed: int) -> Sampler:
-        """A live source of pseudo-references."""
-        ...
-
-
 def run_times(
-    model: Model,
+    model: CandidateModel,
     utility: Utility,
     sources: Sequence[str],
     *,
@@ -85,7 +63,7 @@ def run_times(
 
 
 def _race(
-    model: Model,
+    model: CandidateModel,
     utility: Utility,
     sources: Sequence[str],
     prune: PruningFunction | None,
@@ -121,10 +99,10 @@ def device_name() -> str:
     return f"{name}, {cores()} cores"
 
 
-def load_model(name: str, device: str | None) -> Model:
+def load_model(name: str, device: str | None) -> CandidateModel:
     """Load a translation model by name or folder."""
     module = require("mbrace.models.seq2seq", extra="models")
-    model: Model = module.Seq2Seq(name, device=device)
+    model: CandidateModel = module.Seq2Seq(name, device=device)
     return model
 
 

@@ -61,7 +61,7 @@ class Manifest:
             data = path.read_bytes()
         except OSError as error:
             raise UserError(
-                f"{path}: {error.strerror}; give a file, or a folder that `mbrace ... --ray` wrote"
+                f"{path}: {error.strerror}; give a file, or a folder of shards that a cluster wrote"
             ) from error
         fields = parse_json(data, path)
         try:

@@ -14,7 +14,7 @@ from mbrace.io.aligned import Texts, align_texts, read_texts
 
 
 @dataclass(frozen=True)
-class Item:
+class PredictionPair:
     """One source with two different predictions."""
 
     id: str
@@ -27,7 +27,7 @@ class Item:
 class Pairs:
     """All that two output files hold: the items whose predictions differ, and how many were equal."""
 
-    different: Sequence[Item]
+    different: Sequence[PredictionPair]
     equal: int
     digests: dict[str, str]  # of what was read ("A", "B", "source"), to recognise the same study again
 
@@ -37,16 +37,16 @@ class Pairs:
 
 
 def read_pairs(a: str, b: str, source: str) -> Pairs:
-    """Pair two outputs of `mbrace decode` (JSON Lines with id and text, or a plain line a source) and their sources."""
+    """Pair two outputs of `mbrace decode`, JSON Lines with id and text or plain lines, with their sources."""
     texts_a, texts_b, sources = read_texts(a, "text"), read_texts(b, "text"), read_texts(source, "source")
     ids, (of_a, of_b, of_source) = align_texts([texts_a, texts_b], [sources])
-    items = [Item(*map(_storable, row)) for row in zip(ids, of_source, of_a, of_b, strict=True)]
+    items = [PredictionPair(*map(_storable, row)) for row in zip(ids, of_source, of_a, of_b, strict=True)]
     different = [item for item in items if _seen(item.a) != _seen(item.b)]
     digests = {"A": _digest(texts_a), "B": _digest(texts_b), "source": _digest(sources)}
     return Pairs(different, len(items) - len(different), digests)
 
 
-def sample(items: Sequence[Item], count: int | None, seed: int) -> list[Item]:
+def sample(items: Sequence[PredictionPair], count: int | None, seed: int) -> list[PredictionPair]:
     """`count` of the items at random (all of them when there are no more, or when count is None), in file order."""
     if count is None or count >= len(items):
         return list(items)

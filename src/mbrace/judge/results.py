@@ -99,7 +99,7 @@ class Results:
 def read_ratings(path: str) -> tuple[dict[str, str], list[Rating]]:
     """The facts about the study and all ratings so far; safe while the server is running."""
     if not os.path.isfile(path):
-        raise UserError(f"{path}: no such file; expected the ratings file of `mbrace judge -o`")
+        raise UserError(f"{path}: no such file; expected the ratings file of `mbrace judge`")
     sql = sqlite3.connect(f"{Path(path).absolute().as_uri()}?{_mode(path)}", uri=True, timeout=30)
     try:
         sql.execute("PRAGMA query_only=ON")

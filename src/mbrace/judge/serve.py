@@ -91,7 +91,7 @@ def _listen(host: str, port: int) -> socket.socket:
         listener.bind(address)
         listener.listen(256)
     except OSError as error:
-        raise UserError(f"cannot listen on {host} port {port}: {error.strerror}; try another --port") from error
+        raise UserError(f"cannot listen on {host} port {port}: {error.strerror}; try another port") from error
     return listener
 
 
@@ -114,7 +114,7 @@ def _public(url: str | None) -> str | None:
         return None
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/") or parts.query:
-        raise UserError(f"--public-url {url}: expected something like https://judge.example.org, without a path")
+        raise UserError(f"public_url={url}: expected something like https://judge.example.org, without a path")
     return f"{parts.scheme}://{parts.netloc.lower()}"
 
 

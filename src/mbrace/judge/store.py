@@ -15,7 +15,7 @@ from typing import Literal
 
 from mbrace.errors import UserError
 from mbrace.io.settings import refuse_other_settings
-from mbrace.judge.items import Item, arrange
+from mbrace.judge.items import PredictionPair, arrange
 
 Choice = Literal["A", "B", "tie", "skip"]
 Outcome = Literal["saved", "repeated", "stale", "ahead"]
@@ -45,7 +45,7 @@ class Turn:
 
     position: int
     total: int
-    item: Item | None
+    item: PredictionPair | None
     a_left: bool
     comment: str = ""  # from an answer to this item that was undone
 
@@ -88,7 +88,7 @@ class Store:
             ).fetchone()
         if row is None:
             return Turn(position, total, None, False)
-        return Turn(position, total, Item(*row[:4]), bool(row[4]), undone[0] if undone else "")
+        return Turn(position, total, PredictionPair(*row[:4]), bool(row[4]), undone[0] if undone else "")
 
     def rate(self, rater: int, position: int, side: str, *, comment: str = "", request: str) -> Outcome:
         """Save "left", "right", "tie" or "skip" for the rater's item at `position`; on disk when this returns."""
@@ -147,7 +147,13 @@ class Store:
 
 
 def open_study(
-    path: str, items: Sequence[Item], *, facts: Mapping[str, str], about: Mapping[str, str], seed: int, raters: int
+    path: str,
+    items: Sequence[PredictionPair],
+    *,
+    facts: Mapping[str, str],
+    about: Mapping[str, str],
+    seed: int,
+    raters: int,
 ) -> Store:
     """Open the ratings file, or create it; an existing one must have the same `facts`.
 
@@ -190,7 +196,7 @@ def check_ours(sql: sqlite3.Connection, path: str) -> None:
         raise UserError(f"{path}: ratings format {version}, but this mbrace reads format {_VERSION}; update mbrace")
 
 
-def _create(sql: sqlite3.Connection, items: Sequence[Item], study: Mapping[str, str]) -> None:
+def _create(sql: sqlite3.Connection, items: Sequence[PredictionPair], study: Mapping[str, str]) -> None:
     for statement in _SCHEMA.split(";\n"):
         sql.execute(statement)
     sql.execute(f"PRAGMA application_id={_APPLICATION}")

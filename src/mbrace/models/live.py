@@ -8,26 +8,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from mbrace.decode import decode_corpus
 from mbrace.errors import UserError
 from mbrace.models import search
 from mbrace.models.choice import Truncation
 from mbrace.models.codec import Codec
-from mbrace.models.sources import ids_of, refuse_one_string
+from mbrace.models.hypotheses import SamplingSettings, live_candidates
+from mbrace.models.model_sampler import EncodedSources, ModelSampler
 from mbrace.prune import Confidence, PruningFunction
 from mbrace.race import Decoded
-from mbrace.sampler import Draws, Want
+from mbrace.sampler import Draws, Want, ids_of, refuse_one_string
 from mbrace.schedule import Schedule, check
 from mbrace.utilities.chrf import ChrF
 from mbrace.utilities.neural.device import choose_device, without_cudnn_attention
 from mbrace.utility import PairFunction, Utility, as_utility
-
-if TYPE_CHECKING:
-    from mbrace.models.model_sampler import ModelSampler
 
 
 @dataclass(frozen=True)
@@ -121,8 +120,6 @@ class LiveModel:
         a source evenly over the model's distribution (Vilnis et al. 2023): each alone is drawn as before, but fewer of
         them give as good an estimate.
         """
-        from mbrace.models.model_sampler import EncodedSources
-
         truncation = Truncation(epsilon, temperature, top_k, top_p, min_p)
         names = ids_of(sources, ids)
         if n < 0 or first < 0:
@@ -151,8 +148,6 @@ class LiveModel:
         are the ends of blocks that are drawn at once when a race gets there. `weighted` gives their log-probabilities
         to the race, which then weights them by the model (Jinnai et al., 2024). `sampling` as for `sample`.
         """
-        from mbrace.models.model_sampler import ModelSampler
-
         truncation = Truncation(epsilon, temperature, top_k, top_p, min_p)
         return ModelSampler(
             self,
@@ -187,9 +182,6 @@ class LiveModel:
         race is open); by default the faster one: ahead on a GPU, lazy on a CPU. The answers are the same. With `pool`,
         pseudo-references race as hypotheses too, so a small `beam`, or 0, is enough.
         """
-        from mbrace.decode import decode_corpus
-        from mbrace.models.hypotheses import SamplingSettings, live_candidates
-
         refuse_one_string(sources)
         chosen = as_utility(ChrF() if utility is None else utility)
         if beam < 1 and not pool:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from mbrace.models import search
 from mbrace.models.choice import Truncation
 from mbrace.models.draw_keys import sentence_key
-from mbrace.models.live import LiveModel
 from mbrace.records import Record
 from mbrace.sampler import Draws, Want, source_of
 from mbrace.utilities.neural.device import without_cudnn_attention
+
+if TYPE_CHECKING:
+    from mbrace.models.live import LiveModel
 
 
 class EncodedSources:

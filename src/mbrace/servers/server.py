@@ -15,10 +15,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from mbrace.errors import UserError
-from mbrace.models.sources import ids_of
 from mbrace.randomness import key
 from mbrace.records import Record
-from mbrace.sampler import Draws, Want, source_of
+from mbrace.sampler import Draws, Want, ids_of, source_of
 from mbrace.servers.http import Client
 
 PROMPT = "Translate the following sentence into English. Answer with the translation only.\n\n{source}"

@@ -51,7 +51,7 @@ def train_metric(
     """Train on `judgements` outside the language pairs `hold_out` and write a checkpoint to the folder `out`."""
     recipe = recipe or Recipe()
     if not 0 <= seed < 2**64:
-        raise UserError(f"--seed {seed}: must be from 0 to 2**64 - 1")
+        raise UserError(f"seed={seed}: must be from 0 to 2**64 - 1")
     held = [row for row in judgements if row.pair in hold_out]
     unknown = set(hold_out) - {row.pair for row in judgements}
     if unknown:
@@ -73,9 +73,9 @@ def train_metric(
     # A long run should not fail when it writes its result: try that first.
     comet_kind(encoder)
     for file in checkpoint_files(Path(out)):
-        _check_writable("-o", str(out), file)
+        _check_writable("out", str(out), file)
     if cache:
-        _check_writable("--cache", cache, Path(cache))
+        _check_writable("cache", cache, Path(cache))
     texts = [text for row in judgements for text in (row.translation, row.reference)]
     vectors = Vectors(encoder, texts, cache=cache, device=device, say=say)
     head = MetricHead(vectors, recipe, seed)
@@ -88,7 +88,7 @@ def train_metric(
     return found
 
 
-def _check_writable(option: str, given: str, file: Path) -> None:
+def _check_writable(parameter: str, given: str, file: Path) -> None:
     """Make the file's folder; refuse a file or folder that cannot be written."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -98,8 +98,8 @@ def _check_writable(option: str, given: str, file: Path) -> None:
     except OSError as error:
         reason = error.strerror
     if reason:
-        what = "folder" if option == "-o" else "file"
-        raise UserError(f"{option} {given}: {file} cannot be written ({reason}); give another {what}")
+        what = "folder" if parameter == "out" else "file"
+        raise UserError(f"{parameter}={given}: {file} cannot be written ({reason}); give another {what}")
 
 
 def _split(rows: Sequence[Judgement], recipe: Recipe, seed: int) -> tuple[list[Judgement], list[Judgement]]:

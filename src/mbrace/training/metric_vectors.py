@@ -69,7 +69,7 @@ def _read_cache(path: str) -> dict[str, Any]:
     except Exception as error:  # of many kinds, with long messages: anything may be in the file
         reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
         remedy = "delete the file, or give another one"
-        raise UserError(f"--cache {path}: damaged, or not made by this train-metric ({reason}); {remedy}") from error
+        raise UserError(f"cache={path}: damaged, or not made by this version ({reason}); {remedy}") from error
     return saved
 
 

@@ -110,7 +110,7 @@ def _vocabulary(pairs: SentencePairs, before: Path | None, options: TrainingOpti
         try:
             return Vocabulary(spm)
         except RuntimeError as error:
-            raise UserError(f"--spm: not a SentencePiece model ({error}); give a .spm or .model file") from error
+            raise UserError(f"spm: not a SentencePiece model ({error}); give a .spm or .model file") from error
     size = SIZES[options.size].vocabulary if options.vocabulary is None else options.vocabulary
     lines = (line for pair in pairs for line in pair)
     return Vocabulary.train(lines, size, seed=options.seed, threads=options.threads)

@@ -1,28 +1,12 @@
-"""Sources given by a caller, and sentence pairs from two files of lines or one of tab-separated columns: plain, .gz,
-.bz2 or .xz, by suffix."""
+"""Sentence pairs from two files of lines or one of tab-separated columns: plain, .gz, .bz2 or .xz, by suffix."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from mbrace.errors import UserError
 from mbrace.io.reading import read_lines
-
-
-def refuse_one_string(sources: Iterable[str]) -> None:
-    """Refuse a single string: it is an iterable of strings too, so each letter would be a source."""
-    if isinstance(sources, str):
-        raise UserError(f"sources: a string, {sources[:20]!r}; give a list, [source] for one")
-
-
-def ids_of(sources: Sequence[str], ids: Sequence[str | int] | None) -> list[str | int]:
-    """The ids of the sources: 0, 1, ... unless given."""
-    refuse_one_string(sources)
-    names: list[str | int] = [*range(len(sources))] if ids is None else [*ids]
-    if len(names) != len(sources):
-        raise UserError(f"ids: {len(names)} for {len(sources)} sources; give one for each")
-    return names
 
 
 def read_pairs(*paths: str | Path, origins: Collection[str] | None = None) -> list[tuple[str, str]]:
