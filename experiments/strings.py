@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import gzip
+import itertools
 import json
 import subprocess
 import sys
@@ -24,7 +25,7 @@ from typing import Any
 import torch
 
 import mbrace
-from mbrace.experiments.strings import RACED, StringsTable, strings_rows, strings_table
+from mbrace.experiments.strings import RACED, StringsTable, strings_rows, strings_tables
 from mbrace.io.sentence_pairs import read_pairs
 from mbrace.models.vocabulary import Vocabulary
 from mbrace.records import Record
@@ -88,24 +89,22 @@ def records_of(args: argparse.Namespace, model: Any, pair: str, split: str, coun
 
 def study(args: argparse.Namespace) -> None:
     """Tables on the GPU, races on the processors."""
-    learned, chrf = mbrace.Learned(), mbrace.ChrF()
+    metrics: dict[str, Any] = {"learned": mbrace.Learned(), "chrf++": mbrace.ChrF()}
     sizes = {"valid": 3, "test": 4} if args.small else {"valid": args.valid, "test": args.test}
     with ProcessPoolExecutor(args.workers, mp_context=get_context("spawn")) as pool:
         for pair in args.pairs:
-            model = mbrace.Seq2Seq(str(args.out / "models" / pair))
+            model = mbrace.Seq2Seq(str(args.out / "models" / pair), rows=8192)
             for split, count in sizes.items():
                 started, futures = time.time(), []
-                for variants in records_of(args, model, pair, split, count):
-                    for sampling, record in variants.items():
-                        for utility, other in ((learned, {"chrf++": chrf}), (chrf, {"learned": learned})):
-                            table = strings_table(record, utility, other)
-                            kind = "learned" if utility is learned else "chrf++"
-                            futures.append(
-                                (sampling, kind, pool.submit(rows_of, table, utility.name, utility.schedule))
-                            )
-                rows = [
-                    {"sampling": s, "utility": kind, **row} for s, kind, future in futures for row in future.result()
-                ]
+                sentences = records_of(args, model, pair, split, count)
+                while group := list(itertools.islice(sentences, 10)):
+                    for sampling in ("independent", "arithmetic"):
+                        records = [variants[sampling] for variants in group]
+                        for kind, utility in metrics.items():
+                            for table in strings_tables(records, utility, metrics, raced=8 if args.small else RACED):
+                                future = pool.submit(rows_of, table, utility.name, utility.schedule)
+                                futures.append(({"sampling": sampling, "utility": kind}, future))
+                rows = [{**about, **row} for about, future in futures for row in future.result()]
                 (args.out / f"strings.{pair}.{split}.json.gz").write_bytes(gzip.compress(json.dumps(rows).encode(), 6))
                 print(f"{pair} {split}: {count} sentences in {time.time() - started:.0f} s", flush=True)
 

@@ -60,30 +60,46 @@ class StringsTable:
 
     record: Record
     texts: list[str]  # beam hypotheses first, then draws that are none; (rows)
-    utilities: NDArray[np.float32]  # (rows, columns)
+    utilities: NDArray[np.floating]  # (rows, columns)
     columns: dict[str, int]  # by pseudo-reference
     worth: NDArray[np.float64]  # (rows,) mean utility against the held-out draws
     human: dict[str, NDArray[np.float64]]  # by metric: (rows,) score against the human reference
     spread: float  # standard deviation of `worth` between the beam hypotheses
+    raced: int = RACED  # draws that races may use
 
 
-def strings_table(record: Record, utility: Utility, others: dict[str, Utility]) -> StringsTable:
-    """Score all strings of a record once; `others` are metrics that nothing is decoded with."""
-    drawn = list(record.listed() or ())  # type: ignore[arg-type]
-    raced, held_out = drawn[:RACED], drawn[RACED:]
-    texts = list(dict.fromkeys([*record.hypotheses, *raced]))
-    columns = {text: column for column, text in enumerate(dict.fromkeys(drawn))}
-    scorer = utility.start([Sentence(record.id, record.source, texts)])
-    table = np.asarray(scorer.score([Ask(0, np.arange(len(texts)), list(columns))])[0])
-    counts = np.bincount([columns[text] for text in held_out], minlength=len(columns)).astype(np.float64)
-    worth = table.astype(np.float64) @ counts / counts.sum()
-    beam = len(dict.fromkeys(record.hypotheses))
-    human = {}
-    if record.reference is not None:
-        sources = None if record.source is None else [record.source] * len(texts)
-        for name, metric in {"own": utility, **others}.items():
-            human[name] = np.asarray(metric.pairs(texts, [record.reference] * len(texts), sources), dtype=np.float64)
-    return StringsTable(record, texts, table, columns, worth, human, float(np.std(worth[:beam])))
+def strings_tables(
+    records: Sequence[Record], utility: Utility, metrics: dict[str, Utility], *, raced: int = RACED
+) -> list[StringsTable]:
+    """Score all strings of some records once, in one call; `metrics` score against the human reference."""
+    drawn = [list(record.listed() or ()) for record in records]  # type: ignore[arg-type]
+    pairs = zip(records, drawn, strict=True)
+    texts = [list(dict.fromkeys([*record.hypotheses, *draws[:raced]])) for record, draws in pairs]
+    columns = [{text: column for column, text in enumerate(dict.fromkeys(draws))} for draws in drawn]
+    scorer = utility.start([Sentence(r.id, r.source, own) for r, own in zip(records, texts, strict=True)])
+    asks = [Ask(i, np.arange(len(own)), list(columns[i])) for i, own in enumerate(texts)]
+    human = {name: _human_scores(records, texts, metric) for name, metric in metrics.items()}
+    found = []
+    for i, (record, table) in enumerate(zip(records, scorer.score(asks), strict=True)):
+        counts = np.bincount([columns[i][text] for text in drawn[i][raced:]], minlength=len(columns[i]))
+        worth = np.asarray(table, dtype=np.float64) @ counts / max(1, counts.sum())
+        beam = len(dict.fromkeys(record.hypotheses))
+        scores = {name: values[i] for name, values in human.items()}
+        found.append(
+            StringsTable(record, texts[i], table, columns[i], worth, scores, float(np.std(worth[:beam])), raced)
+        )
+    return found
+
+
+def _human_scores(
+    records: Sequence[Record], texts: Sequence[Sequence[str]], metric: Utility
+) -> list[NDArray[np.float64]]:
+    """Of each record, the scores of its texts against the human reference."""
+    flat = [(text, record) for record, own in zip(records, texts, strict=True) for text in own]
+    scores = metric.pairs(
+        [text for text, _ in flat], [r.reference or "" for _, r in flat], [r.source or "" for _, r in flat]
+    )
+    return np.split(np.asarray(scores, dtype=np.float64), np.cumsum([len(own) for own in texts])[:-1])
 
 
 class _TableUtility:
@@ -98,7 +114,7 @@ class _TableUtility:
     def start(self, sentences: Sequence[Sentence]) -> _TableScorer:
         return _TableScorer(self._table, self._rows, sentences[0])
 
-    def pairs(self, hypotheses: Sequence[str], references: Sequence[str], sources: Any = None) -> NDArray[np.float32]:
+    def pairs(self, hypotheses: Sequence[str], references: Sequence[str], sources: Any = None) -> NDArray[np.floating]:
         rows, columns = [self._rows[text] for text in hypotheses], [self._table.columns[text] for text in references]
         return self._table.utilities[rows, columns]
 
@@ -109,7 +125,7 @@ class _TableScorer:
     def __init__(self, table: StringsTable, rows: dict[str, int], sentence: Sentence) -> None:
         self._table, self._rows, self._sentence = table, rows, sentence
 
-    def score(self, asks: Sequence[Ask]) -> list[NDArray[np.float32]]:
+    def score(self, asks: Sequence[Ask]) -> list[NDArray[np.floating]]:
         found = []
         for ask in asks:
             rows = [self._rows[self._sentence.hypotheses[index]] for index in ask.hypotheses.tolist()]
@@ -123,7 +139,7 @@ def strings_rows(
 ) -> Iterator[dict[str, Any]]:
     """What each way chose for one record, and what it cost."""
     stored = _TableUtility(table, utility.name, utility.schedule)
-    given = list(table.record.listed() or ())[:RACED]  # type: ignore[arg-type]
+    given = list(table.record.listed() or ())[: table.raced]  # type: ignore[arg-type]
     for way in ways:
         beam = list(table.record.hypotheses)[: way.beam]
         record = Record(beam, given[: way.references], id=table.record.id)
@@ -153,7 +169,7 @@ def strings_rows(
 def run_strings(
     records: Sequence[Record],
     utility: Utility,
-    others: dict[str, Utility],
+    metrics: dict[str, Utility],
     *,
     ways: Sequence[Way] = WAYS,
     seed: int = 0,
@@ -161,9 +177,11 @@ def run_strings(
 ) -> list[dict[str, Any]]:
     """The study over some records: one row per record and way."""
     rows: list[dict[str, Any]] = []
-    for record in records:
-        rows += strings_rows(strings_table(record, utility, others), utility, ways, seed=seed)
-        advance(1)
+    for first in range(0, len(records), 10):
+        tables = strings_tables(records[first : first + 10], utility, metrics)
+        for table in tables:
+            rows += strings_rows(table, utility, ways, seed=seed)
+        advance(len(tables))
     return rows
 
 
