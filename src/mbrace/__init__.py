@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from mbrace.models.causal import CausalLM
     from mbrace.models.seq2seq import Seq2Seq
     from mbrace.servers.server import Server
+    from mbrace.utilities.cross.bleurt import BLEURT
     from mbrace.utilities.neural.comet import Comet
     from mbrace.utilities.neural.embedding import Embedding
     from mbrace.utilities.neural.learned import Learned
@@ -56,6 +57,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "BLEU",
+    "BLEURT",
     "TER",
     "Ask",
     "BatchFunction",
@@ -111,6 +113,7 @@ __all__ = [
 
 # Names outside the core: the module of each and the extra it needs. Imported when first used: the core stays light.
 _EXTRAS: dict[str, tuple[str, str]] = {
+    "BLEURT": ("mbrace.utilities.cross.bleurt", "neural"),
     "CausalLM": ("mbrace.models.causal", "models"),
     "Comet": ("mbrace.utilities.neural.comet", "neural"),
     "Embedding": ("mbrace.utilities.neural.embedding", "neural"),
