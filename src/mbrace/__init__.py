@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from mbrace.models.seq2seq import Seq2Seq
     from mbrace.servers.server import Server
     from mbrace.utilities.cross.bleurt import BLEURT
+    from mbrace.utilities.neural.bertscore import BERTScore
     from mbrace.utilities.neural.comet import Comet
     from mbrace.utilities.neural.embedding import Embedding
     from mbrace.utilities.neural.learned import Learned
@@ -60,6 +61,7 @@ __all__ = [
     "BLEURT",
     "TER",
     "Ask",
+    "BERTScore",
     "BatchFunction",
     "Bottom",
     "Candidate",
@@ -113,6 +115,7 @@ __all__ = [
 
 # Names outside the core: the module of each and the extra it needs. Imported when first used: the core stays light.
 _EXTRAS: dict[str, tuple[str, str]] = {
+    "BERTScore": ("mbrace.utilities.neural.bertscore", "neural"),
     "BLEURT": ("mbrace.utilities.cross.bleurt", "neural"),
     "CausalLM": ("mbrace.models.causal", "models"),
     "Comet": ("mbrace.utilities.neural.comet", "neural"),

@@ -1,4 +1,4 @@
-"""Score tiny checkpoints with the original `bleurt-pytorch` package and write `scores_encoders.json`.
+"""Score tiny checkpoints with the original packages `bleurt-pytorch` and `bert-score`; write `scores_encoders.json`.
 
 Run by `make oracle` in a virtual environment of its own:  python tests/oracle/oracle_encoders.py OUT
 """
@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import os
 import sys
 import tempfile
 from pathlib import Path
 
+import bert_score
 import tiny_bleurt
+import tiny_encoders
 import torch
 from bleurt_pytorch import BleurtForSequenceClassification, BleurtTokenizer
 
@@ -30,13 +33,35 @@ def bleurt(work: Path) -> dict[str, list[float]]:
     return scores
 
 
+def bertscore(work: Path) -> dict[str, dict[str, list[float]]]:
+    """Precision, recall and F1 of aligned pairs: plain, with idf, and rescaled."""
+    scores = {}
+    for kind in tiny_encoders.KINDS:
+        folder = tiny_encoders.make(work, kind)
+        os.chdir(folder.parent)  # it looks for "t5" in the path
+        (work / "baselines.tsv").write_text(tiny_encoders.BASELINES)
+        fast = kind == "xlmr"  # there is no slow tokenizer in that folder
+        # One pair at a time: in a batch its padding, at a cosine of 0, wins over tokens whose cosines are all negative.
+        common = {"model_type": kind, "num_layers": tiny_encoders.LAYER, "lang": "en", "batch_size": 1}
+        common["use_fast_tokenizer"] = fast
+        idf = bert_score.utils.get_idf_dict(tiny_encoders.TEXTS, bert_score.utils.get_tokenizer(kind, fast), nthreads=0)
+        rescaled = {"rescale_with_baseline": True, "baseline_path": str(work / "baselines.tsv")}
+        for name, options in (("plain", {}), ("idf", {"idf": idf}), ("rescaled", rescaled)):
+            found = bert_score.score(tiny_encoders.HYPOTHESES, tiny_encoders.REFERENCES, **common, **options)
+            measures = ("precision", "recall", "f1")
+            scores[f"{kind} {name}"] = {m: values.tolist() for m, values in zip(measures, found, strict=True)}
+            print(kind, name, [round(score, 4) for score in scores[f"{kind} {name}"]["f1"]])
+    return scores
+
+
 def main(out: Path) -> None:
     """The scores of every package."""
     scores: dict[str, object] = {}
-    for package in ("bleurt-pytorch",):
+    for package in ("bleurt-pytorch", "bert-score"):
         scores[package] = importlib.metadata.version(package)
     with tempfile.TemporaryDirectory() as work:
         scores["bleurt"] = bleurt(Path(work))
+        scores["bertscore"] = bertscore(Path(work))
     out.write_text(json.dumps(scores, indent=1) + "\n", encoding="utf-8")
 
 

@@ -21,7 +21,8 @@ from mbrace.utilities.cross.bleurt_network import BleurtNetwork, BleurtShape
 from mbrace.utilities.cross.bleurt_tokens import read_tokens
 from mbrace.utilities.neural import pretrained
 from mbrace.utilities.neural.checkpoint import check_finite, check_keys, check_shapes
-from mbrace.utilities.neural.encoder import FEWEST_ROWS, choose_device, choose_dtype
+from mbrace.utilities.neural.device import choose_device, choose_dtype
+from mbrace.utilities.neural.encoder import FEWEST_ROWS
 from mbrace.utilities.neural.weights import read_weights
 from mbrace.utility import Ask, Sentence
 

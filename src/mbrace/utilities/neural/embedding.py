@@ -65,7 +65,7 @@ class Embedding(NeuralUtility):
         transformer, tokenizer = pretrained.load(name, "AutoModel", "AutoTokenizer")
         if not hasattr(tokenizer, "backend_tokenizer") or tokenizer.pad_token_id is None:
             raise UserError(f"{name}: needs a fast tokenizer (tokenizer.json) with a padding token")
-        positions = _positions(transformer)
+        positions = positions_of(transformer)
         self.encoder = UnitEncoder(
             transformer,
             tokenizer,
@@ -80,7 +80,7 @@ class Embedding(NeuralUtility):
         self.name = f"cosine|{pretrained.label(name)}|pooling:{pooling or stated or 'mean'}|encoder:{precision}"
 
 
-def _positions(transformer: Any) -> int:
+def positions_of(transformer: Any) -> int:
     """How many tokens the network has positions for. RoBERTa and its kind start counting after the padding token's id,
     and have a padding row in the table of positions."""
     for name, module in transformer.named_modules():

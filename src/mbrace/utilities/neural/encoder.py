@@ -132,7 +132,7 @@ class Encoder:
         self.truncated += sum(1 for encoding in encodings if encoding.overflowing)
         if self.truncated and not self._warned_of_truncation:
             self._warned_of_truncation = True
-            message = f"text over the metric's limit of {self._max_length} tokens is cut there, as COMET does"
+            message = f"text over the metric's limit of {self._max_length} tokens is cut there, as the original does"
             warnings.warn(message, stacklevel=2)
         return [encoding.ids for encoding in encodings]
 
@@ -140,21 +140,28 @@ class Encoder:
         """Vectors (texts, units), float32, on the encoder's device."""
         if not texts:
             return torch.empty((0, self.units), device=self.device)
+        parts, done = [], []  # vectors, and the indices of their texts
+        for indices, _, vectors in self.stream(texts):
+            parts.append(vectors)
+            done += indices
+        rows = torch.empty(len(texts), dtype=torch.long)  # of each text in `parts`
+        rows[done] = torch.arange(len(texts))
+        return torch.cat(parts)[rows.to(self.device)]
+
+    def stream(self, texts: Sequence[str]) -> Iterator[tuple[list[int], list[list[int]], Tensor]]:
+        """Batches as they are done, longest texts first: indices of their texts, token ids, and vectors."""
         # Sorted by characters first, so that the GPU works on long strings while a thread tokenises shorter ones.
         order = sorted(range(len(texts)), key=lambda index: -len(texts[index]))
         chunks = [order[begin : begin + _TOKENISED] for begin in range(0, len(order), _TOKENISED)]
-        parts, done = [], []  # vectors, and the indices of their texts
-        with torch.inference_mode(), ThreadPoolExecutor(1) as ahead:
+        with ThreadPoolExecutor(1) as ahead:
             to_come = ahead.map(lambda chunk: self.tokenize([texts[index] for index in chunk]), chunks)
             for chunk, tokens in zip(chunks, to_come, strict=True):
                 for batch in self._batches([len(ids) for ids in tokens]):
-                    parts.append(self._vectors([tokens[index] for index in batch]))
-                    done += [chunk[index] for index in batch]
-            vectors = torch.cat(parts)
-        rows = torch.empty(len(texts), dtype=torch.long)  # of each text in `vectors`
-        rows[done] = torch.arange(len(texts))
+                    rows = [tokens[index] for index in batch]
+                    with torch.inference_mode():
+                        vectors = self._vectors(rows)
+                    yield [chunk[index] for index in batch], rows, vectors
         self.embedded += len(texts)
-        return vectors[rows.to(self.device)]
 
     def _batches(self, lengths: Sequence[int]) -> Iterator[list[int]]:
         """Indices of strings in batches of at most `batch_tokens` padded tokens, longest first.
