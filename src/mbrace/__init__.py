@@ -31,6 +31,8 @@ from mbrace.utility import (
     Ask,
     BatchFunction,
     CorpusUtility,
+    Cost,
+    MeteredUtility,
     PairFunction,
     Pairwise,
     ParallelUtility,
@@ -47,6 +49,8 @@ if TYPE_CHECKING:
     from mbrace.jobs.translate import translate_file
     from mbrace.models.causal import CausalLM
     from mbrace.models.seq2seq import Seq2Seq
+    from mbrace.servers.embeddings import EmbeddingServer
+    from mbrace.servers.judge import Judge
     from mbrace.servers.server import Server
     from mbrace.utilities.cross.bleurt import BLEURT
     from mbrace.utilities.neural.bertscore import BERTScore
@@ -70,14 +74,18 @@ __all__ = [
     "Comet",
     "Confidence",
     "CorpusUtility",
+    "Cost",
     "Decoded",
     "Drawer",
     "Draws",
     "EditDistance",
     "Embedding",
+    "EmbeddingServer",
     "ExactMatch",
+    "Judge",
     "Learned",
     "Location",
+    "MeteredUtility",
     "Mixture",
     "PairFunction",
     "Pairwise",
@@ -120,6 +128,8 @@ _EXTRAS: dict[str, tuple[str, str]] = {
     "CausalLM": ("mbrace.models.causal", "models"),
     "Comet": ("mbrace.utilities.neural.comet", "neural"),
     "Embedding": ("mbrace.utilities.neural.embedding", "neural"),
+    "EmbeddingServer": ("mbrace.servers.embeddings", "models"),
+    "Judge": ("mbrace.servers.judge", "models"),
     "Learned": ("mbrace.utilities.neural.learned", "minilm"),
     "Seq2Seq": ("mbrace.models.seq2seq", "models"),
     "Server": ("mbrace.servers.server", "models"),

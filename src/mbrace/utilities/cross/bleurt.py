@@ -10,10 +10,12 @@ import time
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from mbrace.errors import UserError, require
 from mbrace.schedule import doubling
@@ -25,9 +27,6 @@ from mbrace.utilities.neural.device import choose_device, choose_dtype
 from mbrace.utilities.neural.encoder import FEWEST_ROWS
 from mbrace.utilities.neural.weights import read_weights
 from mbrace.utility import Ask, Sentence
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 # What `bleurt-pytorch` takes where config.json does not say; `embedding_size` may be null.
 _SIZES = {
@@ -103,7 +102,6 @@ class BLEURT:
 
     def score_tokens(self, pairs: Sequence[tuple[list[int], list[int]]]) -> NDArray[np.float32]:
         """Scores (pairs,) of (hypothesis, reference) token ids, in one length-sorted stream of batches."""
-        torch = require("torch", extra="neural")
         rows = [self._joined(hypothesis, reference) for hypothesis, reference in pairs]
         scores = np.empty(len(rows), dtype=np.float32)
         with torch.inference_mode():
@@ -147,7 +145,6 @@ class BLEURT:
 
     def _scores(self, rows: list[tuple[list[int], int]]) -> Tensor:
         """Scores of one batch; a GPU that is out of memory gets it in halves."""
-        torch = require("torch", extra="neural")
         try:
             return self._forward(rows)
         except torch.cuda.OutOfMemoryError:
@@ -160,10 +157,9 @@ class BLEURT:
         if not self._told_memory:
             self._told_memory = True
             warnings.warn(f"the GPU is out of memory: going on with batches of {self.batch_tokens} tokens or fewer")
-        return torch.cat([self._scores(rows[:half]), self._scores(rows[half:])])  # type: ignore[no-any-return]
+        return torch.cat([self._scores(rows[:half]), self._scores(rows[half:])])
 
     def _forward(self, rows: list[tuple[list[int], int]]) -> Tensor:
-        torch = require("torch", extra="neural")
         count, longest = len(rows), max(len(ids) for ids, _ in rows)
         if self.device.type == "cpu":  # repeated rows bring a small product to the path of a large one
             fewest = FEWEST_ROWS * torch.get_num_threads()

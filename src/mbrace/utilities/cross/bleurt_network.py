@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from mbrace.errors import require
+import torch
+from torch import Tensor
+from torch.nn import functional
+
 from mbrace.utilities.neural.head import linear
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -70,7 +68,6 @@ class BleurtNetwork:
         device: torch.device,
         dtype: torch.dtype,
     ) -> None:
-        self._functional = require("torch.nn.functional", extra="neural")
         self._shape, self._activation, self._epsilon = shape, activation, layer_norm_eps
         last = ("bleurt.pooler.", "classifier.")
         self._weights = {
@@ -106,15 +103,15 @@ class BleurtNetwork:
             self._linear(hidden, f"{base}attention.self.{part}").view(pairs, tokens, heads, -1).transpose(1, 2)
             for part in ("query", "key", "value")
         )
-        seen = self._functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+        seen = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
         seen = self._linear(seen.transpose(1, 2).reshape(pairs, tokens, width), f"{base}attention.output.dense")
         hidden = self._normalised(seen + hidden, f"{base}attention.output.LayerNorm")
         inner = self._activation(self._linear(hidden, f"{base}intermediate.dense"))
         return self._normalised(self._linear(inner, f"{base}output.dense") + hidden, f"{base}output.LayerNorm")
 
     def _linear(self, hidden: Tensor, name: str) -> Tensor:
-        return self._functional.linear(hidden, self._weights[f"{name}.weight"], self._weights[f"{name}.bias"])  # type: ignore[no-any-return]
+        return functional.linear(hidden, self._weights[f"{name}.weight"], self._weights[f"{name}.bias"])
 
     def _normalised(self, hidden: Tensor, name: str) -> Tensor:
         weight, bias = self._weights[f"{name}.weight"], self._weights[f"{name}.bias"]
-        return self._functional.layer_norm(hidden, weight.shape, weight, bias, self._epsilon)  # type: ignore[no-any-return]
+        return functional.layer_norm(hidden, weight.shape, weight, bias, self._epsilon)

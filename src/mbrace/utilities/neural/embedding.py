@@ -47,6 +47,8 @@ class Embedding(NeuralUtility):
 
     needs_source = False
 
+    encoder: Encoder
+
     def __init__(
         self,
         model: str | Path | None = None,

@@ -9,17 +9,15 @@ bits whatever else is scored with it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from mbrace.errors import UserError, require
+from mbrace.errors import UserError
 from mbrace.utilities.neural.head import linear
 from mbrace.utilities.neural.tokens import TokenBank
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 # Cosines held at a time: a CPU is fastest with what its cache holds, a GPU with large products.
 COSINES = {"cpu": 1 << 20, "cuda": 1 << 28}
@@ -28,7 +26,6 @@ _BUCKET = {"cpu": 1, "cuda": 8}  # lengths are alike up to a multiple of this
 
 def match_all(bank: TokenBank, hypotheses: NDArray[np.int64], references: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
     """Precision and recall, each (hypotheses, references), of strings of the bank by number."""
-    torch = require("torch", extra="neural")
     columns = [(where, *bank.padded(references[where], length)) for where, length in _alike(bank, references)]
     shapes = [(len(vectors), vectors.shape[1]) for _, vectors, _ in columns]
     flat = torch.cat([vectors.flatten(0, 1) for _, vectors, _ in columns])  # (tokens of all references, units)
@@ -44,7 +41,7 @@ def match_all(bank: TokenBank, hypotheses: NDArray[np.int64], references: NDArra
         matched[where] = torch.cat([part for _, part in found])
     parts = torch.split(matched, [strings * tokens for strings, tokens in shapes], dim=1)
     recalls = [
-        _weighted(part.unflatten(1, shape), shares[None])
+        _weighted(part.view(len(part), *shape), shares[None])
         for part, shape, (_, _, shares) in zip(parts, shapes, columns, strict=True)
     ]
     back = torch.from_numpy(np.argsort(order)).to(flat.device)
@@ -55,7 +52,6 @@ def match_aligned(
     bank: TokenBank, hypotheses: NDArray[np.int64], references: NDArray[np.int64]
 ) -> tuple[Tensor, Tensor]:
     """Precision and recall, each (pairs,), of hypothesis i and reference i; pairs of like lengths share a product."""
-    torch = require("torch", extra="neural")
     device = bank.device
     precision = torch.empty(len(hypotheses), device=device)
     recall = torch.empty_like(precision)
@@ -85,12 +81,11 @@ def _alike(bank: TokenBank, numbers: NDArray[np.int64]) -> Iterator[tuple[NDArra
 def _best(vectors: Tensor, others: Tensor, shapes: list[tuple[int, int]]) -> tuple[Tensor, Tensor]:
     """The largest cosines of each token: (hypotheses, length, references) over the tokens of each reference, and
     (hypotheses, tokens of all references) over those of each hypothesis. In halves if the GPU is out of memory."""
-    torch = require("torch", extra="neural")
     count, length, _ = vectors.shape
     try:
         cosines = linear(vectors.flatten(0, 1), others)
         parts = torch.split(cosines, [strings * tokens for strings, tokens in shapes], dim=1)
-        over = [part.unflatten(1, shape).amax(dim=2) for part, shape in zip(parts, shapes, strict=True)]
+        over = [part.view(len(part), *shape).amax(dim=2) for part, shape in zip(parts, shapes, strict=True)]
         return torch.cat(over, dim=1).view(count, length, -1), cosines.view(count, length, -1).amax(dim=1)
     except torch.cuda.OutOfMemoryError:
         if count == 1:

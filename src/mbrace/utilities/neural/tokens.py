@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from mbrace.errors import require
 from mbrace.utilities.neural.device import without_cudnn_attention
 from mbrace.utilities.neural.encoder import FEWEST_ROWS, Encoder, Readout
 from mbrace.utilities.neural.pairs import to_device
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
 
 
 class TokenEncoder(Encoder):
@@ -53,7 +50,6 @@ class TokenEncoder(Encoder):
 
     def _forward(self, rows: list[list[int]]) -> Tensor:
         """Vectors of the tokens of one batch, (tokens of all rows, units), in the encoder's dtype."""
-        torch = require("torch", extra="neural")
         count, longest = len(rows), max(map(len, rows))
         if self.device.type == "cpu":  # see FEWEST_ROWS: rows are repeated if there are too few
             fewest = FEWEST_ROWS * torch.get_num_threads()
@@ -65,14 +61,14 @@ class TokenEncoder(Encoder):
         with without_cudnn_attention():
             out = self._model(input_ids=ids, attention_mask=None if even else attended, return_dict=True)
         vectors = out.last_hidden_state[:count][attended[:count]].float()
-        return (vectors / vectors.norm(dim=-1, keepdim=True)).to(self.dtype)  # type: ignore[no-any-return]
+        norms: Tensor = vectors.norm(dim=-1, keepdim=True)
+        return (vectors / norms).to(self.dtype)
 
 
 class TokenBank:
     """The token vectors of a window's strings, end to end, and what each token counts in its string (1 in all)."""
 
     def __init__(self, encoder: TokenEncoder, weigh: Callable[[NDArray[np.int64]], NDArray[np.float32]]) -> None:
-        torch = require("torch", extra="neural")
         self._encoder, self._weigh = encoder, weigh
         self._numbers: dict[str, int] = {}
         self._starts = np.empty(0, dtype=np.int64)
@@ -84,7 +80,6 @@ class TokenBank:
 
     def add(self, texts: Iterable[str]) -> None:
         """Encode the strings not known yet, in one stream."""
-        torch = require("torch", extra="neural")
         new = [text for text in dict.fromkeys(texts) if text not in self._numbers]
         if not new:
             return
@@ -120,7 +115,6 @@ class TokenBank:
         A shorter string is filled up with its own first token at weight 0: a largest cosine over its tokens stays what
         it is, so that nothing need be masked.
         """
-        torch = require("torch", extra="neural")
         columns = np.arange(length)[None]
         real = columns < self.lengths[numbers][:, None]
         rows = to_device(self._starts[numbers][:, None] + np.where(real, columns, 0), self._vectors.device)

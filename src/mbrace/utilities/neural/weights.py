@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 from mbrace.errors import UserError, require
 from mbrace.utilities.neural import pretrained
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 _FILES = (*pretrained.SAFETENSORS[:2], *pretrained.PICKLES[:2])  # whole or an index of parts, of each kind
 
@@ -35,7 +34,6 @@ def _read_parts(index: Path) -> dict[str, Tensor]:
 
 
 def _read_file(file: Path) -> dict[str, Tensor]:
-    torch = require("torch", extra="neural")
     with pretrained.reading(file, "weights by name and plain values only"):
         if file.suffix == ".safetensors":
             return require("safetensors.torch", extra="neural").load_file(str(file))  # type: ignore[no-any-return]
