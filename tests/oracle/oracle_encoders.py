@@ -1,4 +1,4 @@
-"""Score tiny checkpoints with the original packages `bleurt-pytorch` and `bert-score`; write `scores_encoders.json`.
+"""Score tiny checkpoints with the original packages `bleurt-pytorch`, `bert-score` and `sentence-transformers`.
 
 Run by `make oracle` in a virtual environment of its own:  python tests/oracle/oracle_encoders.py OUT
 """
@@ -13,10 +13,12 @@ import tempfile
 from pathlib import Path
 
 import bert_score
+import tiny
 import tiny_bleurt
 import tiny_encoders
 import torch
 from bleurt_pytorch import BleurtForSequenceClassification, BleurtTokenizer
+from sentence_transformers import SentenceTransformer
 
 
 def bleurt(work: Path) -> dict[str, list[float]]:
@@ -54,14 +56,26 @@ def bertscore(work: Path) -> dict[str, dict[str, list[float]]]:
     return scores
 
 
+def cosines(work: Path) -> dict[str, list[float]]:
+    """Cosines of aligned pairs."""
+    scores = {}
+    for name in tiny_encoders.SENTENCE_ENCODERS:
+        model = SentenceTransformer(str(tiny_encoders.make_sentence_encoder(work, name)), device="cpu")
+        sides = [model.encode(texts, convert_to_tensor=True) for texts in (tiny.HYPOTHESES, tiny.REFERENCES)]
+        scores[name] = torch.cosine_similarity(*sides).tolist()
+        print(name, [round(score, 4) for score in scores[name]])
+    return scores
+
+
 def main(out: Path) -> None:
     """The scores of every package."""
     scores: dict[str, object] = {}
-    for package in ("bleurt-pytorch", "bert-score"):
+    for package in ("bleurt-pytorch", "bert-score", "sentence-transformers"):
         scores[package] = importlib.metadata.version(package)
     with tempfile.TemporaryDirectory() as work:
         scores["bleurt"] = bleurt(Path(work))
         scores["bertscore"] = bertscore(Path(work))
+        scores["cosine"] = cosines(Path(work))
     out.write_text(json.dumps(scores, indent=1) + "\n", encoding="utf-8")
 
 

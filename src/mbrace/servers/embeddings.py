@@ -69,7 +69,8 @@ class ServerEncoder:
             self._units = len(vector)
         blank = np.zeros(self._units or 1, dtype=np.float32)
         rows = torch.from_numpy(np.stack([vectors.get(text, blank) for text in valid]).astype(np.float32))
-        return rows / rows.norm(dim=1, keepdim=True).clamp(min=1e-12)
+        lengths: Tensor = rows.norm(dim=1, keepdim=True)
+        return rows / lengths.clamp(min=1e-12)
 
     def close(self) -> None:
         """Cancel requests that have not begun, and close the connections and the file."""

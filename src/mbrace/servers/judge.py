@@ -11,7 +11,7 @@ import math
 import os
 import re
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
@@ -96,7 +96,8 @@ class Judge:
 
     def start(self, sentences: Sequence[Sentence]) -> Scorer:
         """Begin the races of a window."""
-        return Pairwise(self.pairs, batch=True, source=self.needs_source, name=self.name).start(sentences)
+        score: Callable[..., Any] = self.pairs
+        return Pairwise(score, batch=True, source=self.needs_source, name=self.name).start(sentences)
 
     def pairs(
         self, hypotheses: Sequence[str], references: Sequence[str], sources: Sequence[str] | None = None

@@ -31,7 +31,7 @@ class Readout:
     `weights` mixes all layers (COMET's layer-wise attention, times gamma); without them only `layer` is read.
     """
 
-    pool: str  # avg, max or cls
+    pool: str  # avg, max, cls or last
     weights: tuple[float, ...] | None = None
     layer: int = -1
     layer_norm: bool = False  # normalise each layer over the sentence's tokens and units before mixing
@@ -69,6 +69,8 @@ class Readout:
         share: Tensor | float = 1.0  # of the tokens that attend, those that are pooled: less if the text holds <pad>
         if self.pool == "cls":
             pooled = state[:, 0].float()
+        elif self.pool == "last":
+            pooled = state[torch.arange(len(state), device=state.device), lengths - 1].float()
         elif kept is None:
             pooled = state.sum(dim=1, dtype=torch.float32) / lengths[:, None]
         else:

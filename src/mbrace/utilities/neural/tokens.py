@@ -60,7 +60,7 @@ class TokenEncoder(Encoder):
         attended = torch.arange(longest, device=self.device)[None] < lengths[:, None]
         with without_cudnn_attention():
             out = self._model(input_ids=ids, attention_mask=None if even else attended, return_dict=True)
-        vectors = out.last_hidden_state[:count][attended[:count]].float()
+        vectors: Tensor = out.last_hidden_state[:count][attended[:count]].float()
         norms: Tensor = vectors.norm(dim=-1, keepdim=True)
         return (vectors / norms).to(self.dtype)
 
