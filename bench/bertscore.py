@@ -136,8 +136,8 @@ def report(args: argparse.Namespace, rows: list[dict[str, Any]], tables: dict[st
     base = best["bert-score"]
     lines = [
         f"BERTScore, {args.sentences} sentences of {args.size} x {args.size}, shape of {args.shape}, {machine}; "
-        f"bert-score {importlib.metadata.version('bert-score')}, torch {torch.__version__}, Python {platform.python_version()}. "
-        "Seconds, best of repeats.",
+        f"bert-score {importlib.metadata.version('bert-score')}, torch {torch.__version__}, "
+        f"Python {platform.python_version()}. Seconds, best of repeats.",
         "",
         "| | encoding | matching | matching, times as fast | in all, times as fast | largest difference of F1 |",
         "|---|---|---|---|---|---|",

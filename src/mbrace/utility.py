@@ -151,6 +151,11 @@ class MeteredUtility(Protocol):
         """What it has asked for so far."""
 
 
+def utility_cost(utility: Utility) -> Cost:
+    """What the utility has asked of a server so far; nothing where it asks none."""
+    return utility.cost if isinstance(utility, MeteredUtility) else Cost()
+
+
 PairFunction: TypeAlias = Callable[[str, str], float] | Callable[[str, str, str], float]
 BatchFunction: TypeAlias = (
     Callable[[Sequence[str], Sequence[str]], Sequence[float]]

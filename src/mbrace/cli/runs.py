@@ -145,6 +145,9 @@ def summary_line(summary: Summary) -> str:
         parts.append(
             f"{summary.utility_calls:,} utility calls ({saved:.1%} saved), {summary.pairs_scored:,} pairs scored"
         )
+    if summary.requests or summary.kept_answers:
+        tokens = f"{summary.prompt_tokens:,} + {summary.completion_tokens:,} tokens"
+        parts.append(f"{summary.requests:,} requests ({tokens}), {summary.kept_answers:,} answers kept from before")
     timed = [("draw", phases.draw), ("encode", phases.encode), ("score", phases.score), ("prune", phases.prune)]
     if any(seconds for _, seconds in timed):
         parts.append(", ".join(f"{name} {seconds:.2f} s" for name, seconds in timed))

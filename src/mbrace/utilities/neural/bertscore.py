@@ -35,8 +35,9 @@ class BERTScore:
 
     `model` is a folder or a hub name of an encoder; `layer` the layer read, by default the original's choice for
     well-known hub names. `measure` is f1, precision or recall. `idf` weights tokens by how rare they are in these texts
-    (a list, or a file of one text per line; the original takes the references, which a race does not have beforehand).
-    `baseline` is a file of baselines as bert-score has them: scores are rescaled so that unrelated texts get about 0.
+    (a list, or the path of a file of one text per line; the original takes the references, which a race does not have
+    beforehand). `baseline` is a file of baselines as bert-score has them: scores are rescaled so that unrelated texts
+    get about 0.
     """
 
     needs_source = False
@@ -48,7 +49,7 @@ class BERTScore:
         *,
         layer: int | None = None,
         measure: str = "f1",
-        idf: Sequence[str] | Path | None = None,
+        idf: Sequence[str] | str | Path | None = None,
         baseline: str | Path | None = None,
         device: str | None = None,
         dtype: str | None = None,
@@ -185,13 +186,11 @@ def _choose_layer(name: str, layer: int | None) -> int:
     return chosen
 
 
-def _texts(idf: Sequence[str] | Path) -> Sequence[str]:
-    if isinstance(idf, str):
-        raise UserError("idf: give a list of texts, or a pathlib.Path of a file with one text per line")
-    if not isinstance(idf, Path):
+def _texts(idf: Sequence[str] | str | Path) -> Sequence[str]:
+    if not isinstance(idf, str | Path):
         return idf
     try:
-        return idf.read_text(encoding="utf-8").splitlines()
+        return Path(idf).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{idf}: cannot be read as text ({error})") from error
 
