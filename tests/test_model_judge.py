@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 import mbrace
+from mbrace.cli import main
 from mbrace.servers import http as client
 from mbrace.servers.answers import AnswerFile, key_of
 
@@ -57,7 +58,13 @@ class Server:
             def log_message(self, *args: Any) -> None:
                 pass
 
-        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        class Quiet(http.server.ThreadingHTTPServer):
+            daemon_threads = True
+
+            def handle_error(self, request: Any, address: Any) -> None:  # a client that went away is no error here
+                pass
+
+        self.server = Quiet(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server.server_port}"
         threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True).start()
 
@@ -292,6 +299,81 @@ def test_two_writers_share_a_file(tmp_path: Path) -> None:
     assert len(both) == 400
     for file, first in ((files[0], 0), (files[1], 1000), (both, 0), (both, 1000)):
         assert all(file.get(key_of(n)) == {"text": "x" * (n % 50)} for n in range(first, first + 200))
+
+
+# On the command line
+
+
+def test_decode_with_a_judge_and_its_cost(server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    server.reply = words
+    row = {"id": 1, "hypotheses": HYPOTHESES, "pseudo_references": REFERENCES}
+    (tmp_path / "in.jsonl").write_text(json.dumps(row) + "\n")
+    (tmp_path / "prompt.txt").write_text(PROMPT)
+    judge = ["--utility", "judge", "--judge-server", server.url, "--judge-model", "m"]
+    judge += ["--judge-prompt", f"@{tmp_path}/prompt.txt", "--judge-answers", f"{tmp_path}/answers"]
+    command = ["decode", f"{tmp_path}/in.jsonl", "-o", f"{tmp_path}/out", "--prune", "none", "--schedule", "4", *judge]
+    assert main(command) == 0
+    assert json.loads((tmp_path / "out").read_text())["text"] == "a c d"
+    assert "12 requests (84 + 24 tokens), 0 answers kept from before" in capsys.readouterr().err
+    assert main([*command, "--force", "--utility-option", "attempts=1", "--utility-option", "highest=10"]) == 0
+    assert "0 requests (0 + 0 tokens), 12 answers kept from before" in capsys.readouterr().err
+    mixture = [word if word != "judge" else "judge:1+chrf++:0.5" for word in command]
+    assert main([*mixture, "--force"]) == 0
+    assert "0 requests (0 + 0 tokens), 12 answers kept from before" in capsys.readouterr().err
+
+
+def test_a_run_goes_on_with_another_host_but_no_other_question(
+    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.reply = words
+    row = {"id": 1, "hypotheses": HYPOTHESES, "pseudo_references": REFERENCES}
+    (tmp_path / "in.jsonl").write_text(json.dumps(row) + "\n{\n")
+    command = ["decode", f"{tmp_path}/in.jsonl", "-o", f"{tmp_path}/out", "--window", "1", "--utility", "judge"]
+    command += ["--judge-model", "m", "--judge-prompt", PROMPT]
+    assert main([*command, "--judge-server", server.url, "--judge-answers", f"{tmp_path}/answers"]) == 2
+    assert "in.jsonl:2" in capsys.readouterr().err  # all but the second line is done
+    elsewhere = [*command, "--judge-server", "http://localhost:1", "--resume"]
+    assert main(elsewhere) == 2
+    assert "in.jsonl:2" in capsys.readouterr().err
+    assert main([*elsewhere, "--utility-option", "highest=5"]) == 2
+    assert "was made with utility 'judge model=m prompt=" in capsys.readouterr().err
+
+
+def test_score_with_a_judge_says_what_it_cost(
+    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.reply = words
+    (tmp_path / "h.txt").write_text("a b\na c\n")
+    (tmp_path / "r.txt").write_text("a b\nb c\n")
+    options = ["--utility", "judge", "--judge-server", server.url, "--judge-model", "m", "--judge-prompt", PROMPT]
+    assert main(["score", f"{tmp_path}/h.txt", f"{tmp_path}/r.txt", *options]) == 0
+    out, err = capsys.readouterr()
+    assert "sentence average  1.5000  (2 lines, judge|m|" in out
+    assert "mbrace: 2 requests (14 + 4 tokens), 0 answers kept from before" in err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--utility", "judge"], "--utility judge: needs --judge-server and --judge-model, those of its server"),
+        (["--utility", "judge", "--judge-server", "http://x"], "--utility judge: needs --judge-model,"),
+        (["--judge-model", "m"], "--judge-model: only valid with --utility judge, not chrf++"),
+        (["--utility", "embedding-server"], "--utility embedding-server: needs url and model"),
+        (
+            ["--utility", "judge", "--judge-server", "http://x", "--judge-model", "m", "--utility-option", "api_key=k"],
+            "--utility-option api_key: not one of judge; it takes url, model, prompt",
+        ),
+        (["--utility", "judge", "--judge-prompt", "@/no/file"], "--judge-prompt @/no/file: cannot be read"),
+        (["--utility", "bertscore"], "--utility bertscore: needs --metric-model"),
+        (["--utility", "bleurt"], "--utility bleurt: needs --metric-model"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(
+    options: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "in.jsonl").write_text('{"id": 1, "hypotheses": ["a"], "pseudo_references": ["b"]}\n')
+    assert main(["decode", f"{tmp_path}/in.jsonl", "-o", f"{tmp_path}/out", *options]) == 2
+    assert message in capsys.readouterr().err
 
 
 # Embeddings

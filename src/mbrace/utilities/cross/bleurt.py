@@ -6,9 +6,10 @@ is not needed, and no code of a checkpoint runs.
 
 from __future__ import annotations
 
+import itertools
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,12 @@ from mbrace.utilities.cross.bleurt_network import BleurtNetwork, BleurtShape
 from mbrace.utilities.cross.bleurt_tokens import read_tokens
 from mbrace.utilities.neural import pretrained
 from mbrace.utilities.neural.checkpoint import check_finite, check_keys, check_shapes
-from mbrace.utilities.neural.device import choose_device, choose_dtype
+from mbrace.utilities.neural.device import choose_device, choose_dtype, without_cudnn_attention
 from mbrace.utilities.neural.encoder import FEWEST_ROWS
 from mbrace.utilities.neural.weights import read_weights
 from mbrace.utility import Ask, Sentence
+
+_CHUNK = 1 << 17  # pairs sorted at a time: what bounds the memory of a call
 
 # What `bleurt-pytorch` takes where config.json does not say; `embedding_size` may be null.
 _SIZES = {
@@ -91,7 +94,7 @@ class BLEURT:
             raise UserError(f"pairs: lists of different lengths ({len(hypotheses)}, {len(references)})")
         tokens = self.tokenise([*hypotheses, *references])
         distinct = dict.fromkeys(zip(hypotheses, references, strict=True))
-        scores = self.score_tokens([(tokens[h], tokens[r]) for h, r in distinct])
+        scores = self.score_tokens((tokens[h], tokens[r]) for h, r in distinct)
         found = dict(zip(distinct, scores.tolist(), strict=True))
         return np.array([found[pair] for pair in zip(hypotheses, references, strict=True)], dtype=np.float32)
 
@@ -100,8 +103,13 @@ class BLEURT:
         distinct = list(dict.fromkeys(texts))
         return dict(zip(distinct, self._tokens(distinct), strict=True))
 
-    def score_tokens(self, pairs: Sequence[tuple[list[int], list[int]]]) -> NDArray[np.float32]:
-        """Scores (pairs,) of (hypothesis, reference) token ids, in one length-sorted stream of batches."""
+    def score_tokens(self, pairs: Iterable[tuple[list[int], list[int]]]) -> NDArray[np.float32]:
+        """Scores (pairs,) of (hypothesis, reference) token ids, in length-sorted batches."""
+        remaining = iter(pairs)
+        chunks = iter(lambda: list(itertools.islice(remaining, _CHUNK)), [])
+        return np.concatenate([np.empty(0, dtype=np.float32), *map(self._score_chunk, chunks)])
+
+    def _score_chunk(self, pairs: list[tuple[list[int], list[int]]]) -> NDArray[np.float32]:
         rows = [self._joined(hypothesis, reference) for hypothesis, reference in pairs]
         scores = np.empty(len(rows), dtype=np.float32)
         with torch.inference_mode():
@@ -171,7 +179,8 @@ class BLEURT:
         ids, sizes = ids.to(self.device, non_blocking=True), sizes.to(self.device, non_blocking=True)
         positions = torch.arange(longest, device=self.device)[None]
         attended = None if all(len(row) == longest for row, _ in rows) else positions < sizes[:, :1]
-        return self._network(ids, (positions >= sizes[:, 1:]).long(), attended)[:count]
+        with without_cudnn_attention():
+            return self._network(ids, (positions >= sizes[:, 1:]).long(), attended)[:count]
 
 
 class _BleurtScorer:
@@ -189,8 +198,8 @@ class _BleurtScorer:
         new = (text for side in sides for texts in side for text in texts if text not in self._tokens)
         self._tokens |= self._utility.tokenise(list(new))
         self.encode_seconds += time.perf_counter() - began
-        pairs = [(h, r) for hypotheses, references in sides for h in hypotheses for r in references]
-        flat = self._utility.score_tokens([(self._tokens[h], self._tokens[r]) for h, r in pairs])
+        pairs = ((h, r) for hypotheses, references in sides for h in hypotheses for r in references)
+        flat = self._utility.score_tokens((self._tokens[h], self._tokens[r]) for h, r in pairs)
         shapes = [(len(hypotheses), len(references)) for hypotheses, references in sides]
         tables = np.split(flat, np.cumsum([rows * columns for rows, columns in shapes])[:-1])
         return [table.reshape(shape) for table, shape in zip(tables, shapes, strict=True)]
