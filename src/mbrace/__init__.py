@@ -31,6 +31,8 @@ from mbrace.utility import (
     Ask,
     BatchFunction,
     CorpusUtility,
+    Cost,
+    MeteredUtility,
     PairFunction,
     Pairwise,
     ParallelUtility,
@@ -47,7 +49,11 @@ if TYPE_CHECKING:
     from mbrace.jobs.translate import translate_file
     from mbrace.models.causal import CausalLM
     from mbrace.models.seq2seq import Seq2Seq
+    from mbrace.servers.embeddings import EmbeddingServer
+    from mbrace.servers.judge import Judge
     from mbrace.servers.server import Server
+    from mbrace.utilities.cross.bleurt import BLEURT
+    from mbrace.utilities.neural.bertscore import BERTScore
     from mbrace.utilities.neural.comet import Comet
     from mbrace.utilities.neural.embedding import Embedding
     from mbrace.utilities.neural.learned import Learned
@@ -56,8 +62,10 @@ __version__ = "0.1.0"
 
 __all__ = [
     "BLEU",
+    "BLEURT",
     "TER",
     "Ask",
+    "BERTScore",
     "BatchFunction",
     "Bottom",
     "Candidate",
@@ -66,14 +74,18 @@ __all__ = [
     "Comet",
     "Confidence",
     "CorpusUtility",
+    "Cost",
     "Decoded",
     "Drawer",
     "Draws",
     "EditDistance",
     "Embedding",
+    "EmbeddingServer",
     "ExactMatch",
+    "Judge",
     "Learned",
     "Location",
+    "MeteredUtility",
     "Mixture",
     "PairFunction",
     "Pairwise",
@@ -111,9 +123,13 @@ __all__ = [
 
 # Names outside the core: the module of each and the extra it needs. Imported when first used: the core stays light.
 _EXTRAS: dict[str, tuple[str, str]] = {
+    "BERTScore": ("mbrace.utilities.neural.bertscore", "neural"),
+    "BLEURT": ("mbrace.utilities.cross.bleurt", "neural"),
     "CausalLM": ("mbrace.models.causal", "models"),
     "Comet": ("mbrace.utilities.neural.comet", "neural"),
     "Embedding": ("mbrace.utilities.neural.embedding", "neural"),
+    "EmbeddingServer": ("mbrace.servers.embeddings", "models"),
+    "Judge": ("mbrace.servers.judge", "models"),
     "Learned": ("mbrace.utilities.neural.learned", "minilm"),
     "Seq2Seq": ("mbrace.models.seq2seq", "models"),
     "Server": ("mbrace.servers.server", "models"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
@@ -126,6 +126,34 @@ class TruncatingUtility(Protocol):
 def truncated_texts(utility: Utility) -> int:
     """How many texts the utility has cut so far; 0 where it has no limit."""
     return utility.truncated if isinstance(utility, TruncatingUtility) else 0
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a utility asked of a server: requests answered, their tokens as the server counts them, and answers that
+    were kept from before and not asked for."""
+
+    requests: int = 0
+    kept_answers: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
+
+
+@runtime_checkable
+class MeteredUtility(Protocol):
+    """A utility that asks a server, which may charge for it."""
+
+    @property
+    def cost(self) -> Cost:
+        """What it has asked for so far."""
+
+
+def utility_cost(utility: Utility) -> Cost:
+    """What the utility has asked of a server so far; nothing where it asks none."""
+    return utility.cost if isinstance(utility, MeteredUtility) else Cost()
 
 
 PairFunction: TypeAlias = Callable[[str, str], float] | Callable[[str, str, str], float]

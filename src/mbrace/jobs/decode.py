@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, TypeAlias
 
 from mbrace.decode import decode_corpus
@@ -19,7 +19,7 @@ from mbrace.race import Decoded
 from mbrace.records import Record
 from mbrace.sampler import Sampler
 from mbrace.schedule import Schedule
-from mbrace.utility import PairFunction, Utility, truncated_texts
+from mbrace.utility import PairFunction, Utility, truncated_texts, utility_cost
 
 Paths: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]]"
 
@@ -172,6 +172,8 @@ class DecodeWorker:
         self.summary.pairs_scored += answer.pairs_scored
         self.summary.strings += answer.strings
         self.summary.truncated = truncated_texts(self.utility)
+        for name, count in asdict(utility_cost(self.utility)).items():
+            setattr(self.summary, name, count)
         given = record.listed(live=self.sampler is not None)
         listed = len(given) if isinstance(given, Sequence) else None
         self.summary.standard_calls += _standard_calls(record, listed, answer, self.schedule, self.utility)

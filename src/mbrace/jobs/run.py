@@ -34,6 +34,10 @@ class Summary:
     strings: int = 0  # distinct strings encoded, summed over sentences
     standard_calls: int = 0  # |H| x |R| with the sizes the schedule allows
     truncated: int = 0  # strings over a neural utility's length limit, cut there
+    requests: int = 0  # that the utility's server answered; the next three as `mbrace.Cost` has them
+    kept_answers: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
     drawn: int = 0  # pseudo-references drawn from a live model
     hypothesis_seconds: float = 0.0  # spent on hypotheses of a live model
     seconds: float = 0.0

@@ -35,7 +35,10 @@ class UtilitySettings:
 
     def describe(self) -> dict[str, Any]:
         """What scores depend on."""
-        utility = " ".join([self.name, *(f"{name}={value}" for name, value in sorted(self.options))])
+        from mbrace.utilities.named import scored_options
+
+        options = scored_options(self.name, dict(self.options))
+        utility = " ".join([self.name, *(f"{name}={value}" for name, value in sorted(options.items()))])
         return {"utility": utility, "metric_model": self.model, "dtype": self.dtype}
 
     def load(self, threads: int = 0) -> Utility:

@@ -20,6 +20,8 @@ class Comet(NeuralUtility):
     most tokens in a batch of the encoder.
     """
 
+    encoder: Encoder
+
     def __init__(
         self,
         model: str | Path,

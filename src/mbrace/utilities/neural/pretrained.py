@@ -30,6 +30,7 @@ TOKENIZERS = (
 # What is fetched from the hub, by exact name: repositories hold the same weights several times in other formats.
 LIGHT = [*TOKENIZERS, "merges.txt", "bpe.codes", "added_tokens.json", "special_tokens_map.json"]
 LIGHT += ["tokenizer_config.json", "config.json", "modules.json", "sentence_bert_config.json", "[0-9]_*/config.json"]
+LIGHT += ["[0-9]_Dense/model.safetensors", "[0-9]_Dense/pytorch_model.bin"]  # small, of either kind
 SAFETENSORS = ["model.safetensors", "model.safetensors.index.json", "model-*-of-*.safetensors"]
 PICKLES = ["pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-*-of-*.bin"]
 
