@@ -34,6 +34,7 @@ from mbrace.utility import (
     PairFunction,
     Pairwise,
     ParallelUtility,
+    QualityUtility,
     Scorer,
     Sentence,
     TruncatingUtility,
@@ -48,9 +49,12 @@ if TYPE_CHECKING:
     from mbrace.models.causal import CausalLM
     from mbrace.models.seq2seq import Seq2Seq
     from mbrace.servers.server import Server
+    from mbrace.utilities.cross.metricx import MetricX
+    from mbrace.utilities.cross.unified import Unified
     from mbrace.utilities.neural.comet import Comet
     from mbrace.utilities.neural.embedding import Embedding
     from mbrace.utilities.neural.learned import Learned
+    from mbrace.utilities.neural.referenceless import Referenceless
 
 __version__ = "0.1.0"
 
@@ -74,14 +78,17 @@ __all__ = [
     "ExactMatch",
     "Learned",
     "Location",
+    "MetricX",
     "Mixture",
     "PairFunction",
     "Pairwise",
     "ParallelUtility",
     "Phases",
     "PruningFunction",
+    "QualityUtility",
     "Record",
     "RecordError",
+    "Referenceless",
     "RougeL",
     "Sampler",
     "Schedule",
@@ -94,6 +101,7 @@ __all__ = [
     "Summary",
     "Tally",
     "TruncatingUtility",
+    "Unified",
     "UserError",
     "Utility",
     "Want",
@@ -115,9 +123,12 @@ _EXTRAS: dict[str, tuple[str, str]] = {
     "Comet": ("mbrace.utilities.neural.comet", "neural"),
     "Embedding": ("mbrace.utilities.neural.embedding", "neural"),
     "Learned": ("mbrace.utilities.neural.learned", "minilm"),
+    "MetricX": ("mbrace.utilities.cross.metricx", "neural"),
+    "Referenceless": ("mbrace.utilities.neural.referenceless", "neural"),
     "Seq2Seq": ("mbrace.models.seq2seq", "models"),
     "Server": ("mbrace.servers.server", "models"),
     "Summary": ("mbrace.jobs.run", ""),
+    "Unified": ("mbrace.utilities.cross.unified", "neural"),
     "decode_file": ("mbrace.jobs.decode", ""),
     "generate_file": ("mbrace.jobs.generate", ""),
     "translate_file": ("mbrace.jobs.translate", ""),
