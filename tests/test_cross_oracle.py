@@ -57,12 +57,10 @@ def check_race(utility: Unified | MetricX, wanted: list[float], *columns: list[s
     texts = list(dict.fromkeys(hypotheses))
     scorer = utility.start([Sentence(number, source, texts) for number, source in enumerate(sources)])
     found = []
-    for half in (range(0, 4), range(4, len(sources))):  # two time steps
+    for half in (range(4), range(4, len(sources))):  # two time steps
         asks = [Ask(number, np.arange(len(texts)), [references[number], "else"]) for number in half]
         tables = scorer.score(asks)
-        found += [
-            table[texts.index(hypotheses[number]), 0] for number, table in zip(half, tables, strict=True)
-        ]
+        found += [table[texts.index(hypotheses[number]), 0] for number, table in zip(half, tables, strict=True)]
     np.testing.assert_allclose(found, wanted, atol=1e-5, rtol=0)
 
 

@@ -19,6 +19,7 @@ POSITIONS = 90  # some inputs fit, some segments and some joined inputs are cut
 
 UNIFIED = {"class_identifier": "unified_metric", "sent_layer": "mix", "layer_norm": False}
 XCOMET = {"class_identifier": "xcomet_metric", "sent_layer": "mix", "word_layer": 2, "layer_norm": False}
+REFERENCELESS = {"class_identifier": "referenceless_regression_metric"}
 XL = {"encoder_model": "XLM-RoBERTa-XL", "pretrained_model": "tiny-xl"}
 REMBERT = {"encoder_model": "RemBERT", "pretrained_model": "tiny-rembert"}
 SOFTMAX, SPARSEMAX = {"layer_transformation": "softmax"}, {"layer_transformation": "sparsemax"}
@@ -41,7 +42,12 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "xcomet-xl": {**XCOMET, **XL, **SPARSEMAX},
     "xcomet-xlmr-softmax": {**XCOMET, **tiny.XLMR, **SOFTMAX, "word_layer": LAYERS},
     "referenceless-xlmr": {"class_identifier": "referenceless_regression_metric", **tiny.XLMR, **SPARSEMAX},
-    "referenceless-bert": {"class_identifier": "referenceless_regression_metric", **tiny.BERT, **SOFTMAX, "pool": "cls"},
+    "referenceless-bert": {
+        "class_identifier": "referenceless_regression_metric",
+        **tiny.BERT,
+        **SOFTMAX,
+        "pool": "cls",
+    },
 }
 METRICX = {"metricx-24": "24", "metricx-23": "23", "metricx-23-qe": "23", "metricx-24-spaces": "24"}
 
@@ -141,7 +147,12 @@ def _rembert_tokenizer(folder: Path) -> None:
     }
     (folder / "tokenizer.json").write_text(json.dumps(made), encoding="utf-8")
     config = {"bos_token": "[CLS]", "eos_token": "[SEP]", "sep_token": "[SEP]", "cls_token": "[CLS]"}
-    config |= {"unk_token": "<unk>", "pad_token": "<pad>", "mask_token": "[MASK]", "tokenizer_class": "RemBertTokenizer"}
+    config |= {
+        "unk_token": "<unk>",
+        "pad_token": "<pad>",
+        "mask_token": "[MASK]",
+        "tokenizer_class": "RemBertTokenizer",
+    }
     (folder / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
 
 
@@ -166,7 +177,7 @@ def make_metricx(folder: Path, name: str, *, safetensors: bool = True) -> Path:
     state = {key: tiny._normal(random, (MT5_VOCABULARY, D_MODEL), 1.0) for key in ("shared.weight", "lm_head.weight")}
     # Scores from 0 to 25, few of them cut: the decoder's first token is large, and the scored row leans towards it.
     state["shared.weight"][0] *= 3.0
-    state["lm_head.weight"][250089] += 1.2 * state["shared.weight"][0]
+    state["lm_head.weight"][250089] += 0.4 * state["shared.weight"][0]
     for side in ("encoder", "decoder"):
         state[f"{side}.final_layer_norm.weight"] = 1 + tiny._normal(random, (D_MODEL,), 0.1)
         bias = tiny._normal(random, (32, HEADS), 1.0)
@@ -175,7 +186,7 @@ def make_metricx(folder: Path, name: str, *, safetensors: bool = True) -> Path:
         for block, (index, kind) in itertools.product(range(MT5_LAYERS), enumerate(kinds)):
             base = f"{side}.block.{block}.layer.{index}."
             state[f"{base}layer_norm.weight"] = 1 + tiny._normal(random, (D_MODEL,), 0.1)
-            shapes = {part: (inner, D_MODEL) for part in "qkv"} | {"o": (D_MODEL, inner)}
+            shapes = dict.fromkeys("qkv", (inner, D_MODEL)) | {"o": (D_MODEL, inner)}
             if kind == "DenseReluDense":
                 shapes = {"wi_0": (D_FF, D_MODEL), "wi_1": (D_FF, D_MODEL), "wo": (D_MODEL, D_FF)}
             for part, shape in shapes.items():

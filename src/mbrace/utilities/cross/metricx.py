@@ -80,7 +80,7 @@ class MetricX(CrossUtility):
         made = pretrained.tokenizer(words, "T5TokenizerFast", shape.vocab_size)
         network = mt5.Network(shape, mt5.read_weights(folder, shape), place, number)
         limit = VERSIONS[version].limit - 1
-        stream = Stream(pad=made.pad_token_id, limit=limit, device=place, batch_tokens=batch_tokens)
+        stream = Stream(pad=0, limit=limit, device=place, batch_tokens=batch_tokens)
         kind = f"metricx-{version}{'-qe' if qe else ''}"
         name = f"{kind}|{label}|negated|{str(number).removeprefix('torch.')}"
         self._assemble(name, version, qe, network, made, stream)
