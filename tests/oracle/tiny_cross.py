@@ -41,13 +41,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "kiwi-xl": {**UNIFIED, **XL, **PATCHED, "input_segments": ["mt", "src"]},
     "xcomet-xl": {**XCOMET, **XL, **SPARSEMAX},
     "xcomet-xlmr-softmax": {**XCOMET, **tiny.XLMR, **SOFTMAX, "word_layer": LAYERS},
-    "referenceless-xlmr": {"class_identifier": "referenceless_regression_metric", **tiny.XLMR, **SPARSEMAX},
-    "referenceless-bert": {
-        "class_identifier": "referenceless_regression_metric",
-        **tiny.BERT,
-        **SOFTMAX,
-        "pool": "cls",
-    },
+    "referenceless-xlmr": {**REFERENCELESS, **tiny.XLMR, **SPARSEMAX},
+    "referenceless-bert": {**REFERENCELESS, **tiny.BERT, **SOFTMAX, "pool": "cls"},
 }
 METRICX = {"metricx-24": "24", "metricx-23": "23", "metricx-23-qe": "23", "metricx-24-spaces": "24"}
 
