@@ -28,7 +28,7 @@ import transformers
 from cross_models import BATCH, MetricXLarge, XcometXL, load_tokenizer
 
 import mbrace
-from mbrace.io.files import read_records
+from mbrace.io.candidates import read_records
 from mbrace.utility import Ask, Sentence
 
 PEAK = 790e12  # dense bfloat16 operations per second that an H200 reaches in large products

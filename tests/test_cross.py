@@ -341,7 +341,7 @@ def edit(folder: Path, **changes: Any) -> None:
             {"settings": {"class_identifier": "regression_metric"}},
             "embeds each text on its own; give it to mbrace.Comet",
         ),
-        ({"settings": {"class_identifier": "ranking_metric"}}, "ranking_metric cannot be served"),
+        ({"settings": {"class_identifier": "ranking_metric"}}, "ranking_metric is not supported"),
         ({"settings": {"class_identifier": "other"}}, "other is not known; give a unified_metric or xcomet_metric"),
         ({"settings": {"class_identifier": "unified_metric", "input_segments": ["mt"]}}, "has neither src nor ref"),
         ({"settings": {"class_identifier": "unified_metric", "input_segments": ["a"]}}, "input_segments .'a'.: must"),
@@ -367,10 +367,10 @@ def test_a_unified_checkpoint_that_cannot_be_served_is_refused_by_name(
 
 
 def test_a_unified_checkpoint_is_not_a_referenceless_one(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(mbrace.UserError, match=r"kiwi-xlmr.*unified_metric cannot be served.*mbrace.Unified"):
+    with pytest.raises(mbrace.UserError, match=r"kiwi-xlmr.*unified_metric is not supported.*mbrace.Unified"):
         Referenceless(tiny_cross.make(tmp_path, "kiwi-xlmr"), device="cpu")
     with pytest.raises(
-        mbrace.UserError, match=r"referenceless_regression_metric cannot be served.*mbrace.Referenceless"
+        mbrace.UserError, match=r"referenceless_regression_metric is not supported.*mbrace.Referenceless"
     ):
         mbrace.Comet(tiny_cross.make(tmp_path, "referenceless-xlmr"), device="cpu")
 
@@ -459,8 +459,8 @@ def test_weights_in_several_files_are_read_by_their_index(
     ("name", "settings", "message"),
     [
         ("mine", {}, "mine: version: not in the model's name; give version='24'"),
-        ("metricx-25", {}, "version 25: cannot be served"),
-        ("metricx-24", {"version": "22"}, "version 22: cannot be served"),
+        ("metricx-25", {}, "version 25: is not supported"),
+        ("metricx-24", {"version": "22"}, "version 22: is not supported"),
         ("metricx-24", {"qe": True}, "qe: only for version 23"),
         ("metricx-24", {"dtype": "int8"}, "dtype int8: unknown"),
         ("metricx-24", {"batch_tokens": 0}, "batch_tokens 0: must be 1 or more"),

@@ -11,20 +11,18 @@ import queue
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from mbrace.errors import UserError, require
+from mbrace.errors import UserError
 from mbrace.utilities.cross.tokens import Tokens
+from mbrace.utilities.neural.device import without_cudnn_attention
 from mbrace.utilities.neural.encoder import FEWEST_ROWS
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
 
 BUCKET = 8  # tokens: rows of one batch differ in length by less
 CHUNK = 1 << 17  # rows sorted at a time: what bounds the memory of a call
@@ -65,7 +63,7 @@ class Batch:
 
 
 # A network: outputs of a batch on its device, each (rows, ...).
-Forward: TypeAlias = "Callable[[Batch], tuple[Tensor, ...]]"
+Forward: TypeAlias = Callable[[Batch], tuple[Tensor, ...]]
 
 
 class Stream:
@@ -93,7 +91,6 @@ class Stream:
             yield from self._outputs(batch, forward)
 
     def _batches(self, tokens: Tokens, chunks: Iterable[Rows]) -> Iterator[Batch]:
-        torch = require("torch", extra="neural")
         for chunk in chunks:
             tokens.ensure(chunk.pieces)
             whole = tokens.lengths[chunk.pieces].sum(axis=1)
@@ -113,7 +110,6 @@ class Stream:
 
     def _outputs(self, batch: Batch, forward: Forward) -> Iterator[tuple[Rows, tuple[Tensor, ...]]]:
         """The outputs of one batch; a GPU that is out of memory gets it in halves."""
-        torch = require("torch", extra="neural")
         try:
             outputs = self._forward(batch, forward)
         except torch.cuda.OutOfMemoryError:
@@ -134,7 +130,6 @@ class Stream:
         yield from self._outputs(batch.part(half, len(batch)), forward)
 
     def _forward(self, batch: Batch, forward: Forward) -> tuple[Tensor, ...]:
-        torch = require("torch", extra="neural")
         count = len(batch)
         if self.device.type == "cpu":  # repeated rows bring a small product to the path of a large one
             fewest, size = FEWEST_ROWS * torch.get_num_threads(), batch.ids.numel()
@@ -142,16 +137,8 @@ class Stream:
         else:
             ids, lengths = (each.to(self.device, non_blocking=True) for each in (batch.ids, batch.lengths))
             batch = replace(batch, ids=ids, lengths=lengths)
-        with torch.inference_mode(), self._attention():
+        with torch.inference_mode(), without_cudnn_attention():
             return tuple(output[:count] for output in forward(batch))
-
-    def _attention(self) -> AbstractContextManager[None]:
-        """On a GPU any attention but cuDNN's, which plans anew for every shape: longer than the batch itself takes."""
-        if self.device.type != "cuda":
-            return nullcontext()
-        attention = require("torch.nn.attention", extra="neural")
-        kinds = attention.SDPBackend
-        return attention.sdpa_kernel([kinds.FLASH_ATTENTION, kinds.EFFICIENT_ATTENTION, kinds.MATH])  # type: ignore[no-any-return]
 
 
 def split(lengths: NDArray[np.int64], batch_tokens: int, *, mixed: bool) -> Iterator[NDArray[np.int64]]:

@@ -10,21 +10,20 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from mbrace.errors import UserError, require
+from mbrace.errors import UserError
 from mbrace.utilities.cross import mt5
 from mbrace.utilities.cross.batches import Batch, Rows, Stream
 from mbrace.utilities.cross.scorer import HYPOTHESIS, REFERENCE, SOURCE, CrossUtility, chunks
 from mbrace.utilities.cross.tokens import EMPTY, Tokens, valid
 from mbrace.utilities.neural import pretrained
-from mbrace.utilities.neural.encoder import choose_device, choose_dtype
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from mbrace.utilities.neural.device import choose_device, choose_dtype
 
 TOKENIZER = "google/mt5-xl"  # the one of the published recipe; MetricX's own repositories have none
 LABELS = {HYPOTHESIS: "candidate", REFERENCE: "reference", SOURCE: "source"}
@@ -72,17 +71,17 @@ class MetricX(CrossUtility):
         label = pretrained.label(model)
         version = _version(label, version)
         qe = _quality_only(label, version, qe)
-        place = choose_device(device)
-        number = choose_dtype(dtype, place)
+        chosen_device = choose_device(device)
+        chosen_dtype = choose_dtype(dtype, chosen_device)
         folder = pretrained.find(str(model))
         shape = mt5.Shape.read(folder / "config.json")
         words = _find_tokenizer(folder, tokenizer)
         made = pretrained.tokenizer(words, "T5TokenizerFast", shape.vocab_size)
-        network = mt5.Network(shape, mt5.read_weights(folder, shape), place, number)
+        network = mt5.Network(shape, mt5.read_weights(folder, shape), chosen_device, chosen_dtype)
         limit = VERSIONS[version].limit - 1
-        stream = Stream(pad=0, limit=limit, device=place, batch_tokens=batch_tokens)
+        stream = Stream(pad=0, limit=limit, device=chosen_device, batch_tokens=batch_tokens)
         kind = f"metricx-{version}{'-qe' if qe else ''}"
-        name = f"{kind}|{label}|negated|{str(number).removeprefix('torch.')}"
+        name = f"{kind}|{label}|negated|{str(chosen_dtype).removeprefix('torch.')}"
         self._assemble(name, version, qe, network, made, stream)
 
     def _assemble(
@@ -131,7 +130,7 @@ def _version(label: str, given: str | None) -> str:
     if version is None:
         raise UserError(f"{label}: version: not in the model's name; give version='24' or version='23'")
     if version not in VERSIONS:
-        raise UserError(f"{label}: version {version}: cannot be served; give a checkpoint of {' or '.join(VERSIONS)}")
+        raise UserError(f"{label}: version {version}: is not supported; give a checkpoint of {' or '.join(VERSIONS)}")
     return version
 
 
@@ -198,14 +197,13 @@ class MetricXSession:
         return self._run(self.utility.version.quality, {HYPOTHESIS: hypotheses, SOURCE: sources})
 
     def _run(self, roles: Sequence[str], columns: dict[str, NDArray[np.int64]]) -> NDArray[np.float32]:
-        torch = require("torch", extra="neural")
         positions, logits = [], []
         rows = self._rows(roles, [columns[role] for role in roles])
         for done, (logit,) in self.utility.stream.run(self.tokens, rows, self._forward):
             positions.append(done.positions)
             logits.append(logit)
         order = np.argsort(np.concatenate(positions))
-        return -torch.cat(logits).clamp(0.0, MOST).cpu().numpy()[order]  # type: ignore[no-any-return]
+        return -torch.cat(logits).clamp(0.0, MOST).cpu().numpy()[order]
 
     def _rows(self, roles: Sequence[str], columns: Sequence[NDArray[np.int64]]) -> Iterator[Rows]:
         """The inputs, joined from their strings; one with a string that cannot be joined is tokenised as a whole."""

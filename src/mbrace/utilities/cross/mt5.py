@@ -11,17 +11,17 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+import torch.nn.functional as functional
+from torch import Tensor
 
 from mbrace.errors import UserError, require
 from mbrace.utilities.cross.batches import Batch
 from mbrace.utilities.neural import checkpoint as layout
 from mbrace.utilities.neural import pretrained
 from mbrace.utilities.neural.encoder import FEWEST_ROWS
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
 
 SCORED = 250089  # the token <extra_id_10>, whose logit is the score
 FIRST = 0  # the token the decoder begins with
@@ -97,7 +97,6 @@ class Shape:
 
 def read_weights(folder: Path, shape: Shape) -> dict[str, Tensor]:
     """The weights in a folder, safetensors first, as names to tensors; missing and misshapen ones are refused."""
-    torch = require("torch", extra="neural")
     files = _files(folder)
     state: dict[str, Tensor] = {}
     for file in files:
@@ -144,10 +143,9 @@ class Network:
 
     def __init__(self, shape: Shape, state: Mapping[str, Tensor], device: torch.device, dtype: torch.dtype) -> None:
         self.shape = shape
-        torch = require("torch", extra="neural")
 
         def get(*names: str) -> Tensor:
-            return torch.cat([state[f"{name}.weight"].to(device=device, dtype=dtype) for name in names])  # type: ignore[no-any-return]
+            return torch.cat([state[f"{name}.weight"].to(device=device, dtype=dtype) for name in names])
 
         self._words = get("shared")
         self._bias_table = get("encoder.block.0.layer.0.SelfAttention.relative_attention_bias")
@@ -178,7 +176,6 @@ class Network:
 
     def __call__(self, batch: Batch) -> Tensor:
         """The logits (rows,)."""
-        torch = require("torch", extra="neural")
         tokens = torch.arange(batch.ids.shape[1], device=batch.ids.device)
         padding = None if batch.even else tokens[None] >= batch.lengths[:, None]
         states = self._encode(batch.ids, padding)
@@ -191,7 +188,6 @@ class Network:
 
     def _encode(self, ids: Tensor, padding: Tensor | None) -> Tensor:
         """Hidden states (rows, tokens, d_model) of the encoder."""
-        functional = require("torch.nn.functional", extra="neural")
         shape, (rows, tokens) = self.shape, ids.shape
         bias = self._position_bias(tokens)
         if padding is not None:
@@ -208,7 +204,6 @@ class Network:
 
     def _decode(self, states: Tensor, padding: Tensor | None) -> Tensor:
         """The logits (rows,) after one step of the decoder over the encoder's states."""
-        torch, functional = require("torch", extra="neural"), require("torch.nn.functional", extra="neural")
         shape, rows = self.shape, len(states)
         x = self._words[FIRST].expand(rows, -1)
         for layer in self._decoder:
@@ -227,17 +222,14 @@ class Network:
         return (self._norm(x, self._decoder_norm).float() * self._output).sum(dim=1)
 
     def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
-        functional = require("torch.nn.functional", extra="neural")
-        return functional.rms_norm(x, (self.shape.d_model,), weight, self.shape.layer_norm_epsilon)  # type: ignore[no-any-return]
+        return functional.rms_norm(x, (self.shape.d_model,), weight, self.shape.layer_norm_epsilon)
 
     def _feed_forward(self, x: Tensor, layer: dict[str, Tensor]) -> Tensor:
-        functional = require("torch.nn.functional", extra="neural")
         gate, values = functional.linear(self._norm(x, layer["dense_norm"]), layer["wi"]).chunk(2, dim=-1)
-        return functional.linear(functional.gelu(gate, approximate="tanh") * values, layer["wo"])  # type: ignore[no-any-return]
+        return functional.linear(functional.gelu(gate, approximate="tanh") * values, layer["wo"])
 
     def _position_bias(self, tokens: int) -> Tensor:
         """What attention adds by relative position, (1, heads, tokens, tokens): a learned number per bucket."""
-        torch = require("torch", extra="neural")
         if self._bias is None or self._bias.shape[-1] != tokens:
             line = torch.arange(tokens, device=self._words.device)
             table = self._bias_table[self._buckets(line[None, :] - line[:, None])]
@@ -246,14 +238,13 @@ class Network:
 
     def _buckets(self, distance: Tensor) -> Tensor:
         """Buckets of distances from query to key: half for each direction; exact up to a quarter, then growing."""
-        torch = require("torch", extra="neural")
         half = self.shape.relative_attention_num_buckets // 2
         exact = half // 2
         far = distance.abs()
         largest = math.log(self.shape.relative_attention_max_distance / exact)
         growth = torch.log(far.clamp(min=1).float() / exact) / largest
         grown = (exact + (growth * (half - exact)).long()).clamp(max=half - 1)
-        return torch.where(far < exact, far, grown) + (distance > 0).long() * half  # type: ignore[no-any-return]
+        return torch.where(far < exact, far, grown) + (distance > 0).long() * half
 
 
 def _dense(get: Any, base: str) -> dict[str, Tensor]:

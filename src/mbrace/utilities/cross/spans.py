@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
-from mbrace.utilities.neural.head import moved
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from mbrace.utilities.neural.pairs import to_device
 
 PENALTIES = np.array([0, 1, 5, 10])  # of a span, by the label it begins with: none, minor, major, critical
 WORST = 25
@@ -58,7 +55,7 @@ class Labels:
 def flat(probabilities: Tensor, counts: NDArray[np.int64]) -> Tensor:
     """The first `counts` tokens of each row of (rows, tokens, classes), end to end, on the same device."""
     rows = np.repeat(np.arange(len(counts)), counts) * probabilities.shape[1] + _within(counts)
-    return probabilities.flatten(0, 1)[moved(rows, probabilities.device)]
+    return probabilities.flatten(0, 1)[to_device(rows, probabilities.device)]
 
 
 def mixed(inputs: Sequence[Labels]) -> Labels:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from mbrace.errors import require
 from mbrace.utilities.cross import spans
 from mbrace.utilities.cross.batches import Batch, Rows, Stream
 from mbrace.utilities.cross.scorer import CrossUtility, Timer, chunks
@@ -22,11 +22,8 @@ from mbrace.utilities.cross.tokens import Tokens, valid
 from mbrace.utilities.cross.unified_network import KINDS, Network, build_network, check_settings
 from mbrace.utilities.neural import checkpoint as layout
 from mbrace.utilities.neural import pretrained
-from mbrace.utilities.neural.encoder import choose_device, choose_dtype
-from mbrace.utilities.neural.head import moved
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from mbrace.utilities.neural.device import choose_device, choose_dtype
+from mbrace.utilities.neural.pairs import to_device
 
 SCORE_WEIGHTS = (0.12, 0.33, 0.33)  # XCOMET's, of the three inputs; what is left is for the error spans
 
@@ -47,14 +44,14 @@ class Unified(CrossUtility):
         dtype: str | None = None,
         batch_tokens: int | None = None,
     ) -> None:
-        place = choose_device(device)
-        number = choose_dtype(dtype, place)
+        chosen_device = choose_device(device)
+        chosen_dtype = choose_dtype(dtype, chosen_device)
         read = layout.read(model, KINDS, (*layout.PARTS, "hidden2tag.", "wordloss."))
-        segments, network = check_settings(read), build_network(read, place, number)
+        segments, network = check_settings(read), build_network(read, chosen_device, chosen_dtype)
         pad = network.tokenizer.pad_token_id
-        stream = Stream(pad=pad, limit=network.positions, device=place, batch_tokens=batch_tokens)
+        stream = Stream(pad=pad, limit=network.positions, device=chosen_device, batch_tokens=batch_tokens)
         kind = "unified" if network.labels is None else "xcomet"
-        name = f"{kind}|{pretrained.label(model)}|encoder:{str(number).removeprefix('torch.')}"
+        name = f"{kind}|{pretrained.label(model)}|encoder:{str(chosen_dtype).removeprefix('torch.')}"
         self._assemble(name, segments, network, stream)
 
     def _assemble(self, name: str, segments: Sequence[str], network: Network, stream: Stream) -> None:
@@ -158,7 +155,6 @@ class UnifiedSession:
         parts: list[NDArray[np.int64] | int] = [self._first, hypotheses]
         for other in others:
             parts += [self._between, other]
-        torch = require("torch", extra="neural")
         positions, scores, labels, counts = [], [], [], []
         stream = self.utility.stream
         for rows, outputs in stream.run(self.tokens, chunks([*parts, self._last]), self._forward):
@@ -175,7 +171,7 @@ class UnifiedSession:
         return found, spans.Labels.of(torch.cat(labels).cpu().numpy(), np.concatenate(counts)).take(order)
 
     def _forward(self, batch: Batch) -> tuple[Tensor, ...]:
-        own = moved(self.tokens.lengths[batch.rows.pieces[:, 1]] + 2, batch.ids.device)
+        own = to_device(self.tokens.lengths[batch.rows.pieces[:, 1]] + 2, batch.ids.device)
         labelled = 0 if self.network.labels is None else int(self._label_counts(batch.rows).max())
         return self.network(batch, own, labelled)
 

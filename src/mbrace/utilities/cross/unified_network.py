@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from mbrace.errors import UserError, require
+import torch
+from torch import Tensor
+
+from mbrace.errors import UserError
 from mbrace.utilities.cross.batches import Batch
 from mbrace.utilities.neural import checkpoint as layout
 from mbrace.utilities.neural.encoder import Readout
 from mbrace.utilities.neural.head import activation_named, linear
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
 
 SEGMENTS = ["mt", "src", "ref"]
 # What the originals' constructors take where a checkpoint does not say.
@@ -87,7 +86,6 @@ class Network:
 
         `own` (rows,) counts the tokens of the hypothesis with the special tokens around it.
         """
-        torch = require("torch", extra="neural")
         tokens = torch.arange(batch.ids.shape[1], device=batch.ids.device)[None]
         given: dict[str, Any] = {"attention_mask": None if batch.even else tokens < batch.lengths[:, None]}
         if self.token_types:
