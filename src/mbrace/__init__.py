@@ -36,6 +36,7 @@ from mbrace.utility import (
     PairFunction,
     Pairwise,
     ParallelUtility,
+    QualityUtility,
     Scorer,
     Sentence,
     TruncatingUtility,
@@ -53,10 +54,13 @@ if TYPE_CHECKING:
     from mbrace.servers.judge import Judge
     from mbrace.servers.server import Server
     from mbrace.utilities.cross.bleurt import BLEURT
+    from mbrace.utilities.cross.metricx import MetricX
+    from mbrace.utilities.cross.unified import Unified
     from mbrace.utilities.neural.bertscore import BERTScore
     from mbrace.utilities.neural.comet import Comet
     from mbrace.utilities.neural.embedding import Embedding
     from mbrace.utilities.neural.learned import Learned
+    from mbrace.utilities.neural.referenceless import Referenceless
 
 __version__ = "0.1.0"
 
@@ -86,14 +90,17 @@ __all__ = [
     "Learned",
     "Location",
     "MeteredUtility",
+    "MetricX",
     "Mixture",
     "PairFunction",
     "Pairwise",
     "ParallelUtility",
     "Phases",
     "PruningFunction",
+    "QualityUtility",
     "Record",
     "RecordError",
+    "Referenceless",
     "RougeL",
     "Sampler",
     "Schedule",
@@ -106,6 +113,7 @@ __all__ = [
     "Summary",
     "Tally",
     "TruncatingUtility",
+    "Unified",
     "UserError",
     "Utility",
     "Want",
@@ -131,9 +139,12 @@ _EXTRAS: dict[str, tuple[str, str]] = {
     "EmbeddingServer": ("mbrace.servers.embeddings", "models"),
     "Judge": ("mbrace.servers.judge", "models"),
     "Learned": ("mbrace.utilities.neural.learned", "minilm"),
+    "MetricX": ("mbrace.utilities.cross.metricx", "neural"),
+    "Referenceless": ("mbrace.utilities.neural.referenceless", "neural"),
     "Seq2Seq": ("mbrace.models.seq2seq", "models"),
     "Server": ("mbrace.servers.server", "models"),
     "Summary": ("mbrace.jobs.run", ""),
+    "Unified": ("mbrace.utilities.cross.unified", "neural"),
     "decode_file": ("mbrace.jobs.decode", ""),
     "generate_file": ("mbrace.jobs.generate", ""),
     "translate_file": ("mbrace.jobs.translate", ""),

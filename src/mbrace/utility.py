@@ -81,6 +81,34 @@ class Utility(Protocol):
 
 
 @runtime_checkable
+class QualityUtility(Protocol):
+    """Estimates the quality of a hypothesis from its source, without a reference; higher is better. A pass per
+    hypothesis, so it can choose among many before a race, or without one."""
+
+    @property
+    def name(self) -> str:
+        """Its signature, for results."""
+
+    @property
+    def reads_references(self) -> bool:
+        """Whether it scores against a reference too, and is a `Utility` as well."""
+
+    def quality(self, hypotheses: Sequence[str], sources: Sequence[str]) -> NDArray[np.floating]:
+        """Scores (hypotheses,): hypothesis i with source i."""
+        ...
+
+
+def refuse_quality_only(utility: object) -> None:
+    """Refuse as a utility of a race what scores a hypothesis without a reference."""
+    if isinstance(utility, QualityUtility) and not utility.reads_references:
+        raise UserError(
+            f"utility {utility.name}: estimates quality from the source and reads no reference, so it cannot be the "
+            "utility of a race; choose the best hypothesis by it alone (`mbrace rerank`), or let it choose which "
+            "hypotheses race (`qe`)"
+        )
+
+
+@runtime_checkable
 class ParallelUtility(Protocol):
     """A utility that works on several threads, and can also run on one thread beside races on other threads."""
 
@@ -257,6 +285,7 @@ def as_utility(utility: Utility | PairFunction) -> Utility:
     if isinstance(utility, type) and isinstance(utility, Utility):
         name = utility.__name__
         raise UserError(f"utility {name}: is a class; give an object of it, such as mbrace.{name}()")
+    refuse_quality_only(utility)
     if isinstance(utility, Utility):
         return utility
     if callable(utility):

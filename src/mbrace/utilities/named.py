@@ -33,6 +33,7 @@ NOT_TEXT = ("api_key", "options")
 NOT_SCORED = ("url", "answers", "concurrency", "retries", "timeout", "per_request")
 _EDIT = "mbrace.utilities.edit_distance"
 _NEURAL = "mbrace.utilities.neural"
+_CROSS = "mbrace.utilities.cross"
 NAMED: dict[str, NamedUtility] = {
     "chrf": NamedUtility("mbrace.utilities.chrf", "ChrF", {"word_order": 0}),
     "chrf+": NamedUtility("mbrace.utilities.chrf", "ChrF", {"word_order": 1}),
@@ -48,7 +49,9 @@ NAMED: dict[str, NamedUtility] = {
     "embedding": NamedUtility(f"{_NEURAL}.embedding", "Embedding", neural=True),
     "learned": NamedUtility(f"{_NEURAL}.learned", "Learned", neural=True),
     "bertscore": NamedUtility(f"{_NEURAL}.bertscore", "BERTScore", neural=True, needs_model=True),
-    "bleurt": NamedUtility("mbrace.utilities.cross.bleurt", "BLEURT", neural=True, needs_model=True),
+    "bleurt": NamedUtility(f"{_CROSS}.bleurt", "BLEURT", neural=True, needs_model=True),
+    "unified": NamedUtility(f"{_CROSS}.unified", "Unified", neural=True, needs_model=True),
+    "metricx": NamedUtility(f"{_CROSS}.metricx", "MetricX", neural=True, needs_model=True),
     # Of a room above this one: imported by whoever makes them.
     "judge": NamedUtility("mbrace.servers.judge", "Judge", server=True),
     "embedding-server": NamedUtility("mbrace.servers.embeddings", "EmbeddingServer", server=True),

@@ -119,6 +119,9 @@ def tokenizer(folder: Path, kind: str, rows: int) -> Any:
     transformers = require("transformers", extra="neural")
     if not any((folder / name).is_file() for name in TOKENIZERS):
         raise UserError(f"{folder}: has no tokenizer ({', '.join(TOKENIZERS)}); copy or download its files again")
+    # Since transformers 5 these classes take the pieces of a tokenizer.json, but not how it splits and normalises text.
+    if kind in ("T5TokenizerFast", "RemBertTokenizerFast") and (folder / "tokenizer.json").is_file():
+        kind = "PreTrainedTokenizerFast"
     with reading(folder, f"a tokenizer ({kind})"):
         made = getattr(transformers, kind).from_pretrained(str(folder))
     if not rows / 2 <= len(made) <= rows:

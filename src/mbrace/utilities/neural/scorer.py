@@ -188,20 +188,25 @@ class NeuralUtility:
         self, hypotheses: Sequence[str], references: Sequence[str], sources: Sequence[str] | None = None
     ) -> NDArray[np.float32]:
         """Scores (pairs,) of hypothesis i against reference i (and source i); each distinct string embedded once."""
-        torch = require("torch", extra="neural")
         if self.needs_source and sources is None:
             raise UserError(f"{self.name} scores with the source: give sources")
-        if not hypotheses:
-            return np.empty(0, dtype=np.float32)
         used = [hypotheses, references, *([sources] if self.needs_source and sources is not None else [])]
-        if len({len(texts) for texts in used}) > 1:
-            raise UserError(f"pairs: lists of different lengths ({', '.join(str(len(texts)) for texts in used)})")
-        with torch.inference_mode():
-            bank = Bank(self.encoder)
-            bank.add(text for texts in used for text in texts)
-            numbers = [bank.numbers(texts) for texts in used]
-            scores = []
-            for begin in range(0, len(hypotheses), 4096):
-                sides = [bank[part[begin : begin + 4096]] for part in numbers]
-                scores.append(self.head.aligned(sides[0], sides[1], sides[2] if len(sides) > 2 else None).cpu())
-            return torch.cat(scores).numpy()  # type: ignore[no-any-return]
+        return aligned_scores(self.encoder, self.head, used)
+
+
+def aligned_scores(encoder: TextEncoder, head: Head, used: Sequence[Sequence[str]]) -> NDArray[np.float32]:
+    """Scores (rows,) of aligned texts: hypotheses, references and perhaps sources."""
+    torch = require("torch", extra="neural")
+    if len({len(texts) for texts in used}) > 1:
+        raise UserError(f"pairs: lists of different lengths ({', '.join(str(len(texts)) for texts in used)})")
+    if not used[0]:
+        return np.empty(0, dtype=np.float32)
+    with torch.inference_mode():
+        bank = Bank(encoder)
+        bank.add(text for texts in used for text in texts)
+        numbers = [bank.numbers(texts) for texts in used]
+        scores = []
+        for begin in range(0, len(used[0]), 4096):
+            sides = [bank[part[begin : begin + 4096]] for part in numbers]
+            scores.append(head.aligned(sides[0], sides[1], sides[2] if len(sides) > 2 else None).cpu())
+        return torch.cat(scores).numpy()  # type: ignore[no-any-return]
