@@ -90,7 +90,7 @@ def test_a_layer_is_the_networks_hidden_state(tmp_path: Path) -> None:
     score = BERTScore(made, layer=1, device="cpu")
     ((_, (ids,), vectors),) = score.encoder.stream(["the cat sat"])
     model = transformers.AutoModel.from_pretrained(made).eval()
-    states = model(input_ids=torch.tensor([ids]), output_hidden_states=True).hidden_states[1][0]
+    states = model(input_ids=torch.from_numpy(ids)[None], output_hidden_states=True).hidden_states[1][0]
     np.testing.assert_allclose(vectors, (states / states.norm(dim=1, keepdim=True)).detach(), atol=1e-6)
 
 
