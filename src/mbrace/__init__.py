@@ -17,6 +17,7 @@ from mbrace.prune import (
 )
 from mbrace.race import Candidate, Decoded, Phases, Step, Watch
 from mbrace.records import Location, Record
+from mbrace.rerank import rerank, rerank_corpus
 from mbrace.sampler import Drawer, Draws, Sampler, Want
 from mbrace.schedule import Schedule, doubling
 from mbrace.utilities.bleu import BLEU
@@ -46,6 +47,7 @@ from mbrace.utility import (
 if TYPE_CHECKING:
     from mbrace.jobs.decode import decode_file
     from mbrace.jobs.generate import generate_file
+    from mbrace.jobs.rerank import rerank_file
     from mbrace.jobs.run import Summary
     from mbrace.jobs.translate import translate_file
     from mbrace.models.causal import CausalLM
@@ -126,6 +128,9 @@ __all__ = [
     "doubling",
     "generate_file",
     "load_function",
+    "rerank",
+    "rerank_corpus",
+    "rerank_file",
     "translate_file",
 ]
 
@@ -147,6 +152,7 @@ _EXTRAS: dict[str, tuple[str, str]] = {
     "Unified": ("mbrace.utilities.cross.unified", "neural"),
     "decode_file": ("mbrace.jobs.decode", ""),
     "generate_file": ("mbrace.jobs.generate", ""),
+    "rerank_file": ("mbrace.jobs.rerank", ""),
     "translate_file": ("mbrace.jobs.translate", ""),
 }
 

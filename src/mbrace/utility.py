@@ -151,7 +151,7 @@ class TruncatingUtility(Protocol):
         """How many texts so far were over the limit and cut there."""
 
 
-def truncated_texts(utility: Utility) -> int:
+def truncated_texts(utility: Utility | QualityUtility) -> int:
     """How many texts the utility has cut so far; 0 where it has no limit."""
     return utility.truncated if isinstance(utility, TruncatingUtility) else 0
 

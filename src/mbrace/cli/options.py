@@ -8,11 +8,13 @@ from collections.abc import Iterator, Sequence
 
 from mbrace.errors import UserError
 from mbrace.jobs.presets import PRESETS
-from mbrace.jobs.settings import PruneSettings, RaceSettings, UtilitySettings
+from mbrace.jobs.settings import PruneSettings, QualitySettings, RaceSettings, UtilitySettings
 from mbrace.schedule import Schedule, check
 from mbrace.utilities.mixture import is_mixture, parse_mixture
 from mbrace.utilities.named import FORMS, NAMED, check_utility, uses_model
 from mbrace.utility import Cost, Utility
+
+QE_HELP = "estimates quality from the source: folder or hub name of CometKiwi, XCOMET, a referenceless COMET, MetricX"
 
 
 def add_utility(parser: argparse.ArgumentParser) -> None:
@@ -52,6 +54,26 @@ def add_utility(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--judge-answers", metavar="FILE", help="keeps answers, so that none is paid for twice")
 
 
+def add_quality(parser: argparse.ArgumentParser) -> None:
+    """`--qe` for a race among the best by estimated quality."""
+    group = parser.add_argument_group("quality estimation before the race; records need their sources")
+    group.add_argument("--qe", metavar="MODEL", help=QE_HELP)
+    group.add_argument("--qe-top", type=int, metavar="K", help="only the K best hypotheses by --qe race")
+
+
+def quality_settings(args: argparse.Namespace) -> QualitySettings | None:
+    """The quality estimation that was asked for, checked."""
+    if (args.qe is None) != (args.qe_top is None):
+        raise UserError("--qe and --qe-top: give both, the model and how many of its best hypotheses race")
+    if args.qe is None:
+        return None
+    if args.qe_top < max(args.nbest, 1):
+        raise UserError(f"--qe-top {args.qe_top}: must be 1 or more, and at least --nbest ({args.nbest})")
+    if args.pool:
+        raise UserError("--qe: only valid without --pool, which lets in strings that were not estimated")
+    return QualitySettings(args.qe, args.device, args.dtype, args.batch_tokens)
+
+
 def utility_settings(args: argparse.Namespace) -> UtilitySettings:
     """The utility that was asked for, checked."""
     name, options = args.utility, _utility_options([*args.utility_option, *_judge_options(args)])
@@ -63,7 +85,8 @@ def utility_settings(args: argparse.Namespace) -> UtilitySettings:
         raise UserError(_in_flags(str(error))) from None
     if not uses_model(name):
         for option in ("metric_model", "dtype", "batch_tokens"):
-            if getattr(args, option) is not None:
+            of_quality = option != "metric_model" and getattr(args, "qe", None) is not None
+            if getattr(args, option) is not None and not of_quality:
                 neural = ", ".join(filter(uses_model, NAMED))
                 raise UserError(f"--{option.replace('_', '-')}: only valid with --utility {neural}, not {name}")
     return UtilitySettings(name, args.metric_model, args.device, args.dtype, args.batch_tokens, options)

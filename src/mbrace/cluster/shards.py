@@ -26,6 +26,7 @@ COUNTS = (  # of a summary
     "kept_answers",
     "prompt_tokens",
     "completion_tokens",
+    "quality_calls",
 )
 MAX_BYTES = 64 << 20  # a shard ends early at so much input, so that long records do not fill memory
 

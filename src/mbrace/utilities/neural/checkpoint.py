@@ -85,12 +85,9 @@ def read(
     """
     torch = require("torch", extra="neural")
     path = locate(str(model))
-    yaml_file = next(filter(Path.is_file, (folder / "hparams.yaml" for folder in _near(path))), None)
-    stated = _read_yaml(yaml_file) if yaml_file else {}
+    yaml_file, stated = _stated(path)
     _refuse(stated, yaml_file or path, kinds)  # before hundreds of megabytes are read
-    with pretrained.reading(path, "a checkpoint of weights and plain values only"):
-        # Memory-mapped, so that weights are copied once only. Files of old torch versions are not archives.
-        raw = torch.load(path, map_location="cpu", weights_only=True, mmap=is_archive(path))
+    raw = _load(path)
     state = raw.get("state_dict") if isinstance(raw, dict) else None
     if not isinstance(state, dict) or not all(isinstance(value, torch.Tensor) for value in state.values()):
         raise UserError(f"{path}: has no `state_dict` of weights by name; it is not a COMET checkpoint")
@@ -108,6 +105,31 @@ def read(
     _check(settings, path)
     check_keys({key for key in map(str, state) if not key.startswith(tuple(parts))}, set(), "", path)
     return Checkpoint(path, settings, {key: value.float() for key, value in state.items()})
+
+
+def class_of(model: str | Path) -> str | None:
+    """The `class_identifier` of a folder, a `.ckpt` file or a hub name in COMET's layout; None where none is stated."""
+    path = locate(str(model))
+    _, settings = _stated(path)
+    if "class_identifier" not in settings:
+        raw = _load(path)
+        inside = raw.get("hyper_parameters") if isinstance(raw, dict) else None
+        settings = inside if isinstance(inside, dict) else {}
+    kind = settings.get("class_identifier")
+    return kind if isinstance(kind, str) else None
+
+
+def _stated(path: Path) -> tuple[Path | None, dict[str, Any]]:
+    """The hparams.yaml of a checkpoint and its settings; none if there is no such file."""
+    yaml_file = next(filter(Path.is_file, (folder / "hparams.yaml" for folder in _near(path))), None)
+    return yaml_file, _read_yaml(yaml_file) if yaml_file else {}
+
+
+def _load(path: Path) -> Any:
+    torch = require("torch", extra="neural")
+    with pretrained.reading(path, "a checkpoint of weights and plain values only"):
+        # Memory-mapped, so that weights are copied once only. Files of old torch versions are not archives.
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=is_archive(path))
 
 
 def _near(path: Path) -> tuple[Path, Path]:
