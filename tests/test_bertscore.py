@@ -94,6 +94,32 @@ def test_a_layer_is_the_networks_hidden_state(tmp_path: Path) -> None:
     np.testing.assert_allclose(vectors, (states / states.norm(dim=1, keepdim=True)).detach(), atol=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore:text over the metric")
+def test_padded_batches_give_the_same_token_vectors(tmp_path: Path) -> None:
+    """As a GPU has them: strings of several lengths in a batch, with the padding's vectors left out."""
+    made = tiny_encoders.make(tmp_path, "xlmr")
+    texts = [" ".join(["the cat sat on a mat"] * times) for times in range(1, 5)] + ["the cat", "a", "mat"]
+
+    def rows(*, pads: bool) -> tuple[list[list[int]], list[torch.Tensor], int]:
+        encoder = BERTScore(made, layer=LAYER, device="cpu", batch_tokens=100).encoder
+        encoder.pads = pads
+        ids: list[list[int]] = [[]] * len(texts)
+        vectors, batches = [torch.empty(0)] * len(texts), 0
+        for indices, tokens, found in encoder.stream(texts):
+            parts = found.split([len(row) for row in tokens])
+            for index, row, part in zip(indices, tokens, parts, strict=True):
+                ids[index], vectors[index] = row.tolist(), part
+            batches += 1
+        return ids, vectors, batches
+
+    ids, vectors, batches = rows(pads=False)
+    padded_ids, padded, fewer = rows(pads=True)
+    assert ids == padded_ids
+    assert fewer < batches
+    for plain, other in zip(vectors, padded, strict=True):
+        np.testing.assert_allclose(plain, other, atol=1e-5)
+
+
 def test_a_race_decodes_with_bertscore(tmp_path: Path) -> None:
     utility = mbrace.BERTScore(tiny_encoders.make(tmp_path, "bert"), layer=LAYER, device="cpu")
     assert isinstance(utility, mbrace.Utility)
