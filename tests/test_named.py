@@ -74,7 +74,13 @@ def test_functions_and_mixtures_with_them(tmp_path: Path) -> None:
         ("wer", {"kind": "cer"}, None, "option kind: not one of wer; it takes unit, lowercase"),
         ("bleu", {"threads": "2"}, None, "option threads: not one of bleu"),
         ("my.module:f", {"a": "b"}, None, "option a: not one of my.module:f; it takes none"),
-        ("bleu", {}, "en", "model en: only valid with utility comet, embedding, learned, not bleu"),
+        (
+            "bleu",
+            {},
+            "en",
+            "model en: only valid with utility comet, embedding, learned, bertscore, bleurt, unified, metricx, "
+            "not bleu",
+        ),
         ("comet", {}, None, "utility comet: needs a model"),
         ("chrf:1+comet:1", {}, None, "utility comet: needs a model"),
         ("chrf:1+bleu:1", {}, "en", "model en: chrf:1.bleu:1 has no neural part"),
@@ -111,4 +117,4 @@ def test_every_name_is_a_class_that_exists() -> None:
 
 def test_models_are_used_by_neural_names_and_mixtures_with_one() -> None:
     used = {name for name in [*NAMED, "chrf:1+learned:1", "chrf:1+bleu:1", "m:f"] if uses_model(name)}
-    assert used == {"comet", "embedding", "learned", "chrf:1+learned:1"}
+    assert used == {"comet", "embedding", "learned", "bertscore", "bleurt", "unified", "metricx", "chrf:1+learned:1"}

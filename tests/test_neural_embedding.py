@@ -145,7 +145,7 @@ def test_pooling_and_limit_are_what_a_sentence_transformers_folder_says(
 @pytest.mark.parametrize(
     ("name", "text", "fault"),
     [
-        ("1_Pooling/config.json", '{"pooling_mode": "lasttoken"}', "its pooling .lasttoken. is not supported"),
+        ("1_Pooling/config.json", '{"pooling_mode": "weightedmean"}', "its pooling .weightedmean. is not supported"),
         ("1_Pooling/config.json", '{"pooling_mode": ["mean", "max"]}', "its pooling .mean, max. is not supported"),
         ("1_Pooling/config.json", '{"pooling_mode_mean_tok', "cannot be read as JSON"),
         ("sentence_bert_config.json", '{"max_seq_length": "many"}', "max_seq_length many: must be"),

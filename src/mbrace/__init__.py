@@ -17,6 +17,7 @@ from mbrace.prune import (
 )
 from mbrace.race import Candidate, Decoded, Phases, Step, Watch
 from mbrace.records import Location, Record
+from mbrace.rerank import rerank, rerank_corpus
 from mbrace.sampler import Drawer, Draws, Sampler, Want
 from mbrace.schedule import Schedule, doubling
 from mbrace.utilities.bleu import BLEU
@@ -31,9 +32,12 @@ from mbrace.utility import (
     Ask,
     BatchFunction,
     CorpusUtility,
+    Cost,
+    MeteredUtility,
     PairFunction,
     Pairwise,
     ParallelUtility,
+    QualityUtility,
     Scorer,
     Sentence,
     TruncatingUtility,
@@ -43,21 +47,31 @@ from mbrace.utility import (
 if TYPE_CHECKING:
     from mbrace.jobs.decode import decode_file
     from mbrace.jobs.generate import generate_file
+    from mbrace.jobs.rerank import rerank_file
     from mbrace.jobs.run import Summary
     from mbrace.jobs.translate import translate_file
     from mbrace.models.causal import CausalLM
     from mbrace.models.seq2seq import Seq2Seq
+    from mbrace.servers.embeddings import EmbeddingServer
+    from mbrace.servers.judge import Judge
     from mbrace.servers.server import Server
+    from mbrace.utilities.cross.bleurt import BLEURT
+    from mbrace.utilities.cross.metricx import MetricX
+    from mbrace.utilities.cross.unified import Unified
+    from mbrace.utilities.neural.bertscore import BERTScore
     from mbrace.utilities.neural.comet import Comet
     from mbrace.utilities.neural.embedding import Embedding
     from mbrace.utilities.neural.learned import Learned
+    from mbrace.utilities.neural.referenceless import Referenceless
 
 __version__ = "0.1.0"
 
 __all__ = [
     "BLEU",
+    "BLEURT",
     "TER",
     "Ask",
+    "BERTScore",
     "BatchFunction",
     "Bottom",
     "Candidate",
@@ -66,22 +80,29 @@ __all__ = [
     "Comet",
     "Confidence",
     "CorpusUtility",
+    "Cost",
     "Decoded",
     "Drawer",
     "Draws",
     "EditDistance",
     "Embedding",
+    "EmbeddingServer",
     "ExactMatch",
+    "Judge",
     "Learned",
     "Location",
+    "MeteredUtility",
+    "MetricX",
     "Mixture",
     "PairFunction",
     "Pairwise",
     "ParallelUtility",
     "Phases",
     "PruningFunction",
+    "QualityUtility",
     "Record",
     "RecordError",
+    "Referenceless",
     "RougeL",
     "Sampler",
     "Schedule",
@@ -94,6 +115,7 @@ __all__ = [
     "Summary",
     "Tally",
     "TruncatingUtility",
+    "Unified",
     "UserError",
     "Utility",
     "Want",
@@ -106,20 +128,31 @@ __all__ = [
     "doubling",
     "generate_file",
     "load_function",
+    "rerank",
+    "rerank_corpus",
+    "rerank_file",
     "translate_file",
 ]
 
 # Names outside the core: the module of each and the extra it needs. Imported when first used: the core stays light.
 _EXTRAS: dict[str, tuple[str, str]] = {
+    "BERTScore": ("mbrace.utilities.neural.bertscore", "neural"),
+    "BLEURT": ("mbrace.utilities.cross.bleurt", "neural"),
     "CausalLM": ("mbrace.models.causal", "models"),
     "Comet": ("mbrace.utilities.neural.comet", "neural"),
     "Embedding": ("mbrace.utilities.neural.embedding", "neural"),
+    "EmbeddingServer": ("mbrace.servers.embeddings", "models"),
+    "Judge": ("mbrace.servers.judge", "models"),
     "Learned": ("mbrace.utilities.neural.learned", "minilm"),
+    "MetricX": ("mbrace.utilities.cross.metricx", "neural"),
+    "Referenceless": ("mbrace.utilities.neural.referenceless", "neural"),
     "Seq2Seq": ("mbrace.models.seq2seq", "models"),
     "Server": ("mbrace.servers.server", "models"),
     "Summary": ("mbrace.jobs.run", ""),
+    "Unified": ("mbrace.utilities.cross.unified", "neural"),
     "decode_file": ("mbrace.jobs.decode", ""),
     "generate_file": ("mbrace.jobs.generate", ""),
+    "rerank_file": ("mbrace.jobs.rerank", ""),
     "translate_file": ("mbrace.jobs.translate", ""),
 }
 

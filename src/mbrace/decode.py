@@ -9,11 +9,12 @@ from threading import Lock
 from mbrace.errors import UserError
 from mbrace.prune import Confidence, PruningFunction, window_pruning
 from mbrace.race import Decoded, Entry, Phases, Watch, race
+from mbrace.ranking import check_shortlist, check_source, shortlist
 from mbrace.records import PseudoReferences, Record, check_record
 from mbrace.sampler import Listed, Sampler
 from mbrace.schedule import Schedule, check
 from mbrace.utilities.chrf import ChrF
-from mbrace.utility import PairFunction, ParallelUtility, Utility, as_utility
+from mbrace.utility import PairFunction, ParallelUtility, QualityUtility, Utility, as_utility
 from mbrace.windows import CallerCalls, OnError, Run, stream
 
 
@@ -33,6 +34,8 @@ def decode(
     pool: bool = False,
     start: int | None = None,
     exclude_self: bool = False,
+    qe: QualityUtility | None = None,
+    qe_top: int | None = None,
 ) -> Decoded:
     """The hypothesis with the highest expected utility over the pseudo-references, by a race.
 
@@ -47,6 +50,9 @@ def decode(
     to the last pseudo-reference given. A list of pseudo-references is shuffled first (from `seed` and `id`), since a
     prefix of an ordered list is no sample; an iterator, or a function asked for n more, is not, and is asked only while
     the race is open. `logprobs` of the pseudo-references ask for model-based weights (Jinnai et al., 2024).
+
+    With `qe`, an estimate of quality from the source, only the `qe_top` best hypotheses by it race; one list of strings
+    still is all pseudo-references.
     """
     record = Record(hypotheses, pseudo_references, id=id, source=source, logprobs=logprobs)
     results = decode_corpus(
@@ -60,6 +66,8 @@ def decode(
         pool=pool,
         start=start,
         exclude_self=exclude_self,
+        qe=qe,
+        qe_top=qe_top,
     )
     return next(iter(results))
 
@@ -78,6 +86,8 @@ def decode_corpus(
     pool: bool = False,
     start: int | None = None,
     exclude_self: bool = False,
+    qe: QualityUtility | None = None,
+    qe_top: int | None = None,
     watch: Watch | None = None,
     phases: Phases | None = None,
     on_error: OnError | None = None,
@@ -100,12 +110,17 @@ def decode_corpus(
     if start is not None and (start < 0 or not pool):
         raise UserError(f"start {start}: must be 0 or more, and is only valid with pool")
     entry = Entry(pool, exclude_self, start)
+    check_shortlist(qe, qe_top, nbest=nbest, pool=pool)
     calls = CallerCalls()
     if prune is not None and window_pruning(prune) is None:
         prune = calls.wrap(prune)
 
     def run(group: Sequence[Record], utility: Utility = chosen, phases: Phases | None = phases) -> list[Decoded]:
-        return race(
+        short = None
+        if qe is not None and qe_top is not None:
+            short = shortlist(group, qe, qe_top, live=sampler is not None, phases=phases)
+            group = [each.record for each in short]
+        answers = race(
             group,
             utility,
             prune=prune,
@@ -117,13 +132,17 @@ def decode_corpus(
             watch=watch,
             phases=phases,
         )
+        if short is None:
+            return answers
+        return [each.restore(answer) for each, answer in zip(short, answers, strict=True)]
 
     parallel = chosen if isinstance(chosen, ParallelUtility) else None
     single = None
-    if parallel is not None and sampler is None and watch is None:  # those two see a window in order
+    if parallel is not None and sampler is None and watch is None and qe is None:  # these see a whole window
         single = _single_threaded(run, parallel, phases)
-    # A live source is asked for the whole window at once; a utility may be faster on a few sentences at a time.
-    group_size = window if sampler is not None or parallel is None else min(window, parallel.group_size)
+    # A live source and `qe` are asked for the whole window; a utility may be faster on a few sentences at a time.
+    whole = sampler is not None or qe is not None or parallel is None
+    group_size = window if whole or parallel is None else min(window, parallel.group_size)
     return stream(
         records,
         run,
@@ -132,7 +151,7 @@ def decode_corpus(
         run_single_threaded=single,
         threads=1 if parallel is None else parallel.workers,
         calls=calls,
-        check=lambda record: _check_record(record, longest, pool=pool, live=sampler is not None),
+        check=lambda record: _check_record(record, longest, pool=pool, live=sampler is not None, qe=qe),
         on_error=on_error,
     )
 
@@ -152,8 +171,12 @@ def _single_threaded(run: Callable[..., list[Decoded]], utility: ParallelUtility
     return run_single_threaded
 
 
-def _check_record(record: Record, longest: int | None, *, pool: bool, live: bool) -> None:
+def _check_record(
+    record: Record, longest: int | None, *, pool: bool, live: bool, qe: QualityUtility | None = None
+) -> None:
     check_record(record, pool=pool, live=live)
+    if qe is not None:
+        check_source(record, qe)
     given = record.listed(live=live)
     if longest is not None and isinstance(given, Sequence) and len(given) > longest:
         warnings.warn(

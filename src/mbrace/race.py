@@ -52,7 +52,8 @@ class Decoded:
     `index` is the caller's of the hypothesis, None if it was drawn and let into the race. `utility` is the expected
     utility over the pseudo-references used, None if all hypotheses were equal and none was needed. `utility_calls`
     counts as the paper does (hypotheses asked about x pseudo-references, repeated ones included); `pairs_scored` counts
-    what was computed after equal strings were merged, `strings` the distinct strings that were encoded for it.
+    what was computed after equal strings were merged, `strings` the distinct strings that were encoded for it,
+    `quality_calls` the hypotheses whose quality was estimated without a reference (None if that was not asked for).
     """
 
     id: str | int
@@ -65,17 +66,19 @@ class Decoded:
     steps: tuple[Step, ...]
     nbest: tuple[Candidate, ...]
     strings: int = 0
+    quality_calls: int | None = None
 
 
 @dataclass
 class Phases:
-    """Seconds spent drawing pseudo-references, encoding strings, scoring pairs, and pruning; of races side by side on
-    several threads, each thread's share of the time that passed."""
+    """Seconds spent drawing pseudo-references, encoding strings, scoring pairs, pruning, and estimating quality; of
+    races side by side on several threads, each thread's share of the time that passed."""
 
     draw: float = 0.0
     encode: float = 0.0
     score: float = 0.0
     prune: float = 0.0
+    quality: float = 0.0
 
     def add(self, other: Phases, share: float) -> None:
         """Add a share of another's."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
@@ -81,6 +81,34 @@ class Utility(Protocol):
 
 
 @runtime_checkable
+class QualityUtility(Protocol):
+    """Estimates the quality of a hypothesis from its source, without a reference; higher is better. A pass per
+    hypothesis, so it can choose among many before a race, or without one."""
+
+    @property
+    def name(self) -> str:
+        """Its signature, for results."""
+
+    @property
+    def reads_references(self) -> bool:
+        """Whether it scores against a reference too, and is a `Utility` as well."""
+
+    def quality(self, hypotheses: Sequence[str], sources: Sequence[str]) -> NDArray[np.floating]:
+        """Scores (hypotheses,): hypothesis i with source i."""
+        ...
+
+
+def refuse_quality_only(utility: object) -> None:
+    """Refuse as a utility of a race what scores a hypothesis without a reference."""
+    if isinstance(utility, QualityUtility) and not utility.reads_references:
+        raise UserError(
+            f"utility {utility.name}: estimates quality from the source and reads no reference, so it cannot be the "
+            "utility of a race; choose the best hypothesis by it alone (`mbrace rerank`), or let it choose which "
+            "hypotheses race (`qe`)"
+        )
+
+
+@runtime_checkable
 class ParallelUtility(Protocol):
     """A utility that works on several threads, and can also run on one thread beside races on other threads."""
 
@@ -123,9 +151,37 @@ class TruncatingUtility(Protocol):
         """How many texts so far were over the limit and cut there."""
 
 
-def truncated_texts(utility: Utility) -> int:
+def truncated_texts(utility: Utility | QualityUtility) -> int:
     """How many texts the utility has cut so far; 0 where it has no limit."""
     return utility.truncated if isinstance(utility, TruncatingUtility) else 0
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a utility asked of a server: requests answered, their tokens as the server counts them, and answers that
+    were kept from before and not asked for."""
+
+    requests: int = 0
+    kept_answers: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
+
+
+@runtime_checkable
+class MeteredUtility(Protocol):
+    """A utility that asks a server, which may charge for it."""
+
+    @property
+    def cost(self) -> Cost:
+        """What it has asked for so far."""
+
+
+def utility_cost(utility: Utility) -> Cost:
+    """What the utility has asked of a server so far; nothing where it asks none."""
+    return utility.cost if isinstance(utility, MeteredUtility) else Cost()
 
 
 PairFunction: TypeAlias = Callable[[str, str], float] | Callable[[str, str, str], float]
@@ -229,6 +285,7 @@ def as_utility(utility: Utility | PairFunction) -> Utility:
     if isinstance(utility, type) and isinstance(utility, Utility):
         name = utility.__name__
         raise UserError(f"utility {name}: is a class; give an object of it, such as mbrace.{name}()")
+    refuse_quality_only(utility)
     if isinstance(utility, Utility):
         return utility
     if callable(utility):

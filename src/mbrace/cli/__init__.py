@@ -16,6 +16,7 @@ from mbrace.errors import UserError
 
 COMMANDS = (
     "decode",
+    "rerank",
     "score",
     "demo",
     "generate",

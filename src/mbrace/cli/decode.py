@@ -8,7 +8,15 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from mbrace.cli.options import add_race, add_utility, apply_preset, race_settings, utility_settings
+from mbrace.cli.options import (
+    add_quality,
+    add_race,
+    add_utility,
+    apply_preset,
+    quality_settings,
+    race_settings,
+    utility_settings,
+)
 from mbrace.cli.runs import add_cluster, add_output, check_output, run_here, run_on_cluster
 from mbrace.errors import UserError
 
@@ -39,6 +47,7 @@ def add(commands: Any) -> None:
     flat.add_argument("--source", metavar="S.txt", help="one source per line")
     add_utility(parser)
     add_race(parser)
+    add_quality(parser)
     parser.add_argument(
         "--start",
         type=int,
@@ -69,7 +78,8 @@ def job_from(args: argparse.Namespace) -> DecodeJob:
     """The job that was asked for."""
     from mbrace.jobs.decode import DecodeJob
 
-    return DecodeJob(utility_settings(args), race_settings(args), shuffle=not args.no_shuffle, text=args.text)
+    utility, race, qe = utility_settings(args), race_settings(args), quality_settings(args)
+    return DecodeJob(utility, race, shuffle=not args.no_shuffle, text=args.text, qe=qe, qe_top=args.qe_top)
 
 
 def _input(args: argparse.Namespace) -> tuple[Iterator[Item], int | None]:
@@ -83,7 +93,7 @@ def _input(args: argparse.Namespace) -> tuple[Iterator[Item], int | None]:
             raise UserError("CANDIDATES.jsonl and --hypotheses: give one kind of input")
         paths = expand(args.candidates)
         check_inputs(paths, args.output)
-        return read_items(paths), _count(paths)
+        return read_items(paths), count_records(paths)
     if args.hypotheses is None or args.num_candidates is None:
         raise UserError("no input: give CANDIDATES.jsonl, or --hypotheses H.txt with --num-candidates N")
     check_inputs(filter(None, (args.hypotheses, args.references, args.source)), args.output)
@@ -97,7 +107,7 @@ def _input(args: argparse.Namespace) -> tuple[Iterator[Item], int | None]:
     return records, None
 
 
-def _count(paths: list[str]) -> int | None:
+def count_records(paths: list[str]) -> int | None:
     """Lines of all files for the progress bar, if there is one and counting is quick."""
     from mbrace.io.reading import count_lines
 

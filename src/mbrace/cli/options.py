@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from mbrace.errors import UserError
 from mbrace.jobs.presets import PRESETS
-from mbrace.jobs.settings import PruneSettings, RaceSettings, UtilitySettings
+from mbrace.jobs.settings import PruneSettings, QualitySettings, RaceSettings, UtilitySettings
 from mbrace.schedule import Schedule, check
+from mbrace.utilities.mixture import is_mixture, parse_mixture
 from mbrace.utilities.named import FORMS, NAMED, check_utility, uses_model
-from mbrace.utility import Utility
+from mbrace.utility import Cost, Utility
+
+QE_HELP = "estimates quality from the source: folder or hub name of CometKiwi, XCOMET, a referenceless COMET, MetricX"
 
 
 def add_utility(parser: argparse.ArgumentParser) -> None:
@@ -41,11 +44,39 @@ def add_utility(parser: argparse.ArgumentParser) -> None:
         "--dtype", metavar="DTYPE", help="of the encoder (default: bfloat16 on a GPU, else float32; auto: the faster)"
     )
     group.add_argument("--batch-tokens", type=int, metavar="N", help="tokens in a batch of a neural utility's encoder")
+    group.add_argument("--judge-server", metavar="URL", help="OpenAI-compatible server of `judge`")
+    group.add_argument("--judge-model", metavar="NAME", help="the model's name there; a key comes from OPENAI_API_KEY")
+    group.add_argument(
+        "--judge-prompt",
+        metavar="TEXT",
+        help="question with {hypothesis} and perhaps {reference} and {source}, or @FILE; its answer is a number alone",
+    )
+    group.add_argument("--judge-answers", metavar="FILE", help="keeps answers, so that none is paid for twice")
+
+
+def add_quality(parser: argparse.ArgumentParser) -> None:
+    """`--qe` for a race among the best by estimated quality."""
+    group = parser.add_argument_group("quality estimation before the race; records need their sources")
+    group.add_argument("--qe", metavar="MODEL", help=QE_HELP)
+    group.add_argument("--qe-top", type=int, metavar="K", help="only the K best hypotheses by --qe race")
+
+
+def quality_settings(args: argparse.Namespace) -> QualitySettings | None:
+    """The quality estimation that was asked for, checked."""
+    if (args.qe is None) != (args.qe_top is None):
+        raise UserError("--qe and --qe-top: give both, the model and how many of its best hypotheses race")
+    if args.qe is None:
+        return None
+    if args.qe_top < max(args.nbest, 1):
+        raise UserError(f"--qe-top {args.qe_top}: must be 1 or more, and at least --nbest ({args.nbest})")
+    if args.pool:
+        raise UserError("--qe: only valid without --pool, which lets in strings that were not estimated")
+    return QualitySettings(args.qe, args.device, args.dtype, args.batch_tokens)
 
 
 def utility_settings(args: argparse.Namespace) -> UtilitySettings:
     """The utility that was asked for, checked."""
-    name, options = args.utility, _utility_options(args.utility_option)
+    name, options = args.utility, _utility_options([*args.utility_option, *_judge_options(args)])
     if args.threads < 0:
         raise UserError(f"--threads {args.threads}: must be 0 (all cores) or more")
     try:
@@ -54,7 +85,8 @@ def utility_settings(args: argparse.Namespace) -> UtilitySettings:
         raise UserError(_in_flags(str(error))) from None
     if not uses_model(name):
         for option in ("metric_model", "dtype", "batch_tokens"):
-            if getattr(args, option) is not None:
+            of_quality = option != "metric_model" and getattr(args, "qe", None) is not None
+            if getattr(args, option) is not None and not of_quality:
                 neural = ", ".join(filter(uses_model, NAMED))
                 raise UserError(f"--{option.replace('_', '-')}: only valid with --utility {neural}, not {name}")
     return UtilitySettings(name, args.metric_model, args.device, args.dtype, args.batch_tokens, options)
@@ -72,12 +104,37 @@ def _utility_options(given: Sequence[str]) -> tuple[tuple[str, str], ...]:
     return tuple(options.items())
 
 
+def _judge_options(args: argparse.Namespace) -> Iterator[str]:
+    """The `--judge-...` options as options of the utility, or of the part of a mixture."""
+    front = "judge." if is_mixture(args.utility) else ""
+    for flag, option in (("server", "url"), ("model", "model"), ("prompt", "prompt"), ("answers", "answers")):
+        text = getattr(args, f"judge_{flag}")
+        if text is None:
+            continue
+        parts = [part for part, _ in parse_mixture(args.utility)] if front else [args.utility]
+        if "judge" not in parts:
+            raise UserError(f"--judge-{flag}: only valid with --utility judge, not {args.utility}")
+        if flag == "prompt" and text.startswith("@"):
+            text = _read_prompt(text[1:])
+        yield f"{front}{option}={text}"
+
+
+def _read_prompt(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"--judge-prompt @{path}: cannot be read ({error})") from error
+
+
 def _in_flags(message: str) -> str:
     """A message about a utility in the words of the command line."""
     for words, flag in (("utility option ", "--utility-option "), ("utility ", "--utility ")):
         if message.startswith(words):
             message = flag + message.removeprefix(words)
             break
+    if message.startswith("--utility judge: needs "):
+        return message.replace("url", "--judge-server").replace(" model,", " --judge-model,")
     return message.replace("needs a model, ", "needs --metric-model, ")
 
 
@@ -91,6 +148,18 @@ def report_truncated(truncated: int) -> None:
     if truncated:
         strings = "1 string was" if truncated == 1 else f"{truncated:,} strings were"
         print(f"mbrace: {strings} over the utility's length limit and cut there", file=sys.stderr)
+
+
+def cost_text(cost: Cost) -> str:
+    """What a utility asked of a server, in words."""
+    tokens = f"{cost.prompt_tokens:,} + {cost.completion_tokens:,} tokens"
+    return f"{cost.requests:,} requests ({tokens}), {cost.kept_answers:,} answers kept from before"
+
+
+def report_cost(cost: Cost) -> None:
+    """Say on stderr what a utility asked of a server, if it has one."""
+    if cost != Cost():
+        print(f"mbrace: {cost_text(cost)}", file=sys.stderr)
 
 
 def add_race(parser: argparse.ArgumentParser) -> None:

@@ -7,8 +7,9 @@ import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from mbrace.cli.options import report_truncated
+from mbrace.cli.options import cost_text, report_truncated
 from mbrace.errors import UserError
+from mbrace.utility import Cost
 
 if TYPE_CHECKING:
     from mbrace.io.candidates import Item
@@ -145,7 +146,13 @@ def summary_line(summary: Summary) -> str:
         parts.append(
             f"{summary.utility_calls:,} utility calls ({saved:.1%} saved), {summary.pairs_scored:,} pairs scored"
         )
+    if summary.quality_calls:
+        parts.append(f"quality of {summary.quality_calls:,} hypotheses estimated")
+    if summary.requests or summary.kept_answers:
+        cost = Cost(summary.requests, summary.kept_answers, summary.prompt_tokens, summary.completion_tokens)
+        parts.append(cost_text(cost))
     timed = [("draw", phases.draw), ("encode", phases.encode), ("score", phases.score), ("prune", phases.prune)]
+    timed += [("quality", phases.quality)] if phases.quality else []
     if any(seconds for _, seconds in timed):
         parts.append(", ".join(f"{name} {seconds:.2f} s" for name, seconds in timed))
     if summary.hypothesis_seconds:

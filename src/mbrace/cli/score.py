@@ -7,9 +7,9 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from mbrace.cli.options import add_utility, report_truncated, utility_from
+from mbrace.cli.options import add_utility, report_cost, report_truncated, utility_from
 from mbrace.errors import UserError
-from mbrace.utility import CorpusUtility, truncated_texts
+from mbrace.utility import CorpusUtility, truncated_texts, utility_cost
 
 
 def add(commands: Any) -> None:
@@ -45,6 +45,7 @@ def run(args: argparse.Namespace) -> int:
         raise UserError(f"--utility {args.utility}: scores with the source; give --source SRC.txt")
     scores = utility.pairs(hypotheses, references, sources)
     report_truncated(truncated_texts(utility))
+    report_cost(utility_cost(utility))
     if args.per_line:
         print("\n".join(f"{score:.4f}" for score in scores))
     print(f"sentence average  {scores.mean(dtype='float64'):.4f}  ({len(scores)} lines, {utility.name})")

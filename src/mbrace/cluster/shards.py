@@ -15,7 +15,19 @@ from mbrace.race import Phases
 from mbrace.randomness import digest
 from mbrace.records import Record
 
-COUNTS = ("sentences", "utility_calls", "pairs_scored", "standard_calls", "truncated", "drawn")  # of a summary
+COUNTS = (  # of a summary
+    "sentences",
+    "utility_calls",
+    "pairs_scored",
+    "standard_calls",
+    "truncated",
+    "drawn",
+    "requests",
+    "kept_answers",
+    "prompt_tokens",
+    "completion_tokens",
+    "quality_calls",
+)
 MAX_BYTES = 64 << 20  # a shard ends early at so much input, so that long records do not fill memory
 
 

@@ -3,23 +3,36 @@
 from __future__ import annotations
 
 import os
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, TypeAlias
 
 from mbrace.decode import decode_corpus
-from mbrace.io.candidates import Bad, Item, bad_from, item_from, read_items
+from mbrace.errors import UserError
+from mbrace.io.candidates import Item, item_from, read_items
 from mbrace.io.inputs import check_inputs, expand
 from mbrace.io.output import answer_line
+from mbrace.jobs.outcomes import answer_items
 from mbrace.jobs.run import ErrorPolicy, Outcome, Progress, Summary, run_job
-from mbrace.jobs.settings import AnyUtility, RaceSettings, UtilitySettings, describe_utility, load_utility
+from mbrace.jobs.settings import (
+    AnyQuality,
+    AnyUtility,
+    QualitySettings,
+    RaceSettings,
+    UtilitySettings,
+    describe_quality,
+    describe_utility,
+    load_quality,
+    load_utility,
+)
 from mbrace.prune import Confidence, PruningFunction
 from mbrace.race import Decoded
+from mbrace.ranking import check_shortlist
 from mbrace.records import Record
 from mbrace.sampler import Sampler
 from mbrace.schedule import Schedule
-from mbrace.utility import PairFunction, Utility, truncated_texts
+from mbrace.utility import PairFunction, QualityUtility, Utility, truncated_texts, utility_cost
+from mbrace.windows import OnError
 
 Paths: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]]"
 
@@ -38,6 +51,8 @@ def decode_file(
     pool: bool = False,
     start: int | None = None,
     exclude_self: bool = False,
+    qe: QualityUtility | str | None = None,
+    qe_top: int | None = None,
     text: bool = False,
     threads: int = 0,
     resume: bool = False,
@@ -48,8 +63,9 @@ def decode_file(
     """Decode candidate files into `output`, as `mbrace decode` does, with any utility and pruning function.
 
     `inputs` are files, patterns or URLs of JSON Lines or Parquet; `output` is JSON Lines, `.gz`, `.xz` or `.parquet` by
-    its suffix, or with `text` the chosen texts, one per line. `utility` to `exclude_self` are those of `decode_corpus`;
-    a utility may also be a name, such as "learned", which then runs with `threads` (0: all cores).
+    its suffix, or with `text` the chosen texts, one per line. `utility` to `qe_top` are those of `decode_corpus`; a
+    utility may also be a name, such as "learned", and `qe` that of a checkpoint; they then run with `threads` (0: all
+    cores).
 
     An `output` that exists is an error unless `resume` goes on after the answers in it or `force` replaces it; a run is
     resumed only with settings, and objects, of the same names. A bad record stops the run, or with `on_error="skip"` is
@@ -58,7 +74,8 @@ def decode_file(
     """
     race = RaceSettings(prune, schedule, seed, nbest, window, pool, exclude_self, start)
     chosen = UtilitySettings(utility) if isinstance(utility, str) else utility
-    job = DecodeJob(chosen, race, shuffle=shuffle, text=text)
+    estimate = QualitySettings(qe) if isinstance(qe, str) else qe
+    job = DecodeJob(chosen, race, shuffle=shuffle, text=text, qe=estimate, qe_top=qe_top)
     given = [inputs] if isinstance(inputs, (str, os.PathLike)) else inputs
     paths, out = expand([os.fspath(path) for path in given]), os.fspath(output)
     check_inputs(paths, out)
@@ -74,28 +91,33 @@ class DecodeJob:
     race: RaceSettings
     shuffle: bool = True
     text: bool = False
+    qe: AnyQuality | None = None  # only the `qe_top` best by it race
+    qe_top: int | None = None
     keep_settings: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be before anything is loaded."""
+        if (self.qe is None) != (self.qe_top is None):
+            raise UserError("qe and qe_top: give both, the quality utility and how many of its best hypotheses race")
 
     def describe(self) -> dict[str, Any]:
         """What answers depend on."""
         settings = {**describe_utility(self.utility), **self.race.describe()}
+        if self.qe is not None:
+            settings |= {**describe_quality(self.qe), "qe_top": self.qe_top}
         return {"command": "decode", **settings, "no_shuffle": not self.shuffle, "text": self.text}
 
     def start(self, threads: int) -> DecodeWorker:
         """Load the utility."""
         utility = load_utility(self.utility, threads)
-        return DecodeWorker(utility, **self.race.options(), shuffle=self.shuffle, text=self.text)
+        options = self.race.options()
+        qe = None if self.qe is None else load_quality(self.qe, threads)
+        check_shortlist(qe, self.qe_top, nbest=options["nbest"], pool=options["pool"])
+        return DecodeWorker(utility, **options, shuffle=self.shuffle, text=self.text, qe=qe, qe_top=self.qe_top)
 
     def item(self, row: bytes, file: str, number: int, prefix: str) -> Item:
         """A record of JSON."""
         return item_from(row, file, number, prefix=prefix)
-
-
-@dataclass(frozen=True)
-class _NumberedRecord(Record):
-    """A record with its position among the items of a run."""
-
-    number: int = -1
 
 
 @dataclass
@@ -114,36 +136,17 @@ class DecodeWorker:
     exclude_self: bool = False
     start: int | None = None
     text: bool = False
+    qe: QualityUtility | None = None
+    qe_top: int | None = None
     summary: Summary = field(default_factory=Summary)
 
     def __call__(self, items: Iterable[Item], *, skip: bool) -> Iterator[Outcome]:
         """One outcome per item."""
-        line_of_bad = b"\n" if self.text else None  # a line of text belongs to each source
-        pending: deque[tuple[int, Item]] = deque()  # items read, without an outcome so far, by their position
-        failed: dict[int, Bad] = {}  # by position
+        return answer_items(items, self._answer, self._line, skip=skip, text=self.text)
 
-        def read() -> Iterator[Record]:
-            for number, item in enumerate(items):
-                if isinstance(item, Bad):
-                    if not skip:
-                        raise item.error()
-                    failed[number] = item
-                pending.append((number, item))
-                if isinstance(item, Record):
-                    yield _NumberedRecord(**vars(item), number=number)
-
-        def on_error(record: Record, error: Exception) -> None:
-            assert isinstance(record, _NumberedRecord)
-            bad = failed[record.number] = bad_from(record, error)
-            if not skip or isinstance(error, ImportError):  # a missing package is not the record's fault
-                raise bad.error() if record.location is not None else error
-
-        def outcomes_of_failed() -> Iterator[Outcome]:
-            while pending and pending[0][0] in failed:
-                yield line_of_bad, failed.pop(pending.popleft()[0])
-
-        answers = decode_corpus(
-            read(),
+    def _answer(self, records: Iterable[Record], on_error: OnError) -> Iterator[Decoded]:
+        return decode_corpus(
+            records,
             utility=self.utility,
             prune=self.prune,
             schedule=self.schedule,
@@ -155,23 +158,27 @@ class DecodeWorker:
             pool=self.pool,
             exclude_self=self.exclude_self,
             start=self.start,
+            qe=self.qe,
+            qe_top=self.qe_top,
             phases=self.summary.phases,
             on_error=on_error,
         )
-        for answer in answers:
-            yield from outcomes_of_failed()
-            _, record = pending.popleft()
-            assert isinstance(record, Record)
-            self._count(record, answer)
-            yield answer_line(answer, text=self.text, nbest=self.nbest), None
-        yield from outcomes_of_failed()
+
+    def _line(self, record: Record, answer: Decoded) -> bytes:
+        self._count(record, answer)
+        return answer_line(answer, text=self.text, nbest=self.nbest)
 
     def _count(self, record: Record, answer: Decoded) -> None:
         self.summary.sentences += 1
         self.summary.utility_calls += answer.utility_calls
         self.summary.pairs_scored += answer.pairs_scored
         self.summary.strings += answer.strings
+        self.summary.quality_calls += answer.quality_calls or 0
         self.summary.truncated = truncated_texts(self.utility)
+        if self.qe is not None and id(self.qe) != id(self.utility):
+            self.summary.truncated += truncated_texts(self.qe)
+        for name, count in asdict(utility_cost(self.utility)).items():
+            setattr(self.summary, name, count)
         given = record.listed(live=self.sampler is not None)
         listed = len(given) if isinstance(given, Sequence) else None
         self.summary.standard_calls += _standard_calls(record, listed, answer, self.schedule, self.utility)
@@ -179,7 +186,9 @@ class DecodeWorker:
 
 def _standard_calls(record: Record, listed: int | None, answer: Decoded, schedule: Schedule, utility: Utility) -> int:
     """|H| x |R| of standard MBR with `listed` pseudo-references (None: as many as are wanted)."""
-    hypotheses = len(set(record.hypotheses)) if answer.steps else 1  # equal ones are one to the paper too
+    hypotheses = (
+        len(set(record.hypotheses)) if answer.steps or answer.quality_calls else 1
+    )  # equal ones are one to the paper too
     if schedule == "all":
         return hypotheses * (listed or 0)
     last = list(utility.schedule if schedule is None else schedule)[-1]

@@ -33,7 +33,12 @@ class Summary:
     pairs_scored: int = 0
     strings: int = 0  # distinct strings encoded, summed over sentences
     standard_calls: int = 0  # |H| x |R| with the sizes the schedule allows
+    quality_calls: int = 0  # hypotheses whose quality was estimated without a reference
     truncated: int = 0  # strings over a neural utility's length limit, cut there
+    requests: int = 0  # that the utility's server answered; the next three as `mbrace.Cost` has them
+    kept_answers: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
     drawn: int = 0  # pseudo-references drawn from a live model
     hypothesis_seconds: float = 0.0  # spent on hypotheses of a live model
     seconds: float = 0.0

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from mbrace.errors import UserError, require
 from mbrace.prune import Bottom, Confidence, PruningFunction
 from mbrace.schedule import Schedule, check
-from mbrace.utility import PairFunction, Utility, as_utility
+from mbrace.utility import PairFunction, QualityUtility, Utility, as_utility
 
 if TYPE_CHECKING:
     from mbrace.models.hypotheses import CandidateModel
@@ -35,7 +35,10 @@ class UtilitySettings:
 
     def describe(self) -> dict[str, Any]:
         """What scores depend on."""
-        utility = " ".join([self.name, *(f"{name}={value}" for name, value in sorted(self.options))])
+        from mbrace.utilities.named import scored_options
+
+        options = scored_options(self.name, dict(self.options))
+        utility = " ".join([self.name, *(f"{name}={value}" for name, value in sorted(options.items()))])
         return {"utility": utility, "metric_model": self.model, "dtype": self.dtype}
 
     def load(self, threads: int = 0) -> Utility:
@@ -51,6 +54,27 @@ class UtilitySettings:
             dtype=self.dtype,
             batch_tokens=self.batch_tokens,
         )
+
+
+@dataclass(frozen=True)
+class QualitySettings:
+    """A quality utility by its model: a checkpoint's folder or hub name."""
+
+    model: str
+    device: str | None = None
+    dtype: str | None = None
+    batch_tokens: int | None = None
+
+    def describe(self) -> dict[str, Any]:
+        """What estimates depend on."""
+        return {"qe": self.model, "qe_dtype": self.dtype}
+
+    def load(self, threads: int = 0) -> QualityUtility:
+        """The quality utility, to be run with so many threads (0: all cores)."""
+        from mbrace.utilities.quality import load_quality
+
+        options: dict[str, Any] = {"device": self.device, "dtype": self.dtype, "batch_tokens": self.batch_tokens}
+        return load_quality(self.model, threads=threads, **options)
 
 
 @dataclass(frozen=True)
@@ -182,6 +206,7 @@ class ModelSettings:
 
 
 AnyUtility: TypeAlias = "UtilitySettings | Utility | PairFunction"
+AnyQuality: TypeAlias = "QualitySettings | QualityUtility"
 AnyModel: TypeAlias = "ModelSettings | CandidateModel | Server"
 
 
@@ -192,8 +217,18 @@ def describe_utility(utility: AnyUtility) -> dict[str, Any]:
 
 
 def load_utility(utility: AnyUtility, threads: int) -> Utility:
-    """The utility of settings, or a ready one."""
-    return utility.load(threads) if isinstance(utility, UtilitySettings) else as_utility(utility)
+    """The utility of settings, or a ready one; refused if it reads no reference."""
+    return as_utility(utility.load(threads) if isinstance(utility, UtilitySettings) else utility)
+
+
+def describe_quality(qe: AnyQuality) -> dict[str, Any]:
+    """The settings of a quality utility, or the name of a ready one in their form."""
+    return (qe if isinstance(qe, QualitySettings) else QualitySettings(qe.name)).describe()
+
+
+def load_quality(qe: AnyQuality, threads: int) -> QualityUtility:
+    """The quality utility of settings, or a ready one."""
+    return qe.load(threads) if isinstance(qe, QualitySettings) else qe
 
 
 def describe_model(model: AnyModel) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from mbrace.errors import UserError
+from mbrace.models.chosen import Chosen
 from mbrace.models.draw_keys import draw_keys, even_points, uniforms
 
 SCALE = 2.0**40  # probabilities become whole numbers: multiples of 1 / SCALE
@@ -56,17 +57,6 @@ class Truncation:
         if self.min_p:
             p = torch.where(p >= self.min_p * best, p, 0.0)
         return p
-
-
-@dataclass(frozen=True)
-class Chosen:
-    """The ids chosen for rows, (rows,), and each id's interval: `before` and `size` of `total` in whole numbers."""
-
-    ids: Tensor
-    before: Tensor
-    size: Tensor
-    total: Tensor
-    logprobs: Tensor  # float32, under the full model
 
 
 @cache

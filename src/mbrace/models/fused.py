@@ -8,16 +8,14 @@ from __future__ import annotations
 import os
 import warnings
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import triton
 from torch import Tensor
 
 from mbrace.models import kernels
-
-if TYPE_CHECKING:
-    from mbrace.models.choice import Chosen
+from mbrace.models.chosen import Chosen
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
@@ -61,8 +59,6 @@ def _trial(device: torch.device) -> bool:
 
 def next_ids(logits: Tensor, bias: Tensor | None, uniforms: Tensor, *, epsilon: float, min_p: float) -> Chosen:
     """What choice.choose gives for logits (rows, ids) plus bias (ids,), at temperature 1."""
-    from mbrace.models.choice import Chosen
-
     logits = logits.contiguous()
     ids = torch.empty(len(logits), dtype=torch.int64, device=logits.device)
     befores, sizes, totals = (torch.empty_like(ids) for _ in range(3))

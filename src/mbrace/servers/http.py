@@ -90,6 +90,12 @@ class Client:
         time.sleep(min(LONGEST_WAIT, FIRST_WAIT * 2**attempt) * random.uniform(0.5, 1.0))
 
 
+def base_url(url: str) -> str:
+    """A server's URL with /v1 at its end, which may be left out."""
+    url = url.rstrip("/")
+    return url if url.endswith("/v1") else url + "/v1"
+
+
 def retry_after(value: str | None) -> float | None:
     """The seconds to wait that a Retry-After header asks for, as a number or a date."""
     if not value:

@@ -18,7 +18,7 @@ from mbrace.errors import UserError
 from mbrace.randomness import key
 from mbrace.records import Record
 from mbrace.sampler import Draws, Want, ids_of, source_of
-from mbrace.servers.http import Client
+from mbrace.servers.http import Client, base_url
 
 PROMPT = "Translate the following sentence into English. Answer with the translation only.\n\n{source}"
 
@@ -68,7 +68,9 @@ class Server:
             self._options["logprobs"] = True if chat else 0  # completions: the number of alternatives per token
         bearer = api_key if api_key is not None else os.environ.get("OPENAI_API_KEY")
         path = "/chat/completions" if chat else "/completions"
-        self._client = Client(_base(url) + path, key=bearer, retries=retries, timeout=timeout, connections=concurrency)
+        self._client = Client(
+            base_url(url) + path, key=bearer, retries=retries, timeout=timeout, connections=concurrency
+        )
         self._pool = ThreadPoolExecutor(concurrency, thread_name_prefix="mbrace-server")
         self._kept: dict[tuple[str | int, str, int], Draws] = {}  # blocks of a window that failed, for the next try
         self._lock = threading.Lock()
@@ -217,8 +219,3 @@ def _logprob(found: Any) -> float | None:
     else:
         values = found.get("token_logprobs") or []
     return float(sum(values)) if values and all(isinstance(value, int | float) for value in values) else None
-
-
-def _base(url: str) -> str:
-    url = url.rstrip("/")
-    return url if url.endswith("/v1") else url + "/v1"

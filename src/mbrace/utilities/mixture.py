@@ -14,7 +14,7 @@ from mbrace.errors import UserError
 from mbrace.utilities.bleu import BLEU
 from mbrace.utilities.chrf import ChrF
 from mbrace.utilities.ter import TER
-from mbrace.utility import Ask, ParallelUtility, Sentence, Utility, truncated_texts
+from mbrace.utility import Ask, Cost, ParallelUtility, Sentence, Utility, truncated_texts, utility_cost
 
 Scale: TypeAlias = Literal["sentence", "fixed"] | Mapping[str, tuple[float, float]]
 
@@ -79,6 +79,11 @@ class Mixture:
     def truncated(self) -> int:
         """How many texts the parts have cut so far, together."""
         return sum(truncated_texts(utility) for utility, _ in self.parts)
+
+    @property
+    def cost(self) -> Cost:
+        """What its parts have asked of servers so far."""
+        return sum((utility_cost(utility) for utility, _ in self.parts), Cost())
 
     def start(self, sentences: Sequence[Sentence]) -> MixtureScorer:
         """Begin the races of a window, in every part."""

@@ -24,10 +24,16 @@ class NamedUtility:
     fixed: Mapping[str, Any] = field(default_factory=dict)  # arguments that the name stands for
     neural: bool = False  # has a model: takes `model`, `device`, `dtype` and `batch_tokens`
     needs_model: bool = False
+    server: bool = False  # asks a server: takes `url` and `model` among its options
 
 
+# Options of utilities that ask a server: not given as text (a key comes from the environment), and those that no score
+# depends on, so that a run may be resumed with others.
+NOT_TEXT = ("api_key", "options")
+NOT_SCORED = ("url", "answers", "concurrency", "retries", "timeout", "per_request")
 _EDIT = "mbrace.utilities.edit_distance"
 _NEURAL = "mbrace.utilities.neural"
+_CROSS = "mbrace.utilities.cross"
 NAMED: dict[str, NamedUtility] = {
     "chrf": NamedUtility("mbrace.utilities.chrf", "ChrF", {"word_order": 0}),
     "chrf+": NamedUtility("mbrace.utilities.chrf", "ChrF", {"word_order": 1}),
@@ -42,6 +48,13 @@ NAMED: dict[str, NamedUtility] = {
     "comet": NamedUtility(f"{_NEURAL}.comet", "Comet", neural=True, needs_model=True),
     "embedding": NamedUtility(f"{_NEURAL}.embedding", "Embedding", neural=True),
     "learned": NamedUtility(f"{_NEURAL}.learned", "Learned", neural=True),
+    "bertscore": NamedUtility(f"{_NEURAL}.bertscore", "BERTScore", neural=True, needs_model=True),
+    "bleurt": NamedUtility(f"{_CROSS}.bleurt", "BLEURT", neural=True, needs_model=True),
+    "unified": NamedUtility(f"{_CROSS}.unified", "Unified", neural=True, needs_model=True),
+    "metricx": NamedUtility(f"{_CROSS}.metricx", "MetricX", neural=True, needs_model=True),
+    # Of a room above this one: imported by whoever makes them.
+    "judge": NamedUtility("mbrace.servers.judge", "Judge", server=True),
+    "embedding-server": NamedUtility("mbrace.servers.embeddings", "EmbeddingServer", server=True),
 }
 FORMS = "module:function, file.py:function, or a mixture such as chrf++:0.5+bleu:0.5"
 MIXTURE_OPTIONS = ("scale",)
@@ -117,15 +130,29 @@ def check_utility(name: str, options: Mapping[str, str] | None = None, *, model:
             raise UserError(f"model {model}: only valid with utility {neural}, not {name}")
         if named.needs_model and model is None and "model" not in options:
             raise UserError(f"utility {name}: needs a model, a checkpoint's folder or a name on the model hub")
+        missing = [key for key in ("url", "model") if named.server and not options.get(key)]
+        if missing:
+            raise UserError(f"utility {name}: needs {' and '.join(missing)}, those of its server")
         if not options:
             return
         if named.neural:
             require("torch", extra="neural")
-        known = [key for key in _hints(_class_of(named)) if key not in (*named.fixed, "threads", "return")]
+        hidden = (*named.fixed, "threads", "return", *(NOT_TEXT if named.server else ()))
+        known = [key for key in _hints(_class_of(named)) if key not in hidden]
     for key in options:
         if key not in known:
             takes = f"it takes {', '.join(known)}" if known else "it takes none"
             raise UserError(f"utility option {key}: not one of {name}; {takes}")
+
+
+def scored_options(name: str, options: Mapping[str, str]) -> dict[str, str]:
+    """Those of the options that scores depend on."""
+    if is_mixture(name):
+        parts = {f"{part}.": scored_options(part, _options_of(part, options)) for part, _ in parse_mixture(name)}
+        own = {key: text for key, text in options.items() if key in MIXTURE_OPTIONS}
+        return own | {front + key: text for front, kept in parts.items() for key, text in kept.items()}
+    left_out = NOT_SCORED if name in NAMED and NAMED[name].server else ()
+    return {key: text for key, text in options.items() if key not in left_out}
 
 
 def uses_model(name: str) -> bool:
@@ -140,7 +167,8 @@ def _options_of(part: str, options: Mapping[str, str]) -> dict[str, str]:
 
 
 def _class_of(named: NamedUtility) -> type:
-    found: type = getattr(importlib.import_module(named.module), named.class_name)
+    module = require(named.module, extra="models") if named.server else importlib.import_module(named.module)
+    found: type = getattr(module, named.class_name)
     return found
 
 

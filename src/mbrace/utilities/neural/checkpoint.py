@@ -7,9 +7,10 @@ missing; this one refuses.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from mbrace.errors import UserError, require
@@ -33,13 +34,16 @@ DEFAULTS: dict[str, Any] = {
     "encoder_weights": "checkpoint",  # our own setting; `reference`: those of the pretrained encoder
 }
 
-# class_identifier: why it is not supported.
+# class_identifier: why it is not supported where another class is wanted, and what supports it.
 REFUSED = {
-    "unified_metric": "it reads source, translation and reference together, so nothing can be embedded once",
-    "xcomet_metric": "it reads source, translation and reference together, so nothing can be embedded once",
-    "ranking_metric": "it gives distances, not a utility",
-    "referenceless_regression_metric": "it has no reference, so it is not a utility for MBR decoding",
+    "regression_metric": "it embeds each text on its own; give it to mbrace.Comet",
+    "unified_metric": "it reads source, translation and reference together; give it to mbrace.Unified",
+    "xcomet_metric": "it reads source, translation and reference together; give it to mbrace.Unified",
+    "ranking_metric": "it gives distances, not a utility; give a regression_metric",
+    "referenceless_regression_metric": "it has no reference, so it is not a utility for MBR decoding; "
+    "give it to mbrace.Referenceless",
 }
+PARTS = ("encoder.model.", "layerwise_attention.", "estimator.")  # of the weights of every class
 
 # encoder_model: the transformers classes of its network, configuration and tokenizer.
 ENCODERS = {
@@ -47,6 +51,7 @@ ENCODERS = {
     "XLM-RoBERTa-XL": ("XLMRobertaXLModel", "XLMRobertaXLConfig", "XLMRobertaTokenizerFast"),
     "BERT": ("BertModel", "BertConfig", "BertTokenizerFast"),
     "MiniLM": ("BertModel", "BertConfig", "XLMRobertaTokenizerFast"),  # its tokenizer is xlm-roberta-base's
+    "RemBERT": ("RemBertModel", "RemBertConfig", "RemBertTokenizerFast"),
 }
 
 
@@ -68,16 +73,21 @@ class Checkpoint:
         return {key[len(prefix) :]: value for key, value in self.state.items() if key.startswith(prefix)}
 
 
-def read(model: str | Path) -> Checkpoint:
-    """Read a folder, a `.ckpt` file or a hub name in COMET's layout, refusing what is not supported."""
+def read(
+    model: str | Path,
+    kinds: Mapping[str, Mapping[str, Any]] = MappingProxyType({"regression_metric": {}}),
+    parts: Sequence[str] = PARTS,
+) -> Checkpoint:
+    """Read a folder, a `.ckpt` file or a hub name in COMET's layout, refusing what is not supported.
+
+    `kinds` are the classes wanted, each with its defaults where they differ from `DEFAULTS`; `parts` are the beginnings
+    of the names of their weights.
+    """
     torch = require("torch", extra="neural")
     path = locate(str(model))
-    yaml_file = next(filter(Path.is_file, (folder / "hparams.yaml" for folder in _near(path))), None)
-    stated = _read_yaml(yaml_file) if yaml_file else {}
-    _refuse(stated, yaml_file or path)  # before hundreds of megabytes are read
-    with pretrained.reading(path, "a checkpoint of weights and plain values only"):
-        # Memory-mapped, so that weights are copied once only. Files of old torch versions are not archives.
-        raw = torch.load(path, map_location="cpu", weights_only=True, mmap=_is_archive(path))
+    yaml_file, stated = _stated(path)
+    _refuse(stated, yaml_file or path, kinds)  # before hundreds of megabytes are read
+    raw = _load(path)
     state = raw.get("state_dict") if isinstance(raw, dict) else None
     if not isinstance(state, dict) or not all(isinstance(value, torch.Tensor) for value in state.values()):
         raise UserError(f"{path}: has no `state_dict` of weights by name; it is not a COMET checkpoint")
@@ -87,15 +97,39 @@ def read(model: str | Path) -> Checkpoint:
         raise UserError(f"{path}: its hyper_parameters must be settings by name; it is not a COMET checkpoint")
     if not inside and not stated:
         raise UserError(f"{path}: has no hyper_parameters, and hparams.yaml is neither beside it nor one folder up")
-    settings = {**DEFAULTS, **(inside or stated)}
-    settings["class_identifier"] = stated.get("class_identifier", inside.get("class_identifier"))
+    kind = stated.get("class_identifier", inside.get("class_identifier"))
+    settings = {**DEFAULTS, **_defaults(kind, kinds), **(inside or stated), "class_identifier": kind}
     if stated.get("layer_transformation") == "sparsemax_patch":  # and, since version 2.2.4, this one
         settings["layer_transformation"] = "softmax"
-    _refuse(settings, path)
+    _refuse(settings, path, kinds)
     _check(settings, path)
-    parts = ("encoder.model.", "layerwise_attention.", "estimator.")
-    check_keys({key for key in map(str, state) if not key.startswith(parts)}, set(), "", path)
+    check_keys({key for key in map(str, state) if not key.startswith(tuple(parts))}, set(), "", path)
     return Checkpoint(path, settings, {key: value.float() for key, value in state.items()})
+
+
+def class_of(model: str | Path) -> str | None:
+    """The `class_identifier` of a folder, a `.ckpt` file or a hub name in COMET's layout; None where none is stated."""
+    path = locate(str(model))
+    _, settings = _stated(path)
+    if "class_identifier" not in settings:
+        raw = _load(path)
+        inside = raw.get("hyper_parameters") if isinstance(raw, dict) else None
+        settings = inside if isinstance(inside, dict) else {}
+    kind = settings.get("class_identifier")
+    return kind if isinstance(kind, str) else None
+
+
+def _stated(path: Path) -> tuple[Path | None, dict[str, Any]]:
+    """The hparams.yaml of a checkpoint and its settings; none if there is no such file."""
+    yaml_file = next(filter(Path.is_file, (folder / "hparams.yaml" for folder in _near(path))), None)
+    return yaml_file, _read_yaml(yaml_file) if yaml_file else {}
+
+
+def _load(path: Path) -> Any:
+    torch = require("torch", extra="neural")
+    with pretrained.reading(path, "a checkpoint of weights and plain values only"):
+        # Memory-mapped, so that weights are copied once only. Files of old torch versions are not archives.
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=is_archive(path))
 
 
 def _near(path: Path) -> tuple[Path, Path]:
@@ -104,7 +138,8 @@ def _near(path: Path) -> tuple[Path, Path]:
     return folder, folder.parent
 
 
-def _is_archive(path: Path) -> bool:
+def is_archive(path: Path) -> bool:
+    """Whether torch can map a file's weights: those of old versions are no zip archives."""
     with path.open("rb") as file:
         return file.read(4) == b"PK\x03\x04"
 
@@ -131,12 +166,17 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     return values
 
 
-def _refuse(settings: dict[str, Any], path: Path) -> None:
+def _defaults(kind: object, kinds: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
+    return kinds.get(kind, {}) if isinstance(kind, str) else {}
+
+
+def _refuse(settings: dict[str, Any], path: Path, kinds: Mapping[str, Mapping[str, Any]]) -> None:
     kind = settings.get("class_identifier")
+    if kind is None or (isinstance(kind, str) and kind in kinds):
+        return
     if isinstance(kind, str) and kind in REFUSED:
-        raise UserError(f"{path}: metric class {kind} is not supported: {REFUSED[kind]}; give a regression_metric")
-    if settings and kind not in (None, "regression_metric"):
-        raise UserError(f"{path}: metric class {kind} is not known; give a regression_metric")
+        raise UserError(f"{path}: metric class {kind} is not supported: {REFUSED[kind]}")
+    raise UserError(f"{path}: metric class {kind} is not known; give a {' or '.join(kinds)}")
 
 
 def _check(settings: dict[str, Any], path: Path) -> None:

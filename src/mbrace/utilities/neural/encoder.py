@@ -34,7 +34,7 @@ class Readout:
     `weights` mixes all layers (COMET's layer-wise attention, times gamma); without them only `layer` is read.
     """
 
-    pool: str  # avg, max or cls
+    pool: str  # avg, max, cls or last
     weights: tuple[float, ...] | None = None
     layer: int = -1
     layer_norm: bool = False  # normalise each layer over the sentence's tokens and units before mixing
@@ -72,6 +72,8 @@ class Readout:
         share: Tensor | float = 1.0  # of the tokens that attend, those that are pooled: less if the text holds <pad>
         if self.pool == "cls":
             pooled = state[:, 0].float()
+        elif self.pool == "last":
+            pooled = state[torch.arange(len(state), device=state.device), lengths - 1].float()
         elif kept is None:
             pooled = state.sum(dim=1, dtype=torch.float32) / lengths[:, None]
         else:
@@ -139,7 +141,7 @@ class Encoder:
         self.truncated += sum(1 for encoding in encodings if encoding.overflowing)
         if self.truncated and not self._warned_of_truncation:
             self._warned_of_truncation = True
-            message = f"text over the metric's limit of {self._max_length} tokens is cut there, as COMET does"
+            message = f"text over the metric's limit of {self._max_length} tokens is cut there, as the original does"
             warnings.warn(message, stacklevel=2)
         return Tokens.of(encodings)
 
@@ -147,16 +149,13 @@ class Encoder:
         """Vectors (texts, units), float32, on the encoder's device."""
         if not texts:
             return torch.empty((0, self.units), device=self.device)
-        # Sorted by characters first, so that a GPU works on long strings while a thread tokenises shorter ones.
-        characters = np.fromiter(map(len, texts), np.int64, len(texts))
-        order = np.argsort(-characters, kind="stable")
         parts, done = [], []  # vectors, and the indices of their texts
         with torch.inference_mode():
-            for chunk, tokens in self._tokenised(texts, order):
-                longest_first = np.argsort(-tokens.lengths, kind="stable")
-                strings = TokenBatch.copy(tokens, longest_first, self.device, pad=self._pad)
+            for chunk, tokens in self._tokenised(texts):
+                order = tokens.longest_first()
+                strings = TokenBatch.copy(tokens, order, self.device, pad=self._pad)
                 parts += [self._vectors(batch) for batch in self._batches(strings)]
-                done.append(chunk[longest_first])
+                done.append(chunk[order])
             vectors = torch.cat(parts)
         rows = torch.empty(len(texts), dtype=torch.long)  # of each text in `vectors`
         rows[torch.from_numpy(np.concatenate(done))] = torch.arange(len(texts))
@@ -165,12 +164,25 @@ class Encoder:
         self.embedded += len(texts)
         return vectors[rows.to(self.device, non_blocking=True)]
 
-    def _tokenised(self, texts: Sequence[str], order: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.int64], Tokens]]:
-        """Indices of texts in chunks, in the order given, and their tokens.
+    @torch.inference_mode()
+    def stream(self, texts: Sequence[str]) -> Iterator[tuple[list[int], list[NDArray[np.int32]], Tensor]]:
+        """Batches as they are done, longest texts first: indices of their texts, token ids, and vectors."""
+        for chunk, tokens in self._tokenised(texts):
+            order, rows, begin = tokens.longest_first(), list(tokens), 0
+            for batch in self._batches(TokenBatch.copy(tokens, order, self.device, pad=self._pad)):
+                part = order[begin : begin + len(batch)]
+                yield chunk[part].tolist(), [rows[index] for index in part], self._vectors(batch)
+                begin += len(batch)
+        self.embedded += len(texts)
 
+    def _tokenised(self, texts: Sequence[str]) -> Iterator[tuple[NDArray[np.int64], Tokens]]:
+        """Indices of texts in chunks, those of the most characters first, and their tokens.
+
+        In this order a GPU works on long strings while a thread tokenises shorter ones.
         For a GPU a thread tokenises the next chunk while the GPU works on the last; chunks begin small, so that it
         need not wait for the first. On a CPU a thread would only take cores away from the network.
         """
+        order = np.argsort(-np.fromiter(map(len, texts), np.int64, len(texts)), kind="stable")
         size, begin, chunks = _FIRST_TOKENISED if self.pads else _TOKENISED, 0, []
         while begin < len(order):
             chunks.append(order[begin : begin + size])
@@ -218,16 +230,21 @@ class Encoder:
 
     def _forward(self, rows: TokenBatch) -> Tensor:
         """Vectors of one batch of token ids, (rows, units)."""
-        count, longest, even = len(rows), rows.longest, rows.even
+        ids, lengths = self._enough_rows(rows)
+        states = self._states(ids, None if rows.even else rows.attended())
+        kept = None if rows.even and not rows.padded.any() else ids != self._pad
+        return self.readout(states, kept, lengths)[: len(rows)]
+
+    def _enough_rows(self, rows: TokenBatch) -> tuple[Tensor, Tensor]:
+        """Token ids (rows, longest) and lengths (rows,) of one batch; on a CPU repeated if there are too few."""
+        count, longest = len(rows), rows.longest
         ids, lengths = rows.ids(), rows.lengths
-        if not self.pads:  # see FEWEST_ROWS: rows are repeated if there are too few
+        if not self.pads:  # see FEWEST_ROWS
             fewest = FEWEST_ROWS * torch.get_num_threads()
             if count * longest < fewest:
                 times = -(-fewest // (count * longest))
                 ids, lengths = ids.repeat(times, 1), lengths.repeat(times)
-        states = self._states(ids, None if even else rows.attended())
-        kept = None if even and not rows.padded.any() else ids != self._pad
-        return self.readout(states, kept, lengths)[:count]
+        return ids, lengths
 
     def _states(self, ids: Tensor, attended: Tensor | None) -> Sequence[Tensor] | dict[int, Tensor]:
         """The hidden states that the readout reads, by layer."""

@@ -30,6 +30,7 @@ TOKENIZERS = (
 # What is fetched from the hub, by exact name: repositories hold the same weights several times in other formats.
 LIGHT = [*TOKENIZERS, "merges.txt", "bpe.codes", "added_tokens.json", "special_tokens_map.json"]
 LIGHT += ["tokenizer_config.json", "config.json", "modules.json", "sentence_bert_config.json", "[0-9]_*/config.json"]
+LIGHT += ["[0-9]_Dense/model.safetensors", "[0-9]_Dense/pytorch_model.bin"]  # small, of either kind
 SAFETENSORS = ["model.safetensors", "model.safetensors.index.json", "model-*-of-*.safetensors"]
 PICKLES = ["pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-*-of-*.bin"]
 
@@ -118,6 +119,9 @@ def tokenizer(folder: Path, kind: str, rows: int) -> Any:
     transformers = require("transformers", extra="neural")
     if not any((folder / name).is_file() for name in TOKENIZERS):
         raise UserError(f"{folder}: has no tokenizer ({', '.join(TOKENIZERS)}); copy or download its files again")
+    # Since transformers 5 these classes take the pieces of a tokenizer.json, but not how it splits and normalises text.
+    if kind in ("T5TokenizerFast", "RemBertTokenizerFast") and (folder / "tokenizer.json").is_file():
+        kind = "PreTrainedTokenizerFast"
     with reading(folder, f"a tokenizer ({kind})"):
         made = getattr(transformers, kind).from_pretrained(str(folder))
     if not rows / 2 <= len(made) <= rows:

@@ -4,43 +4,60 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mbrace.errors import UserError, require
 from mbrace.schedule import doubling
-from mbrace.utilities.neural.encoder import Encoder
 from mbrace.utilities.neural.head import Head
 from mbrace.utilities.neural.pairs import Block, to_device
 from mbrace.utility import Ask, Sentence
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
+
+
+class TextEncoder(Protocol):
+    """Strings to vectors: a transformer here, or a server."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where the vectors are."""
+
+    @property
+    def truncated(self) -> int:
+        """How many strings so far were over the length limit and cut."""
+
+    def embed(self, texts: Sequence[str]) -> Tensor:
+        """Vectors (texts, units), float32."""
+        ...
 
 
 class Bank:
     """The vectors of a window's strings: each distinct string goes through the encoder once."""
 
-    def __init__(self, encoder: Encoder) -> None:
+    def __init__(self, encoder: TextEncoder) -> None:
         torch = require("torch", extra="neural")
         self._encoder = encoder
         self._numbers: dict[str, int] = {}
-        self._vectors: Tensor = torch.empty((0, encoder.units), device=encoder.device)
+        self._vectors: Tensor = torch.empty((0, 0), device=encoder.device)  # as wide as what is added first
 
     def add(self, texts: Iterable[str]) -> None:
         """Embed the strings not known yet, in one stream."""
-        torch = require("torch", extra="neural")
         new = [text for text in dict.fromkeys(texts) if text not in self._numbers]
         if not new:
             return
         first, needed = len(self._numbers), len(self._numbers) + len(new)
+        vectors = self._encoder.embed(new)
         if needed > len(self._vectors):  # grow by half at least, so that steps do not copy everything each time
-            room = torch.empty((max(needed, first * 3 // 2), self._encoder.units), device=self._encoder.device)
-            room[:first] = self._vectors[:first]
+            room = vectors.new_empty((max(needed, first * 3 // 2), vectors.shape[1]))
+            if first:
+                room[:first] = self._vectors[:first]
             self._vectors = room
-        self._vectors[first:needed] = self._encoder.embed(new)
+        self._vectors[first:needed] = vectors
         self._numbers.update(zip(new, range(first, needed), strict=True))
 
     def numbers(self, texts: Sequence[str]) -> NDArray[np.int64]:
@@ -82,7 +99,7 @@ class RaceScorer:
     """The Scorer of one window. A hypothesis is embedded when it is first asked about: one that has nothing to race for
     costs nothing, and hypotheses share the stream of batches with the pseudo-references of the same time step."""
 
-    def __init__(self, encoder: Encoder, head: Head, sentences: Sequence[Sentence], *, reads_source: bool) -> None:
+    def __init__(self, encoder: TextEncoder, head: Head, sentences: Sequence[Sentence], *, reads_source: bool) -> None:
         self.encode_seconds = 0.0
         self._encoder, self._head, self._reads_source = encoder, head, reads_source
         self._bank = Bank(encoder)
@@ -154,7 +171,7 @@ class NeuralUtility:
 
     name: str
     schedule = doubling(8, 256)
-    encoder: Encoder
+    encoder: TextEncoder
     head: Head
     needs_source: bool
 
@@ -171,20 +188,25 @@ class NeuralUtility:
         self, hypotheses: Sequence[str], references: Sequence[str], sources: Sequence[str] | None = None
     ) -> NDArray[np.float32]:
         """Scores (pairs,) of hypothesis i against reference i (and source i); each distinct string embedded once."""
-        torch = require("torch", extra="neural")
         if self.needs_source and sources is None:
             raise UserError(f"{self.name} scores with the source: give sources")
-        if not hypotheses:
-            return np.empty(0, dtype=np.float32)
         used = [hypotheses, references, *([sources] if self.needs_source and sources is not None else [])]
-        if len({len(texts) for texts in used}) > 1:
-            raise UserError(f"pairs: lists of different lengths ({', '.join(str(len(texts)) for texts in used)})")
-        with torch.inference_mode():
-            bank = Bank(self.encoder)
-            bank.add(text for texts in used for text in texts)
-            numbers = [bank.numbers(texts) for texts in used]
-            scores = []
-            for begin in range(0, len(hypotheses), 4096):
-                sides = [bank[part[begin : begin + 4096]] for part in numbers]
-                scores.append(self.head.aligned(sides[0], sides[1], sides[2] if len(sides) > 2 else None).cpu())
-            return torch.cat(scores).numpy()  # type: ignore[no-any-return]
+        return aligned_scores(self.encoder, self.head, used)
+
+
+def aligned_scores(encoder: TextEncoder, head: Head, used: Sequence[Sequence[str]]) -> NDArray[np.float32]:
+    """Scores (rows,) of aligned texts: hypotheses, references and perhaps sources."""
+    torch = require("torch", extra="neural")
+    if len({len(texts) for texts in used}) > 1:
+        raise UserError(f"pairs: lists of different lengths ({', '.join(str(len(texts)) for texts in used)})")
+    if not used[0]:
+        return np.empty(0, dtype=np.float32)
+    with torch.inference_mode():
+        bank = Bank(encoder)
+        bank.add(text for texts in used for text in texts)
+        numbers = [bank.numbers(texts) for texts in used]
+        scores = []
+        for begin in range(0, len(used[0]), 4096):
+            sides = [bank[part[begin : begin + 4096]] for part in numbers]
+            scores.append(head.aligned(sides[0], sides[1], sides[2] if len(sides) > 2 else None).cpu())
+        return torch.cat(scores).numpy()  # type: ignore[no-any-return]

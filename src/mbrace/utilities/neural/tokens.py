@@ -32,6 +32,10 @@ class Tokens:
         """Where each string begins in `flat`."""
         return np.cumsum(self.lengths) - self.lengths
 
+    def longest_first(self) -> NDArray[np.int64]:
+        """Indices of the strings, those of the most tokens first."""
+        return np.argsort(-self.lengths, kind="stable")
+
     def __len__(self) -> int:
         return len(self.lengths)
 

@@ -1,0 +1,101 @@
+"""Reranking candidate files by estimated quality: `RerankJob`, its worker, and `rerank_file` for a caller in Python."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from mbrace.errors import UserError
+from mbrace.io.candidates import Item, item_from, read_items
+from mbrace.io.inputs import check_inputs, expand
+from mbrace.io.output import answer_line
+from mbrace.jobs.decode import Paths
+from mbrace.jobs.outcomes import answer_items
+from mbrace.jobs.run import ErrorPolicy, Outcome, Progress, Summary, run_job
+from mbrace.jobs.settings import AnyQuality, QualitySettings, describe_quality, load_quality
+from mbrace.race import Decoded
+from mbrace.records import Record
+from mbrace.rerank import rerank_corpus
+from mbrace.utility import QualityUtility, truncated_texts
+
+
+def rerank_file(
+    inputs: Paths,
+    output: str | os.PathLike[str],
+    *,
+    qe: QualityUtility | str,
+    nbest: int = 1,
+    window: int = 64,
+    text: bool = False,
+    threads: int = 0,
+    resume: bool = False,
+    force: bool = False,
+    on_error: ErrorPolicy = "stop",
+    progress: Progress = False,
+) -> Summary:
+    """Choose the best hypothesis of each record by estimated quality, as `mbrace rerank` does.
+
+    `qe` is a quality utility, or the folder or hub name of a checkpoint; the rest is as for `decode_file`.
+    """
+    job = RerankJob(QualitySettings(qe) if isinstance(qe, str) else qe, nbest=nbest, window=window, text=text)
+    given = [inputs] if isinstance(inputs, (str, os.PathLike)) else inputs
+    paths, out = expand([os.fspath(path) for path in given]), os.fspath(output)
+    check_inputs(paths, out)
+    how: dict[str, Any] = {"resume": resume, "force": force, "on_error": on_error, "progress": progress}
+    return run_job(job, read_items(paths), out, threads=threads, **how)
+
+
+@dataclass(frozen=True)
+class RerankJob:
+    """The choice among the hypotheses of records that bring their sources."""
+
+    qe: AnyQuality
+    nbest: int = 1
+    window: int = 64
+    text: bool = False
+    keep_settings: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if self.window < 1 or self.nbest < 1:
+            raise UserError(f"window {self.window}, nbest {self.nbest}: both must be 1 or more")
+
+    def describe(self) -> dict[str, Any]:
+        """What answers depend on."""
+        return {"command": "rerank", **describe_quality(self.qe), "nbest": self.nbest, "text": self.text}
+
+    def start(self, threads: int) -> RerankWorker:
+        """Load the quality utility."""
+        return RerankWorker(load_quality(self.qe, threads), nbest=self.nbest, window=self.window, text=self.text)
+
+    def item(self, row: bytes, file: str, number: int, prefix: str) -> Item:
+        """A record of JSON."""
+        return item_from(row, file, number, prefix=prefix)
+
+
+@dataclass
+class RerankWorker:
+    """Ranks the hypotheses of records and makes lines of the answers."""
+
+    qe: QualityUtility
+    nbest: int = 1
+    window: int = 64
+    text: bool = False
+    summary: Summary = field(default_factory=Summary)
+
+    def __call__(self, items: Iterable[Item], *, skip: bool) -> Iterator[Outcome]:
+        """One outcome per item."""
+
+        def answer(records: Iterable[Record], on_error: Any) -> Iterator[Decoded]:
+            options: dict[str, Any] = {"nbest": self.nbest, "window": self.window, "on_error": on_error}
+            return rerank_corpus(records, qe=self.qe, phases=self.summary.phases, **options)
+
+        return answer_items(items, answer, self._line, skip=skip, text=self.text)
+
+    def _line(self, record: Record, answer: Decoded) -> bytes:
+        self.summary.sentences += 1
+        self.summary.strings += answer.strings
+        self.summary.quality_calls += answer.quality_calls or 0
+        self.summary.truncated = truncated_texts(self.qe)
+        return answer_line(answer, text=self.text, nbest=self.nbest)

@@ -1,0 +1,145 @@
+"""Hypotheses by their estimated quality, with the source and no reference: the best alone, or those that race."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mbrace.errors import UserError
+from mbrace.race import Candidate, Decoded, Phases
+from mbrace.records import Record
+from mbrace.utility import QualityUtility
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """The distinct hypotheses of a record, best first: the index of each one's first copy, and its quality."""
+
+    record: Record
+    indices: NDArray[np.int64]
+    qualities: NDArray[np.floating]
+
+    def answer(self, nbest: int) -> Decoded:
+        """The best of them."""
+        best = [
+            Candidate(self.record.hypotheses[index], index, float(quality))
+            for index, quality in zip(self.indices[:nbest].tolist(), self.qualities[:nbest], strict=True)
+        ]
+        return Decoded(
+            id=self.record.id,
+            text=best[0].text,
+            index=best[0].index,
+            utility=best[0].utility,
+            utility_calls=0,
+            pairs_scored=0,
+            pseudo_references=0,
+            steps=(),
+            nbest=tuple(best),
+            strings=len(self.indices),
+            quality_calls=len(self.indices),
+        )
+
+
+@dataclass(frozen=True)
+class Shortlist:
+    """A record with its best hypotheses only, and their indices in the record as it was."""
+
+    record: Record
+    indices: Sequence[int]
+    quality_calls: int
+
+    def restore(self, answer: Decoded) -> Decoded:
+        """The answer to the short record as one to the whole."""
+        nbest = tuple(replace(each, index=self._index(each.index)) for each in answer.nbest)
+        return replace(answer, index=self._index(answer.index), nbest=nbest, quality_calls=self.quality_calls)
+
+    def _index(self, index: int | None) -> int | None:
+        return None if index is None else self.indices[index]
+
+
+def rank(records: Sequence[Record], qe: QualityUtility, phases: Phases | None = None) -> list[Ranking]:
+    """The hypotheses of every record by quality, all estimated in one call; equal strings of a record once."""
+    firsts = [_first_copies(record) for record in records]
+    texts = [record.hypotheses[index] for record, first in zip(records, firsts, strict=True) for index in first]
+    sources = [check_source(record, qe) for record, first in zip(records, firsts, strict=True) for _ in first]
+    began = time.perf_counter()
+    found = np.asarray(qe.quality(texts, sources))
+    if phases is not None:
+        phases.quality += time.perf_counter() - began
+    if found.shape != (len(texts),):
+        raise UserError(f"utility {qe.name}: returned shape {found.shape} for {len(texts)} hypotheses")
+    rankings, begin = [], 0
+    for record, first in zip(records, firsts, strict=True):
+        qualities = found[begin : begin + len(first)]
+        begin += len(first)
+        wrong = np.flatnonzero(~np.isfinite(qualities))
+        if len(wrong):
+            text = record.hypotheses[first[wrong[0]]]
+            raise record.error(
+                f"utility {qe.name}: returned {qualities[wrong[0]]} for hypothesis {text[:60]!r}; "
+                "a utility must return finite numbers"
+            )
+        order = np.argsort(-qualities, kind="stable")
+        rankings.append(Ranking(record, np.array(first)[order], qualities[order]))
+    return rankings
+
+
+def shortlist(
+    records: Sequence[Record], qe: QualityUtility, top: int, *, live: bool = False, phases: Phases | None = None
+) -> list[Shortlist]:
+    """Each record with its `top` best hypotheses, in their order in the record; its pseudo-references stay as they are.
+
+    Nothing is estimated for a record that has no more. A `live` source draws where no pseudo-references are listed.
+    """
+    long = [record for record in records if len(set(record.hypotheses)) > top]
+    rankings = iter(rank(long, qe, phases) if long else [])
+    lists = []
+    for record in records:
+        if len(set(record.hypotheses)) <= top:
+            lists.append(Shortlist(record, range(len(record.hypotheses)), 0))
+            continue
+        ranking = next(rankings)
+        best = sorted(ranking.indices[:top].tolist())
+        hypotheses = [record.hypotheses[index] for index in best]
+        short = replace(record, hypotheses=hypotheses, pseudo_references=record.listed(live=live))
+        lists.append(Shortlist(short, best, len(ranking.indices)))
+    return lists
+
+
+def check_quality(qe: object) -> None:
+    """Refuse as a quality utility what is none."""
+    if not isinstance(qe, QualityUtility):
+        name = getattr(qe, "name", None) or repr(qe)
+        raise UserError(f"qe {name}: cannot estimate quality from the source; give a quality utility such as CometKiwi")
+
+
+def check_shortlist(qe: object, top: int | None, *, nbest: int, pool: bool) -> None:
+    """Refuse options of a race among the best by quality that make no sense."""
+    if qe is None and top is None:
+        return
+    if qe is None or top is None:
+        raise UserError("qe and qe_top: give both, the quality utility and how many of its best hypotheses race")
+    check_quality(qe)
+    if top < max(nbest, 1):
+        raise UserError(f"qe_top {top}: must be 1 or more, and at least nbest ({nbest})")
+    if pool:
+        raise UserError("qe: only valid without pool, which lets in strings that were not estimated")
+
+
+def check_source(record: Record, qe: QualityUtility) -> str:
+    """The source of a record; it is an error if there is none."""
+    if record.source is None:
+        raise record.error(f"source: missing; {qe.name} estimates quality from the source")
+    return record.source
+
+
+def _first_copies(record: Record) -> list[int]:
+    """Indices of the distinct hypotheses."""
+    first: dict[str, int] = {}
+    for index, text in enumerate(record.hypotheses):
+        first.setdefault(text, index)
+    return list(first.values())

@@ -1,0 +1,148 @@
+"""Sentence embeddings from an OpenAI-compatible server (`/v1/embeddings`), and their cosine as a utility."""
+
+from __future__ import annotations
+
+import base64
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mbrace.errors import UserError
+from mbrace.servers.answers import AnswerFile, key_of
+from mbrace.servers.http import Client, base_url
+from mbrace.servers.judge import cost_of
+from mbrace.utilities.neural.head import Cosine
+from mbrace.utilities.neural.scorer import NeuralUtility
+from mbrace.utility import Cost
+
+
+class ServerEncoder:
+    """Strings to vectors of length 1 by a server, in requests of `per_request` strings. A blank text, which servers
+    refuse, is all zeros."""
+
+    device = torch.device("cpu")
+    truncated = 0  # a server cuts or refuses on its own
+
+    def __init__(
+        self,
+        client: Client,
+        body: Mapping[str, Any],
+        *,
+        per_request: int,
+        concurrency: int,
+        answers: str | Path | None,
+    ) -> None:
+        self._client, self._body, self._per_request = client, dict(body), per_request
+        self._pool = ThreadPoolExecutor(concurrency, thread_name_prefix="mbrace-embeddings")
+        self._file = None if answers is None else AnswerFile(answers)
+        self._units: int | None = None  # not known before the first answer
+        self._lock = threading.Lock()
+        self.cost = Cost()
+
+    def embed(self, texts: Sequence[str]) -> Tensor:
+        """Vectors (texts, units), normalised."""
+        valid = [text.encode("utf-8", "replace").decode("utf-8") for text in texts]
+        vectors: dict[str, NDArray[np.float32]] = {}
+        for text in dict.fromkeys(valid):
+            kept = None if self._file is None else self._file.get(self._key(text))
+            if kept is not None:
+                vectors[text] = np.frombuffer(base64.b64decode(kept["embedding"]), dtype="<f4")
+                self.cost += Cost(kept_answers=1)
+        new = [text for text in dict.fromkeys(valid) if text.strip() and text not in vectors]
+        if not new and not vectors and self._units is None:
+            new = ["."]  # nothing but blank texts: how long a vector is must be asked for
+        blocks = [new[begin : begin + self._per_request] for begin in range(0, len(new), self._per_request)]
+        for block, found in zip(blocks, self._pool.map(self._ask, blocks), strict=True):
+            vectors |= dict(zip(block, found, strict=True))
+        for vector in vectors.values():  # all of one length, or they cannot be compared
+            if self._units not in (None, len(vector)):
+                message = f"{len(vector)} numbers for one text and {self._units} for another"
+                raise UserError(f"{self._client.url}: embeddings have {message}; use one model for all texts")
+            self._units = len(vector)
+        blank = np.zeros(self._units or 1, dtype=np.float32)
+        rows = torch.from_numpy(np.stack([vectors.get(text, blank) for text in valid]).astype(np.float32))
+        lengths: Tensor = rows.norm(dim=1, keepdim=True)
+        return rows / lengths.clamp(min=1e-12)
+
+    def close(self) -> None:
+        """Cancel requests that have not begun, and close the connections and the file."""
+        self._pool.shutdown(cancel_futures=True)
+        self._client.close()
+        if self._file is not None:
+            self._file.close()
+
+    def _key(self, text: str) -> bytes:
+        return key_of(self._body | {"input": text})
+
+    def _ask(self, texts: list[str]) -> list[NDArray[np.float32]]:
+        """The vectors of one request; kept as they arrive, also when another request fails."""
+        vectors, cost = self._client.post(self._body | {"input": texts}, lambda answer: _read(answer, len(texts)))
+        with self._lock:
+            self.cost += cost
+        if self._file is not None:
+            for text, vector in zip(texts, vectors, strict=True):
+                self._file.put(self._key(text), {"embedding": base64.b64encode(vector.tobytes()).decode()})
+        return vectors
+
+
+class EmbeddingServer(NeuralUtility):
+    """The cosine of a server's embeddings of hypothesis and reference; each string is sent once per window.
+
+    `url` is the server's, with or without /v1; `model` is the model's name there. `answers` is a file that keeps
+    embeddings, so that none is asked for twice. `concurrency`, `retries`, `timeout` and `api_key` are those of
+    `Server`; `options` (`dimensions`, ...) go into every request unchanged.
+    """
+
+    needs_source = False
+
+    def __init__(
+        self,
+        url: str,
+        model: str,
+        *,
+        per_request: int = 64,
+        answers: str | Path | None = None,
+        concurrency: int = 8,
+        retries: int = 6,
+        timeout: float = 120.0,
+        api_key: str | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        if per_request < 1 or concurrency < 1 or retries < 0:
+            raise UserError("per_request and concurrency: must be 1 or more; retries 0 or more")
+        bearer = api_key if api_key is not None else os.environ.get("OPENAI_API_KEY")
+        address = base_url(url) + "/embeddings"
+        client = Client(address, key=bearer, retries=retries, timeout=timeout, connections=concurrency)
+        body = {"model": model, "encoding_format": "float", **(options or {})}
+        self._server = ServerEncoder(client, body, per_request=per_request, concurrency=concurrency, answers=answers)
+        self.encoder, self.head = self._server, Cosine()
+        self.name = f"cosine|server:{model}"
+
+    @property
+    def cost(self) -> Cost:
+        """What was asked of the server so far, and what did not have to be."""
+        return self._server.cost
+
+    def close(self) -> None:
+        """Cancel requests that have not begun, and close the connections and the file."""
+        self._server.close()
+
+
+def _read(answer: Any, count: int) -> tuple[list[NDArray[np.float32]], Cost]:
+    """The vectors of an answer in the order asked for, and what it cost; ValueError if it is none."""
+    data = answer.get("data") if isinstance(answer, dict) else None
+    if not isinstance(data, list) or len(data) != count:
+        raise ValueError(f"not {count} embeddings in the answer")
+    placed = {int(each["index"]): np.array(each["embedding"], dtype="<f4") for each in data}
+    vectors = [placed[index] for index in range(count)]
+    if any(vector.ndim != 1 or not len(vector) or not np.isfinite(vector).all() for vector in vectors):
+        raise ValueError("an embedding that is not a list of finite numbers")
+    return vectors, cost_of(answer)

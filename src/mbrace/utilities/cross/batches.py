@@ -1,0 +1,202 @@
+"""Rows of token ids through a network: one length-sorted stream of batches over all open sentences.
+
+A thread tokenises, sorts and joins rows ahead of the device. On a CPU a batch holds rows of one length only, so that a
+row's score is the same bits in any company (see `neural.encoder`). On a GPU a batch that is not half full goes on with
+shorter rows, but never with rows more than `BUCKET` - 1 tokens shorter: that is all the padding there is.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import TypeAlias, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mbrace.errors import UserError
+from mbrace.utilities.cross.tokens import Tokens
+from mbrace.utilities.neural.device import without_cudnn_attention
+from mbrace.utilities.neural.encoder import FEWEST_ROWS
+
+BUCKET = 8  # tokens: rows of one batch differ in length by less
+CHUNK = 1 << 17  # rows sorted at a time: what bounds the memory of a call
+_AHEAD = 4  # batches prepared ahead of the device
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Inputs of a network, each the pieces of one row of `pieces` end to end."""
+
+    positions: NDArray[np.int64]  # (rows,): where the caller wants their outputs
+    pieces: NDArray[np.int64]  # (rows, parts): numbers in `Tokens`
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows on their way to the network."""
+
+    rows: Rows
+    ids: Tensor  # (rows, tokens)
+    lengths: Tensor  # (rows,)
+    even: bool  # whether all rows have one length: nothing is padded
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def part(self, begin: int, end: int) -> Batch:
+        """Some of its rows."""
+        rows = Rows(self.rows.positions[begin:end], self.rows.pieces[begin:end])
+        return Batch(rows, self.ids[begin:end], self.lengths[begin:end], self.even)
+
+    def repeated(self, times: int) -> Batch:
+        """The batch several times over."""
+        rows = Rows(np.tile(self.rows.positions, times), np.tile(self.rows.pieces, (times, 1)))
+        return Batch(rows, self.ids.repeat(times, 1), self.lengths.repeat(times), self.even)
+
+
+# A network: outputs of a batch on its device, each (rows, ...).
+Forward: TypeAlias = Callable[[Batch], tuple[Tensor, ...]]
+
+
+class Stream:
+    """Batches of at most `batch_tokens` tokens; `truncated` counts rows that were over `limit` tokens and cut."""
+
+    def __init__(
+        self, *, pad: int, limit: int, device: torch.device, batch_tokens: int | None = None, gpu_tokens: int = 32768
+    ) -> None:
+        if batch_tokens is not None and batch_tokens < 1:
+            raise UserError(f"batch_tokens {batch_tokens}: must be 1 or more")
+        self.device = device
+        self.batch_tokens = batch_tokens or (gpu_tokens if device.type == "cuda" else 2048)
+        self.truncated = 0
+        self.rows = 0  # sent through a network so far
+        self.tokens = 0  # of these rows, padding not counted
+        self.padded = 0  # of these rows, padding counted
+        self._pad, self._limit = pad, limit
+        self._told_memory = False
+
+    def run(
+        self, tokens: Tokens, chunks: Iterable[Rows], forward: Forward
+    ) -> Iterator[tuple[Rows, tuple[Tensor, ...]]]:
+        """Outputs of all rows, batch by batch. `chunks` is read, and its strings tokenised, in the other thread."""
+        for batch in in_thread(self._batches(tokens, chunks)):
+            yield from self._outputs(batch, forward)
+
+    def _batches(self, tokens: Tokens, chunks: Iterable[Rows]) -> Iterator[Batch]:
+        for chunk in chunks:
+            tokens.ensure(chunk.pieces)
+            whole = tokens.lengths[chunk.pieces].sum(axis=1)
+            lengths = np.minimum(whole, self._limit)
+            self.truncated += int((whole > self._limit).sum())
+            for index in split(lengths, self.batch_tokens, mixed=self.device.type != "cpu"):
+                rows, own = Rows(chunk.positions[index], chunk.pieces[index]), lengths[index]
+                # An input without a token is one of padding, as the original would have it.
+                width = max(1, int(own.max()))
+                ids = torch.from_numpy(tokens.join(rows.pieces, width, self._pad))
+                batch = Batch(rows, ids, torch.from_numpy(np.maximum(own, 1)), bool((own == width).all()))
+                self.rows, self.tokens = self.rows + len(index), self.tokens + int(own.sum())
+                self.padded += width * len(index)
+                if self.device.type == "cuda":
+                    batch = replace(batch, ids=batch.ids.pin_memory(), lengths=batch.lengths.pin_memory())
+                yield batch
+
+    def _outputs(self, batch: Batch, forward: Forward) -> Iterator[tuple[Rows, tuple[Tensor, ...]]]:
+        """The outputs of one batch; a GPU that is out of memory gets it in halves."""
+        try:
+            outputs = self._forward(batch, forward)
+        except torch.cuda.OutOfMemoryError:
+            if len(batch) == 1:
+                message = f"the GPU is out of memory for one input of {batch.ids.shape[1]} tokens; use the CPU"
+                raise UserError(message) from None
+            outputs = None
+        if outputs is not None:
+            yield batch.rows, outputs
+            return
+        torch.cuda.empty_cache()
+        half = len(batch) // 2
+        self.batch_tokens = min(self.batch_tokens, half * batch.ids.shape[1])
+        if not self._told_memory:
+            self._told_memory = True
+            warnings.warn(f"the GPU is out of memory: going on with batches of {self.batch_tokens} tokens or fewer")
+        yield from self._outputs(batch.part(0, half), forward)
+        yield from self._outputs(batch.part(half, len(batch)), forward)
+
+    def _forward(self, batch: Batch, forward: Forward) -> tuple[Tensor, ...]:
+        count = len(batch)
+        if self.device.type == "cpu":  # repeated rows bring a small product to the path of a large one
+            fewest, size = FEWEST_ROWS * torch.get_num_threads(), batch.ids.numel()
+            batch = batch.repeated(-(-fewest // size)) if size < fewest else batch
+        else:
+            ids, lengths = (each.to(self.device, non_blocking=True) for each in (batch.ids, batch.lengths))
+            batch = replace(batch, ids=ids, lengths=lengths)
+        with torch.inference_mode(), without_cudnn_attention():
+            return tuple(output[:count] for output in forward(batch))
+
+
+def split(lengths: NDArray[np.int64], batch_tokens: int, *, mixed: bool) -> Iterator[NDArray[np.int64]]:
+    """Indexes of rows in batches of at most `batch_tokens` padded tokens (one row at least), longest first.
+
+    A batch ends where the length changes; if `mixed`, only once it is half full or the next row is too short for its
+    bucket.
+    """
+    order = np.argsort(-lengths, kind="stable")
+    descending = lengths[order]
+    falling = -descending  # growing, for searching
+    ends = np.append(np.flatnonzero(np.diff(descending)) + 1, len(lengths))  # where a run of one length ends
+    begin = 0
+    while begin < len(order):
+        longest = max(1, int(descending[begin]))
+        room = max(1, batch_tokens // longest)
+        least = max(1, -(-batch_tokens // (2 * longest))) if mixed else 1
+        end = int(ends[np.searchsorted(ends, min(begin + least, len(order)))])  # of the first run that makes it full
+        if mixed:
+            end = min(end, int(np.searchsorted(falling, BUCKET - longest)))
+        end = min(end, begin + room)
+        yield order[begin:end]
+        begin = end
+
+
+def in_thread(items: Iterable[Item]) -> Iterator[Item]:
+    """The items, made in a thread a few ahead of where they are used. What it raises is raised here."""
+    made: queue.Queue[tuple[Item | None, BaseException | None]] = queue.Queue(maxsize=_AHEAD)
+    stop = threading.Event()
+
+    def hand_over(entry: tuple[Item | None, BaseException | None]) -> None:
+        while not stop.is_set():
+            try:
+                made.put(entry, timeout=0.1)
+                return
+            except queue.Full:
+                continue
+
+    def work() -> None:
+        try:
+            for item in items:
+                hand_over((item, None))
+                if stop.is_set():
+                    return
+            hand_over((None, None))
+        except BaseException as error:  # handed over whatever it is, else the reader would wait for ever
+            hand_over((None, error))
+
+    thread = threading.Thread(target=work, name="mbrace-batches", daemon=True)
+    thread.start()
+    try:
+        while True:
+            item, error = made.get()
+            if error is not None:
+                raise error
+            if item is None:
+                return
+            yield item
+    finally:
+        stop.set()
+        thread.join()

@@ -1,0 +1,221 @@
+"""MetricX-23 and MetricX-24 as utilities: `MetricX("google/metricx-24-hybrid-large-v2p6")`.
+
+MetricX predicts the errors of a translation, from 0 (none) to 25: lower is better. A utility is better when higher, so
+every score here is MetricX's, negated.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mbrace.errors import UserError
+from mbrace.utilities.cross import mt5
+from mbrace.utilities.cross.batches import Batch, Rows, Stream
+from mbrace.utilities.cross.scorer import HYPOTHESIS, REFERENCE, SOURCE, CrossUtility, chunks
+from mbrace.utilities.cross.tokens import EMPTY, Tokens, valid
+from mbrace.utilities.neural import pretrained
+from mbrace.utilities.neural.device import choose_device, choose_dtype
+
+TOKENIZER = "google/mt5-xl"  # the one of the published recipe; MetricX's own repositories have none
+LABELS = {HYPOTHESIS: "candidate", REFERENCE: "reference", SOURCE: "source"}
+WHOLE = "whole"  # the role of an input that is tokenised as one text
+MOST = 25.0  # errors
+
+
+@dataclass(frozen=True)
+class Version:
+    """What an input of one version of MetricX is made of."""
+
+    limit: int  # tokens, the end-of-sentence token that is then dropped included
+    order: tuple[str, ...]  # with a reference
+    quality: tuple[str, ...]  # without one
+    hybrid: bool  # one checkpoint for both
+
+
+VERSIONS = {
+    "23": Version(1024, (HYPOTHESIS, REFERENCE), (HYPOTHESIS, SOURCE), hybrid=False),
+    "24": Version(1536, (SOURCE, HYPOTHESIS, REFERENCE), (SOURCE, HYPOTHESIS), hybrid=True),
+}
+
+
+class MetricX(CrossUtility):
+    """MetricX's score of a hypothesis against a reference, negated: 0 is the best and -25 the worst.
+
+    `model` is a folder as transformers has it, or a hub name. `version` ("23" or "24") and, for version 23, `qe`
+    (whether the checkpoint is one for quality estimation) are taken from the model's name where they are not given.
+    Version 24 reads the source too, and estimates quality without a reference as well. `tokenizer` is a folder or hub
+    name, by default the model's own folder if it has one, else mT5's. `device`, `dtype` and `batch_tokens` as for
+    `Unified`.
+    """
+
+    def __init__(
+        self,
+        model: str | Path,
+        *,
+        version: str | None = None,
+        qe: bool | None = None,
+        tokenizer: str | Path | None = None,
+        device: str | None = None,
+        dtype: str | None = None,
+        batch_tokens: int | None = None,
+    ) -> None:
+        label = pretrained.label(model)
+        version = _version(label, version)
+        qe = _quality_only(label, version, qe)
+        chosen_device = choose_device(device)
+        chosen_dtype = choose_dtype(dtype, chosen_device)
+        folder = pretrained.find(str(model))
+        shape = mt5.Shape.read(folder / "config.json")
+        words = _find_tokenizer(folder, tokenizer)
+        made = pretrained.tokenizer(words, "T5TokenizerFast", shape.vocab_size)
+        network = mt5.Network(shape, mt5.read_weights(folder, shape), chosen_device, chosen_dtype)
+        limit = VERSIONS[version].limit - 1
+        stream = Stream(pad=0, limit=limit, device=chosen_device, batch_tokens=batch_tokens)
+        kind = f"metricx-{version}{'-qe' if qe else ''}"
+        name = f"{kind}|{label}|negated|{str(chosen_dtype).removeprefix('torch.')}"
+        self._assemble(name, version, qe, network, made, stream)
+
+    def _assemble(
+        self, name: str, version: str, qe: bool, network: mt5.Network, tokenizer: Any, stream: Stream
+    ) -> None:
+        self.name, self.network, self.tokenizer, self.stream = name, network, tokenizer, stream
+        self.version = VERSIONS[version]
+        self.reads_references = not qe
+        self.reads_sources = qe or self.version.hybrid
+        self.needs_source = self.reads_references and SOURCE in self.version.order
+        self._joins = _joins(self)
+
+    def session(self) -> MetricXSession:
+        """What a window needs."""
+        return MetricXSession(self)
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of texts, without an end of sentence."""
+        backend = self.tokenizer.backend_tokenizer
+        backend.no_padding()
+        backend.no_truncation()
+        return [encoding.ids for encoding in backend.encode_batch(valid(texts), add_special_tokens=False)]
+
+    def tokenize(self, entries: Sequence[tuple[str, str]]) -> list[list[int] | None]:
+        """Token ids of strings with the word that names their role, as they are inside an input; None for a string
+        whose tokens depend on its neighbours."""
+        if not self._joins:
+            return [self.encode([text])[0] if role == WHOLE else None for role, text in entries]
+        before, after = self.encode(["x"])[0], self.encode(["x"])[0]
+        framed = [text if role == WHOLE else f"x {LABELS[role]}: {text} x" for role, text in entries]
+        found: list[list[int] | None] = []
+        for (role, text), ids in zip(entries, self.encode(framed), strict=True):
+            end = len(ids) - len(after)
+            if role == WHOLE:
+                found.append(ids)
+            elif _is_plain(text) and ids[: len(before)] == before and ids[end:] == after:
+                found.append(ids[len(before) : end])
+            else:
+                found.append(None)
+        return found
+
+
+def _version(label: str, given: str | None) -> str:
+    named = re.search(r"metricx[-_]?(\d\d)", label.lower())
+    version = str(given) if given is not None else named[1] if named else None
+    if version is None:
+        raise UserError(f"{label}: version: not in the model's name; give version='24' or version='23'")
+    if version not in VERSIONS:
+        raise UserError(f"{label}: version {version}: is not supported; give a checkpoint of {' or '.join(VERSIONS)}")
+    return version
+
+
+def _quality_only(label: str, version: str, given: bool | None) -> bool:
+    if VERSIONS[version].hybrid:
+        if given:
+            raise UserError(f"{label}: qe: only for version 23; a checkpoint of {version} works with and without")
+        return False
+    return "-qe" in label.lower() if given is None else given
+
+
+def _find_tokenizer(folder: Path, given: str | Path | None) -> Path:
+    if given is None and any((folder / name).is_file() for name in pretrained.TOKENIZERS):
+        return folder
+    return pretrained.find(str(given or TOKENIZER), near=(folder, folder.parent), weights=False)
+
+
+def _is_plain(text: str) -> bool:
+    """Whether both ends of a string are visible: a tokenizer may merge spaces and such with their neighbours."""
+    return bool(text) and text[0].isprintable() and text[-1].isprintable() and not (text[0] + text[-1]).count(" ")
+
+
+def _joins(utility: MetricX) -> bool:
+    """Whether the tokenizer splits at spaces, so that inputs can be joined from strings tokenised on their own."""
+    utility._joins = True
+    texts = ["A man rides, slowly.", "x", "1,024 Wörter (2023)!", "он сказал", "これは本です", "the the", "source: a"]
+    roles = utility.version.order if utility.reads_references else utility.version.quality
+    rows = [[texts[(begin + step) % len(texts)] for step in range(len(roles))] for begin in range(len(texts))]
+    wholes = utility.encode([_input(roles, row) for row in rows])
+    for row, whole in zip(rows, wholes, strict=True):
+        parts = utility.tokenize(list(zip(roles, row, strict=True)))
+        if any(part is None for part in parts) or [one for part in parts for one in part or ()] != whole:
+            return False
+    return True
+
+
+def _input(roles: Sequence[str], texts: Sequence[str]) -> str:
+    """The text of an input."""
+    return " ".join(f"{LABELS[role]}: {text}" for role, text in zip(roles, texts, strict=True))
+
+
+class MetricXSession:
+    """The strings of a window."""
+
+    single_seconds = 0.0  # nothing is scored apart from the pairs
+
+    def __init__(self, utility: MetricX) -> None:
+        self.utility = utility
+        self.tokens = Tokens(utility.tokenize)
+
+    def number(self, texts: Iterable[str], role: str) -> NDArray[np.int64]:
+        """The numbers of strings in a role: tokenised with the word that names it."""
+        return self.tokens.number(texts, role)
+
+    def scores(
+        self, hypotheses: NDArray[np.int64], references: NDArray[np.int64], sources: NDArray[np.int64]
+    ) -> NDArray[np.float32]:
+        """Scores (pairs,) of distinct pairs."""
+        columns = {HYPOTHESIS: hypotheses, REFERENCE: references, SOURCE: sources}
+        return self._run(self.utility.version.order, columns)
+
+    def qualities(self, hypotheses: NDArray[np.int64], sources: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Scores (hypotheses,) with their sources alone."""
+        return self._run(self.utility.version.quality, {HYPOTHESIS: hypotheses, SOURCE: sources})
+
+    def _run(self, roles: Sequence[str], columns: dict[str, NDArray[np.int64]]) -> NDArray[np.float32]:
+        positions, logits = [], []
+        rows = self._rows(roles, [columns[role] for role in roles])
+        for done, (logit,) in self.utility.stream.run(self.tokens, rows, self._forward):
+            positions.append(done.positions)
+            logits.append(logit)
+        order = np.argsort(np.concatenate(positions))
+        return -torch.cat(logits).clamp(0.0, MOST).cpu().numpy()[order]
+
+    def _rows(self, roles: Sequence[str], columns: Sequence[NDArray[np.int64]]) -> Iterator[Rows]:
+        """The inputs, joined from their strings; one with a string that cannot be joined is tokenised as a whole."""
+        for chunk in chunks(columns):
+            self.tokens.ensure(chunk.pieces)
+            apart = np.flatnonzero((self.tokens.lengths[chunk.pieces] == -2).any(axis=1))
+            if len(apart):
+                texts = [[self.tokens.text(number) for number in row] for row in chunk.pieces[apart].tolist()]
+                wholes = self.tokens.number((_input(roles, row) for row in texts), WHOLE)
+                chunk.pieces[apart] = EMPTY
+                chunk.pieces[apart, 0] = wholes
+            yield chunk
+
+    def _forward(self, batch: Batch) -> tuple[Tensor, ...]:
+        return (self.utility.network(batch),)

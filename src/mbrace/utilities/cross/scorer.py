@@ -1,0 +1,174 @@
+"""A cross-encoder in a race: the pairs of all asks of a time step in one stream, no pair twice."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mbrace.errors import UserError
+from mbrace.schedule import doubling
+from mbrace.utilities.cross.batches import CHUNK, Rows, Stream
+from mbrace.utility import Ask, Sentence, refuse_quality_only
+
+HYPOTHESIS, REFERENCE, SOURCE = "hypothesis", "reference", "source"
+
+
+class Session(Protocol):
+    """Lives as long as one window and holds what was tokenised for it, and scored per hypothesis."""
+
+    @property
+    def single_seconds(self) -> float:
+        """Spent so far on inputs of one hypothesis, without a reference."""
+
+    def number(self, texts: Iterable[str], role: str) -> NDArray[np.int64]:
+        """The numbers of strings as hypotheses, references or sources."""
+        ...
+
+    def scores(
+        self, hypotheses: NDArray[np.int64], references: NDArray[np.int64], sources: NDArray[np.int64]
+    ) -> NDArray[np.float32]:
+        """Scores (pairs,) of distinct pairs; `sources` is empty where the utility does not read them."""
+        ...
+
+    def qualities(self, hypotheses: NDArray[np.int64], sources: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Scores (hypotheses,) of distinct hypotheses with their sources alone."""
+        ...
+
+
+class CrossUtility:
+    """What Unified and MetricX share: both ways to score pairs, and the quality of a hypothesis with its source."""
+
+    name: str
+    schedule = doubling(8, 256)
+    needs_source: bool
+    reads_references: bool  # else it estimates quality only
+    reads_sources: bool
+    stream: Stream
+    _told_truncation = False
+
+    def session(self) -> Session:
+        """What a window needs."""
+        raise NotImplementedError
+
+    @property
+    def truncated(self) -> int:
+        """How many texts (strings, or inputs joined from them) so far were over the length limit and cut."""
+        return self.stream.truncated
+
+    def start(self, sentences: Sequence[Sentence]) -> CrossScorer:
+        """Begin the races of a window."""
+        refuse_quality_only(self)
+        return CrossScorer(self, sentences)
+
+    def pairs(
+        self, hypotheses: Sequence[str], references: Sequence[str], sources: Sequence[str] | None = None
+    ) -> NDArray[np.float32]:
+        """Scores (pairs,) of hypothesis i against reference i (and source i); equal pairs are scored once."""
+        refuse_quality_only(self)
+        if self.needs_source and sources is None:
+            raise UserError(f"{self.name} scores with the source: give sources")
+        used = [hypotheses, references, *([sources] if self.needs_source and sources is not None else [])]
+        return self._aligned(used, [HYPOTHESIS, REFERENCE, SOURCE][: len(used)])
+
+    def quality(self, hypotheses: Sequence[str], sources: Sequence[str]) -> NDArray[np.float32]:
+        """Scores (hypotheses,) of hypothesis i with source i and no reference; equal ones are scored once."""
+        if not self.reads_sources:
+            raise UserError(f"{self.name} does not read the source, so it cannot estimate quality without a reference")
+        return self._aligned([hypotheses, sources], [HYPOTHESIS, SOURCE])
+
+    def _aligned(self, used: Sequence[Sequence[str]], roles: Sequence[str]) -> NDArray[np.float32]:
+        if len({len(texts) for texts in used}) > 1:
+            raise UserError(f"pairs: lists of different lengths ({', '.join(str(len(texts)) for texts in used)})")
+        if not used[0]:
+            return np.empty(0, dtype=np.float32)
+        session = self.session()
+        distinct, index = _distinct([session.number(texts, role) for texts, role in zip(used, roles, strict=True)])
+        return self.score(session, roles, distinct)[index]
+
+    def score(
+        self, session: Session, roles: Sequence[str], columns: Sequence[NDArray[np.int64]]
+    ) -> NDArray[np.float32]:
+        """Scores of distinct pairs, given as columns of numbers; of hypotheses where `roles` has no reference."""
+        of = dict(zip(roles, columns, strict=True))
+        nothing = np.empty(0, dtype=np.int64)
+        if REFERENCE in of:
+            found = session.scores(of[HYPOTHESIS], of[REFERENCE], of.get(SOURCE, nothing))
+        else:
+            found = session.qualities(of[HYPOTHESIS], of[SOURCE])
+        if self.truncated and not self._told_truncation:
+            self._told_truncation = True
+            warnings.warn(f"{self.name}: text over the metric's length limit is cut there, as the original cuts it")
+        return found
+
+
+class CrossScorer:
+    """The Scorer of one window."""
+
+    def __init__(self, utility: CrossUtility, sentences: Sequence[Sentence]) -> None:
+        self._utility, self._sentences = utility, sentences
+        self._session = utility.session()
+        if utility.needs_source:
+            for sentence in sentences:
+                if sentence.source is None:
+                    raise UserError(f"record {sentence.id!r}: source: missing; this metric scores with the source")
+
+    @property
+    def encode_seconds(self) -> float:
+        """Spent so far on hypotheses without a reference."""
+        return self._session.single_seconds
+
+    def score(self, asks: Sequence[Ask]) -> list[NDArray[np.float32]]:
+        """One table per ask, (hypotheses, references)."""
+        shapes = [(len(ask.hypotheses), len(ask.references)) for ask in asks]
+        columns: list[list[NDArray[np.int64]]] = [[], [], []]
+        for ask, (rows, width) in zip(asks, shapes, strict=True):
+            sentence = self._sentences[ask.sentence]
+            hypotheses = (sentence.hypotheses[index] for index in ask.hypotheses.tolist())
+            columns[0].append(np.repeat(self._session.number(hypotheses, HYPOTHESIS), width))
+            columns[1].append(np.tile(self._session.number(ask.references, REFERENCE), rows))
+            if self._utility.needs_source:
+                columns[2].append(np.repeat(self._session.number([sentence.source or ""], SOURCE), rows * width))
+        used = [np.concatenate(column) for column in columns if column]
+        if not used or not len(used[0]):
+            return [np.empty(shape, dtype=np.float32) for shape in shapes]
+        distinct, index = _distinct(used)
+        flat = self._utility.score(self._session, [HYPOTHESIS, REFERENCE, SOURCE][: len(used)], distinct)[index]
+        parts = np.split(flat, np.cumsum([rows * width for rows, width in shapes])[:-1])
+        return [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
+
+
+class Timer:
+    """Adds up wall time on the work inside."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def __enter__(self) -> None:
+        self._began = time.perf_counter()
+
+    def __exit__(self, *_: Any) -> None:
+        self.seconds += time.perf_counter() - self._began
+
+
+def _distinct(columns: Sequence[NDArray[np.int64]]) -> tuple[list[NDArray[np.int64]], NDArray[np.int64]]:
+    """The distinct rows of aligned columns, and for each row which of them it is."""
+    key = columns[0]
+    for column in columns[1:]:
+        _, key = np.unique(key, return_inverse=True)  # small numbers again, so that the product cannot overflow
+        key = key.ravel() * (int(column.max()) + 1) + column
+    _, first, index = np.unique(key, return_index=True, return_inverse=True)
+    return [column[first] for column in columns], index.ravel()
+
+
+def chunks(parts: Sequence[NDArray[np.int64] | int], size: int = CHUNK) -> Iterator[Rows]:
+    """Rows of aligned columns of piece numbers (or one for all rows), a chunk at a time."""
+    count = max(len(part) for part in parts if not isinstance(part, int))
+    for begin in range(0, count, size):
+        end = min(begin + size, count)
+        columns = [np.full(end - begin, part) if isinstance(part, int) else part[begin:end] for part in parts]
+        yield Rows(np.arange(begin, end), np.stack(columns, axis=1).astype(np.int64))

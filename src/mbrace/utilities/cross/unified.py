@@ -1,0 +1,194 @@
+"""COMET's unified checkpoints as utilities: UniTE, XCOMET, and CometKiwi, which estimates quality.
+
+They read `<s> mt </s></s> src </s></s> ref </s>`, hypothesis first, and score it from the first token. With source and
+reference there are three inputs, (mt, src), (mt, ref) and (mt, src, ref). The first has no reference: it is scored once
+per hypothesis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mbrace.utilities.cross import spans
+from mbrace.utilities.cross.batches import Batch, Rows, Stream
+from mbrace.utilities.cross.scorer import CrossUtility, Timer, chunks
+from mbrace.utilities.cross.tokens import Tokens, valid
+from mbrace.utilities.cross.unified_network import KINDS, Network, build_network, check_settings
+from mbrace.utilities.neural import checkpoint as layout
+from mbrace.utilities.neural import pretrained
+from mbrace.utilities.neural.device import choose_device, choose_dtype
+from mbrace.utilities.neural.pairs import to_device
+
+SCORE_WEIGHTS = (0.12, 0.33, 0.33)  # XCOMET's, of the three inputs; what is left is for the error spans
+
+
+class Unified(CrossUtility):
+    """The score of a unified COMET checkpoint: against a reference, and the source where it reads it.
+
+    `model` is a folder or `.ckpt` in COMET's layout, or a hub name (Unbabel/XCOMET-XL). One that reads no reference
+    (Unbabel/wmt22-cometkiwi-da) only has `quality`. `device` is a GPU if there is one; `dtype` is the encoder's,
+    bfloat16 on a GPU and float32 elsewhere by default; `batch_tokens` limits a batch.
+    """
+
+    def __init__(
+        self,
+        model: str | Path,
+        *,
+        device: str | None = None,
+        dtype: str | None = None,
+        batch_tokens: int | None = None,
+    ) -> None:
+        chosen_device = choose_device(device)
+        chosen_dtype = choose_dtype(dtype, chosen_device)
+        read = layout.read(model, KINDS, (*layout.PARTS, "hidden2tag.", "wordloss."))
+        segments, network = check_settings(read), build_network(read, chosen_device, chosen_dtype)
+        pad = network.tokenizer.pad_token_id
+        stream = Stream(pad=pad, limit=network.positions, device=chosen_device, batch_tokens=batch_tokens)
+        kind = "unified" if network.labels is None else "xcomet"
+        name = f"{kind}|{pretrained.label(model)}|encoder:{str(chosen_dtype).removeprefix('torch.')}"
+        self._assemble(name, segments, network, stream)
+
+    def _assemble(self, name: str, segments: Sequence[str], network: Network, stream: Stream) -> None:
+        self.name, self.network, self.stream = name, network, stream
+        self.reads_sources, self.reads_references = "src" in segments, "ref" in segments
+        self.needs_source = self.reads_sources and self.reads_references
+
+    def session(self) -> UnifiedSession:
+        """What a window needs."""
+        return UnifiedSession(self)
+
+    def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of each string with the special tokens around them, cut to the limit of one segment."""
+        backend = self.network.tokenizer.backend_tokenizer
+        backend.no_padding()
+        backend.enable_truncation(self.network.positions - 2)
+        encodings = backend.encode_batch(valid(texts))
+        self.stream.truncated += sum(1 for encoding in encodings if encoding.overflowing)
+        return [encoding.ids for encoding in encodings]
+
+
+class UnifiedSession:
+    """The strings of a window, and its hypotheses' scores with their sources."""
+
+    def __init__(self, utility: Unified) -> None:
+        self.utility, self.network = utility, utility.network
+        self.tokens = Tokens(self._tokenize)
+        tokenizer = self.network.tokenizer
+        self._first = self.tokens.fixed([tokenizer.cls_token_id])
+        self._between = self.tokens.fixed([tokenizer.sep_token_id] * (2 if self.network.doubles_separator else 1))
+        self._last = self.tokens.fixed([tokenizer.sep_token_id])
+        self._labelled: dict[str, int] = {}  # tokens of a string that the labels of its spans are read from
+        self._source_slots: dict[tuple[int, int], int] = {}  # (hypothesis, source): where its score is
+        self._source_scores = np.empty(0, dtype=np.float32)
+        self._source_labels = spans.Labels.empty()
+        self._single = Timer()
+
+    @property
+    def single_seconds(self) -> float:
+        """Spent so far on (mt, src)."""
+        return self._single.seconds
+
+    def number(self, texts: Iterable[str], role: str) -> NDArray[np.int64]:
+        """The numbers of strings, the same in every role: a segment is tokenised alike anywhere."""
+        return self.tokens.number(texts)
+
+    def scores(
+        self, hypotheses: NDArray[np.int64], references: NDArray[np.int64], sources: NDArray[np.int64]
+    ) -> NDArray[np.float32]:
+        """Scores (pairs,) of distinct pairs."""
+        found = np.empty(len(hypotheses), dtype=np.float32)
+        size = 1 << 16  # pairs at a time: their label probabilities are held meanwhile
+        for begin in range(0, len(hypotheses), size):
+            part = slice(begin, begin + size)
+            found[part] = self._scores(hypotheses[part], references[part], sources[part])
+        return found
+
+    def _scores(
+        self, hypotheses: NDArray[np.int64], references: NDArray[np.int64], sources: NDArray[np.int64]
+    ) -> NDArray[np.float32]:
+        if not self.utility.reads_sources:
+            return self._run(hypotheses, [references])[0]
+        slots = self._with_sources(hypotheses, sources)
+        by_reference = self._run(hypotheses, [references])
+        by_both = self._run(hypotheses, [sources, references])
+        inputs = [self._source_scores[slots], by_reference[0], by_both[0]]
+        if self.network.labels is None:
+            return np.mean(inputs, axis=0, dtype=np.float32)  # type: ignore[no-any-return]
+        weighted = zip(inputs, SCORE_WEIGHTS, strict=True)
+        score = sum(np.minimum(each, 1) * np.float32(weight) for each, weight in weighted)
+        labels = spans.mixed([self._source_labels.take(slots), by_reference[1], by_both[1]])
+        return np.asarray(score + spans.scores(labels) * np.float32(0.22), dtype=np.float32)
+
+    def qualities(self, hypotheses: NDArray[np.int64], sources: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Scores (hypotheses,) with their sources alone."""
+        slots = self._with_sources(hypotheses, sources)
+        score = self._source_scores[slots]
+        if self.network.labels is None:
+            return score
+        found = np.minimum(score, 1) * np.float32(sum(SCORE_WEIGHTS))
+        return np.asarray(found + spans.scores(self._source_labels.take(slots)) * np.float32(0.22), dtype=np.float32)
+
+    def _with_sources(self, hypotheses: NDArray[np.int64], sources: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Where the scores of (mt, src) are; those not known yet are run first."""
+        with self._single:
+            keys = list(zip(hypotheses.tolist(), sources.tolist(), strict=True))
+            new = [key for key in dict.fromkeys(keys) if key not in self._source_slots]
+            if new:
+                columns = np.array(new, dtype=np.int64)
+                scores, labels = self._run(columns[:, 0], [columns[:, 1]])
+                first = len(self._source_scores)
+                self._source_slots.update(zip(new, range(first, first + len(new)), strict=True))
+                self._source_scores = np.concatenate([self._source_scores, scores])
+                self._source_labels = self._source_labels.followed_by(labels)
+            return np.array([self._source_slots[key] for key in keys], dtype=np.int64)
+
+    def _run(
+        self, hypotheses: NDArray[np.int64], others: Sequence[NDArray[np.int64]]
+    ) -> tuple[NDArray[np.float32], spans.Labels]:
+        """Scores (rows,) of the hypothesis joined with the other segments, and the probabilities of its labels."""
+        parts: list[NDArray[np.int64] | int] = [self._first, hypotheses]
+        for other in others:
+            parts += [self._between, other]
+        positions, scores, labels, counts = [], [], [], []
+        stream = self.utility.stream
+        for rows, outputs in stream.run(self.tokens, chunks([*parts, self._last]), self._forward):
+            positions.append(rows.positions)
+            scores.append(outputs[0])
+            if self.network.labels is not None:
+                count = np.minimum(self._label_counts(rows), self.tokens.lengths[rows.pieces].sum(axis=1))
+                counts.append(count)
+                labels.append(spans.flat(outputs[1], count))
+        order = np.argsort(np.concatenate(positions))
+        found = torch.cat(scores).float().cpu().numpy()[order]
+        if not labels:
+            return found, spans.Labels.empty()
+        return found, spans.Labels.of(torch.cat(labels).cpu().numpy(), np.concatenate(counts)).take(order)
+
+    def _forward(self, batch: Batch) -> tuple[Tensor, ...]:
+        own = to_device(self.tokens.lengths[batch.rows.pieces[:, 1]] + 2, batch.ids.device)
+        labelled = 0 if self.network.labels is None else int(self._label_counts(batch.rows).max())
+        return self.network(batch, own, labelled)
+
+    def _label_counts(self, rows: Rows) -> NDArray[np.int64]:
+        """How many tokens of each row the spans are read from: as many as the hypothesis had before `<pad>` was taken
+        out of it, special tokens included, as the original counts them."""
+        own = rows.pieces[:, 1]
+        numbers, index = np.unique(own, return_inverse=True)
+        extra = np.array([self._labelled.get(self.tokens.text(number), 0) for number in numbers.tolist()])
+        return self.tokens.lengths[own] + 2 + extra[index.ravel()]  # type: ignore[no-any-return]
+
+    def _tokenize(self, entries: Sequence[tuple[str, str]]) -> list[list[int]]:
+        """Each string without special tokens around it, and without a literal `<pad>` in it, as the original joins."""
+        pad, joined = self.network.tokenizer.pad_token_id, []
+        for (_, text), ids in zip(entries, self.utility.tokenize([text for _, text in entries]), strict=True):
+            kept = [one for one in ids if one != pad]
+            if len(kept) < len(ids):
+                self._labelled[text] = len(ids) - len(kept)
+            joined.append(kept[1:-1])
+        return joined

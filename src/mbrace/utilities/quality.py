@@ -1,0 +1,55 @@
+"""Quality utilities by model: which class reads a checkpoint is in the checkpoint, not said by the caller."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+from mbrace.errors import UserError, require
+from mbrace.utility import QualityUtility
+
+_UNIFIED = ("mbrace.utilities.cross.unified", "Unified")
+_METRICX = ("mbrace.utilities.cross.metricx", "MetricX")
+_COMET_CLASSES = {  # class_identifier: the class that estimates quality by it
+    "unified_metric": _UNIFIED,
+    "xcomet_metric": _UNIFIED,
+    "referenceless_regression_metric": ("mbrace.utilities.neural.referenceless", "Referenceless"),
+}
+
+
+def load_quality(
+    model: str,
+    *,
+    threads: int = 0,
+    device: str | None = None,
+    dtype: str | None = None,
+    batch_tokens: int | None = None,
+) -> QualityUtility:
+    """The quality utility of a checkpoint's folder or hub name: CometKiwi, XCOMET, a referenceless COMET, MetricX.
+
+    `threads` 0 is all cores.
+    """
+    require("torch", extra="neural")
+    if threads:
+        from mbrace.utilities.neural.device import limit_threads
+
+        limit_threads(threads)
+    module, name = _class_of(model)
+    made: Any = getattr(importlib.import_module(module), name)
+    utility: QualityUtility = made(model, device=device, dtype=dtype, batch_tokens=batch_tokens)
+    if not getattr(utility, "reads_sources", True):
+        raise UserError(f"{utility.name}: does not read the source, so it cannot estimate quality without a reference")
+    return utility
+
+
+def _class_of(model: str) -> tuple[str, str]:
+    from mbrace.utilities.neural import checkpoint, pretrained
+
+    if "metricx" in pretrained.label(model).lower() or (Path(model).expanduser() / "config.json").is_file():
+        return _METRICX
+    kind = checkpoint.class_of(model)
+    if kind not in _COMET_CLASSES:
+        known = ", ".join(_COMET_CLASSES)
+        raise UserError(f"{model}: metric class {kind}: needs references; for quality give one of {known}, or MetricX")
+    return _COMET_CLASSES[kind]

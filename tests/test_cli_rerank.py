@@ -1,0 +1,185 @@
+"""`mbrace rerank` and `mbrace decode --qe` on tiny checkpoints: the originals' scores, resuming, refusals."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cli_helpers import lines
+
+import mbrace
+from mbrace.cli import main
+from mbrace.utilities.quality import load_quality
+
+ORACLE = Path(__file__).parent / "oracle"
+sys.path.insert(0, str(ORACLE))
+import tiny  # noqa: E402
+import tiny_cross  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*length limit:UserWarning", "ignore:.*over the metric's limit")
+SCORES = json.loads((ORACLE / "scores_cross.json").read_text())
+MAKE: dict[str, Callable[[Path, str], Path]] = {
+    "kiwi-xlmr": tiny_cross.make,
+    "xcomet-xl": tiny_cross.make,
+    "referenceless-xlmr": tiny_cross.make,
+    "metricx-24": tiny_cross.make_metricx,
+    "metricx-23-qe": tiny_cross.make_metricx,
+}
+HYPOTHESES = [text for text in dict.fromkeys(tiny.HYPOTHESES) if text][:6]
+ROWS = [
+    {"id": f"r{number}", "source": source, "hypotheses": HYPOTHESES, "pseudo_references": tiny.REFERENCES[:4]}
+    for number, source in enumerate(tiny.SOURCES[:4])
+]
+
+
+def answers(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_bytes().splitlines()]
+
+
+def run(command: str, folder: Path, *options: str | Path) -> int:
+    (folder / "in.jsonl").write_bytes(lines(ROWS))
+    return main([command, str(folder / "in.jsonl"), "--device", "cpu", *map(str, options)])
+
+
+@pytest.fixture(scope="module")
+def kiwi(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_cross.make(tmp_path_factory.mktemp("kiwi"), "kiwi-xlmr")
+
+
+@pytest.mark.parametrize("variant", MAKE)
+def test_qualities_are_the_originals(variant: str, tmp_path: Path) -> None:
+    """The class is read from the checkpoint; a record of one hypothesis has the score of the original package."""
+    rows = [{"hypotheses": [text], "source": tiny.SOURCES[number]} for number, text in enumerate(tiny.HYPOTHESES)]
+    (tmp_path / "in.jsonl").write_bytes(lines(rows))
+    made, out = MAKE[variant](tmp_path, variant), tmp_path / "out.jsonl"
+    command = ["rerank", str(tmp_path / "in.jsonl"), "-o", str(out), "--qe", str(made), "--device", "cpu"]
+    assert main(command) == 0
+    sign = -1 if variant.startswith("metricx") else 1
+    want = sign * np.array(SCORES[variant]["quality"][: len(rows)])
+    np.testing.assert_allclose([each["utility"] for each in answers(out)], want, atol=1e-5, rtol=0)
+
+
+def test_the_best_are_written_best_first(kiwi: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out.jsonl"
+    assert run("rerank", tmp_path, "-o", out, "--qe", kiwi, "--nbest", "3") == 0
+    assert "4 sentences" in (told := capsys.readouterr().err)
+    assert f"quality of {4 * len(HYPOTHESES)} hypotheses estimated" in told
+    qe = mbrace.Unified(kiwi, device="cpu")
+    for row, answer in zip(ROWS, answers(out), strict=True):
+        scores = [float(qe.quality([text], [str(row["source"])])[0]) for text in HYPOTHESES]
+        order = sorted(range(len(scores)), key=lambda index: -scores[index])[:3]
+        assert [best["index"] for best in answer["nbest"]] == order
+        assert [best["utility"] for best in answer["nbest"]] == [scores[index] for index in order]
+        assert (answer["id"], answer["text"]) == (row["id"], HYPOTHESES[order[0]])
+        assert (answer["quality_calls"], answer["utility_calls"]) == (len(HYPOTHESES), 0)
+
+
+def test_flat_text_and_python_give_the_same(kiwi: Path, tmp_path: Path) -> None:
+    assert run("rerank", tmp_path, "-o", tmp_path / "out.txt", "--text", "--qe", kiwi) == 0
+    (tmp_path / "h").write_text("".join(f"{text}\n" for _ in ROWS for text in HYPOTHESES))
+    (tmp_path / "s").write_text("".join(f"{row['source']}\n" for row in ROWS))
+    flat = ["--hypotheses", f"{tmp_path}/h", "--source", f"{tmp_path}/s", "--num-candidates", str(len(HYPOTHESES))]
+    options = ["-o", f"{tmp_path}/flat.txt", "--text", "--qe", str(kiwi), "--device", "cpu"]
+    assert main(["rerank", *flat, *options]) == 0
+    assert (tmp_path / "flat.txt").read_bytes() == (tmp_path / "out.txt").read_bytes()
+    qe = mbrace.Unified(kiwi, device="cpu")
+    summary = mbrace.rerank_file(tmp_path / "in.jsonl", tmp_path / "python.txt", qe=qe, text=True, window=1)
+    assert (tmp_path / "python.txt").read_bytes() == (tmp_path / "out.txt").read_bytes()
+    assert (summary.sentences, summary.quality_calls) == (4, 4 * len(HYPOTHESES))
+
+
+@pytest.mark.parametrize("command", ["rerank", "decode"])
+def test_a_run_is_resumed_byte_for_byte(
+    command: str, kiwi: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--qe", kiwi, "--window", "1", *(["--qe-top", "3"] if command == "decode" else [])]
+    whole, part = tmp_path / "whole.jsonl", tmp_path / "part.jsonl"
+    assert run(command, tmp_path, "-o", whole, *options) == 0
+    part.write_bytes(b"".join(whole.read_bytes().splitlines(keepends=True)[:2]))
+    assert run(command, tmp_path, "-o", part, *options, "--resume") == 0
+    assert part.read_bytes() == whole.read_bytes()
+    assert "2 kept from before" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("utility", ["chrf++", "unified"])
+def test_only_the_best_by_quality_race(utility: str, kiwi: Path, tmp_path: Path) -> None:
+    """As decoding records that hold them alone."""
+    options = ["--utility", utility, "--nbest", "2", "--dtype", "float32", "--qe", kiwi, "--qe-top", "3"]
+    if utility == "unified":
+        options += ["--metric-model", tiny_cross.make(tmp_path, "xcomet-xl")]
+    out = tmp_path / "out.jsonl"
+    assert run("decode", tmp_path, "-o", out, *options) == 0
+    made = mbrace.ChrF() if utility == "chrf++" else mbrace.Unified(tmp_path / "xcomet-xl", device="cpu")
+    qe = load_quality(str(kiwi), device="cpu")
+    for row, answer in zip(ROWS, answers(out), strict=True):
+        source = str(row["source"])
+        scores = qe.quality(HYPOTHESES, [source] * len(HYPOTHESES))
+        best = sorted(np.argsort(-scores, kind="stable")[:3].tolist())
+        texts = [HYPOTHESES[index] for index in best]
+        alone = mbrace.decode(texts, tiny.REFERENCES[:4], utility=made, nbest=2, source=source, id=str(row["id"]))
+        assert [each["text"] for each in answer["nbest"]] == [each.text for each in alone.nbest]
+        assert answer["index"] == best[alone.index or 0]
+        assert (answer["quality_calls"], answer["utility_calls"]) == (len(HYPOTHESES), alone.utility_calls)
+
+
+def test_a_bad_record_is_set_aside(kiwi: Path, tmp_path: Path) -> None:
+    file, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    rows = [dict(ROWS[0]), {**ROWS[1], "source": None}, dict(ROWS[2])]
+    file.write_bytes(lines(rows))
+    command = ["rerank", str(file), "-o", str(out), "--qe", str(kiwi), "--device", "cpu"]
+    assert main([*command, "--on-error", "skip"]) == 0
+    assert [each["id"] for each in answers(out)] == ["r0", "r2"]
+    (bad,) = answers(tmp_path / "out.jsonl.errors.jsonl")
+    assert bad["line"] == 2
+    assert "source: missing" in json.dumps(bad)
+
+
+@pytest.mark.parametrize(
+    ("command", "options", "message"),
+    [
+        ("decode", ["--qe", "kiwi"], "--qe and --qe-top: give both"),
+        ("decode", ["--qe-top", "3"], "--qe and --qe-top: give both"),
+        ("decode", ["--qe", "kiwi", "--qe-top", "2", "--nbest", "3"], "--qe-top 2: must be 1 or more, and at least"),
+        ("decode", ["--qe", "kiwi", "--qe-top", "2", "--pool"], "--qe: only valid without --pool"),
+        ("rerank", ["--qe", "kiwi", "--nbest", "0"], "--nbest 0: must be 1 or more"),
+        ("rerank", [], "the following arguments are required: --qe"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_unloaded(
+    command: str, options: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(command, tmp_path, "-o", tmp_path / "out.jsonl", *options) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("variant", "message"),
+    [
+        ("xlmr-sparsemax", "metric class regression_metric: needs references"),
+        ("unite-mt-ref", "does not read the source, so it cannot estimate quality"),
+        ("metricx-23", "does not read the source, so it cannot estimate quality"),
+    ],
+)
+def test_a_checkpoint_that_needs_references_is_refused(
+    variant: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make = tiny_cross.make_metricx if "metricx" in variant else tiny_cross.make if "unite" in variant else tiny.make
+    made = make(tmp_path, variant)
+    assert run("rerank", tmp_path, "-o", tmp_path / "out.jsonl", "--qe", made) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_a_utility_without_references_leaves_no_output(
+    kiwi: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--utility", "unified", "--metric-model", kiwi]
+    assert run("decode", tmp_path, "-o", tmp_path / "out.jsonl", *options) == 2
+    assert "reads no reference, so it cannot be the utility of a race" in capsys.readouterr().err
+    assert not (tmp_path / "out.jsonl").exists()

@@ -1,0 +1,95 @@
+"""Last-token pooling and Dense modules against `sentence-transformers` (oracle/scores_encoders.json)."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import mbrace
+from mbrace.utilities.neural.embedding import Embedding
+from mbrace.utilities.neural.tokens import TokenBatch
+
+ORACLE = Path(__file__).parent / "oracle"
+sys.path.insert(0, str(ORACLE))
+import tiny  # noqa: E402
+import tiny_encoders  # noqa: E402
+
+torch.set_num_threads(1)  # tests run beside each other: more threads than cores wait for one another
+SCORES = json.loads((ORACLE / "scores_encoders.json").read_text())
+
+
+@pytest.mark.parametrize("name", tiny_encoders.SENTENCE_ENCODERS)
+@pytest.mark.filterwarnings("ignore:text over the metric's limit")
+def test_cosines_are_the_original_packages(name: str, tmp_path: Path) -> None:
+    made = tiny_encoders.make_sentence_encoder(tmp_path, name)
+    found = Embedding(made, device="cpu").pairs(tiny.HYPOTHESES, tiny.REFERENCES)
+    np.testing.assert_allclose(found, SCORES["cosine"][name], atol=1e-5, rtol=0)
+
+
+@pytest.mark.filterwarnings("ignore:text over the metric's limit")
+def test_pooling_by_name_keeps_the_other_modules(tmp_path: Path) -> None:
+    stated = tiny_encoders.make_sentence_encoder(tmp_path / "a", "labse")
+    file = stated / "1_Pooling" / "config.json"
+    want = Embedding(stated, device="cpu").pairs(tiny.HYPOTHESES, tiny.REFERENCES)
+    file.write_text(json.dumps({"pooling_mode_lasttoken": True}))
+    assert not np.allclose(Embedding(stated, device="cpu").pairs(tiny.HYPOTHESES, tiny.REFERENCES), want)
+    found = Embedding(stated, device="cpu", pooling="cls").pairs(tiny.HYPOTHESES, tiny.REFERENCES)
+    assert found.tolist() == want.tolist()
+
+
+def test_the_last_token_is_found_behind_padding(tmp_path: Path) -> None:
+    """The readout of a padded batch, as a GPU has it, is that of the strings one by one."""
+    made = tiny_encoders.make_sentence_encoder(tmp_path, "last-token")
+    encoder = Embedding(made, device="cpu").encoder
+    tokens = encoder.tokenize(["the cat", "a", "the horse sat on the mat"])
+    rows = TokenBatch.copy(tokens, tokens.longest_first(), encoder.device, pad=encoder._pad)
+    assert not rows.even
+    with torch.inference_mode():
+        together = encoder._forward(rows)
+        alone = torch.cat([encoder._forward(rows[index : index + 1]) for index in range(len(rows))])
+    np.testing.assert_allclose(together, alone, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"in_features": None}, r"2_Dense/config.json: in_features None: must be a number above 0"),
+        ({"out_features": 9}, r"linear.weight has shape .16, 24., not .9, 24."),
+        ({"bias": False}, r"1 unexpected weights .linear.bias."),
+        ({"activation_function": "os.system"}, r"activation_function os.system: only classes of torch.nn are served"),
+        ({"activation_function": "torch.nn.modules.linear.Linear"}, r"activation Linear: torch.nn has none"),
+        ({"use_residual": True}, r"with a residual cannot be served"),
+        ({"module_input_name": "token_embeddings"}, r"over token vectors or with a residual cannot be served"),
+    ],
+)
+def test_a_dense_module_that_cannot_be_served_is_refused(
+    settings: dict[str, object], message: str, tmp_path: Path
+) -> None:
+    made = tiny_encoders.make_sentence_encoder(tmp_path, "labse")
+    file = made / "2_Dense" / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | settings))
+    with pytest.raises(mbrace.UserError, match=message):
+        Embedding(made, device="cpu")
+
+
+def test_broken_files_of_a_dense_module_are_named(tmp_path: Path) -> None:
+    made = tiny_encoders.make_sentence_encoder(tmp_path, "labse")
+    weights = made / "2_Dense" / "model.safetensors"
+    state = load_file(weights)
+    save_file({"linear.weight": state["linear.weight"]}, str(weights))
+    with pytest.raises(mbrace.UserError, match=r"2_Dense/model.safetensors: 1 missing weights .linear.bias."):
+        Embedding(made, device="cpu")
+    weights.unlink()
+    with pytest.raises(mbrace.UserError, match=r"2_Dense: has no weights .model.safetensors, pytorch_model.bin."):
+        Embedding(made, device="cpu")
+    torch.save(state, made / "2_Dense" / "pytorch_model.bin")  # as LaBSE has them
+    Embedding(made, device="cpu")
+    (made / "2_Dense" / "config.json").unlink()
+    with pytest.raises(mbrace.UserError, match=r"2_Dense/config.json: missing"):
+        Embedding(made, device="cpu")
