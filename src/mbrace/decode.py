@@ -46,7 +46,8 @@ def decode(
     `schedule` is a list of growing sample sizes, None for the utility's own (16 ... 256 for chrF++), or "all" to go on
     to the last pseudo-reference given. A list of pseudo-references is shuffled first (from `seed` and `id`), since a
     prefix of an ordered list is no sample; an iterator, or a function asked for n more, is not, and is asked only while
-    the race is open. `logprobs` of the pseudo-references ask for model-based weights (Jinnai et al., 2024).
+    the race is open. `logprobs` of the pseudo-references ask for model-based weights (Jinnai et al., 2024); of copies
+    of a pseudo-reference with different ones, the average counts.
     """
     record = Record(hypotheses, pseudo_references, id=id, source=source, logprobs=logprobs)
     results = decode_corpus(

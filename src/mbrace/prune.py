@@ -26,7 +26,7 @@ from mbrace.randomness import key
 class Standings:
     """The race of one sentence at one time step, as a pruning function sees it. Its arrays are read-only."""
 
-    utilities: NDArray[np.float32]  # (alive hypotheses, distinct pseudo-references)
+    utilities: NDArray[np.floating]  # (alive hypotheses, distinct pseudo-references)
     counts: NDArray[np.int64]  # (distinct,) how often each pseudo-reference was drawn
     weights: NDArray[np.float64]  # (distinct,) its share in the expectation; they sum to 1
     means: NDArray[np.float64]  # (alive,) expected utility U(y, R_t)
@@ -170,7 +170,7 @@ class Confidence:
         """The expected regret of answering with the leaders now, over those of `alive` (a mask; all by default)."""
         rows = np.arange(len(standings.means)) if alive is None else np.flatnonzero(alive)
         leaders = np.searchsorted(rows, np.sort(standings.leaders()))
-        utilities = np.ascontiguousarray(standings.utilities[rows], dtype=np.float32)
+        utilities = np.ascontiguousarray(standings.utilities[rows])
         weights = None if standings.equal_draws else standings.weights
         return self.resamples(standings).regret(utilities, standings.counts, weights, leaders.tolist())
 
@@ -200,7 +200,7 @@ class Confidence:
     def _wins(self, standings: Standings, max_losing_wins: float | None = None) -> NDArray[np.int64]:
         counts = standings.counts
         return self.resamples(standings).wins(
-            np.ascontiguousarray(standings.utilities, dtype=np.float32),
+            np.ascontiguousarray(standings.utilities),
             counts,
             None if standings.equal_draws else standings.weights / counts,
             int(standings.leaders()[-1]),

@@ -106,7 +106,7 @@ class _Runner:
     hypotheses: list[str] = field(init=False)  # distinct, in the caller's order; then those let in
     references: list[str] = field(default_factory=list)  # distinct, as drawn
     means: NDArray[np.float64] | None = None  # expected utilities of those alive
-    logprobs: list[float] | None = None
+    logprobs: list[float] | None = None  # of each distinct pseudo-reference; of copies that differ, the average
     exhausted: bool = False
     steps: list[Step] = field(default_factory=list)
     pruned_means: list[float] = field(default_factory=list)  # where a pruning function decides race by race
@@ -121,6 +121,7 @@ class _Runner:
         self._known: dict[str, int] = {}  # hypotheses by text, where draws are looked up among them
         if self.entry.pool or self.own_draws:
             self._known = {text: index for index, text in enumerate(self.hypotheses)}
+        self._logprobs: dict[str, list[float]] = {}  # of every copy of a pseudo-reference, in the order of `new`
 
     @property
     def open(self) -> bool:
@@ -140,10 +141,13 @@ class _Runner:
             new = self.tally.draw(draws.texts)
         except TypeError:
             raise self.record.error("pseudo_references: expected strings, got something else") from None
+        if draws.texts and (draws.logprobs is None) != (not self._logprobs) and self.tally.draws > len(draws.texts):
+            raise self.record.error("logprobs: come with some pseudo-references and not with others; give all or none")
         if draws.logprobs is not None:
             check_logprobs(draws.logprobs, self.record.where)
-            first = dict(zip(reversed(draws.texts), reversed(draws.logprobs), strict=True))
-            self.logprobs = (self.logprobs or []) + [float(first[text]) for text in new]
+            for text, logprob in zip(draws.texts, draws.logprobs, strict=True):
+                self._logprobs.setdefault(text, []).append(float(logprob))
+            self.logprobs = [math.fsum(values) / len(values) for values in self._logprobs.values()]
         if self.tally.draws == 0:
             raise self.record.error("pseudo_references: empty; give at least one")
         if self.entry.pool or self.own_draws:
@@ -196,7 +200,7 @@ class _Runner:
             equal_draws=weights is None,
             indexes=np.array([-1 if index is None else index for index in indexes], dtype=np.int64),
             texts=[self.hypotheses[row] for row in alive],
-            spread=float(np.std([*self.pruned_means, *means])),
+            spread=_standard_deviation([*self.pruned_means, *means]),
         )
 
     def keep(self, standings: Standings, mask: NDArray[np.bool_]) -> None:
@@ -218,7 +222,9 @@ class _Runner:
         shape = (len(ask.hypotheses), len(ask.references))
         if np.shape(table) != shape:
             raise self.record.error(f"utility {name} returned shape {np.shape(table)}, expected {shape}")
-        values = np.ascontiguousarray(table, dtype=np.float32)
+        values = np.ascontiguousarray(table)
+        if values.dtype not in (np.float32, np.float64):
+            values = values.astype(np.float32 if values.dtype == np.float16 else np.float64)
         cell = self.tally.enter(values) if entering else self.tally.add(values)
         if cell is not None:
             value = np.asarray(table)[cell]
@@ -381,6 +387,12 @@ def _decide(
         if watch is not None:
             watch(runner.record, runner.tally.alive, standings, keep)
         runner.keep(standings, keep)
+
+
+def _standard_deviation(means: Sequence[float]) -> float:
+    """Of numbers of any size: their squares may be too large for a double."""
+    exponent = int(np.frexp(np.max(np.abs(means)))[1])
+    return float(np.ldexp(np.std(np.ldexp(means, -exponent)), exponent))
 
 
 def _checked(keep: NDArray[np.bool_], standings: Standings, runner: _Runner) -> NDArray[np.bool_]:
