@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TypeAlias
+from typing import TypeAlias, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from mbrace.errors import UserError
 from mbrace.prune import PruningFunction, Standings, WindowStandings, window_pruning
 from mbrace.randomness import key
 from mbrace.records import Record, check_logprobs
-from mbrace.sampler import Draws, Sampler, Want
+from mbrace.sampler import Draws, Sampler, Want, is_function
 from mbrace.schedule import Schedule, steps
 from mbrace.utility import Ask, ParallelUtility, Scorer, Sentence, Utility
 
@@ -133,6 +133,11 @@ class _Runner:
     def own_draws(self) -> bool:
         """Whether the hypotheses are draws themselves, to be left out of their own expected utility."""
         return self.entry.exclude_self and self.record.pseudo_references is None
+
+    def sentence(self) -> Sentence:
+        """What a utility sees, and cannot change."""
+        seen = _ReadOnly(self.hypotheses) if self.entry.pool else tuple(self.hypotheses)
+        return Sentence(self.record.id, self.record.source, seen)
 
     def add(self, draws: Draws, wanted: int) -> list[str]:
         """Append draws to R_t (line 7) and return the strings that are new."""
@@ -287,11 +292,11 @@ def race(
     drawer = sampler.start([runner.record for runner in window])
     phases.draw += time.perf_counter() - started
     started = time.perf_counter()
-    scorer = utility.start([Sentence(r.record.id, r.record.source, r.hypotheses) for r in window])
+    scorer = utility.start([r.sentence() for r in window])
     phases.encode += time.perf_counter() - started
 
     # A function cannot be asked for "all" at once.
-    asked = schedule == "all" and any(callable(runner.record.pseudo_references) for runner in window)
+    asked = schedule == "all" and any(is_function(runner.record.pseudo_references) for runner in window)
     for size in steps(schedule, utility.schedule, growing=prune is not None or asked):
         open_now = [index for index, runner in enumerate(window) if runner.open]
         if not open_now:
@@ -331,9 +336,9 @@ class _Stepping:
 
     def asks(self) -> list[Ask]:
         """Those alive against what is new, and newcomers against all so far."""
-        asks = [Ask(self.sentence, self.alive, self.new)] if len(self.alive) and self.new else []
+        asks = [Ask(self.sentence, self.alive, tuple(self.new))] if len(self.alive) and self.new else []
         return asks + (
-            [Ask(self.sentence, self.newcomers, list(self.runner.references))] if len(self.newcomers) else []
+            [Ask(self.sentence, self.newcomers, tuple(self.runner.references))] if len(self.newcomers) else []
         )
 
     def count(self) -> Step:
@@ -384,9 +389,29 @@ def _decide(
         keep = np.ones(len(standings.means), dtype=np.bool_)
         if prune is not None and len(keep) > standings.nbest:
             keep = _checked(np.array(prune(standings)), standings, runner)
+        keep.setflags(write=False)  # a watcher only looks
         if watch is not None:
             watch(runner.record, runner.tally.alive, standings, keep)
         runner.keep(standings, keep)
+
+
+class _ReadOnly(Sequence[str]):
+    """A list that grows elsewhere."""
+
+    def __init__(self, texts: list[str]) -> None:
+        self._texts = texts
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        return self._texts[index]
 
 
 def _standard_deviation(means: Sequence[float]) -> float:

@@ -35,12 +35,16 @@ class Sentence:
 class Ask:
     """Score these hypotheses of a sentence against these distinct pseudo-references.
 
-    Asks say what to encode: a hypothesis that no ask names costs nothing, and no pair is asked for twice.
+    Asks say what to encode: a hypothesis that no ask names costs nothing, and no pair is asked for twice. Nothing in
+    one can be changed.
     """
 
     sentence: int  # index into the window given to `start`
     hypotheses: NDArray[np.int64]  # indexes into `Sentence.hypotheses`, in growing order
     references: Sequence[str]
+
+    def __post_init__(self) -> None:
+        self.hypotheses.setflags(write=False)
 
 
 class Scorer(Protocol):
