@@ -18,6 +18,11 @@ class RecordError(UserError):
         self.reason = reason
 
 
+class ServiceError(UserError):
+    """What a run depends on has failed (a server, the network), through no fault of a record: a run stops, and nothing
+    is set aside. The command line exits with 3."""
+
+
 def require(module: str, *, extra: str) -> Any:
     """Import `module`, or say which extra of mbrace brings it."""
     try:

@@ -6,6 +6,8 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
+from mbrace.errors import ServiceError
+
 Thing = TypeVar("Thing")
 Result = TypeVar("Result")
 
@@ -40,7 +42,8 @@ def run_group(
     things: Sequence[Thing], run: Callable[[Sequence[Thing]], Iterable[Result]]
 ) -> Iterator[Result | Exception]:
     """What `run` makes of each thing, in order. If it fails for the group, the things without a result are run one by
-    one, so that only one that fails by itself has no result but its exception."""
+    one, so that only one that fails by itself has no result but its exception. A ServiceError is no thing's fault: it
+    is raised."""
     if not things:
         return
     done = 0
@@ -49,6 +52,8 @@ def run_group(
             done += 1
             yield result
         return
+    except ServiceError:
+        raise
     except Exception as error:
         failure = error
     if len(things) == 1:
@@ -58,6 +63,8 @@ def run_group(
     for thing in things[done:]:
         try:
             (result,) = run([thing])
+        except ServiceError:
+            raise
         except Exception as error:
             fault_found = True
             yield error

@@ -10,7 +10,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any, TypeAlias, TypeVar
 
-from mbrace.errors import UserError
+from mbrace.errors import ServiceError, UserError
 from mbrace.groups import run_group, take
 from mbrace.race import Decoded
 from mbrace.records import Record
@@ -130,7 +130,7 @@ def _checked(records: Iterable[Record], check: Callable[[Record], None], on_erro
         try:
             check(record)
         except UserError as error:
-            if on_error is None:
+            if on_error is None or isinstance(error, ServiceError):
                 raise
             on_error(record, error)
         else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import logging
 import os
 import re
 import sys
@@ -12,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
-from mbrace.errors import UserError
+from mbrace.errors import ServiceError, UserError
 
 COMMANDS = (
     "decode",
@@ -36,19 +37,19 @@ PARAMETER = re.compile(rf'(?<![\w/.-])({PARAMETERS.replace(" ", "|")})=("?)([^\s
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run `mbrace COMMAND ...`; a user's mistake is one line on stderr and exit status 2."""
+    """Run `mbrace COMMAND ...`; a user's mistake is one line on stderr and status 2, a server's failure status 3."""
     # OpenMP's threads spin while they wait for each other, unless told otherwise before torch is loaded. On a busy
     # machine they would keep the one that they wait for off its core: minutes instead of seconds.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:
         args = _parser().parse_args(arguments)
-        with _plain_warnings():
+        with _plain_warnings(), _plain_log():
             status: int = args.run(args)
         sys.stdout.flush()
         return status
     except UserError as error:
         print(f"mbrace: error: {_as_options(str(error))}", file=sys.stderr)
-        return 2
+        return 3 if isinstance(error, ServiceError) else 2
     except BrokenPipeError:  # the reader of our output has stopped (`| head`): not an error
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
@@ -71,6 +72,24 @@ def _plain_warnings() -> Iterator[None]:
 
         warnings.showwarning = show  # type: ignore[assignment]
         yield
+
+
+class _LinesOnStderr(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        print(f"mbrace: {record.getMessage()}", file=sys.stderr)
+
+
+@contextmanager
+def _plain_log() -> Iterator[None]:
+    """Print what the library logs as one line each."""
+    log, handler = logging.getLogger("mbrace"), _LinesOnStderr()
+    log.addHandler(handler)
+    before, log.propagate = log.propagate, False
+    try:
+        yield
+    finally:
+        log.propagate = before
+        log.removeHandler(handler)
 
 
 def _as_options(message: str) -> str:

@@ -108,7 +108,7 @@ class GenerateJob:
             temperature = self.candidates.temperature
             model = model.load(threads, temperature=temperature, seed=self.seed, logprobs=self.logprobs)
         if isinstance(model, Server):
-            return GenerateWorker(server_candidates(model, self), self.logprobs, self.window or 32)
+            return GenerateWorker(server_candidates(model, self), self.logprobs, self.window or 32, server=model)
         # few on a CPU, where each takes long and what is done is to be written
         window = self.window or (32 if model.device.type == "cuda" else 4)
         return GenerateWorker(model_candidates(model, self), self.logprobs, window)
@@ -164,7 +164,13 @@ class GenerateWorker:
     make: MakeCandidates
     logprobs: bool = False
     window: int = 32
+    server: Server | None = None  # that makes them
     summary: Summary = field(default_factory=Summary)
+
+    def interrupt(self) -> None:
+        """End waits for a server."""
+        if self.server is not None:
+            self.server.interrupt()
 
     def __call__(self, items: Iterable[Item], *, skip: bool) -> Iterator[Outcome]:
         """One outcome per item."""

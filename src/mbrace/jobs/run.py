@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
-from mbrace.errors import UserError
+from mbrace.errors import ServiceError, UserError
 from mbrace.io.candidates import Bad, Item, location_of
 from mbrace.io.jsonl import parse_json
 from mbrace.io.output import Output
@@ -50,6 +50,15 @@ class Worker(Protocol):
 
     def __call__(self, items: Iterable[Item], *, skip: bool) -> Iterator[Outcome]:
         """The outcomes, as they come."""
+        ...
+
+
+@runtime_checkable
+class InterruptibleWorker(Protocol):
+    """A worker that may wait long for something else, such as a server."""
+
+    def interrupt(self) -> None:
+        """End such waits: what is waited for has failed (ServiceError). Called in the middle of anything."""
         ...
 
 
@@ -104,7 +113,8 @@ def run_job(
         raise UserError("resume and force: give one of them")
     worker = job.start(threads)
     with ExitStack() as stack:
-        stop = stack.enter_context(Stop()) if handle_signals else None
+        interrupt = worker.interrupt if isinstance(worker, InterruptibleWorker) else None
+        stop = stack.enter_context(Stop(interrupt)) if handle_signals else None
         settings, keep = job.describe(), job.keep_settings
         out = Output(output, resume=resume, force=force, text=job.text, settings=settings, keep_settings=keep)
         stack.enter_context(out)
@@ -132,10 +142,14 @@ def run_worker(
     summary.kept = output.written.kept
     advance(summary.kept)
     end = None if minutes is None else time.monotonic() + 60 * minutes
-    for line, bad in worker(_until(rest, stop, end), skip=skip):
-        output.add(line, bad)
-        output.flush()
-        advance(1)
+    try:
+        for line, bad in worker(_until(rest, stop, end), skip=skip):
+            output.add(line, bad)
+            output.flush()
+            advance(1)
+    except ServiceError:
+        if stop is None or stop.signal is None:  # else a wait for a server was broken off by it
+            raise
     summary = worker.summary
     summary.signal = None if stop is None else stop.signal
     output.interrupted = summary.signal is not None

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol, TypeAlias, overload
 
-from mbrace.errors import RecordError, UserError
+from mbrace.errors import RecordError, ServiceError, UserError
 from mbrace.groups import in_groups, run_group
 from mbrace.io.candidates import Item
 from mbrace.records import Location, Record
@@ -165,12 +165,19 @@ class _GroupHypotheses:
     def __init__(self, records: Sequence[Record], results: Iterator[Sequence[str] | Exception]) -> None:
         self._records, self._results = records, results
         self._made: list[Sequence[str] | Exception] = []
+        self._failure: ServiceError | None = None
 
     def __getitem__(self, number: int) -> Sequence[str]:
         while len(self._made) <= number:
-            self._made.append(next(self._results))
+            if self._failure is not None:
+                raise self._failure
+            try:
+                self._made.append(next(self._results))
+            except ServiceError as error:  # for all of them
+                self._failure = error
+                raise
         made = self._made[number]
-        if isinstance(made, UserError) and not isinstance(made, RecordError):
+        if isinstance(made, UserError) and not isinstance(made, RecordError | ServiceError):
             raise self._records[number].error(str(made))
         if isinstance(made, Exception):
             raise made
