@@ -17,6 +17,7 @@ from mbrace.cli import _parser, main
 from mbrace.io.output import Output
 from mbrace.jobs.decode import DecodeWorker
 from mbrace.jobs.run import run_worker
+from mbrace.jobs.settings import ModelSettings
 from mbrace.sampler import Draws, Want
 
 WORDS = ["a b c", "a b", "c d", "a", "b c d"]
@@ -239,6 +240,40 @@ def test_a_file_is_translated_with_a_model_of_the_caller(tmp_path: Path) -> None
     with pytest.raises(mbrace.UserError, match="draw 'later': unknown"):
         mbrace.translate_file(source, tmp_path / "x", model=model, draw="later")
     assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ([], {"epsilon": 0.02, "temperature": 1.0}),
+        (["--epsilon", "0", "--temperature", "0.5"], {"epsilon": None, "temperature": 0.5}),
+        (["--top-p", "0.9"], {"epsilon": None, "temperature": 1.0, "top_p": 0.9}),  # epsilon only where asked for
+        (["--top-k", "4", "--min-p", "0.1"], {"epsilon": None, "temperature": 1.0, "top_k": 4, "min_p": 0.1}),
+        (["--top-p", "0.9", "--epsilon", "0.01"], {"epsilon": 0.01, "temperature": 1.0, "top_p": 0.9}),
+    ],
+)
+def test_sampling_options_reach_the_model(
+    tmp_path: Path, given: list[str], expected: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[dict[str, Any]] = []
+
+    class Asked(Shifts):
+        def sample(self, sources: Sequence[str], n: int, **options: Any) -> list[Draws]:
+            asked.append(options)
+            return super().sample(sources, n, **options)
+
+        def sampler(self, **options: Any) -> Any:
+            asked.append(options)
+            return super().sampler(**options)
+
+    monkeypatch.setattr(ModelSettings, "load", lambda *_, **__: Asked())
+    (tmp_path / "s.txt").write_text("a b c\n")
+    for command, *more in (["generate", "--sample", "2"], ["translate", "--schedule", "2", "--utility", "chrf"]):
+        assert main([command, f"{tmp_path}/s.txt", "-o", f"{tmp_path}/{command}", "--beam", "2", *more, *given]) == 0
+    for options in asked:
+        named = {"epsilon", "temperature", "top_k", "top_p", "min_p"}
+        assert {name: value for name, value in options.items() if name in named} == expected
+    assert len(asked) == 2
 
 
 def test_candidates_of_a_model_of_the_caller_are_written_and_resumed(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -50,11 +51,20 @@ class FakeClock:
         self.now += max(self.waits[-self._barrier.parties :])
 
 
+@dataclass
+class Reply:
+    """What a server says."""
+
+    content: bytes = b""
+    status: int = 200
+    headers: dict[str, str] = field(default_factory=dict)
+
+
 class Mock:
     """An OpenAI-compatible server. `plan(number of the request)` names a misbehaviour, or None to answer well."""
 
     def __init__(self) -> None:
-        self.plan: Callable[[int], str | None] = lambda number: None
+        self.plan: Callable[[int], str | Reply | None] = lambda number: None
         self.bodies: list[dict[str, Any]] = []
         self.headers: list[Any] = []
         self.times: list[float] = []
@@ -97,6 +107,8 @@ class Mock:
             self.bodies.append(body)
             self.headers.append(request.headers)
         trouble = self.plan(number)
+        if isinstance(trouble, Reply):
+            return self.send(request, trouble.status, trouble.content, trouble.headers)
         if trouble == "slow":
             time.sleep(1.0)
         if trouble == "cut":

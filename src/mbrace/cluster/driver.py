@@ -21,7 +21,7 @@ from typing import Any
 from mbrace.cluster.folder import Folder
 from mbrace.cluster.pool import READER_CPUS, NodeMonitor, Pool, nodes_of, plan, workers_that_fit
 from mbrace.cluster.shards import Block, Result, add_costs, blocks, failed, process_block
-from mbrace.errors import UserError, require
+from mbrace.errors import ServiceError, UserError, require
 from mbrace.io.candidates import id_prefixes
 from mbrace.io.inputs import expand
 from mbrace.io.reading import estimated_bytes
@@ -115,7 +115,7 @@ def _collect(
     read = 0
     while (result := stop.read(results)) is not None:
         if result.failure:
-            raise UserError(result.failure)
+            raise (ServiceError if result.of_service else UserError)(result.failure)
         folder.add(result)
         add_costs(summary, result.costs)
         read += result.input_bytes

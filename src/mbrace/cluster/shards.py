@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from mbrace.errors import UserError
+from mbrace.errors import ServiceError, UserError
 from mbrace.io.candidates import Item, lines_of
 from mbrace.io.reading import name_of
 from mbrace.jobs.run import Job, Summary, Worker
@@ -44,6 +44,7 @@ class Result:
     ids: bytes
     costs: list[float]
     failure: str
+    of_service: bool = False  # the failure is no record's fault
 
 
 def blocks(path: str, input_index: int, *, size: int, done: frozenset[int]) -> Iterator[Block]:
@@ -76,7 +77,7 @@ def process_block(block: Block, worker: Worker, job: Job, *, path: str, prefix: 
     before = costs(worker)
     lines: list[bytes] = []
     errors: list[bytes] = []
-    failure = ""
+    failure, of_service = "", False
     try:
         for line, bad in worker(items(), skip=skip):
             if line is not None:
@@ -84,7 +85,7 @@ def process_block(block: Block, worker: Worker, job: Job, *, path: str, prefix: 
             if bad is not None:
                 errors.append(bad.to_line())
     except UserError as error:
-        failure = str(error)
+        failure, of_service = str(error), isinstance(error, ServiceError)
     spent = [now - then for now, then in zip(costs(worker), before, strict=True)]
     return Result(
         input=block.input,
@@ -98,6 +99,7 @@ def process_block(block: Block, worker: Worker, job: Job, *, path: str, prefix: 
         ids=digests.tobytes(),
         costs=spent,
         failure=failure,
+        of_service=of_service,
     )
 
 

@@ -35,6 +35,9 @@ def generate_file(
     length_alpha: float = 1.0,
     epsilon: float | None = 0.02,
     temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    min_p: float | None = None,
     sampling: str = "independent",
     seed: int = 0,
     logprobs: bool = False,
@@ -59,7 +62,7 @@ def generate_file(
     """
     job = GenerateJob(
         ModelSettings(model) if isinstance(model, str) else model,
-        SamplingSettings(beam, length_alpha, epsilon, temperature, sampling),
+        SamplingSettings(beam, length_alpha, epsilon, temperature, sampling, top_k, top_p, min_p),
         sample=sample,
         seed=seed,
         logprobs=logprobs,
@@ -105,8 +108,7 @@ class GenerateJob:
 
         model = self.model
         if isinstance(model, ModelSettings):
-            temperature = self.candidates.temperature
-            model = model.load(threads, temperature=temperature, seed=self.seed, logprobs=self.logprobs)
+            model = model.load(threads, self.candidates, seed=self.seed, logprobs=self.logprobs)
         if isinstance(model, Server):
             return GenerateWorker(server_candidates(model, self), self.logprobs, self.window or 32, server=model)
         # few on a CPU, where each takes long and what is done is to be written
@@ -138,8 +140,7 @@ def model_candidates(model: CandidateModel, job: GenerateJob) -> MakeCandidates:
         if made.beam:
             beams = [beam.texts for beam in model.beam(sources, k=made.beam, alpha=made.length_alpha)]
         if job.sample:
-            how: dict[str, Any] = {"epsilon": made.epsilon or None, "temperature": made.temperature, "seed": job.seed}
-            draws = model.sample(sources, job.sample, ids=ids, sampling=made.sampling, **how)
+            draws = model.sample(sources, job.sample, ids=ids, seed=job.seed, **made.options())
         return zip(beams, draws)  # noqa: B905  (one may be endless)
 
     return make

@@ -41,6 +41,9 @@ def translate_file(
     length_alpha: float = 1.0,
     epsilon: float | None = 0.02,
     temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    min_p: float | None = None,
     sampling: str = "independent",
     draw: str | None = None,
     utility: Utility | PairFunction | str = "chrf++",
@@ -62,13 +65,13 @@ def translate_file(
 
     `model` is a `Seq2Seq`, a `CausalLM`, a `Server`, any object with their `beam` and `sampler`, or the name or folder
     of a translation model. `beam` hypotheses per source race against pseudo-references that are drawn by epsilon
-    sampling; `sampling`, `draw` and `pool` are as for `Seq2Seq.translate`. A `Server` samples as it was made to:
-    `length_alpha`, `epsilon`, `temperature`, `sampling` and `draw` are not sent to it. With `text=False` each line of
-    `output` is the JSON object that `decode_file` writes. The other options are those of `decode_file`.
+    sampling, or by `top_k`, `top_p` and `min_p` as for `Seq2Seq.sample`; `sampling`, `draw` and `pool` are as for
+    `Seq2Seq.translate`. A `Server` samples as it was made to: none of these is sent to it. With `text=False` each line
+    of `output` is the JSON object that `decode_file` writes. The other options are those of `decode_file`.
     """
     job = TranslateJob(
         ModelSettings(model) if isinstance(model, str) else model,
-        SamplingSettings(beam, length_alpha, epsilon, temperature, sampling),
+        SamplingSettings(beam, length_alpha, epsilon, temperature, sampling, top_k, top_p, min_p),
         UtilitySettings(utility) if isinstance(utility, str) else utility,
         RaceSettings(prune, schedule, seed, nbest, window, pool, exclude_self),
         draw=draw,
@@ -104,7 +107,7 @@ class TranslateJob:
 
         utility, race, model = load_utility(self.utility, threads), self.race, self.model
         if isinstance(model, ModelSettings):
-            model = model.load(threads, temperature=self.candidates.temperature, seed=race.seed)
+            model = model.load(threads, self.candidates, seed=race.seed)
         sampler: LiveSampler
         if isinstance(model, Server):
             hypotheses, sampler = server_hypotheses(model, self.candidates.beam, race.window), model

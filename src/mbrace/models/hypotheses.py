@@ -74,13 +74,23 @@ class CandidateModel(Protocol):
 @dataclass(frozen=True)
 class SamplingSettings:
     """How candidates are made: `beam` hypotheses per source, pseudo-references by epsilon sampling (0: the whole
-    distribution) at a temperature, independent of each other or spread evenly (arithmetic)."""
+    distribution), top-k, top-p or min-p sampling at a temperature, independent of each other or spread evenly
+    (arithmetic)."""
 
     beam: int = 256
     length_alpha: float = 1.0  # beam scores are log p / length ** length_alpha
     epsilon: float | None = 0.02
     temperature: float = 1.0
     sampling: str = "independent"
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+
+    def options(self) -> dict[str, Any]:
+        """Those of a model's `sample` and `sampler`; what was not asked for is left out: not all models know it."""
+        always = {"epsilon": self.epsilon or None, "temperature": self.temperature, "sampling": self.sampling}
+        asked = {"top_k": self.top_k, "top_p": self.top_p, "min_p": self.min_p}
+        return always | {name: value for name, value in asked.items() if value is not None}
 
     def describe(self) -> dict[str, Any]:
         """What candidates depend on."""
@@ -113,9 +123,7 @@ def live_candidates(
     ahead: tuple[int, ...] = (last,) if draw == "ahead" or (draw is None and on_gpu) else ()
     if pool and draw is None and on_gpu:
         ahead = doubling(min(64, last), last)
-    epsilon = settings.epsilon or None
-    how = {"epsilon": epsilon, "temperature": settings.temperature, "sampling": settings.sampling}
-    sampler = model.sampler(seed=seed, ahead=ahead, **how)  # type: ignore[arg-type]
+    sampler = model.sampler(seed=seed, ahead=ahead, **settings.options())
     make = beam_hypotheses(model, settings.beam, alpha=settings.length_alpha)
     return Hypothesiser(make, group_size=window), sampler
 

@@ -74,15 +74,15 @@ class Client:
     ) -> None:
         self._httpx = require("httpx", extra="models")
         self.url = hide_credentials(url)  # as messages show it
-        self._secrets = secrets_of(url, key) if "//" in url else ()
         try:
+            self._secrets = secrets_of(url, key)
             self._url = self._httpx.URL(_join(url, path))
             if not url.startswith(("http://", "https://")) or not self._url.host:
                 raise ValueError
         except (ValueError, self._httpx.InvalidURL):
             message = f"{self.url}: not a URL of a server; give one such as http://localhost:8000/v1"
             raise UserError(message) from None
-        self.url = hide_credentials(str(_join(url, path)))
+        self.url = hide_credentials(_join(url, path))
         self._retries = retries
         limits = self._httpx.Limits(max_connections=connections, max_keepalive_connections=connections)
         headers = {"Authorization": f"Bearer {key}"} if key else {}
@@ -116,9 +116,9 @@ class Client:
         message = f"{self.url}: gave up after {tries} tries; the last: {status}"
         raise ServiceError(message) if failure.is_of_service else RequestError(message, refused=False)
 
-    def answers(self, body: Any) -> bool:
-        """Whether the server answers this request now."""
-        return self._try(body, lambda answer: None)[1] is None
+    def answers(self, body: Any, read: Callable[[Any], Any]) -> bool:
+        """Whether the server answers this request now, in a way that can be read."""
+        return self._try(body, read)[1] is None
 
     def interrupt(self) -> None:
         """End all waits before a next try, now and from now on: what fails has failed."""

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
-from urllib.parse import urlsplit
 
 from mbrace.errors import ServiceError, UserError
 from mbrace.randomness import key
@@ -30,7 +30,7 @@ class Server:
     `url` is the server's, with or without /v1; `model` is the model's name there. `prompt` has `{source}` where the
     source goes; it is the user's message of a chat, or with `chat=False` the text to complete. `logprobs` asks for
     log-probabilities and gives them to the race, which then weights draws by the model. `timeout` is in seconds per
-    answer; a failed request is tried `retries` more times. `options` go into every request unchanged (`top_k`, ...).
+    answer; a failed request is tried `retries` more times. `options` go into every request unchanged.
 
     A request that fails for good is a ServiceError, which ends a run, unless the server answers a plain request: then
     the source is at fault, and the next one can be tried.
@@ -46,6 +46,7 @@ class Server:
         system: str | None = None,
         stop: str | None = None,
         temperature: float = 1.0,
+        top_k: int | None = None,
         top_p: float | None = None,
         min_p: float | None = None,
         max_tokens: int = 512,
@@ -64,17 +65,23 @@ class Server:
             raise UserError("per_request and concurrency: must be 1 or more; retries 0 or more")
         if not 0 <= temperature < math.inf:
             raise UserError(f"temperature {temperature}: must be 0 or more, and finite")
+        for name, value in (("top_p", top_p), ("min_p", min_p)):
+            if value is not None and not 0 <= value <= 1:
+                raise UserError(f"{name} {value}: must be from 0 to 1")
+        if top_k is not None and top_k < 0:
+            raise UserError(f"top_k {top_k}: must be 1 or more, or 0 for all")
         if max_tokens < 1 or not 0 < timeout < math.inf:
             raise UserError(f"max_tokens {max_tokens}, timeout {timeout}: must be more than 0, and finite")
         self._model, self._prompt, self._chat, self._system = model, prompt, chat, system
         self._seed, self._per_request, self._logprobs = seed, per_request, logprobs
-        given = {"temperature": temperature, "top_p": top_p, "min_p": min_p, "stop": stop, "max_tokens": max_tokens}
+        given: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
+        given |= {"stop": stop, "max_tokens": max_tokens}
         self._options = {name: value for name, value in given.items() if value is not None} | dict(options or {})
         if logprobs:
             self._options["logprobs"] = True if chat else 0  # completions: the number of alternatives per token
         bearer = api_key if api_key is not None else os.environ.get("OPENAI_API_KEY")
         path = "/chat/completions" if chat else "/completions"
-        version = "" if urlsplit(url).path.rstrip("/").endswith("/v1") else "/v1"
+        version = "" if re.search(r"/v1/?($|[?#])", url) else "/v1"
         self._client = Client(
             url, version + path, key=bearer, retries=retries, timeout=timeout, connections=concurrency
         )
@@ -154,8 +161,8 @@ class Server:
         try:
             return self._client.post(body, self._choices)
         except RequestError as error:
-            plain = self._body("a") | {"n": 1, "seed": 0, "max_tokens": 1}
-            if (error.refused and self._client.has_answered) or self._client.answers(plain):
+            plain = self._body("a") | {"n": 1, "seed": 0}
+            if (error.refused and self._client.has_answered) or self._client.answers(plain, self._choices):
                 raise
             raise ServiceError(str(error)) from error
 
