@@ -101,11 +101,12 @@ def test_a_failure_of_a_service_is_not_handed_to_on_error() -> None:
 
 
 def test_a_block_of_a_cluster_tells_whose_fault_it_was(mock: Mock, tmp_path: Path) -> None:
-    settings = ModelSettings(server=mock.url, server_model="m", samples_per_request=2, retries=0)
+    settings = ModelSettings(server=mock.url, server_model="m", samples_per_request=2, retries=0, concurrency=1)
     job = GenerateJob(settings, SamplingSettings(0), sample=2)
     for status, of_service in (("401", True), ("400", False)):
-        mock.plan = lambda number, status=status: status if len(mock.bodies) % 2 == 0 else None
-        mock.bodies.clear()
+        mock.plan = lambda number, status=status: (
+            status if "zwei" in mock.bodies[number - 1]["messages"][-1]["content"] else None
+        )
         block = Block(0, 0, 1, b"eins\nzwei\n")
         result = process_block(block, job.start(1), job, path="s.txt", prefix="", skip=False)
         assert (f"status {status}" in result.failure, result.of_service) == (True, of_service)
@@ -295,7 +296,10 @@ def test_options_reach_the_server(mock: Mock, tmp_path: Path) -> None:
         (["--timeout", "nan"], "timeout nan: must be more than 0"),
         (["--max-tokens", "0"], "max_tokens 0"),
         (["--retries", "-1"], "retries 0 or more"),
-        (["--server-kind", "completions", "--system-prompt", "x"], "--system-prompt: goes with --server-kind chat"),
+        (
+            ["--server-kind", "completions", "--system-prompt", "x"],
+            "only valid with --server-kind chat",
+        ),
     ],
 )
 def test_options_out_of_range_are_refused(
@@ -311,4 +315,4 @@ def test_options_of_servers_are_refused_without_one(
 ) -> None:
     (tmp_path / "s.txt").write_text("eins\n")
     assert main(["generate", str(tmp_path / "s.txt"), "-o", str(tmp_path / "c"), f"--{option}", "1"]) == 2
-    assert f"--{option}: goes with --server" in capsys.readouterr().err
+    assert f"--{option}: only valid with --server" in capsys.readouterr().err
