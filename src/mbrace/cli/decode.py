@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from mbrace.cli.options import add_race, add_utility, apply_preset, race_settings, utility_settings
@@ -72,10 +72,10 @@ def job_from(args: argparse.Namespace) -> DecodeJob:
     return DecodeJob(utility_settings(args), race_settings(args), shuffle=not args.no_shuffle, text=args.text)
 
 
-def _input(args: argparse.Namespace) -> tuple[Iterator[Item], int | None]:
+def _input(args: argparse.Namespace) -> tuple[Iterable[Item], int | None]:
     """The records, and how many there are where that is cheap to know."""
     from mbrace.io.candidates import read_flat, read_items
-    from mbrace.io.inputs import check_inputs, expand
+    from mbrace.io.inputs import check_inputs, expand, rereadable
 
     flat = [args.hypotheses, args.references, args.num_candidates, args.num_references, args.source]
     if args.candidates:
@@ -83,17 +83,13 @@ def _input(args: argparse.Namespace) -> tuple[Iterator[Item], int | None]:
             raise UserError("CANDIDATES.jsonl and --hypotheses: give one kind of input")
         paths = expand(args.candidates)
         check_inputs(paths, args.output)
-        return read_items(paths), _count(paths)
+        return rereadable(lambda: read_items(paths), paths), _count(paths)
     if args.hypotheses is None or args.num_candidates is None:
         raise UserError("no input: give CANDIDATES.jsonl, or --hypotheses H.txt with --num-candidates N")
     check_inputs(filter(None, (args.hypotheses, args.references, args.source)), args.output)
-    records = read_flat(
-        args.hypotheses,
-        args.references,
-        num_candidates=args.num_candidates,
-        num_references=args.num_references,
-        source=args.source,
-    )
+    flat_files = list(filter(None, (args.hypotheses, args.references, args.source)))
+    sizes = {"num_candidates": args.num_candidates, "num_references": args.num_references}
+    records = rereadable(lambda: read_flat(args.hypotheses, args.references, source=args.source, **sizes), flat_files)
     return records, None
 
 

@@ -46,6 +46,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Check every option, then generate."""
+    from mbrace.io.inputs import rereadable
     from mbrace.jobs.sources import source_items
 
     job = job_from(args)
@@ -59,7 +60,9 @@ def run(args: argparse.Namespace) -> int:
                 raise UserError(f"--{option}: not with --ray; {remedy}")
         return run_on_cluster(job, [args.sources], args)
     total = _check_sources(args)
-    items = itertools.islice(source_items(args.sources, job.item, args.references), args.limit)
+    items = rereadable(
+        lambda: itertools.islice(source_items(args.sources, job.item, args.references), args.limit), [args.sources]
+    )
     return run_here(job, items, args, total=total, minutes=args.minutes)
 
 

@@ -28,6 +28,9 @@ def add_output(parser: argparse.ArgumentParser) -> None:
 def add_resume(parser: argparse.ArgumentParser) -> None:
     """What to do with an output that exists, and with a record that fails."""
     parser.add_argument("--resume", action="store_true", help="keep the answers in OUT and go on after them")
+    parser.add_argument(
+        "--retry-errors", action="store_true", help="with --resume: try records again that are in OUT.errors.jsonl"
+    )
     parser.add_argument("--force", action="store_true", help="replace OUT if it exists")
     parser.add_argument(
         "--on-error",
@@ -56,6 +59,10 @@ def check_output(args: argparse.Namespace) -> None:
     """Refuse options of `add_output` and `add_cluster` that make no sense."""
     if args.resume and args.force:
         raise UserError("--resume and --force: give one of them")
+    if args.retry_errors and not args.resume:
+        raise UserError("--retry-errors: goes with --resume")
+    if args.retry_errors and args.ray is not None:
+        raise UserError("--retry-errors: not with --ray; give the records set aside as an input of their own")
     if args.window is not None and args.window < 1:
         raise UserError(f"--window {args.window}: must be 1 or more")
     if args.threads < 0:
@@ -88,6 +95,7 @@ def run_here(
         threads=args.threads,
         resume=args.resume,
         force=args.force,
+        retry_errors=args.retry_errors,
         on_error=args.on_error,
         minutes=minutes,
         handle_signals=True,

@@ -41,7 +41,7 @@ def add(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Check every option, then translate."""
-    from mbrace.io.inputs import check_inputs
+    from mbrace.io.inputs import check_inputs, rereadable
     from mbrace.jobs.sources import source_items
 
     check_output(args)
@@ -50,7 +50,8 @@ def run(args: argparse.Namespace) -> int:
     if args.ray is not None:
         return run_on_cluster(job, [args.sources], args)
     check_inputs([args.sources], args.output)
-    return run_here(job, source_items(args.sources, job.item), args)
+    items = rereadable(lambda: source_items(args.sources, job.item), [args.sources])
+    return run_here(job, items, args)
 
 
 def job_from(args: argparse.Namespace) -> TranslateJob:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypeAlias
 
 from mbrace.decode import decode_corpus
 from mbrace.io.candidates import Bad, Item, bad_from, item_from, read_items
-from mbrace.io.inputs import check_inputs, expand
+from mbrace.io.inputs import check_inputs, expand, rereadable
 from mbrace.io.output import answer_line
 from mbrace.jobs.run import ErrorPolicy, Outcome, Progress, Summary, run_job
 from mbrace.jobs.settings import AnyUtility, RaceSettings, UtilitySettings, describe_utility, load_utility
@@ -42,6 +42,7 @@ def decode_file(
     threads: int = 0,
     resume: bool = False,
     force: bool = False,
+    retry_errors: bool = False,
     on_error: ErrorPolicy = "stop",
     progress: Progress = False,
 ) -> Summary:
@@ -53,8 +54,8 @@ def decode_file(
 
     An `output` that exists is an error unless `resume` goes on after the answers in it or `force` replaces it; a run is
     resumed only with settings, and objects, of the same names. A bad record stops the run, or with `on_error="skip"` is
-    set aside in OUTPUT.errors.jsonl. `progress` is called with the number of records done since its last call; True
-    shows a bar on a terminal's stderr.
+    set aside in OUTPUT.errors.jsonl; `retry_errors`, with `resume`, tries those that are there again. `progress` is
+    called with the number of records done since its last call; True shows a bar on a terminal's stderr.
     """
     race = RaceSettings(prune, schedule, seed, nbest, window, pool, exclude_self, start)
     chosen = UtilitySettings(utility) if isinstance(utility, str) else utility
@@ -63,7 +64,8 @@ def decode_file(
     paths, out = expand([os.fspath(path) for path in given]), os.fspath(output)
     check_inputs(paths, out)
     how: dict[str, Any] = {"resume": resume, "force": force, "on_error": on_error, "progress": progress}
-    return run_job(job, read_items(paths), out, threads=threads, **how)
+    how["retry_errors"] = retry_errors
+    return run_job(job, rereadable(lambda: read_items(paths), paths), out, threads=threads, **how)
 
 
 @dataclass(frozen=True)

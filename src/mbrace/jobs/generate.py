@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from mbrace.errors import UserError
 from mbrace.groups import in_groups, run_group
 from mbrace.io.candidates import Bad, Item, bad_from
-from mbrace.io.inputs import check_inputs
+from mbrace.io.inputs import check_inputs, rereadable
 from mbrace.io.jsonl import to_json
 from mbrace.jobs.run import ErrorPolicy, Outcome, Progress, Summary, run_job
 from mbrace.jobs.settings import AnyModel, ModelSettings, describe_model
@@ -49,6 +49,7 @@ def generate_file(
     threads: int = 0,
     resume: bool = False,
     force: bool = False,
+    retry_errors: bool = False,
     on_error: ErrorPolicy = "stop",
     progress: Progress = False,
 ) -> Summary:
@@ -72,8 +73,9 @@ def generate_file(
     path, out = os.fspath(sources), os.fspath(output)
     aligned = None if references is None else os.fspath(references)
     check_inputs(filter(None, (path, aligned)), out)
-    items = itertools.islice(source_items(path, job.item, aligned), limit)
+    items = rereadable(lambda: itertools.islice(source_items(path, job.item, aligned), limit), [path])
     how: dict[str, Any] = {"resume": resume, "force": force, "on_error": on_error, "progress": progress}
+    how["retry_errors"] = retry_errors
     return run_job(job, items, out, threads=threads, minutes=minutes, total=limit, **how)
 
 

@@ -13,6 +13,7 @@ from mbrace.io.candidates import Bad, Item, location_of
 from mbrace.io.jsonl import parse_json
 from mbrace.io.output import Output
 from mbrace.jobs.progress import progress_bar
+from mbrace.jobs.retry import SetAside, retry_set_aside
 from mbrace.jobs.signals import Stop
 from mbrace.race import Phases
 from mbrace.records import Location, Record
@@ -94,6 +95,7 @@ def run_job(
     threads: int = 0,
     resume: bool = False,
     force: bool = False,
+    retry_errors: bool = False,
     on_error: ErrorPolicy = "stop",
     minutes: float | None = None,
     handle_signals: bool = False,
@@ -102,26 +104,35 @@ def run_job(
 ) -> Summary:
     """Run a job over `items` into the file `output` on this machine.
 
-    `resume` goes on after the answers in `output`, `force` replaces them. `on_error="skip"` sets a bad record aside in
-    OUTPUT.errors.jsonl. With `handle_signals`, SIGINT and SIGTERM end the run after the current window, and `minutes`
-    ends it after so long. `progress` is a function called with the number of items done since its last call, or True
-    for a bar on stderr, where `total` is the number of items.
+    `resume` goes on after the answers in `output`, `force` replaces them; with `retry_errors`, a resumed run first
+    tries records again that an earlier one set aside, for which it reads `items` twice. `on_error="skip"` sets a bad
+    record aside in OUTPUT.errors.jsonl. With `handle_signals`, SIGINT and SIGTERM end the run after the current window, and
+    `minutes` ends it after so long. `progress` is a function called with the number of items done since its last call,
+    or True for a bar on stderr, where `total` is the number of items.
     """
     if on_error not in ("stop", "skip"):
         raise UserError(f'on_error {on_error!r}: unknown; choose "stop" or "skip"')
     if resume and force:
         raise UserError("resume and force: give one of them")
+    if retry_errors and not resume:
+        raise UserError("retry_errors=True: goes with resume=True")
     worker = job.start(threads)
     with ExitStack() as stack:
         interrupt = worker.interrupt if isinstance(worker, InterruptibleWorker) else None
         stop = stack.enter_context(Stop(interrupt)) if handle_signals else None
         settings, keep = job.describe(), job.keep_settings
+        skip, retried = on_error == "skip", 0
+        if retry_errors:
+            with Output(output, resume=True, text=job.text, settings=settings, keep_settings=keep) as before:
+                before.interrupted = True  # it is only read
+                retried = _retry(worker, items, before, skip=skip, stop=stop)
         out = Output(output, resume=resume, force=force, text=job.text, settings=settings, keep_settings=keep)
         stack.enter_context(out)
         if isinstance(progress, bool):
             progress = stack.enter_context(progress_bar(settings.get("command", "running"), total, shown=progress))
-        skip = on_error == "skip"
-        return run_worker(worker, items, out, skip=skip, stop=stop, minutes=minutes, advance=progress)
+        summary = run_worker(worker, items, out, skip=skip, stop=stop, minutes=minutes, advance=progress)
+        summary.kept -= retried
+        return summary
 
 
 def run_worker(
@@ -158,6 +169,15 @@ def run_worker(
     return summary
 
 
+def _retry(worker: Worker, items: Iterable[Item], output: Output, *, skip: bool, stop: Stop | None) -> int:
+    try:
+        return retry_set_aside(worker, items, output, unanswered, lambda some: _until(some, stop, None), skip=skip)
+    except ServiceError:
+        if stop is None or stop.signal is None:
+            raise
+        return 0
+
+
 def _until(items: Iterator[Item], stop: Stop | None, end: float | None) -> Iterator[Item]:
     """The items until a signal comes or the time is over."""
     while end is None or time.monotonic() <= end:
@@ -167,19 +187,26 @@ def _until(items: Iterator[Item], stop: Stop | None, end: float | None) -> Itera
         yield item
 
 
-def unanswered(items: Iterable[Item], output: Output) -> Iterator[Item]:
-    """The items after those an earlier run answered or set aside; the files must agree with the input, in order."""
+def unanswered(
+    items: Iterable[Item], output: Output, set_aside: Callable[[SetAside], None] = lambda found: None
+) -> Iterator[Item]:
+    """The items after those an earlier run answered or set aside; the files must agree with the input, in order.
+
+    `set_aside` is called for each of the latter.
+    """
     source = iter(items)
     answers, errors = output.written, output.written_errors
     if answers.line is None and errors.line is None:
         return source
-    for item in source:
+    for position, item in enumerate(source):
         if errors.line is not None and _location(errors.line, output) == location_of(item):
             if output.text and answers.line is None:
                 return _after(item, source)
             errors.keep()
-            if output.text:
+            is_answered = not output.text and _answers(answers.line, item, output)  # a retry was killed at its end
+            if output.text or is_answered:
                 answers.keep()
+            set_aside(SetAside(position, item, is_answered))
         elif answers.line is None:
             return _after(item, source)
         else:
@@ -191,6 +218,14 @@ def unanswered(items: Iterable[Item], output: Output) -> Iterator[Item]:
             "give the input it was made from, or force=True to start over"
         )
     return source
+
+
+def _answers(line: bytes | None, item: Item, output: Output) -> bool:
+    """Whether a line of JSON is the answer to an item."""
+    if line is None or not isinstance(item, Record):
+        return False
+    fields = parse_json(line, output.path)
+    return isinstance(fields, dict) and fields.get("id") == item.id
 
 
 def _after(item: Item, source: Iterator[Item]) -> Iterator[Item]:

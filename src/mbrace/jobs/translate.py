@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from mbrace.io.candidates import Item
-from mbrace.io.inputs import check_inputs
+from mbrace.io.inputs import check_inputs, rereadable
 from mbrace.jobs.decode import DecodeWorker
 from mbrace.jobs.run import ErrorPolicy, Outcome, Progress, Summary, run_job
 from mbrace.jobs.settings import (
@@ -58,6 +58,7 @@ def translate_file(
     threads: int = 0,
     resume: bool = False,
     force: bool = False,
+    retry_errors: bool = False,
     on_error: ErrorPolicy = "stop",
     progress: Progress = False,
 ) -> Summary:
@@ -80,7 +81,9 @@ def translate_file(
     path, out = os.fspath(sources), os.fspath(output)
     check_inputs([path], out)
     how: dict[str, Any] = {"resume": resume, "force": force, "on_error": on_error, "progress": progress}
-    return run_job(job, source_items(path, job.item), out, threads=threads, **how)
+    how["retry_errors"] = retry_errors
+    items = rereadable(lambda: source_items(path, job.item), [path])
+    return run_job(job, items, out, threads=threads, **how)
 
 
 @dataclass(frozen=True)
