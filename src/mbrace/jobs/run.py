@@ -106,9 +106,9 @@ def run_job(
 
     `resume` goes on after the answers in `output`, `force` replaces them; with `retry_errors`, a resumed run first
     tries records again that an earlier one set aside, for which it reads `items` twice. `on_error="skip"` sets a bad
-    record aside in OUTPUT.errors.jsonl. With `handle_signals`, SIGINT and SIGTERM end the run after the current window, and
-    `minutes` ends it after so long. `progress` is a function called with the number of items done since its last call,
-    or True for a bar on stderr, where `total` is the number of items.
+    record aside in OUTPUT.errors.jsonl. With `handle_signals`, SIGINT and SIGTERM end the run after the current window,
+    and `minutes` ends it after so long. `progress` is a function called with the number of items done since its last
+    call, or True for a bar on stderr, where `total` is the number of items.
     """
     if on_error not in ("stop", "skip"):
         raise UserError(f'on_error {on_error!r}: unknown; choose "stop" or "skip"')
