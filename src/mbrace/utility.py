@@ -186,8 +186,10 @@ class Pairwise:
         value = self.function(*texts)
         try:
             return float(value)
-        except (TypeError, ValueError, OverflowError):
-            raise UserError(f"utility {self.name}: returned {str(value)[:50]} for a pair; return one number") from None
+        except OverflowError:
+            raise UserError(f"utility {self.name}: returned a number too large for 64 bits for a pair") from None
+        except (TypeError, ValueError):
+            raise UserError(f"utility {self.name}: returned {value!r} for a pair; return one number") from None
 
     def start(self, sentences: Sequence[Sentence]) -> _PairwiseScorer:
         """Begin the races of a window."""
