@@ -253,7 +253,7 @@ def test_candidates_of_a_model_of_the_caller_are_written_and_resumed(tmp_path: P
     summary = mbrace.generate_file(source, out, resume=True, on_error="skip", logprobs=True, **options)
     assert (summary.kept, summary.sentences, summary.skipped) == (2, 2, 1)
     assert model.searched == SOURCES[3:]
-    assert [row["id"] for row in read(out)] == ["t.0", "t.1", "t.3", "t.4"]
+    assert [row["id"] for row in read(out)] == ["t.1", "t.2", "t.4", "t.5"]
     assert read(out)[2] == {
         "id": "t.3",
         "source": SOURCES[3],
@@ -329,3 +329,21 @@ def test_translate_runs_torch_with_the_threads_it_was_given(tmp_path: Path) -> N
         assert torch.get_num_threads() == 1
     finally:
         torch.set_num_threads(before)
+
+
+def test_generated_decoded_and_translated_records_of_one_file_have_the_ids_of_its_lines(tmp_path: Path) -> None:
+    source, model = tmp_path / "s.txt", Shifts()
+    source.write_text("a\nb\n")
+    mbrace.generate_file(source, tmp_path / "c.jsonl", model=model, beam=2, sample=3)
+    mbrace.decode_file(tmp_path / "c.jsonl", tmp_path / "d.jsonl")
+    mbrace.translate_file(source, tmp_path / "t.jsonl", model=model, beam=2, schedule=[2], text=False)
+    assert [[row["id"] for row in read(tmp_path / f"{name}.jsonl")] for name in "cdt"] == [[1, 2]] * 3
+
+
+def test_a_candidate_file_numbered_from_0_by_an_earlier_version_is_not_continued(tmp_path: Path) -> None:
+    source, out, options = tmp_path / "s.txt", tmp_path / "c.jsonl", {"model": Shifts(), "beam": 2, "sample": 3}
+    source.write_text("a\nb\n")
+    mbrace.generate_file(source, out, limit=1, **options)  # type: ignore[arg-type]
+    out.write_text(out.read_text().replace('"id":1', '"id":0'))
+    with pytest.raises(mbrace.UserError, match="an earlier version of mbrace, which numbered sources from 0"):
+        mbrace.generate_file(source, out, resume=True, **options)  # type: ignore[arg-type]

@@ -62,10 +62,10 @@ def test_generate_writes_records_that_decode_reads(sources: Path, folder: Path, 
     assert generate(sources, folder, out, *more) == 0
     records = list(read_records(str(out)))
     assert [record.source for record in records] == SOURCES
-    assert [record.id for record in records] == [f"t.{n}" for n in range(5)]
+    assert [record.id for record in records] == [f"t.{n}" for n in range(1, 6)]  # the lines
     assert all(len(record.pseudo_references or []) == len(record.logprobs or []) == 6 for record in records)  # type: ignore[arg-type]
     model = mbrace.Seq2Seq(folder, tokenizer=tiny.tokenizer())
-    again = model.sample(["d d a"], 6, seed=3, ids=["t.2"])[0]
+    again = model.sample(["d d a"], 6, seed=3, ids=["t.3"])[0]
     assert list(records[2].pseudo_references or []) == list(again.texts)  # type: ignore[arg-type]
     assert list(records[2].hypotheses) == list(model.beam(["d d a"], k=4)[0].texts)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -59,8 +58,5 @@ def read_aligned(outputs: Sequence[str], references: str, source: str | None) ->
 
     systems = [read_texts(path, "text") for path in outputs]
     others = [read_texts(references, "reference")] + ([] if source is None else [read_texts(source, "source")])
-    ids, found = align_texts(systems, others)
-    if len(others[0].texts) > len(ids):
-        left_out = len(others[0].texts) - len(ids)
-        print(f"mbrace: {references}: {left_out} references without a translation are left out", file=sys.stderr)
+    _, found = align_texts(systems, others)
     return [*found, None] if source is None else list(found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -88,7 +89,7 @@ def _ids_of(rows: Sequence[tuple[int, Any]], name: str) -> list[str] | None:
 def align_texts(outputs: Sequence[Texts], others: Sequence[Texts]) -> tuple[Sequence[str], list[Sequence[str]]]:
     """The ids, and the texts of all files in their order: by id where a file has ids, line by line where it has none.
 
-    `outputs` must have the same ids; `others`, such as references and sources, may have more.
+    `outputs` must have the same ids; `others`, such as references and sources, may have more: a warning says so.
     """
     files = [*outputs, *others]
     leader = next((file for file in files if file.ids is not None), files[0])
@@ -101,6 +102,7 @@ def align_texts(outputs: Sequence[Texts], others: Sequence[Texts]) -> tuple[Sequ
         _check_ids(leader, file)
     for file in outputs:
         _check_ids(file, leader)
+    _warn_of_part(leader, others, len(ids))
     wanted = set(ids)
     moved = [file.path for file in files if file.ids and [i for i in file.ids if i in wanted] != list(ids)]
     lines = [file.path for file in files if file.ids is None]
@@ -120,6 +122,17 @@ def _check_ids(one: Texts, other: Texts) -> None:
             f"{other.path}: {len(missing)} ids of {one.path} are missing (the first: {missing[0]!r}); "
             "give files of the same sources"
         )
+
+
+def _warn_of_part(leader: Texts, others: Sequence[Texts], count: int) -> None:
+    """Files of other sources may share some ids, such as line numbers: the texts paired by them would be strangers."""
+    for file in others:
+        if file.ids is not None and len(file.ids) > count:
+            left_out = f"{len(file.ids) - count} of its {len(file.ids)} records have no counterpart in {leader.path}"
+            warnings.warn(
+                f"{file.path}: paired by id, and {left_out}; they are left out. Check that both files have the same ids",
+                stacklevel=3,
+            )
 
 
 def _in_order(file: Texts, ids: Sequence[str]) -> Sequence[str]:

@@ -54,7 +54,7 @@ def generate_file(
     `model` is as for `translate_file`: it makes `beam` hypotheses and `sample` pseudo-references per source (0: none),
     `window` sources at a time (None: 32, or 4 with a model on a CPU). `sources` has one per line, or is a .tsv with
     references in its second column; `references` is a file of references, one per line. Ids are `prefix` and the
-    source's number, from 0. Only the first `limit` sources are used, and the run ends after `minutes`; what is done is
+    line's number, from 1. Only the first `limit` sources are used, and the run ends after `minutes`; what is done is
     kept. The other options are those of `decode_file`; the settings stay beside the output, in OUTPUT.run.json.
     """
     job = GenerateJob(

@@ -194,6 +194,11 @@ def _check_same(item: Item, line: bytes, number: int, output: Output) -> None:
         raise UserError(f"{where}: resume=True: not an answer of mbrace; use force=True to replace the file")
     theirs = item.id if isinstance(item, Record) else None
     if identity != theirs and not (output.path.endswith(".parquet") and str(identity) == str(theirs)):
+        if identity == 0 and theirs == 1:
+            raise UserError(
+                f"{where}: resume=True: made by an earlier version of mbrace, which numbered sources from 0, not 1; "
+                "finish it with that version, or use force=True to start over"
+            )
         raise UserError(
             f"{location_of(item)}: resume=True: {where} answers record {identity!r} where the input has "
             f"{'a bad record' if isinstance(item, Bad) else repr(theirs)}; "

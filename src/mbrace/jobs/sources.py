@@ -38,10 +38,10 @@ def source_items(
             yield item
 
 
-def source_item(row: bytes, file: str, number: int, prefix: str = "", *, first: int = 0, columns: bool = True) -> Item:
+def source_item(row: bytes, file: str, number: int, prefix: str = "", *, columns: bool = True) -> Item:
     """The source of a line; of a .tsv with `columns`, its first column, and the reference in the second.
 
-    Its id is its position, counted from `first`, after `prefix` where there is one.
+    Its id is the number of its line, from 1 as for every other input, after `prefix` where there is one.
     """
     location = Location(file, number)
     try:
@@ -51,6 +51,5 @@ def source_item(row: bytes, file: str, number: int, prefix: str = "", *, first: 
     source, reference = line, ""
     if columns and ".tsv" in Path(file).suffixes:
         source, reference = [*line.split("\t"), ""][:2]
-    position = number - 1 + first
-    identity = f"{prefix}{position}" if prefix else position
+    identity = f"{prefix}{number}" if prefix else number
     return Record((), id=identity, source=source, reference=reference or None, location=location)

@@ -119,7 +119,7 @@ class TranslateJob:
 
     def item(self, row: bytes, file: str, number: int, prefix: str) -> Item:
         """A source."""
-        return source_item(row, file, number, prefix, first=1, columns=False)
+        return source_item(row, file, number, prefix, columns=False)
 
 
 def server_hypotheses(server: Server, count: int, group_size: int) -> Hypothesiser:
