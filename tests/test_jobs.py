@@ -255,7 +255,7 @@ def test_candidates_of_a_model_of_the_caller_are_written_and_resumed(tmp_path: P
     assert model.searched == SOURCES[3:]
     assert [row["id"] for row in read(out)] == ["t.1", "t.2", "t.4", "t.5"]
     assert read(out)[2] == {
-        "id": "t.3",
+        "id": "t.4",
         "source": SOURCES[3],
         "reference": "r3",
         "hypotheses": [model.output(SOURCES[3], n) for n in range(2)],

@@ -176,7 +176,7 @@ def test_a_run_goes_on_only_with_its_own_options(tmp_path: Path, capsys: pytest.
     source.write_text("".join(json.dumps(row) + "\n" for row in [*rows, {**rows[0], "id": 9}]))
     assert main([*command, "--resume", "--threads", "1"]) == 0  # threads and windows change no answer
     assert len(out.read_bytes().splitlines()) == 6
-    assert not beside.exists()  # nothing is left to go on with
+    assert json.loads(beside.read_text())["utility"] == "chrf++"  # it stays, for whoever goes on with more records
     assert main([*command[:3], str(tmp_path / "whole.jsonl")]) == 0
     assert out.read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
     assert main(["decode", str(tmp_path / "none.jsonl"), "-o", str(tmp_path / "x.jsonl")]) == 2

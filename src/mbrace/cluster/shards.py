@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -27,6 +28,8 @@ class Block:
     number: int  # of the block in its file
     first_line: int
     data: bytes
+    digest: str = ""  # of the data
+    changed: bool = False  # it was finished before, from other data
 
 
 @dataclass(frozen=True)
@@ -44,21 +47,30 @@ class Result:
     ids: bytes
     costs: list[float]
     failure: str
+    digest: str = ""  # of the input lines
 
 
-def blocks(path: str, input_index: int, *, size: int, done: frozenset[int]) -> Iterator[Block]:
-    """The blocks of a file, `size` lines each; those already `done` are skipped."""
+def blocks(path: str, input_index: int, *, size: int, done: Mapping[int, str]) -> Iterator[Block]:
+    """The blocks of a file, `size` lines each; those already `done` with the same digest are skipped ("": any)."""
     lines: list[bytes] = []
     first, number, taken = 1, 0, 0
+
+    def block() -> Iterator[Block]:
+        data = b"".join(lines)
+        digest = hashlib.blake2b(data, digest_size=16).hexdigest()
+        if number not in done:
+            yield Block(input_index, number, first, data, digest)
+        elif done[number] not in ("", digest):
+            yield Block(input_index, number, first, b"", digest, changed=True)
+
     for line in lines_of(path):
-        lines.append(line if number not in done else b"")
+        lines.append(line)
         taken += len(line)
         if len(lines) == size or taken >= MAX_BYTES:
-            if number not in done:
-                yield Block(input_index, number, first, b"".join(lines))
+            yield from block()
             first, number, lines, taken = first + len(lines), number + 1, [], 0
-    if lines and number not in done:
-        yield Block(input_index, number, first, b"".join(lines))
+    if lines:
+        yield from block()
 
 
 def process_block(block: Block, worker: Worker, job: Job, *, path: str, prefix: str, skip: bool) -> Result:
@@ -98,6 +110,15 @@ def process_block(block: Block, worker: Worker, job: Job, *, path: str, prefix: 
         ids=digests.tobytes(),
         costs=spent,
         failure=failure,
+        digest=block.digest,
+    )
+
+
+def changed(path: str, block: Block) -> str:
+    """What to say of a finished block whose input is another now."""
+    return (
+        f"{path}:{block.first_line}: resume=True: the lines from here on are not those that the output was made from; "
+        "give the same input, or force=True to start over"
     )
 
 

@@ -128,11 +128,9 @@ def _warn_of_part(leader: Texts, others: Sequence[Texts], count: int) -> None:
     """Files of other sources may share some ids, such as line numbers: the texts paired by them would be strangers."""
     for file in others:
         if file.ids is not None and len(file.ids) > count:
-            left_out = f"{len(file.ids) - count} of its {len(file.ids)} records have no counterpart in {leader.path}"
-            warnings.warn(
-                f"{file.path}: paired by id, and {left_out}; they are left out. Check that both files have the same ids",
-                stacklevel=3,
-            )
+            left_out = f"{len(file.ids) - count} of its {len(file.ids)} records are not in {leader.path}"
+            remedy = "check that the ids are of the same sources"
+            warnings.warn(f"{file.path}: paired by id, and {left_out} and are left out; {remedy}", stacklevel=3)
 
 
 def _in_order(file: Texts, ids: Sequence[str]) -> Sequence[str]:

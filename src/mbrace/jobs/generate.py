@@ -55,7 +55,7 @@ def generate_file(
     `window` sources at a time (None: 32, or 4 with a model on a CPU). `sources` has one per line, or is a .tsv with
     references in its second column; `references` is a file of references, one per line. Ids are `prefix` and the
     line's number, from 1. Only the first `limit` sources are used, and the run ends after `minutes`; what is done is
-    kept. The other options are those of `decode_file`; the settings stay beside the output, in OUTPUT.run.json.
+    kept. The other options are those of `decode_file`.
     """
     job = GenerateJob(
         ModelSettings(model) if isinstance(model, str) else model,
@@ -86,7 +86,6 @@ class GenerateJob:
     prefix: str = ""
     window: int | None = None
     text: ClassVar[bool] = False
-    keep_settings: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         """Refuse to make nothing."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -60,10 +61,6 @@ class Job(Protocol):
     def text(self) -> bool:
         """Whether its lines are plain text."""
 
-    @property
-    def keep_settings(self) -> bool:
-        """Whether OUT.run.json stays beside a finished output."""
-
     def describe(self) -> dict[str, Any]:
         """What the output depends on, as JSON values: a run is resumed only with the same."""
         ...
@@ -105,9 +102,8 @@ def run_job(
     worker = job.start(threads)
     with ExitStack() as stack:
         stop = stack.enter_context(Stop()) if handle_signals else None
-        settings, keep = job.describe(), job.keep_settings
-        out = Output(output, resume=resume, force=force, text=job.text, settings=settings, keep_settings=keep)
-        stack.enter_context(out)
+        settings = job.describe()
+        out = stack.enter_context(Output(output, resume=resume, force=force, text=job.text, settings=settings))
         if isinstance(progress, bool):
             progress = stack.enter_context(progress_bar(settings.get("command", "running"), total, shown=progress))
         skip = on_error == "skip"
@@ -132,8 +128,12 @@ def run_worker(
     summary.kept = output.written.kept
     advance(summary.kept)
     end = None if minutes is None else time.monotonic() + 60 * minutes
-    for line, bad in worker(_until(rest, stop, end), skip=skip):
+    pending: deque[Item] = deque()  # read, and without an outcome so far
+    for line, bad in worker(_remember(_until(rest, stop, end), pending), skip=skip):
+        item = pending.popleft()
         output.add(line, bad)
+        if bad is None and isinstance(item, Record):
+            output.answers(item)
         output.flush()
         advance(1)
     summary = worker.summary
@@ -150,6 +150,12 @@ def _until(items: Iterator[Item], stop: Stop | None, end: float | None) -> Itera
         item = next(items, None) if stop is None else stop.read(items)
         if item is None:
             return
+        yield item
+
+
+def _remember(items: Iterable[Item], pending: deque[Item]) -> Iterator[Item]:
+    for item in items:
+        pending.append(item)
         yield item
 
 
@@ -170,6 +176,11 @@ def unanswered(items: Iterable[Item], output: Output) -> Iterator[Item]:
             return _after(item, source)
         else:
             _check_same(item, answers.line, answers.kept + 1, output)
+            if isinstance(item, Record) and not output.answers(item):
+                raise UserError(
+                    f"{item.where}: resume=True: {output.path} was made from other records up to here, with the same "
+                    "ids but another content; give the input the output was made from, or force=True to start over"
+                )
             answers.keep()
     if answers.line is not None:
         raise UserError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from mbrace.io.candidates import Item
 from mbrace.io.inputs import check_inputs
@@ -90,7 +90,6 @@ class TranslateJob:
     race: RaceSettings
     draw: str | None = None  # when pseudo-references are drawn: see `live_candidates`
     text: bool = True
-    keep_settings: ClassVar[bool] = False
 
     def describe(self) -> dict[str, Any]:
         """What answers depend on."""
