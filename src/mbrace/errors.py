@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import math
+from numbers import Integral, Real
 from typing import Any
 
 
@@ -16,6 +18,23 @@ class RecordError(UserError):
     def __init__(self, where: object, reason: str) -> None:
         super().__init__(f"{where}: {reason}")
         self.reason = reason
+
+
+def check_whole(name: str, value: object, *, least: int | None = None) -> None:
+    """Refuse a value that is not a whole number (an int, or a NumPy integer) of at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise UserError(f"{name} {value!r}: must be a whole number")
+    if least is not None and value < least:
+        raise UserError(f"{name} {value}: must be {least} or more")
+
+
+def check_number(name: str, value: object, *, least: float, most: float = math.inf) -> None:
+    """Refuse a value that is not a finite number from `least` to `most`."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise UserError(f"{name} {value!r}: must be a number")
+    if not least <= float(value) <= most or float(value) == math.inf:
+        allowed = f"{least:g} or more, and finite" if most == math.inf else f"between {least:g} and {most:g}"
+        raise UserError(f"{name} {value}: must be {allowed}")
 
 
 def require(module: str, *, extra: str) -> Any:

@@ -47,6 +47,8 @@ def run(args: argparse.Namespace) -> int:
     for option in ("resamples", "shuffles"):
         if getattr(args, option) < 1:
             raise UserError(f"--{option} {getattr(args, option)}: must be 1 or more")
+    if args.seed < 0:
+        raise UserError(f"--seed {args.seed}: must be 0 or more")
     a, b, references, sources = read_aligned([args.a, args.b], args.reference, args.source)
     if utility.needs_source and sources is None:
         raise UserError(f"--utility {args.utility}: scores with the source; give --source S")

@@ -27,6 +27,7 @@ from mbrace.experiments.races import record_races
 from mbrace.experiments.studies import Row
 from mbrace.experiments.tables import CandidateFile, Table, slug, tables
 from mbrace.experiments.trials import SIZES, TEST, TRADEOFF, Outcomes, run_trials
+from mbrace.io.atomic import make_folder
 from mbrace.io.settings import refuse_other_settings
 from mbrace.utility import Utility
 
@@ -54,6 +55,7 @@ def run(
     """
     if report:
         require_report()
+    make_folder(out)
     files = [CandidateFile.from_path(path) for path in paths]
     names = [(file.name, file.split) for file in files]
     for file in files:
@@ -203,6 +205,7 @@ def write(out: Path, others: Sequence[Path] = (), known: Mapping[Path, Outcomes]
     from mbrace.experiments import figures, report
     from mbrace.experiments.summary import summary
 
+    make_folder(out)
     found = gather(out, others, known)
     timings = [row for path in sorted((out / "data").glob("*.runtimes.json")) for row in json.loads(path.read_text())]
     rows = rows_of(found, timings)

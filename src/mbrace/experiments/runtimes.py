@@ -17,6 +17,7 @@ from mbrace.errors import require
 from mbrace.experiments.studies import Row
 from mbrace.experiments.tables import CandidateFile, slug
 from mbrace.io.aligned import read_texts
+from mbrace.io.atomic import make_folder
 from mbrace.models.hypotheses import CandidateModel
 from mbrace.prune import Confidence, PruningFunction
 from mbrace.race import Phases
@@ -117,7 +118,7 @@ def read_sources(path: str, count: int, *, seed: int = 0) -> tuple[list[str], st
 
 def save(rows: Sequence[Row], folder: Path) -> Path:
     """Save the rows where `mbrace experiment` looks for them."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     path = folder / f"{rows[0]['pair']}.{slug(rows[0]['utility'])}.runtimes.json"
     path.write_text(json.dumps(list(rows), indent=1) + "\n")
     return path

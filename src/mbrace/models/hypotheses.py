@@ -12,7 +12,7 @@ from mbrace.groups import in_groups, run_group
 from mbrace.io.candidates import Item
 from mbrace.records import Location, Record
 from mbrace.sampler import Draws, Sampler
-from mbrace.schedule import Schedule, check, doubling
+from mbrace.schedule import Schedule, check, doubling, is_all
 from mbrace.utility import Utility
 
 # Hypotheses of each source; ids are those of the records.
@@ -106,7 +106,7 @@ def live_candidates(
     """
     if draw not in (None, "ahead", "lazy"):
         raise UserError(f"draw {draw!r}: unknown; choose ahead or lazy")
-    if schedule == "all":
+    if is_all(schedule):
         raise UserError('schedule "all": a live source has no last pseudo-reference; give the sizes')
     last = check(utility.schedule if schedule is None else schedule)[-1]
     on_gpu = model.device.type == "cuda"
