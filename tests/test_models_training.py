@@ -158,7 +158,9 @@ def test_a_saved_state_that_is_damaged_or_of_another_model_is_refused(tmp_path: 
     whole = state.read_bytes()
     for content in (b"", whole[: len(whole) // 2], b"not a checkpoint"):
         state.write_bytes(content)
-        with pytest.raises(mbrace.UserError, match=r"state.pt: cannot be read: damaged.*; use force=True to start over"):
+        with pytest.raises(
+            mbrace.UserError, match=r"state.pt: cannot be read: damaged.*; use force=True to start over"
+        ):
             train(pairs, valid, tmp_path / "m", options)
     torch.save({"model": {}}, state)
     with pytest.raises(mbrace.UserError, match=r"state.pt: not the state of this run"):

@@ -166,3 +166,24 @@ def test_a_folder_called_json_does_not_make_a_text_json(tmp_path: Path, systems:
     a, r = str(folder / "a.txt"), str(folder / "r.txt")
     assert main(["compare", a, a, "--reference", r, "--shuffles", "10"]) == 0
     assert f"A {ChrF().corpus(first, references):.4f}" in capsys.readouterr().out
+
+
+def test_an_interval_over_trials_ends_at_the_bounds_of_what_is_measured() -> None:
+    accuracies = np.array([[1.0] * 9 + [0.0]] * 9 + [[1.0] * 10])  # nine trials of 1.0, one of 0.1
+    low, high = trial_interval(accuracies)
+    assert high > 1
+    assert trial_interval(accuracies, least=0, most=1) == (low, 1.0)
+
+
+def test_the_test_table_has_no_accuracy_above_one() -> None:
+    from mbrace.experiments.studies import test_table
+    from mbrace.experiments.trials import MEASURES, TEST, Outcomes
+
+    shape = (len(TEST), 4, 5)
+    measures = {name: np.ones(shape) for name in MEASURES}
+    measures["accuracy"][:, 0, 0] = measures["rr"][:, 0, 0] = 0.0
+    about = {"name": "x", "label": "chrF++", "split": "test", "references": False}
+    found = test_table(Outcomes(tuple(TEST), measures, np.zeros((*shape, 1), np.int16), np.zeros((0,)), (), about))
+    rows = [row for row in found if row["measure"] in ("accuracy", "rr")]
+    assert len(rows) == 6
+    assert all(0 <= row["trials_low"] < row["value"] < row["trials_high"] <= 1 for row in rows)

@@ -15,6 +15,7 @@ import json
 import math
 import shutil
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -55,7 +56,6 @@ def run(
     """
     if report:
         require_report()
-    make_folder(out)
     files = [CandidateFile.from_path(path) for path in paths]
     names = [(file.name, file.split) for file in files]
     for file in files:
@@ -64,6 +64,7 @@ def run(
                 f"{file.path}: two files are {file.name} ({file.split}); name them NAME.valid and NAME.test"
             )
         file.check_races(limit)
+    make_folder(out)
     targets = [out / "data" / f"{file.name}.{file.split}.{slug(label)}.npz" for file in files]
     known = {target: Outcomes.load(target) for target in targets if target.exists()}
     for target, outcomes in known.items():
@@ -94,6 +95,7 @@ def run(
                     advance=raced,
                 )
             finished = time.perf_counter()
+            _warn_of_exhausted(file, stored, utility.schedule[-1])
             outcomes.about = _about(file, utility, label, stored, trials, seed) | {
                 "key": key,
                 "seconds": {"tables": round(built - started, 2), "races": round(finished - built, 2)},
@@ -145,12 +147,25 @@ def _about(
         "sentences": len(stored),
         "hypotheses": round(float(np.mean([len(table.hypotheses) for table in stored])), 1),
         "pseudo_references": min(len(table.draws) for table in stored),
+        "exhausted": [table.record.id for table in stored if len(table.draws) <= utility.schedule[-1]],
         "distinct": round(float(np.mean(distinct)), 3),
         "references": references,
         "scale": 100 if small else 1,
         "trials": trials,
         "seed": seed,
     }
+
+
+def _warn_of_exhausted(file: CandidateFile, stored: Sequence[Table], largest: int) -> None:
+    """Some records are no test of racing: all their pseudo-references are used, so that R is R*."""
+    ids = [table.record.id for table in stored if len(table.draws) <= largest]
+    if ids:
+        named = ", ".join(map(repr, ids[:5])) + (f" and {len(ids) - 5} more" if len(ids) > 5 else "")
+        warnings.warn(
+            f"{file.path}: {len(ids)} of {len(stored)} records have no more than {largest} pseudo-references, so that "
+            f"R is R* and standard MBR right by definition; give more of them (the paper: 1024): {named}",
+            stacklevel=3,
+        )
 
 
 def gather(out: Path, others: Sequence[Path] = (), known: Mapping[Path, Outcomes] | None = None) -> list[Outcomes]:

@@ -7,6 +7,7 @@ the observed difference: sacreBLEU does not count those, and so finds a system d
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
@@ -25,10 +26,13 @@ ROUNDING = 1e-10  # equal sums may differ by this much when added in another ord
 STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)  # 97.5% for 1 .. 10 degrees
 
 
-def trial_interval(values: NDArray[np.float64]) -> tuple[float, float]:
+def trial_interval(
+    values: NDArray[np.float64], *, least: float = -math.inf, most: float = math.inf
+) -> tuple[float, float]:
     """95% interval of the mean over trials, from (sentences, trials): Student's t over the trials' averages.
 
-    The sentences are fixed: the interval says how far other random trials could move the number.
+    The sentences are fixed: the interval says how far other random trials could move the number. It ends at `least` and
+    `most`, the bounds of what is measured, which Student's t does not know.
     """
     averages = values.mean(axis=0)
     degrees = len(averages) - 1
@@ -38,7 +42,7 @@ def trial_interval(values: NDArray[np.float64]) -> tuple[float, float]:
     large = z + (z**3 + z) / (4 * degrees) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * degrees**2)
     student = STUDENT[degrees - 1] if degrees <= len(STUDENT) else large
     half = student * float(averages.std(ddof=1)) / np.sqrt(len(averages))
-    return float(averages.mean() - half), float(averages.mean() + half)
+    return max(least, float(averages.mean() - half)), min(most, float(averages.mean() + half))
 
 
 def sentence_interval(values: NDArray[np.float64], *, resamples: int = 2000, seed: int = 0) -> tuple[float, float]:
