@@ -72,7 +72,7 @@ def test_two_runs_on_one_output_are_refused(tmp_path: Path, candidates: Path, sm
         assert second.returncode == 2
         assert b"another mbrace run is writing it" in second.stderr
     assert out.read_bytes().count(b"\n") >= 1  # --force did not empty it
-    run.kill()  # the lock goes with the process
+    run.kill()  # the lock only valid with the process
     run.communicate()
     assert decode(candidates, "-o", out, "--resume") == 0
 

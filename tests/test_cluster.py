@@ -109,6 +109,7 @@ class Work:
     folder: str
     text: bool = False
     seed: int = 0
+    reads_records: bool = True
 
     def describe(self) -> Row:
         return {"seed": self.seed}

@@ -15,6 +15,7 @@ from conftest import overlap
 import mbrace
 from mbrace.cli import _parser, main
 from mbrace.io.output import Output
+from mbrace.io.settings import EARLY_NAMES, refuse_other_settings
 from mbrace.jobs.decode import DecodeWorker
 from mbrace.jobs.run import run_worker
 from mbrace.sampler import Draws, Want
@@ -287,7 +288,7 @@ SAVED: dict[str, tuple[list[str], dict[str, Any]]] = {
         {**MODEL, **RACE, "beam": 256, "epsilon": 0.0, "seed": 7, "text": True},
     ),
     "generate": (
-        ["s.txt", "-o", "o", "--prefix", "t.", "--beam", "0", "--alpha", "0.3"],
+        ["s.txt", "-o", "o", "--prefix", "t.", "--beam", "0", "--length-penalty", "0.3"],
         {**MODEL, "beam": 0, "length_alpha": 0.3, "seed": 0, "sample": 1024, "logprobs": False, "prefix": "t."},
     ),
 }  # fmt: skip
@@ -299,8 +300,10 @@ def test_runs_begun_by_version_0_1_are_recognised(command: str) -> None:
 
     options, saved = SAVED[command]
     job = importlib.import_module(f"mbrace.cli.{command}").job_from(_parser().parse_args([command, *options]))
-    settings = {name: value for name, value in job.describe().items() if name in saved or value is not None}
+    early = {EARLY_NAMES.get(name, name): value for name, value in job.describe().items()}
+    settings = {name: value for name, value in early.items() if name in saved or value is not None}
     assert settings == {"command": command, **saved}  # a setting that is newer is null, as what is missing is
+    refuse_other_settings({"command": command, **saved}, job.describe(), file="out", remedy="")
 
 
 def test_a_job_is_sent_to_another_process_as_it_is() -> None:

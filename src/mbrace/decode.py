@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from threading import Lock
 
-from mbrace.errors import UserError, check_whole
+from mbrace.errors import UserError, check_whole, warn
 from mbrace.prune import Confidence, PruningFunction, window_pruning
 from mbrace.race import Decoded, Entry, Phases, Watch, race
 from mbrace.records import PseudoReferences, Record, check_record
@@ -165,8 +164,7 @@ def _check_record(record: Record, longest: int | None, *, pool: bool, live: bool
     check_record(record, pool=pool, live=live)
     given = record.listed(live=live)
     if longest is not None and isinstance(given, Sequence) and len(given) > longest:
-        warnings.warn(
+        warn(
             f"the default schedule ends at {longest} pseudo-references, and there are records with more; "
-            'schedule="all" uses them all',
-            stacklevel=2,
+            'schedule="all" uses them all'
         )

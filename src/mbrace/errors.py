@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import importlib
 import math
+import os
+import sys
+import warnings
 from numbers import Integral, Real
 from typing import Any
+
+_PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 
 class UserError(ValueError):
@@ -18,6 +23,18 @@ class RecordError(UserError):
     def __init__(self, where: object, reason: str) -> None:
         super().__init__(f"{where}: {reason}")
         self.reason = reason
+
+
+class MbraceWarning(UserWarning):
+    """Something works, but perhaps not as it was meant."""
+
+
+def warn(message: str) -> None:
+    """Warn of something. The warning points at the line outside of mbrace that called it."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_code.co_filename.startswith(_PACKAGE) and frame.f_back is not None:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, MbraceWarning, stacklevel=level)
 
 
 def check_whole(name: str, value: object, *, least: int | None = None) -> None:

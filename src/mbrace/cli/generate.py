@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import math
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +40,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument("--sample", type=int, default=1024, metavar="N", help="pseudo-references (1024; 0: none)")
     parser.add_argument("--seed", type=int, default=0)
     add_model(parser)
-    add_sampling(parser, length="--alpha")
+    add_sampling(parser, once="--alpha")
     add_cluster(parser)
     parser.set_defaults(run=run)
 
@@ -49,9 +50,10 @@ def run(args: argparse.Namespace) -> int:
     from mbrace.jobs.sources import source_items
 
     job = job_from(args)
-    for option in ("limit", "minutes"):
-        if (value := getattr(args, option)) is not None and not value >= 0:
-            raise UserError(f"--{option} {value}: must be 0 or more")
+    if args.limit is not None and args.limit < 1:
+        raise UserError(f"--limit {args.limit}: must be 1 or more")
+    if args.minutes is not None and not 0 < args.minutes < math.inf:
+        raise UserError(f"--minutes {args.minutes}: must be more than 0")
     if args.ray is not None:
         for option in ("references", "limit", "minutes"):
             if getattr(args, option) is not None:

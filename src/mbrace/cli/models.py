@@ -24,6 +24,16 @@ class Given(argparse.Action):
         namespace.given = {**getattr(namespace, "given", {}), self.dest: self.option_strings[0]}
 
 
+class Renamed(argparse.Action):
+    """An option that has another name now, `const`: it is refused with a hint, not taken for something else."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
+    ) -> None:
+        """Refuse it."""
+        raise UserError(f"{option}: is called {self.const} now")
+
+
 def add_model(parser: argparse.ArgumentParser) -> None:
     """`--model` or `--server`, and what they need."""
     group = parser.add_argument_group("model")
@@ -55,18 +65,19 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--concurrency", action=Given, type=int, default=8, metavar="N", help="requests at a time (8)")
 
 
-def add_sampling(parser: argparse.ArgumentParser, *, length: str = "--length-alpha") -> None:
-    """How hypotheses and pseudo-references are made; `length` names the option of the length penalty."""
+def add_sampling(parser: argparse.ArgumentParser, *, once: str = "--length-alpha") -> None:
+    """How hypotheses and pseudo-references are made; `once` is what the option of the length penalty was called."""
     group = parser.add_argument_group("candidates")
     group.add_argument("--beam", type=int, metavar="K", help="hypotheses by beam search (256)")
     group.add_argument(
-        length,
+        "--length-penalty",
         action=Given,
-        dest="length_alpha",
         type=float,
         default=1.0,
-        help="beam scores are log p / length ** this (1.0)",
+        metavar="X",
+        help="beam scores are log p / length ** X (1.0)",
     )
+    group.add_argument(once, action=Renamed, const="--length-penalty", help=argparse.SUPPRESS)
     group.add_argument(
         "--epsilon",
         action=Given,
@@ -98,7 +109,7 @@ def check_model(args: argparse.Namespace) -> None:
             raise UserError("--server: needs --server-model, the model's name there")
         if "model" in given:
             raise UserError("--model and --server: give one of them")
-        ours = ("kind", *languages, "device", "dtype", "epsilon", "length_alpha", "sampling", "draw")
+        ours = ("kind", *languages, "device", "dtype", "epsilon", "length_penalty", "sampling", "draw")
         refuse(ours, "--model; not sent to a server")
         return
     refuse(("server_model", "server_kind", "concurrency"), "--server")
@@ -128,4 +139,4 @@ def sampling_settings(args: argparse.Namespace) -> SamplingSettings:
     from mbrace.models.hypotheses import SamplingSettings
 
     beam = 256 if args.beam is None else args.beam
-    return SamplingSettings(beam, args.length_alpha, args.epsilon, args.temperature, args.sampling or "independent")
+    return SamplingSettings(beam, args.length_penalty, args.epsilon, args.temperature, args.sampling or "independent")

@@ -60,6 +60,8 @@ def check_output(args: argparse.Namespace) -> None:
         raise UserError(f"--window {args.window}: must be 1 or more")
     if args.threads < 0:
         raise UserError(f"--threads {args.threads}: must be 0 (all cores) or more")
+    if getattr(args, "text", False) and args.nbest > 1:
+        raise UserError(f"--nbest {args.nbest}: plain text has one line per source; leave out --text for JSON Lines")
     if args.on_error == "skip" and args.output == "-":
         raise UserError("--on-error skip: what is set aside goes to OUT.errors.jsonl; give a file with -o OUT")
     if args.ray is None:

@@ -68,5 +68,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _say(message: str) -> None:
-    end = "\r" if sys.stderr.isatty() and message.startswith("embedding") else "\n"
-    print(f"mbrace: {message}", file=sys.stderr, end=end, flush=True)
+    """On a terminal, each message on the progress of embedding takes the place of the one before."""
+    is_terminal = sys.stderr.isatty()
+    end = "\r" if is_terminal and message.startswith("embedding") else "\n"
+    print("\r\x1b[K" * is_terminal + f"mbrace: {message}", file=sys.stderr, end=end, flush=True)

@@ -188,7 +188,7 @@ def _results(
         if hasattr(rows.context, name):
             setattr(rows.context, name, value)
     rows = rows.map_batches(
-        _Reader(size),
+        _Reader(size, job.reads_records),
         batch_size=1,
         batch_format="pyarrow",
         compute=data.TaskPoolStrategy(size=pool.readers),
@@ -222,11 +222,12 @@ class _Reader:
     """A task: a file in, its blocks out, as they are read."""
 
     size: int
+    records: bool
 
     def __call__(self, batch: Any) -> Iterator[Any]:
         for row in batch.to_pylist():
             done = dict(zip(row["done"], row["digests"], strict=True))
-            for block in blocks(row["path"], row["input"], size=self.size, done=done):
+            for block in blocks(row["path"], row["input"], size=self.size, done=done, records=self.records):
                 yield _table([asdict(block)])
 
 

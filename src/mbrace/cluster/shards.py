@@ -10,7 +10,7 @@ import numpy as np
 
 from mbrace.errors import UserError
 from mbrace.io.candidates import Item, lines_of
-from mbrace.io.reading import name_of
+from mbrace.io.reading import name_of, without_blank_end
 from mbrace.jobs.run import Job, Summary, Worker
 from mbrace.race import Phases
 from mbrace.randomness import digest
@@ -50,8 +50,13 @@ class Result:
     digest: str = ""  # of the input lines
 
 
-def blocks(path: str, input_index: int, *, size: int, done: Mapping[int, str]) -> Iterator[Block]:
-    """The blocks of a file, `size` lines each; those already `done` with the same digest are skipped ("": any)."""
+def blocks(
+    path: str, input_index: int, *, size: int, done: Mapping[int, str], records: bool = False
+) -> Iterator[Block]:
+    """The blocks of a file, `size` lines each; those already `done` with the same digest are skipped ("": any).
+
+    Blank lines at the end of a file of `records` are none.
+    """
     lines: list[bytes] = []
     first, number, taken = 1, 0, 0
 
@@ -63,7 +68,8 @@ def blocks(path: str, input_index: int, *, size: int, done: Mapping[int, str]) -
         elif done[number] not in ("", digest):
             yield Block(input_index, number, first, b"", digest, changed=True)
 
-    for line in lines_of(path):
+    found = lines_of(path)
+    for line in without_blank_end(found) if records else found:
         lines.append(line)
         taken += len(line)
         if len(lines) == size or taken >= MAX_BYTES:

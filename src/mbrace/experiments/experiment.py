@@ -15,14 +15,13 @@ import json
 import math
 import shutil
 import time
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from mbrace.errors import UserError, require
+from mbrace.errors import UserError, require, warn
 from mbrace.experiments import studies
 from mbrace.experiments.races import record_races
 from mbrace.experiments.studies import Row
@@ -161,10 +160,9 @@ def _warn_of_exhausted(file: CandidateFile, stored: Sequence[Table], largest: in
     ids = [table.record.id for table in stored if len(table.draws) <= largest]
     if ids:
         named = ", ".join(map(repr, ids[:5])) + (f" and {len(ids) - 5} more" if len(ids) > 5 else "")
-        warnings.warn(
+        warn(
             f"{file.path}: {len(ids)} of {len(stored)} records have no more than {largest} pseudo-references, so that "
-            f"R is R* and standard MBR right by definition; give more of them (the paper: 1024): {named}",
-            stacklevel=3,
+            f"R is R* and standard MBR right by definition; give more of them (the paper: 1024): {named}"
         )
 
 

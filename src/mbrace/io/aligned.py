@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
 
-from mbrace.errors import UserError
+from mbrace.errors import UserError, warn
 from mbrace.io.jsonl import parse_json
 from mbrace.io.parquet import parquet_rows
 from mbrace.io.reading import name_of, read_lines
@@ -36,10 +35,8 @@ def read_texts(path: str, field: str) -> Texts:
         rows: list[tuple[int, Any]] = list(enumerate(parquet_rows(path, ["id", field]), 1))
     else:
         lines = list(read_lines(path))
-        if lines:
-            lines[0] = lines[0].removeprefix("\ufeff")
-            if not _is_json(path, lines[0], field):
-                return Texts(name, lines)
+        if lines and not _is_json(path, lines[0], field):
+            return Texts(name, lines)
         rows = [(n, parse_json(line.encode(), f"{name}:{n}")) for n, line in enumerate(lines, 1) if line.strip()]
     if not rows:
         raise UserError(f"{name}: the file is empty; give one line per source")
@@ -91,6 +88,7 @@ def align_texts(outputs: Sequence[Texts], others: Sequence[Texts]) -> tuple[Sequ
 
     `outputs` must have the same ids; `others`, such as references and sources, may have more: a warning says so.
     """
+    outputs, others = _without_surplus(outputs, others)
     files = [*outputs, *others]
     leader = next((file for file in files if file.ids is not None), files[0])
     ids = leader.ids or [str(number) for number in range(1, len(leader.texts) + 1)]
@@ -114,6 +112,17 @@ def align_texts(outputs: Sequence[Texts], others: Sequence[Texts]) -> tuple[Sequ
     return ids, [_in_order(file, ids) for file in files]
 
 
+def _without_surplus(outputs: Sequence[Texts], others: Sequence[Texts]) -> tuple[list[Texts], list[Texts]]:
+    """The files, without blank lines at the end that other files do not have: an empty text elsewhere is a text."""
+    count = min(len(file.texts) for file in (*outputs, *others) if file.ids is None or file in outputs)
+
+    def cut(file: Texts) -> Texts:
+        surplus = [] if file.ids is not None else file.texts[count:]
+        return replace(file, texts=file.texts[:count]) if surplus and not any(map(str.strip, surplus)) else file
+
+    return [*map(cut, outputs)], [*map(cut, others)]
+
+
 def _check_ids(one: Texts, other: Texts) -> None:
     """All ids of one file must be in the other."""
     missing = [] if one.ids is None or other.ids is None else sorted(set(one.ids) - set(other.ids))
@@ -130,7 +139,7 @@ def _warn_of_part(leader: Texts, others: Sequence[Texts], count: int) -> None:
         if file.ids is not None and len(file.ids) > count:
             left_out = f"{len(file.ids) - count} of its {len(file.ids)} records are not in {leader.path}"
             remedy = "check that the ids are of the same sources"
-            warnings.warn(f"{file.path}: paired by id, and {left_out} and are left out; {remedy}", stacklevel=3)
+            warn(f"{file.path}: paired by id, and {left_out} and are left out; {remedy}")
 
 
 def _in_order(file: Texts, ids: Sequence[str]) -> Sequence[str]:

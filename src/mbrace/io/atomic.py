@@ -42,6 +42,13 @@ def replace_file(path: Path, data: bytes, *, shared: bool = False) -> None:
             os.close(descriptor)
 
 
+def give_usual_mode(path: Path) -> None:
+    """Let the umask decide who may read a file that a library has made for its owner alone."""
+    mask = os.umask(0)
+    os.umask(mask)
+    path.chmod(0o666 & ~mask)
+
+
 def write_file(path: str, data: bytes) -> None:
     """Write a file whole or not at all, or a device such as /dev/stdout; an error names it."""
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import codecs
 import contextlib
 import gzip
 import io
@@ -10,14 +11,15 @@ import lzma
 import os
 import sys
 import zlib
-from collections.abc import Iterator
-from typing import Any, BinaryIO
+from collections.abc import Callable, Generator, Iterable, Iterator
+from typing import Any, BinaryIO, TypeVar
 
 from mbrace.errors import RecordError, UserError
 from mbrace.io.packing import unpacker
 from mbrace.io.remote import open_url
 from mbrace.records import Location
 
+Row = TypeVar("Row")
 OPENERS: dict[str, Any] = {"gz": gzip.open, "xz": lzma.open, "bz2": bz2.open}
 
 
@@ -44,10 +46,36 @@ def open_input(path: str) -> Iterator[BinaryIO]:
         raise UserError(f"{path}: damaged or cut off ({error}); make the file again") from error
 
 
+def byte_lines(path: str) -> Generator[bytes]:
+    """The lines of any input, each with its line feed. A byte order mark is no part of the first."""
+    with open_input(path) as file:
+        for line in file:
+            yield line.removeprefix(codecs.BOM_UTF8)
+            break
+        yield from file
+
+
+def is_blank(row: object) -> bool:
+    """Whether a row is a line without anything to see."""
+    return isinstance(row, bytes) and not row.strip()
+
+
+def without_blank_end(rows: Iterable[Row], is_blank: Callable[[Row], bool] = is_blank) -> Iterator[Row]:
+    """The rows without the blank ones at the end; those between others stay."""
+    blank: list[Row] = []
+    for row in rows:
+        if is_blank(row):
+            blank.append(row)
+        else:
+            yield from blank
+            blank.clear()
+            yield row
+
+
 def read_lines(path: str) -> Iterator[str]:
     """Lines of a text file. Only a line feed ends a line (a carriage return before it is dropped)."""
-    with open_input(path) as file:
-        for number, line in enumerate(file, 1):
+    with contextlib.closing(byte_lines(path)) as lines:
+        for number, line in enumerate(lines, 1):
             yield decode_line(line, Location(name_of(path), number)).removesuffix("\n").removesuffix("\r")
 
 

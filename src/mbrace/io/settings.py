@@ -8,6 +8,8 @@ from typing import Any
 from mbrace.errors import UserError
 from mbrace.io.jsonl import parse_json, to_json
 
+EARLY_NAMES = {"length_penalty": "length_alpha"}  # what settings were called in files of early versions
+
 
 def refuse_other_settings(
     before: Any, now: Mapping[str, Any], *, file: object, remedy: str, made: str = "was made", data: Sequence[str] = ()
@@ -20,6 +22,7 @@ def refuse_other_settings(
     """
     if not isinstance(before, dict):
         raise UserError(f"{file}: not written by mbrace; {remedy}")
+    before = {**before, **{name: before[early] for name, early in EARLY_NAMES.items() if early in before}}
     others = [
         f"other data ({name})" if name in data else f"{name.replace('_', '-')} {before.get(name)!r}, not {value!r}"
         for name, value in parse_json(to_json(now), file).items()

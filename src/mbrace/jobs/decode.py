@@ -6,7 +6,7 @@ import os
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from mbrace.decode import decode_corpus
 from mbrace.io.candidates import Bad, Item, bad_from, item_from, read_items
@@ -74,6 +74,7 @@ class DecodeJob:
     race: RaceSettings
     shuffle: bool = True
     text: bool = False
+    reads_records: ClassVar[bool] = True
 
     def describe(self) -> dict[str, Any]:
         """What answers depend on."""

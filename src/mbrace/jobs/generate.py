@@ -32,7 +32,7 @@ def generate_file(
     model: CandidateModel | Server | str = "bundled",
     beam: int = 256,
     sample: int = 1024,
-    length_alpha: float = 1.0,
+    length_penalty: float = 1.0,
     epsilon: float | None = 0.02,
     temperature: float = 1.0,
     sampling: str = "independent",
@@ -59,7 +59,7 @@ def generate_file(
     """
     job = GenerateJob(
         ModelSettings(model) if isinstance(model, str) else model,
-        SamplingSettings(beam, length_alpha, epsilon, temperature, sampling),
+        SamplingSettings(beam, length_penalty, epsilon, temperature, sampling),
         sample=sample,
         seed=seed,
         logprobs=logprobs,
@@ -86,6 +86,7 @@ class GenerateJob:
     prefix: str = ""
     window: int | None = None
     text: ClassVar[bool] = False
+    reads_records: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         """Refuse to make nothing."""
@@ -135,7 +136,7 @@ def model_candidates(model: CandidateModel, job: GenerateJob) -> MakeCandidates:
         beams: Iterable[Any] = itertools.repeat(None)
         draws: Iterable[Any] = itertools.repeat(None)
         if made.beam:
-            beams = [beam.texts for beam in model.beam(sources, k=made.beam, alpha=made.length_alpha)]
+            beams = [beam.texts for beam in model.beam(sources, k=made.beam, alpha=made.length_penalty)]
         if job.sample:
             how: dict[str, Any] = {"epsilon": made.epsilon or None, "temperature": made.temperature, "seed": job.seed}
             draws = model.sample(sources, job.sample, ids=ids, sampling=made.sampling, **how)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -61,6 +62,10 @@ class Job(Protocol):
     def text(self) -> bool:
         """Whether its lines are plain text."""
 
+    @property
+    def reads_records(self) -> bool:
+        """Whether an input line is a record; blank lines at the end are none then."""
+
     def describe(self) -> dict[str, Any]:
         """What the output depends on, as JSON values: a run is resumed only with the same."""
         ...
@@ -105,6 +110,7 @@ def run_job(
         settings = job.describe()
         out = stack.enter_context(Output(output, resume=resume, force=force, text=job.text, settings=settings))
         if isinstance(progress, bool):
+            progress = progress and not (output == "-" and sys.stdout.isatty())  # one terminal for one of them
             progress = stack.enter_context(progress_bar(settings.get("command", "running"), total, shown=progress))
         skip = on_error == "skip"
         return run_worker(worker, items, out, skip=skip, stop=stop, minutes=minutes, advance=progress)

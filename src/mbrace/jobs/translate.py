@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from mbrace.io.candidates import Item
 from mbrace.io.inputs import check_inputs
@@ -38,7 +38,7 @@ def translate_file(
     *,
     model: CandidateModel | Server | str = "bundled",
     beam: int = 256,
-    length_alpha: float = 1.0,
+    length_penalty: float = 1.0,
     epsilon: float | None = 0.02,
     temperature: float = 1.0,
     sampling: str = "independent",
@@ -63,12 +63,12 @@ def translate_file(
     `model` is a `Seq2Seq`, a `CausalLM`, a `Server`, any object with their `beam` and `sampler`, or the name or folder
     of a translation model. `beam` hypotheses per source race against pseudo-references that are drawn by epsilon
     sampling; `sampling`, `draw` and `pool` are as for `Seq2Seq.translate`. A `Server` samples as it was made to:
-    `length_alpha`, `epsilon`, `temperature`, `sampling` and `draw` are not sent to it. With `text=False` each line of
+    `length_penalty`, `epsilon`, `temperature`, `sampling` and `draw` are not sent to it. With `text=False` each line of
     `output` is the JSON object that `decode_file` writes. The other options are those of `decode_file`.
     """
     job = TranslateJob(
         ModelSettings(model) if isinstance(model, str) else model,
-        SamplingSettings(beam, length_alpha, epsilon, temperature, sampling),
+        SamplingSettings(beam, length_penalty, epsilon, temperature, sampling),
         UtilitySettings(utility) if isinstance(utility, str) else utility,
         RaceSettings(prune, schedule, seed, nbest, window, pool, exclude_self),
         draw=draw,
@@ -90,6 +90,7 @@ class TranslateJob:
     race: RaceSettings
     draw: str | None = None  # when pseudo-references are drawn: see `live_candidates`
     text: bool = True
+    reads_records: ClassVar[bool] = False
 
     def describe(self) -> dict[str, Any]:
         """What answers depend on."""

@@ -77,7 +77,7 @@ class SamplingSettings:
     distribution) at a temperature, independent of each other or spread evenly (arithmetic)."""
 
     beam: int = 256
-    length_alpha: float = 1.0  # beam scores are log p / length ** length_alpha
+    length_penalty: float = 1.0  # beam scores are log p / length ** length_penalty
     epsilon: float | None = 0.02
     temperature: float = 1.0
     sampling: str = "independent"
@@ -101,7 +101,7 @@ def live_candidates(
     """What translating with a model races over: hypotheses by beam search, and a sampler of pseudo-references.
 
     `draw` is "ahead" (all pseudo-references at once) or "lazy" (step by step while a race is open); None is lazy on a
-    CPU, whose time goes with the rows, and ahead on a GPU, which takes as long for 16 rows as for 256: with `pool`,
+    CPU, whose time only valid with the rows, and ahead on a GPU, which takes as long for 16 rows as for 256: with `pool`,
     where races are short, in blocks that end at 64, 128, ... A beam of 0 is no beam search: what is drawn races.
     """
     if draw not in (None, "ahead", "lazy"):
@@ -116,7 +116,7 @@ def live_candidates(
     epsilon = settings.epsilon or None
     how = {"epsilon": epsilon, "temperature": settings.temperature, "sampling": settings.sampling}
     sampler = model.sampler(seed=seed, ahead=ahead, **how)  # type: ignore[arg-type]
-    make = beam_hypotheses(model, settings.beam, alpha=settings.length_alpha)
+    make = beam_hypotheses(model, settings.beam, alpha=settings.length_penalty)
     return Hypothesiser(make, group_size=window), sampler
 
 

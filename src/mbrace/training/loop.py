@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from mbrace.errors import UserError
-from mbrace.io.atomic import replacing
+from mbrace.io.atomic import give_usual_mode, replacing
 from mbrace.models.marian import forward
 from mbrace.models.seq2seq import Seq2Seq
 from mbrace.models.vocabulary import Vocabulary
@@ -227,6 +227,8 @@ class TrainingRun:
             "history": self.history,
         }
         self.model.save_pretrained(self.out)
+        for path in self.out.glob("*.safetensors"):
+            give_usual_mode(path)
         (self.out / "training.json").write_text(json.dumps(chosen, indent=1))
         for name in ("state.pt", "run.json"):
             (self.out / name).unlink(missing_ok=True)

@@ -29,4 +29,5 @@ class Learned(Comet):
     ) -> None:
         chosen = model or "en"
         super().__init__(SHIPPED.get(str(chosen), chosen), device=device, dtype=dtype, batch_tokens=batch_tokens)
+        self.made_with = chosen, self.made_with[1]  # not the folder, which may be elsewhere on another machine
         self.name = self.name.replace("comet|", "learned|", 1)
