@@ -12,7 +12,7 @@ import pytest
 
 import mbrace
 from mbrace.cli import main
-from mbrace.judge.items import Item
+from mbrace.judge.items import PredictionPair
 from mbrace.judge.store import open_study
 from mbrace.sampler import Draws, Want
 
@@ -122,7 +122,7 @@ def test_an_experiment_whose_folder_cannot_be_made_says_so(
 def test_judge_results_on_a_full_disk_names_the_file(
     option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    items = [Item("1", "s", "a", "b")]
+    items = [PredictionPair("1", "s", "a", "b")]
     open_study(str(tmp_path / "r.db"), items, facts={}, about={}, seed=0, raters=1).close()
     assert main(["judge-results", str(tmp_path / "r.db"), option, "/dev/full"]) == 2
     assert "/dev/full: No space left on device; make room, or give another file" in capsys.readouterr().err

@@ -87,7 +87,7 @@ def _input(args: argparse.Namespace) -> tuple[Iterator[Item], int | None]:
     if args.hypotheses is None or args.num_candidates is None:
         raise UserError("no input: give CANDIDATES.jsonl, or --hypotheses H.txt with --num-candidates N")
     if args.num_references is not None and args.references is None:
-        raise UserError("--num-references: only valid with --references; without it the hypotheses are the pseudo-references")
+        raise UserError("--num-references: only valid with --references; the hypotheses are the others")
     check_inputs(filter(None, (args.hypotheses, args.references, args.source)), args.output)
     records = read_flat(
         args.hypotheses,

@@ -132,7 +132,7 @@ class Folder:
     def check_inputs(self, size: int) -> None:
         """Refuse inputs that are not those the finished shards were made from."""
         for index, path in enumerate(self._inputs):
-            done, records = self.finished(index), self._work.reads_records
+            done, records = self.finished(index), self._job.reads_records
             for block in blocks(path, index, size=size, done=done, records=records):
                 if block.changed:
                     raise UserError(changed(path, block))

@@ -101,7 +101,7 @@ def live_candidates(
     """What translating with a model races over: hypotheses by beam search, and a sampler of pseudo-references.
 
     `draw` is "ahead" (all pseudo-references at once) or "lazy" (step by step while a race is open); None is lazy on a
-    CPU, whose time only valid with the rows, and ahead on a GPU, which takes as long for 16 rows as for 256: with `pool`,
+    CPU, whose time goes with the rows, and ahead on a GPU, which takes as long for 16 rows as for 256: with `pool`,
     where races are short, in blocks that end at 64, 128, ... A beam of 0 is no beam search: what is drawn races.
     """
     if draw not in (None, "ahead", "lazy"):
