@@ -76,7 +76,7 @@ def files(folder: Path) -> dict[str, bytes]:
 @given(
     kinds=st.lists(st.sampled_from(["good", "good", "good", "raises", "torn"]), max_size=24),
     kills=st.lists(st.tuples(st.integers(0, 4000), st.integers(1, 9)), max_size=6),
-    suffix=st.sampled_from([".jsonl", ".jsonl.gz", ".jsonl.xz", ".txt"]),
+    suffix=st.sampled_from([".jsonl", ".jsonl.gz", ".jsonl.xz", ".jsonl.bz2", ".jsonl.zst", ".txt"]),
     members=st.integers(1, 7),
 )
 @example(kinds=["good", "raises", "good"], kills=[(150, 1), (0, 1), (149, 3)], suffix=".jsonl", members=2)

@@ -28,7 +28,7 @@ def add(commands: Any) -> None:
         "candidates",
         nargs="*",
         metavar="CANDIDATES.jsonl",
-        help="JSON Lines (.gz, .xz) or .parquet: files, patterns such as 'part-*.jsonl', URLs; - is stdin",
+        help="JSON Lines (.gz, .xz, .bz2, .zst) or .parquet: files, patterns such as 'part-*.jsonl', URLs; - is stdin",
     )
     add_output(parser)
     flat = parser.add_argument_group("flat text input, instead of CANDIDATES.jsonl")

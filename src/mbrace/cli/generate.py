@@ -20,7 +20,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     """Add the command's options."""
     parser = commands.add_parser("generate", help="write hypotheses and sampled pseudo-references of a model")
     parser.add_argument(
-        "sources", help="one source per line, or a .tsv with references in its second column; .gz, .bz2, .xz"
+        "sources", help="one source per line, or a .tsv with references in its second column; .gz, .xz, .bz2, .zst"
     )
     parser.add_argument("--references", metavar="FILE", help="one reference per line, copied into the records")
     parser.add_argument(
@@ -28,7 +28,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         "--output",
         required=True,
         metavar="OUT",
-        help="JSON Lines; .gz, .xz or .parquet by suffix; - is stdout. Its options are kept in OUT.run.json",
+        help="JSON Lines; .gz, .xz, .bz2, .zst or .parquet by suffix; - is stdout",
     )
     parser.add_argument("--window", type=int, metavar="N", help="sources at a time (default: 32; on a CPU 4)")
     add_resume(parser)

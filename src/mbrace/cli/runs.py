@@ -18,7 +18,11 @@ if TYPE_CHECKING:
 def add_output(parser: argparse.ArgumentParser) -> None:
     """Where answers go."""
     parser.add_argument(
-        "-o", "--output", default="-", metavar="OUT.jsonl", help=".gz, .xz or .parquet by suffix; - is stdout"
+        "-o",
+        "--output",
+        default="-",
+        metavar="OUT.jsonl",
+        help=".gz, .xz, .bz2, .zst or .parquet by suffix; - is stdout",
     )
     parser.add_argument("--text", action="store_true", help="write the texts alone, one line per source")
     parser.add_argument("--window", type=int, default=64, metavar="N", help="sentences racing at a time (default: 64)")

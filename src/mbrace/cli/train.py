@@ -9,7 +9,7 @@ from typing import Any
 def add(commands: argparse._SubParsersAction[Any]) -> None:
     """Add the command's options."""
     parser = commands.add_parser("train", help="train a translation model (Marian) on parallel text")
-    data = parser.add_argument_group("data (plain, .gz, .bz2 or .xz)")
+    data = parser.add_argument_group("data (plain, .gz, .xz, .bz2 or .zst)")
     data.add_argument(
         "--train", nargs="+", required=True, metavar="FILE", help="SOURCE TARGET, or a TSV: source, target[, origin]"
     )

@@ -18,7 +18,7 @@ def add(commands: Any) -> None:
         description="Train COMET's estimator head on a frozen encoder, for --utility learned --metric-model DIR.",
     )
     parser.add_argument(
-        "judgements", nargs="+", metavar="JUDGEMENTS.tsv", help="columns lp, mt, ref or pe, z (.gz, .xz)"
+        "judgements", nargs="+", metavar="JUDGEMENTS.tsv", help="columns lp, mt, ref or pe, z (.gz, .xz, .bz2, .zst)"
     )
     parser.add_argument("-o", "--output", required=True, metavar="DIR", help="the checkpoint's folder")
     parser.add_argument("--encoder", metavar="PATH_OR_NAME", help="frozen encoder (default: all-MiniLM-L6-v2)")

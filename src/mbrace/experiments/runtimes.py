@@ -18,6 +18,7 @@ from mbrace.experiments.studies import Row
 from mbrace.experiments.tables import CandidateFile, slug
 from mbrace.io.aligned import read_texts
 from mbrace.io.atomic import make_folder
+from mbrace.io.packing import without_packing
 from mbrace.models.hypotheses import CandidateModel
 from mbrace.prune import Confidence, PruningFunction
 from mbrace.race import Phases
@@ -110,7 +111,7 @@ def load_model(name: str, device: str | None) -> CandidateModel:
 def read_sources(path: str, count: int, *, seed: int = 0) -> tuple[list[str], str]:
     """`count` random sources from a text file, a .tsv's first column or a candidate file; and the pair's name."""
     sources = list(read_texts(path, "source").texts)
-    if path.removesuffix(".gz").removesuffix(".xz").endswith(".tsv"):
+    if without_packing(path).endswith(".tsv"):
         sources = [line.split("\t")[0] for line in sources]
     chosen = np.random.default_rng(seed).permutation(len(sources))[:count]
     return [sources[index] for index in sorted(chosen.tolist())], CandidateFile.from_path(path).name

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,6 +10,7 @@ import orjson
 
 from mbrace.errors import UserError, warn
 from mbrace.io.jsonl import parse_json
+from mbrace.io.packing import without_packing
 from mbrace.io.parquet import parquet_rows
 from mbrace.io.reading import name_of, read_lines
 from mbrace.records import kind
@@ -28,7 +28,7 @@ class Texts:
 def read_texts(path: str, field: str) -> Texts:
     """The lines of a text file, or `field` and `id` of the records of a JSON Lines or Parquet file.
 
-    A byte order mark is no part of the first text. `.gz`, `.xz` and `.bz2` are unpacked.
+    A byte order mark is no part of the first text. Packed files are unpacked.
     """
     name = name_of(path)
     if path.endswith(".parquet"):
@@ -45,8 +45,7 @@ def read_texts(path: str, field: str) -> Texts:
 
 
 def _is_json(path: str, first: str, field: str) -> bool:
-    name, ending = os.path.splitext(path)
-    if (name if ending in (".gz", ".xz", ".bz2") else path).endswith((".jsonl", ".ndjson", ".json")):
+    if without_packing(path).endswith((".jsonl", ".ndjson", ".json")):
         return True
     try:  # a text whose first line is such an object is JSON Lines under another name, or from a pipe
         row = orjson.loads(first)

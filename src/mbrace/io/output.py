@@ -13,7 +13,7 @@ from mbrace.errors import UserError, require
 from mbrace.io.atomic import TEMPORARY, lock, write_all
 from mbrace.io.candidates import Bad, lines_of
 from mbrace.io.jsonl import json_line, valid_unicode
-from mbrace.io.packing import check_packing, pack, pop_full_members
+from mbrace.io.packing import PACKED, check_packing, pack, packing_of, pop_full_members
 from mbrace.io.parquet import write_parquet
 from mbrace.io.resume import PackedLines, ParquetLines, PlainLines, WrittenLines, begins_like_our_output
 from mbrace.io.run_file import SUFFIX, RunFile
@@ -44,7 +44,7 @@ def answer_line(answer: Decoded, *, text: bool, nbest: int) -> bytes:
 
 
 class Output:
-    """A file of answers: `-` is stdout, `.gz` and `.xz` are packed, `.parquet` is a table.
+    """A file of answers: `-` is stdout, `.gz`, `.xz`, `.bz2` and `.zst` are packed, `.parquet` is a table.
 
     On resume, the caller first keeps those lines of `written` and `written_errors` that answer the input, then calls
     `start`. After that it calls `add` for each outcome, and `flush` when a window is finished: lines collect in memory
@@ -71,7 +71,7 @@ class Output:
         self.interrupted = False  # set when a run ends early without an error
         self._is_stream = path == "-" or _is_device(path)
         self._is_parquet = path.endswith(".parquet") and not self._is_stream
-        self._packing = path[-2:] if path.endswith((".gz", ".xz")) and not self._is_stream else ""
+        self._packing = "" if self._is_stream else packing_of(path)
         self._file = path + ".part" if self._is_parquet else path  # where lines are written
         self._errors_path = path + ".errors.jsonl"
         self._run_file = None if settings is None or self._is_stream else RunFile(path, settings)
@@ -86,7 +86,7 @@ class Output:
             if path != "-":
                 self._descriptor = self._open(path, os.O_WRONLY)
             return
-        check_packing(path, (".gz", ".xz", ".parquet"))
+        check_packing(path, (*PACKED, ".parquet"))
         if self._is_parquet:
             require("pyarrow.parquet", extra="parquet")
             if text:

@@ -2,44 +2,43 @@
 
 from __future__ import annotations
 
-import bz2
 import codecs
 import contextlib
-import gzip
 import io
 import lzma
 import os
 import sys
 import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator
-from typing import Any, BinaryIO, TypeVar
+from typing import BinaryIO, TypeVar
 
 from mbrace.errors import RecordError, UserError
-from mbrace.io.packing import unpacker
+from mbrace.io.packing import DamagedError, Unpacker, open_packed, packing_of
 from mbrace.io.remote import open_url
 from mbrace.records import Location
 
 Row = TypeVar("Row")
-OPENERS: dict[str, Any] = {"gz": gzip.open, "xz": lzma.open, "bz2": bz2.open}
 
 
 @contextlib.contextmanager
 def open_input(path: str) -> Iterator[BinaryIO]:
-    """A file for reading bytes: `-` is stdin; `.gz`, `.xz`, `.bz2` are unpacked; URLs are read through pyarrow."""
+    """A file for reading bytes: `-` is stdin; packed files are unpacked; URLs are read through pyarrow."""
     try:
         if path == "-":
             yield sys.stdin.buffer
         elif "://" in path:
             with open_url(path) as remote:
                 yield remote
-        elif path.endswith((".gz", ".xz", ".bz2")):
-            with OPENERS[path.rpartition(".")[2]](path) as file:
-                yield io.BufferedReader(file)
+        elif packing_of(path):
+            with open_packed(path) as file:
+                yield io.BufferedReader(file)  # type: ignore[type-var]
         else:
             with open(path, "rb") as plain:
                 yield plain
     except (FileNotFoundError, PermissionError, IsADirectoryError) as error:
         raise UserError(f"{error.filename or path}: {error.strerror}; give a file that can be read") from error
+    except UserError:
+        raise
     except (EOFError, OSError, lzma.LZMAError, zlib.error) as error:
         if getattr(error, "errno", None) is not None:  # the system's, not the unpacker's
             raise
@@ -103,14 +102,14 @@ def estimated_bytes(path: str) -> int:
     if not os.path.isfile(path):
         return 0
     size = os.path.getsize(path)
-    if not path.endswith((".gz", ".xz")):
+    if not packing_of(path):
         return size
     with open(path, "rb") as file:
         start = file.read(1 << 18)
     try:
-        unpack = unpacker(path[-2:])
+        unpack = Unpacker(packing_of(path))
         unpacked = len(unpack.decompress(start))
-    except (zlib.error, lzma.LZMAError):
+    except DamagedError:
         return 0
     used = len(start) - len(unpack.unused_data)
     return size * unpacked // max(1, used)

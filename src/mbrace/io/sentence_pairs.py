@@ -1,4 +1,4 @@
-"""Sentence pairs from two files of lines or one of tab-separated columns: plain, .gz, .bz2 or .xz, by suffix."""
+"""Sentence pairs from two files of lines or one of tab-separated columns: plain or packed, by suffix."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def decode_file(
 ) -> Summary:
     """Decode candidate files into `output`, as `mbrace decode` does, with any utility and pruning function.
 
-    `inputs` are files, patterns or URLs of JSON Lines or Parquet; `output` is JSON Lines, `.gz`, `.xz` or `.parquet` by
+    `inputs` are files, patterns or URLs of JSON Lines or Parquet; `output` is JSON Lines, packed or `.parquet` by
     its suffix, or with `text` the chosen texts, one per line. `utility` to `exclude_self` are those of `decode_corpus`;
     a utility may also be a name, such as "learned", which then runs with `threads` (0: all cores).
 
