@@ -15,6 +15,7 @@ from conftest import overlap
 import mbrace
 from mbrace.cli import _parser, main
 from mbrace.io.output import Output
+from mbrace.io.settings import EARLY_NAMES, refuse_other_settings
 from mbrace.jobs.decode import DecodeWorker
 from mbrace.jobs.run import run_worker
 from mbrace.jobs.settings import ModelSettings
@@ -288,9 +289,9 @@ def test_candidates_of_a_model_of_the_caller_are_written_and_resumed(tmp_path: P
     summary = mbrace.generate_file(source, out, resume=True, on_error="skip", logprobs=True, **options)
     assert (summary.kept, summary.sentences, summary.skipped) == (2, 2, 1)
     assert model.searched == SOURCES[3:]
-    assert [row["id"] for row in read(out)] == ["t.0", "t.1", "t.3", "t.4"]
+    assert [row["id"] for row in read(out)] == ["t.1", "t.2", "t.4", "t.5"]
     assert read(out)[2] == {
-        "id": "t.3",
+        "id": "t.4",
         "source": SOURCES[3],
         "reference": "r3",
         "hypotheses": [model.output(SOURCES[3], n) for n in range(2)],
@@ -322,7 +323,7 @@ SAVED: dict[str, tuple[list[str], dict[str, Any]]] = {
         {**MODEL, **RACE, "beam": 256, "epsilon": 0.0, "seed": 7, "text": True},
     ),
     "generate": (
-        ["s.txt", "-o", "o", "--prefix", "t.", "--beam", "0", "--alpha", "0.3"],
+        ["s.txt", "-o", "o", "--prefix", "t.", "--beam", "0", "--length-penalty", "0.3"],
         {**MODEL, "beam": 0, "length_alpha": 0.3, "seed": 0, "sample": 1024, "logprobs": False, "prefix": "t."},
     ),
 }  # fmt: skip
@@ -334,8 +335,10 @@ def test_runs_begun_by_version_0_1_are_recognised(command: str) -> None:
 
     options, saved = SAVED[command]
     job = importlib.import_module(f"mbrace.cli.{command}").job_from(_parser().parse_args([command, *options]))
-    settings = {name: value for name, value in job.describe().items() if name in saved or value is not None}
+    early = {EARLY_NAMES.get(name, name): value for name, value in job.describe().items()}
+    settings = {name: value for name, value in early.items() if name in saved or value is not None}
     assert settings == {"command": command, **saved}  # a setting that is newer is null, as what is missing is
+    refuse_other_settings({"command": command, **saved}, job.describe(), file="out", remedy="")
 
 
 def test_a_job_is_sent_to_another_process_as_it_is() -> None:
@@ -364,3 +367,21 @@ def test_translate_runs_torch_with_the_threads_it_was_given(tmp_path: Path) -> N
         assert torch.get_num_threads() == 1
     finally:
         torch.set_num_threads(before)
+
+
+def test_generated_decoded_and_translated_records_of_one_file_have_the_ids_of_its_lines(tmp_path: Path) -> None:
+    source, model = tmp_path / "s.txt", Shifts()
+    source.write_text("a\nb\n")
+    mbrace.generate_file(source, tmp_path / "c.jsonl", model=model, beam=2, sample=3)
+    mbrace.decode_file(tmp_path / "c.jsonl", tmp_path / "d.jsonl")
+    mbrace.translate_file(source, tmp_path / "t.jsonl", model=model, beam=2, schedule=[2], text=False)
+    assert [[row["id"] for row in read(tmp_path / f"{name}.jsonl")] for name in "cdt"] == [[1, 2]] * 3
+
+
+def test_a_candidate_file_numbered_from_0_by_an_earlier_version_is_not_continued(tmp_path: Path) -> None:
+    source, out, options = tmp_path / "s.txt", tmp_path / "c.jsonl", {"model": Shifts(), "beam": 2, "sample": 3}
+    source.write_text("a\nb\n")
+    mbrace.generate_file(source, out, limit=1, **options)  # type: ignore[arg-type]
+    out.write_text(out.read_text().replace('"id":1', '"id":0'))
+    with pytest.raises(mbrace.UserError, match="an earlier version of mbrace, which numbered sources from 0"):
+        mbrace.generate_file(source, out, resume=True, **options)  # type: ignore[arg-type]

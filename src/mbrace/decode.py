@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from threading import Lock
 
-from mbrace.errors import UserError
+from mbrace.errors import UserError, check_whole, warn
 from mbrace.prune import Confidence, PruningFunction, window_pruning
 from mbrace.race import Decoded, Entry, Phases, Watch, race
 from mbrace.records import PseudoReferences, Record, check_record
 from mbrace.sampler import Listed, Sampler
-from mbrace.schedule import Schedule, check
+from mbrace.schedule import Schedule, check, is_all
 from mbrace.utilities.chrf import ChrF
 from mbrace.utility import PairFunction, ParallelUtility, Utility, as_utility
 from mbrace.windows import CallerCalls, OnError, Run, stream
@@ -65,6 +64,13 @@ def decode(
     return next(iter(results))
 
 
+def _check_objects(prune: object, sampler: object) -> None:
+    if prune is not None and not callable(prune):
+        raise UserError(f"prune {prune!r}: give a pruning function such as mbrace.Confidence(), or None")
+    if sampler is not None and not hasattr(sampler, "start"):
+        raise UserError(f"sampler {sampler!r}: give an object with `start`, such as model.sampler()")
+
+
 def decode_corpus(
     records: Iterable[Record],
     *,
@@ -89,10 +95,12 @@ def decode_corpus(
     their own. `watch` is shown every pruning decision. A record that fails stops the run after the answers before it
     were given, or with `on_error` is handed to that function and left out.
     """
-    if window < 1 or nbest < 1:
-        raise UserError(f"window {window}, nbest {nbest}: both must be 1 or more")
+    for name, value in (("window", window), ("nbest", nbest)):
+        check_whole(name, value, least=1)
+    check_whole("seed", seed)
+    _check_objects(prune, sampler)
     chosen = as_utility(ChrF() if utility is None else utility)
-    if schedule is not None and schedule != "all":
+    if schedule is not None and not is_all(schedule):
         schedule = check(schedule)
     if schedule == "all" and sampler is not None:
         raise UserError('schedule "all": a live source has no last pseudo-reference; give the sizes')
@@ -157,8 +165,7 @@ def _check_record(record: Record, longest: int | None, *, pool: bool, live: bool
     check_record(record, pool=pool, live=live)
     given = record.listed(live=live)
     if longest is not None and isinstance(given, Sequence) and len(given) > longest:
-        warnings.warn(
+        warn(
             f"the default schedule ends at {longest} pseudo-references, and there are records with more; "
-            'schedule="all" uses them all',
-            stacklevel=2,
+            'schedule="all" uses them all'
         )

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
-from mbrace.errors import ServiceError
+from mbrace.errors import ServiceError, warn
 
 Thing = TypeVar("Thing")
 Result = TypeVar("Result")
@@ -71,4 +70,4 @@ def run_group(
         else:
             yield result
     if not fault_found:  # memory, most likely; the results stand, but such a group costs time
-        warnings.warn(f"{len(things)} sentences together failed ({failure!r}), one by one did not", stacklevel=2)
+        warn(f"{len(things)} sentences together failed ({failure!r}), one by one did not")

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mbrace._native import Resamples, Tally, decide_window
-from mbrace.errors import UserError
+from mbrace.errors import check_number, check_whole
 from mbrace.randomness import key
 
 
@@ -144,12 +144,9 @@ class Confidence:
     regret: float = 0.0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.alpha <= 1:
-            raise UserError(f"alpha {self.alpha}: must be between 0 and 1")
-        if self.bootstraps < 1:
-            raise UserError(f"bootstraps {self.bootstraps}: must be 1 or more")
-        if not 0 <= self.regret < math.inf:
-            raise UserError(f"regret {self.regret}: must be 0 or more, and finite")
+        check_number("alpha", self.alpha, least=0, most=1)
+        check_whole("bootstraps", self.bootstraps, least=1)
+        check_number("regret", self.regret, least=0)
 
     @property
     def max_losing_wins(self) -> int:
@@ -220,8 +217,7 @@ class Bottom:
     beta: float
 
     def __post_init__(self) -> None:
-        if not 0 <= self.beta <= 1:
-            raise UserError(f"beta {self.beta}: must be between 0 and 1")
+        check_number("beta", self.beta, least=0, most=1)
 
     def __call__(self, standings: Standings) -> NDArray[np.bool_]:
         alive = len(standings.means)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from dataclasses import dataclass, field, fields
-from typing import TypeAlias, overload
+from typing import Any, TypeAlias, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -304,7 +304,7 @@ def race(
         started = time.perf_counter()
         wants = [Want(index, drawn := window[index].tally.draws, size - drawn) for index in open_now]
         stepping: list[_Stepping] = []
-        for want, draws in zip(wants, drawer.draw(wants), strict=True):
+        for want, draws in zip(wants, _checked_draws(drawer.draw(wants), wants, window), strict=True):
             runner = window[want.sentence]
             before, alive = runner.tally.draws, runner.tally.alive
             new = runner.add(draws, want.count)
@@ -321,6 +321,22 @@ def race(
             step.runner.steps.append(step.count())
         phases.prune += time.perf_counter() - started
     return [runner.result() for runner in runners]
+
+
+def _checked_draws(found: Any, wants: Sequence[Want], window: Sequence[_Runner]) -> Sequence[Draws]:
+    """What a sampler returned: for each want, no more draws than were asked for."""
+    if not isinstance(found, Sequence) or len(found) != len(wants):
+        got = f"{len(found)}" if isinstance(found, Sized) else type(found).__name__
+        raise UserError(f"sampler: asked for the draws of {len(wants)} sentences, got {got}; return one Draws for each")
+    for want, draws in zip(wants, found, strict=True):
+        record = window[want.sentence].record
+        if not isinstance(draws, Draws):
+            raise record.error(f"sampler: expected Draws, got {type(draws).__name__}")
+        if len(draws.texts) > want.count:
+            raise record.error(f"sampler: asked for {want.count} draws, got {len(draws.texts)}")
+        if draws.logprobs is not None and len(draws.logprobs) != len(draws.texts):
+            raise record.error(f"sampler: {len(draws.logprobs)} logprobs for {len(draws.texts)} draws; give as many")
+    return found
 
 
 @dataclass(frozen=True)

@@ -186,8 +186,9 @@ class _Source:
     def draw(self, want: Want) -> Draws:
         if self._ask is not None:
             texts = self._ask(want.count)
-            if isinstance(texts, str):
-                raise self._record.error("pseudo_references: expected a list of strings, got a str")
+            if isinstance(texts, str) or not isinstance(texts, Iterable):
+                got = "None" if texts is None else f"a {type(texts).__name__}"
+                raise self._record.error(f"pseudo_references: expected a list of strings, got {got}")
             texts = list(texts)
             if len(texts) > want.count:
                 raise self._record.error(f"pseudo_references: asked for {want.count} more, got {len(texts)}")

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
-from mbrace.errors import ServiceError, UserError
+from mbrace.errors import MbraceWarning, ServiceError, UserError
 
 COMMANDS = (
     "decode",
@@ -41,6 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # OpenMP's threads spin while they wait for each other, unless told otherwise before torch is loaded. On a busy
     # machine they would keep the one that they wait for off its core: minutes instead of seconds.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    _silence_other_bars()
     try:
         args = _parser().parse_args(arguments)
         with _plain_warnings(), _plain_log():
@@ -58,6 +59,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
 
 
+def _silence_other_bars() -> None:
+    """Without a terminal, progress bars of other libraries fill a log with lines of no use."""
+    if not sys.stderr.isatty():
+        for variable in ("TQDM_DISABLE", "HF_HUB_DISABLE_PROGRESS_BARS"):
+            os.environ.setdefault(variable, "1")
+
+
 @contextmanager
 def _plain_warnings() -> Iterator[None]:
     """Print our own warnings as one line, without file name and line of code."""
@@ -65,7 +73,7 @@ def _plain_warnings() -> Iterator[None]:
         others = warnings.showwarning
 
         def show(message: Warning | str, category: type[Warning], filename: str, *rest: Any) -> None:
-            if os.path.dirname(os.path.dirname(__file__)) in filename:
+            if issubclass(category, MbraceWarning):
                 print(f"mbrace: warning: {_as_options(str(message))}", file=sys.stderr)
             else:
                 others(message, category, filename, *rest)

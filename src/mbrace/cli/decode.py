@@ -28,7 +28,7 @@ def add(commands: Any) -> None:
         "candidates",
         nargs="*",
         metavar="CANDIDATES.jsonl",
-        help="JSON Lines (.gz, .xz) or .parquet: files, patterns such as 'part-*.jsonl', URLs; - is stdin",
+        help="JSON Lines (.gz, .xz, .bz2, .zst) or .parquet: files, patterns such as 'part-*.jsonl', URLs; - is stdin",
     )
     add_output(parser)
     flat = parser.add_argument_group("flat text input, instead of CANDIDATES.jsonl")
@@ -86,6 +86,8 @@ def _input(args: argparse.Namespace) -> tuple[Iterable[Item], int | None]:
         return rereadable(lambda: read_items(paths), paths), _count(paths)
     if args.hypotheses is None or args.num_candidates is None:
         raise UserError("no input: give CANDIDATES.jsonl, or --hypotheses H.txt with --num-candidates N")
+    if args.num_references is not None and args.references is None:
+        raise UserError("--num-references: only valid with --references; the hypotheses are the others")
     check_inputs(filter(None, (args.hypotheses, args.references, args.source)), args.output)
     flat_files = list(filter(None, (args.hypotheses, args.references, args.source)))
     sizes = {"num_candidates": args.num_candidates, "num_references": args.num_references}

@@ -36,6 +36,16 @@ class Given(argparse.Action):
         namespace.given = {**getattr(namespace, "given", {}), self.dest: self.option_strings[0]}
 
 
+class Renamed(argparse.Action):
+    """An option that has another name now, `const`: it is refused with a hint, not taken for something else."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
+    ) -> None:
+        """Refuse it."""
+        raise UserError(f"{option}: is called {self.const} now")
+
+
 def add_model(parser: argparse.ArgumentParser) -> None:
     """`--model` or `--server`, and what they need."""
     group = parser.add_argument_group("model")
@@ -75,18 +85,19 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--retries", **number, default=6, help="further tries of a failed request (6)")
 
 
-def add_sampling(parser: argparse.ArgumentParser, *, length: str = "--length-alpha") -> None:
-    """How hypotheses and pseudo-references are made; `length` names the option of the length penalty."""
+def add_sampling(parser: argparse.ArgumentParser, *, once: str = "--length-alpha") -> None:
+    """How hypotheses and pseudo-references are made; `once` is what the option of the length penalty was called."""
     group = parser.add_argument_group("candidates")
     group.add_argument("--beam", type=int, metavar="K", help="hypotheses by beam search (256)")
     group.add_argument(
-        length,
+        "--length-penalty",
         action=Given,
-        dest="length_alpha",
         type=float,
         default=1.0,
-        help="beam scores are log p / length ** this (1.0)",
+        metavar="X",
+        help="beam scores are log p / length ** X (1.0)",
     )
+    group.add_argument(once, action=Renamed, const="--length-penalty", help=argparse.SUPPRESS)
     group.add_argument(
         "--epsilon",
         action=Given,
@@ -121,7 +132,7 @@ def check_model(args: argparse.Namespace) -> None:
             raise UserError("--server: needs --server-model, the model's name there")
         if "model" in given:
             raise UserError("--model and --server: give one of them")
-        ours = ("kind", *languages, "device", "dtype", "epsilon", "length_alpha", "sampling", "draw")
+        ours = ("kind", *languages, "device", "dtype", "epsilon", "length_penalty", "sampling", "draw")
         refuse(ours, "--model; not sent to a server")
         if args.server_kind == "completions":
             refuse(("system_prompt",), "--server-kind chat")
@@ -154,7 +165,7 @@ def sampling_settings(args: argparse.Namespace) -> SamplingSettings:
 
     beam = 256 if args.beam is None else args.beam
     sampling, tops = args.sampling or "independent", (args.top_k, args.top_p, args.min_p)
-    return SamplingSettings(beam, args.length_alpha, _epsilon(args), args.temperature, sampling, *tops)
+    return SamplingSettings(beam, args.length_penalty, _epsilon(args), args.temperature, sampling, *tops)
 
 
 def _epsilon(args: argparse.Namespace) -> float:

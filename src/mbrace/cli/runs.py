@@ -18,7 +18,11 @@ if TYPE_CHECKING:
 def add_output(parser: argparse.ArgumentParser) -> None:
     """Where answers go."""
     parser.add_argument(
-        "-o", "--output", default="-", metavar="OUT.jsonl", help=".gz, .xz or .parquet by suffix; - is stdout"
+        "-o",
+        "--output",
+        default="-",
+        metavar="OUT.jsonl",
+        help=".gz, .xz, .bz2, .zst or .parquet by suffix; - is stdout",
     )
     parser.add_argument("--text", action="store_true", help="write the texts alone, one line per source")
     parser.add_argument("--window", type=int, default=64, metavar="N", help="sentences racing at a time (default: 64)")
@@ -67,6 +71,8 @@ def check_output(args: argparse.Namespace) -> None:
         raise UserError(f"--window {args.window}: must be 1 or more")
     if args.threads < 0:
         raise UserError(f"--threads {args.threads}: must be 0 (all cores) or more")
+    if getattr(args, "text", False) and args.nbest > 1:
+        raise UserError(f"--nbest {args.nbest}: plain text has one line per source; leave out --text for JSON Lines")
     if args.on_error == "skip" and args.output == "-":
         raise UserError("--on-error skip: what is set aside goes to OUT.errors.jsonl; give a file with -o OUT")
     if args.ray is None:

@@ -64,6 +64,10 @@ def job_from(args: argparse.Namespace) -> TranslateJob:
     if race.schedule == "all":
         raise UserError("--schedule all: a live model has no last pseudo-reference; give the sizes")
     check_model(args)
+    if args.text and args.json:
+        raise UserError("--text and --json: give one of them")
     text = args.text or not (args.json or ".jsonl" in args.output or args.output.endswith(".parquet"))
+    if text and race.nbest > 1:
+        raise UserError(f"--nbest {race.nbest}: plain text has one line per source; give --json or -o OUT.jsonl")
     model, candidates, utility = model_settings(args), sampling_settings(args), utility_settings(args)
     return TranslateJob(model, candidates, utility, race, draw=args.draw, text=text)

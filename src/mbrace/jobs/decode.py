@@ -48,7 +48,7 @@ def decode_file(
 ) -> Summary:
     """Decode candidate files into `output`, as `mbrace decode` does, with any utility and pruning function.
 
-    `inputs` are files, patterns or URLs of JSON Lines or Parquet; `output` is JSON Lines, `.gz`, `.xz` or `.parquet` by
+    `inputs` are files, patterns or URLs of JSON Lines or Parquet; `output` is JSON Lines, packed or `.parquet` by
     its suffix, or with `text` the chosen texts, one per line. `utility` to `exclude_self` are those of `decode_corpus`;
     a utility may also be a name, such as "learned", which then runs with `threads` (0: all cores).
 
@@ -76,7 +76,7 @@ class DecodeJob:
     race: RaceSettings
     shuffle: bool = True
     text: bool = False
-    keep_settings: ClassVar[bool] = False
+    reads_records: ClassVar[bool] = True
 
     def describe(self) -> dict[str, Any]:
         """What answers depend on."""

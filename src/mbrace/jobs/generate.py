@@ -32,7 +32,7 @@ def generate_file(
     model: CandidateModel | Server | str = "bundled",
     beam: int = 256,
     sample: int = 1024,
-    length_alpha: float = 1.0,
+    length_penalty: float = 1.0,
     epsilon: float | None = 0.02,
     temperature: float = 1.0,
     top_k: int | None = None,
@@ -58,12 +58,12 @@ def generate_file(
     `model` is as for `translate_file`: it makes `beam` hypotheses and `sample` pseudo-references per source (0: none),
     `window` sources at a time (None: 32, or 4 with a model on a CPU). `sources` has one per line, or is a .tsv with
     references in its second column; `references` is a file of references, one per line. Ids are `prefix` and the
-    source's number, from 0. Only the first `limit` sources are used, and the run ends after `minutes`; what is done is
-    kept. The other options are those of `decode_file`; the settings stay beside the output, in OUTPUT.run.json.
+    line's number, from 1. Only the first `limit` sources are used, and the run ends after `minutes`; what is done is
+    kept. The other options are those of `decode_file`.
     """
     job = GenerateJob(
         ModelSettings(model) if isinstance(model, str) else model,
-        SamplingSettings(beam, length_alpha, epsilon, temperature, sampling, top_k, top_p, min_p),
+        SamplingSettings(beam, length_penalty, epsilon, temperature, sampling, top_k, top_p, min_p),
         sample=sample,
         seed=seed,
         logprobs=logprobs,
@@ -91,7 +91,7 @@ class GenerateJob:
     prefix: str = ""
     window: int | None = None
     text: ClassVar[bool] = False
-    keep_settings: ClassVar[bool] = True
+    reads_records: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         """Refuse to make nothing."""
@@ -140,7 +140,7 @@ def model_candidates(model: CandidateModel, job: GenerateJob) -> MakeCandidates:
         beams: Iterable[Any] = itertools.repeat(None)
         draws: Iterable[Any] = itertools.repeat(None)
         if made.beam:
-            beams = [beam.texts for beam in model.beam(sources, k=made.beam, alpha=made.length_alpha)]
+            beams = [beam.texts for beam in model.beam(sources, k=made.beam, alpha=made.length_penalty)]
         if job.sample:
             draws = model.sample(sources, job.sample, ids=ids, seed=job.seed, **made.options())
         return zip(beams, draws)  # noqa: B905  (one may be endless)

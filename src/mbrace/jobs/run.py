@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -71,8 +73,8 @@ class Job(Protocol):
         """Whether its lines are plain text."""
 
     @property
-    def keep_settings(self) -> bool:
-        """Whether OUT.run.json stays beside a finished output."""
+    def reads_records(self) -> bool:
+        """Whether an input line is a record; blank lines at the end are none then."""
 
     def describe(self) -> dict[str, Any]:
         """What the output depends on, as JSON values: a run is resumed only with the same."""
@@ -120,15 +122,15 @@ def run_job(
     with ExitStack() as stack:
         interrupt = worker.interrupt if isinstance(worker, InterruptibleWorker) else None
         stop = stack.enter_context(Stop(interrupt)) if handle_signals else None
-        settings, keep = job.describe(), job.keep_settings
+        settings = job.describe()
         skip, retried = on_error == "skip", 0
         if retry_errors:
-            with Output(output, resume=True, text=job.text, settings=settings, keep_settings=keep) as before:
+            with Output(output, resume=True, text=job.text, settings=settings) as before:
                 before.interrupted = True  # it is only read
                 retried = _retry(worker, items, before, skip=skip, stop=stop)
-        out = Output(output, resume=resume, force=force, text=job.text, settings=settings, keep_settings=keep)
-        stack.enter_context(out)
+        out = stack.enter_context(Output(output, resume=resume, force=force, text=job.text, settings=settings))
         if isinstance(progress, bool):
+            progress = progress and not (output == "-" and sys.stdout.isatty())  # one terminal for one of them
             progress = stack.enter_context(progress_bar(settings.get("command", "running"), total, shown=progress))
         summary = run_worker(worker, items, out, skip=skip, stop=stop, minutes=minutes, advance=progress)
         summary.kept -= retried
@@ -153,9 +155,13 @@ def run_worker(
     summary.kept = output.written.kept
     advance(summary.kept)
     end = None if minutes is None else time.monotonic() + 60 * minutes
+    pending: deque[Item] = deque()  # read, and without an outcome so far
     try:
-        for line, bad in worker(_until(rest, stop, end), skip=skip):
+        for line, bad in worker(_remember(_until(rest, stop, end), pending), skip=skip):
+            item = pending.popleft()
             output.add(line, bad)
+            if bad is None and isinstance(item, Record):
+                output.answers(item)
             output.flush()
             advance(1)
     except ServiceError:
@@ -187,6 +193,12 @@ def _until(items: Iterator[Item], stop: Stop | None, end: float | None) -> Itera
         yield item
 
 
+def _remember(items: Iterable[Item], pending: deque[Item]) -> Iterator[Item]:
+    for item in items:
+        pending.append(item)
+        yield item
+
+
 def unanswered(
     items: Iterable[Item], output: Output, set_aside: Callable[[SetAside], None] = lambda found: None
 ) -> Iterator[Item]:
@@ -211,6 +223,11 @@ def unanswered(
             return _after(item, source)
         else:
             _check_same(item, answers.line, answers.kept + 1, output)
+            if isinstance(item, Record) and not output.answers(item):
+                raise UserError(
+                    f"{item.where}: resume=True: {output.path} was made from other records up to here, with the same "
+                    "ids but another content; give the input the output was made from, or force=True to start over"
+                )
             answers.keep()
     if answers.line is not None:
         raise UserError(
@@ -243,6 +260,11 @@ def _check_same(item: Item, line: bytes, number: int, output: Output) -> None:
         raise UserError(f"{where}: resume=True: not an answer of mbrace; use force=True to replace the file")
     theirs = item.id if isinstance(item, Record) else None
     if identity != theirs and not (output.path.endswith(".parquet") and str(identity) == str(theirs)):
+        if identity == 0 and theirs == 1:
+            raise UserError(
+                f"{where}: resume=True: made by an earlier version of mbrace, which numbered sources from 0, not 1; "
+                "finish it with that version, or use force=True to start over"
+            )
         raise UserError(
             f"{location_of(item)}: resume=True: {where} answers record {identity!r} where the input has "
             f"{'a bad record' if isinstance(item, Bad) else repr(theirs)}; "

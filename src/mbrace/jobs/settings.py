@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from mbrace.errors import UserError, require
+from mbrace.errors import UserError, check_whole, require
 from mbrace.prune import Bottom, Confidence, PruningFunction
-from mbrace.schedule import Schedule, check
+from mbrace.schedule import Schedule, check, is_all
 from mbrace.utility import PairFunction, Utility, as_utility
 
 if TYPE_CHECKING:
@@ -95,10 +95,10 @@ class RaceSettings:
 
     def __post_init__(self) -> None:
         """Take the sizes of a schedule once: they may come from an iterator."""
-        if self.schedule is not None and self.schedule != "all":
+        if self.schedule is not None and not is_all(self.schedule):
             object.__setattr__(self, "schedule", check(self.schedule))
-        if self.window < 1 or self.nbest < 1:
-            raise UserError(f"window {self.window}, nbest {self.nbest}: both must be 1 or more")
+        for name in ("window", "nbest"):
+            check_whole(name, getattr(self, name), least=1)
 
     def describe(self) -> dict[str, Any]:
         """What answers depend on."""

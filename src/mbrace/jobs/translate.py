@@ -38,7 +38,7 @@ def translate_file(
     *,
     model: CandidateModel | Server | str = "bundled",
     beam: int = 256,
-    length_alpha: float = 1.0,
+    length_penalty: float = 1.0,
     epsilon: float | None = 0.02,
     temperature: float = 1.0,
     top_k: int | None = None,
@@ -72,7 +72,7 @@ def translate_file(
     """
     job = TranslateJob(
         ModelSettings(model) if isinstance(model, str) else model,
-        SamplingSettings(beam, length_alpha, epsilon, temperature, sampling, top_k, top_p, min_p),
+        SamplingSettings(beam, length_penalty, epsilon, temperature, sampling, top_k, top_p, min_p),
         UtilitySettings(utility) if isinstance(utility, str) else utility,
         RaceSettings(prune, schedule, seed, nbest, window, pool, exclude_self),
         draw=draw,
@@ -96,7 +96,7 @@ class TranslateJob:
     race: RaceSettings
     draw: str | None = None  # when pseudo-references are drawn: see `live_candidates`
     text: bool = True
-    keep_settings: ClassVar[bool] = False
+    reads_records: ClassVar[bool] = False
 
     def describe(self) -> dict[str, Any]:
         """What answers depend on."""
@@ -125,7 +125,7 @@ class TranslateJob:
 
     def item(self, row: bytes, file: str, number: int, prefix: str) -> Item:
         """A source."""
-        return source_item(row, file, number, prefix, first=1, columns=False)
+        return source_item(row, file, number, prefix, columns=False)
 
 
 def server_hypotheses(server: Server, count: int, group_size: int) -> Hypothesiser:

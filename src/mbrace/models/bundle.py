@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from mbrace.errors import UserError, require
+from mbrace.io.atomic import give_usual_mode
 from mbrace.models.vocabulary import Vocabulary
 
 NOT_STORED = ("embed_positions", "encoder.embed_tokens", "decoder.embed_tokens", "lm_head", "final_logits_bias")
@@ -39,6 +40,7 @@ def quantise(folder: str | Path, out: str | Path) -> int:
     target = Path(out)
     target.mkdir(parents=True, exist_ok=True)
     safetensors.save_file(tensors, target / "weights.safetensors")
+    give_usual_mode(target / "weights.safetensors")
     (target / "config.json").write_text(
         json.dumps(model.config.to_diff_dict(), indent=1, default=str), encoding="utf-8"
     )

@@ -12,7 +12,7 @@ from mbrace.groups import in_groups, run_group
 from mbrace.io.candidates import Item
 from mbrace.records import Location, Record
 from mbrace.sampler import Draws, Sampler
-from mbrace.schedule import Schedule, check, doubling
+from mbrace.schedule import Schedule, check, doubling, is_all
 from mbrace.utility import Utility
 
 # Hypotheses of each source; ids are those of the records.
@@ -78,7 +78,7 @@ class SamplingSettings:
     (arithmetic)."""
 
     beam: int = 256
-    length_alpha: float = 1.0  # beam scores are log p / length ** length_alpha
+    length_penalty: float = 1.0  # beam scores are log p / length ** length_penalty
     epsilon: float | None = 0.02
     temperature: float = 1.0
     sampling: str = "independent"
@@ -116,7 +116,7 @@ def live_candidates(
     """
     if draw not in (None, "ahead", "lazy"):
         raise UserError(f"draw {draw!r}: unknown; choose ahead or lazy")
-    if schedule == "all":
+    if is_all(schedule):
         raise UserError('schedule "all": a live source has no last pseudo-reference; give the sizes')
     last = check(utility.schedule if schedule is None else schedule)[-1]
     on_gpu = model.device.type == "cuda"
@@ -124,7 +124,7 @@ def live_candidates(
     if pool and draw is None and on_gpu:
         ahead = doubling(min(64, last), last)
     sampler = model.sampler(seed=seed, ahead=ahead, **settings.options())
-    make = beam_hypotheses(model, settings.beam, alpha=settings.length_alpha)
+    make = beam_hypotheses(model, settings.beam, alpha=settings.length_penalty)
     return Hypothesiser(make, group_size=window), sampler
 
 

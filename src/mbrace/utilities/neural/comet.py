@@ -28,6 +28,7 @@ class Comet(NeuralUtility):
         dtype: str | None = None,
         batch_tokens: int | None = None,
     ) -> None:
+        self.made_with = model, {"device": device, "dtype": dtype, "batch_tokens": batch_tokens}
         chosen_device = choose_device(device)
         chosen_dtype = choose_dtype(dtype, chosen_device)
         read = layout.read(model)

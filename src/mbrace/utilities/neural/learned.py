@@ -28,7 +28,9 @@ class Learned(Comet):
         batch_tokens: int | None = None,
     ) -> None:
         chosen = model or "en"
+        source: str | Path = chosen
         if chosen in SHIPPED:
-            chosen = require("mbrace_learned", extra=SHIPPED[str(chosen)]).FOLDER / f"learned-{chosen}"
-        super().__init__(chosen, device=device, dtype=dtype, batch_tokens=batch_tokens)
+            source = require("mbrace_learned", extra=SHIPPED[str(chosen)]).FOLDER / f"learned-{chosen}"
+        super().__init__(source, device=device, dtype=dtype, batch_tokens=batch_tokens)
+        self.made_with = chosen, self.made_with[1]  # not the folder, which may be elsewhere on another machine
         self.name = self.name.replace("comet|", "learned|", 1)
