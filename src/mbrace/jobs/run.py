@@ -204,14 +204,15 @@ def unanswered(
                 return _after(item, source)
             errors.keep()
             is_answered = not output.text and _answers(answers.line, item, output)  # a retry was killed at its end
-            if output.text or is_answered:
-                answers.keep()
             set_aside(SetAside(position, item, is_answered))
-        elif answers.line is None:
+            if output.text:
+                answers.keep()
+            if not is_answered:
+                continue
+        if answers.line is None:
             return _after(item, source)
-        else:
-            _check_same(item, answers.line, answers.kept + 1, output)
-            answers.keep()
+        _check_same(item, answers.line, answers.kept + 1, output)
+        answers.keep()
     if answers.line is not None:
         raise UserError(
             f"{output.path}: resume=True: has more answers than the input has records; "
