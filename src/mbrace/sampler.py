@@ -144,12 +144,12 @@ class RememberedSource(Iterator[str]):
     def _draw(self, count: int) -> None:
         try:
             texts = self._ask(count)
-            if not isinstance(texts, str):
+            if isinstance(texts, Iterable) and not isinstance(texts, str):
                 texts = list(texts)
         except Exception as error:
             self._failure, self._ended = error, True
             return
-        if isinstance(texts, str) or len(texts) > count:
+        if not isinstance(texts, list) or len(texts) > count:
             self._refused, self._ended = texts, True
             return
         self._texts += texts

@@ -216,19 +216,20 @@ def unanswered(
                 return _after(item, source)
             errors.keep()
             is_answered = not output.text and _answers(answers.line, item, output)  # a retry was killed at its end
-            if output.text or is_answered:
-                answers.keep()
             set_aside(SetAside(position, item, is_answered))
-        elif answers.line is None:
+            if output.text:
+                answers.keep()
+            if not is_answered:
+                continue
+        if answers.line is None:
             return _after(item, source)
-        else:
-            _check_same(item, answers.line, answers.kept + 1, output)
-            if isinstance(item, Record) and not output.answers(item):
-                raise UserError(
-                    f"{item.where}: resume=True: {output.path} was made from other records up to here, with the same "
-                    "ids but another content; give the input the output was made from, or force=True to start over"
-                )
-            answers.keep()
+        _check_same(item, answers.line, answers.kept + 1, output)
+        if isinstance(item, Record) and not output.answers(item):
+            raise UserError(
+                f"{item.where}: resume=True: {output.path} was made from other records up to here, with the same "
+                "ids but another content; give the input the output was made from, or force=True to start over"
+            )
+        answers.keep()
     if answers.line is not None:
         raise UserError(
             f"{output.path}: resume=True: has more answers than the input has records; "
