@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from mbrace.errors import UserError
 from mbrace.randomness import generator
@@ -115,7 +115,7 @@ class RememberedSource(Iterator[str]):
         self._texts: list[str] = []
         self._ended = False
         self._failure: Exception | None = None
-        self._refused: Sequence[str] | None = None  # what no race can use
+        self._refused: list[Any] = []  # what no race can use, if it gave such
 
     def __next__(self) -> str:
         """One more, which no race gets."""
@@ -134,8 +134,8 @@ class RememberedSource(Iterator[str]):
             found = self._texts[position : position + count]
             if len(found) < count and self._failure is not None:
                 raise self._failure
-            if len(found) < count and self._refused is not None:
-                return self._refused
+            if len(found) < count and self._refused:
+                return self._refused[0]  # type: ignore[no-any-return]
             position += len(found)
             return found
 
@@ -150,7 +150,7 @@ class RememberedSource(Iterator[str]):
             self._failure, self._ended = error, True
             return
         if not isinstance(texts, list) or len(texts) > count:
-            self._refused, self._ended = texts, True
+            self._refused, self._ended = [texts], True
             return
         self._texts += texts
         self._ended = len(texts) < count
