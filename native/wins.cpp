@@ -8,6 +8,7 @@
 #include <functional>
 #include <limits>
 #include <numeric>
+#include <type_traits>
 
 #include "bootstrap.hpp"
 
@@ -137,6 +138,79 @@ Compare compare_of(WinsVariant variant) {
     return variant == WinsVariant::portable ? compare_portable : best;
 }
 
+// Of each hypothesis' utilities minus the rival's, times the weights, the lowest and the highest; and all, on a grid.
+MBRACE_CLONES
+void range(const float* own, const float* rival, const double* weights, std::size_t distinct, double* lowest,
+           double* highest) {
+    double low = (static_cast<double>(own[0]) - static_cast<double>(rival[0])) * weights[0], high = low;
+    for (std::size_t c = 1; c < distinct; ++c) {
+        const double value = (static_cast<double>(own[c]) - static_cast<double>(rival[c])) * weights[c];
+        low = value < low ? value : low;
+        high = value > high ? value : high;
+    }
+    *lowest = low;
+    *highest = high;
+}
+
+MBRACE_CLONES
+void range(const float* own, const float* rival, std::size_t distinct, double* lowest, double* highest) {
+    float low = own[0] - rival[0], high = low;
+    for (std::size_t c = 1; c < distinct; ++c) {
+        const float value = own[c] - rival[c];
+        low = value < low ? value : low;
+        high = value > high ? value : high;
+    }
+    *lowest = low;
+    *highest = high;
+}
+
+MBRACE_CLONES
+void round_row(const float* own, const float* rival, const double* weights, std::size_t distinct, double scale,
+               std::int16_t* row) {
+    for (std::size_t c = 0; c < distinct; ++c) {
+        const double value = (static_cast<double>(own[c]) - static_cast<double>(rival[c])) * weights[c];
+        row[c] = static_cast<std::int16_t>(static_cast<std::int32_t>(std::nearbyint(value * scale)));
+    }
+}
+
+MBRACE_CLONES
+void round_row(const float* own, const float* rival, std::size_t distinct, float scale, std::int16_t* row) {
+    for (std::size_t c = 0; c < distinct; ++c) {
+        row[c] = static_cast<std::int16_t>(static_cast<std::int32_t>(std::nearbyint((own[c] - rival[c]) * scale)));
+    }
+}
+
+// The same for doubles, which come from utilities that take far longer than this.
+double difference(const double* own, const double* rival, const double* weights, std::size_t c) {
+    return weights ? (own[c] - rival[c]) * weights[c] : own[c] - rival[c];
+}
+
+void range(const double* own, const double* rival, const double* weights, std::size_t distinct, double* lowest,
+           double* highest) {
+    *lowest = *highest = difference(own, rival, weights, 0);
+    for (std::size_t c = 1; c < distinct; ++c) {
+        const double value = difference(own, rival, weights, c);
+        *lowest = std::min(*lowest, value);
+        *highest = std::max(*highest, value);
+    }
+}
+
+void range(const double* own, const double* rival, std::size_t distinct, double* lowest, double* highest) {
+    range(own, rival, nullptr, distinct, lowest, highest);
+}
+
+void round_row(const double* own, const double* rival, const double* weights, std::size_t distinct, double scale,
+               std::int16_t* row) {
+    for (std::size_t c = 0; c < distinct; ++c) {
+        const double value = std::nearbyint(difference(own, rival, weights, c) * scale);
+        row[c] = static_cast<std::int16_t>(static_cast<std::int32_t>(value));
+    }
+}
+
+void round_row(const double* own, const double* rival, std::size_t distinct, double scale, std::int16_t* row) {
+    round_row(own, rival, nullptr, distinct, scale, row);
+}
+
 // Each hypothesis' utilities minus the rival's, times the weights, rounded to integers on two grids.
 // The fine grid has 52 bits for the largest possible total over a resample, so totals in double are exact: no order of
 // addition changes them, and a hypothesis equal to the rival ties exactly. The coarse grid has 15 bits per difference
@@ -144,16 +218,17 @@ Compare compare_of(WinsVariant variant) {
 // from the fine one by at most half a step per draw, and a little for the rounding of differences: only totals closer to
 // zero than this margin are added up again on the fine grid. Without weights the coarse grid is computed in float: the sign
 // of a difference is exact there too.
+template <class Number>  // float or double
 class Differences {
   public:
-    Differences(const float* utilities, std::size_t hypotheses, std::size_t distinct, const std::int64_t* counts,
+    Differences(const Number* utilities, std::size_t hypotheses, std::size_t distinct, const std::int64_t* counts,
                 std::size_t draws, const double* weights, std::size_t rival, bool round_all = false)
         : utilities_(utilities), rival_(utilities + rival * distinct), counts_(counts), weights_(weights),
           distinct_(distinct), draws_(draws), pairs_((draws + 1) / 2), coarse_(hypotheses * pairs_), lowest_(hypotheses),
           highest_(hypotheses) {
         double largest = 0;
         for (std::size_t h = 0; h < hypotheses; ++h) {
-            const float* row = utilities + h * distinct;
+            const Number* row = utilities + h * distinct;
             if (weights) {
                 range(row, rival_, weights, distinct, &lowest_[h], &highest_[h]);
             } else {
@@ -181,7 +256,7 @@ class Differences {
             if (weights) {
                 round_row(utilities + h * distinct, rival_, weights, distinct, scale, grid);
             } else {
-                round_row(utilities + h * distinct, rival_, distinct, static_cast<float>(scale), grid);
+                round_row(utilities + h * distinct, rival_, distinct, static_cast<Number>(scale), grid);
             }
             for (std::size_t r = 0; r < column_of.size(); ++r) out[r] = row[column_of[r]];
         }
@@ -218,49 +293,8 @@ class Differences {
         return weights_ ? plain * weights_[c] : plain;
     }
 
-    MBRACE_CLONES
-    static void range(const float* own, const float* rival, const double* weights, std::size_t distinct, double* lowest,
-                      double* highest) {
-        double low = (static_cast<double>(own[0]) - static_cast<double>(rival[0])) * weights[0], high = low;
-        for (std::size_t c = 1; c < distinct; ++c) {
-            const double value = (static_cast<double>(own[c]) - static_cast<double>(rival[c])) * weights[c];
-            low = value < low ? value : low;
-            high = value > high ? value : high;
-        }
-        *lowest = low;
-        *highest = high;
-    }
-
-    MBRACE_CLONES
-    static void range(const float* own, const float* rival, std::size_t distinct, double* lowest, double* highest) {
-        float low = own[0] - rival[0], high = low;
-        for (std::size_t c = 1; c < distinct; ++c) {
-            const float value = own[c] - rival[c];
-            low = value < low ? value : low;
-            high = value > high ? value : high;
-        }
-        *lowest = low;
-        *highest = high;
-    }
-
-    MBRACE_CLONES
-    static void round_row(const float* own, const float* rival, const double* weights, std::size_t distinct,
-                          double scale, std::int16_t* row) {
-        for (std::size_t c = 0; c < distinct; ++c) {
-            const double value = (static_cast<double>(own[c]) - static_cast<double>(rival[c])) * weights[c];
-            row[c] = static_cast<std::int16_t>(static_cast<std::int32_t>(std::nearbyint(value * scale)));
-        }
-    }
-
-    MBRACE_CLONES
-    static void round_row(const float* own, const float* rival, std::size_t distinct, float scale, std::int16_t* row) {
-        for (std::size_t c = 0; c < distinct; ++c) {
-            row[c] = static_cast<std::int16_t>(static_cast<std::int32_t>(std::nearbyint((own[c] - rival[c]) * scale)));
-        }
-    }
-
-    const float* utilities_;
-    const float* rival_;
+    const Number* utilities_;
+    const Number* rival_;
     const std::int64_t* counts_;
     const double* weights_;
     std::size_t distinct_;
@@ -269,6 +303,29 @@ class Differences {
     double fine_scale_ = 0, coarse_scale_ = 0;
     std::vector<std::int32_t> coarse_;       // [hypothesis][pair of draws]
     std::vector<double> lowest_, highest_;  // [hypothesis]: weighted differences
+};
+
+// Utilities in units of 2^exponent. Doubles that are so large or so small that a difference, or a number of steps of a
+// grid, would be beyond a double are brought near 1; all others, and floats, stay as they are.
+template <class Number>
+struct Scaled {
+    const Number* data;
+    int exponent = 0;
+    std::vector<Number> copy;
+
+    Scaled(const Number* utilities, std::size_t size) : data(utilities) {
+        if constexpr (std::is_same_v<Number, double>) {
+            double largest = 0;
+            for (std::size_t i = 0; i < size; ++i) largest = std::max(largest, std::abs(utilities[i]));
+            int size_of_largest;
+            std::frexp(largest, &size_of_largest);
+            if (std::abs(size_of_largest) < 900) return;
+            exponent = size_of_largest;
+            copy.resize(size);
+            std::transform(utilities, utilities + size, copy.begin(), [&](double u) { return std::ldexp(u, -exponent); });
+            data = copy.data();
+        }
+    }
 };
 
 // Weighted sums of utilities: the exact sum rounded once, so the order of the utilities changes nothing, and nor does
@@ -281,10 +338,13 @@ class Differences {
 // and the rest, rounded to a multiple of a second, smaller step, of which the same is true. Again all additions are exact,
 // except for the last one, of the two sums. What the second step rounds away is less than 2^-65 of the largest product
 // for up to a thousand products.
+//
+// A product of two doubles is two doubles, the rounded product and the rest. Utilities in doubles are brought near 1 by a
+// power of two first, so that no sum of numbers of any size is too large.
 class WeightedSum {
   public:
     WeightedSum(const double* weights, std::size_t count)
-        : weights_(weights), count_(count), products_((count + SUMS - 1) / SUMS * SUMS) {
+        : weights_(weights), count_(count), products_(whole_groups(count)) {
         total_ = sum_in_two_steps(std::vector<float>(count, 1.0f).data());
         const auto is_whole = [](double weight) { return weight >= 0 && weight == std::nearbyint(weight); };
         if (std::all_of(weights, weights + count, is_whole) && total_ < 1 << 24) {
@@ -292,27 +352,47 @@ class WeightedSum {
         }
     }
 
-    double total() const { return total_; }  // of the weights
-
-    // utilities[0] * weights[0] + utilities[1] * weights[1] + ...
-    double operator()(const float* utilities) {
+    // utilities[0] * weights[0] + utilities[1] * weights[1] + ..., over the total of the weights.
+    double mean(const float* utilities) {
         // A utility of exponent e is less than 2^(e+1) and a multiple of 2^(e-23).
         if (total_bits_ > 0 && total_bits_ + exponent_range(utilities, count_) + 1 + 23 <= 53) {
-            return plain_sum(utilities, weights_, count_);
+            return plain_sum(utilities, weights_, count_) / total_;
         }
-        return sum_in_two_steps(utilities);
+        return sum_in_two_steps(utilities) / total_;
+    }
+
+    double mean(const double* utilities) {
+        double largest = 0, largest_product = 0;
+        for (std::size_t c = 0; c < count_; ++c) largest = std::max(largest, std::abs(utilities[c]));
+        if (largest == 0) return 0;
+        int exponent;
+        std::frexp(largest, &exponent);
+        products_.resize(whole_groups(2 * count_));
+        for (std::size_t c = 0; c < count_; ++c) {
+            const double utility = std::ldexp(utilities[c], -exponent);
+            products_[2 * c] = utility * weights_[c];
+            products_[2 * c + 1] = std::fma(utility, weights_[c], -products_[2 * c]);
+            largest_product = std::max(largest_product, std::abs(products_[2 * c]));
+        }
+        return std::ldexp(sum_of_products(largest_product, 2 * count_) / total_, exponent);
     }
 
   private:
     static constexpr std::size_t SUMS = 8;  // side by side, so that additions do not wait for each other
     typedef double Doubles __attribute__((vector_size(SUMS * sizeof(double))));  // compilers vectorise the loop badly
 
+    static std::size_t whole_groups(std::size_t count) { return (count + SUMS - 1) / SUMS * SUMS; }
+
     double sum_in_two_steps(const float* utilities) {
-        const double largest = multiply(utilities, weights_, count_, products_.data());
+        return sum_of_products(multiply(utilities, weights_, count_, products_.data()), count_);
+    }
+
+    // The sum of `products_`, `count` of them not zero and none larger than `largest`.
+    double sum_of_products(double largest, std::size_t count) {
         if (largest == 0) return 0;
         int exponent;
         std::frexp(largest, &exponent);  // largest < 2^exponent
-        const int growth = std::bit_width(count_) + 1;  // bits that a sum may have more than a product, and one to spare
+        const int growth = std::bit_width(count) + 1;  // bits that a sum may have more than a product, and one to spare
         // Doubles from 2^e up to 2^(e+1) are multiples of 2^(e-52): adding 1.5 * 2^e, and taking it away, rounds to these.
         return add_up(products_.data(), products_.size(), std::ldexp(1.5, exponent + growth),
                       std::ldexp(1.5, exponent + 2 * growth - 52));
@@ -381,7 +461,13 @@ class WeightedSum {
 void expected_utilities(const float* utilities, std::size_t hypotheses, std::size_t distinct, const double* weights,
                         double* means) {
     WeightedSum sum(weights, distinct);
-    for (std::size_t h = 0; h < hypotheses; ++h) means[h] = sum(utilities + h * distinct) / sum.total();
+    for (std::size_t h = 0; h < hypotheses; ++h) means[h] = sum.mean(utilities + h * distinct);
+}
+
+void expected_utilities(const double* utilities, std::size_t hypotheses, std::size_t distinct, const double* weights,
+                        double* means) {
+    WeightedSum sum(weights, distinct);
+    for (std::size_t h = 0; h < hypotheses; ++h) means[h] = sum.mean(utilities + h * distinct);
 }
 
 Resamples::Resamples(std::uint64_t seed, std::uint32_t draws, std::size_t bootstraps)
@@ -398,10 +484,12 @@ int Resamples::count(std::size_t b, std::size_t r) const {
     return counts_[b / BLOCK_RESAMPLES * block_size_ + count_index(r, b % BLOCK_RESAMPLES)];
 }
 
-void Resamples::wins(const float* utilities, std::size_t hypotheses, std::size_t distinct, const std::int64_t* counts,
+template <class Number>
+void Resamples::wins(const Number* given, std::size_t hypotheses, std::size_t distinct, const std::int64_t* counts,
                      const double* weights, std::size_t rival, const double* max_losing_wins, std::int64_t* wins,
                      WinsVariant variant) const {
-    const Differences rows(utilities, hypotheses, distinct, counts, draws_, weights, rival);
+    const Scaled<Number> utilities(given, hypotheses * distinct);
+    const Differences<Number> rows(utilities.data, hypotheses, distinct, counts, draws_, weights, rival);
     const Compare compare = compare_of(variant);
     const std::int32_t margin = rows.margin();
     std::vector<std::size_t> open;
@@ -454,7 +542,8 @@ void coarse_totals(const std::int32_t* row, std::size_t pairs, const std::int16_
 
 }  // namespace
 
-double Resamples::regret(const float* utilities, std::size_t hypotheses, std::size_t distinct,
+template <class Number>
+double Resamples::regret(const Number* given, std::size_t hypotheses, std::size_t distinct,
                          const std::int64_t* counts, const double* weights, const std::vector<std::int64_t>& leaders,
                          double limit) const {
     const std::size_t nbest = leaders.size();
@@ -464,11 +553,12 @@ double Resamples::regret(const float* utilities, std::size_t hypotheses, std::si
         total_weight = std::accumulate(weights, weights + distinct, 0.0);
         for (std::size_t c = 0; c < distinct; ++c) draw_weights[c] = weights[c] / static_cast<double>(counts[c]);
     }
-    const Differences rows(utilities, hypotheses, distinct, counts, draws_, weights ? draw_weights.data() : nullptr,
-                           static_cast<std::size_t>(leaders[0]), true);
+    const Scaled<Number> utilities(given, hypotheses * distinct);
+    const Differences<Number> rows(utilities.data, hypotheses, distinct, counts, draws_,
+                                   weights ? draw_weights.data() : nullptr, static_cast<std::size_t>(leaders[0]), true);
     if (rows.coarse_scale() == 0) return 0;
     const double unit = rows.coarse_scale() * total_weight * static_cast<double>(bootstraps_ * nbest);
-    const double most = limit * unit;  // compared with whole numbers that only grow
+    const double most = std::ldexp(limit, -utilities.exponent) * unit;  // compared with whole numbers that only grow
     std::vector<std::int32_t> totals(hypotheses * BLOCK_RESAMPLES), column(hypotheses);
     std::int64_t sum = 0;
     for (std::size_t first = 0; first < bootstraps_; first += BLOCK_RESAMPLES) {
@@ -487,7 +577,7 @@ double Resamples::regret(const float* utilities, std::size_t hypotheses, std::si
         }
         if (limit >= 0 && static_cast<double>(sum) > most) break;
     }
-    return static_cast<double>(sum) / unit;
+    return std::ldexp(static_cast<double>(sum) / unit, utilities.exponent);
 }
 
 namespace {
@@ -512,7 +602,8 @@ std::vector<std::int64_t> best_rows(const std::vector<double>& means, std::size_
     return rows;
 }
 
-std::vector<std::int64_t> decide(const Resamples* resamples, const float* utilities, std::size_t hypotheses,
+template <class Number>
+std::vector<std::int64_t> decide(const Resamples* resamples, const Number* utilities, std::size_t hypotheses,
                                  std::size_t distinct, const std::int64_t* counts, const double* weights,
                                  std::size_t nbest, double max_losing_wins, double* means) {
     std::vector<double> share(distinct), draw_weights(weights ? distinct : 0);  // of all copies of a draw together; of one
@@ -533,5 +624,18 @@ std::vector<std::int64_t> decide(const Resamples* resamples, const float* utilit
     std::erase_if(survivors, [&](std::int64_t h) { return static_cast<double>(wins[h]) <= max_losing_wins; });
     return survivors;
 }
+
+template void Resamples::wins(const float*, std::size_t, std::size_t, const std::int64_t*, const double*, std::size_t,
+                              const double*, std::int64_t*, WinsVariant) const;
+template void Resamples::wins(const double*, std::size_t, std::size_t, const std::int64_t*, const double*, std::size_t,
+                              const double*, std::int64_t*, WinsVariant) const;
+template double Resamples::regret(const float*, std::size_t, std::size_t, const std::int64_t*, const double*,
+                                  const std::vector<std::int64_t>&, double) const;
+template double Resamples::regret(const double*, std::size_t, std::size_t, const std::int64_t*, const double*,
+                                  const std::vector<std::int64_t>&, double) const;
+template std::vector<std::int64_t> decide(const Resamples*, const float*, std::size_t, std::size_t, const std::int64_t*,
+                                          const double*, std::size_t, double, double*);
+template std::vector<std::int64_t> decide(const Resamples*, const double*, std::size_t, std::size_t, const std::int64_t*,
+                                          const double*, std::size_t, double, double*);
 
 }  // namespace mbrace

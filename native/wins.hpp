@@ -27,7 +27,8 @@ class Resamples {
     // weights: (distinct,) the weight of a single draw; null: all draws weigh the same.
     // max_losing_wins: a hypothesis is pruned at or below this count, so counting stops for a hypothesis that is above it,
     // or that cannot get above it with the resamples that are left; null: everything is counted.
-    void wins(const float* utilities, std::size_t hypotheses, std::size_t distinct, const std::int64_t* counts,
+    template <class Number>  // float or double
+    void wins(const Number* utilities, std::size_t hypotheses, std::size_t distinct, const std::int64_t* counts,
               const double* weights, std::size_t rival, const double* max_losing_wins, std::int64_t* wins,
               WinsVariant variant = WinsVariant::best) const;
 
@@ -35,7 +36,8 @@ class Resamples {
     // hypotheses' expected utility minus the leaders', per leader. At most a few hundred-thousandths of the largest
     // difference between two utilities off (differences are rounded to 16 bits), and the same on every machine.
     // Once it is sure to be more than `limit`, some number above it is returned; a negative limit is none.
-    double regret(const float* utilities, std::size_t hypotheses, std::size_t distinct, const std::int64_t* counts,
+    template <class Number>  // float or double
+    double regret(const Number* utilities, std::size_t hypotheses, std::size_t distinct, const std::int64_t* counts,
                   const double* weights, const std::vector<std::int64_t>& leaders, double limit) const;
 
   private:
@@ -50,6 +52,8 @@ class Resamples {
 // of the columns, and hypotheses whose weighted utilities add up to the same number have equal expected utilities.
 void expected_utilities(const float* utilities, std::size_t hypotheses, std::size_t distinct, const double* weights,
                         double* means);
+void expected_utilities(const double* utilities, std::size_t hypotheses, std::size_t distinct, const double* weights,
+                        double* means);
 
 // The `count` best rows by mean (of equal ones the first), in growing order.
 std::vector<std::int64_t> best_rows(const std::vector<double>& means, std::size_t count);
@@ -57,7 +61,8 @@ std::vector<std::int64_t> best_rows(const std::vector<double>& means, std::size_
 // One step of a race: writes expected utilities to `means` and returns the survivors, in growing order: the `nbest` by
 // expected utility (of equal ones the first), and those that win more than `max_losing_wins` resamples against the last of
 // these; all if there are no resamples. `weights`: of each pseudo-reference, its copies together; null: its count.
-std::vector<std::int64_t> decide(const Resamples* resamples, const float* utilities, std::size_t hypotheses,
+template <class Number>  // float or double
+std::vector<std::int64_t> decide(const Resamples* resamples, const Number* utilities, std::size_t hypotheses,
                                  std::size_t distinct, const std::int64_t* counts, const double* weights,
                                  std::size_t nbest, double max_losing_wins, double* means);
 

@@ -75,7 +75,7 @@ def test_parquet_in_and_out_holds_what_json_lines_hold(tmp_path: Path, small_row
     assert decode(tmp_path / "in.jsonl", "-o", tmp_path / "d.jsonl", "--nbest", "2") == 0
     table = pyarrow.parquet.read_table(tmp_path / "c.parquet").to_pylist()
     assert table == [json.loads(line) for line in (tmp_path / "d.jsonl").read_bytes().splitlines()]
-    assert sorted(path.name for path in tmp_path.glob("c.*")) == ["c.parquet"]
+    assert sorted(path.name for path in tmp_path.glob("c.*")) == ["c.parquet", "c.parquet.run.json"]
 
 
 def test_a_pattern_and_a_url_are_read_as_one_corpus(tmp_path: Path, small_rows: list[Row], answers: bytes) -> None:

@@ -91,8 +91,8 @@ def test_parquet_output_keeps_mixed_ids_and_missing_utilities(tmp_path: Path) ->
 def test_a_packing_that_is_not_written_is_refused(
     candidates: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert decode(candidates, "-o", tmp_path / "out.jsonl.bz2") == 2
-    assert "out.jsonl.bz2: this packing is not supported; give a name that ends in .gz" in capsys.readouterr().err
+    assert decode(candidates, "-o", tmp_path / "out.jsonl.zip") == 2
+    assert "out.jsonl.zip: this packing is not supported; give a name that ends in .gz" in capsys.readouterr().err
 
 
 def test_an_output_that_exists_is_not_replaced_unless_told(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import resource
+import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -71,7 +72,7 @@ def test_two_runs_on_one_output_are_refused(tmp_path: Path, candidates: Path, sm
         assert second.returncode == 2
         assert b"another mbrace run is writing it" in second.stderr
     assert out.read_bytes().count(b"\n") >= 1  # --force did not empty it
-    run.kill()  # the lock goes with the process
+    run.kill()  # the lock only valid with the process
     run.communicate()
     assert decode(candidates, "-o", out, "--resume") == 0
 
@@ -81,6 +82,7 @@ def test_resume_with_another_input_is_refused_and_the_output_kept(
 ) -> None:
     other, out = tmp_path / "other.jsonl", tmp_path / "out"
     out.write_bytes(answers)
+    shutil.copy(tmp_path / "expected.jsonl.run.json", tmp_path / "out.run.json")
     other.write_bytes(lines([small_rows[1], small_rows[0]]))
     assert decode(other, "-o", out, "--resume") == 2
     assert f"{other}:1: --resume: {out}:1 answers record 0 where the input has 's1'" in capsys.readouterr().err

@@ -109,6 +109,7 @@ class Work:
     folder: str
     text: bool = False
     seed: int = 0
+    reads_records: bool = True
 
     def describe(self) -> Row:
         return {"seed": self.seed}
@@ -149,7 +150,7 @@ def simulate(work: Work, inputs: list[str], output: Path, order: list[int], stop
     """What a cluster does, in this process: blocks in any order, some twice, perhaps not to the end."""
     with Folder(str(output), work, inputs, size=3, resume=True, force=False, text=work.text) as folder:
         worker = work.start(1)
-        found = [b for place, path in enumerate(inputs) for b in blocks(path, place, size=3, done=frozenset())]
+        found = [b for place, path in enumerate(inputs) for b in blocks(path, place, size=3, done={})]
         found = [block for block in found if (block.input, block.number) not in folder.done]
         prefixes = id_prefixes(inputs)
         turn = sorted(range(len(found)), key=lambda n: order[n % len(order)] if order else n)
@@ -233,6 +234,36 @@ def test_resuming_with_other_options_or_input_is_refused(tmp_path: Path, rows: l
     source.write_bytes(lines(rows[:13]))
     with pytest.raises(UserError, match=r"was made with other data \(inputs\)"):
         simulate(Work(str(tmp_path)), inputs, out, [])
+
+
+def test_finished_shards_of_an_input_of_other_content_but_the_same_size_are_noticed(
+    tmp_path: Path, rows: list[Row]
+) -> None:
+    source, out = tmp_path / "in.jsonl", tmp_path / "out"
+    source.write_bytes(lines(rows[:12]))
+    work, inputs = Work(str(tmp_path)), [str(source)]
+    simulate(work, inputs, out, [])
+    with Folder(str(out), work, inputs, size=3, resume=True, force=False, text=False) as folder:
+        folder.check_inputs(3)
+        source.write_bytes(source.read_bytes().swapcase())
+        with pytest.raises(UserError, match=r"in.jsonl:1: .*not those that the output was made from"):
+            folder.check_inputs(3)
+
+
+def test_force_keeps_the_shards_of_the_older_run_until_the_first_new_one(tmp_path: Path, rows: list[Row]) -> None:
+    (tmp_path / "in.jsonl").write_bytes(lines(rows[:12]))
+    work, inputs, out = Work(str(tmp_path), seed=1), [str(tmp_path / "in.jsonl")], tmp_path / "out"
+    simulate(Work(str(tmp_path)), inputs, out, [])
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    with Folder(str(out), work, inputs, size=12, resume=False, force=True, text=False) as folder:
+        folder.write_errors()  # as after a signal
+        assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+        (block,) = blocks(inputs[0], 0, size=12, done={})
+        folder.add(process_block(block, work.start(1), work, path=inputs[0], prefix="", skip=False))
+        assert sorted(os.listdir(out)) == ["journal.jsonl", "part-00000-000000.jsonl"]
+        folder.finish()
+    on_one_machine(work, inputs, tmp_path / "whole")
+    assert joined(out) == (tmp_path / "whole").read_bytes()
 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "/etc/passwd", "sub/part-00000-000000.jsonl", "..", "", 7])
@@ -327,13 +358,15 @@ def test_parquet_shards_hold_the_rows_of_a_run_on_one_machine_and_duplicates_are
 def test_blocks_depend_on_the_file_alone_and_read_over_what_is_done(tmp_path: Path) -> None:
     path = tmp_path / "in"
     path.write_bytes(b"a\nb\r\n\nd\ne")
-    found = list(blocks(str(path), 0, size=2, done=frozenset()))
+    found = list(blocks(str(path), 0, size=2, done={}))
     assert [(block.number, block.first_line, block.data) for block in found] == [
         (0, 1, b"a\nb\r\n"),
         (1, 3, b"\nd\n"),
         (2, 5, b"e"),
     ]
-    assert list(blocks(str(path), 0, size=2, done=frozenset({0, 2}))) == [found[1]]
+    assert list(blocks(str(path), 0, size=2, done={0: found[0].digest, 2: ""})) == [found[1]]
+    other = list(blocks(str(path), 0, size=2, done={0: found[1].digest, 1: found[1].digest, 2: ""}))
+    assert [(block.number, block.data, block.changed) for block in other] == [(0, b"", True)]
 
 
 # --- with Ray ---

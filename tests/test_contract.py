@@ -118,6 +118,41 @@ def test_standings_cannot_be_changed_by_a_pruning_function() -> None:
     assert mbrace.decode(HYPOTHESES, SAMPLES, utility=overlap, prune=change).text == plain.text
 
 
+@pytest.mark.parametrize("pool", [False, True])
+def test_asks_and_sentences_cannot_be_changed_by_a_utility(pool: bool) -> None:
+    class Changing(mbrace.Pairwise):
+        encode_seconds = 0.0
+
+        def start(self, sentences: Sequence[mbrace.Sentence]) -> Any:
+            self.sentences = sentences
+            for sentence in sentences:
+                assert not hasattr(sentence.hypotheses, "sort")
+                with pytest.raises(TypeError):
+                    sentence.hypotheses[0] = "other"  # type: ignore[index]
+            return self
+
+        def score(self, asks: Sequence[mbrace.Ask]) -> list[np.ndarray]:
+            for ask in asks:
+                assert not hasattr(ask.references, "sort")
+                with pytest.raises(ValueError, match="read-only"):
+                    ask.hypotheses[0] = 1
+            return super().start(self.sentences).score(asks)
+
+    plain = mbrace.decode(HYPOTHESES, SAMPLES, utility=overlap, prune=None, pool=pool)
+    assert mbrace.decode(HYPOTHESES, SAMPLES, utility=Changing(overlap), prune=None, pool=pool).text == plain.text
+
+
+def test_a_decision_cannot_be_changed_by_a_watcher() -> None:
+    def change(record: mbrace.Record, alive: np.ndarray, standings: mbrace.Standings, keep: np.ndarray) -> None:
+        alive[:] = 0
+        with pytest.raises(ValueError, match="read-only"):
+            keep[:] = False
+
+    records = [mbrace.Record(HYPOTHESES, SAMPLES)]
+    (plain,) = mbrace.decode_corpus(records, utility=overlap)
+    assert list(mbrace.decode_corpus(records, utility=overlap, watch=change)) == [plain]
+
+
 def test_a_subclass_of_confidence_decides_by_what_it_overrides(demo_rows: list[dict]) -> None:
     class Never(mbrace.Confidence):
         def __call__(self, standings: mbrace.Standings) -> np.ndarray:

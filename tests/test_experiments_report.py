@@ -132,6 +132,23 @@ def test_one_trial_shows_no_interval_over_trials(tmp_path: Path, demo_rows: list
     assert "<small> to </small>" not in table
 
 
+def test_records_that_make_standard_mbr_right_by_definition_are_named(
+    tmp_path: Path, demo_rows: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [{**row, "id": f"s{n}", "hypotheses": row["hypotheses"][:5]} for n, row in enumerate(demo_rows[:3])]
+    for row, count in zip(rows, (300, 9, 256), strict=True):  # chrF++'s schedule ends at 256
+        row["pseudo_references"] = (row["pseudo_references"] * 300)[:count]
+    (tmp_path / "x.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    options = ["-o", str(tmp_path / "out"), "--trials", "2", "--workers", "1", "--races", "1"]
+    assert main(["experiment", str(tmp_path / "x.jsonl"), *options]) == 0
+    warned = capsys.readouterr().err
+    assert "2 of 3 records have no more than 256 pseudo-references, so that R is R*" in warned
+    assert warned.rstrip().endswith("'s1', 's2'")
+    words = (tmp_path / "out" / "RESULTS.md").read_text(encoding="utf-8")
+    assert "2 of 3 sentences have no more pseudo-references than the schedule uses" in words
+    assert "right by definition: s1, s2." in words
+
+
 @pytest.mark.parametrize("module", ["matplotlib", "altair", "vl_convert", "jinja2"])
 def test_what_the_report_needs_is_looked_for_before_the_work(
     module: str, results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import ast
+import bz2
 import contextlib
 import graphlib
+import gzip
+import io
+import json
+import lzma
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import zstandard
 
+import mbrace
 import mbrace.io
 from mbrace.errors import UserError
 from mbrace.io.atomic import replace_file, replacing
+from mbrace.io.candidates import Bad, read_items
+from mbrace.io.packing import check_packing
 from mbrace.io.settings import refuse_other_settings
 
 
@@ -72,3 +81,42 @@ def test_the_modules_import_each_other_in_one_direction_and_at_the_top_only() ->
         assert all(node in tree.body for node in found), path
         imports[f"mbrace.io.{path.stem}"] = {node.module or "" for node in found}
     graphlib.TopologicalSorter(imports).prepare()  # raises CycleError
+
+
+@pytest.mark.parametrize("packing", ["gz", "xz", "bz2", "zst"])
+def test_packed_files_are_written_read_by_the_packer_itself_and_refused_when_cut(packing: str, tmp_path: Path) -> None:
+    rows = [{"id": n, "hypotheses": [f"a {n}", "b"], "pseudo_references": ["a", "b c"]} for n in range(150)]
+    plain, packed = tmp_path / "in.jsonl", tmp_path / f"in.jsonl.{packing}"
+    plain.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    unpack = {"gz": gzip.decompress, "xz": lzma.decompress, "bz2": bz2.decompress, "zst": unpack_zstandard}[packing]
+    pack = {"gz": gzip.compress, "xz": lzma.compress, "bz2": bz2.compress, "zst": zstandard.compress}[packing]
+    half = len(plain.read_bytes()) // 2
+    packed.write_bytes(pack(plain.read_bytes()[:half]) + pack(plain.read_bytes()[half:]))  # two members, cut anywhere
+    out, expected = tmp_path / f"out.jsonl.{packing}", tmp_path / "out.jsonl"
+    mbrace.decode_file(plain, expected)
+    mbrace.decode_file(packed, out)
+    assert unpack(out.read_bytes()) == expected.read_bytes()
+    assert [
+        item.id for item in read_items([str(out)]) if isinstance(item, Bad)
+    ]  # answers, not candidates, but all read
+    packed.write_bytes(packed.read_bytes()[:-7])
+    with pytest.raises(mbrace.UserError, match="damaged or cut off"):
+        list(read_items([str(packed)]))
+    packed.write_bytes(packed.read_bytes()[:20] + bytes(200))
+    with pytest.raises(mbrace.UserError, match="damaged or cut off"):
+        list(read_items([str(packed)]))
+
+
+def unpack_zstandard(data: bytes) -> bytes:
+    return zstandard.ZstdDecompressor().stream_reader(io.BytesIO(data), read_across_frames=True).read()
+
+
+def test_zstandard_without_its_package_says_which_extra_brings_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    (tmp_path / "in.jsonl.zst").write_bytes(b"")
+    with pytest.raises(mbrace.UserError, match=r"mbrace\[zstd\]"):
+        check_packing("o.jsonl.zst", (".zst", ".gz"))
+    with pytest.raises(mbrace.UserError, match=r"mbrace\[zstd\]"):
+        list(read_items([str(tmp_path / "in.jsonl.zst")]))

@@ -15,8 +15,10 @@ from conftest import overlap
 import mbrace
 from mbrace.cli import _parser, main
 from mbrace.io.output import Output
+from mbrace.io.settings import EARLY_NAMES, refuse_other_settings
 from mbrace.jobs.decode import DecodeWorker
 from mbrace.jobs.run import run_worker
+from mbrace.jobs.settings import ModelSettings
 from mbrace.sampler import Draws, Want
 
 WORDS = ["a b c", "a b", "c d", "a", "b c d"]
@@ -241,6 +243,40 @@ def test_a_file_is_translated_with_a_model_of_the_caller(tmp_path: Path) -> None
     assert not (tmp_path / "x").exists()
 
 
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ([], {"epsilon": 0.02, "temperature": 1.0}),
+        (["--epsilon", "0", "--temperature", "0.5"], {"epsilon": None, "temperature": 0.5}),
+        (["--top-p", "0.9"], {"epsilon": None, "temperature": 1.0, "top_p": 0.9}),  # epsilon only where asked for
+        (["--top-k", "4", "--min-p", "0.1"], {"epsilon": None, "temperature": 1.0, "top_k": 4, "min_p": 0.1}),
+        (["--top-p", "0.9", "--epsilon", "0.01"], {"epsilon": 0.01, "temperature": 1.0, "top_p": 0.9}),
+    ],
+)
+def test_sampling_options_reach_the_model(
+    tmp_path: Path, given: list[str], expected: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[dict[str, Any]] = []
+
+    class Asked(Shifts):
+        def sample(self, sources: Sequence[str], n: int, **options: Any) -> list[Draws]:
+            asked.append(options)
+            return super().sample(sources, n, **options)
+
+        def sampler(self, **options: Any) -> Any:
+            asked.append(options)
+            return super().sampler(**options)
+
+    monkeypatch.setattr(ModelSettings, "load", lambda *_, **__: Asked())
+    (tmp_path / "s.txt").write_text("a b c\n")
+    for command, *more in (["generate", "--sample", "2"], ["translate", "--schedule", "2", "--utility", "chrf"]):
+        assert main([command, f"{tmp_path}/s.txt", "-o", f"{tmp_path}/{command}", "--beam", "2", *more, *given]) == 0
+    for options in asked:
+        named = {"epsilon", "temperature", "top_k", "top_p", "min_p"}
+        assert {name: value for name, value in options.items() if name in named} == expected
+    assert len(asked) == 2
+
+
 def test_candidates_of_a_model_of_the_caller_are_written_and_resumed(tmp_path: Path) -> None:
     source, out, model = tmp_path / "s.txt", tmp_path / "c.jsonl", Shifts()
     source.write_text("".join(line + "\n" for line in SOURCES))
@@ -253,9 +289,9 @@ def test_candidates_of_a_model_of_the_caller_are_written_and_resumed(tmp_path: P
     summary = mbrace.generate_file(source, out, resume=True, on_error="skip", logprobs=True, **options)
     assert (summary.kept, summary.sentences, summary.skipped) == (2, 2, 1)
     assert model.searched == SOURCES[3:]
-    assert [row["id"] for row in read(out)] == ["t.0", "t.1", "t.3", "t.4"]
+    assert [row["id"] for row in read(out)] == ["t.1", "t.2", "t.4", "t.5"]
     assert read(out)[2] == {
-        "id": "t.3",
+        "id": "t.4",
         "source": SOURCES[3],
         "reference": "r3",
         "hypotheses": [model.output(SOURCES[3], n) for n in range(2)],
@@ -287,7 +323,7 @@ SAVED: dict[str, tuple[list[str], dict[str, Any]]] = {
         {**MODEL, **RACE, "beam": 256, "epsilon": 0.0, "seed": 7, "text": True},
     ),
     "generate": (
-        ["s.txt", "-o", "o", "--prefix", "t.", "--beam", "0", "--alpha", "0.3"],
+        ["s.txt", "-o", "o", "--prefix", "t.", "--beam", "0", "--length-penalty", "0.3"],
         {**MODEL, "beam": 0, "length_alpha": 0.3, "seed": 0, "sample": 1024, "logprobs": False, "prefix": "t."},
     ),
 }  # fmt: skip
@@ -299,8 +335,10 @@ def test_runs_begun_by_version_0_1_are_recognised(command: str) -> None:
 
     options, saved = SAVED[command]
     job = importlib.import_module(f"mbrace.cli.{command}").job_from(_parser().parse_args([command, *options]))
-    settings = {name: value for name, value in job.describe().items() if name in saved or value is not None}
+    early = {EARLY_NAMES.get(name, name): value for name, value in job.describe().items()}
+    settings = {name: value for name, value in early.items() if name in saved or value is not None}
     assert settings == {"command": command, **saved}  # a setting that is newer is null, as what is missing is
+    refuse_other_settings({"command": command, **saved}, job.describe(), file="out", remedy="")
 
 
 def test_a_job_is_sent_to_another_process_as_it_is() -> None:
@@ -329,3 +367,21 @@ def test_translate_runs_torch_with_the_threads_it_was_given(tmp_path: Path) -> N
         assert torch.get_num_threads() == 1
     finally:
         torch.set_num_threads(before)
+
+
+def test_generated_decoded_and_translated_records_of_one_file_have_the_ids_of_its_lines(tmp_path: Path) -> None:
+    source, model = tmp_path / "s.txt", Shifts()
+    source.write_text("a\nb\n")
+    mbrace.generate_file(source, tmp_path / "c.jsonl", model=model, beam=2, sample=3)
+    mbrace.decode_file(tmp_path / "c.jsonl", tmp_path / "d.jsonl")
+    mbrace.translate_file(source, tmp_path / "t.jsonl", model=model, beam=2, schedule=[2], text=False)
+    assert [[row["id"] for row in read(tmp_path / f"{name}.jsonl")] for name in "cdt"] == [[1, 2]] * 3
+
+
+def test_a_candidate_file_numbered_from_0_by_an_earlier_version_is_not_continued(tmp_path: Path) -> None:
+    source, out, options = tmp_path / "s.txt", tmp_path / "c.jsonl", {"model": Shifts(), "beam": 2, "sample": 3}
+    source.write_text("a\nb\n")
+    mbrace.generate_file(source, out, limit=1, **options)  # type: ignore[arg-type]
+    out.write_text(out.read_text().replace('"id":1', '"id":0'))
+    with pytest.raises(mbrace.UserError, match="an earlier version of mbrace, which numbered sources from 0"):
+        mbrace.generate_file(source, out, resume=True, **options)  # type: ignore[arg-type]

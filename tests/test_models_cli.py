@@ -62,10 +62,10 @@ def test_generate_writes_records_that_decode_reads(sources: Path, folder: Path, 
     assert generate(sources, folder, out, *more) == 0
     records = list(read_records(str(out)))
     assert [record.source for record in records] == SOURCES
-    assert [record.id for record in records] == [f"t.{n}" for n in range(5)]
+    assert [record.id for record in records] == [f"t.{n}" for n in range(1, 6)]  # the lines
     assert all(len(record.pseudo_references or []) == len(record.logprobs or []) == 6 for record in records)  # type: ignore[arg-type]
     model = mbrace.Seq2Seq(folder, tokenizer=tiny.tokenizer())
-    again = model.sample(["d d a"], 6, seed=3, ids=["t.2"])[0]
+    again = model.sample(["d d a"], 6, seed=3, ids=["t.3"])[0]
     assert list(records[2].pseudo_references or []) == list(again.texts)  # type: ignore[arg-type]
     assert list(records[2].hypotheses) == list(model.beam(["d d a"], k=4)[0].texts)
 
@@ -414,8 +414,8 @@ def test_options_that_make_no_sense_are_refused(
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--limit", "-1"], "--limit -1: must be 0 or more"),
-        (["--minutes", "-1"], "--minutes -1.0: must be 0 or more"),
+        (["--limit", "-1"], "--limit -1: must be 1 or more"),
+        (["--minutes", "-1"], "--minutes -1.0: must be more than 0"),
         (["--temperature", "0"], "error: temperature 0.0: must be 1e-06 or more"),
     ],
 )
@@ -461,8 +461,10 @@ def test_an_option_that_would_do_nothing_is_refused(
     [
         (["translate", *SERVER, "--draw", "lazy"], "--draw: only valid with --model"),
         (["translate", *SERVER, "--sampling", "arithmetic"], "--sampling: only valid with --model"),
-        (["translate", *SERVER, "--length-alpha", "1"], "--length-alpha: only valid with --model"),
-        (["generate", *SERVER, "--alpha", "1"], "--alpha: only valid with --model"),
+        (["translate", *SERVER, "--length-penalty", "1"], "--length-penalty: only valid with --model"),
+        (["generate", *SERVER, "--length-penalty", "1"], "--length-penalty: only valid with --model"),
+        (["generate", *SERVER, "--alpha", "1"], "--alpha: is called --length-penalty now"),
+        (["translate", *SERVER, "--length-alpha", "1"], "--length-alpha: is called --length-penalty now"),
         (["generate", *SERVER, "--device", "cpu"], "--device: only valid with --model"),
         (["generate", "--logprobs", "--sample", "0"], "--logprobs: only valid with pseudo-references"),
     ],
@@ -525,7 +527,7 @@ def test_translate_neither_replaces_its_sources_nor_goes_on_with_other_options(
     assert sources.read_text() == "Ein Hund.\n"
     command = ["translate", str(sources), "-o", str(out), "--beam", "2", "--schedule", "2"]
     assert main(command) == 0
-    assert not (tmp_path / "o.jsonl.run.json").exists()
+    assert json.loads((tmp_path / "o.jsonl.run.json").read_text())["seed"] == 0  # it stays
     (tmp_path / "o.jsonl.run.json").write_text(json.dumps({"command": "translate", "seed": 3}))
     assert main([*command, "--resume"]) == 2
     assert "o.jsonl: was made with" in capsys.readouterr().err

@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ from mbrace.servers.http import retry_after
 
 
 class FakeClock:
-    """Stands in for the module `time`. It advances when `sleepers` threads sleep at once, to their latest wake-up."""
+    """Stands in for the module `time`, and for the event that ends waits. It advances when `sleepers` threads sleep at
+    once, to their latest wake-up."""
 
     def __init__(self, sleepers: int = 1) -> None:
         self.now = 0.0
@@ -38,15 +40,31 @@ class FakeClock:
         self.asleep.set()
         self._barrier.wait(timeout=10)
 
+    def __call__(self) -> FakeClock:
+        return self
+
+    def wait(self, seconds: float) -> bool:
+        self.sleep(seconds)
+        return False
+
     def _advance(self) -> None:
         self.now += max(self.waits[-self._barrier.parties :])
+
+
+@dataclass
+class Reply:
+    """What a server says."""
+
+    content: bytes = b""
+    status: int = 200
+    headers: dict[str, str] = field(default_factory=dict)
 
 
 class Mock:
     """An OpenAI-compatible server. `plan(number of the request)` names a misbehaviour, or None to answer well."""
 
     def __init__(self) -> None:
-        self.plan: Callable[[int], str | None] = lambda number: None
+        self.plan: Callable[[int], str | Reply | None] = lambda number: None
         self.bodies: list[dict[str, Any]] = []
         self.headers: list[Any] = []
         self.times: list[float] = []
@@ -89,6 +107,8 @@ class Mock:
             self.bodies.append(body)
             self.headers.append(request.headers)
         trouble = self.plan(number)
+        if isinstance(trouble, Reply):
+            return self.send(request, trouble.status, trouble.content, trouble.headers)
         if trouble == "slow":
             time.sleep(1.0)
         if trouble == "cut":
@@ -159,6 +179,7 @@ def test_every_misbehaviour_is_survived_and_nothing_is_lost(mock: Mock) -> None:
 def test_retry_after_is_honoured_by_every_thread(mock: Mock, monkeypatch: pytest.MonkeyPatch) -> None:
     clock, arrived = FakeClock(sleepers=4), threading.Barrier(4)
     monkeypatch.setattr(client, "time", clock)
+    monkeypatch.setattr(client, "Event", clock)
 
     def plan(number: int) -> str | None:
         if number <= 4:
@@ -181,6 +202,7 @@ def test_retry_after_is_a_number_or_a_date() -> None:
 def test_waits_double_between_tries(mock: Mock, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = FakeClock()
     monkeypatch.setattr(client, "time", clock)
+    monkeypatch.setattr(client, "Event", clock)
     monkeypatch.setattr(client, "LONGEST_WAIT", 0.1)
     monkeypatch.setattr(client.random, "uniform", lambda low, high: (low + high) / 2)
     mock.plan = lambda number: "500" if number <= 5 else None

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import fcntl
+import itertools
 import json
 import os
 import random
 import re
+import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -103,6 +105,66 @@ def test_a_crash_and_a_second_start_give_the_same_weights(tmp_path: Path, monkey
     assert all(torch.equal(whole[name], cut[name]) for name in whole)
     assert [entry["step"] for entry in resumed["history"]] == [10, 20, 30]
     assert not (tmp_path / "cut" / "state.pt").exists()
+
+
+def test_a_run_interrupted_between_validations_is_saved_and_ends_with_the_same_weights(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = replace(OPTIONS, steps=12, validate_every=8, chrf_sentences=0)
+    pairs, valid = sentences(300, 5), sentences(20, 6)
+    whole = train(pairs, valid, tmp_path / "whole", options)
+    assert whole is not None
+    for steps in (0, 3, 4):  # before the first step, and between validations
+        answers = itertools.chain([False] * steps, itertools.repeat(True))
+        assert train(pairs, valid, tmp_path / "cut", options, interrupted=answers.__next__) is None
+        assert "is saved: the same command goes on from there" in capsys.readouterr().err
+    cut = train(pairs, valid, tmp_path / "cut", options)
+    assert cut is not None
+    assert "goes on from" in capsys.readouterr().err
+    saved = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "cut")]
+    assert saved[0] == saved[1]
+    losses = [[(entry["step"], entry["train_loss"]) for entry in run["history"]] for run in (whole, cut)]
+    assert losses[0] == losses[1]
+
+
+def test_the_train_command_saves_what_a_signal_interrupts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = files_of_pairs(tmp_path)
+    update = training_run.TrainingRun.update
+
+    def signalled(self: Any) -> None:
+        update(self)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(training_run.TrainingRun, "update", signalled)
+    assert main(command) == 130
+    assert "interrupted; step 1 is saved" in capsys.readouterr().err
+    monkeypatch.setattr(training_run.TrainingRun, "update", update)
+    assert main(command) == 0
+    assert "state.pt: step 1, 1 validation, lowest" in capsys.readouterr().err
+    (tmp_path / "file").write_text("")
+    for folder in (tmp_path / "file" / "model", Path("/proc/none")):
+        assert main([*command, "-o", str(folder)]) == 2
+        assert f"{folder}: " in (error := capsys.readouterr().err)
+        assert "give an output folder that can be written" in error
+
+
+def test_a_saved_state_that_is_damaged_or_of_another_model_is_refused(tmp_path: Path) -> None:
+    options = replace(OPTIONS, steps=3)
+    pairs, valid = sentences(50, 5), sentences(20, 6)
+    train(pairs, valid, tmp_path / "m", options, interrupted=lambda: True)
+    state = tmp_path / "m" / "state.pt"
+    whole = state.read_bytes()
+    for content in (b"", whole[: len(whole) // 2], b"not a checkpoint"):
+        state.write_bytes(content)
+        with pytest.raises(
+            mbrace.UserError, match=r"state.pt: cannot be read: damaged.*; use force=True to start over"
+        ):
+            train(pairs, valid, tmp_path / "m", options)
+    torch.save({"model": {}}, state)
+    with pytest.raises(mbrace.UserError, match=r"state.pt: not the state of this run"):
+        train(pairs, valid, tmp_path / "m", options)
 
 
 def test_an_interrupted_run_is_taken_up_only_with_the_same_options_and_data(

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import mbrace_learned
 import numpy as np
 import pytest
 import tiny_models
@@ -233,11 +234,12 @@ def test_validation_without_a_correlation_is_said(tmp_path: Path, capsys: pytest
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_a_shipped_head_is_small_and_holds_no_encoder(name: str) -> None:
-    path = SHIPPED[name] / "checkpoints" / "model.ckpt"
+    folder = mbrace_learned.FOLDER / f"learned-{name}"
+    path = folder / "checkpoints" / "model.ckpt"
     assert path.stat().st_size < 8 << 20
     state = torch.load(path, weights_only=True)["state_dict"]
     assert not any(key.startswith("encoder.") for key in state)
-    assert (SHIPPED[name] / "card.md").is_file()
+    assert (folder / "card.md").is_file()
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,7 @@ def files(folder: Path) -> dict[str, bytes]:
 @given(
     kinds=st.lists(st.sampled_from(["good", "good", "good", "raises", "torn"]), max_size=24),
     kills=st.lists(st.tuples(st.integers(0, 4000), st.integers(1, 9)), max_size=6),
-    suffix=st.sampled_from([".jsonl", ".jsonl.gz", ".jsonl.xz", ".txt"]),
+    suffix=st.sampled_from([".jsonl", ".jsonl.gz", ".jsonl.xz", ".jsonl.bz2", ".jsonl.zst", ".txt"]),
     members=st.integers(1, 7),
 )
 @example(kinds=["good", "raises", "good"], kills=[(150, 1), (0, 1), (149, 3)], suffix=".jsonl", members=2)
@@ -176,7 +176,7 @@ def test_a_run_goes_on_only_with_its_own_options(tmp_path: Path, capsys: pytest.
     source.write_text("".join(json.dumps(row) + "\n" for row in [*rows, {**rows[0], "id": 9}]))
     assert main([*command, "--resume", "--threads", "1"]) == 0  # threads and windows change no answer
     assert len(out.read_bytes().splitlines()) == 6
-    assert not beside.exists()  # nothing is left to go on with
+    assert json.loads(beside.read_text())["utility"] == "chrf++"  # it stays, for whoever goes on with more records
     assert main([*command[:3], str(tmp_path / "whole.jsonl")]) == 0
     assert out.read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
     assert main(["decode", str(tmp_path / "none.jsonl"), "-o", str(tmp_path / "x.jsonl")]) == 2

@@ -5,17 +5,20 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import sacrebleu
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.significance import PairedTest
 
 from mbrace import ChrF
 from mbrace.cli import main
 from mbrace.errors import UserError
+from mbrace.experiments import significance
 from mbrace.experiments.significance import averages, compare, paired_tests, sentence_interval, trial_interval
 
 
@@ -139,7 +142,8 @@ def test_compare_pairs_by_id_whatever_the_order(tmp_path: Path, systems: Any, ca
     told = capsys.readouterr()
     assert re.findall(r"p = ([0-9.]+)", told.out) == ["1.0000"] * 4
     assert f"A {ChrF().corpus(first, references):.4f}" in told.out
-    assert "r.json: 1 references without a translation are left out" in told.err
+    assert "warning" in told.err
+    assert "r.json: paired by id, and 1 of its 49 records are not in" in told.err
     plain = tmp_path / "r.txt"
     plain.write_text("\n".join(references) + "\n", encoding="utf-8")
     assert main(["compare", a, b, "--reference", str(plain)]) == 2
@@ -165,3 +169,102 @@ def test_a_folder_called_json_does_not_make_a_text_json(tmp_path: Path, systems:
     a, r = str(folder / "a.txt"), str(folder / "r.txt")
     assert main(["compare", a, a, "--reference", r, "--shuffles", "10"]) == 0
     assert f"A {ChrF().corpus(first, references):.4f}" in capsys.readouterr().out
+
+
+def test_an_interval_over_trials_ends_at_the_bounds_of_what_is_measured() -> None:
+    accuracies = np.array([[1.0] * 9 + [0.0]] * 9 + [[1.0] * 10])  # nine trials of 1.0, one of 0.1
+    low, high = trial_interval(accuracies)
+    assert high > 1
+    assert trial_interval(accuracies, least=0, most=1) == (low, 1.0)
+
+
+def test_the_test_table_has_no_accuracy_above_one() -> None:
+    from mbrace.experiments.studies import test_table
+    from mbrace.experiments.trials import MEASURES, TEST, Outcomes
+
+    shape = (len(TEST), 4, 5)
+    measures = {name: np.ones(shape) for name in MEASURES}
+    measures["accuracy"][:, 0, 0] = measures["rr"][:, 0, 0] = 0.0
+    about = {"name": "x", "label": "chrF++", "split": "test", "references": False}
+    found = test_table(Outcomes(tuple(TEST), measures, np.zeros((*shape, 1), np.int16), np.zeros((0,)), (), about))
+    rows = [row for row in found if row["measure"] in ("accuracy", "rr")]
+    assert len(rows) == 6
+    assert all(0 <= row["trials_low"] < row["value"] < row["trials_high"] <= 1 for row in rows)
+
+
+def test_resamples_in_parts_are_those_of_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(4)
+    a, b = rng.integers(0, 9, size=(37, 2)), rng.integers(0, 9, size=(37, 2))
+
+    def ratio(totals: Any) -> Any:
+        return totals[:, 0] / (1 + totals[:, 1])
+
+    whole = paired_tests(a, b, ratio, resamples=203, shuffles=517)
+    monkeypatch.setattr(significance, "PART_VALUES", 37 * 32)
+    assert list(significance._parts(203, 37)) == [32] * 6 + [11]
+    assert paired_tests(a, b, ratio, resamples=203, shuffles=517) == whole
+
+
+def test_memory_does_not_grow_with_resamples_times_sentences() -> None:
+    a = np.random.default_rng(1).normal(size=(50_000, 1))
+    tracemalloc.start()
+    paired_tests(a, a + 0.001, averages(len(a)), resamples=200, shuffles=200)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 150e6  # 200 resamples of 50,000 sentences at once are 80 MB for each of several arrays
+
+
+def test_holm_is_his_worked_example() -> None:
+    # Holm (1979) by hand: 0.005 x 4, 0.01 x 3, 0.03 x 2, then 0.04 x 1, which may not be less than the one before
+    assert significance.holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert significance.holm([0.5, 0.6]) == [1.0, 1.0]
+    assert significance.holm([0.2]) == [0.2]
+
+
+def test_several_references_are_scored_as_by_sacrebleu(tmp_path: Path, systems: Any, capsys: Any) -> None:
+    first, second, references = systems
+    others = [text.upper() if n % 3 else second[n] for n, text in enumerate(references)]
+    paths = {}
+    for name, texts in (("h", first), ("r", references), ("o", others), ("b", second)):
+        paths[name] = str(tmp_path / f"{name}.txt")
+        Path(paths[name]).write_text("".join(text + "\n" for text in texts), encoding="utf-8")
+    chrf = sacrebleu.CHRF(word_order=2)
+    assert main(["score", paths["h"], paths["r"], paths["o"], "--per-line"]) == 0
+    *lines, average, corpus = capsys.readouterr().out.splitlines()
+    expected = [chrf.sentence_score(h, [r, o]).score for h, r, o in zip(first, references, others, strict=True)]
+    assert [float(line) for line in lines] == pytest.approx(expected, abs=2e-4)
+    assert "2 references" in average
+    assert float(corpus.split()[1]) == pytest.approx(chrf.corpus_score(first, [references, others]).score, abs=2e-4)
+    both = ["--reference", paths["r"], "--reference", paths["o"]]
+    assert main(["compare", paths["h"], paths["b"], *both, "--json", "--shuffles", "200", "--resamples", "50"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["references"] == 2
+    assert [test["measure"] for test in found["tests"]] == ["sentence average", "corpus"]
+    assert found["tests"][1]["score_a"] == pytest.approx(chrf.corpus_score(first, [references, others]).score)
+    assert main(["score", paths["h"], paths["r"], paths["o"], "--utility", "bleu"]) == 2
+    assert "takes one reference per sentence" in capsys.readouterr().err
+
+
+def test_more_systems_are_each_compared_with_the_first_and_corrected(tmp_path: Path, systems: Any, capsys: Any) -> None:
+    first, second, references = systems
+    paths = []
+    for name, texts in (("a", first), ("b", second), ("c", references), ("r", references)):
+        paths.append(str(tmp_path / f"{name}.txt"))
+        Path(paths[-1]).write_text("".join(text + "\n" for text in texts), encoding="utf-8")
+    options = ["--reference", paths[3], "--shuffles", "300", "--resamples", "100"]
+    assert main(["compare", *paths[:3], *options, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [(test["a"], test["b"]) for test in found["tests"]] == [(paths[0], paths[1]), (paths[0], paths[2])] * 2
+    alone = compare(first, second, references, ChrF(), shuffles=300, resamples=100)
+    assert found["tests"][0]["p_randomisation"] == alone[0].p_randomisation
+    for measure in (0, 2):
+        raw = [test["p_randomisation"] for test in found["tests"][measure : measure + 2]]
+        corrected = [test["p_randomisation_holm"] for test in found["tests"][measure : measure + 2]]
+        assert corrected == significance.holm(raw)
+    assert main(["compare", *paths[:3], *options]) == 0
+    printed = capsys.readouterr().out
+    assert f"  C {paths[2]}" in printed
+    assert printed.count("A - C") == 2
+    assert printed.count(", Holm ") == 8
+    assert main(["compare", paths[0], *options]) == 2
+    assert "1 systems: give 2 to 26 files" in capsys.readouterr().err

@@ -171,3 +171,64 @@ def test_a_window_that_fails_only_as_a_whole_is_decoded_one_by_one_and_said() ->
     with pytest.warns(UserWarning, match=r"3 sentences together failed .*too much at once.*, one by one did not"):
         answers = list(mbrace.decode_corpus(corpus, utility=mbrace.Pairwise(batch, batch=True)))
     assert [answer.id for answer in answers] == [0, 1, 2]
+
+
+def live_records(fails: str) -> tuple[list[mbrace.Record], list[int]]:
+    """Three records: a list, then a live source that fails at its second call, then one that does not; calls so far."""
+    calls = [0, 0]
+
+    def failing(count: int) -> list[str]:
+        calls[0] += 1
+        if calls[0] == 2:
+            raise OSError("the source is down")
+        return ["a b", "a c"] * (count // 2)
+
+    def good(count: int) -> list[str]:
+        calls[1] += 1
+        return ["a b", "a c"] * (count // 2)
+
+    sources = {"function": failing, "iterator": iter(lambda: failing(2)[0], None)}
+    hypotheses = ["a b", "a c", "a b c"]
+    listed = mbrace.Record(hypotheses, ["a b", "a c"] * 2, id=1)
+    return [listed, mbrace.Record(hypotheses, sources[fails], id=2), mbrace.Record(hypotheses, good, id=3)], calls
+
+
+LIVE: dict[str, Any] = {"utility": overlap, "prune": lambda seen: seen.means > -1, "schedule": [2, 4]}
+
+
+@pytest.mark.parametrize("fails", ["function", "iterator"])
+@pytest.mark.parametrize("window", [1, 3])
+def test_a_live_source_that_fails_costs_no_answer_but_its_own(fails: str, window: int) -> None:
+    records, calls = live_records(fails)
+    failed: list[tuple[mbrace.Record, Exception]] = []
+    answers = list(mbrace.decode_corpus(records, window=window, on_error=lambda *both: failed.append(both), **LIVE))
+    assert [answer.id for answer in answers] == [1, 3]
+    assert [answer.pseudo_references for answer in answers] == [4, 4]
+    assert [(record is records[1], str(error)) for record, error in failed] == [(True, "the source is down")]
+    assert calls == [2, 2]  # neither was asked again for what it gave, or refused to give, before
+
+
+@pytest.mark.parametrize("fails", ["function", "iterator"])
+def test_answers_before_a_live_source_that_fails_are_given_first(fails: str) -> None:
+    answers = mbrace.decode_corpus(live_records(fails)[0], **LIVE)
+    assert next(answers).id == 1
+    with pytest.raises(OSError, match="is down"):
+        next(answers)
+
+
+def test_a_live_source_is_raced_again_over_the_same_when_another_record_fails() -> None:
+    given = iter(["a b", "a c", "b c", "a b c"])
+    live = mbrace.Record(["a b", "a c"], given, id=1)
+    bad = mbrace.Record(["x", "y"], ["bad", "bad"], id=2)
+
+    def utility(hypothesis: str, reference: str) -> float:
+        if reference == "bad":
+            raise RuntimeError("cannot be scored")
+        return overlap(hypothesis, reference)
+
+    failed: list[str | int] = []
+    options = {**LIVE, "utility": utility}
+    corpus = mbrace.decode_corpus([live, bad], on_error=lambda record, _: failed.append(record.id), **options)
+    (answer,) = corpus
+    alone = mbrace.decode(["a b", "a c"], iter(["a b", "a c", "b c", "a b c"]), id=1, **LIVE)
+    assert (answer, failed) == (alone, [2])

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from mbrace._native import Tally
 from mbrace.decode import decode, decode_corpus
-from mbrace.errors import RecordError, UserError, require
+from mbrace.errors import RecordError, ServiceError, UserError, require
 from mbrace.prune import (
     Bottom,
     Confidence,
@@ -110,6 +110,7 @@ __all__ = [
     "Sentence",
     "Seq2Seq",
     "Server",
+    "ServiceError",
     "Standings",
     "Step",
     "Summary",

@@ -1,9 +1,12 @@
 """The C++ kernel: exact chrF by bit counting, and bootstrap resamples as counts. See docs/kernel.md."""
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+Utilities: TypeAlias = NDArray[np.floating]  # float32 or float64
 
 class ChrFIndex:
     """The distinct hypotheses of one sentence, numbered and turned into bits once; read-only and shared by threads."""
@@ -56,7 +59,7 @@ class Resamples:
 
     def regret(
         self,
-        utilities: NDArray[np.float32],
+        utilities: Utilities,
         counts: NDArray[np.int64],
         weights: NDArray[np.float64] | None,
         leaders: Sequence[int],
@@ -66,7 +69,7 @@ class Resamples:
 
     def wins(
         self,
-        utilities: NDArray[np.float32],
+        utilities: Utilities,
         counts: NDArray[np.int64],
         weights: NDArray[np.float64] | None,
         rival: int,
@@ -99,7 +102,7 @@ class Tally:
     def strings(self) -> int:
         """How many distinct strings there are, hypotheses and pseudo-references together."""
 
-    def enter(self, table: NDArray[np.float32]) -> tuple[int, int] | None:
+    def enter(self, table: Utilities) -> tuple[int, int] | None:
         """Let new hypotheses in, with their utilities against all pseudo-references so far, (new, distinct). If a value
         is not finite, nothing happens but that its row and column are returned."""
 
@@ -113,7 +116,7 @@ class Tally:
     def draw(self, texts: Sequence[str]) -> list[str]:
         """Add draws; returns the strings drawn for the first time, each once. TypeError if one is not a string."""
 
-    def add(self, table: NDArray[np.float32]) -> tuple[int, int] | None:
+    def add(self, table: Utilities) -> tuple[int, int] | None:
         """Add the utilities of the alive hypotheses against new pseudo-references, (alive, new).
 
         Returns the row and column of the first value that is not finite (nothing is added then), else None.
@@ -135,8 +138,8 @@ class Tally:
         """The number of draws so far."""
 
     @property
-    def utilities(self) -> NDArray[np.float32]:
-        """(alive, distinct), a copy."""
+    def utilities(self) -> Utilities:
+        """(alive, distinct), a copy; of doubles if one of the tables was."""
 
 def decide_window(
     tallies: list[Tally],
@@ -159,7 +162,7 @@ def decide_window(
 def distinct(texts: Sequence[str]) -> list[str]:
     """The distinct strings, in the order of their first copies."""
 
-def expected_utilities(utilities: NDArray[np.float32], weights: NDArray[np.float64]) -> NDArray[np.float64]:
+def expected_utilities(utilities: Utilities, weights: NDArray[np.float64]) -> NDArray[np.float64]:
     """(hypotheses,): for each row the sum of weight x utility divided by the sum of the weights.
 
     Sums are exact, rounded once and divided last: the same bits on every machine and in every order of the columns.

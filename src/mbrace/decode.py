@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from threading import Lock
 
-from mbrace.errors import UserError
+from mbrace.errors import UserError, check_whole, warn
 from mbrace.prune import Confidence, PruningFunction, window_pruning
 from mbrace.race import Decoded, Entry, Phases, Watch, race
 from mbrace.ranking import check_shortlist, check_source, shortlist
 from mbrace.records import PseudoReferences, Record, check_record
 from mbrace.sampler import Listed, Sampler
-from mbrace.schedule import Schedule, check
+from mbrace.schedule import Schedule, check, is_all
 from mbrace.utilities.chrf import ChrF
 from mbrace.utility import PairFunction, ParallelUtility, QualityUtility, Utility, as_utility
 from mbrace.windows import CallerCalls, OnError, Run, stream
@@ -49,7 +48,8 @@ def decode(
     `schedule` is a list of growing sample sizes, None for the utility's own (16 ... 256 for chrF++), or "all" to go on
     to the last pseudo-reference given. A list of pseudo-references is shuffled first (from `seed` and `id`), since a
     prefix of an ordered list is no sample; an iterator, or a function asked for n more, is not, and is asked only while
-    the race is open. `logprobs` of the pseudo-references ask for model-based weights (Jinnai et al., 2024).
+    the race is open. `logprobs` of the pseudo-references ask for model-based weights (Jinnai et al., 2024); of copies
+    of a pseudo-reference with different ones, the average counts.
 
     With `qe`, an estimate of quality from the source, only the `qe_top` best hypotheses by it race; one list of strings
     still is all pseudo-references.
@@ -70,6 +70,13 @@ def decode(
         qe_top=qe_top,
     )
     return next(iter(results))
+
+
+def _check_objects(prune: object, sampler: object) -> None:
+    if prune is not None and not callable(prune):
+        raise UserError(f"prune {prune!r}: give a pruning function such as mbrace.Confidence(), or None")
+    if sampler is not None and not hasattr(sampler, "start"):
+        raise UserError(f"sampler {sampler!r}: give an object with `start`, such as model.sampler()")
 
 
 def decode_corpus(
@@ -98,10 +105,12 @@ def decode_corpus(
     their own. `watch` is shown every pruning decision. A record that fails stops the run after the answers before it
     were given, or with `on_error` is handed to that function and left out.
     """
-    if window < 1 or nbest < 1:
-        raise UserError(f"window {window}, nbest {nbest}: both must be 1 or more")
+    for name, value in (("window", window), ("nbest", nbest)):
+        check_whole(name, value, least=1)
+    check_whole("seed", seed)
+    _check_objects(prune, sampler)
     chosen = as_utility(ChrF() if utility is None else utility)
-    if schedule is not None and schedule != "all":
+    if schedule is not None and not is_all(schedule):
         schedule = check(schedule)
     if schedule == "all" and sampler is not None:
         raise UserError('schedule "all": a live source has no last pseudo-reference; give the sizes')
@@ -179,8 +188,7 @@ def _check_record(
         check_source(record, qe)
     given = record.listed(live=live)
     if longest is not None and isinstance(given, Sequence) and len(given) > longest:
-        warnings.warn(
+        warn(
             f"the default schedule ends at {longest} pseudo-references, and there are records with more; "
-            'schedule="all" uses them all',
-            stacklevel=2,
+            'schedule="all" uses them all'
         )

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import math
+import os
+import sys
+import warnings
+from numbers import Integral, Real
 from typing import Any
+
+_PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 
 class UserError(ValueError):
@@ -16,6 +23,40 @@ class RecordError(UserError):
     def __init__(self, where: object, reason: str) -> None:
         super().__init__(f"{where}: {reason}")
         self.reason = reason
+
+
+class ServiceError(UserError):
+    """What a run depends on has failed (a server, the network), through no fault of a record: a run stops, and nothing
+    is set aside. The command line exits with 3."""
+
+
+class MbraceWarning(UserWarning):
+    """Something works, but perhaps not as it was meant."""
+
+
+def warn(message: str) -> None:
+    """Warn of something. The warning points at the line outside of mbrace that called it."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_code.co_filename.startswith(_PACKAGE) and frame.f_back is not None:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, MbraceWarning, stacklevel=level)
+
+
+def check_whole(name: str, value: object, *, least: int | None = None) -> None:
+    """Refuse a value that is not a whole number (an int, or a NumPy integer) of at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise UserError(f"{name} {value!r}: must be a whole number")
+    if least is not None and value < least:
+        raise UserError(f"{name} {value}: must be {least} or more")
+
+
+def check_number(name: str, value: object, *, least: float, most: float = math.inf) -> None:
+    """Refuse a value that is not a finite number from `least` to `most`."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise UserError(f"{name} {value!r}: must be a number")
+    if not least <= float(value) <= most or float(value) == math.inf:
+        allowed = f"{least:g} or more, and finite" if most == math.inf else f"between {least:g} and {most:g}"
+        raise UserError(f"{name} {value}: must be {allowed}")
 
 
 def require(module: str, *, extra: str) -> Any:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
+
+from mbrace.errors import ServiceError, warn
 
 Thing = TypeVar("Thing")
 Result = TypeVar("Result")
@@ -40,7 +41,8 @@ def run_group(
     things: Sequence[Thing], run: Callable[[Sequence[Thing]], Iterable[Result]]
 ) -> Iterator[Result | Exception]:
     """What `run` makes of each thing, in order. If it fails for the group, the things without a result are run one by
-    one, so that only one that fails by itself has no result but its exception."""
+    one, so that only one that fails by itself has no result but its exception. A ServiceError is no thing's fault: it
+    is raised."""
     if not things:
         return
     done = 0
@@ -49,6 +51,8 @@ def run_group(
             done += 1
             yield result
         return
+    except ServiceError:
+        raise
     except Exception as error:
         failure = error
     if len(things) == 1:
@@ -58,10 +62,12 @@ def run_group(
     for thing in things[done:]:
         try:
             (result,) = run([thing])
+        except ServiceError:
+            raise
         except Exception as error:
             fault_found = True
             yield error
         else:
             yield result
     if not fault_found:  # memory, most likely; the results stand, but such a group costs time
-        warnings.warn(f"{len(things)} sentences together failed ({failure!r}), one by one did not", stacklevel=2)
+        warn(f"{len(things)} sentences together failed ({failure!r}), one by one did not")

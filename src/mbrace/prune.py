@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mbrace._native import Resamples, Tally, decide_window
-from mbrace.errors import UserError
+from mbrace.errors import check_number, check_whole
 from mbrace.randomness import key
 
 
@@ -26,7 +26,7 @@ from mbrace.randomness import key
 class Standings:
     """The race of one sentence at one time step, as a pruning function sees it. Its arrays are read-only."""
 
-    utilities: NDArray[np.float32]  # (alive hypotheses, distinct pseudo-references)
+    utilities: NDArray[np.floating]  # (alive hypotheses, distinct pseudo-references)
     counts: NDArray[np.int64]  # (distinct,) how often each pseudo-reference was drawn
     weights: NDArray[np.float64]  # (distinct,) its share in the expectation; they sum to 1
     means: NDArray[np.float64]  # (alive,) expected utility U(y, R_t)
@@ -144,12 +144,9 @@ class Confidence:
     regret: float = 0.0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.alpha <= 1:
-            raise UserError(f"alpha {self.alpha}: must be between 0 and 1")
-        if self.bootstraps < 1:
-            raise UserError(f"bootstraps {self.bootstraps}: must be 1 or more")
-        if not 0 <= self.regret < math.inf:
-            raise UserError(f"regret {self.regret}: must be 0 or more, and finite")
+        check_number("alpha", self.alpha, least=0, most=1)
+        check_whole("bootstraps", self.bootstraps, least=1)
+        check_number("regret", self.regret, least=0)
 
     @property
     def max_losing_wins(self) -> int:
@@ -170,7 +167,7 @@ class Confidence:
         """The expected regret of answering with the leaders now, over those of `alive` (a mask; all by default)."""
         rows = np.arange(len(standings.means)) if alive is None else np.flatnonzero(alive)
         leaders = np.searchsorted(rows, np.sort(standings.leaders()))
-        utilities = np.ascontiguousarray(standings.utilities[rows], dtype=np.float32)
+        utilities = np.ascontiguousarray(standings.utilities[rows])
         weights = None if standings.equal_draws else standings.weights
         return self.resamples(standings).regret(utilities, standings.counts, weights, leaders.tolist())
 
@@ -200,7 +197,7 @@ class Confidence:
     def _wins(self, standings: Standings, max_losing_wins: float | None = None) -> NDArray[np.int64]:
         counts = standings.counts
         return self.resamples(standings).wins(
-            np.ascontiguousarray(standings.utilities, dtype=np.float32),
+            np.ascontiguousarray(standings.utilities),
             counts,
             None if standings.equal_draws else standings.weights / counts,
             int(standings.leaders()[-1]),
@@ -220,8 +217,7 @@ class Bottom:
     beta: float
 
     def __post_init__(self) -> None:
-        if not 0 <= self.beta <= 1:
-            raise UserError(f"beta {self.beta}: must be between 0 and 1")
+        check_number("beta", self.beta, least=0, most=1)
 
     def __call__(self, standings: Standings) -> NDArray[np.bool_]:
         alive = len(standings.means)

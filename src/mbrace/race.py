@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from dataclasses import dataclass, field, fields
-from typing import TypeAlias
+from typing import Any, TypeAlias, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from mbrace.errors import UserError
 from mbrace.prune import PruningFunction, Standings, WindowStandings, window_pruning
 from mbrace.randomness import key
 from mbrace.records import Record, check_logprobs
-from mbrace.sampler import Draws, Sampler, Want
+from mbrace.sampler import Draws, Sampler, Want, is_function
 from mbrace.schedule import Schedule, steps
 from mbrace.utility import Ask, ParallelUtility, Scorer, Sentence, Utility
 
@@ -109,7 +109,7 @@ class _Runner:
     hypotheses: list[str] = field(init=False)  # distinct, in the caller's order; then those let in
     references: list[str] = field(default_factory=list)  # distinct, as drawn
     means: NDArray[np.float64] | None = None  # expected utilities of those alive
-    logprobs: list[float] | None = None
+    logprobs: list[float] | None = None  # of each distinct pseudo-reference; of copies that differ, the average
     exhausted: bool = False
     steps: list[Step] = field(default_factory=list)
     pruned_means: list[float] = field(default_factory=list)  # where a pruning function decides race by race
@@ -124,6 +124,7 @@ class _Runner:
         self._known: dict[str, int] = {}  # hypotheses by text, where draws are looked up among them
         if self.entry.pool or self.own_draws:
             self._known = {text: index for index, text in enumerate(self.hypotheses)}
+        self._logprobs: dict[str, list[float]] = {}  # of every copy of a pseudo-reference, in the order of `new`
 
     @property
     def open(self) -> bool:
@@ -136,6 +137,11 @@ class _Runner:
         """Whether the hypotheses are draws themselves, to be left out of their own expected utility."""
         return self.entry.exclude_self and self.record.pseudo_references is None
 
+    def sentence(self) -> Sentence:
+        """What a utility sees, and cannot change."""
+        seen = _ReadOnly(self.hypotheses) if self.entry.pool else tuple(self.hypotheses)
+        return Sentence(self.record.id, self.record.source, seen)
+
     def add(self, draws: Draws, wanted: int) -> list[str]:
         """Append draws to R_t (line 7) and return the strings that are new."""
         self.exhausted = len(draws.texts) < wanted
@@ -143,10 +149,13 @@ class _Runner:
             new = self.tally.draw(draws.texts)
         except TypeError:
             raise self.record.error("pseudo_references: expected strings, got something else") from None
+        if draws.texts and (draws.logprobs is None) != (not self._logprobs) and self.tally.draws > len(draws.texts):
+            raise self.record.error("logprobs: come with some pseudo-references and not with others; give all or none")
         if draws.logprobs is not None:
             check_logprobs(draws.logprobs, self.record.where)
-            first = dict(zip(reversed(draws.texts), reversed(draws.logprobs), strict=True))
-            self.logprobs = (self.logprobs or []) + [float(first[text]) for text in new]
+            for text, logprob in zip(draws.texts, draws.logprobs, strict=True):
+                self._logprobs.setdefault(text, []).append(float(logprob))
+            self.logprobs = [math.fsum(values) / len(values) for values in self._logprobs.values()]
         if self.tally.draws == 0:
             raise self.record.error("pseudo_references: empty; give at least one")
         if self.entry.pool or self.own_draws:
@@ -199,7 +208,7 @@ class _Runner:
             equal_draws=weights is None,
             indexes=np.array([-1 if index is None else index for index in indexes], dtype=np.int64),
             texts=[self.hypotheses[row] for row in alive],
-            spread=float(np.std([*self.pruned_means, *means])),
+            spread=_standard_deviation([*self.pruned_means, *means]),
         )
 
     def keep(self, standings: Standings, mask: NDArray[np.bool_]) -> None:
@@ -221,7 +230,9 @@ class _Runner:
         shape = (len(ask.hypotheses), len(ask.references))
         if np.shape(table) != shape:
             raise self.record.error(f"utility {name} returned shape {np.shape(table)}, expected {shape}")
-        values = np.ascontiguousarray(table, dtype=np.float32)
+        values = np.ascontiguousarray(table)
+        if values.dtype not in (np.float32, np.float64):
+            values = values.astype(np.float32 if values.dtype == np.float16 else np.float64)
         cell = self.tally.enter(values) if entering else self.tally.add(values)
         if cell is not None:
             value = np.asarray(table)[cell]
@@ -284,11 +295,11 @@ def race(
     drawer = sampler.start([runner.record for runner in window])
     phases.draw += time.perf_counter() - started
     started = time.perf_counter()
-    scorer = utility.start([Sentence(r.record.id, r.record.source, r.hypotheses) for r in window])
+    scorer = utility.start([r.sentence() for r in window])
     phases.encode += time.perf_counter() - started
 
     # A function cannot be asked for "all" at once.
-    asked = schedule == "all" and any(callable(runner.record.pseudo_references) for runner in window)
+    asked = schedule == "all" and any(is_function(runner.record.pseudo_references) for runner in window)
     for size in steps(schedule, utility.schedule, growing=prune is not None or asked):
         open_now = [index for index, runner in enumerate(window) if runner.open]
         if not open_now:
@@ -296,7 +307,7 @@ def race(
         started = time.perf_counter()
         wants = [Want(index, drawn := window[index].tally.draws, size - drawn) for index in open_now]
         stepping: list[_Stepping] = []
-        for want, draws in zip(wants, drawer.draw(wants), strict=True):
+        for want, draws in zip(wants, _checked_draws(drawer.draw(wants), wants, window), strict=True):
             runner = window[want.sentence]
             before, alive = runner.tally.draws, runner.tally.alive
             new = runner.add(draws, want.count)
@@ -315,6 +326,22 @@ def race(
     return [runner.result() for runner in runners]
 
 
+def _checked_draws(found: Any, wants: Sequence[Want], window: Sequence[_Runner]) -> Sequence[Draws]:
+    """What a sampler returned: for each want, no more draws than were asked for."""
+    if not isinstance(found, Sequence) or len(found) != len(wants):
+        got = f"{len(found)}" if isinstance(found, Sized) else type(found).__name__
+        raise UserError(f"sampler: asked for the draws of {len(wants)} sentences, got {got}; return one Draws for each")
+    for want, draws in zip(wants, found, strict=True):
+        record = window[want.sentence].record
+        if not isinstance(draws, Draws):
+            raise record.error(f"sampler: expected Draws, got {type(draws).__name__}")
+        if len(draws.texts) > want.count:
+            raise record.error(f"sampler: asked for {want.count} draws, got {len(draws.texts)}")
+        if draws.logprobs is not None and len(draws.logprobs) != len(draws.texts):
+            raise record.error(f"sampler: {len(draws.logprobs)} logprobs for {len(draws.texts)} draws; give as many")
+    return found
+
+
 @dataclass(frozen=True)
 class _Stepping:
     """One sentence in one time step: who was alive, what was drawn, and who was let in."""
@@ -328,9 +355,9 @@ class _Stepping:
 
     def asks(self) -> list[Ask]:
         """Those alive against what is new, and newcomers against all so far."""
-        asks = [Ask(self.sentence, self.alive, self.new)] if len(self.alive) and self.new else []
+        asks = [Ask(self.sentence, self.alive, tuple(self.new))] if len(self.alive) and self.new else []
         return asks + (
-            [Ask(self.sentence, self.newcomers, list(self.runner.references))] if len(self.newcomers) else []
+            [Ask(self.sentence, self.newcomers, tuple(self.runner.references))] if len(self.newcomers) else []
         )
 
     def count(self) -> Step:
@@ -381,9 +408,35 @@ def _decide(
         keep = np.ones(len(standings.means), dtype=np.bool_)
         if prune is not None and len(keep) > standings.nbest:
             keep = _checked(np.array(prune(standings)), standings, runner)
+        keep.setflags(write=False)  # a watcher only looks
         if watch is not None:
             watch(runner.record, runner.tally.alive, standings, keep)
         runner.keep(standings, keep)
+
+
+class _ReadOnly(Sequence[str]):
+    """A list that grows elsewhere."""
+
+    def __init__(self, texts: list[str]) -> None:
+        self._texts = texts
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        return self._texts[index]
+
+
+def _standard_deviation(means: Sequence[float]) -> float:
+    """Of numbers of any size: their squares may be too large for a double."""
+    exponent = int(np.frexp(np.max(np.abs(means)))[1])
+    return float(np.ldexp(np.std(np.ldexp(means, -exponent)), exponent))
 
 
 def _checked(keep: NDArray[np.bool_], standings: Standings, runner: _Runner) -> NDArray[np.bool_]:

@@ -29,7 +29,7 @@ class Record:
 
     `pseudo_references` is a list, an iterator, or a function that is asked for n more; None leaves them to the sampler
     of `decode_corpus` or, without one, makes the hypotheses the pseudo-references too. `logprobs`, one per listed
-    pseudo-reference, ask for model-based weights.
+    pseudo-reference, ask for model-based weights; copies of one that have others count by their average.
     """
 
     hypotheses: Sequence[str]

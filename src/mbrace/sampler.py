@@ -6,9 +6,9 @@ The race asks for "n more" only for sentences that are still open, so a source n
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 from mbrace.errors import UserError
 from mbrace.randomness import generator
@@ -87,10 +87,10 @@ class Listed:
     def _source(self, record: Record) -> _Source:
         given = record.listed()
         assert given is not None  # only a live source has none
-        if callable(given):
-            return _Source(record, ask=given)
+        if isinstance(given, RememberedSource):
+            return _Source(record, ask=given.reader())
         if not isinstance(given, Sequence):
-            return _Source(record, ask=lambda count: list(itertools.islice(given, count)))
+            return _Source(record, ask=_function_of(given))
         texts: Sequence[str] = given
         logprobs = record.logprobs
         if self._shuffle and len(texts) > 1:
@@ -98,6 +98,75 @@ class Listed:
             texts = [texts[position] for position in order]
             logprobs = None if logprobs is None else [logprobs[position] for position in order]
         return _Source(record, texts=texts, logprobs=logprobs)
+
+
+def _function_of(source: Iterator[str] | Callable[[int], Sequence[str]]) -> Callable[[int], Sequence[str]]:
+    """What can be asked for n more: a function as it is, an iterator for its next n."""
+    return source if callable(source) else lambda count: list(itertools.islice(source, count))
+
+
+class RememberedSource(Iterator[str]):
+    """A live source whose draws are remembered, so that a race can be run again over the same: whatever it gave, and
+    what it raised. It is asked for more only where no race before has been."""
+
+    def __init__(self, source: Iterator[str] | Callable[[int], Sequence[str]]) -> None:
+        self.is_function = callable(source)
+        self._ask = _function_of(source)
+        self._texts: list[str] = []
+        self._ended = False
+        self._failure: Exception | None = None
+        self._refused: list[Any] = []  # what no race can use, if it gave such
+
+    def __next__(self) -> str:
+        """One more, which no race gets."""
+        for text in self._ask(1):
+            return text
+        raise StopIteration
+
+    def reader(self) -> Callable[[int], Sequence[str]]:
+        """A function that is asked for n more, from the first draw on."""
+        position = 0
+
+        def more(count: int) -> Sequence[str]:
+            nonlocal position
+            if not self._ended and (missing := position + count - len(self._texts)) > 0:
+                self._draw(missing)
+            found = self._texts[position : position + count]
+            if len(found) < count and self._failure is not None:
+                raise self._failure
+            if len(found) < count and self._refused:
+                return self._refused[0]  # type: ignore[no-any-return]
+            position += len(found)
+            return found
+
+        return more
+
+    def _draw(self, count: int) -> None:
+        try:
+            texts = self._ask(count)
+            if isinstance(texts, Iterable) and not isinstance(texts, str):
+                texts = list(texts)
+        except Exception as error:
+            self._failure, self._ended = error, True
+            return
+        if not isinstance(texts, list) or len(texts) > count:
+            self._refused, self._ended = [texts], True
+            return
+        self._texts += texts
+        self._ended = len(texts) < count
+
+
+def remember(record: Record) -> Record:
+    """A record that can be raced several times: what a live source of its own gave is remembered."""
+    given = record.pseudo_references
+    if given is None or isinstance(given, Sequence):
+        return record
+    return replace(record, pseudo_references=RememberedSource(given))
+
+
+def is_function(source: object) -> bool:
+    """Whether a source of pseudo-references is a function, asked for n more."""
+    return source.is_function if isinstance(source, RememberedSource) else callable(source)
 
 
 class _Source:
@@ -117,8 +186,9 @@ class _Source:
     def draw(self, want: Want) -> Draws:
         if self._ask is not None:
             texts = self._ask(want.count)
-            if isinstance(texts, str):
-                raise self._record.error("pseudo_references: expected a list of strings, got a str")
+            if isinstance(texts, str) or not isinstance(texts, Iterable):
+                got = "None" if texts is None else f"a {type(texts).__name__}"
+                raise self._record.error(f"pseudo_references: expected a list of strings, got {got}")
             texts = list(texts)
             if len(texts) > want.count:
                 raise self._record.error(f"pseudo_references: asked for {want.count} more, got {len(texts)}")

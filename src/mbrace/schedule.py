@@ -19,6 +19,11 @@ def doubling(first: int, last: int) -> tuple[int, ...]:
     return (*sizes, last)
 
 
+def is_all(schedule: Schedule) -> bool:
+    """Whether a schedule goes on to the last pseudo-reference."""
+    return isinstance(schedule, str) and schedule == "all"  # comparing an array gives an array
+
+
 def check(sizes: Iterable[int] | str) -> tuple[int, ...]:
     """`sizes` as a tuple, refused unless they are whole numbers that increase from at least 1."""
     if isinstance(sizes, str) or not isinstance(sizes, Iterable):

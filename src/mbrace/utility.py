@@ -35,12 +35,16 @@ class Sentence:
 class Ask:
     """Score these hypotheses of a sentence against these distinct pseudo-references.
 
-    Asks say what to encode: a hypothesis that no ask names costs nothing, and no pair is asked for twice.
+    Asks say what to encode: a hypothesis that no ask names costs nothing, and no pair is asked for twice. Nothing in
+    one can be changed.
     """
 
     sentence: int  # index into the window given to `start`
     hypotheses: NDArray[np.int64]  # indexes into `Sentence.hypotheses`, in growing order
     references: Sequence[str]
+
+    def __post_init__(self) -> None:
+        self.hypotheses.setflags(write=False)
 
 
 class Scorer(Protocol):
@@ -196,7 +200,8 @@ class Pairwise:
 
     The function is `function(hypothesis, reference) -> float`, or with `batch=True` `function(hypotheses, references)
     -> floats` over aligned lists that span all open sentences. One with a third argument, `function(hypothesis,
-    reference, source)`, is given the source (the sources) too; `source` says so where its signature does not.
+    reference, source)`, is given the source (the sources) too; `source` says so where its signature does not. Its
+    numbers are kept as they are, in 64 bits.
     """
 
     def __init__(
@@ -216,7 +221,7 @@ class Pairwise:
 
     def pairs(
         self, hypotheses: Sequence[str], references: Sequence[str], sources: Sequence[str] | None = None
-    ) -> NDArray[np.float32]:
+    ) -> NDArray[np.float64]:
         """Scores of aligned pairs, (pairs,)."""
         columns = [list(hypotheses), list(references)]
         if self.needs_source:
@@ -224,19 +229,21 @@ class Pairwise:
                 raise UserError(f"utility {self.name}: scores with the source; give sources")
             columns.append(list(sources))
         if self.batch:
-            values = np.asarray(self.function(*columns), dtype=np.float32)
+            values = np.asarray(self.function(*columns), dtype=np.float64)
             if values.shape != (len(hypotheses),):
                 raise UserError(
                     f"utility {self.name}: returned shape {values.shape} for a batch of {len(hypotheses)} pairs; "
                     "return one number per pair"
                 )
             return values
-        return np.array([self._number(texts) for texts in zip(*columns, strict=True)], dtype=np.float32)
+        return np.array([self._number(texts) for texts in zip(*columns, strict=True)], dtype=np.float64)
 
     def _number(self, texts: tuple[str, ...]) -> float:
         value = self.function(*texts)
         try:
             return float(value)
+        except OverflowError:
+            raise UserError(f"utility {self.name}: returned a number too large for 64 bits for a pair") from None
         except (TypeError, ValueError):
             raise UserError(f"utility {self.name}: returned {value!r} for a pair; return one number") from None
 
@@ -252,7 +259,7 @@ class _PairwiseScorer:
         self._utility = utility
         self._sentences = sentences
 
-    def score(self, asks: Sequence[Ask]) -> list[NDArray[np.float32]]:
+    def score(self, asks: Sequence[Ask]) -> list[NDArray[np.float64]]:
         hypotheses: list[str] = []
         references: list[str] = []
         sources: list[str] | None = [] if self._utility.needs_source else None

@@ -10,10 +10,11 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any, TypeAlias, TypeVar
 
-from mbrace.errors import UserError
+from mbrace.errors import ServiceError, UserError
 from mbrace.groups import run_group, take
 from mbrace.race import Decoded
 from mbrace.records import Record
+from mbrace.sampler import remember
 
 OnError: TypeAlias = Callable[[Record, Exception], None]
 Run: TypeAlias = Callable[[Sequence[Record]], list[Decoded]]  # the race of a group of records
@@ -54,22 +55,23 @@ def stream(
             size = min(size, window // threads)
         ended = False
         while not ended:
-            started: list[tuple[Sequence[Record], Callable[[], list[Decoded]]]] = []
+            started: list[tuple[Sequence[Record], Sequence[Record], Callable[[], list[Decoded]]]] = []
             held = 0
             while held < window and not ended:
                 wanted = min(size, window - held)
                 group, failure = take(source, wanted)
+                rerunnable = [remember(record) for record in group]
                 held += len(group)
                 ended = len(group) < wanted
                 if not group:
                     break
                 only_group = ended and not started
                 if lanes is not None and run_single_threaded and not only_group and all(map(_is_light, group)):
-                    started.append((group, partial(calls.wait, lanes.submit(run_single_threaded, group))))
+                    started.append((group, rerunnable, partial(calls.wait, lanes.submit(run_single_threaded, group))))
                 else:
-                    started.append((group, partial(run, group)))
-            for records_of, answers in started:
-                yield from _answers(records_of, answers, run, on_error)
+                    started.append((group, rerunnable, partial(run, rerunnable)))
+            for as_given, as_run, answers in started:
+                yield from _answers(as_given, as_run, answers, run, on_error)
     if failure is not None:
         raise failure
 
@@ -128,7 +130,7 @@ def _checked(records: Iterable[Record], check: Callable[[Record], None], on_erro
         try:
             check(record)
         except UserError as error:
-            if on_error is None:
+            if on_error is None or isinstance(error, ServiceError):
                 raise
             on_error(record, error)
         else:
@@ -142,12 +144,14 @@ def _is_light(record: Record) -> bool:
 
 
 def _answers(
-    group: Sequence[Record], answers: Callable[[], list[Decoded]], run: Run, on_error: OnError | None
+    group: Sequence[Record],
+    rerunnable: Sequence[Record],
+    answers: Callable[[], list[Decoded]],
+    run: Run,
+    on_error: OnError | None,
 ) -> Iterator[Decoded]:
-    if len(group) > 1 and not all(_can_run_again(record) for record in group):
-        yield from answers()
-        return
-    results = run_group(group, lambda part: answers() if part is group else run(part))
+    """The answers to a group; `answers` runs it as a whole, and `run` runs its records one by one if that fails."""
+    results = run_group(rerunnable, lambda part: answers() if part is rerunnable else run(part))
     for record, result in zip(group, results, strict=True):
         if not isinstance(result, Exception):
             yield result
@@ -155,8 +159,3 @@ def _answers(
             raise result
         else:
             on_error(record, result)
-
-
-def _can_run_again(record: Record) -> bool:
-    """Not if an iterator or a function was already asked: what it gave is gone."""
-    return record.pseudo_references is None or isinstance(record.pseudo_references, Sequence)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import logging
 import os
 import re
 import sys
@@ -12,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
-from mbrace.errors import UserError
+from mbrace.errors import MbraceWarning, ServiceError, UserError
 
 COMMANDS = (
     "decode",
@@ -30,32 +31,40 @@ COMMANDS = (
 )
 # Parameters of the library, as its messages name them; out is the only one whose option has another name.
 PARAMETERS = (
-    "cache force gpus_per_worker num_candidates num_references on_error out public_url resume schedule seed shard_size "
-    "text workers"
+    "cache force gpus_per_worker num_candidates num_references on_error out public_url resume retry_errors schedule "
+    "seed shard_size text workers"
 )
 PARAMETER = re.compile(rf'(?<![\w/.-])({PARAMETERS.replace(" ", "|")})=("?)([^\s",;:)]+)\2|^(spm)(?=: )')
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run `mbrace COMMAND ...`; a user's mistake is one line on stderr and exit status 2."""
+    """Run `mbrace COMMAND ...`; a user's mistake is one line on stderr and status 2, a server's failure status 3."""
     # OpenMP's threads spin while they wait for each other, unless told otherwise before torch is loaded. On a busy
     # machine they would keep the one that they wait for off its core: minutes instead of seconds.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    _silence_other_bars()
     try:
         args = _parser().parse_args(arguments)
-        with _plain_warnings():
+        with _plain_warnings(), _plain_log():
             status: int = args.run(args)
         sys.stdout.flush()
         return status
     except UserError as error:
         print(f"mbrace: error: {_as_options(str(error))}", file=sys.stderr)
-        return 2
+        return 3 if isinstance(error, ServiceError) else 2
     except BrokenPipeError:  # the reader of our output has stopped (`| head`): not an error
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except KeyboardInterrupt:
         print("mbrace: interrupted", file=sys.stderr)
         return 130
+
+
+def _silence_other_bars() -> None:
+    """Without a terminal, progress bars of other libraries fill a log with lines of no use."""
+    if not sys.stderr.isatty():
+        for variable in ("TQDM_DISABLE", "HF_HUB_DISABLE_PROGRESS_BARS"):
+            os.environ.setdefault(variable, "1")
 
 
 @contextmanager
@@ -65,13 +74,31 @@ def _plain_warnings() -> Iterator[None]:
         others = warnings.showwarning
 
         def show(message: Warning | str, category: type[Warning], filename: str, *rest: Any) -> None:
-            if os.path.dirname(os.path.dirname(__file__)) in filename:
+            if issubclass(category, MbraceWarning):
                 print(f"mbrace: warning: {_as_options(str(message))}", file=sys.stderr)
             else:
                 others(message, category, filename, *rest)
 
         warnings.showwarning = show  # type: ignore[assignment]
         yield
+
+
+class _LinesOnStderr(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        print(f"mbrace: {record.getMessage()}", file=sys.stderr)
+
+
+@contextmanager
+def _plain_log() -> Iterator[None]:
+    """Print what the library logs as one line each."""
+    log, handler = logging.getLogger("mbrace"), _LinesOnStderr()
+    log.addHandler(handler)
+    before, log.propagate = log.propagate, False
+    try:
+        yield
+    finally:
+        log.propagate = before
+        log.removeHandler(handler)
 
 
 def _as_options(message: str) -> str:

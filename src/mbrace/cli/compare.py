@@ -1,31 +1,44 @@
-"""`mbrace compare`: is the difference between two systems significant?"""
+"""`mbrace compare`: are the differences between systems significant?"""
 
 from __future__ import annotations
 
 import argparse
-from typing import Any
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 from mbrace.cli.options import add_utility, utility_from
 from mbrace.cli.score import read_aligned
 from mbrace.errors import UserError
+
+if TYPE_CHECKING:
+    from mbrace.experiments.significance import Comparison
+
+LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
 def add(commands: Any) -> None:
     """The options of `mbrace compare`."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "compare",
-        help="significance tests for two systems' outputs",
+        help="significance tests for the outputs of two systems or more",
         description="Paired bootstrap (Koehn 2004) and paired approximate randomisation. The p-values are sacreBLEU's, "
-        "except that ties count.",
+        "except that ties count. More than two systems: the first is compared with each of the others, and p-values "
+        "are corrected for the number of tests (Holm 1979).",
     )
-    for name in ("a", "b"):
-        parser.add_argument(
-            name,
-            metavar=name.upper(),
-            help="text, one translation per line, or JSON Lines or Parquet from mbrace decode, paired by id",
-        )
     parser.add_argument(
-        "--reference", required=True, metavar="R", help="text, or JSON Lines or Parquet with `reference`"
+        "systems",
+        nargs="+",
+        metavar="SYSTEM",
+        help="text, one translation per line, or JSON Lines or Parquet from mbrace decode, paired by id",
+    )
+    parser.add_argument(
+        "--reference",
+        required=True,
+        action="append",
+        metavar="R",
+        help="text, or JSON Lines or Parquet with `reference`; may be repeated: the closest reference counts",
     )
     parser.add_argument(
         "--source", metavar="S", help="text, or JSON Lines or Parquet with `source`; for utilities that read it"
@@ -35,28 +48,66 @@ def add(commands: Any) -> None:
         "--shuffles", type=int, default=10000, metavar="N", help="randomisation trials (default: 10000)"
     )
     parser.add_argument("--seed", type=int, default=12345, help="random seed (default: 12345, sacreBLEU's)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
     add_utility(parser)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Read, test, print."""
-    from mbrace.experiments.significance import compare
+    from mbrace.experiments.significance import Evaluated, compare_evaluated
 
     utility = utility_from(args)
     for option in ("resamples", "shuffles"):
         if getattr(args, option) < 1:
             raise UserError(f"--{option} {getattr(args, option)}: must be 1 or more")
-    a, b, references, sources = read_aligned([args.a, args.b], args.reference, args.source)
+    if args.seed < 0:
+        raise UserError(f"--seed {args.seed}: must be 0 or more")
+    if not 2 <= len(args.systems) <= len(LETTERS):
+        raise UserError(f"{len(args.systems)} systems: give 2 to {len(LETTERS)} files of translations")
+    systems, references, sources = read_aligned(args.systems, args.reference, args.source)
     if utility.needs_source and sources is None:
         raise UserError(f"--utility {args.utility}: scores with the source; give --source S")
+    first, *others = (Evaluated.of(system, references, utility, sources) for system in systems)
     options = {"resamples": args.resamples, "shuffles": args.shuffles, "seed": args.seed}
-    print(f"{len(a)} sentences, {utility.name}")
-    for test in compare(a, b, references, utility, sources=sources, **options):
-        print(f"\n{test.measure}")
-        print(f"  A {test.a:.4f}   B {test.b:.4f}   A - B {test.difference:+.4f} ({test.low:+.4f} to {test.high:+.4f})")
-        print(
-            f"  paired bootstrap: A higher in {test.wins:.1%} of {args.resamples} resamples, p = {test.p_bootstrap:.4f}"
-        )
-        print(f"  paired approximate randomisation: p = {test.p_randomisation:.4f} ({args.shuffles} shuffles)")
+    tests = [compare_evaluated(first, other, **options) for other in others]
+    found = [_corrected([test[measure] for test in tests]) for measure in range(len(tests[0]))]
+    about = {"sentences": len(systems[0]), "utility": utility.name, "systems": args.systems, **options}
+    if args.json:
+        rows = [{"a": args.systems[0], "b": args.systems[n], **row} for rows in found for n, row in enumerate(rows, 1)]
+        print(json.dumps({**about, "references": len(references), "tests": rows}, ensure_ascii=False, indent=1))
+    else:
+        _print(about, found)
     return 0
+
+
+def _corrected(tests: Sequence[Comparison]) -> list[dict[str, Any]]:
+    """The tests of one measure as rows, with p-values corrected for their number."""
+    from mbrace.experiments.significance import holm
+
+    names = ("p_bootstrap", "p_randomisation")
+    corrected = {f"{name}_holm": holm([getattr(test, name) for test in tests]) for name in names}
+    rows = [{**asdict(test), **{name: values[n] for name, values in corrected.items()}} for n, test in enumerate(tests)]
+    return [{("score_a" if k == "a" else "score_b" if k == "b" else k): v for k, v in row.items()} for row in rows]
+
+
+def _print(about: dict[str, Any], found: Sequence[Sequence[dict[str, Any]]]) -> None:
+    print(f"{about['sentences']} sentences, {about['utility']}")
+    several = len(about["systems"]) > 2
+    if several:
+        for letter, path in zip(LETTERS, about["systems"], strict=False):
+            print(f"  {letter} {path}")
+    for rows in found:
+        print(f"\n{rows[0]['measure']}")
+        for letter, row in zip(LETTERS[1:], rows, strict=False):
+            holm = {name: f", Holm {row[f'{name}_holm']:.4f}" * several for name in ("p_bootstrap", "p_randomisation")}
+            difference = f"{row['difference']:+.4f} ({row['low']:+.4f} to {row['high']:+.4f})"
+            print(f"  A {row['score_a']:.4f}   {letter} {row['score_b']:.4f}   A - {letter} {difference}")
+            print(
+                f"  paired bootstrap: A higher in {row['wins']:.1%} of {about['resamples']} resamples, "
+                f"p = {row['p_bootstrap']:.4f}{holm['p_bootstrap']}"
+            )
+            print(
+                f"  paired approximate randomisation: p = {row['p_randomisation']:.4f}{holm['p_randomisation']} "
+                f"({about['shuffles']} shuffles)"
+            )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from mbrace.cli.options import (
@@ -36,7 +36,7 @@ def add(commands: Any) -> None:
         "candidates",
         nargs="*",
         metavar="CANDIDATES.jsonl",
-        help="JSON Lines (.gz, .xz) or .parquet: files, patterns such as 'part-*.jsonl', URLs; - is stdin",
+        help="JSON Lines (.gz, .xz, .bz2, .zst) or .parquet: files, patterns such as 'part-*.jsonl', URLs; - is stdin",
     )
     add_output(parser)
     flat = parser.add_argument_group("flat text input, instead of CANDIDATES.jsonl")
@@ -82,10 +82,10 @@ def job_from(args: argparse.Namespace) -> DecodeJob:
     return DecodeJob(utility, race, shuffle=not args.no_shuffle, text=args.text, qe=qe, qe_top=args.qe_top)
 
 
-def _input(args: argparse.Namespace) -> tuple[Iterator[Item], int | None]:
+def _input(args: argparse.Namespace) -> tuple[Iterable[Item], int | None]:
     """The records, and how many there are where that is cheap to know."""
     from mbrace.io.candidates import read_flat, read_items
-    from mbrace.io.inputs import check_inputs, expand
+    from mbrace.io.inputs import check_inputs, expand, rereadable
 
     flat = [args.hypotheses, args.references, args.num_candidates, args.num_references, args.source]
     if args.candidates:
@@ -93,17 +93,15 @@ def _input(args: argparse.Namespace) -> tuple[Iterator[Item], int | None]:
             raise UserError("CANDIDATES.jsonl and --hypotheses: give one kind of input")
         paths = expand(args.candidates)
         check_inputs(paths, args.output)
-        return read_items(paths), count_records(paths)
+        return rereadable(lambda: read_items(paths), paths), count_records(paths)
     if args.hypotheses is None or args.num_candidates is None:
         raise UserError("no input: give CANDIDATES.jsonl, or --hypotheses H.txt with --num-candidates N")
+    if args.num_references is not None and args.references is None:
+        raise UserError("--num-references: only valid with --references; the hypotheses are the others")
     check_inputs(filter(None, (args.hypotheses, args.references, args.source)), args.output)
-    records = read_flat(
-        args.hypotheses,
-        args.references,
-        num_candidates=args.num_candidates,
-        num_references=args.num_references,
-        source=args.source,
-    )
+    flat_files = list(filter(None, (args.hypotheses, args.references, args.source)))
+    sizes = {"num_candidates": args.num_candidates, "num_references": args.num_references}
+    records = rereadable(lambda: read_flat(args.hypotheses, args.references, source=args.source, **sizes), flat_files)
     return records, None
 
 

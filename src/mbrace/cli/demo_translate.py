@@ -19,12 +19,11 @@ def missing() -> str | None:
     """Why the demo cannot run, or None if it can."""
     from importlib.util import find_spec
 
-    from mbrace.models.bundle import FOLDER
-
-    absent = [name for name in ("torch", "transformers", "sentencepiece", "safetensors") if find_spec(name) is None]
+    needed = ("torch", "transformers", "sentencepiece", "safetensors", "mbrace_de_en")
+    absent = [name for name in needed if find_spec(name) is None]
     if absent:
         return f"{', '.join(absent)} not installed; pip install 'mbrace[models]' installs what is needed"
-    return None if (FOLDER / "weights.safetensors").exists() else "this installation has no bundled translator"
+    return None
 
 
 def show(console: Any) -> None:

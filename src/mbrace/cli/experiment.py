@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from mbrace.cli.models import Given
 from mbrace.cli.options import add_utility, utility_from
 from mbrace.cores import cores
 from mbrace.errors import UserError
@@ -41,11 +42,12 @@ def add(commands: Any) -> None:
     )
     timing = parser.add_argument_group("run times (Table 2)")
     timing.add_argument("--runtimes", action="store_true", help="time racing, standard MBR and beam search on a model")
-    timing.add_argument("--model", default="bundled", metavar="M", help="a translation model: folder or name")
-    timing.add_argument("--sources", metavar="FILE", help="one source per line, or a candidate file")
-    timing.add_argument("--pair", metavar="NAME", help="name in the report (default: from the name of the file)")
-    timing.add_argument("--sentences", type=int, default=100, metavar="N", help="number of sources (default: 100)")
-    timing.add_argument("--repeats", type=int, default=3, metavar="N", help="timed runs to average (default: 3)")
+    used: dict[str, Any] = {"action": Given}
+    timing.add_argument("--model", default="bundled", metavar="M", help="a translation model: folder or name", **used)
+    timing.add_argument("--sources", metavar="FILE", help="one source per line, or a candidate file", **used)
+    timing.add_argument("--pair", metavar="NAME", help="name in the report (default: that of the file)", **used)
+    for name, default, what in (("--sentences", 100, "number of sources"), ("--repeats", 3, "timed runs to average")):
+        timing.add_argument(name, type=int, default=default, metavar="N", help=f"{what} (default: {default})", **used)
     add_utility(parser)
     parser.set_defaults(run=run)
 
@@ -61,6 +63,7 @@ def run(args: argparse.Namespace) -> int:
         value = getattr(args, option)
         if value is not None and value < 1:
             raise UserError(f"--{option} {value}: must be 1 or more")
+    _check_used(args)
     if out.exists() and not out.is_dir():
         raise UserError(f"{out}: is a file; give a folder")
     if args.report_only is not None:
@@ -87,6 +90,17 @@ def run(args: argparse.Namespace) -> int:
         raise UserError("no candidate files; give CANDIDATES.jsonl..., --report-only or --runtimes")
     print(out / ("data" if args.no_report or not (out / "report.html").exists() else "report.html"))
     return 0
+
+
+def _check_used(args: argparse.Namespace) -> None:
+    """Refuse options that this kind of run does not use."""
+    given: dict[str, str] = getattr(args, "given", {})
+    if args.report_only is not None and (args.candidates or args.runtimes or args.no_report):
+        raise UserError("--report-only: runs nothing; give neither CANDIDATES.jsonl, --runtimes nor --no-report")
+    if args.runtimes and args.candidates:
+        raise UserError("--runtimes: generates from --sources FILE; leave out CANDIDATES.jsonl")
+    if given and not args.runtimes:
+        raise UserError(f"{next(iter(given.values()))}: only valid with --runtimes")
 
 
 def _label(args: argparse.Namespace, utility: Utility) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import math
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     """Add the command's options."""
     parser = commands.add_parser("generate", help="write hypotheses and sampled pseudo-references of a model")
     parser.add_argument(
-        "sources", help="one source per line, or a .tsv with references in its second column; .gz, .bz2, .xz"
+        "sources", help="one source per line, or a .tsv with references in its second column; .gz, .xz, .bz2, .zst"
     )
     parser.add_argument("--references", metavar="FILE", help="one reference per line, copied into the records")
     parser.add_argument(
@@ -27,7 +28,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         "--output",
         required=True,
         metavar="OUT",
-        help="JSON Lines; .gz, .xz or .parquet by suffix; - is stdout. Its options are kept in OUT.run.json",
+        help="JSON Lines; .gz, .xz, .bz2, .zst or .parquet by suffix; - is stdout",
     )
     parser.add_argument("--window", type=int, metavar="N", help="sources at a time (default: 32; on a CPU 4)")
     add_resume(parser)
@@ -39,19 +40,21 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument("--sample", type=int, default=1024, metavar="N", help="pseudo-references (1024; 0: none)")
     parser.add_argument("--seed", type=int, default=0)
     add_model(parser)
-    add_sampling(parser, length="--alpha")
+    add_sampling(parser, once="--alpha")
     add_cluster(parser)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Check every option, then generate."""
+    from mbrace.io.inputs import rereadable
     from mbrace.jobs.sources import source_items
 
     job = job_from(args)
-    for option in ("limit", "minutes"):
-        if (value := getattr(args, option)) is not None and not value >= 0:
-            raise UserError(f"--{option} {value}: must be 0 or more")
+    if args.limit is not None and args.limit < 1:
+        raise UserError(f"--limit {args.limit}: must be 1 or more")
+    if args.minutes is not None and not 0 < args.minutes < math.inf:
+        raise UserError(f"--minutes {args.minutes}: must be more than 0")
     if args.ray is not None:
         for option in ("references", "limit", "minutes"):
             if getattr(args, option) is not None:
@@ -59,7 +62,9 @@ def run(args: argparse.Namespace) -> int:
                 raise UserError(f"--{option}: not with --ray; {remedy}")
         return run_on_cluster(job, [args.sources], args)
     total = _check_sources(args)
-    items = itertools.islice(source_items(args.sources, job.item, args.references), args.limit)
+    items = rereadable(
+        lambda: itertools.islice(source_items(args.sources, job.item, args.references), args.limit), [args.sources]
+    )
     return run_here(job, items, args, total=total, minutes=args.minutes)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-from pathlib import Path
 from typing import Any
 
 from mbrace.errors import UserError
@@ -25,24 +24,23 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from mbrace.io.atomic import write_file
     from mbrace.judge.results import evaluate, read_ratings, report, to_csv, to_json
 
     _check_targets(args)
     study, ratings = read_ratings(args.ratings)
     results = evaluate(ratings, study=study, level=args.level)
     print(report(results))
-    try:
-        if args.csv:
-            Path(args.csv).write_text(to_csv(ratings), encoding="utf-8", newline="")
-        if args.json:
-            Path(args.json).write_bytes(to_json(results, ratings))
-    except OSError as error:
-        raise UserError(f"{error.filename}: cannot be written: {error.strerror}") from error
+    for path, made in ((args.csv, to_csv(ratings).encode()), (args.json, to_json(results, ratings))):
+        if path:
+            write_file(path, made)
     return 0
 
 
 def _check_targets(args: argparse.Namespace) -> None:
     """Refuse to overwrite files without --force, and the ratings at all: they cannot be reproduced."""
+    if args.force and not (args.csv or args.json):
+        raise UserError("--force: only valid with --csv or --json")
     ratings = [args.ratings, f"{args.ratings}-wal", f"{args.ratings}-shm"]
     for option, path in (("--csv", args.csv), ("--json", args.json)):
         if not path:

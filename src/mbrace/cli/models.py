@@ -13,6 +13,18 @@ if TYPE_CHECKING:
     from mbrace.models.hypotheses import SamplingSettings
 
 
+SERVER_OPTIONS = (
+    "server_model",
+    "server_kind",
+    "concurrency",
+    "samples_per_request",
+    "max_tokens",
+    "system_prompt",
+    "timeout",
+    "retries",
+)
+
+
 class Given(argparse.Action):
     """Stores a value, and in `given` that it was given: only such an option can be out of place, not a default."""
 
@@ -22,6 +34,16 @@ class Given(argparse.Action):
         """Store it."""
         setattr(namespace, self.dest, values)
         namespace.given = {**getattr(namespace, "given", {}), self.dest: self.option_strings[0]}
+
+
+class Renamed(argparse.Action):
+    """An option that has another name now, `const`: it is refused with a hint, not taken for something else."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
+    ) -> None:
+        """Refuse it."""
+        raise UserError(f"{option}: is called {self.const} now")
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
@@ -52,29 +74,41 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--server-kind", action=Given, choices=["chat", "completions"], default="chat", help="which endpoint (chat)"
     )
-    group.add_argument("--concurrency", action=Given, type=int, default=8, metavar="N", help="requests at a time (8)")
+    number: dict[str, Any] = {"action": Given, "type": int, "metavar": "N"}
+    group.add_argument("--concurrency", **number, default=8, help="requests to the server at a time (8)")
+    group.add_argument("--samples-per-request", **number, default=16, help="samples asked for in one request (16)")
+    group.add_argument("--max-tokens", **number, default=512, help="the most tokens of a sample from the server (512)")
+    group.add_argument("--system-prompt", action=Given, metavar="TEXT", help="system message to the server (none)")
+    group.add_argument(
+        "--timeout", action=Given, type=float, default=120.0, metavar="S", help="seconds the server may take (120)"
+    )
+    group.add_argument("--retries", **number, default=6, help="further tries of a failed request (6)")
 
 
-def add_sampling(parser: argparse.ArgumentParser, *, length: str = "--length-alpha") -> None:
-    """How hypotheses and pseudo-references are made; `length` names the option of the length penalty."""
+def add_sampling(parser: argparse.ArgumentParser, *, once: str = "--length-alpha") -> None:
+    """How hypotheses and pseudo-references are made; `once` is what the option of the length penalty was called."""
     group = parser.add_argument_group("candidates")
     group.add_argument("--beam", type=int, metavar="K", help="hypotheses by beam search (256)")
     group.add_argument(
-        length,
+        "--length-penalty",
         action=Given,
-        dest="length_alpha",
         type=float,
         default=1.0,
-        help="beam scores are log p / length ** this (1.0)",
+        metavar="X",
+        help="beam scores are log p / length ** X (1.0)",
     )
+    group.add_argument(once, action=Renamed, const="--length-penalty", help=argparse.SUPPRESS)
     group.add_argument(
         "--epsilon",
         action=Given,
         type=float,
         default=0.02,
-        help="epsilon sampling's threshold (0.02; 0: the whole distribution)",
+        help="epsilon sampling's threshold (0.02, but 0 with the next three; 0: the whole distribution)",
     )
-    group.add_argument("--temperature", type=float, default=1.0)
+    group.add_argument("--top-k", type=int, metavar="K", help="draw from the K most probable tokens")
+    group.add_argument("--top-p", type=float, metavar="P", help="draw from the most probable tokens of this total")
+    group.add_argument("--min-p", type=float, metavar="P", help="draw from tokens of this share of the best one")
+    group.add_argument("--temperature", type=float, default=1.0, metavar="T", help="of the model's distribution (1.0)")
     group.add_argument(
         "--sampling",
         action=Given,
@@ -98,10 +132,12 @@ def check_model(args: argparse.Namespace) -> None:
             raise UserError("--server: needs --server-model, the model's name there")
         if "model" in given:
             raise UserError("--model and --server: give one of them")
-        ours = ("kind", *languages, "device", "dtype", "epsilon", "length_alpha", "sampling", "draw")
+        ours = ("kind", *languages, "device", "dtype", "epsilon", "length_penalty", "sampling", "draw")
         refuse(ours, "--model; not sent to a server")
+        if args.server_kind == "completions":
+            refuse(("system_prompt",), "--server-kind chat")
         return
-    refuse(("server_model", "server_kind", "concurrency"), "--server")
+    refuse(SERVER_OPTIONS, "--server")
     if args.kind == "causal":
         if args.model == "bundled" or args.prompt is None:
             raise UserError("--kind causal: needs --model and --prompt, with {source} where the source goes")
@@ -113,7 +149,7 @@ def check_model(args: argparse.Namespace) -> None:
     require("torch", extra="models")
     from mbrace.models.choice import Truncation
 
-    Truncation(args.epsilon, args.temperature)
+    Truncation(_epsilon(args), args.temperature, args.top_k, args.top_p, args.min_p)
 
 
 def model_settings(args: argparse.Namespace) -> ModelSettings:
@@ -128,4 +164,11 @@ def sampling_settings(args: argparse.Namespace) -> SamplingSettings:
     from mbrace.models.hypotheses import SamplingSettings
 
     beam = 256 if args.beam is None else args.beam
-    return SamplingSettings(beam, args.length_alpha, args.epsilon, args.temperature, args.sampling or "independent")
+    sampling, tops = args.sampling or "independent", (args.top_k, args.top_p, args.min_p)
+    return SamplingSettings(beam, args.length_penalty, _epsilon(args), args.temperature, sampling, *tops)
+
+
+def _epsilon(args: argparse.Namespace) -> float:
+    """No epsilon sampling besides another kind, unless it was asked for."""
+    others = any(value is not None for value in (args.top_k, args.top_p, args.min_p))
+    return 0.0 if others and "epsilon" not in getattr(args, "given", {}) else args.epsilon

@@ -84,7 +84,9 @@ def utility_settings(args: argparse.Namespace) -> UtilitySettings:
     except UserError as error:
         raise UserError(_in_flags(str(error))) from None
     if not uses_model(name):
-        for option in ("metric_model", "dtype", "batch_tokens"):
+        # a command that runs a model of its own takes --device for that
+        unused = ("device",) if getattr(args, "model", None) is None or not getattr(args, "runtimes", True) else ()
+        for option in ("metric_model", "dtype", "batch_tokens", *unused):
             of_quality = option != "metric_model" and getattr(args, "qe", None) is not None
             if getattr(args, option) is not None and not of_quality:
                 neural = ", ".join(filter(uses_model, NAMED))

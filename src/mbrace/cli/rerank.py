@@ -73,7 +73,7 @@ def job_from(args: argparse.Namespace) -> RerankJob:
 def _input(args: argparse.Namespace) -> tuple[Iterator[Item], int | None]:
     """The records, and how many there are where that is cheap to know."""
     from mbrace.io.candidates import read_flat, read_items
-    from mbrace.io.inputs import check_inputs, expand
+    from mbrace.io.inputs import check_inputs, expand, rereadable
 
     flat = [args.hypotheses, args.num_candidates, args.source]
     if args.candidates:
@@ -81,7 +81,7 @@ def _input(args: argparse.Namespace) -> tuple[Iterator[Item], int | None]:
             raise UserError("CANDIDATES.jsonl and --hypotheses: give one kind of input")
         paths = expand(args.candidates)
         check_inputs(paths, args.output)
-        return read_items(paths), count_records(paths)
+        return rereadable(lambda: read_items(paths), paths), count_records(paths)
     if any(value is None for value in flat):
         raise UserError(
             "no input: give CANDIDATES.jsonl, or --hypotheses H.txt with --num-candidates N and --source S.txt"

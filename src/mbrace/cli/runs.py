@@ -19,7 +19,11 @@ if TYPE_CHECKING:
 def add_output(parser: argparse.ArgumentParser) -> None:
     """Where answers go."""
     parser.add_argument(
-        "-o", "--output", default="-", metavar="OUT.jsonl", help=".gz, .xz or .parquet by suffix; - is stdout"
+        "-o",
+        "--output",
+        default="-",
+        metavar="OUT.jsonl",
+        help=".gz, .xz, .bz2, .zst or .parquet by suffix; - is stdout",
     )
     parser.add_argument("--text", action="store_true", help="write the texts alone, one line per source")
     parser.add_argument("--window", type=int, default=64, metavar="N", help="sentences racing at a time (default: 64)")
@@ -29,6 +33,9 @@ def add_output(parser: argparse.ArgumentParser) -> None:
 def add_resume(parser: argparse.ArgumentParser) -> None:
     """What to do with an output that exists, and with a record that fails."""
     parser.add_argument("--resume", action="store_true", help="keep the answers in OUT and go on after them")
+    parser.add_argument(
+        "--retry-errors", action="store_true", help="with --resume: try records again that are in OUT.errors.jsonl"
+    )
     parser.add_argument("--force", action="store_true", help="replace OUT if it exists")
     parser.add_argument(
         "--on-error",
@@ -57,10 +64,16 @@ def check_output(args: argparse.Namespace) -> None:
     """Refuse options of `add_output` and `add_cluster` that make no sense."""
     if args.resume and args.force:
         raise UserError("--resume and --force: give one of them")
+    if args.retry_errors and not args.resume:
+        raise UserError("--retry-errors: goes with --resume")
+    if args.retry_errors and args.ray is not None:
+        raise UserError("--retry-errors: not with --ray; give the records set aside as an input of their own")
     if args.window is not None and args.window < 1:
         raise UserError(f"--window {args.window}: must be 1 or more")
     if args.threads < 0:
         raise UserError(f"--threads {args.threads}: must be 0 (all cores) or more")
+    if getattr(args, "text", False) and args.nbest > 1:
+        raise UserError(f"--nbest {args.nbest}: plain text has one line per source; leave out --text for JSON Lines")
     if args.on_error == "skip" and args.output == "-":
         raise UserError("--on-error skip: what is set aside goes to OUT.errors.jsonl; give a file with -o OUT")
     if args.ray is None:
@@ -89,6 +102,7 @@ def run_here(
         threads=args.threads,
         resume=args.resume,
         force=args.force,
+        retry_errors=args.retry_errors,
         on_error=args.on_error,
         minutes=minutes,
         handle_signals=True,

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from typing import Any
 
 from mbrace.cli.options import add_utility, report_cost, report_truncated, utility_from
 from mbrace.errors import UserError
-from mbrace.utility import CorpusUtility, truncated_texts, utility_cost
+from mbrace.utility import truncated_texts, utility_cost
 
 
 def add(commands: Any) -> None:
@@ -22,10 +21,13 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "hypotheses",
         metavar="HYP.txt",
-        help="one translation per line (.gz, .xz; - is stdin), or JSON Lines or Parquet with `text`",
+        help="one translation per line (.gz, .xz, .bz2, .zst; - is stdin), or JSON Lines or Parquet with `text`",
     )
     parser.add_argument(
-        "references", metavar="REF.txt", help="one reference per line, or JSON Lines or Parquet with `reference`"
+        "references",
+        nargs="+",
+        metavar="REF.txt",
+        help="one reference per line, or JSON Lines or Parquet with `reference`; of several files the closest counts",
     )
     parser.add_argument(
         "--source",
@@ -39,29 +41,33 @@ def add(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Read, score, print."""
+    from mbrace.experiments.significance import Evaluated
+
     utility = utility_from(args)
-    hypotheses, references, sources = read_aligned([args.hypotheses], args.references, args.source)
+    (hypotheses,), references, sources = read_aligned([args.hypotheses], args.references, args.source)
     if utility.needs_source and sources is None:
         raise UserError(f"--utility {args.utility}: scores with the source; give --source SRC.txt")
-    scores = utility.pairs(hypotheses, references, sources)
+    found = Evaluated.of(hypotheses, references, utility, sources)
     report_truncated(truncated_texts(utility))
     report_cost(utility_cost(utility))
     if args.per_line:
-        print("\n".join(f"{score:.4f}" for score in scores))
-    print(f"sentence average  {scores.mean(dtype='float64'):.4f}  ({len(scores)} lines, {utility.name})")
-    if isinstance(utility, CorpusUtility):
-        print(f"corpus            {utility.corpus(hypotheses, references):.4f}")
+        print("\n".join(f"{score:.4f}" for score in found.scores))
+    several = f", {len(references)} references" if len(references) > 1 else ""
+    print(f"sentence average  {found.scores.mean():.4f}  ({len(hypotheses)} lines{several}, {utility.name})")
+    if found.corpus is not None:
+        print(f"corpus            {found.corpus:.4f}")
     return 0
 
 
-def read_aligned(outputs: Sequence[str], references: str, source: str | None) -> list[Any]:
-    """The texts of each output, the references and the sources (or None), aligned by id or else by line."""
+def read_aligned(
+    outputs: Sequence[str], references: Sequence[str], source: str | None
+) -> tuple[list[Sequence[str]], list[Sequence[str]], Sequence[str] | None]:
+    """The texts of each output and of each file of references, and the sources (or None), by id or else by line."""
     from mbrace.io.aligned import align_texts, read_texts
 
     systems = [read_texts(path, "text") for path in outputs]
-    others = [read_texts(references, "reference")] + ([] if source is None else [read_texts(source, "source")])
-    ids, found = align_texts(systems, others)
-    if len(others[0].texts) > len(ids):
-        left_out = len(others[0].texts) - len(ids)
-        print(f"mbrace: {references}: {left_out} references without a translation are left out", file=sys.stderr)
-    return [*found, None] if source is None else list(found)
+    others = [read_texts(path, "reference") for path in references]
+    others += [] if source is None else [read_texts(source, "source")]
+    _, found = align_texts(systems, others)
+    last = len(outputs) + len(references)
+    return found[: len(outputs)], found[len(outputs) : last], None if source is None else found[-1]

@@ -9,7 +9,7 @@ from typing import Any
 def add(commands: argparse._SubParsersAction[Any]) -> None:
     """Add the command's options."""
     parser = commands.add_parser("train", help="train a translation model (Marian) on parallel text")
-    data = parser.add_argument_group("data (plain, .gz, .bz2 or .xz)")
+    data = parser.add_argument_group("data (plain, .gz, .xz, .bz2 or .zst)")
     data.add_argument(
         "--train", nargs="+", required=True, metavar="FILE", help="SOURCE TARGET, or a TSV: source, target[, origin]"
     )
@@ -56,6 +56,7 @@ def run_train(args: argparse.Namespace) -> int:
     from mbrace.errors import UserError, require
     from mbrace.io.reading import open_input
     from mbrace.io.sentence_pairs import read_pairs
+    from mbrace.jobs.signals import Stop
 
     require("torch", extra="models")
     from mbrace.training.train import TrainingOptions, train
@@ -85,5 +86,7 @@ def run_train(args: argparse.Namespace) -> int:
     pairs, valid = read_pairs(*args.train, origins=args.origins), read_pairs(*args.valid)
     if args.reverse:
         pairs, valid = [(b, a) for a, b in pairs], [(b, a) for a, b in valid]
-    train(pairs, valid, args.output, options, spm=spm, force=args.force)
-    return 0
+    with Stop() as stop:
+        how: dict[str, Any] = {"spm": spm, "force": args.force, "interrupted": lambda: stop.signal is not None}
+        train(pairs, valid, args.output, options, **how)
+    return 0 if stop.signal is None else 128 + stop.signal

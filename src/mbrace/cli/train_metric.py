@@ -18,7 +18,7 @@ def add(commands: Any) -> None:
         description="Train COMET's estimator head on a frozen encoder, for --utility learned --metric-model DIR.",
     )
     parser.add_argument(
-        "judgements", nargs="+", metavar="JUDGEMENTS.tsv", help="columns lp, mt, ref or pe, z (.gz, .xz)"
+        "judgements", nargs="+", metavar="JUDGEMENTS.tsv", help="columns lp, mt, ref or pe, z (.gz, .xz, .bz2, .zst)"
     )
     parser.add_argument("-o", "--output", required=True, metavar="DIR", help="the checkpoint's folder")
     parser.add_argument("--encoder", metavar="PATH_OR_NAME", help="frozen encoder (default: all-MiniLM-L6-v2)")
@@ -68,5 +68,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _say(message: str) -> None:
-    end = "\r" if sys.stderr.isatty() and message.startswith("embedding") else "\n"
-    print(f"mbrace: {message}", file=sys.stderr, end=end, flush=True)
+    """On a terminal, each message on the progress of embedding takes the place of the one before."""
+    is_terminal = sys.stderr.isatty()
+    end = "\r" if is_terminal and message.startswith("embedding") else "\n"
+    print("\r\x1b[K" * is_terminal + f"mbrace: {message}", file=sys.stderr, end=end, flush=True)

@@ -41,7 +41,7 @@ def add(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Check every option, then translate."""
-    from mbrace.io.inputs import check_inputs
+    from mbrace.io.inputs import check_inputs, rereadable
     from mbrace.jobs.sources import source_items
 
     check_output(args)
@@ -50,7 +50,8 @@ def run(args: argparse.Namespace) -> int:
     if args.ray is not None:
         return run_on_cluster(job, [args.sources], args)
     check_inputs([args.sources], args.output)
-    return run_here(job, source_items(args.sources, job.item), args)
+    items = rereadable(lambda: source_items(args.sources, job.item), [args.sources])
+    return run_here(job, items, args)
 
 
 def job_from(args: argparse.Namespace) -> TranslateJob:
@@ -63,6 +64,10 @@ def job_from(args: argparse.Namespace) -> TranslateJob:
     if race.schedule == "all":
         raise UserError("--schedule all: a live model has no last pseudo-reference; give the sizes")
     check_model(args)
+    if args.text and args.json:
+        raise UserError("--text and --json: give one of them")
     text = args.text or not (args.json or ".jsonl" in args.output or args.output.endswith(".parquet"))
+    if text and race.nbest > 1:
+        raise UserError(f"--nbest {race.nbest}: plain text has one line per source; give --json or -o OUT.jsonl")
     model, candidates, utility = model_settings(args), sampling_settings(args), utility_settings(args)
     return TranslateJob(model, candidates, utility, race, draw=args.draw, text=text)

@@ -20,8 +20,8 @@ from typing import Any
 
 from mbrace.cluster.folder import Folder
 from mbrace.cluster.pool import READER_CPUS, NodeMonitor, Pool, nodes_of, plan, workers_that_fit
-from mbrace.cluster.shards import Block, Result, add_costs, blocks, failed, process_block
-from mbrace.errors import UserError, require
+from mbrace.cluster.shards import Block, Result, add_costs, blocks, changed, failed, process_block
+from mbrace.errors import ServiceError, UserError, require
 from mbrace.io.candidates import id_prefixes
 from mbrace.io.inputs import expand
 from mbrace.io.reading import estimated_bytes
@@ -77,6 +77,7 @@ def run(
     with Folder(output, job, paths, size=shard_size, resume=resume, force=force, text=job.text) as folder:
         summary.kept = sum(done.shard.answers for done in folder.done.values())
         if folder.complete:
+            folder.check_inputs(shard_size)
             return summary
         with _Connection(address) as ray, Stop() as stop:
             pool = plan(ray, len(paths), workers, gpus_per_worker, threads)
@@ -115,7 +116,7 @@ def _collect(
     read = 0
     while (result := stop.read(results)) is not None:
         if result.failure:
-            raise UserError(result.failure)
+            raise (ServiceError if result.of_service else UserError)(result.failure)
         folder.add(result)
         add_costs(summary, result.costs)
         read += result.input_bytes
@@ -173,8 +174,9 @@ def _results(
     data = ray.data
     prefixes = id_prefixes(paths)
     files = [
-        {"path": path, "input": index, "done": [number for file, number in folder.done if file == index]}
+        {"path": path, "input": index, "done": list(done), "digests": list(done.values())}
         for index, path in enumerate(paths)
+        for done in [folder.finished(index)]
     ]
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
@@ -186,7 +188,7 @@ def _results(
         if hasattr(rows.context, name):
             setattr(rows.context, name, value)
     rows = rows.map_batches(
-        _Reader(size),
+        _Reader(size, job.reads_records),
         batch_size=1,
         batch_format="pyarrow",
         compute=data.TaskPoolStrategy(size=pool.readers),
@@ -220,10 +222,12 @@ class _Reader:
     """A task: a file in, its blocks out, as they are read."""
 
     size: int
+    records: bool
 
     def __call__(self, batch: Any) -> Iterator[Any]:
         for row in batch.to_pylist():
-            for block in blocks(row["path"], row["input"], size=self.size, done=frozenset(row["done"])):
+            done = dict(zip(row["done"], row["digests"], strict=True))
+            for block in blocks(row["path"], row["input"], size=self.size, done=done, records=self.records):
                 yield _table([asdict(block)])
 
 
@@ -248,6 +252,8 @@ class _Actor:
 
     def _result(self, block: Block) -> Result:
         path, prefix = self._paths[block.input], self._prefixes[block.input]
+        if block.changed:
+            return failed(block, changed(path, block))
         if self._worker is None:
             return failed(block, self._failure)
         if require("ray", extra="cluster").get(self._registry.count.remote((block.input, block.number))) > TRIES:

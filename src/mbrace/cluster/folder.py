@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from mbrace.cluster.shards import Result
+from mbrace.cluster.shards import Result, blocks, changed
 from mbrace.errors import UserError, require
 from mbrace.io.atomic import TEMPORARY, lock, replace_file, write_all
 from mbrace.io.candidates import Bad, lines_of, repeated_id
@@ -62,6 +62,7 @@ class Folder:
             "work": {**job.describe(), "text": text},
         }
         self._journal = self._lock = -1
+        self._replaces = False  # an older output is there, to be replaced with the first shard
         try:
             self._open_folder(resume, force)
             self.complete = self._begin(resume, force)
@@ -84,17 +85,16 @@ class Folder:
     def _begin(self, resume: bool, force: bool) -> bool:
         """Read or start the journal; whether the run is finished already."""
         if force:
-            for path in self.path.iterdir():
-                if SHARD.fullmatch(path.name.removesuffix(TEMPORARY)) or path.name in (NAME, JOURNAL):
-                    path.unlink()
-            self.errors_path.unlink(missing_ok=True)
+            self._replaces = True
+            return False
         if (self.path / NAME).exists():
-            self._check_plan(Manifest.read(self.path).work, self.path / NAME)
+            manifest = Manifest.read(self.path)
+            self._check_plan(manifest.work, self.path / NAME)
+            for shard in manifest.shards:
+                _, index, number = shard.file.partition(".")[0].split("-")
+                self.done[int(index), int(number)] = FinishedShard(shard, b"", [])
             return True
-        try:
-            self._journal = os.open(self.path / JOURNAL, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        except OSError as error:
-            raise UserError(f"{self.path}: {error.strerror}; give an output folder that can be written") from error
+        self._open_journal()
         written = PlainLines(self._journal)
         if written.line is not None:
             self._check_plan(parse_json(written.line, self.path / JOURNAL), self.path / JOURNAL)
@@ -106,6 +106,36 @@ class Folder:
         if not written.kept:
             self._append(self._plan)
         return False
+
+    def _open_journal(self) -> None:
+        try:
+            self._journal = os.open(self.path / JOURNAL, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except OSError as error:
+            raise UserError(f"{self.path}: {error.strerror}; give an output folder that can be written") from error
+
+    def _replace(self) -> None:
+        """Delete the output of an older run, now that there is something to put in its place."""
+        if not self._replaces:
+            return
+        self._replaces = False
+        for path in self.path.iterdir():
+            if SHARD.fullmatch(path.name.removesuffix(TEMPORARY)) or path.name in (NAME, JOURNAL):
+                path.unlink()
+        self.errors_path.unlink(missing_ok=True)
+        self._open_journal()
+        self._append(self._plan)
+
+    def finished(self, index: int) -> dict[int, str]:
+        """The finished blocks of an input file, with the digests of their lines."""
+        return {number: done.shard.input_digest for (file, number), done in self.done.items() if file == index}
+
+    def check_inputs(self, size: int) -> None:
+        """Refuse inputs that are not those the finished shards were made from."""
+        for index, path in enumerate(self._inputs):
+            done, records = self.finished(index), self._job.reads_records
+            for block in blocks(path, index, size=size, done=done, records=records):
+                if block.changed:
+                    raise UserError(changed(path, block))
 
     def _check_plan(self, before: Any, where: Path) -> None:
         remedy = "give the same options and inputs, or force=True to start over"
@@ -133,10 +163,19 @@ class Folder:
             return
         lines = result.lines.split(b"\n")[:-1]
         errors = [parse_json(line, "errors") for line in result.errors.splitlines()]
-        self._write(block, result.first_line, result.count, [line + b"\n" for line in lines], errors, result.ids)
+        answers = [line + b"\n" for line in lines]
+        self._replace()
+        self._write(block, result.first_line, result.count, answers, errors, result.ids, result.digest)
 
     def _write(
-        self, block: BlockKey, first: int, count: int, lines: list[bytes], errors: list[Any], ids: bytes
+        self,
+        block: BlockKey,
+        first: int,
+        count: int,
+        lines: list[bytes],
+        errors: list[Any],
+        ids: bytes,
+        input_digest: str,
     ) -> None:
         name = f"part-{block[0]:05d}-{block[1]:06d}{self.suffix}"
         path = self.path / name
@@ -150,7 +189,7 @@ class Folder:
             digest = hashlib.sha256(data).hexdigest()
             answers = count - len(errors)
             source = self._inputs[block[0]]
-            shard = Shard(name, source, first, count, answers, len(errors), len(data), digest)
+            shard = Shard(name, source, first, count, answers, len(errors), len(data), digest, input_digest)
             ids64 = base64.b64encode(ids).decode()
             self._append({"place": block, "shard": vars(shard), "ids": ids64, "errors": errors})
         except OSError as error:
@@ -196,7 +235,8 @@ class Folder:
                 del lines[position - sum(other < line for other in known)]
             ids = finished.ids.copy()
             ids[position] = 0
-            self._write(block, finished.shard.first_line, finished.shard.lines, lines, errors, ids.tobytes())
+            shard = finished.shard
+            self._write(block, shard.first_line, shard.lines, lines, errors, ids.tobytes(), shard.input_digest)
 
     def _repeated(self, shard: Shard, line: int, prefix: str) -> Bad:
         for row in itertools.islice(lines_of(shard.input), line - 1, line):
@@ -207,6 +247,8 @@ class Folder:
     def write_errors(self) -> int:
         """Write OUT.errors.jsonl from the finished shards, in input order; how many records were set aside."""
         errors = [error for block in sorted(self.done) for error in self.done[block].errors]
+        if self._replaces:  # nothing new: what is there belongs to the older output
+            return 0
         try:
             if errors:
                 replace_file(self.errors_path, b"".join(map(json_line, errors)))
@@ -219,6 +261,7 @@ class Folder:
     def finish(self) -> None:
         """Every block is finished: the manifest takes the journal's place."""
         shards = [self.done[block].shard for block in sorted(self.done)]
+        self._replace()
         try:
             Manifest(self.path, self._plan, list(self._inputs), complete=True, shards=shards).write()
             (self.path / JOURNAL).unlink()

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from mbrace.errors import UserError
+from mbrace.errors import ServiceError, UserError
 from mbrace.io.candidates import Item, lines_of
-from mbrace.io.reading import name_of
+from mbrace.io.reading import name_of, without_blank_end
 from mbrace.jobs.run import Job, Summary, Worker
 from mbrace.race import Phases
 from mbrace.randomness import digest
@@ -39,6 +40,8 @@ class Block:
     number: int  # of the block in its file
     first_line: int
     data: bytes
+    digest: str = ""  # of the data
+    changed: bool = False  # it was finished before, from other data
 
 
 @dataclass(frozen=True)
@@ -56,21 +59,37 @@ class Result:
     ids: bytes
     costs: list[float]
     failure: str
+    of_service: bool = False  # the failure is no record's fault
+    digest: str = ""  # of the input lines
 
 
-def blocks(path: str, input_index: int, *, size: int, done: frozenset[int]) -> Iterator[Block]:
-    """The blocks of a file, `size` lines each; those already `done` are skipped."""
+def blocks(
+    path: str, input_index: int, *, size: int, done: Mapping[int, str], records: bool = False
+) -> Iterator[Block]:
+    """The blocks of a file, `size` lines each; those already `done` with the same digest are skipped ("": any).
+
+    Blank lines at the end of a file of `records` are none.
+    """
     lines: list[bytes] = []
     first, number, taken = 1, 0, 0
-    for line in lines_of(path):
-        lines.append(line if number not in done else b"")
+
+    def block() -> Iterator[Block]:
+        data = b"".join(lines)
+        digest = hashlib.blake2b(data, digest_size=16).hexdigest()
+        if number not in done:
+            yield Block(input_index, number, first, data, digest)
+        elif done[number] not in ("", digest):
+            yield Block(input_index, number, first, b"", digest, changed=True)
+
+    found = lines_of(path)
+    for line in without_blank_end(found) if records else found:
+        lines.append(line)
         taken += len(line)
         if len(lines) == size or taken >= MAX_BYTES:
-            if number not in done:
-                yield Block(input_index, number, first, b"".join(lines))
+            yield from block()
             first, number, lines, taken = first + len(lines), number + 1, [], 0
-    if lines and number not in done:
-        yield Block(input_index, number, first, b"".join(lines))
+    if lines:
+        yield from block()
 
 
 def process_block(block: Block, worker: Worker, job: Job, *, path: str, prefix: str, skip: bool) -> Result:
@@ -88,7 +107,7 @@ def process_block(block: Block, worker: Worker, job: Job, *, path: str, prefix: 
     before = costs(worker)
     lines: list[bytes] = []
     errors: list[bytes] = []
-    failure = ""
+    failure, of_service = "", False
     try:
         for line, bad in worker(items(), skip=skip):
             if line is not None:
@@ -96,7 +115,7 @@ def process_block(block: Block, worker: Worker, job: Job, *, path: str, prefix: 
             if bad is not None:
                 errors.append(bad.to_line())
     except UserError as error:
-        failure = str(error)
+        failure, of_service = str(error), isinstance(error, ServiceError)
     spent = [now - then for now, then in zip(costs(worker), before, strict=True)]
     return Result(
         input=block.input,
@@ -110,6 +129,16 @@ def process_block(block: Block, worker: Worker, job: Job, *, path: str, prefix: 
         ids=digests.tobytes(),
         costs=spent,
         failure=failure,
+        of_service=of_service,
+        digest=block.digest,
+    )
+
+
+def changed(path: str, block: Block) -> str:
+    """What to say of a finished block whose input is another now."""
+    return (
+        f"{path}:{block.first_line}: resume=True: the lines from here on are not those that the output was made from; "
+        "give the same input, or force=True to start over"
     )
 
 

@@ -21,12 +21,13 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from mbrace.errors import UserError, require
+from mbrace.errors import UserError, require, warn
 from mbrace.experiments import studies
 from mbrace.experiments.races import record_races
 from mbrace.experiments.studies import Row
 from mbrace.experiments.tables import CandidateFile, Table, slug, tables
 from mbrace.experiments.trials import SIZES, TEST, TRADEOFF, Outcomes, run_trials
+from mbrace.io.atomic import make_folder
 from mbrace.io.settings import refuse_other_settings
 from mbrace.utility import Utility
 
@@ -62,6 +63,7 @@ def run(
                 f"{file.path}: two files are {file.name} ({file.split}); name them NAME.valid and NAME.test"
             )
         file.check_races(limit)
+    make_folder(out)
     targets = [out / "data" / f"{file.name}.{file.split}.{slug(label)}.npz" for file in files]
     known = {target: Outcomes.load(target) for target in targets if target.exists()}
     for target, outcomes in known.items():
@@ -92,6 +94,7 @@ def run(
                     advance=raced,
                 )
             finished = time.perf_counter()
+            _warn_of_exhausted(file, stored, utility.schedule[-1])
             outcomes.about = _about(file, utility, label, stored, trials, seed) | {
                 "key": key,
                 "seconds": {"tables": round(built - started, 2), "races": round(finished - built, 2)},
@@ -143,12 +146,24 @@ def _about(
         "sentences": len(stored),
         "hypotheses": round(float(np.mean([len(table.hypotheses) for table in stored])), 1),
         "pseudo_references": min(len(table.draws) for table in stored),
+        "exhausted": [table.record.id for table in stored if len(table.draws) <= utility.schedule[-1]],
         "distinct": round(float(np.mean(distinct)), 3),
         "references": references,
         "scale": 100 if small else 1,
         "trials": trials,
         "seed": seed,
     }
+
+
+def _warn_of_exhausted(file: CandidateFile, stored: Sequence[Table], largest: int) -> None:
+    """Some records are no test of racing: all their pseudo-references are used, so that R is R*."""
+    ids = [table.record.id for table in stored if len(table.draws) <= largest]
+    if ids:
+        named = ", ".join(map(repr, ids[:5])) + (f" and {len(ids) - 5} more" if len(ids) > 5 else "")
+        warn(
+            f"{file.path}: {len(ids)} of {len(stored)} records have no more than {largest} pseudo-references, so that "
+            f"R is R* and standard MBR right by definition; give more of them (the paper: 1024): {named}"
+        )
 
 
 def gather(out: Path, others: Sequence[Path] = (), known: Mapping[Path, Outcomes] | None = None) -> list[Outcomes]:
@@ -203,6 +218,7 @@ def write(out: Path, others: Sequence[Path] = (), known: Mapping[Path, Outcomes]
     from mbrace.experiments import figures, report
     from mbrace.experiments.summary import summary
 
+    make_folder(out)
     found = gather(out, others, known)
     timings = [row for path in sorted((out / "data").glob("*.runtimes.json")) for row in json.loads(path.read_text())]
     rows = rows_of(found, timings)

@@ -17,6 +17,8 @@ from mbrace.errors import require
 from mbrace.experiments.studies import Row
 from mbrace.experiments.tables import CandidateFile, slug
 from mbrace.io.aligned import read_texts
+from mbrace.io.atomic import make_folder
+from mbrace.io.packing import without_packing
 from mbrace.models.hypotheses import CandidateModel
 from mbrace.prune import Confidence, PruningFunction
 from mbrace.race import Phases
@@ -109,7 +111,7 @@ def load_model(name: str, device: str | None) -> CandidateModel:
 def read_sources(path: str, count: int, *, seed: int = 0) -> tuple[list[str], str]:
     """`count` random sources from a text file, a .tsv's first column or a candidate file; and the pair's name."""
     sources = list(read_texts(path, "source").texts)
-    if path.removesuffix(".gz").removesuffix(".xz").endswith(".tsv"):
+    if without_packing(path).endswith(".tsv"):
         sources = [line.split("\t")[0] for line in sources]
     chosen = np.random.default_rng(seed).permutation(len(sources))[:count]
     return [sources[index] for index in sorted(chosen.tolist())], CandidateFile.from_path(path).name
@@ -117,7 +119,7 @@ def read_sources(path: str, count: int, *, seed: int = 0) -> tuple[list[str], st
 
 def save(rows: Sequence[Row], folder: Path) -> Path:
     """Save the rows where `mbrace experiment` looks for them."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     path = folder / f"{rows[0]['pair']}.{slug(rows[0]['utility'])}.runtimes.json"
     path.write_text(json.dumps(list(rows), indent=1) + "\n")
     return path

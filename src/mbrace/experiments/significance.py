@@ -7,7 +7,8 @@ the observed difference: sacreBLEU does not count those, and so finds a system d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any, TypeAlias
@@ -16,19 +17,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mbrace.errors import UserError
+from mbrace.utilities.chrf import ChrF
 from mbrace.utility import CorpusUtility, Utility
 
 # From statistics summed over sentences, (samples, k), to scores, (samples,)
 FromTotals: TypeAlias = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 
+PART_VALUES = 1 << 21  # random numbers in memory at a time
 ROUNDING = 1e-10  # equal sums may differ by this much when added in another order
 STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)  # 97.5% for 1 .. 10 degrees
 
 
-def trial_interval(values: NDArray[np.float64]) -> tuple[float, float]:
+def trial_interval(
+    values: NDArray[np.float64], *, least: float = -math.inf, most: float = math.inf
+) -> tuple[float, float]:
     """95% interval of the mean over trials, from (sentences, trials): Student's t over the trials' averages.
 
-    The sentences are fixed: the interval says how far other random trials could move the number.
+    The sentences are fixed: the interval says how far other random trials could move the number. It ends at `least` and
+    `most`, the bounds of what is measured, which Student's t does not know.
     """
     averages = values.mean(axis=0)
     degrees = len(averages) - 1
@@ -38,7 +44,7 @@ def trial_interval(values: NDArray[np.float64]) -> tuple[float, float]:
     large = z + (z**3 + z) / (4 * degrees) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * degrees**2)
     student = STUDENT[degrees - 1] if degrees <= len(STUDENT) else large
     half = student * float(averages.std(ddof=1)) / np.sqrt(len(averages))
-    return float(averages.mean() - half), float(averages.mean() + half)
+    return max(least, float(averages.mean() - half)), min(most, float(averages.mean() + half))
 
 
 def sentence_interval(values: NDArray[np.float64], *, resamples: int = 2000, seed: int = 0) -> tuple[float, float]:
@@ -87,15 +93,19 @@ def paired_tests(
     score_a, score_b = (float(score(stats.sum(axis=0)[None])[0]) for stats in (a, b))
     observed = abs(score_a - score_b)
 
-    draws = np.random.default_rng(seed).choice(count, size=(resamples, count), replace=True)
-    counts = np.stack([np.bincount(draw, minlength=count) for draw in draws]).astype(np.float64)
-    differences = score(counts @ a) - score(counts @ b)
+    generator = np.random.default_rng(seed)
+    drawn = []
+    for rows in _parts(resamples, count):
+        draws = generator.choice(count, size=(rows, count), replace=True)
+        counts = np.stack([np.bincount(draw, minlength=count) for draw in draws]).astype(np.float64)
+        drawn.append(score(counts @ a) - score(counts @ b))
+    differences = np.concatenate(drawn)
     centred = np.abs(differences) - np.abs(differences).mean()
 
     generator = np.random.default_rng(seed)
     shuffled = []
-    for flips in np.array_split(generator.integers(2, size=(shuffles, count), dtype=bool), max(1, shuffles // 500)):
-        kept = flips.astype(np.float64)
+    for rows in _parts(shuffles, count):
+        kept = generator.integers(2, size=(rows, count), dtype=bool).astype(np.float64)
         first, second = kept @ a + (1 - kept) @ b, (1 - kept) @ a + kept @ b
         shuffled.append(np.abs(score(first) - score(second)))
     low, high = np.percentile(differences, [2.5, 97.5])
@@ -110,6 +120,17 @@ def paired_tests(
         p_bootstrap=_p_value(centred, observed),
         p_randomisation=_p_value(np.concatenate(shuffled), observed),
     )
+
+
+def _parts(rows: int, count: int) -> Iterator[int]:
+    """How many resamples of `count` sentences to make at a time: few megabytes' worth.
+
+    Each part but the last is a multiple of 32 rows, since a call of the generator takes 32 bits for 32 coins and leaves
+    the rest unused: so that the coins are those of one call for all rows, as sacreBLEU makes.
+    """
+    size = 32 * max(1, PART_VALUES // (32 * count))
+    for first in range(0, rows, size):
+        yield min(size, rows - first)
 
 
 def _p_value(statistics: NDArray[np.float64], observed: float) -> float:
@@ -131,7 +152,7 @@ def averages(count: int) -> FromTotals:
 def compare(
     a: Sequence[str],
     b: Sequence[str],
-    references: Sequence[str],
+    references: Sequence[str] | Sequence[Sequence[str]],
     utility: Utility,
     *,
     sources: Sequence[str] | None = None,
@@ -139,17 +160,77 @@ def compare(
     shuffles: int = 10000,
     seed: int = 12345,
 ) -> list[Comparison]:
-    """Compare two systems' outputs by sentence average, and by corpus score if the utility has one."""
+    """Compare two systems' outputs by sentence average, and by corpus score if the utility has one.
+
+    `references` has one text per sentence, or is a list of several such lists: see `Evaluated`.
+    """
     options: dict[str, Any] = {"resamples": resamples, "shuffles": shuffles, "seed": seed}
-    scores = [utility.pairs(system, references, sources)[:, None] for system in (a, b)]
-    found = [paired_tests(scores[0], scores[1], averages(len(references)), measure="sentence average", **options)]
-    if isinstance(utility, CorpusUtility):
-        stats = [utility.statistics(system, references) for system in (a, b)]
-        shape, from_totals = stats[0].shape[1:], utility.from_statistics
+    return compare_evaluated(*(Evaluated.of(system, references, utility, sources) for system in (a, b)), **options)
 
-        def corpus(totals: NDArray[np.float64]) -> NDArray[np.float64]:
-            return np.array([from_totals(row.reshape(shape)) for row in totals])
 
-        flat = [table.reshape(len(table), -1) for table in stats]
-        found.append(paired_tests(flat[0], flat[1], corpus, measure="corpus", **options))
+@dataclass(frozen=True)
+class Evaluated:
+    """A system's output, scored: `scores` (sentences,), and what it adds to the utility's corpus score, if it has one.
+
+    With several references a sentence has the score of the reference that it is closest to, and adds that one's counts
+    to the corpus score, as sacreBLEU's chrF has it.
+    """
+
+    scores: NDArray[np.float64]
+    statistics: NDArray[np.float64] | None  # (sentences, k)
+    corpus_of: FromTotals | None  # corpus scores, (samples,), of summed statistics, (samples, k)
+
+    @classmethod
+    def of(
+        cls,
+        texts: Sequence[str],
+        references: Sequence[str] | Sequence[Sequence[str]],
+        utility: Utility,
+        sources: Sequence[str] | None = None,
+    ) -> Evaluated:
+        """Score the texts of a system."""
+        several = [references] if not references or isinstance(references[0], str) else references
+        corpus = utility if isinstance(utility, CorpusUtility) else None
+        if len(several) > 1 and corpus is not None and not isinstance(utility, ChrF):
+            raise UserError(f"utility {utility.name}: takes one reference per sentence; give one file of references")
+        scores = np.stack([utility.pairs(texts, one, sources) for one in several]).astype(np.float64)  # type: ignore[arg-type]
+        closest = scores.argmax(axis=0)  # the first of equal ones
+        found = scores[closest, np.arange(len(texts))]
+        if corpus is None:
+            return cls(found, None, None)
+        chosen = [several[index][row] for row, index in enumerate(closest.tolist())]
+        statistics = corpus.statistics(texts, chosen)
+        shape = statistics.shape[1:]
+
+        def corpus_of(totals: NDArray[np.float64]) -> NDArray[np.float64]:
+            return np.array([corpus.from_statistics(row.reshape(shape)) for row in totals])
+
+        return cls(found, statistics.reshape(len(texts), -1).astype(np.float64), corpus_of)
+
+    @property
+    def corpus(self) -> float | None:
+        """The corpus score; None if the utility has none."""
+        if self.statistics is None or self.corpus_of is None:
+            return None
+        return float(self.corpus_of(self.statistics.sum(axis=0)[None])[0])
+
+
+def compare_evaluated(a: Evaluated, b: Evaluated, **options: Any) -> list[Comparison]:
+    """Compare two systems by sentence average, and by corpus score if there is one; options as for `compare`."""
+    average = averages(len(a.scores))
+    found = [paired_tests(a.scores[:, None], b.scores[:, None], average, measure="sentence average", **options)]
+    if a.statistics is not None and b.statistics is not None and a.corpus_of is not None:
+        found.append(paired_tests(a.statistics, b.statistics, a.corpus_of, measure="corpus", **options))
     return found
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """p-values corrected for the number of tests (Holm 1979): the smallest times all, the next times one fewer, ...
+
+    Each is at least as large as those before it, and at most 1.
+    """
+    corrected, largest = [0.0] * len(p_values), 0.0
+    for rank, index in enumerate(sorted(range(len(p_values)), key=lambda index: p_values[index])):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[index]))
+        corrected[index] = largest
+    return corrected

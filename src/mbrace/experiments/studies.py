@@ -26,6 +26,7 @@ Row: TypeAlias = dict[str, Any]
 FIRST_SIZES = (4, 8, 16, 32, 64)
 GROWTH = (1.5, 2.0, 4.0)
 MARGIN = 0.01  # the most reciprocal rank that a recommended schedule may lose
+BOUNDS = {"accuracy": (0.0, 1.0), "rr": (0.0, 1.0), "score": (-math.inf, math.inf)}  # others are counts
 TABLE = ("score", "accuracy", "rr", "pseudo_references", "utility_calls", "pairs_scored")
 
 
@@ -107,7 +108,8 @@ def test_table(outcomes: Outcomes) -> list[Row]:
         for measure in (name for name in TABLE if name in values):
             found = values[measure]
             row = identity(outcomes) | {"setting": label(setting), "measure": measure, "value": float(found.mean())}
-            row["trials_low"], row["trials_high"] = trial_interval(found)
+            least, most = BOUNDS.get(measure, (0.0, math.inf))
+            row["trials_low"], row["trials_high"] = trial_interval(found, least=least, most=most)
             row["sentences_low"], row["sentences_high"] = sentence_interval(found)
             row["paper"] = paper.table_1(outcomes.about["name"], outcomes.about["label"], label(setting), measure)
             row |= dict.fromkeys(("difference", "difference_low", "difference_high", "p_randomisation"))

@@ -28,7 +28,7 @@ from mbrace.records import Record
 from mbrace.utility import Ask, Sentence, Utility
 
 SPLITS = {"valid": "valid", "validation": "valid", "dev": "valid", "test": "test"}
-ENDINGS = re.compile(r"(\.jsonl|\.json)?(\.gz|\.xz)?$")
+ENDINGS = re.compile(r"(\.jsonl|\.json)?(\.gz|\.xz|\.bz2|\.zst)?$")
 
 
 @dataclass(frozen=True)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
 
-from mbrace.errors import UserError
+from mbrace.errors import UserError, warn
 from mbrace.io.jsonl import parse_json
+from mbrace.io.packing import without_packing
 from mbrace.io.parquet import parquet_rows
 from mbrace.io.reading import name_of, read_lines
 from mbrace.records import kind
@@ -28,17 +28,15 @@ class Texts:
 def read_texts(path: str, field: str) -> Texts:
     """The lines of a text file, or `field` and `id` of the records of a JSON Lines or Parquet file.
 
-    A byte order mark is no part of the first text. `.gz`, `.xz` and `.bz2` are unpacked.
+    A byte order mark is no part of the first text. Packed files are unpacked.
     """
     name = name_of(path)
     if path.endswith(".parquet"):
         rows: list[tuple[int, Any]] = list(enumerate(parquet_rows(path, ["id", field]), 1))
     else:
         lines = list(read_lines(path))
-        if lines:
-            lines[0] = lines[0].removeprefix("\ufeff")
-            if not _is_json(path, lines[0], field):
-                return Texts(name, lines)
+        if lines and not _is_json(path, lines[0], field):
+            return Texts(name, lines)
         rows = [(n, parse_json(line.encode(), f"{name}:{n}")) for n, line in enumerate(lines, 1) if line.strip()]
     if not rows:
         raise UserError(f"{name}: the file is empty; give one line per source")
@@ -47,8 +45,7 @@ def read_texts(path: str, field: str) -> Texts:
 
 
 def _is_json(path: str, first: str, field: str) -> bool:
-    name, ending = os.path.splitext(path)
-    if (name if ending in (".gz", ".xz", ".bz2") else path).endswith((".jsonl", ".ndjson", ".json")):
+    if without_packing(path).endswith((".jsonl", ".ndjson", ".json")):
         return True
     try:  # a text whose first line is such an object is JSON Lines under another name, or from a pipe
         row = orjson.loads(first)
@@ -88,8 +85,9 @@ def _ids_of(rows: Sequence[tuple[int, Any]], name: str) -> list[str] | None:
 def align_texts(outputs: Sequence[Texts], others: Sequence[Texts]) -> tuple[Sequence[str], list[Sequence[str]]]:
     """The ids, and the texts of all files in their order: by id where a file has ids, line by line where it has none.
 
-    `outputs` must have the same ids; `others`, such as references and sources, may have more.
+    `outputs` must have the same ids; `others`, such as references and sources, may have more: a warning says so.
     """
+    outputs, others = _without_surplus(outputs, others)
     files = [*outputs, *others]
     leader = next((file for file in files if file.ids is not None), files[0])
     ids = leader.ids or [str(number) for number in range(1, len(leader.texts) + 1)]
@@ -101,6 +99,7 @@ def align_texts(outputs: Sequence[Texts], others: Sequence[Texts]) -> tuple[Sequ
         _check_ids(leader, file)
     for file in outputs:
         _check_ids(file, leader)
+    _warn_of_part(leader, others, len(ids))
     wanted = set(ids)
     moved = [file.path for file in files if file.ids and [i for i in file.ids if i in wanted] != list(ids)]
     lines = [file.path for file in files if file.ids is None]
@@ -112,6 +111,17 @@ def align_texts(outputs: Sequence[Texts], others: Sequence[Texts]) -> tuple[Sequ
     return ids, [_in_order(file, ids) for file in files]
 
 
+def _without_surplus(outputs: Sequence[Texts], others: Sequence[Texts]) -> tuple[list[Texts], list[Texts]]:
+    """The files, without blank lines at the end that other files do not have: an empty text elsewhere is a text."""
+    count = min(len(file.texts) for file in (*outputs, *others) if file.ids is None or file in outputs)
+
+    def cut(file: Texts) -> Texts:
+        surplus = [] if file.ids is not None else file.texts[count:]
+        return replace(file, texts=file.texts[:count]) if surplus and not any(map(str.strip, surplus)) else file
+
+    return [*map(cut, outputs)], [*map(cut, others)]
+
+
 def _check_ids(one: Texts, other: Texts) -> None:
     """All ids of one file must be in the other."""
     missing = [] if one.ids is None or other.ids is None else sorted(set(one.ids) - set(other.ids))
@@ -120,6 +130,15 @@ def _check_ids(one: Texts, other: Texts) -> None:
             f"{other.path}: {len(missing)} ids of {one.path} are missing (the first: {missing[0]!r}); "
             "give files of the same sources"
         )
+
+
+def _warn_of_part(leader: Texts, others: Sequence[Texts], count: int) -> None:
+    """Files of other sources may share some ids, such as line numbers: the texts paired by them would be strangers."""
+    for file in others:
+        if file.ids is not None and len(file.ids) > count:
+            left_out = f"{len(file.ids) - count} of its {len(file.ids)} records are not in {leader.path}"
+            remedy = "check that the ids are of the same sources"
+            warn(f"{file.path}: paired by id, and {left_out} and are left out; {remedy}")
 
 
 def _in_order(file: Texts, ids: Sequence[str]) -> Sequence[str]:

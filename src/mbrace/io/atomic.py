@@ -42,6 +42,39 @@ def replace_file(path: Path, data: bytes, *, shared: bool = False) -> None:
             os.close(descriptor)
 
 
+def give_usual_mode(path: Path) -> None:
+    """Let the umask decide who may read a file that a library has made for its owner alone."""
+    mask = os.umask(0)
+    os.umask(mask)
+    path.chmod(0o666 & ~mask)
+
+
+def write_file(path: str, data: bytes) -> None:
+    """Write a file whole or not at all, or a device such as /dev/stdout; an error names it."""
+    try:
+        if os.path.exists(path) and not os.path.isfile(path):
+            with open(path, "wb") as device:
+                device.write(data)
+        else:
+            replace_file(Path(os.path.realpath(path)), data)
+    except OSError as error:
+        remedy = "make room, or give another file" if error.errno == errno.ENOSPC else "give a file that can be written"
+        raise UserError(f"{path}: {error.strerror}; {remedy}") from error
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder for output if it is not there; refuse one that cannot be made or written."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        reason = None if os.access(path, os.W_OK | os.X_OK) else os.strerror(errno.EACCES)
+    except FileExistsError:
+        reason = os.strerror(errno.ENOTDIR)
+    except OSError as error:
+        reason = error.strerror
+    if reason:
+        raise UserError(f"{path}: {reason}; give an output folder that can be written")
+
+
 def write_all(descriptor: int, data: bytes) -> None:
     """Write every byte (a system call may take fewer)."""
     view = memoryview(data)

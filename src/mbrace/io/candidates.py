@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from mbrace.errors import RecordError, UserError
 from mbrace.io.jsonl import json_line, parse_json
 from mbrace.io.parquet import parquet_rows
-from mbrace.io.reading import name_of, open_input, read_lines
+from mbrace.io.reading import byte_lines, name_of, read_lines, without_blank_end
 from mbrace.randomness import digest
 from mbrace.records import Location, Record, record_from
 
@@ -113,7 +113,7 @@ def read_items(paths: Sequence[str]) -> Iterator[Item]:
     """
     seen = SeenIds()
     for path, prefix in zip(paths, id_prefixes(paths), strict=True):
-        for number, row in enumerate(rows_of(path), 1):
+        for number, row in enumerate(without_blank_end(rows_of(path)), 1):
             item = item_from(row, name_of(path), number, prefix=prefix)
             yield item if isinstance(item, Bad) or seen.add(item.id) else repeated_id(location_of(item), item.id)
 
@@ -127,12 +127,8 @@ def read_records(path: str) -> Iterator[Record]:
 
 
 def rows_of(path: str) -> Iterator[bytes | dict[str, Any]]:
-    """The lines of a JSON Lines file as bytes, or the rows of a Parquet file."""
-    if path.endswith(".parquet"):
-        yield from parquet_rows(path)
-    else:
-        with open_input(path) as file:
-            yield from file
+    """The lines of a JSON Lines or text file as bytes, or the rows of a Parquet file."""
+    return parquet_rows(path) if path.endswith(".parquet") else byte_lines(path)
 
 
 def lines_of(path: str) -> Iterator[bytes]:
@@ -181,7 +177,8 @@ def read_flat(
             raise UserError(f"{name}={value}: must be 1 or more")
     files = [(hypotheses, num_candidates), (references, per_source), (source, 1)]
     given = [(path, size) for path, size in files if path is not None]
-    for number, groups in enumerate(itertools.zip_longest(*itertools.starmap(_groups, given)), 1):
+    together = itertools.zip_longest(*itertools.starmap(_groups, given))
+    for number, groups in enumerate(without_blank_end(together, _all_blank), 1):
         for (path, _), group in zip(given[1:], groups[1:], strict=True):
             if groups[0] is not None and group is None:
                 raise UserError(f"{path}: ends before source {number}, which {hypotheses} has")
@@ -193,11 +190,18 @@ def read_flat(
         yield Record(groups[0], pool, id=number, source=text, location=location)
 
 
+def _all_blank(groups: Sequence[Sequence[str] | None]) -> bool:
+    """Whether no file has anything but blank lines, or any line at all, for a source."""
+    return not any(line.strip() for group in groups for line in group or ())
+
+
 def _groups(path: str, size: int) -> Iterator[list[str]]:
     lines, number = read_lines(path), 0
     while group := list(itertools.islice(lines, size)):
         number += 1
         if len(group) < size:
+            if not any(map(str.strip, group)):  # blank lines at the end
+                return
             line = (number - 1) * size + len(group)
             raise UserError(f"{path}:{line}: ends inside source {number}; lines must be a multiple of {size}")
         yield group

@@ -4,13 +4,31 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from mbrace.errors import UserError
 from mbrace.io.manifest import Manifest
 from mbrace.io.reading import open_input
 from mbrace.io.remote import expand_url
+
+Thing = TypeVar("Thing")
+
+
+class Rereadable(Generic[Thing]):
+    """What can be read again from its beginning."""
+
+    def __init__(self, read: Callable[[], Iterator[Thing]]) -> None:
+        self._read = read
+
+    def __iter__(self) -> Iterator[Thing]:
+        return self._read()
+
+
+def rereadable(read: Callable[[], Iterator[Thing]], paths: Iterable[str]) -> Iterable[Thing]:
+    """What `read` reads from files: again, as often as it is iterated over, unless one of them is a stream."""
+    return Rereadable(read) if all(os.path.isfile(path) or "://" in path for path in paths) else read()
 
 
 def expand(patterns: Sequence[str]) -> list[str]:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-import warnings
 from typing import Any
 
 import orjson
 
-from mbrace.errors import RecordError
+from mbrace.errors import RecordError, warn
 from mbrace.io.reading import decode_line
 
 
@@ -46,5 +45,5 @@ def valid_unicode(text: str, medium: str) -> str:
     """The text for a medium that cannot hold lone surrogates: U+FFFD is there instead, and a warning says so."""
     replaced = re.sub("[\ud800-\udfff]", "\ufffd", text)
     if replaced != text:
-        warnings.warn(f"{medium} cannot hold lone surrogates: U+FFFD is written for them", stacklevel=2)
+        warn(f"{medium} cannot hold lone surrogates: U+FFFD is written for them")
     return replaced

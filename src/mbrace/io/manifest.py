@@ -28,6 +28,7 @@ class Shard:
     skipped: int
     bytes: int
     sha256: str
+    input_digest: str = ""  # of the lines it answers; shards of early versions have none
 
 
 @dataclass

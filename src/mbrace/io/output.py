@@ -10,14 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from mbrace.errors import UserError, require
-from mbrace.io.atomic import lock, replace_file, write_all
+from mbrace.io.atomic import TEMPORARY, lock, write_all
 from mbrace.io.candidates import Bad, lines_of
-from mbrace.io.jsonl import json_line, parse_json, valid_unicode
-from mbrace.io.packing import check_packing, pack, pop_full_members
+from mbrace.io.jsonl import json_line, valid_unicode
+from mbrace.io.packing import PACKED, check_packing, pack, packing_of, pop_full_members
 from mbrace.io.parquet import write_parquet
 from mbrace.io.resume import PackedLines, ParquetLines, PlainLines, WrittenLines, begins_like_our_output
-from mbrace.io.settings import refuse_other_settings
+from mbrace.io.run_file import SUFFIX, RunFile
 from mbrace.race import Decoded
+from mbrace.records import Record
 
 EXISTS = "exists; use resume=True to continue it or force=True to replace it"
 
@@ -45,15 +46,16 @@ def answer_line(answer: Decoded, *, text: bool, nbest: int) -> bytes:
 
 
 class Output:
-    """A file of answers: `-` is stdout, `.gz` and `.xz` are packed, `.parquet` is a table.
+    """A file of answers: `-` is stdout, `.gz`, `.xz`, `.bz2` and `.zst` are packed, `.parquet` is a table.
 
     On resume, the caller first keeps those lines of `written` and `written_errors` that answer the input, then calls
     `start`. After that it calls `add` for each outcome, and `flush` when a window is finished: lines collect in memory
     until then. Records that failed are written to OUT.errors.jsonl as they are added, when no line after them can be in
     OUT, so that after a crash the two files tell how far the run had come. A Parquet file has no torn state: its rows
-    collect as JSON Lines in OUT.part, and the file appears when the run is complete. Until then its `settings` are in
-    OUT.run.json: only a run with the same can continue it. With `keep_settings` they stay there for good, and a file
-    without them is not continued.
+    collect as JSON Lines in OUT.part, and the file appears when the run is complete.
+
+    The `settings`, and a digest of the records answered, are in OUT.run.json: only a run with the same can continue it.
+    With `force`, what was there before stays until there is something to put in its place.
     """
 
     def __init__(
@@ -64,7 +66,6 @@ class Output:
         force: bool = False,
         text: bool = False,
         settings: dict[str, Any] | None = None,
-        keep_settings: bool = False,
     ) -> None:
         self.path, self.text = path, text
         self.written = self.written_errors = WrittenLines()
@@ -72,14 +73,14 @@ class Output:
         self.interrupted = False  # set when a run ends early without an error
         self._is_stream = path == "-" or _is_device(path)
         self._is_parquet = path.endswith(".parquet") and not self._is_stream
-        self._packing = path[-2:] if path.endswith((".gz", ".xz")) and not self._is_stream else ""
+        self._packing = "" if self._is_stream else packing_of(path)
         self._file = path + ".part" if self._is_parquet else path  # where lines are written
-        self._errors_path, self._settings_path = path + ".errors.jsonl", path + ".run.json"
-        self._keep_settings, self._has_settings = keep_settings, False
+        self._errors_path = path + ".errors.jsonl"
+        self._run_file = None if settings is None or self._is_stream else RunFile(path, settings)
         self._lines: list[bytes] = []  # not written yet
-        self._bytes_written = 0
-        self._failed = self._is_finished = self._is_new = self._continues = False
-        self._descriptor = self._errors = -1
+        self._failed = self._is_finished = self._is_new = self._continues = self._has_started = False
+        self._has_begun = True  # False while an older output is still there in full
+        self._descriptor = self._errors = self._replaced = -1
         if self._is_stream:
             if resume:
                 name = "standard output" if path == "-" else path
@@ -87,24 +88,28 @@ class Output:
             if path != "-":
                 self._descriptor = self._open(path, os.O_WRONLY)
             return
-        check_packing(path, (".gz", ".xz", ".parquet"))
+        check_packing(path, (*PACKED, ".parquet"))
         if self._is_parquet:
             require("pyarrow.parquet", extra="parquet")
             if text:
                 raise UserError(f"{path}: text=True writes plain text; give a .txt file, or leave it out for Parquet")
         self._open_files(resume, force)
-        if settings is not None:
-            self._check_settings(settings)
-            self._has_settings = True
+        self._check_run_file()
 
     def _open_files(self, resume: bool, force: bool) -> None:
         """Open, lock, and on resume look at what is there."""
         exists = os.path.exists(self.path) or os.path.exists(self._file)
         if exists and not (resume or force):
             raise UserError(f"{self.path}: {EXISTS}")
+        self._has_begun = not (exists and force)
         self._is_finished = self._is_parquet and resume and exists and not os.path.exists(self._file)
         if self._is_finished:
             self.written, self._continues = ParquetLines(self.path), True
+        elif force and os.path.exists(self._file):
+            self._replaced = self._open(self._file, os.O_RDWR)
+            lock(self._replaced, self.path)
+            self._descriptor = self._open(self._new_file, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+            lock(self._descriptor, self.path)
         else:
             self._is_new = not os.path.exists(self._file)
             self._descriptor = self._open(self._file, os.O_RDWR | os.O_CREAT | (0 if exists else os.O_EXCL))
@@ -113,36 +118,66 @@ class Output:
                 if not begins_like_our_output(self._descriptor, packing=self._packing, text=self.text):
                     os.close(self._descriptor)
                     raise UserError(f"{self.path}:1: not an answer of mbrace; use force=True to replace the file")
-                packed = PackedLines(self._descriptor, self._packing) if self._packing else None
-                self.written = packed or PlainLines(self._descriptor)
-                self._continues = os.fstat(self._descriptor).st_size > 0
-            else:
-                os.ftruncate(self._descriptor, 0)
+                self.written = self._written_lines()
+                # a torn first line of JSON is known by its beginning, any text could be a stranger's
+                is_text = self.text and os.fstat(self._descriptor).st_size > 0
+                self._continues = is_text or self.written.line is not None
         if os.path.exists(self._errors_path):
             if resume:
                 self._open_errors()
                 self.written_errors = PlainLines(self._errors)
                 self._continues |= self.written_errors.line is not None
-            else:
+            elif self._has_begun:
                 os.unlink(self._errors_path)
 
-    def _check_settings(self, settings: dict[str, Any]) -> None:
+    @property
+    def _new_file(self) -> str:
+        """Where the first lines are written when they replace an older output."""
+        return os.path.realpath(self._file) + TEMPORARY
+
+    def _written_lines(self) -> WrittenLines:
+        """The complete lines of the file."""
+        return PackedLines(self._descriptor, self._packing) if self._packing else PlainLines(self._descriptor)
+
+    def _check_run_file(self) -> None:
         """Compare the settings with those of the run that is continued, or write them for the next."""
-        path = self._settings_path
+        if self._run_file is None:
+            return
         try:
-            if self._continues and os.path.exists(path):
-                before = parse_json(Path(path).read_bytes(), path)
-                remedy = "give the same options, another output, or force=True to start over"
-                refuse_other_settings(before, settings, file=self.path, remedy=remedy)
-            elif self._continues and self._keep_settings:
-                raise UserError(f"{path}: missing, so {self.path} cannot be continued; use force=True to start over")
-            elif not self._is_finished:
-                replace_file(Path(path), json_line(settings))
+            if self._continues:
+                self._run_file.check()
+            elif self._has_begun:
+                self._run_file.save()
         except (OSError, UserError) as error:
+            path = self._run_file.path
+            self._run_file = None  # what is there stays as it is
             self.close(complete=False)
             if isinstance(error, UserError):
                 raise
             raise UserError(f"{path}: {error.strerror}; give an output in a folder that can be written") from error
+
+    def _begin(self) -> None:
+        """There is something new: it takes the place of the older output, if one is still there, in one step.
+
+        OUT.run.json goes first and comes last, so that at no moment it is beside an output that it does not describe.
+        """
+        if self._has_begun:
+            return
+        self._has_begun = True
+        for path in (self._errors_path, self.path + SUFFIX):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+        if self._replaced >= 0:
+            os.fsync(self._descriptor)
+            os.replace(self._new_file, os.path.realpath(self._file))
+            os.close(self._replaced)
+            self._replaced = -1
+        if self._run_file is not None:
+            self._run_file.save()
+
+    def answers(self, record: Record) -> bool:
+        """Note that a record is answered; False if another run's answer to it was made from another content."""
+        return self._run_file is None or self._run_file.inputs.add(record)
 
     def _open(self, path: str, flags: int) -> int:
         try:
@@ -159,6 +194,7 @@ class Output:
 
     def start(self) -> None:
         """Drop the lines of `written` and `written_errors` that were not kept; what is added comes after the others."""
+        self._has_started = True
         self._lines = self.written.drop_rest()
         self.written_errors.drop_rest()
         self.skipped = self.written_errors.kept
@@ -173,6 +209,7 @@ class Output:
             raise UserError(f"{self.path}: is finished, but the input has more records; use force=True to start over")
         if bad is not None:
             if self._errors < 0:
+                self._write(self._descriptor, b"", self.path)  # an older output makes room, its errors go
                 self._open_errors()
             self._write(self._errors, bad.to_line(), self._errors_path)
             self.skipped += 1
@@ -197,14 +234,29 @@ class Output:
                 sys.stdout.buffer.flush()
             else:
                 write_all(descriptor, data)
-            self._bytes_written += len(data)
+            self._begin()
+            if self._run_file is not None:
+                self._run_file.save_if_due()
         except BrokenPipeError:
             self._failed = True
             raise
         except OSError as error:
             self._failed = True
-            remedy = "; answers written before are kept: make room and go on with resume=True"
-            raise UserError(f"{path}: {error.strerror}{'' if self._is_stream else remedy}") from error
+            raise UserError(f"{path}: {error.strerror}{self._what_is_kept()}") from error
+
+    def _what_is_kept(self) -> str:
+        """What a write that failed leaves behind, and what to do."""
+        if self._is_stream:
+            return ""
+        if not self._has_begun:
+            return "; the older file is kept as it was: make room and run again"
+        if self._is_empty():
+            return "; no answer was written: make room and run again"
+        return "; answers written before are kept: make room and go on with resume=True"
+
+    def _is_empty(self) -> bool:
+        """Whether there is nothing to go on from: no complete line, and no record set aside."""
+        return self._errors < 0 and self._written_lines().line is None
 
     def close(self, *, complete: bool = True) -> None:
         """Write what is left and close the file; a `complete` Parquet file gets its name."""
@@ -216,28 +268,36 @@ class Output:
                     self._lines = []
             if self._descriptor >= 0 and not self._is_stream:
                 os.fsync(self._descriptor)
-                self._finish(complete and not self._failed, is_empty=not complete and not self._bytes_written)
+                self._finish(complete and not self._failed)
         except OSError as error:
             if isinstance(error, BrokenPipeError):
                 raise
             raise UserError(f"{self.path}: {error.strerror}; make room and go on with resume=True") from error
         finally:
-            for descriptor in (self._descriptor, self._errors):
+            for descriptor in (self._descriptor, self._errors, self._replaced):
                 if descriptor >= 0:
                     os.close(descriptor)
-            self._descriptor = self._errors = -1
+            self._descriptor = self._errors = self._replaced = -1
 
-    def _finish(self, complete: bool, *, is_empty: bool) -> None:
+    def _finish(self, complete: bool) -> None:
         """Give a complete Parquet file its name; delete what is not needed any more, or was never used."""
+        if complete:
+            self._begin()
         if self._is_parquet and complete:
             write_parquet(lambda: lines_of(self._file), Path(self.path))
             os.unlink(self._file)
-        never_used = self._is_new and is_empty
-        if never_used:
+        never_used = not complete and self._is_empty()
+        if self._replaced >= 0:
+            os.unlink(self._new_file)
+        elif never_used and self._is_new:
             os.unlink(self._file)
-        if self._has_settings and (never_used or (complete and not self._keep_settings)):
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(self._settings_path)
+        if self._run_file is None or not self._has_begun:
+            return
+        if never_used and self._is_new:
+            if self._run_file.is_ours:
+                os.unlink(self._run_file.path)
+        elif self._has_started and not self._failed:
+            self._run_file.save()
 
     def __enter__(self) -> Output:
         return self

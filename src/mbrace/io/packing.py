@@ -1,28 +1,94 @@
-"""Packed output: a sequence of gzip members or xz streams with a fixed number of lines each, whatever the window.
+"""Packed files. Output is a sequence of members with a fixed number of lines each, whatever the window: gzip members,
+xz or bzip2 streams, Zstandard frames.
 
 The bytes are the same whenever and wherever they are made, and a file can be continued after its last complete member.
 """
 
 from __future__ import annotations
 
+import bz2
+import gzip
+import io
 import lzma
+import os
 import zlib
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, BinaryIO
 
-from mbrace.errors import UserError
+from mbrace.errors import UserError, require
 
 LINES_PER_MEMBER = 64
-SUFFIXES = (".gz", ".xz", ".bz2", ".zst", ".zip")
-FIRST_BYTES = {"gz": b"\x1f\x8b", "xz": b"\xfd7zXZ\0"}
+PACKED = (".gz", ".xz", ".bz2", ".zst")  # read and written
+FIRST_BYTES = {"gz": b"\x1f\x8b", "xz": b"\xfd7zXZ\0", "bz2": b"BZh", "zst": b"\x28\xb5\x2f\xfd"}
+
+
+class DamagedError(Exception):
+    """Packed data that cannot be unpacked."""
+
+
+def packing_of(path: str) -> str:
+    """How a file is packed, by the end of its name: "gz", "xz", "bz2", "zst", or "" for not at all."""
+    ending = os.path.splitext(path)[1]
+    return ending[1:] if ending in PACKED else ""
+
+
+def without_packing(path: str) -> str:
+    """The name without an ending that tells its packing."""
+    packing = packing_of(path)
+    return path.removesuffix(f".{packing}") if packing else path
+
+
+def open_packed(path: str) -> BinaryIO:
+    """A packed file for reading what is in it."""
+    openers: dict[str, Any] = {"gz": gzip.open, "xz": lzma.open, "bz2": bz2.open, "zst": _ZstandardFile}
+    return openers[packing_of(path)](path, "rb")  # type: ignore[no-any-return]
+
+
+class _ZstandardFile(io.RawIOBase):
+    """A file of Zstandard frames, unpacked. Unlike the package's own reader it notices that the last is cut off."""
+
+    def __init__(self, path: str, mode: str = "rb") -> None:
+        self._unpack, self._used, self._rest = Unpacker("zst"), False, b""
+        self._file = open(path, mode)  # noqa: SIM115  (closed by `close`)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._rest:
+            packed = self._unpack.unused_data if self._unpack.eof else b""
+            packed = packed or self._file.read(1 << 17)
+            if self._unpack.eof:
+                self._unpack, self._used = Unpacker("zst"), False
+            if not packed:
+                if self._used:
+                    raise EOFError("the file ends inside a frame")
+                return 0
+            self._used = True
+            try:
+                self._rest = self._unpack.decompress(packed)
+            except DamagedError as error:
+                raise OSError(str(error)) from error
+        count = min(len(buffer), len(self._rest))
+        buffer[:count], self._rest = self._rest[:count], self._rest[count:]
+        return count
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
 
 
 def pack(lines: Sequence[bytes], packing: str) -> bytes:
-    """Lines as one gzip member ("gz") or xz stream ("xz")."""
+    """Lines as one member."""
+    data = b"".join(lines)
     if packing == "xz":
-        return lzma.compress(b"".join(lines))
+        return lzma.compress(data)
+    if packing == "bz2":
+        return bz2.compress(data)
+    if packing == "zst":
+        return bytes(require("zstandard", extra="zstd").ZstdCompressor(level=9).compress(data))
     packer = zlib.compressobj(6, wbits=31)
-    return packer.compress(b"".join(lines)) + packer.flush()
+    return packer.compress(data) + packer.flush()
 
 
 def pop_full_members(lines: list[bytes], packing: str) -> Iterator[bytes]:
@@ -39,15 +105,45 @@ def pack_all(lines: Sequence[bytes], packing: str) -> bytes:
     return packed + pack(rest, packing) if rest or not packed else packed
 
 
-def unpacker(packing: str) -> Any:
-    """Unpacks one gzip member or one xz stream, in pieces."""
-    return zlib.decompressobj(wbits=31) if packing == "gz" else lzma.LZMADecompressor(lzma.FORMAT_XZ)
+class Unpacker:
+    """Unpacks one member, in pieces."""
+
+    def __init__(self, packing: str) -> None:
+        makers: dict[str, Any] = {
+            "gz": lambda: zlib.decompressobj(wbits=31),
+            "xz": lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ),
+            "bz2": bz2.BZ2Decompressor,
+            "zst": lambda: require("zstandard", extra="zstd").ZstdDecompressor().decompressobj(),
+        }
+        self._inner = makers[packing]()
+        self._errors: tuple[type[Exception], ...] = (zlib.error, lzma.LZMAError, OSError, EOFError)
+        if packing == "zst":
+            self._errors += (require("zstandard", extra="zstd").ZstdError,)
+
+    def decompress(self, data: bytes) -> bytes:
+        """What `data`, the next piece, holds; `DamagedError` if that cannot be told."""
+        try:
+            return bytes(self._inner.decompress(data))
+        except self._errors as error:
+            raise DamagedError(str(error)) from error
+
+    @property
+    def eof(self) -> bool:
+        """Whether the member has ended."""
+        return bool(self._inner.eof)
+
+    @property
+    def unused_data(self) -> bytes:
+        """What came after its end."""
+        return bytes(self._inner.unused_data)
 
 
 def check_packing(output: str, known: Sequence[str]) -> None:
     """Refuse an output name whose suffix promises a packing that is not one of the `known` suffixes."""
-    if output.endswith(SUFFIXES) and not output.endswith(tuple(known)):
+    if output.endswith((*PACKED, ".zip")) and not output.endswith(tuple(known)):
         names = f"{', '.join(known[:-1])} or {known[-1]}"
         raise UserError(
             f"{output}: this packing is not supported; give a name that ends in {names}, or in none of them"
         )
+    if output.endswith(".zst"):
+        require("zstandard", extra="zstd")

@@ -2,52 +2,79 @@
 
 from __future__ import annotations
 
-import bz2
+import codecs
 import contextlib
-import gzip
 import io
 import lzma
 import os
 import sys
 import zlib
-from collections.abc import Iterator
-from typing import Any, BinaryIO
+from collections.abc import Callable, Generator, Iterable, Iterator
+from typing import BinaryIO, TypeVar
 
 from mbrace.errors import RecordError, UserError
-from mbrace.io.packing import unpacker
+from mbrace.io.packing import DamagedError, Unpacker, open_packed, packing_of
 from mbrace.io.remote import open_url
 from mbrace.records import Location
 
-OPENERS: dict[str, Any] = {"gz": gzip.open, "xz": lzma.open, "bz2": bz2.open}
+Row = TypeVar("Row")
 
 
 @contextlib.contextmanager
 def open_input(path: str) -> Iterator[BinaryIO]:
-    """A file for reading bytes: `-` is stdin; `.gz`, `.xz`, `.bz2` are unpacked; URLs are read through pyarrow."""
+    """A file for reading bytes: `-` is stdin; packed files are unpacked; URLs are read through pyarrow."""
     try:
         if path == "-":
             yield sys.stdin.buffer
         elif "://" in path:
             with open_url(path) as remote:
                 yield remote
-        elif path.endswith((".gz", ".xz", ".bz2")):
-            with OPENERS[path.rpartition(".")[2]](path) as file:
-                yield io.BufferedReader(file)
+        elif packing_of(path):
+            with open_packed(path) as file:
+                yield io.BufferedReader(file)  # type: ignore[type-var]
         else:
             with open(path, "rb") as plain:
                 yield plain
     except (FileNotFoundError, PermissionError, IsADirectoryError) as error:
         raise UserError(f"{error.filename or path}: {error.strerror}; give a file that can be read") from error
+    except UserError:
+        raise
     except (EOFError, OSError, lzma.LZMAError, zlib.error) as error:
         if getattr(error, "errno", None) is not None:  # the system's, not the unpacker's
             raise
         raise UserError(f"{path}: damaged or cut off ({error}); make the file again") from error
 
 
+def byte_lines(path: str) -> Generator[bytes]:
+    """The lines of any input, each with its line feed. A byte order mark is no part of the first."""
+    with open_input(path) as file:
+        for line in file:
+            yield line.removeprefix(codecs.BOM_UTF8)
+            break
+        yield from file
+
+
+def is_blank(row: object) -> bool:
+    """Whether a row is a line without anything to see."""
+    return isinstance(row, bytes) and not row.strip()
+
+
+def without_blank_end(rows: Iterable[Row], is_blank: Callable[[Row], bool] = is_blank) -> Iterator[Row]:
+    """The rows without the blank ones at the end; those between others stay."""
+    blank: list[Row] = []
+    for row in rows:
+        if is_blank(row):
+            blank.append(row)
+        else:
+            yield from blank
+            blank.clear()
+            yield row
+
+
 def read_lines(path: str) -> Iterator[str]:
     """Lines of a text file. Only a line feed ends a line (a carriage return before it is dropped)."""
-    with open_input(path) as file:
-        for number, line in enumerate(file, 1):
+    with contextlib.closing(byte_lines(path)) as lines:
+        for number, line in enumerate(lines, 1):
             yield decode_line(line, Location(name_of(path), number)).removesuffix("\n").removesuffix("\r")
 
 
@@ -75,14 +102,14 @@ def estimated_bytes(path: str) -> int:
     if not os.path.isfile(path):
         return 0
     size = os.path.getsize(path)
-    if not path.endswith((".gz", ".xz")):
+    if not packing_of(path):
         return size
     with open(path, "rb") as file:
         start = file.read(1 << 18)
     try:
-        unpack = unpacker(path[-2:])
+        unpack = Unpacker(packing_of(path))
         unpacked = len(unpack.decompress(start))
-    except (zlib.error, lzma.LZMAError):
+    except DamagedError:
         return 0
     used = len(start) - len(unpack.unused_data)
     return size * unpacked // max(1, used)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import lzma
 import os
-import zlib
 from collections.abc import Iterator
 
 from mbrace.io.jsonl import to_json
-from mbrace.io.packing import FIRST_BYTES, unpacker
+from mbrace.io.packing import FIRST_BYTES, DamagedError, Unpacker
 from mbrace.io.parquet import parquet_rows
 
 CHUNK_BYTES = 1 << 20
@@ -84,13 +82,13 @@ class PackedLines(WrittenLines):
     def _read(self) -> Iterator[tuple[int, bytes | None]]:
         """(where its member begins, line) for each complete line."""
         member, position, rest = 0, 0, b""
-        unpack = unpacker(self._packing)
+        unpack = Unpacker(self._packing)
         for chunk in _chunks(self._descriptor):
             position += len(chunk)
             while chunk:
                 try:
                     unpacked = unpack.decompress(chunk)
-                except (zlib.error, lzma.LZMAError):
+                except DamagedError:
                     return
                 *lines, rest = (rest + unpacked).split(b"\n")
                 for line in lines:
@@ -100,7 +98,7 @@ class PackedLines(WrittenLines):
                     if rest:
                         return
                     member = position - len(chunk)
-                    unpack = unpacker(self._packing)
+                    unpack = Unpacker(self._packing)
 
 
 class ParquetLines(WrittenLines):
@@ -123,8 +121,8 @@ def begins_like_our_output(descriptor: int, *, packing: str, text: bool) -> bool
         if head[: len(start)] != start[: len(head)]:
             return False
         try:
-            head = unpacker(packing).decompress(head, len(LINE_START))
-        except (zlib.error, lzma.LZMAError):
+            head = Unpacker(packing).decompress(head)[: len(LINE_START)]
+        except DamagedError:
             return False
     return not head.startswith(LINE_START) if text else head[: len(LINE_START)] == LINE_START[: len(head)]
 

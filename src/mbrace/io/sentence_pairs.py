@@ -1,4 +1,4 @@
-"""Sentence pairs from two files of lines or one of tab-separated columns: plain, .gz, .bz2 or .xz, by suffix."""
+"""Sentence pairs from two files of lines or one of tab-separated columns: plain or packed, by suffix."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ def read_pairs(*paths: str | Path, origins: Collection[str] | None = None) -> li
     """
     if len(paths) == 2:
         sides = [list(read_lines(str(path))) for path in paths]
-        if len(sides[0]) != len(sides[1]):
+        count = min(map(len, sides))
+        if any(line.strip() for side in sides for line in side[count:]):
             raise UserError(f"{paths[0]} has {len(sides[0])} lines but {paths[1]} has {len(sides[1])}; they must match")
-        pairs = list(zip(*sides, strict=True))
+        pairs = list(zip(*(side[:count] for side in sides), strict=True))
     else:
         pairs = list(_read_tsv(str(paths[0]), origins))
     pairs = [(source, target) for source, target in pairs if source.strip() and target.strip()]
@@ -31,6 +32,8 @@ def read_pairs(*paths: str | Path, origins: Collection[str] | None = None) -> li
 
 def _read_tsv(path: str, origins: Collection[str] | None) -> Iterator[tuple[str, str]]:
     for number, line in enumerate(read_lines(path), 1):
+        if not line.strip():  # an empty pair, left out as any with an empty side
+            continue
         columns = line.split("\t")
         if len(columns) < 2 + bool(origins):
             raise UserError(f"{path}:{number}: {len(columns)} columns; need source TAB target [TAB origin]")

@@ -8,6 +8,8 @@ from typing import Any
 from mbrace.errors import UserError
 from mbrace.io.jsonl import parse_json, to_json
 
+EARLY_NAMES = {"length_penalty": "length_alpha"}  # what settings were called in files of early versions
+
 
 def refuse_other_settings(
     before: Any, now: Mapping[str, Any], *, file: object, remedy: str, made: str = "was made", data: Sequence[str] = ()
@@ -15,14 +17,16 @@ def refuse_other_settings(
     """Refuse to continue `file`, which was made with the settings `before`, if those of `now` are others.
 
     Settings are compared as JSON values. Those named in `data` are digests or long lists, whose values tell nobody
-    anything: the message gives their names alone.
+    anything: the message gives their names alone. An option that `before` does not know, as it is younger, is the same
+    if it is not in use now.
     """
     if not isinstance(before, dict):
         raise UserError(f"{file}: not written by mbrace; {remedy}")
+    before = {**before, **{name: before[early] for name, early in EARLY_NAMES.items() if early in before}}
     others = [
         f"other data ({name})" if name in data else f"{name.replace('_', '-')} {before.get(name)!r}, not {value!r}"
         for name, value in parse_json(to_json(now), file).items()
-        if before.get(name) != value
+        if before.get(name) != value and (name in before or value)
     ]
     if others:
         more = [f"{len(others) - 3} more"] if len(others) > 3 else []

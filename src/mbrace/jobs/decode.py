@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypeAlias
 from mbrace.decode import decode_corpus
 from mbrace.errors import UserError
 from mbrace.io.candidates import Item, item_from, read_items
-from mbrace.io.inputs import check_inputs, expand
+from mbrace.io.inputs import check_inputs, expand, rereadable
 from mbrace.io.output import answer_line
 from mbrace.jobs.outcomes import answer_items
 from mbrace.jobs.run import ErrorPolicy, Outcome, Progress, Summary, run_job
@@ -57,20 +57,21 @@ def decode_file(
     threads: int = 0,
     resume: bool = False,
     force: bool = False,
+    retry_errors: bool = False,
     on_error: ErrorPolicy = "stop",
     progress: Progress = False,
 ) -> Summary:
     """Decode candidate files into `output`, as `mbrace decode` does, with any utility and pruning function.
 
-    `inputs` are files, patterns or URLs of JSON Lines or Parquet; `output` is JSON Lines, `.gz`, `.xz` or `.parquet` by
+    `inputs` are files, patterns or URLs of JSON Lines or Parquet; `output` is JSON Lines, packed or `.parquet` by
     its suffix, or with `text` the chosen texts, one per line. `utility` to `qe_top` are those of `decode_corpus`; a
     utility may also be a name, such as "learned", and `qe` that of a checkpoint; they then run with `threads` (0: all
     cores).
 
     An `output` that exists is an error unless `resume` goes on after the answers in it or `force` replaces it; a run is
     resumed only with settings, and objects, of the same names. A bad record stops the run, or with `on_error="skip"` is
-    set aside in OUTPUT.errors.jsonl. `progress` is called with the number of records done since its last call; True
-    shows a bar on a terminal's stderr.
+    set aside in OUTPUT.errors.jsonl; `retry_errors`, with `resume`, tries those that are there again. `progress` is
+    called with the number of records done since its last call; True shows a bar on a terminal's stderr.
     """
     race = RaceSettings(prune, schedule, seed, nbest, window, pool, exclude_self, start)
     chosen = UtilitySettings(utility) if isinstance(utility, str) else utility
@@ -80,7 +81,8 @@ def decode_file(
     paths, out = expand([os.fspath(path) for path in given]), os.fspath(output)
     check_inputs(paths, out)
     how: dict[str, Any] = {"resume": resume, "force": force, "on_error": on_error, "progress": progress}
-    return run_job(job, read_items(paths), out, threads=threads, **how)
+    how["retry_errors"] = retry_errors
+    return run_job(job, rereadable(lambda: read_items(paths), paths), out, threads=threads, **how)
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,7 @@ class DecodeJob:
     text: bool = False
     qe: AnyQuality | None = None  # only the `qe_top` best by it race
     qe_top: int | None = None
-    keep_settings: ClassVar[bool] = False
+    reads_records: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         """Refuse what cannot be before anything is loaded."""

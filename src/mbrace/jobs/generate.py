@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from mbrace.errors import UserError
 from mbrace.groups import in_groups, run_group
 from mbrace.io.candidates import Bad, Item, bad_from
-from mbrace.io.inputs import check_inputs
+from mbrace.io.inputs import check_inputs, rereadable
 from mbrace.io.jsonl import to_json
 from mbrace.jobs.run import ErrorPolicy, Outcome, Progress, Summary, run_job
 from mbrace.jobs.settings import AnyModel, ModelSettings, describe_model
@@ -32,9 +32,12 @@ def generate_file(
     model: CandidateModel | Server | str = "bundled",
     beam: int = 256,
     sample: int = 1024,
-    length_alpha: float = 1.0,
+    length_penalty: float = 1.0,
     epsilon: float | None = 0.02,
     temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    min_p: float | None = None,
     sampling: str = "independent",
     seed: int = 0,
     logprobs: bool = False,
@@ -46,6 +49,7 @@ def generate_file(
     threads: int = 0,
     resume: bool = False,
     force: bool = False,
+    retry_errors: bool = False,
     on_error: ErrorPolicy = "stop",
     progress: Progress = False,
 ) -> Summary:
@@ -54,12 +58,12 @@ def generate_file(
     `model` is as for `translate_file`: it makes `beam` hypotheses and `sample` pseudo-references per source (0: none),
     `window` sources at a time (None: 32, or 4 with a model on a CPU). `sources` has one per line, or is a .tsv with
     references in its second column; `references` is a file of references, one per line. Ids are `prefix` and the
-    source's number, from 0. Only the first `limit` sources are used, and the run ends after `minutes`; what is done is
-    kept. The other options are those of `decode_file`; the settings stay beside the output, in OUTPUT.run.json.
+    line's number, from 1. Only the first `limit` sources are used, and the run ends after `minutes`; what is done is
+    kept. The other options are those of `decode_file`.
     """
     job = GenerateJob(
         ModelSettings(model) if isinstance(model, str) else model,
-        SamplingSettings(beam, length_alpha, epsilon, temperature, sampling),
+        SamplingSettings(beam, length_penalty, epsilon, temperature, sampling, top_k, top_p, min_p),
         sample=sample,
         seed=seed,
         logprobs=logprobs,
@@ -69,8 +73,9 @@ def generate_file(
     path, out = os.fspath(sources), os.fspath(output)
     aligned = None if references is None else os.fspath(references)
     check_inputs(filter(None, (path, aligned)), out)
-    items = itertools.islice(source_items(path, job.item, aligned), limit)
+    items = rereadable(lambda: itertools.islice(source_items(path, job.item, aligned), limit), [path])
     how: dict[str, Any] = {"resume": resume, "force": force, "on_error": on_error, "progress": progress}
+    how["retry_errors"] = retry_errors
     return run_job(job, items, out, threads=threads, minutes=minutes, total=limit, **how)
 
 
@@ -86,7 +91,7 @@ class GenerateJob:
     prefix: str = ""
     window: int | None = None
     text: ClassVar[bool] = False
-    keep_settings: ClassVar[bool] = True
+    reads_records: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         """Refuse to make nothing."""
@@ -105,10 +110,9 @@ class GenerateJob:
 
         model = self.model
         if isinstance(model, ModelSettings):
-            temperature = self.candidates.temperature
-            model = model.load(threads, temperature=temperature, seed=self.seed, logprobs=self.logprobs)
+            model = model.load(threads, self.candidates, seed=self.seed, logprobs=self.logprobs)
         if isinstance(model, Server):
-            return GenerateWorker(server_candidates(model, self), self.logprobs, self.window or 32)
+            return GenerateWorker(server_candidates(model, self), self.logprobs, self.window or 32, server=model)
         # few on a CPU, where each takes long and what is done is to be written
         window = self.window or (32 if model.device.type == "cuda" else 4)
         return GenerateWorker(model_candidates(model, self), self.logprobs, window)
@@ -136,10 +140,9 @@ def model_candidates(model: CandidateModel, job: GenerateJob) -> MakeCandidates:
         beams: Iterable[Any] = itertools.repeat(None)
         draws: Iterable[Any] = itertools.repeat(None)
         if made.beam:
-            beams = [beam.texts for beam in model.beam(sources, k=made.beam, alpha=made.length_alpha)]
+            beams = [beam.texts for beam in model.beam(sources, k=made.beam, alpha=made.length_penalty)]
         if job.sample:
-            how: dict[str, Any] = {"epsilon": made.epsilon or None, "temperature": made.temperature, "seed": job.seed}
-            draws = model.sample(sources, job.sample, ids=ids, sampling=made.sampling, **how)
+            draws = model.sample(sources, job.sample, ids=ids, seed=job.seed, **made.options())
         return zip(beams, draws)  # noqa: B905  (one may be endless)
 
     return make
@@ -164,7 +167,13 @@ class GenerateWorker:
     make: MakeCandidates
     logprobs: bool = False
     window: int = 32
+    server: Server | None = None  # that makes them
     summary: Summary = field(default_factory=Summary)
+
+    def interrupt(self) -> None:
+        """End waits for a server."""
+        if self.server is not None:
+            self.server.interrupt()
 
     def __call__(self, items: Iterable[Item], *, skip: bool) -> Iterator[Outcome]:
         """One outcome per item."""

@@ -55,7 +55,7 @@ class RerankJob:
     nbest: int = 1
     window: int = 64
     text: bool = False
-    keep_settings: ClassVar[bool] = False
+    reads_records: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.window < 1 or self.nbest < 1:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
-from mbrace.errors import UserError
+from mbrace.errors import ServiceError, UserError
 from mbrace.io.candidates import Bad, Item, location_of
 from mbrace.io.jsonl import parse_json
 from mbrace.io.output import Output
 from mbrace.jobs.progress import progress_bar
+from mbrace.jobs.retry import SetAside, retry_set_aside
 from mbrace.jobs.signals import Stop
 from mbrace.race import Phases
 from mbrace.records import Location, Record
@@ -58,6 +61,15 @@ class Worker(Protocol):
         ...
 
 
+@runtime_checkable
+class InterruptibleWorker(Protocol):
+    """A worker that may wait long for something else, such as a server."""
+
+    def interrupt(self) -> None:
+        """End such waits: what is waited for has failed (ServiceError). Called in the middle of anything."""
+        ...
+
+
 class Job(Protocol):
     """What a run does, as settings that can be sent to another machine; what is heavy is loaded there, by `start`."""
 
@@ -66,8 +78,8 @@ class Job(Protocol):
         """Whether its lines are plain text."""
 
     @property
-    def keep_settings(self) -> bool:
-        """Whether OUT.run.json stays beside a finished output."""
+    def reads_records(self) -> bool:
+        """Whether an input line is a record; blank lines at the end are none then."""
 
     def describe(self) -> dict[str, Any]:
         """What the output depends on, as JSON values: a run is resumed only with the same."""
@@ -90,6 +102,7 @@ def run_job(
     threads: int = 0,
     resume: bool = False,
     force: bool = False,
+    retry_errors: bool = False,
     on_error: ErrorPolicy = "stop",
     minutes: float | None = None,
     handle_signals: bool = False,
@@ -98,25 +111,35 @@ def run_job(
 ) -> Summary:
     """Run a job over `items` into the file `output` on this machine.
 
-    `resume` goes on after the answers in `output`, `force` replaces them. `on_error="skip"` sets a bad record aside in
-    OUTPUT.errors.jsonl. With `handle_signals`, SIGINT and SIGTERM end the run after the current window, and `minutes`
-    ends it after so long. `progress` is a function called with the number of items done since its last call, or True
-    for a bar on stderr, where `total` is the number of items.
+    `resume` goes on after the answers in `output`, `force` replaces them; with `retry_errors`, a resumed run first
+    tries records again that an earlier one set aside, for which it reads `items` twice. `on_error="skip"` sets a bad
+    record aside in OUTPUT.errors.jsonl. With `handle_signals`, SIGINT and SIGTERM end the run after the current window,
+    and `minutes` ends it after so long. `progress` is a function called with the number of items done since its last
+    call, or True for a bar on stderr, where `total` is the number of items.
     """
     if on_error not in ("stop", "skip"):
         raise UserError(f'on_error {on_error!r}: unknown; choose "stop" or "skip"')
     if resume and force:
         raise UserError("resume and force: give one of them")
+    if retry_errors and not resume:
+        raise UserError("retry_errors=True: goes with resume=True")
     worker = job.start(threads)
     with ExitStack() as stack:
-        stop = stack.enter_context(Stop()) if handle_signals else None
-        settings, keep = job.describe(), job.keep_settings
-        out = Output(output, resume=resume, force=force, text=job.text, settings=settings, keep_settings=keep)
-        stack.enter_context(out)
+        interrupt = worker.interrupt if isinstance(worker, InterruptibleWorker) else None
+        stop = stack.enter_context(Stop(interrupt)) if handle_signals else None
+        settings = job.describe()
+        skip, retried = on_error == "skip", 0
+        if retry_errors:
+            with Output(output, resume=True, text=job.text, settings=settings) as before:
+                before.interrupted = True  # it is only read
+                retried = _retry(worker, items, before, skip=skip, stop=stop)
+        out = stack.enter_context(Output(output, resume=resume, force=force, text=job.text, settings=settings))
         if isinstance(progress, bool):
+            progress = progress and not (output == "-" and sys.stdout.isatty())  # one terminal for one of them
             progress = stack.enter_context(progress_bar(settings.get("command", "running"), total, shown=progress))
-        skip = on_error == "skip"
-        return run_worker(worker, items, out, skip=skip, stop=stop, minutes=minutes, advance=progress)
+        summary = run_worker(worker, items, out, skip=skip, stop=stop, minutes=minutes, advance=progress)
+        summary.kept -= retried
+        return summary
 
 
 def run_worker(
@@ -137,16 +160,33 @@ def run_worker(
     summary.kept = output.written.kept
     advance(summary.kept)
     end = None if minutes is None else time.monotonic() + 60 * minutes
-    for line, bad in worker(_until(rest, stop, end), skip=skip):
-        output.add(line, bad)
-        output.flush()
-        advance(1)
+    pending: deque[Item] = deque()  # read, and without an outcome so far
+    try:
+        for line, bad in worker(_remember(_until(rest, stop, end), pending), skip=skip):
+            item = pending.popleft()
+            output.add(line, bad)
+            if bad is None and isinstance(item, Record):
+                output.answers(item)
+            output.flush()
+            advance(1)
+    except ServiceError:
+        if stop is None or stop.signal is None:  # else a wait for a server was broken off by it
+            raise
     summary = worker.summary
     summary.signal = None if stop is None else stop.signal
     output.interrupted = summary.signal is not None
     summary.skipped = output.skipped
     summary.seconds = time.perf_counter() - started
     return summary
+
+
+def _retry(worker: Worker, items: Iterable[Item], output: Output, *, skip: bool, stop: Stop | None) -> int:
+    try:
+        return retry_set_aside(worker, items, output, unanswered, lambda some: _until(some, stop, None), skip=skip)
+    except ServiceError:
+        if stop is None or stop.signal is None:
+            raise
+        return 0
 
 
 def _until(items: Iterator[Item], stop: Stop | None, end: float | None) -> Iterator[Item]:
@@ -158,30 +198,57 @@ def _until(items: Iterator[Item], stop: Stop | None, end: float | None) -> Itera
         yield item
 
 
-def unanswered(items: Iterable[Item], output: Output) -> Iterator[Item]:
-    """The items after those an earlier run answered or set aside; the files must agree with the input, in order."""
+def _remember(items: Iterable[Item], pending: deque[Item]) -> Iterator[Item]:
+    for item in items:
+        pending.append(item)
+        yield item
+
+
+def unanswered(
+    items: Iterable[Item], output: Output, set_aside: Callable[[SetAside], None] = lambda found: None
+) -> Iterator[Item]:
+    """The items after those an earlier run answered or set aside; the files must agree with the input, in order.
+
+    `set_aside` is called for each of the latter.
+    """
     source = iter(items)
     answers, errors = output.written, output.written_errors
     if answers.line is None and errors.line is None:
         return source
-    for item in source:
+    for position, item in enumerate(source):
         if errors.line is not None and _location(errors.line, output) == location_of(item):
             if output.text and answers.line is None:
                 return _after(item, source)
             errors.keep()
+            is_answered = not output.text and _answers(answers.line, item, output)  # a retry was killed at its end
+            set_aside(SetAside(position, item, is_answered))
             if output.text:
                 answers.keep()
-        elif answers.line is None:
+            if not is_answered:
+                continue
+        if answers.line is None:
             return _after(item, source)
-        else:
-            _check_same(item, answers.line, answers.kept + 1, output)
-            answers.keep()
+        _check_same(item, answers.line, answers.kept + 1, output)
+        if isinstance(item, Record) and not output.answers(item):
+            raise UserError(
+                f"{item.where}: resume=True: {output.path} was made from other records up to here, with the same "
+                "ids but another content; give the input the output was made from, or force=True to start over"
+            )
+        answers.keep()
     if answers.line is not None:
         raise UserError(
             f"{output.path}: resume=True: has more answers than the input has records; "
             "give the input it was made from, or force=True to start over"
         )
     return source
+
+
+def _answers(line: bytes | None, item: Item, output: Output) -> bool:
+    """Whether a line of JSON is the answer to an item."""
+    if line is None or not isinstance(item, Record):
+        return False
+    fields = parse_json(line, output.path)
+    return isinstance(fields, dict) and fields.get("id") == item.id
 
 
 def _after(item: Item, source: Iterator[Item]) -> Iterator[Item]:
@@ -199,6 +266,11 @@ def _check_same(item: Item, line: bytes, number: int, output: Output) -> None:
         raise UserError(f"{where}: resume=True: not an answer of mbrace; use force=True to replace the file")
     theirs = item.id if isinstance(item, Record) else None
     if identity != theirs and not (output.path.endswith(".parquet") and str(identity) == str(theirs)):
+        if identity == 0 and theirs == 1:
+            raise UserError(
+                f"{where}: resume=True: made by an earlier version of mbrace, which numbered sources from 0, not 1; "
+                "finish it with that version, or use force=True to start over"
+            )
         raise UserError(
             f"{location_of(item)}: resume=True: {where} answers record {identity!r} where the input has "
             f"{'a bad record' if isinstance(item, Bad) else repr(theirs)}; "

@@ -9,13 +9,13 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from mbrace.errors import UserError, require
+from mbrace.errors import UserError, check_whole, require
 from mbrace.prune import Bottom, Confidence, PruningFunction
-from mbrace.schedule import Schedule, check
+from mbrace.schedule import Schedule, check, is_all
 from mbrace.utility import PairFunction, QualityUtility, Utility, as_utility
 
 if TYPE_CHECKING:
-    from mbrace.models.hypotheses import CandidateModel
+    from mbrace.models.hypotheses import CandidateModel, SamplingSettings
     from mbrace.servers.server import Server
 
 
@@ -119,10 +119,10 @@ class RaceSettings:
 
     def __post_init__(self) -> None:
         """Take the sizes of a schedule once: they may come from an iterator."""
-        if self.schedule is not None and self.schedule != "all":
+        if self.schedule is not None and not is_all(self.schedule):
             object.__setattr__(self, "schedule", check(self.schedule))
-        if self.window < 1 or self.nbest < 1:
-            raise UserError(f"window {self.window}, nbest {self.nbest}: both must be 1 or more")
+        for name in ("window", "nbest"):
+            check_whole(name, getattr(self, name), least=1)
 
     def describe(self) -> dict[str, Any]:
         """What answers depend on."""
@@ -161,28 +161,56 @@ class ModelSettings:
     server_model: str | None = None
     server_kind: str = "chat"
     concurrency: int = 8
+    samples_per_request: int = 16
+    max_tokens: int = 512
+    system_prompt: str | None = None
+    timeout: float = 120.0
+    retries: int = 6
 
     def describe(self) -> dict[str, Any]:
-        """What outputs depend on."""
-        return {name: value for name, value in asdict(self).items() if name not in ("device", "concurrency")}
+        """What outputs depend on; of a server's URL, nothing that is secret."""
+        left_out = ("device", "concurrency", "timeout", "retries")
+        settings = {name: value for name, value in asdict(self).items() if name not in left_out}
+        for name, default in (("samples_per_request", 16), ("max_tokens", 512)):  # None: as before there were any
+            settings[name] = None if settings[name] == default else settings[name]
+        if self.server is not None:
+            from mbrace.servers.secrets import hide_credentials
+
+            settings["server"] = hide_credentials(self.server)
+        return settings
 
     def load(
-        self, threads: int = 0, *, temperature: float = 1.0, seed: int = 0, logprobs: bool = False
+        self,
+        threads: int = 0,
+        made: SamplingSettings | None = None,
+        *,
+        seed: int = 0,
+        logprobs: bool = False,
     ) -> CandidateModel | Server:
         """The model, to be run with so many threads on a CPU (0: all cores), or the server, told how to sample."""
         if self.server is not None:
+            from mbrace.models.hypotheses import SamplingSettings
             from mbrace.servers.server import PROMPT, Server
 
+            made = made or SamplingSettings()
             return Server(
                 self.server,
                 self.server_model or "",
                 prompt=self.prompt or PROMPT,
                 chat=self.server_kind == "chat",
+                system=self.system_prompt,
                 stop=self.stop,
-                temperature=temperature,
+                temperature=made.temperature,
+                top_k=made.top_k,
+                top_p=made.top_p,
+                min_p=made.min_p,
+                max_tokens=self.max_tokens,
                 logprobs=logprobs,
                 seed=seed,
+                per_request=self.samples_per_request,
                 concurrency=self.concurrency,
+                retries=self.retries,
+                timeout=self.timeout,
             )
         require("torch", extra="models")
         if threads:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
 from typing import Any, TypeVar
 
@@ -16,10 +16,12 @@ class _Interrupted(Exception):  # noqa: N818
 
 
 class Stop:
-    """While it is entered, the first signal is remembered in `signal`; waiting for input is broken off."""
+    """While it is entered, the first signal is remembered in `signal`; waiting for input is broken off, and `interrupt`
+    is called, which is to end waits for a server."""
 
-    def __init__(self) -> None:
+    def __init__(self, interrupt: Callable[[], None] | None = None) -> None:
         self.signal: int | None = None
+        self._interrupt = interrupt
         self._reading = False
         self._old: dict[int, Any] = {}
 
@@ -38,6 +40,8 @@ class Stop:
         if self.signal is not None:
             raise KeyboardInterrupt
         self.signal = number
+        if self._interrupt is not None:
+            self._interrupt()
         if self._reading:
             raise _Interrupted
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 from mbrace.errors import RecordError, UserError
 from mbrace.io.candidates import Bad, Item
-from mbrace.io.reading import count_lines, decode_line, name_of, open_input, read_lines
+from mbrace.io.reading import byte_lines, count_lines, decode_line, name_of, read_lines, without_blank_end
 from mbrace.records import Location, Record
 
 
@@ -24,24 +25,26 @@ def source_items(
     path: str, make_item: Callable[[bytes, str, int, str], Item], references: str | None = None
 ) -> Iterator[Item]:
     """Sources as records without candidates, as they are read; `make_item` is that of a job."""
-    if references is not None and path != "-" and (ours := count_lines(path)) != (theirs := count_lines(references)):
-        raise UserError(f"{references}: has {theirs} lines but {path} has {ours}; they must match")
+    if references is not None and path != "-":
+        ours, theirs = (sum(1 for _ in without_blank_end(byte_lines(name))) for name in (path, references))
+        if ours > count_lines(references) or theirs > count_lines(path):
+            raise UserError(f"{references}: has {theirs} lines but {path} has {ours}; they must match")
     lines = None if references is None else read_lines(references)
-    with open_input(path) as file:
-        for number, row in enumerate(file, 1):
+    with contextlib.closing(byte_lines(path)) as rows:
+        for number, row in enumerate(rows, 1):
             item = make_item(row, name_of(path), number, "")
             if lines is not None:
-                reference = next(lines, None)
+                reference = next(lines, None if row.strip() else "")
                 if reference is None:
                     raise UserError(f"{references}: ends before line {number}, which {name_of(path)} has")
                 item = item if isinstance(item, Bad) else replace(item, reference=reference)
             yield item
 
 
-def source_item(row: bytes, file: str, number: int, prefix: str = "", *, first: int = 0, columns: bool = True) -> Item:
+def source_item(row: bytes, file: str, number: int, prefix: str = "", *, columns: bool = True) -> Item:
     """The source of a line; of a .tsv with `columns`, its first column, and the reference in the second.
 
-    Its id is its position, counted from `first`, after `prefix` where there is one.
+    Its id is the number of its line, from 1 as for every other input, after `prefix` where there is one.
     """
     location = Location(file, number)
     try:
@@ -51,6 +54,5 @@ def source_item(row: bytes, file: str, number: int, prefix: str = "", *, first: 
     source, reference = line, ""
     if columns and ".tsv" in Path(file).suffixes:
         source, reference = [*line.split("\t"), ""][:2]
-    position = number - 1 + first
-    identity = f"{prefix}{position}" if prefix else position
+    identity = f"{prefix}{number}" if prefix else number
     return Record((), id=identity, source=source, reference=reference or None, location=location)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from mbrace.io.candidates import Item
-from mbrace.io.inputs import check_inputs
+from mbrace.io.inputs import check_inputs, rereadable
 from mbrace.jobs.decode import DecodeWorker
 from mbrace.jobs.run import ErrorPolicy, Outcome, Progress, Summary, run_job
 from mbrace.jobs.settings import (
@@ -38,9 +38,12 @@ def translate_file(
     *,
     model: CandidateModel | Server | str = "bundled",
     beam: int = 256,
-    length_alpha: float = 1.0,
+    length_penalty: float = 1.0,
     epsilon: float | None = 0.02,
     temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    min_p: float | None = None,
     sampling: str = "independent",
     draw: str | None = None,
     utility: Utility | PairFunction | str = "chrf++",
@@ -55,6 +58,7 @@ def translate_file(
     threads: int = 0,
     resume: bool = False,
     force: bool = False,
+    retry_errors: bool = False,
     on_error: ErrorPolicy = "stop",
     progress: Progress = False,
 ) -> Summary:
@@ -62,13 +66,13 @@ def translate_file(
 
     `model` is a `Seq2Seq`, a `CausalLM`, a `Server`, any object with their `beam` and `sampler`, or the name or folder
     of a translation model. `beam` hypotheses per source race against pseudo-references that are drawn by epsilon
-    sampling; `sampling`, `draw` and `pool` are as for `Seq2Seq.translate`. A `Server` samples as it was made to:
-    `length_alpha`, `epsilon`, `temperature`, `sampling` and `draw` are not sent to it. With `text=False` each line of
-    `output` is the JSON object that `decode_file` writes. The other options are those of `decode_file`.
+    sampling, or by `top_k`, `top_p` and `min_p` as for `Seq2Seq.sample`; `sampling`, `draw` and `pool` are as for
+    `Seq2Seq.translate`. A `Server` samples as it was made to: none of these is sent to it. With `text=False` each line
+    of `output` is the JSON object that `decode_file` writes. The other options are those of `decode_file`.
     """
     job = TranslateJob(
         ModelSettings(model) if isinstance(model, str) else model,
-        SamplingSettings(beam, length_alpha, epsilon, temperature, sampling),
+        SamplingSettings(beam, length_penalty, epsilon, temperature, sampling, top_k, top_p, min_p),
         UtilitySettings(utility) if isinstance(utility, str) else utility,
         RaceSettings(prune, schedule, seed, nbest, window, pool, exclude_self),
         draw=draw,
@@ -77,7 +81,9 @@ def translate_file(
     path, out = os.fspath(sources), os.fspath(output)
     check_inputs([path], out)
     how: dict[str, Any] = {"resume": resume, "force": force, "on_error": on_error, "progress": progress}
-    return run_job(job, source_items(path, job.item), out, threads=threads, **how)
+    how["retry_errors"] = retry_errors
+    items = rereadable(lambda: source_items(path, job.item), [path])
+    return run_job(job, items, out, threads=threads, **how)
 
 
 @dataclass(frozen=True)
@@ -90,7 +96,7 @@ class TranslateJob:
     race: RaceSettings
     draw: str | None = None  # when pseudo-references are drawn: see `live_candidates`
     text: bool = True
-    keep_settings: ClassVar[bool] = False
+    reads_records: ClassVar[bool] = False
 
     def describe(self) -> dict[str, Any]:
         """What answers depend on."""
@@ -104,7 +110,7 @@ class TranslateJob:
 
         utility, race, model = load_utility(self.utility, threads), self.race, self.model
         if isinstance(model, ModelSettings):
-            model = model.load(threads, temperature=self.candidates.temperature, seed=race.seed)
+            model = model.load(threads, self.candidates, seed=race.seed)
         sampler: LiveSampler
         if isinstance(model, Server):
             hypotheses, sampler = server_hypotheses(model, self.candidates.beam, race.window), model
@@ -119,7 +125,7 @@ class TranslateJob:
 
     def item(self, row: bytes, file: str, number: int, prefix: str) -> Item:
         """A source."""
-        return source_item(row, file, number, prefix, first=1, columns=False)
+        return source_item(row, file, number, prefix, columns=False)
 
 
 def server_hypotheses(server: Server, count: int, group_size: int) -> Hypothesiser:
@@ -145,6 +151,13 @@ class TranslateWorker:
         summary = self.races.summary
         summary.hypothesis_seconds, summary.drawn = self.hypotheses.seconds, self.sampler.drawn
         return summary
+
+    def interrupt(self) -> None:
+        """End waits for a server."""
+        from mbrace.servers.server import Server
+
+        if isinstance(self.sampler, Server):
+            self.sampler.interrupt()
 
     def __call__(self, items: Iterable[Item], *, skip: bool) -> Iterator[Outcome]:
         """One outcome per item."""

@@ -1,4 +1,5 @@
-"""The bundled translator: a Marian model stored as int8 with a scale per row, loaded as float32."""
+"""The bundled translator, of the package mbrace-de-en: a Marian model stored as int8 with a scale per row, loaded as
+float32."""
 
 from __future__ import annotations
 
@@ -10,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from mbrace.errors import UserError, require
+from mbrace.io.atomic import give_usual_mode
 from mbrace.models.vocabulary import Vocabulary
 
-FOLDER = Path(__file__).parent.parent / "data" / "translator-de-en"
 NOT_STORED = ("embed_positions", "encoder.embed_tokens", "decoder.embed_tokens", "lm_head", "final_logits_bias")
 
 
@@ -39,6 +40,7 @@ def quantise(folder: str | Path, out: str | Path) -> int:
     target = Path(out)
     target.mkdir(parents=True, exist_ok=True)
     safetensors.save_file(tensors, target / "weights.safetensors")
+    give_usual_mode(target / "weights.safetensors")
     (target / "config.json").write_text(
         json.dumps(model.config.to_diff_dict(), indent=1, default=str), encoding="utf-8"
     )
@@ -46,9 +48,9 @@ def quantise(folder: str | Path, out: str | Path) -> int:
     return sum(path.stat().st_size for path in target.iterdir())
 
 
-def load_bundled(folder: str | Path = FOLDER) -> tuple[Any, Vocabulary]:
-    """The MarianMTModel, in float32, and its vocabulary."""
-    source = Path(folder)
+def load_bundled(folder: str | Path | None = None) -> tuple[Any, Vocabulary]:
+    """The MarianMTModel, in float32, and its vocabulary; by default that of mbrace-de-en."""
+    source = Path(require("mbrace_de_en", extra="models").FOLDER if folder is None else folder)
     if not (source / "weights.safetensors").exists():
         raise UserError(f"{source.name}: this installation has no bundled translator; give a model")
     torch = require("torch", extra="models")

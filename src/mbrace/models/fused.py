@@ -6,7 +6,6 @@ Imported only where Triton is.
 from __future__ import annotations
 
 import os
-import warnings
 from functools import cache
 from typing import Any
 
@@ -14,6 +13,7 @@ import torch
 import triton
 from torch import Tensor
 
+from mbrace.errors import warn
 from mbrace.models import kernels
 from mbrace.models.chosen import Chosen
 
@@ -30,7 +30,7 @@ def usable(device: torch.device) -> bool:
     try:
         return _trial(device)
     except Exception as error:  # such as no compiler for Triton's launcher: the plain way is always right
-        warnings.warn(f"decoding goes on without Triton kernels: {str(error).splitlines()[:1]}")
+        warn(f"decoding goes on without Triton kernels: {str(error).splitlines()[:1]}")
         return False
 
 

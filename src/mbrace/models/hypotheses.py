@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol, TypeAlias, overload
 
-from mbrace.errors import RecordError, UserError
+from mbrace.errors import RecordError, ServiceError, UserError
 from mbrace.groups import in_groups, run_group
 from mbrace.io.candidates import Item
 from mbrace.records import Location, Record
 from mbrace.sampler import Draws, Sampler
-from mbrace.schedule import Schedule, check, doubling
+from mbrace.schedule import Schedule, check, doubling, is_all
 from mbrace.utility import Utility
 
 # Hypotheses of each source; ids are those of the records.
@@ -74,13 +74,23 @@ class CandidateModel(Protocol):
 @dataclass(frozen=True)
 class SamplingSettings:
     """How candidates are made: `beam` hypotheses per source, pseudo-references by epsilon sampling (0: the whole
-    distribution) at a temperature, independent of each other or spread evenly (arithmetic)."""
+    distribution), top-k, top-p or min-p sampling at a temperature, independent of each other or spread evenly
+    (arithmetic)."""
 
     beam: int = 256
-    length_alpha: float = 1.0  # beam scores are log p / length ** length_alpha
+    length_penalty: float = 1.0  # beam scores are log p / length ** length_penalty
     epsilon: float | None = 0.02
     temperature: float = 1.0
     sampling: str = "independent"
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+
+    def options(self) -> dict[str, Any]:
+        """Those of a model's `sample` and `sampler`; what was not asked for is left out: not all models know it."""
+        always = {"epsilon": self.epsilon or None, "temperature": self.temperature, "sampling": self.sampling}
+        asked = {"top_k": self.top_k, "top_p": self.top_p, "min_p": self.min_p}
+        return always | {name: value for name, value in asked.items() if value is not None}
 
     def describe(self) -> dict[str, Any]:
         """What candidates depend on."""
@@ -106,17 +116,15 @@ def live_candidates(
     """
     if draw not in (None, "ahead", "lazy"):
         raise UserError(f"draw {draw!r}: unknown; choose ahead or lazy")
-    if schedule == "all":
+    if is_all(schedule):
         raise UserError('schedule "all": a live source has no last pseudo-reference; give the sizes')
     last = check(utility.schedule if schedule is None else schedule)[-1]
     on_gpu = model.device.type == "cuda"
     ahead: tuple[int, ...] = (last,) if draw == "ahead" or (draw is None and on_gpu) else ()
     if pool and draw is None and on_gpu:
         ahead = doubling(min(64, last), last)
-    epsilon = settings.epsilon or None
-    how = {"epsilon": epsilon, "temperature": settings.temperature, "sampling": settings.sampling}
-    sampler = model.sampler(seed=seed, ahead=ahead, **how)  # type: ignore[arg-type]
-    make = beam_hypotheses(model, settings.beam, alpha=settings.length_alpha)
+    sampler = model.sampler(seed=seed, ahead=ahead, **settings.options())
+    make = beam_hypotheses(model, settings.beam, alpha=settings.length_penalty)
     return Hypothesiser(make, group_size=window), sampler
 
 
@@ -165,12 +173,19 @@ class _GroupHypotheses:
     def __init__(self, records: Sequence[Record], results: Iterator[Sequence[str] | Exception]) -> None:
         self._records, self._results = records, results
         self._made: list[Sequence[str] | Exception] = []
+        self._failure: ServiceError | None = None
 
     def __getitem__(self, number: int) -> Sequence[str]:
         while len(self._made) <= number:
-            self._made.append(next(self._results))
+            if self._failure is not None:
+                raise self._failure
+            try:
+                self._made.append(next(self._results))
+            except ServiceError as error:  # for all of them
+                self._failure = error
+                raise
         made = self._made[number]
-        if isinstance(made, UserError) and not isinstance(made, RecordError):
+        if isinstance(made, UserError) and not isinstance(made, RecordError | ServiceError):
             raise self._records[number].error(str(made))
         if isinstance(made, Exception):
             raise made

@@ -23,7 +23,7 @@ from mbrace.models.model_sampler import EncodedSources, ModelSampler
 from mbrace.prune import Confidence, PruningFunction
 from mbrace.race import Decoded
 from mbrace.sampler import Draws, Want, ids_of, refuse_one_string
-from mbrace.schedule import Schedule, check
+from mbrace.schedule import Schedule, check, is_all
 from mbrace.utilities.chrf import ChrF
 from mbrace.utilities.neural.device import choose_device, without_cudnn_attention
 from mbrace.utility import PairFunction, Utility, as_utility
@@ -187,7 +187,7 @@ class LiveModel:
         if beam < 1 and not pool:
             raise UserError(f"beam {beam}: must be 1 or more; 0 is for a pool")
         settings = SamplingSettings(beam, epsilon=epsilon, sampling=sampling)
-        sizes = schedule if schedule is None or schedule == "all" else check(schedule)
+        sizes = schedule if schedule is None or is_all(schedule) else check(schedule)
         hypotheses, sampler = live_candidates(
             self, settings, chosen, sizes, seed=seed, draw=draw, window=window, pool=pool
         )

@@ -4,18 +4,59 @@ from __future__ import annotations
 
 import email.utils
 import json
+import logging
+import math
 import random
+import re
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from threading import Event
 from typing import Any, TypeVar
+from urllib.parse import urlsplit, urlunsplit
 
-from mbrace.errors import UserError, require
+from mbrace.errors import ServiceError, UserError, require
+from mbrace.servers.secrets import hide, hide_credentials, secrets_of
 
 Answer = TypeVar("Answer")
 FIRST_WAIT = 0.5  # seconds before the second try; doubled for each further try
-LONGEST_WAIT = 60.0  # seconds; a server may ask for more
-RETRIED = {408, 409, 425, 429, 500, 502, 503, 504, 529}
+LONGEST_WAIT = 60.0  # seconds
+LONGEST_ASKED_WAIT = 300.0  # seconds; a server may ask for more (Retry-After), and is asked again after so long
+ANNOUNCED_WAIT = 1.0  # seconds; shorter waits are not worth a line
+ANNOUNCE_EVERY = 5.0  # seconds; many threads wait for one server
+RETRIED = {408, 409, 425, 429}  # and 5xx
+REQUEST_AT_FAULT = {400, 413, 414, 422}  # statuses that may be about one request: its source is too long, say
+
+log = logging.getLogger("mbrace")
+
+
+class RequestError(UserError):
+    """A request failed, and it is not clear whether others would. `refused`: the server will not have it."""
+
+    def __init__(self, message: str, *, refused: bool) -> None:
+        super().__init__(message)
+        self.refused = refused
+
+
+@dataclass(frozen=True)
+class _Failure:
+    """A try that failed."""
+
+    reason: str
+    status: int = 0  # 0: no status says why
+    retry_after: str | None = None
+    unreachable: bool = False
+
+    @property
+    def is_retried(self) -> bool:
+        return self.status == 0 or self.status >= 500 or self.status in RETRIED
+
+    @property
+    def is_of_service(self) -> bool:
+        """Whether other requests would fail as well."""
+        may_be_one = self.status == 0 or self.status >= 500 or self.status in REQUEST_AT_FAULT | RETRIED - {429}
+        return self.unreachable or not may_be_one
 
 
 class Client:
@@ -24,6 +65,7 @@ class Client:
     def __init__(
         self,
         url: str,
+        path: str = "",
         *,
         key: str | None = None,
         retries: int = 6,
@@ -31,42 +73,91 @@ class Client:
         connections: int = 8,
     ) -> None:
         self._httpx = require("httpx", extra="models")
-        if not url.startswith(("http://", "https://")):
-            raise UserError(f"{url}: not a URL of a server; give one such as http://localhost:8000/v1")
-        self.url, self._retries = url, retries
+        self.url = hide_credentials(url)  # as messages show it
+        try:
+            self._secrets = secrets_of(url, key)
+            self._url = self._httpx.URL(_join(url, path))
+            if not url.startswith(("http://", "https://")) or not self._url.host:
+                raise ValueError
+        except (ValueError, self._httpx.InvalidURL):
+            message = f"{self.url}: not a URL of a server; give one such as http://localhost:8000/v1"
+            raise UserError(message) from None
+        self.url = hide_credentials(_join(url, path))
+        self._retries = retries
         limits = self._httpx.Limits(max_connections=connections, max_keepalive_connections=connections)
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._client = self._httpx.Client(timeout=timeout, limits=limits, headers=headers)
         self._not_before = 0.0  # a server's Retry-After holds for all threads
+        self._announced = -math.inf
         self._lock = threading.Lock()
+        self._interrupted = Event()
+        self.has_answered = False  # at least one request
 
     def post(self, body: Any, read: Callable[[Any], Answer]) -> Answer:
         """Post `body`; `read` turns the JSON answer into the result. If it cannot (ValueError, KeyError, ...), the
-        answer was cut off or garbled, and is asked for again."""
-        failure = ""
-        for attempt in range(self._retries + 1):
+        answer was cut off or garbled, and is asked for again. ServiceError if other requests would fail too, or
+        RequestError if that is not clear."""
+        tries = self._retries + 1
+        attempt = 0
+        while True:
             self._pause()
-            try:
-                response = self._client.post(self.url, json=body)
-            except self._httpx.TransportError as error:  # time-outs, refused and cut connections
-                failure = f"{type(error).__name__} ({error})" if str(error) else type(error).__name__
-                self._back_off(attempt, None)
-                continue
-            if response.status_code == 200:
-                try:
-                    return read(json.loads(response.content))
-                except (ValueError, KeyError, TypeError, AttributeError) as error:
-                    failure = f"an answer that cannot be read ({error})"
-            elif response.status_code in RETRIED:
-                failure = f"status {response.status_code} ({_reason(response)})"
-            else:
-                raise UserError(f"{self.url}: status {response.status_code}: {_reason(response)}")
-            self._back_off(attempt, response.headers.get("retry-after"))
-        raise UserError(f"{self.url}: gave up after {self._retries + 1} tries; the last: {failure}")
+            answer, failure = self._try(body, read)
+            if failure is None:
+                self.has_answered = True
+                return answer  # type: ignore[return-value]
+            if not failure.is_retried:
+                message = f"{self.url}: status {failure.status}: {failure.reason}"
+                raise ServiceError(message) if failure.is_of_service else RequestError(message, refused=True)
+            if attempt + 1 == tries:
+                break
+            self._back_off(attempt, failure)
+            attempt += 1
+        status = f"status {failure.status} ({failure.reason})" if failure.status else failure.reason
+        message = f"{self.url}: gave up after {tries} tries; the last: {status}"
+        raise ServiceError(message) if failure.is_of_service else RequestError(message, refused=False)
+
+    def answers(self, body: Any, read: Callable[[Any], Any]) -> bool:
+        """Whether the server answers this request now, in a way that can be read."""
+        return self._try(body, read)[1] is None
+
+    def interrupt(self) -> None:
+        """End all waits before a next try, now and from now on: what fails has failed."""
+        self._interrupted.set()
 
     def close(self) -> None:
         """Close the connections."""
+        self.interrupt()
         self._client.close()
+
+    def _try(self, body: Any, read: Callable[[Any], Answer]) -> tuple[Answer | None, _Failure | None]:
+        httpx = self._httpx
+        try:
+            response = self._client.post(self._url, json=body)
+        except httpx.RequestError as error:  # time-outs, refused and cut connections
+            words = f"{type(error).__name__} ({error})" if str(error) else type(error).__name__
+            may_be_one = isinstance(error, (httpx.ReadTimeout, httpx.ReadError, httpx.RemoteProtocolError))
+            return None, _Failure(self._hide(words), unreachable=not may_be_one)
+        after = response.headers.get("retry-after")
+        try:
+            found = json.loads(response.content)
+        except (ValueError, RecursionError) as error:
+            found, unreadable = None, str(error)
+        else:
+            unreadable = ""
+        if response.status_code != 200:
+            words = _words(response.text if found is None else found)
+            return None, _Failure(self._hide(words), response.status_code, after)
+        if isinstance(found, dict) and found.get("error") and not found.get("choices"):  # an error all the same
+            return None, _Failure(self._hide(f"the server says: {_words(found)}"), _status_in(found), after)
+        try:
+            if unreadable:
+                raise ValueError(unreadable)
+            return read(found), None
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            return None, _Failure(self._hide(f"an answer that cannot be read ({error})"), retry_after=after)
+
+    def _hide(self, text: str) -> str:
+        return hide(text, self._secrets)
 
     def _pause(self) -> None:
         """Wait until the server accepts requests again."""
@@ -75,19 +166,36 @@ class Client:
                 seconds = self._not_before - time.monotonic()
             if seconds <= 0:
                 return
-            time.sleep(seconds)
+            self._wait(seconds)
 
-    def _back_off(self, attempt: int, asked: str | None) -> None:
+    def _wait(self, seconds: float) -> None:
+        if self._interrupted.wait(seconds):
+            raise ServiceError(f"{self.url}: interrupted while waiting to try again")
+
+    def _back_off(self, attempt: int, failure: _Failure) -> None:
         """Wait after a failed try: twice as long each time, with jitter so that threads do not return at once. If the
         server asked for a wait (Retry-After), all threads wait that long before their next request."""
-        if attempt == self._retries:
+        asked = retry_after(failure.retry_after)
+        if not asked:
+            seconds = min(LONGEST_WAIT, FIRST_WAIT * 2 ** min(attempt, 30)) * random.uniform(0.5, 1.0)
+            self._announce(seconds, attempt, failure)
+            self._wait(seconds)
             return
-        seconds = retry_after(asked)
-        if seconds is not None:
-            with self._lock:
-                self._not_before = max(self._not_before, time.monotonic() + seconds)
-            return
-        time.sleep(min(LONGEST_WAIT, FIRST_WAIT * 2**attempt) * random.uniform(0.5, 1.0))
+        seconds = min(asked, LONGEST_ASKED_WAIT)
+        with self._lock:
+            self._not_before = max(self._not_before, time.monotonic() + seconds)
+        more = f"; the server asks for {asked:.0f} s" if asked > seconds else ""
+        self._announce(seconds, attempt, failure, more)
+
+    def _announce(self, seconds: float, attempt: int, failure: _Failure, more: str = "") -> None:
+        with self._lock:
+            now = time.monotonic()
+            if seconds < ANNOUNCED_WAIT or now < self._announced + ANNOUNCE_EVERY:
+                return
+            self._announced = now
+        status = f"status {failure.status}: " if failure.status else ""
+        tries = f"try {attempt + 2} of {self._retries + 1}"
+        log.warning("%s: %s%s; %s in %.0f s%s", self.url, status, failure.reason, tries, seconds, more)
 
 
 def base_url(url: str) -> str:
@@ -97,25 +205,34 @@ def base_url(url: str) -> str:
 
 
 def retry_after(value: str | None) -> float | None:
-    """The seconds to wait that a Retry-After header asks for, as a number or a date."""
+    """The seconds to wait that a Retry-After header asks for, as a number or a date; None if it makes no sense."""
     if not value:
         return None
     try:
-        return max(0.0, float(value))
+        seconds = float(value)
     except ValueError:
-        pass
-    try:
-        return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
-    except (ValueError, TypeError):
-        return None
+        try:
+            seconds = max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
+        except (ValueError, TypeError, OverflowError, OSError):
+            return None
+    return seconds if seconds >= 0 else None
 
 
-def _reason(response: Any) -> str:
+def _join(url: str, path: str) -> str:
+    """The URL with a path added, before its query."""
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(path=parts.path.rstrip("/") + path, fragment=""))
+
+
+def _status_in(found: dict[str, Any]) -> int:
+    """The status that an error names; 0 if none."""
+    error = found["error"]
+    code = error.get("code", error.get("status")) if isinstance(error, dict) else None
+    return int(str(code)) if re.fullmatch("[45][0-9][0-9]", str(code)) else 0
+
+
+def _words(found: Any) -> str:
     """The server's error message, on one line."""
-    try:
-        found = json.loads(response.content)
-        error = found.get("error", found) if isinstance(found, dict) else found
-        message = error.get("message", error) if isinstance(error, dict) else error
-    except ValueError:
-        message = response.text
+    error = found.get("error", found) if isinstance(found, dict) else found
+    message = error.get("message", error) if isinstance(error, dict) else error
     return " ".join(str(message).split())[:300] or "no reason given"

@@ -6,19 +6,20 @@ block), so a race gets the same draws step by step as all at once. If a block fa
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
+import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Any
 
-from mbrace.errors import UserError
+from mbrace.errors import ServiceError, UserError
 from mbrace.randomness import key
 from mbrace.records import Record
 from mbrace.sampler import Draws, Want, ids_of, source_of
-from mbrace.servers.http import Client, base_url
+from mbrace.servers.http import Client, RequestError
+from mbrace.servers.threads import RequestThreads
 
 PROMPT = "Translate the following sentence into English. Answer with the translation only.\n\n{source}"
 
@@ -29,7 +30,10 @@ class Server:
     `url` is the server's, with or without /v1; `model` is the model's name there. `prompt` has `{source}` where the
     source goes; it is the user's message of a chat, or with `chat=False` the text to complete. `logprobs` asks for
     log-probabilities and gives them to the race, which then weights draws by the model. `timeout` is in seconds per
-    answer; a failed request is tried `retries` more times. `options` go into every request unchanged (`top_k`, ...).
+    answer; a failed request is tried `retries` more times. `options` go into every request unchanged.
+
+    A request that fails for good is a ServiceError, which ends a run, unless the server answers a plain request: then
+    the source is at fault, and the next one can be tried.
     """
 
     def __init__(
@@ -42,6 +46,7 @@ class Server:
         system: str | None = None,
         stop: str | None = None,
         temperature: float = 1.0,
+        top_k: int | None = None,
         top_p: float | None = None,
         min_p: float | None = None,
         max_tokens: int = 512,
@@ -60,19 +65,28 @@ class Server:
             raise UserError("per_request and concurrency: must be 1 or more; retries 0 or more")
         if not 0 <= temperature < math.inf:
             raise UserError(f"temperature {temperature}: must be 0 or more, and finite")
+        for name, value in (("top_p", top_p), ("min_p", min_p)):
+            if value is not None and not 0 <= value <= 1:
+                raise UserError(f"{name} {value}: must be from 0 to 1")
+        if top_k is not None and top_k < 0:
+            raise UserError(f"top_k {top_k}: must be 1 or more, or 0 for all")
+        if max_tokens < 1 or not 0 < timeout < math.inf:
+            raise UserError(f"max_tokens {max_tokens}, timeout {timeout}: must be more than 0, and finite")
         self._model, self._prompt, self._chat, self._system = model, prompt, chat, system
         self._seed, self._per_request, self._logprobs = seed, per_request, logprobs
-        given = {"temperature": temperature, "top_p": top_p, "min_p": min_p, "stop": stop, "max_tokens": max_tokens}
+        given: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
+        given |= {"stop": stop, "max_tokens": max_tokens}
         self._options = {name: value for name, value in given.items() if value is not None} | dict(options or {})
         if logprobs:
             self._options["logprobs"] = True if chat else 0  # completions: the number of alternatives per token
         bearer = api_key if api_key is not None else os.environ.get("OPENAI_API_KEY")
         path = "/chat/completions" if chat else "/completions"
+        version = "" if re.search(r"/v1/?($|[?#])", url) else "/v1"
         self._client = Client(
-            base_url(url) + path, key=bearer, retries=retries, timeout=timeout, connections=concurrency
+            url, version + path, key=bearer, retries=retries, timeout=timeout, connections=concurrency
         )
-        self._pool = ThreadPoolExecutor(concurrency, thread_name_prefix="mbrace-server")
-        self._kept: dict[tuple[str | int, str, int], Draws] = {}  # blocks of a window that failed, for the next try
+        self._threads = RequestThreads(concurrency)
+        self._kept: dict[tuple[str | int, str, int], Future[Draws]] = {}  # of a window that failed, for the next try
         self._lock = threading.Lock()
         self.drawn = 0  # pseudo-references received so far (the draws of stream "draw")
 
@@ -100,8 +114,12 @@ class Server:
 
     def close(self) -> None:
         """Cancel requests that have not begun, and close the connections."""
-        self._pool.shutdown(cancel_futures=True)
+        self._threads.close()
         self._client.close()
+
+    def interrupt(self) -> None:
+        """End all waits for a server that does not answer: their requests fail with ServiceError."""
+        self._client.interrupt()
 
     # one block of draws
 
@@ -109,14 +127,12 @@ class Server:
         """Ask for a block in the background."""
         with self._lock:
             kept = self._kept.pop((record.id, stream, block), None)
-        if kept is not None:
-            done: Future[Draws] = Future()
-            done.set_result(kept)
-            return done
-        return self._pool.submit(self._block, record, stream, block)
+        if kept is not None and not (kept.done() and kept.exception() is not None):
+            return kept
+        return self._threads.submit(lambda: self._block(record, stream, block))
 
-    def keep(self, record: Record, stream: str, block: int, draws: Draws) -> None:
-        """Remember a block for the next time it is asked for."""
+    def keep(self, record: Record, stream: str, block: int, draws: Future[Draws]) -> None:
+        """Remember a block that has arrived, or may still, for the next time it is asked for."""
         with self._lock:
             self._kept[record.id, stream, block] = draws
 
@@ -129,7 +145,7 @@ class Server:
         while len(texts) < self._per_request:
             seed = key(self._seed, record.id, f"{stream} {block} {len(texts)}") >> 33  # 31 bits, which any server takes
             body = self._body(record.source or "") | {"n": self._per_request - len(texts), "seed": seed}
-            got = self._client.post(body, self._choices)[: self._per_request - len(texts)]
+            got = self._post(body)[: self._per_request - len(texts)]
             texts += [text for text, _ in got]
             found = [logprob for _, logprob in got if logprob is not None]
             logprobs = [*logprobs, *found] if logprobs is not None and len(found) == len(got) else None
@@ -137,8 +153,18 @@ class Server:
             with self._lock:
                 self.drawn += len(texts)
         if self._logprobs and logprobs is None:
-            raise UserError(f"{self._client.url}: gives no log-probabilities; leave logprobs out")
+            raise ServiceError(f"{self._client.url}: gives no log-probabilities; leave logprobs out")
         return Draws(texts, logprobs if self._logprobs else None)
+
+    def _post(self, body: dict[str, Any]) -> list[tuple[str, float | None]]:
+        """The choices of an answer. If there is none, a plain request tells whether the source is at fault."""
+        try:
+            return self._client.post(body, self._choices)
+        except RequestError as error:
+            plain = self._body("a") | {"n": 1, "seed": 0}
+            if (error.refused and self._client.has_answered) or self._client.answers(plain, self._choices):
+                raise
+            raise ServiceError(str(error)) from error
 
     def _body(self, source: str) -> dict[str, Any]:
         text = self._prompt.replace("{source}", source)
@@ -157,7 +183,7 @@ class Server:
         for choice in choices:
             text = choice["message"].get("content") if self._chat else choice.get("text")
             if not isinstance(text, str):
-                raise ValueError("a choice without text")
+                raise ValueError(_why_no_text(choice))
             out.append((text.strip(), _logprob(choice.get("logprobs"))))
         return out
 
@@ -188,7 +214,7 @@ class _ServerDrawer:
         try:
             blocks = [self._blocks[want.sentence, block].result() for block in self._blocks_of(want)]
         except BaseException:
-            self._save()
+            self._keep_blocks()
             raise
         texts = [text for draws in blocks for text in draws.texts]
         begin = want.first % self._size
@@ -200,14 +226,11 @@ class _ServerDrawer:
     def _blocks_of(self, want: Want) -> range:
         return range(want.first // self._size, -(-(want.first + want.count) // self._size))
 
-    def _save(self) -> None:
-        """After a request has failed for good: cancel those that have not begun, keep what arrives for the next try."""
-        for future in self._blocks.values():
-            future.cancel()
+    def _keep_blocks(self) -> None:
+        """After a request has failed for good: cancel those that have not begun, keep the others for the next try."""
         for (sentence, block), future in self._blocks.items():
-            if not future.cancelled():
-                with contextlib.suppress(Exception):
-                    self._server.keep(self._records[sentence], self._stream, block, future.result())
+            if not future.cancel():
+                self._server.keep(self._records[sentence], self._stream, block, future)
 
 
 def _logprob(found: Any) -> float | None:
@@ -218,4 +241,16 @@ def _logprob(found: Any) -> float | None:
         values = [token.get("logprob") for token in found["content"]]
     else:
         values = found.get("token_logprobs") or []
-    return float(sum(values)) if values and all(isinstance(value, int | float) for value in values) else None
+    if not values or not all(isinstance(value, int | float) for value in values):
+        return None
+    if not math.isfinite(total := float(sum(values))):
+        raise ValueError(f"log-probabilities of {total}; they must be finite numbers")
+    return total
+
+
+def _why_no_text(choice: dict[str, Any]) -> str:
+    """What a server says about a choice without text."""
+    message = choice.get("message") or {}
+    said = [message.get("refusal"), choice.get("error"), choice.get("finish_reason")]
+    words = "; ".join(" ".join(str(part).split())[:200] for part in said if part)
+    return "a choice without text" + (f": {words}" if words else "")

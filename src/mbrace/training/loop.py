@@ -8,14 +8,15 @@ import json
 import math
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from mbrace.io.atomic import replacing
+from mbrace.errors import UserError
+from mbrace.io.atomic import give_usual_mode, replacing
 from mbrace.models.marian import forward
 from mbrace.models.seq2seq import Seq2Seq
 from mbrace.models.vocabulary import Vocabulary
@@ -59,6 +60,8 @@ class TrainingRun:
         self.step, self.history, self.stale = 0, [], 0  # type: int, list[dict[str, Any]], int
         self.best: tuple[float, dict[str, Any]] | None = None
         self.recent: list[dict[str, Any]] = []
+        # since the last validation: the sum of losses, the ids and the seconds; and the progress at that validation
+        self.total, self.count, self.seconds, self.checked = torch.zeros((), device=device), 0, 0.0, self.progress()
 
     def weights(self) -> int:
         return sum(weight.numel() for weight in self.parameters)
@@ -81,7 +84,8 @@ class TrainingRun:
             return self.rate * warmth * (1.0 - self.progress())
         return self.rate * warmth * math.sqrt(self.options.warmup / max(self.step + 1, self.options.warmup))
 
-    def train(self) -> dict[str, Any]:
+    def train(self, interrupted: Callable[[], bool] = lambda: False) -> dict[str, Any] | None:
+        """Train to the end, or until `interrupted` says so: the state is saved then, and None is returned."""
         self.resume()
         self.working.train()
         batches = prefetch(
@@ -92,32 +96,35 @@ class TrainingRun:
             first=self.step,
             device=self.device,
         )
-        total, count = torch.zeros((), device=self.device), 0
-        counted_from, checked, saved = self.elapsed(), self.progress(), self.elapsed()
+        saved = self.elapsed()
         self.refresh()
         with contextlib.closing(batches):
             while self.progress() < 1.0 and self.stale < self.options.patience:
+                if interrupted():
+                    self.save_state()
+                    self.log(f"interrupted; step {self.step} is saved: the same command goes on from there")
+                    return None
+                began = self.elapsed()
                 source, target, ids = next(batches)
                 for group in self.optimizer.param_groups:
                     group["lr"] = self.learning_rate()
                 loss = self.loss(source, target)
                 (loss / ids).backward()
                 self.update()
-                total += loss.detach()  # stays on the device: reading it would make the GPU wait
-                count += ids
+                self.total += loss.detach()  # stays on the device: reading it would make the GPU wait
+                self.count += ids
                 self.step += 1
+                self.seconds += self.elapsed() - began
                 # with a budget, the checkpoints to average are from its last tenth; without, from the validations
                 if self.progress() >= 1.0 - 0.1 * (1.0 - len(self.recent) / self.options.average):
                     self.recent.append(self.snapshot())
-                if self.due(checked) or self.progress() >= 1.0:
-                    rate = count / (self.elapsed() - counted_from)
-                    self.validate(float(total) / count, rate)
-                    checked = self.progress()
-                    if self.elapsed() - saved > SAVE_SECONDS:
-                        self.save_state()
-                        saved = self.elapsed()
-                    total.zero_()
-                    count, counted_from = 0, self.elapsed()
+                if self.due() or self.progress() >= 1.0:
+                    self.validate(float(self.total) / self.count, self.count / self.seconds)
+                    self.total.zero_()
+                    self.count, self.seconds, self.checked = 0, 0.0, self.progress()
+                if self.elapsed() - saved > SAVE_SECONDS:
+                    self.save_state()
+                    saved = self.elapsed()
         return self.finish()
 
     def update(self) -> None:
@@ -136,10 +143,10 @@ class TrainingRun:
             with torch.no_grad():
                 torch._foreach_copy_(self.working_parameters, self.parameters)
 
-    def due(self, checked: float) -> bool:
+    def due(self) -> bool:
         every = self.options.validate_every
         if every is None and self.options.has_budget:
-            return self.progress() - checked >= 1 / 12
+            return self.progress() - self.checked >= 1 / 12
         return self.step % (1000 if every is None else every) == 0
 
     def loss(self, source: Any, target: Any) -> Any:
@@ -220,6 +227,8 @@ class TrainingRun:
             "history": self.history,
         }
         self.model.save_pretrained(self.out)
+        for path in self.out.glob("*.safetensors"):
+            give_usual_mode(path)
         (self.out / "training.json").write_text(json.dumps(chosen, indent=1))
         for name in ("state.pt", "run.json"):
             (self.out / name).unlink(missing_ok=True)
@@ -238,22 +247,36 @@ class TrainingRun:
             "best": self.best,
             "recent": self.recent,
             "rng": torch.get_rng_state(),
+            "interval": (float(self.total), self.count, self.seconds, self.checked),
         }
         with replacing(self.out / "state.pt") as temporary:
             torch.save(state, temporary)
 
     def resume(self) -> None:
+        """Go on from the saved state, if there is one."""
         path = self.out / "state.pt"
         if not path.exists():
             return
-        state = torch.load(path, map_location=self.device, weights_only=True)
-        self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        torch.set_rng_state(state["rng"].cpu())
-        self.step, self.history, self.stale = state["step"], state["history"], state["stale"]
-        self.best, self.recent = state["best"], state["recent"]
-        self.started = time.monotonic() - state["seconds"]
-        self.log(f"resumed at step {self.step}")
+        remedy = "use force=True to start over"
+        try:
+            state = torch.load(path, map_location=self.device, weights_only=True)
+        except Exception as error:
+            raise UserError(f"{path}: cannot be read: damaged, or not written by mbrace; {remedy}") from error
+        try:
+            self.model.load_state_dict(state["model"])
+            self.optimizer.load_state_dict(state["optimizer"])
+            torch.set_rng_state(state["rng"].cpu())
+            self.step, self.history, self.stale = state["step"], state["history"], state["stale"]
+            self.best, self.recent = state["best"], state["recent"]
+            self.started = time.monotonic() - state["seconds"]
+            # states of early versions were saved at validations alone
+            total, self.count, self.seconds, self.checked = state.get("interval", (0.0, 0, 0.0, self.progress()))
+            self.total.fill_(total)
+        except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
+            raise UserError(f"{path}: not the state of this run ({type(error).__name__}); {remedy}") from error
+        loss = "" if self.best is None else f", lowest validation loss {self.best[0]:.4f}"
+        validated = "1 validation" if len(self.history) == 1 else f"{len(self.history)} validations"
+        self.log(f"goes on from {path}: step {self.step}, {validated}{loss}")
 
     def log(self, message: str) -> None:
         print(f"[{self.elapsed():7.1f} s] {message}", file=sys.stderr, flush=True)

@@ -30,7 +30,7 @@ class Judgement:
 
 
 def read_judgements(path: str, *, target: str | None = None) -> list[Judgement]:
-    """The rows of a TSV file (.gz, .xz) with columns lp, mt, ref or pe, and z or score; `target` keeps `*-TARGET`."""
+    """The rows of a TSV file with columns lp, mt, ref or pe, and z or score; `target` keeps `*-TARGET`."""
     lines = read_lines(path)
     header = next(lines, "").split("\t")
     columns = {column: index for index, column in enumerate(header)}

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from mbrace.errors import UserError, require
-from mbrace.io.atomic import replace_file
+from mbrace.io.atomic import make_folder, replace_file
 from mbrace.io.jsonl import json_line, parse_json
 from mbrace.io.settings import refuse_other_settings
 from mbrace.models.vocabulary import Vocabulary
@@ -36,10 +37,12 @@ def train(
     *,
     spm: bytes | None = None,
     force: bool = False,
-) -> dict[str, Any]:
+    interrupted: Callable[[], bool] = lambda: False,
+) -> dict[str, Any] | None:
     """Train on `pairs` until the budget ends or validation loss stops falling; write the best model to `folder`.
 
-    An interrupted run in the same folder is resumed; it must have the same options and data (they are kept in
+    The state is saved every few minutes, and when `interrupted`, which is asked after every step, says so; the run then
+    ends and returns None. It is resumed by the same call; options and data must be the same (they are kept in
     `folder`/run.json until it is done). A finished run is an error, or replaced with `force`. Returns the history, also
     written to `folder`/training.json.
     """
@@ -52,6 +55,7 @@ def train(
     made_of = _made_of(pairs, valid, options, spm)
     if not force:
         _check_same(out, made_of)
+    make_folder(out)  # before what takes long
     vocabulary = _vocabulary(pairs, None if force else out / "source.spm", options, spm)
     corpora = [
         Corpus.of(
@@ -63,7 +67,6 @@ def train(
     ]
     if not all(map(len, corpora)):
         raise UserError(f"no training or validation pair has at most {options.longest} pieces per side")
-    out.mkdir(parents=True, exist_ok=True)
     for name in ("training.json", "state.pt", "source.spm") if force else ():
         (out / name).unlink(missing_ok=True)
     replace_file(out / "run.json", json_line(made_of))
@@ -72,7 +75,7 @@ def train(
     run.log(
         f"{len(corpora[0])} pairs, {corpora[0].lengths().sum(axis=0)} ids, {run.weights() / 1e6:.1f}M weights, {device}"
     )
-    return run.train()
+    return run.train(interrupted)
 
 
 def _made_of(pairs: SentencePairs, valid: SentencePairs, options: TrainingOptions, spm: bytes | None) -> dict[str, Any]:

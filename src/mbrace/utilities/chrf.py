@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections.abc import Sequence
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 
 from mbrace import _native
 from mbrace.cores import cores
-from mbrace.errors import UserError
+from mbrace.errors import UserError, check_number, check_whole
 
 if TYPE_CHECKING:
     from mbrace.utility import Ask, Sentence
@@ -43,15 +42,16 @@ class ChrF:
     group_size: ClassVar[int] = 8  # sentences of a window that race at a time: their indexes stay in the caches
 
     def __post_init__(self) -> None:
-        if self.char_order < 0 or self.word_order < 0 or not 1 <= self.char_order + self.word_order <= MAX_ORDERS:
+        for name in ("char_order", "word_order"):
+            check_whole(f"chrF: {name}", getattr(self, name), least=0)
+        if not 1 <= self.char_order + self.word_order <= MAX_ORDERS:
             raise UserError(
                 f"chrF: char_order {self.char_order} and word_order {self.word_order}: "
-                f"each must be at least 0, and 1 to {MAX_ORDERS} together"
+                f"must be 1 to {MAX_ORDERS} together"
             )
-        if not (math.isfinite(self.beta) and self.beta >= 0):
-            raise UserError(f"chrF: beta {self.beta} must be a finite number of at least 0")
-        if self.threads is not None and self.threads < 1:
-            raise UserError(f"chrF: threads {self.threads} must be at least 1")
+        check_number("chrF: beta", self.beta, least=0)
+        if self.threads is not None:
+            check_whole("chrF: threads", self.threads, least=1)
         simd = os.environ.get(SIMD_VARIABLE, "")
         if simd and simd != "auto" and simd not in _native.simd_variants():
             known = ", ".join(["auto", *_native.simd_variants()])

@@ -8,7 +8,6 @@ a large one; so there a batch may hold strings of several lengths, padded.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mbrace.errors import UserError
+from mbrace.errors import UserError, warn
 from mbrace.utilities.neural.device import without_cudnn_attention
 from mbrace.utilities.neural.tokens import TokenBatch, Tokens, batch_end
 
@@ -142,7 +141,7 @@ class Encoder:
         if self.truncated and not self._warned_of_truncation:
             self._warned_of_truncation = True
             message = f"text over the metric's limit of {self._max_length} tokens is cut there, as the original does"
-            warnings.warn(message, stacklevel=2)
+            warn(message)
         return Tokens.of(encodings)
 
     def embed(self, texts: Sequence[str]) -> Tensor:
@@ -225,7 +224,7 @@ class Encoder:
         self.batch_tokens = min(self.batch_tokens, half * rows.longest)
         if not self._warned_of_memory:
             self._warned_of_memory = True
-            warnings.warn(f"the GPU is out of memory: going on with batches of {self.batch_tokens} tokens or fewer")
+            warn(f"the GPU is out of memory: going on with batches of {self.batch_tokens} tokens or fewer")
         return torch.cat([self._vectors(rows[:half]), self._vectors(rows[half:])])
 
     def _forward(self, rows: TokenBatch) -> Tensor:

@@ -8,7 +8,6 @@ pairs.py) share that part too.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,7 +15,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from mbrace.errors import UserError, require
+from mbrace.errors import UserError, require, warn
 from mbrace.utilities.neural.encoder import FEWEST_ROWS
 from mbrace.utilities.neural.pairs import Block, PairIndices, all_pairs
 
@@ -190,7 +189,7 @@ class Estimator:
                 raise UserError(f"the GPU is out of memory for {end - begin} pairs; use the CPU") from None
         torch.cuda.empty_cache()
         if not self._bytes:
-            warnings.warn("the GPU is out of memory: the head goes on with fewer pairs at a time", stacklevel=2)
+            warn("the GPU is out of memory: the head goes on with fewer pairs at a time")
         half, width = (begin + end) // 2, self._width * vectors[0].element_size()
         self._bytes = max(_FEWEST_PAIRS, (end - begin) // 2) * width
         self._score_piece(vectors, pairs, begin, half, scores)
@@ -249,7 +248,7 @@ def choose_kernels(head: Estimator, device: torch.device) -> PairKernels:
         kernels.finish(kernels.shared(one, one, first, first), part, part, first, first)
     except Exception as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        warnings.warn(f"the head runs without Triton's kernels, slower ({reason})", stacklevel=2)
+        warn(f"the head runs without Triton's kernels, slower ({reason})")
         return TorchKernels(head)
     return kernels
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from mbrace.errors import require
 from mbrace.utilities.neural.comet import Comet
 
-_DATA = Path(__file__).resolve().parents[2] / "data"
-SHIPPED = {"en": _DATA / "learned-en", "multilingual": _DATA / "learned-multilingual"}
+SHIPPED = {"en": "minilm", "multilingual": "multilingual"}  # the extra of each
 
 
 class Learned(Comet):
@@ -15,8 +15,8 @@ class Learned(Comet):
 
     `model` is "en" (the default: all-MiniLM-L6-v2, for translations into English), "multilingual"
     (multilingual-e5-small, for other languages) or a folder made by `mbrace train-metric`. How well the two agree
-    with people is in `mbrace/data/learned-*/card.md`. Their encoders come with the extras `mbrace[minilm]` and
-    `mbrace[multilingual]`, so they run without a network.
+    with people is in the cards of the package mbrace-learned. It and their encoders come with the extras
+    `mbrace[minilm]` and `mbrace[multilingual]`, so they run without a network.
     """
 
     def __init__(
@@ -28,5 +28,9 @@ class Learned(Comet):
         batch_tokens: int | None = None,
     ) -> None:
         chosen = model or "en"
-        super().__init__(SHIPPED.get(str(chosen), chosen), device=device, dtype=dtype, batch_tokens=batch_tokens)
+        source: str | Path = chosen
+        if chosen in SHIPPED:
+            source = require("mbrace_learned", extra=SHIPPED[str(chosen)]).FOLDER / f"learned-{chosen}"
+        super().__init__(source, device=device, dtype=dtype, batch_tokens=batch_tokens)
+        self.made_with = chosen, self.made_with[1]  # not the folder, which may be elsewhere on another machine
         self.name = self.name.replace("comet|", "learned|", 1)

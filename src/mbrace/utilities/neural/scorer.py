@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -174,6 +175,11 @@ class NeuralUtility:
     encoder: TextEncoder
     head: Head
     needs_source: bool
+    made_with: tuple[Any, dict[str, Any]]  # the arguments of its class: the model, and the options by name
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A pickle holds the arguments alone: hooks and the memory of a GPU, which a model may hold, cannot travel."""
+        return partial(type(self), **self.made_with[1]), (self.made_with[0],)
 
     @property
     def truncated(self) -> int:

@@ -1,0 +1,83 @@
+"""OUT.run.json: what an output was made with and from. It stays beside OUT, which is continued only with the same."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mbrace.errors import UserError
+from mbrace.io.atomic import replace_file
+from mbrace.io.jsonl import json_line, parse_json, to_json
+from mbrace.io.settings import refuse_other_settings
+from mbrace.records import Record
+
+SUFFIX = ".run.json"
+DIGESTS = "input_digests"
+SAVE_SECONDS = 2.0  # the least time between two saves while a run goes on
+
+
+class InputDigest:
+    """A digest of the content of the records answered so far, in order.
+
+    It is remembered for 1, 2, 4, 8, ... records and for the last, so that an output that was cut, or written on after
+    the last save, can still be checked up to one of them. Records set aside do not count: they may be mended.
+    """
+
+    def __init__(self, before: Mapping[str, Any] | None = None) -> None:
+        self._before = before or {}
+        self._hash = hashlib.blake2b(digest_size=16)
+        self._count = 0
+        self._remembered: dict[str, str] = {}
+
+    def add(self, record: Record) -> bool:
+        """Count a record; False if so many records had another content before."""
+        listed = [record.hypotheses, record.pseudo_references, record.logprobs]
+        lists = [list(values) if isinstance(values, Sequence) else None for values in listed]
+        self._hash.update(to_json([record.id, record.source, record.reference, *lists]))
+        self._count += 1
+        if self._count & (self._count - 1) == 0:
+            self._remembered[str(self._count)] = self._hash.hexdigest()
+        before = self._before.get(str(self._count))
+        return before is None or before == self._hash.hexdigest()
+
+    def describe(self) -> dict[str, str]:
+        """The digests that are remembered, by the number of records."""
+        return {**self._remembered, str(self._count): self._hash.hexdigest()} if self._count else {}
+
+
+class RunFile:
+    """OUT.run.json of the output `output`: its `settings`, and `inputs`, the digest of the records it answers."""
+
+    def __init__(self, output: str, settings: Mapping[str, Any]) -> None:
+        self.path, self.is_ours = output + SUFFIX, False  # whether this run has written it
+        self.inputs = InputDigest()
+        self._output, self._settings = output, settings
+        self._saved = time.monotonic()
+
+    def check(self) -> None:
+        """Refuse to continue an output that was made with other settings, or with unknown ones."""
+        if not os.path.exists(self.path):
+            raise UserError(
+                f"{self.path}: missing, so {self._output} cannot be continued: it says what the output was "
+                "made with (early versions of mbrace deleted it at the end of a run); "
+                "give another output, or force=True to start over"
+            )
+        before = parse_json(Path(self.path).read_bytes(), self.path)
+        remedy = "give the same options, another output, or force=True to start over"
+        refuse_other_settings(before, self._settings, file=self._output, remedy=remedy)
+        digests = before.get(DIGESTS)
+        self.inputs = InputDigest(digests if isinstance(digests, dict) else None)
+
+    def save(self) -> None:
+        """Replace the file in one step."""
+        replace_file(Path(self.path), json_line({**self._settings, DIGESTS: self.inputs.describe()}))
+        self.is_ours, self._saved = True, time.monotonic()
+
+    def save_if_due(self) -> None:
+        """Save now and then: after a crash, the input is checked up to the last save."""
+        if time.monotonic() - self._saved > SAVE_SECONDS:
+            self.save()

@@ -1,0 +1,158 @@
+"""Records that an earlier run set aside are tried again, and their answers put where they belong."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+from mbrace.errors import UserError
+from mbrace.io.atomic import replace_file, replacing, write_all
+from mbrace.io.candidates import Item, lines_of
+from mbrace.io.jsonl import json_line, parse_json
+from mbrace.io.output import Output
+from mbrace.io.packing import pack, pop_full_members
+from mbrace.io.parquet import write_parquet
+from mbrace.io.resume import PackedLines, PlainLines, WrittenLines
+
+if TYPE_CHECKING:
+    from mbrace.jobs.run import Outcome, Worker
+
+
+@dataclass(frozen=True)
+class SetAside:
+    """An item that was set aside, by its position among all items. One `is_answered` all the same: a retry was killed
+    between writing its answer and taking it out of the errors."""
+
+    position: int
+    item: Item
+    is_answered: bool
+
+
+Walk: TypeAlias = Callable[[Iterable[Item], Output, Callable[[SetAside], None]], object]
+
+
+def retry_set_aside(
+    worker: Worker,
+    items: Iterable[Item],
+    output: Output,
+    walk: Walk,
+    until: Callable[[Iterator[Item]], Iterator[Item]],
+    *,
+    skip: bool,
+) -> int:
+    """Give what `output` has set aside to a worker again; returns how many of them it answered.
+
+    `walk` goes through the items that were answered or set aside, and calls a function for each of the latter; `until`
+    ends them early. The files are replaced by such as a run without those failures would have left; `output` itself is
+    only read. `items` are read twice: once here, once by the run that goes on.
+    """
+    if iter(items) is items:
+        raise UserError("retry_errors=True: reads the input twice; give a file, not standard input")
+    found: list[SetAside] = []
+    walk(items, output, found.append)
+    if not found:
+        return 0
+    again = [each for each in found if not each.is_answered]
+    outcomes: dict[int, Outcome] = {}
+    failure: UserError | None = None
+    try:
+        made = worker(until(each.item for each in again), skip=skip)
+        for each, outcome in zip(again, made, strict=False):
+            outcomes[each.position] = outcome
+    except UserError as error:  # what was answered before is kept
+        failure = error
+    path, text, kept = output.path, output.text, output.written.kept
+    errors = list(_errors(path, found, outcomes))
+    _forget_digests(path)
+    _replace(path, lambda: _merged(_written(path, kept), {each.position for each in again}, outcomes, text=text))
+    if errors:
+        replace_file(Path(path + ".errors.jsonl"), b"".join(errors))
+    else:
+        os.unlink(path + ".errors.jsonl")
+    if failure is not None:
+        raise failure
+    return sum(bad is None for _, bad in outcomes.values())
+
+
+def _merged(
+    lines: Iterator[bytes], set_aside: set[int], outcomes: Mapping[int, Outcome], *, text: bool
+) -> Iterator[bytes]:
+    """The lines of an output with those of new outcomes at their positions. Text has a line for what is set aside."""
+    last = max(set_aside, default=-1)
+    for position in itertools.count():
+        line = None if position in set_aside and not text else next(lines, None)
+        if position in outcomes:
+            line = outcomes[position][0]
+        if line is not None:
+            yield line
+        elif position > last:
+            return
+
+
+def _errors(path: str, found: Sequence[SetAside], outcomes: Mapping[int, Outcome]) -> Iterator[bytes]:
+    """The lines of what stays set aside."""
+    with open(path + ".errors.jsonl", "rb") as file:
+        for each, line in zip(found, file, strict=False):
+            if each.position in outcomes:
+                bad = outcomes[each.position][1]
+                if bad is not None:
+                    yield bad.to_line()
+            elif not each.is_answered:  # the run was ended before
+                yield line
+
+
+def _written(path: str, kept: int) -> Iterator[bytes]:
+    """The lines of an output."""
+    if path.endswith(".parquet") and not os.path.exists(path + ".part"):
+        yield from lines_of(path)
+        return
+    descriptor = os.open(path + ".part" if path.endswith(".parquet") else path, os.O_RDONLY)
+    try:
+        packing = path[-2:] if path.endswith((".gz", ".xz")) else ""
+        written: WrittenLines = PackedLines(descriptor, packing) if packing else PlainLines(descriptor)
+        for _ in range(kept):
+            assert written.line is not None
+            yield written.line
+            written.keep()
+    finally:
+        os.close(descriptor)
+
+
+def _replace(path: str, lines: Callable[[], Iterator[bytes]]) -> None:
+    """Write the lines as the whole output, in one step, packed as its name says."""
+    is_parquet = path.endswith(".parquet")
+    if is_parquet and not os.path.exists(path + ".part"):
+        write_parquet(lines, Path(path))
+        return
+    packing = path[-2:] if path.endswith((".gz", ".xz")) else ""
+    target = Path(os.path.realpath(path + ".part" if is_parquet else path))
+    with replacing(target) as temporary:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+        try:
+            waiting: list[bytes] = []
+            for line in lines():
+                waiting.append(line)
+                if packing:
+                    for member in pop_full_members(waiting, packing):
+                        write_all(descriptor, member)
+                else:
+                    write_all(descriptor, waiting.pop())
+            if waiting:
+                write_all(descriptor, pack(waiting, packing))
+        except OSError as error:
+            raise UserError(f"{path}: {error.strerror}; what is there stays: make room and try again") from error
+        finally:
+            os.close(descriptor)
+
+
+def _forget_digests(path: str) -> None:
+    """The records answered are others now; the run that goes on counts them anew."""
+    file = Path(path + ".run.json")
+    if file.exists():
+        settings = parse_json(file.read_bytes(), file)
+        if isinstance(settings, dict) and settings.pop("input_digests", None) is not None:
+            replace_file(file, json_line(settings))

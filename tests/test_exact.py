@@ -1,0 +1,211 @@
+"""Answers depend on utilities and pseudo-references alone: not on seeds, orders, windows, threads, or rounding."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+import mbrace
+from mbrace import _native
+from mbrace.sampler import Draws, Want
+
+
+class WholeNumbers(mbrace.Pairwise):
+    """A table of whole numbers as a utility, on several threads."""
+
+    group_size = 2
+
+    def __init__(self, table: dict[tuple[str, str], float], workers: int) -> None:
+        super().__init__(lambda h, r: table[h, r], name="table")
+        self.table, self.workers = table, workers
+
+    def single_threaded(self) -> WholeNumbers:
+        return WholeNumbers(self.table, 1)
+
+
+@settings(max_examples=50)
+@given(
+    st.integers(0, 2**32),
+    st.sampled_from([1, 3, 2**30]),
+    st.integers(1, 4),
+    st.integers(1, 3),
+    st.integers(0, 99),
+    st.booleans(),
+)
+def test_whole_numbers_have_one_answer_in_any_order_window_and_number_of_threads(
+    number: int, largest: int, window: int, threads: int, seed: int, weighted: bool
+) -> None:
+    rng = np.random.default_rng(number)
+    hypotheses, names = [f"h{i}" for i in range(5)], [f"r{i}" for i in range(9)]
+    table = {(h, r): float(rng.integers(-largest, largest, endpoint=True)) for h in hypotheses for r in names}
+    share = dict(zip(names, rng.dirichlet(np.ones(9)), strict=True))
+    records, expected = [], []
+    for name in range(6):
+        references = [names[i] for i in rng.integers(0, 9, 30)]
+        logprobs = [math.log(share[r]) for r in references] if weighted else None
+        records.append(mbrace.Record(hypotheses, references, id=name, logprobs=logprobs))
+        totals = [sum(Fraction(table[h, r]) for r in references) / 30 for h in hypotheses]
+        expected.append((totals.index(max(totals)), float(max(totals))))
+    options: dict[str, Any] = {"prune": None, "schedule": "all", "nbest": 5}
+    first = list(mbrace.decode_corpus(records, utility=WholeNumbers(table, 1), **options))
+    if not weighted:
+        assert [(answer.index, answer.utility) for answer in first] == expected
+    shuffled = []
+    for record in records:
+        order = rng.permutation(30)
+        logprobs = None if record.logprobs is None else [record.logprobs[i] for i in order]
+        shuffled.append(
+            replace(record, pseudo_references=[record.pseudo_references[i] for i in order], logprobs=logprobs)
+        )
+    utility = WholeNumbers(table, threads)
+    again = list(mbrace.decode_corpus(shuffled, utility=utility, window=window, seed=seed, **options))
+    assert [answer.nbest for answer in again] == [answer.nbest for answer in first]
+
+
+def test_copies_of_a_pseudo_reference_with_other_log_probabilities_count_by_their_average() -> None:
+    # The average of log .2 and log .8 is log .4: of two strings with .4 and .6, the answer is that of the second.
+    logprobs = np.log([0.2, 0.8, 0.6]).tolist()
+    for seed in range(10):  # the first copy after the shuffle used to count
+        best = mbrace.decode(
+            ["a", "b"], ["a", "a", "b"], utility=lambda h, r: float(h == r), prune=None, logprobs=logprobs, seed=seed
+        )
+        assert (best.text, best.utility) == ("b", pytest.approx(0.6))
+
+
+class Copies:
+    """Draws "a" with another log-probability each time; "b" with one."""
+
+    def start(self, records: Sequence[mbrace.Record]) -> Copies:
+        return self
+
+    def draw(self, wants: Sequence[Want]) -> list[Draws]:
+        return [Draws(["a", "b"] * (w.count // 2), [-1.0 - w.first, -2.0] * (w.count // 2)) for w in wants]
+
+
+def test_copies_of_later_steps_count_in_the_average() -> None:
+    record = mbrace.Record(["a", "b"], source="")
+    options: dict[str, Any] = {
+        "prune": lambda seen: seen.means > -1,
+        "schedule": [2, 4],
+        "sampler": Copies(),
+        "nbest": 2,
+    }
+    (found,) = mbrace.decode_corpus([record], utility=lambda h, r: float(h == r), **options)
+    weights = np.exp([-2.0, -2.0])  # of "a": the average of -1 and -3
+    assert [one.utility for one in found.nbest] == pytest.approx(weights / weights.sum())
+
+
+class Forgetful(Copies):
+    """Gives log-probabilities with the first draws alone."""
+
+    def draw(self, wants: Sequence[Want]) -> list[Draws]:
+        return [Draws(["a", "b"], [-1.0, -2.0] if w.first == 0 else None) for w in wants]
+
+
+def test_log_probabilities_for_some_pseudo_references_alone_are_refused() -> None:
+    records = [mbrace.Record(["a", "b"], source="")]
+    with pytest.raises(mbrace.UserError, match="not with others"):
+        list(mbrace.decode_corpus(records, utility=lambda h, r: 0.0, schedule=[2, 4], sampler=Forgetful()))
+
+
+# 64 bits
+
+
+def plus(offset: float, step: float) -> Callable[[str, str], float]:
+    """A utility of numbers that float32 cannot tell apart: `offset`, and for the last hypothesis a step more."""
+    return lambda h, r: offset + step * (h == "c")
+
+
+@pytest.mark.parametrize("prune", [None, mbrace.Confidence(), mbrace.Confidence(regret=0.1), mbrace.Bottom(0.5)])
+@pytest.mark.parametrize(("offset", "step"), [(1e6, 0.01), (-1e6, 0.01), (1e300, 1e290), (1.7e308, 1e304), (0, 5e-324)])
+def test_utilities_keep_64_bits(prune: mbrace.PruningFunction | None, offset: float, step: float) -> None:
+    for batch in (False, True):
+        utility: Any = plus(offset, step)
+        if batch:
+            one = utility
+            utility = mbrace.Pairwise(lambda hs, rs, one=one: list(map(one, hs, rs)), batch=True)
+        found = mbrace.decode(["a", "b", "c"], [f"r{i % 20}" for i in range(40)], utility=utility, prune=prune)
+        assert (found.text, found.utility) == ("c", offset + step)
+    if prune is not None:  # race by race too
+        rule = prune
+        again = mbrace.decode(
+            ["a", "b", "c"], [f"r{i % 20}" for i in range(40)], utility=utility, prune=lambda seen: rule(seen)
+        )
+        assert (again.text, again.utility, again.steps) == (found.text, found.utility, found.steps)
+
+
+def test_a_utility_object_with_tables_of_doubles_keeps_them() -> None:
+    class Own(mbrace.Pairwise):
+        def start(self, sentences: Sequence[mbrace.Sentence]) -> Any:
+            return self
+
+        encode_seconds = 0.0
+
+        def score(self, asks: Sequence[mbrace.Ask]) -> list[NDArray[Any]]:
+            return [np.array([[10**6 * 100 + h for _ in a.references] for h in a.hypotheses]) for a in asks]
+
+    assert mbrace.decode(["a", "b"], ["x", "y"], utility=Own(len), prune=None).utility == 10**8 + 1
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
+def test_a_number_that_is_not_finite_is_refused_and_named(value: float) -> None:
+    with pytest.raises(mbrace.UserError, match=f"returned {value} for hypothesis 'b'.*finite"):
+        mbrace.decode(["a", "b"], ["x", "y"], utility=lambda h, r: value if h == "b" else 0.0)
+
+
+def test_a_whole_number_beyond_doubles_is_refused() -> None:
+    with pytest.raises(mbrace.UserError, match="too large for 64 bits"):
+        mbrace.decode(["a", "b"], ["x", "y"], utility=lambda h, r: 10**5000)
+
+
+def test_an_excluded_draw_of_large_utilities_is_replaced_by_the_mean_of_the_others() -> None:
+    values = {"a": 1.5e308, "b": 1.6e308, "c": 1.7e308}
+    found = mbrace.decode(list(values), utility=lambda h, r: values[r], prune=None, exclude_self=True, nbest=3)
+    assert [(one.text, one.utility) for one in found.nbest] == [
+        ("a", pytest.approx(1.65e308)),
+        ("b", pytest.approx(1.6e308)),
+        ("c", pytest.approx(1.55e308)),
+    ]
+
+
+@given(st.integers(0, 2**32), st.integers(1, 60), st.sampled_from([0, 40, 290]), st.booleans())
+def test_means_of_doubles_are_exact_sums_rounded_once(seed: int, distinct: int, exponent: int, whole: bool) -> None:
+    rng = np.random.default_rng(seed)
+    table = rng.normal(0, 1, (4, distinct)) * 10.0 ** (exponent * rng.choice([-1, 1]))
+    weights = rng.integers(1, 9, distinct).astype(float) if whole else rng.dirichlet(np.ones(distinct))
+    means = _native.expected_utilities(table, weights)
+    total = sum(map(Fraction, weights))
+    for row, mean in zip(table, means, strict=True):
+        exact = sum(Fraction(u) * Fraction(w) for u, w in zip(row, weights, strict=True))
+        assert abs(Fraction(mean) - exact / total) <= abs(exact / total) * Fraction(2, 2**52)
+        if whole:
+            assert mean == float(exact) / float(total)
+    order = rng.permutation(distinct)
+    again = _native.expected_utilities(np.ascontiguousarray(table[:, order]), weights[order])
+    assert again.tobytes() == means.tobytes()
+
+
+@given(st.integers(0, 2**32), st.integers(1, 30), st.booleans())
+def test_wins_and_regret_of_doubles_are_those_of_floats_that_they_equal(
+    seed: int, distinct: int, weighted: bool
+) -> None:
+    rng = np.random.default_rng(seed)
+    floats = rng.random((6, distinct), dtype=np.float32)
+    counts = rng.integers(1, 4, distinct)
+    weights = rng.dirichlet(np.ones(distinct)) if weighted else None
+    resamples = _native.Resamples(seed, int(counts.sum()), 100)
+    for scale in (1.0, 2.0**1000, 2.0**-1000):
+        doubles = floats.astype(np.float64) * scale
+        wins = resamples.wins(doubles, counts, weights, 3)
+        assert wins.tolist() == resamples.wins(floats, counts, weights, 3).tolist()
+        regret = resamples.regret(doubles, counts, weights, [2, 4])
+        assert regret / scale == pytest.approx(resamples.regret(floats, counts, weights, [2, 4]), rel=1e-3, abs=1e-6)

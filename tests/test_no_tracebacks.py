@@ -1,0 +1,128 @@
+"""What a caller may get wrong is a `UserError` that says so, never an error from inside."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mbrace
+from mbrace.cli import main
+from mbrace.judge.items import PredictionPair
+from mbrace.judge.store import open_study
+from mbrace.sampler import Draws, Want
+
+H, R = ["a b", "a c", "d"], ["a b", "a", "c"]
+
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "nbest": ({"nbest": 1.5}, "nbest 1.5: must be a whole number"),
+    "nbest text": ({"nbest": "2"}, "nbest '2': must be a whole number"),
+    "nbest none": ({"nbest": None}, "nbest None: must be a whole number"),
+    "seed": ({"seed": 1.5}, "seed 1.5: must be a whole number"),
+    "schedule of arrays": ({"schedule": np.array([[1, 2]])}, "give whole numbers"),
+    "schedule number": ({"schedule": 3}, "schedule 3: give growing whole numbers"),
+    "prune": ({"prune": "alpha"}, "prune 'alpha': give a pruning function"),
+    "references of a function": ({"pseudo_references": lambda count: 5}, "expected a list of strings, got a int"),
+    "nothing of a function": ({"pseudo_references": lambda count: None}, "expected a list of strings, got None"),
+    "too much of a function": ({"pseudo_references": lambda count: ["a"] * (count + 1)}, "asked for 16 more, got 17"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_argument_is_named(name: str) -> None:
+    options, message = WRONG[name]
+    with pytest.raises(mbrace.UserError, match=message.replace("[", r"\[")):
+        mbrace.decode(H, **{"pseudo_references": R, **options})
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: mbrace.Confidence(bootstraps=10.5), "bootstraps 10.5: must be a whole number"),  # type: ignore[arg-type]
+        (lambda: mbrace.Confidence(alpha="x"), "alpha 'x': must be a number"),  # type: ignore[arg-type]
+        (lambda: mbrace.Bottom(None), "beta None: must be a number"),  # type: ignore[arg-type]
+        (lambda: mbrace.ChrF(char_order=1.5), "chrF: char_order 1.5: must be a whole number"),  # type: ignore[arg-type]
+        (lambda: mbrace.ChrF(beta="x"), "chrF: beta 'x': must be a number"),  # type: ignore[arg-type]
+        (lambda: mbrace.ChrF(threads=1.5), "chrF: threads 1.5: must be a whole number"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_wrong_setting_is_named(make: Any, message: str) -> None:
+    with pytest.raises(mbrace.UserError, match=message):
+        make()
+
+
+def test_an_array_is_a_schedule_and_numpy_numbers_are_numbers() -> None:
+    numbers: dict[str, Any] = {"nbest": np.int64(2), "seed": np.uint8(3)}
+    prune = mbrace.Confidence(bootstraps=np.int32(20))  # type: ignore[arg-type]
+    found = mbrace.decode(H, R, schedule=np.array([1, 2]), prune=prune, **numbers)
+    assert found == mbrace.decode(H, R, schedule=[1, 2], prune=mbrace.Confidence(bootstraps=20), nbest=2, seed=3)
+
+
+class Returns:
+    """A sampler that returns what it is told to."""
+
+    def __init__(self, draw: Any) -> None:
+        self.draw = draw
+
+    def start(self, records: Sequence[mbrace.Record]) -> Any:
+        return self
+
+
+SAMPLERS: dict[str, tuple[Any, str]] = {
+    "too many draws": (lambda wants: [Draws(["a"] * (want.count + 1)) for want in wants], "asked for 16 draws, got 17"),
+    "too many sentences": (lambda wants: [Draws(["a"])] * (len(wants) + 1), "draws of 1 sentences, got 2"),
+    "too few sentences": (lambda wants: [], "draws of 1 sentences, got 0"),
+    "nothing": (lambda wants: None, "draws of 1 sentences, got NoneType"),
+    "texts": (lambda wants: ["a"] * len(wants), "expected Draws, got str"),
+    "logprobs": (lambda wants: [Draws(["a", "b"], [0.0])] * len(wants), "1 logprobs for 2 draws"),
+}
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_a_sampler_that_returns_something_else_is_told_what_was_asked(name: str) -> None:
+    draw, message = SAMPLERS[name]
+    with pytest.raises(mbrace.UserError, match=message):
+        list(mbrace.decode_corpus([mbrace.Record(H, id=1, source="s")], sampler=Returns(draw)))
+
+
+def test_a_sampler_may_run_out() -> None:
+    def draw(wants: Sequence[Want]) -> list[Draws]:
+        return [Draws(["a b"] * min(want.count, 3)) for want in wants]
+
+    assert mbrace.decode(H, ["a b"] * 3).text == "a b"
+    (answer,) = mbrace.decode_corpus([mbrace.Record(H, id=0, source="s")], sampler=Returns(draw))
+    assert (answer.text, answer.pseudo_references) == ("a b", 3)
+
+
+def test_compare_refuses_a_negative_seed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a").write_text("x\n")
+    command = ["compare", f"{tmp_path}/a", f"{tmp_path}/a", "--reference", f"{tmp_path}/a", "--seed", "-1"]
+    assert main(command) == 2
+    assert "--seed -1: must be 0 or more" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("folder", ["/proc/no/folder", "file/inside"])
+def test_an_experiment_whose_folder_cannot_be_made_says_so(
+    folder: str, tmp_path: Path, candidates: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("")
+    assert main(["experiment", str(candidates), "-o", folder, "--no-report"]) == 2
+    error = capsys.readouterr().err
+    assert f"mbrace: error: {folder}: " in error
+    assert "give an output folder that can be written" in error
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
+@pytest.mark.parametrize("option", ["--csv", "--json"])
+def test_judge_results_on_a_full_disk_names_the_file(
+    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    items = [PredictionPair("1", "s", "a", "b")]
+    open_study(str(tmp_path / "r.db"), items, facts={}, about={}, seed=0, raters=1).close()
+    assert main(["judge-results", str(tmp_path / "r.db"), option, "/dev/full"]) == 2
+    assert "/dev/full: No space left on device; make room, or give another file" in capsys.readouterr().err

@@ -1,0 +1,169 @@
+"""OUT.run.json: an output is continued only with its own options and input, and replaced only by something new."""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+from pathlib import Path
+
+import pytest
+from cli_helpers import COMMAND, Row, decode, feed_and_wait, lines, start
+
+from mbrace.io.run_file import InputDigest
+from mbrace.records import Record
+
+NAMES = ["out.jsonl", "out.txt", "out.jsonl.gz", "out.parquet"]
+
+
+def run(source: Path, out: Path, *options: str) -> int:
+    return decode(source, "-o", out, *(["--text"] if out.suffix == ".txt" else []), *options)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.glob("out*")}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_finished_output_is_not_continued_with_other_options_or_other_content(
+    name: str, tmp_path: Path, small_rows: list[Row], capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, out = tmp_path / "in.jsonl", tmp_path / name
+    source.write_bytes(lines(small_rows[:10]))
+    assert run(source, out) == 0
+    before = contents(tmp_path)
+    assert run(source, out, "--resume", "--seed", "7") == 2
+    assert f"{out}: was made with seed 0, not 7" in capsys.readouterr().err
+    for position in (0, 5, 9):  # the same ids, one hypothesis or one pseudo-reference changed
+        field = "hypotheses" if position else "pseudo_references"
+        changed = {**small_rows[position], field: ["Another text.", *small_rows[position][field][1:]]}
+        source.write_bytes(lines([*small_rows[:position], changed, *small_rows[position + 1 : 10]]))
+        for _ in range(2):  # being refused must not make it acceptable
+            assert run(source, out, "--resume") == 2
+            assert "with the same ids but another content" in capsys.readouterr().err
+    assert contents(tmp_path) == before
+    source.write_bytes(lines(small_rows[:10]))
+    assert run(source, out, "--resume") == 0
+    assert contents(tmp_path) == before
+
+
+def test_an_interrupted_output_is_not_continued_with_other_content(
+    tmp_path: Path, small_rows: list[Row], capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, out = tmp_path / "in.jsonl", tmp_path / "out.txt"
+    source.write_bytes(lines(small_rows[:20]) + b"broken\n")
+    assert run(source, out) == 2  # twenty answers are written
+    source.write_bytes(lines([*small_rows[:17], {**small_rows[17], "hypotheses": ["x"]}, *small_rows[18:30]]))
+    assert run(source, out, "--resume") == 2
+    assert "with the same ids but another content" in capsys.readouterr().err
+    source.write_bytes(lines(small_rows[:30]))  # more records, the broken one mended
+    assert run(source, out, "--resume") == 0
+    assert len(out.read_text().splitlines()) == 30
+
+
+@pytest.mark.parametrize(("name", "content"), [("out.txt", b"my diary\n"), ("out.txt", b"no line feed")])
+def test_a_text_of_somebody_else_is_not_taken_for_an_output(
+    name: str, content: bytes, tmp_path: Path, candidates: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    assert run(candidates, tmp_path / name, "--resume") == 2
+    assert f"{name}.run.json: missing, so" in capsys.readouterr().err
+    assert contents(tmp_path) == {name: content}
+
+
+def test_the_settings_of_an_interrupted_run_of_an_earlier_version_are_enough(tmp_path: Path, candidates: Path) -> None:
+    out, beside = tmp_path / "out.jsonl", tmp_path / "out.jsonl.run.json"
+    assert run(candidates, out) == 0
+    whole = contents(tmp_path)
+    out.write_bytes(b"".join(out.read_bytes().splitlines(keepends=True)[:40]))
+    settings = json.loads(beside.read_text())
+    early = {name: value for name, value in settings.items() if value and name != "input_digests"}
+    beside.write_text(json.dumps({**early, "seed": 0}))
+    assert run(candidates, out, "--resume") == 0
+    assert contents(tmp_path) == whole
+
+
+def test_a_digest_notices_a_change_where_it_remembers_so_many_records() -> None:
+    records = [Record([f"a {n}", "b"], ["c"], id=n) for n in range(11)]
+    whole = InputDigest()
+    assert all(map(whole.add, records))
+    assert sorted(map(int, whole.describe())) == [1, 2, 4, 8, 11]
+    changed = [*records[:4], Record(["x"], ["c"], id=4), *records[5:]]
+    again = InputDigest(whole.describe())
+    assert [again.add(record) for record in changed] == [True] * 7 + [False] + [True] * 2 + [False]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_force_keeps_the_older_output_until_there_is_something_new(
+    name: str, tmp_path: Path, small_rows: list[Row], capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, out, other = tmp_path / "in.jsonl", tmp_path / name, tmp_path / "other.jsonl"
+    source.write_bytes(lines(small_rows[:100]) + b"broken\n")
+    assert run(source, out, "--on-error", "skip") == 0
+    before = contents(tmp_path)
+    assert name + ".errors.jsonl" in before
+    other.write_bytes(b"broken too\n" + lines(small_rows[:100]))
+    assert run(other, out, "--force", "--seed", "1") == 2  # stops before the first window
+    assert contents(tmp_path) == before
+    assert run(source, out, "--resume") == 0  # and goes on as if nothing had been
+    assert contents(tmp_path) == before
+    other.write_bytes(lines(small_rows[:3]))
+    assert run(other, out, "--force", "--seed", "1") == 0
+    assert set(contents(tmp_path)) == {name, name + ".run.json"}
+    (tmp_path / f"new-{name}").unlink(missing_ok=True)
+    assert run(other, tmp_path / f"new-{name}", "--seed", "1") == 0
+    assert out.read_bytes() == (tmp_path / f"new-{name}").read_bytes()
+
+
+def test_force_that_is_killed_before_the_first_window_leaves_the_older_output(
+    tmp_path: Path, candidates: Path, small_rows: list[Row]
+) -> None:
+    out = tmp_path / "out.jsonl"
+    assert run(candidates, out) == 0
+    before = out.read_bytes()
+    killed = start("-", "-o", out, "--force", "--window", "64")
+    feed_and_wait(killed, lines(small_rows[:3]), tmp_path / "out.jsonl.tmp", 0)
+    killed.kill()
+    killed.communicate()
+    assert out.read_bytes() == before
+    assert run(candidates, out, "--force") == 0
+    assert not list(tmp_path.glob("*.tmp"))
+
+
+def test_force_replaces_what_a_link_leads_to_not_the_link(tmp_path: Path, candidates: Path) -> None:
+    (tmp_path / "out.jsonl").symlink_to(tmp_path / "real.jsonl")
+    (tmp_path / "real.jsonl").write_text("older\n")
+    assert run(candidates, tmp_path / "out.jsonl", "--force") == 0
+    assert (tmp_path / "out.jsonl").is_symlink()
+    assert (tmp_path / "real.jsonl").read_bytes().count(b"\n") == 150
+
+
+@pytest.mark.parametrize(
+    ("room", "force", "message", "kept"),
+    [
+        (900, False, "no answer was written: make room and run again", 0),
+        (1500, False, "answers written before are kept: make room and go on with --resume", 1),
+        (900, True, "the older file is kept as it was: make room and run again", 150),
+    ],
+)
+def test_a_disk_that_is_full_in_the_first_window_is_told_as_it_is(
+    room: int, force: bool, message: str, kept: int, tmp_path: Path, candidates: Path
+) -> None:
+    source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    if force:
+        assert run(candidates, out) == 0
+    source.write_bytes(lines([{"hypotheses": ["a" * 1000], "pseudo_references": ["b"]}] * 5))  # lines of 1,100 bytes
+    done = subprocess.run(
+        [*COMMAND, "decode", source, "-o", out, *(["--force"] if force else [])],
+        capture_output=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (room, room)),
+        text=True,
+    )
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert (out.read_bytes().count(b"\n") if out.exists() else 0) == kept
+    assert set(contents(tmp_path)) == ({"out.jsonl", "out.jsonl.run.json"} if kept else set())
+    if kept == 1:
+        assert run(source, out, "--resume") == 0
+        assert out.read_bytes().count(b"\n") == 5

@@ -1,0 +1,318 @@
+"""Servers that fail: whose fault it is, how a run ends, what is waited for, and what is never told."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_models_server import FakeClock, Mock, Reply, mock
+
+import mbrace
+from mbrace.cli import main
+from mbrace.cluster.shards import Block, process_block
+from mbrace.errors import ServiceError
+from mbrace.jobs.generate import GenerateJob
+from mbrace.jobs.settings import ModelSettings
+from mbrace.models.hypotheses import SamplingSettings
+from mbrace.servers import http as client
+from mbrace.servers.http import retry_after
+from mbrace.servers.secrets import hide_credentials
+
+__all__ = ["mock"]
+
+
+def command(mock: Mock, folder: Path, *more: str, url: str = "") -> list[str]:
+    """`mbrace generate` of two samples for each of three sources, one request after another."""
+    (folder / "s.txt").write_text("eins\nzwei\ndrei\n")
+    server = ["--server", url or mock.url, "--server-model", "m", "--prompt", "{source}", "--concurrency", "1"]
+    sizes = ["--beam", "0", "--sample", "2", "--samples-per-request", "2"]
+    return ["generate", str(folder / "s.txt"), "-o", str(folder / "c.jsonl"), *sizes, *server, *more]
+
+
+def sources_of(path: Path) -> list[str]:
+    return [json.loads(line)["source"] for line in path.read_text().splitlines()]
+
+
+# Whose fault
+
+
+def test_a_service_that_refuses_ends_the_run_and_sets_nothing_aside(
+    mock: Mock, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mock.plan = lambda number: None if number == 1 else "401"
+    asked = command(mock, tmp_path, "--on-error", "skip")
+    assert main(asked) == 3
+    assert "status 401: so it is" in capsys.readouterr().err
+    assert sources_of(tmp_path / "c.jsonl") == ["eins"]
+    assert not (tmp_path / "c.jsonl.errors.jsonl").exists()
+    mock.plan = lambda number: None
+    assert main([*asked, "--resume"]) == 0
+    assert sources_of(tmp_path / "c.jsonl") == ["eins", "zwei", "drei"]
+
+
+@pytest.mark.parametrize("trouble", ["500", "429", "400", "404", "cut", "malformed"])
+def test_a_service_that_answers_nobody_ends_translating_too(
+    mock: Mock, tmp_path: Path, trouble: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "FIRST_WAIT", 0.01)
+    mock.plan = lambda number: trouble
+    asked = ["translate", *command(mock, tmp_path)[1:4], "--beam", "2", "--schedule", "2", "--retries", "1"]
+    server = ["--server", mock.url, "--server-model", "m", "--on-error", "skip"]
+    assert main([*asked, *server]) == 3
+    assert not (tmp_path / "c.jsonl.errors.jsonl").exists()
+
+
+@pytest.mark.parametrize("trouble", ["400", "500", "cut", "empty"])
+def test_a_source_that_alone_fails_is_set_aside(mock: Mock, tmp_path: Path, trouble: str) -> None:
+    def plan(number: int) -> str | None:
+        return trouble if mock.bodies[number - 1]["messages"][-1]["content"] == "eins" else None
+
+    mock.plan = plan
+    assert main(command(mock, tmp_path, "--on-error", "skip", "--retries", "0")) == 0
+    assert sources_of(tmp_path / "c.jsonl") == ["zwei", "drei"]
+    (set_aside,) = (tmp_path / "c.jsonl.errors.jsonl").read_text().splitlines()
+    assert json.loads(set_aside)["line"] == 1
+
+
+def test_a_dead_server_is_nobodys_fault(tmp_path: Path, mock: Mock) -> None:
+    mock.server.shutdown()
+    mock.server.server_close()
+    assert main(command(mock, tmp_path, "--on-error", "skip", "--retries", "0")) == 3
+
+
+def test_a_failure_of_a_service_is_not_handed_to_on_error() -> None:
+    def down(count: int) -> list[str]:
+        raise ServiceError("the service is down")
+
+    failed: list[Any] = []
+    records = [mbrace.Record(["a", "b"], ["a", "b"], id=1), mbrace.Record(["a", "b"], down, id=2)]
+    with pytest.raises(ServiceError):
+        list(mbrace.decode_corpus(records, on_error=lambda *both: failed.append(both)))
+    assert failed == []
+
+
+def test_a_block_of_a_cluster_tells_whose_fault_it_was(mock: Mock, tmp_path: Path) -> None:
+    settings = ModelSettings(server=mock.url, server_model="m", samples_per_request=2, retries=0, concurrency=1)
+    job = GenerateJob(settings, SamplingSettings(0), sample=2)
+    for status, of_service in (("401", True), ("400", False)):
+        mock.plan = lambda number, status=status: (
+            status if "zwei" in mock.bodies[number - 1]["messages"][-1]["content"] else None
+        )
+        block = Block(0, 0, 1, b"eins\nzwei\n")
+        result = process_block(block, job.start(1), job, path="s.txt", prefix="", skip=False)
+        assert (f"status {status}" in result.failure, result.of_service) == (True, of_service)
+
+
+# Waits
+
+
+@pytest.mark.parametrize(
+    ("header", "seconds"),
+    [("7", 7), ("inf", math.inf), ("nan", None), ("-5", None), ("1e400", math.inf), ("0", 0), ("", None), (None, None)],
+)
+def test_retry_after_makes_sense_or_is_ignored(header: str | None, seconds: float | None) -> None:
+    assert retry_after(header) == seconds
+
+
+def test_a_date_beyond_all_calendars_is_ignored() -> None:
+    assert retry_after("Wed, 21 Oct 99999 07:28:00 GMT") is None
+
+
+@pytest.mark.parametrize("status", ["500", "501", "505", "520", "599", "408", "429"])
+def test_all_of_5xx_are_tried_again(mock: Mock, status: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "FIRST_WAIT", 0.01)
+    mock.plan = lambda number: status if number == 1 else None
+    assert len(mbrace.Server(mock.url, "m", per_request=2, retries=1).candidates(["a"], 2)[0].texts) == 2
+
+
+@pytest.mark.parametrize("asked", ["999999999", "inf"])
+def test_long_waits_are_capped_and_announced(
+    mock: Mock, asked: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = FakeClock()
+    monkeypatch.setattr(client, "time", clock)
+    monkeypatch.setattr(client, "Event", clock)
+    mock.plan = lambda number: Reply(b"busy", 503, {"retry-after": asked}) if number == 1 else None
+    mbrace.Server(mock.url, "m", per_request=1, retries=3).candidates(["a"], 1)
+    assert clock.waits == [300.0]
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert f"{mock.url}/v1/chat/completions: status 503: busy; try 2 of 4 in 300 s; the server asks for" in said
+
+
+def test_a_wait_is_ended_from_another_thread(mock: Mock) -> None:
+    mock.plan = lambda number: Reply(b"busy", 503, {"retry-after": "200"})
+    server = mbrace.Server(mock.url, "m", per_request=1, concurrency=2)
+    threading.Timer(0.2, server.interrupt).start()
+    started = time.monotonic()
+    with pytest.raises(ServiceError, match="interrupted while waiting"):
+        server.candidates(["a", "b", "c"], 4)
+    assert time.monotonic() - started < 20
+
+
+def run_and_signal(mock: Mock, folder: Path, *signals: int) -> subprocess.CompletedProcess[str]:
+    """Run `generate` in a process of its own, send the signals once a request has arrived, and wait for its end."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "mbrace", *command(mock, folder)], stderr=subprocess.PIPE, text=True, env=os.environ
+    )
+    while not mock.bodies:
+        assert process.poll() is None
+        time.sleep(0.02)
+    time.sleep(0.3)
+    for number in signals:
+        process.send_signal(number)
+        time.sleep(0.3)
+    _, errors = process.communicate(timeout=30)
+    return subprocess.CompletedProcess([], process.returncode, stderr=errors)
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_one_signal_ends_a_run_that_waits_for_a_server(mock: Mock, tmp_path: Path, number: int, status: int) -> None:
+    mock.plan = lambda number: None if number == 1 else Reply(b"busy", 503, {"retry-after": "999999999"})
+    ended = run_and_signal(mock, tmp_path, number)
+    assert ended.returncode == status
+    assert "Traceback" not in ended.stderr
+    assert "busy; try 2 of 7 in 300 s" in ended.stderr
+    assert "go on with the same command and --resume" in ended.stderr
+    assert sources_of(tmp_path / "c.jsonl") == ["eins"]
+    mock.plan = lambda number: None
+    assert main([*command(mock, tmp_path), "--resume"]) == 0
+    assert sources_of(tmp_path / "c.jsonl") == ["eins", "zwei", "drei"]
+
+
+def test_two_signals_end_a_run_whose_server_does_not_answer(mock: Mock, tmp_path: Path) -> None:
+    released = threading.Event()
+    mock.plan = lambda number: released.wait(60) and None  # type: ignore[func-returns-value]
+    ended = run_and_signal(mock, tmp_path, signal.SIGINT, signal.SIGINT)
+    released.set()
+    assert ended.returncode == 130
+    assert "Traceback" not in ended.stderr
+
+
+# Secrets
+
+
+def test_credentials_and_keys_are_told_nowhere(
+    mock: Mock, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-key-of-mine")
+    url = mock.url.replace("//", "//anna:pass%21word@") + "/v1?token=query-secret"
+    said = b'{"error": {"message": "no: sk-key-of-mine pass%21word pass!word query-secret YW5uYTpwYXNzIXdvcmQ="}}'
+
+    def plan(number: int) -> Reply | None:
+        return Reply(said, 400) if mock.bodies[number - 1]["messages"][-1]["content"] == "zwei" else None
+
+    mock.plan = plan
+    assert main(command(mock, tmp_path, "--on-error", "skip", url=url)) == 0
+    assert mock.bodies  # the query went to the server all the same
+    mock.plan = lambda number: Reply(said, 401)
+    assert main([*command(mock, tmp_path, url=url), "--force"]) == 3
+    written = [path.read_text() for path in tmp_path.iterdir()] + [*capsys.readouterr()]
+    assert any("no: ***" in text for text in written)
+    for secret in ("sk-key-of-mine", "pass%21word", "pass!word", "query-secret", "YW5uYTpwYXNz", "anna"):
+        assert not any(secret in text for text in written), secret
+
+
+def test_a_run_goes_on_with_other_credentials(mock: Mock, tmp_path: Path) -> None:
+    mock.plan = lambda number: "401" if number == 2 else None
+    before, after = (mock.url.replace("//", f"//{login}@") for login in ("me:one-password", "me:other-password"))
+    assert main(command(mock, tmp_path, url=before)) == 3
+    assert main([*command(mock, tmp_path, url=after), "--resume"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("http://h:80/v1", "http://h:80/v1"),
+        ("http://u:p@h/v1", "http://***@h/v1"),
+        ("http://u:p/w@x@h", "http://u:p/w@x@h"),  # no user: the host ends at the slash
+        ("https://h/v1?a=1&key=x#y", "https://h/v1?a=***&key=***"),
+        ("u:p@h", "u:p@h"),
+    ],
+)
+def test_urls_are_shown_without_credentials(url: str, shown: str) -> None:
+    assert hide_credentials(url) == shown
+
+
+@pytest.mark.parametrize("url", ["http://", "http://h:port", "ftp://h", "http://[::1", "h"])
+def test_what_is_no_url_is_refused(url: str) -> None:
+    with pytest.raises(mbrace.UserError, match="not a URL of a server"):
+        mbrace.Server(url, "m")
+
+
+# Words and numbers
+
+CHOICE = b'{"choices": [{"message": {%s}}]}'
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b'{"error": {"message": "out of credits", "code": 402}}', "status 402: the server says: out of credits"),
+        (b'{"error": "model is loading"}', "the server says: model is loading"),
+        (CHOICE % b'"content": null, "refusal": "I will not"', "without text: I will not"),
+        (CHOICE % b'"content": null}, "finish_reason": "length"}, {"message": {', "without text: length"),
+        (CHOICE % b'"content": "x"}, "logprobs": {"content": [{"logprob": NaN}]', "log-probabilities of nan"),
+        (CHOICE % b'"content": "x"}, "logprobs": {"content": [{"logprob": -Infinity}]', "log-probabilities of -inf"),
+        (b"[" * 100000, "cannot be read"),
+    ],
+)
+def test_what_a_server_says_is_reported_in_its_words(mock: Mock, content: bytes, words: str) -> None:
+    mock.plan = lambda number: Reply(content)
+    with pytest.raises(ServiceError) as raised:
+        mbrace.Server(mock.url, "m", retries=0, logprobs=True).candidates(["a"], 1)
+    assert words in str(raised.value)
+
+
+# Options
+
+
+def test_options_reach_the_server(mock: Mock, tmp_path: Path) -> None:
+    tops = ["--top-p", "0.9", "--top-k", "40", "--min-p", "0.05", "--temperature", "0.7"]
+    ours = ["--max-tokens", "99", "--system-prompt", "be brief", "--timeout", "5", "--retries", "2"]
+    assert main(command(mock, tmp_path, *tops, *ours)) == 0
+    body = mock.bodies[0]
+    sent = {"top_p": 0.9, "top_k": 40, "min_p": 0.05, "temperature": 0.7, "max_tokens": 99, "n": 2}
+    assert {**body, **sent} == body
+    assert body["messages"][0] == {"role": "system", "content": "be brief"}
+    assert main([*command(mock, tmp_path, *tops, *ours), "--max-tokens", "98", "--resume"]) == 2  # other outputs
+    assert main([*command(mock, tmp_path, *tops, *ours), "--timeout", "6", "--resume"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--top-p", "2"], "top_p 2.0: must be from 0 to 1"),
+        (["--top-k", "-1"], "top_k -1: must be 1 or more"),
+        (["--timeout", "0"], "timeout 0.0: must be more than 0"),
+        (["--timeout", "nan"], "timeout nan: must be more than 0"),
+        (["--max-tokens", "0"], "max_tokens 0"),
+        (["--retries", "-1"], "retries 0 or more"),
+        (
+            ["--server-kind", "completions", "--system-prompt", "x"],
+            "only valid with --server-kind chat",
+        ),
+    ],
+)
+def test_options_out_of_range_are_refused(
+    mock: Mock, tmp_path: Path, options: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(command(mock, tmp_path, *options)) == 2
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["samples-per-request", "max-tokens", "timeout", "retries", "system-prompt"])
+def test_options_of_servers_are_refused_without_one(
+    tmp_path: Path, option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "s.txt").write_text("eins\n")
+    assert main(["generate", str(tmp_path / "s.txt"), "-o", str(tmp_path / "c"), f"--{option}", "1"]) == 2
+    assert f"--{option}: only valid with --server" in capsys.readouterr().err
