@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from mbrace.cli.decode import count_records
@@ -70,7 +70,7 @@ def job_from(args: argparse.Namespace) -> RerankJob:
     return RerankJob(qe, nbest=args.nbest, window=args.window, text=args.text)
 
 
-def _input(args: argparse.Namespace) -> tuple[Iterator[Item], int | None]:
+def _input(args: argparse.Namespace) -> tuple[Iterable[Item], int | None]:
     """The records, and how many there are where that is cheap to know."""
     from mbrace.io.candidates import read_flat, read_items
     from mbrace.io.inputs import check_inputs, expand, rereadable
