@@ -167,3 +167,16 @@ def test_a_disk_that_is_full_in_the_first_window_is_told_as_it_is(
     if kept == 1:
         assert run(source, out, "--resume") == 0
         assert out.read_bytes().count(b"\n") == 5
+
+
+def test_an_output_that_exists_is_refused_before_anything_is_loaded(
+    tmp_path: Path, candidates: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(self: object, threads: int) -> object:
+        raise AssertionError("loaded")
+
+    monkeypatch.setattr("mbrace.jobs.decode.DecodeJob.start", load)
+    (tmp_path / "out.jsonl").write_text("")
+    (tmp_path / "out.parquet.part").write_text("")
+    for name in ("out.jsonl", "out.parquet"):
+        assert run(candidates, tmp_path / name) == 2

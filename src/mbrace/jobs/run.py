@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 from mbrace.errors import UserError
 from mbrace.io.candidates import Bad, Item, location_of
 from mbrace.io.jsonl import parse_json
-from mbrace.io.output import Output
+from mbrace.io.output import Output, refuse_existing
 from mbrace.jobs.progress import progress_bar
 from mbrace.jobs.signals import Stop
 from mbrace.race import Phases
@@ -104,6 +104,8 @@ def run_job(
         raise UserError(f'on_error {on_error!r}: unknown; choose "stop" or "skip"')
     if resume and force:
         raise UserError("resume and force: give one of them")
+    if not (resume or force):
+        refuse_existing(output)
     worker = job.start(threads)
     with ExitStack() as stack:
         stop = stack.enter_context(Stop()) if handle_signals else None
