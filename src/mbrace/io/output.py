@@ -109,7 +109,10 @@ class Output:
         self._has_begun = not (exists and force)
         self._is_finished = self._is_parquet and resume and exists and not os.path.exists(self._file)
         if self._is_finished:
-            self.written, self._continues = ParquetLines(self.path), True
+            try:
+                self.written, self._continues = ParquetLines(self.path), True
+            except UserError as error:
+                raise UserError(f"{error}; use force=True to start over") from error
         elif force and os.path.exists(self._file):
             self._replaced = self._open(self._file, os.O_RDWR)
             lock(self._replaced, self.path)
