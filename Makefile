@@ -5,7 +5,7 @@ BIN := .venv/bin
 WEIGHTS := --editable packages/mbrace-de-en --editable packages/mbrace-learned
 NATIVE := CMakeLists.txt $(wildcard native/*.cpp native/*.hpp native/*.inl)
 
-.PHONY: demo test test-slow test-old lint bench browser oracle fused audit clean
+.PHONY: soak demo test test-slow test-old lint bench browser oracle fused audit clean
 
 demo: .stamp-all
 	$(BIN)/mbrace demo
@@ -44,6 +44,12 @@ browser: .stamp-all
 bench: .stamp-all
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group bench
 	for name in chrf strings prune decode peers; do OMP_NUM_THREADS=1 $(BIN)/python bench/$$name.py || exit 1; done
+
+# Commands disturbed at random, compared with undisturbed ones, for SOAK_MINUTES; adds to bench/results/soak.tsv.
+SOAK_MINUTES ?= 10
+SOAK_SEED ?= 0
+soak: .stamp-all
+	$(BIN)/python tests/soak.py --minutes $(SOAK_MINUTES) --seed $(SOAK_SEED) --ray 2 --record bench/results/soak.tsv
 
 clean:
 	rm -rf .venv .stamp-* build

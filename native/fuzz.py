@@ -1,4 +1,5 @@
-"""Fuzz the kernel with sacreBLEU as oracle (`make fuzz`): random strings in every layout, every option.
+"""Fuzz the kernel with sacreBLEU as oracle (`make fuzz`): random strings in every layout, every option; and what we
+read from strangers: records, manifests, run files and checkpoints (fuzz_inputs.py).
 
 python native/fuzz.py -max_total_time=60
 """
@@ -11,6 +12,9 @@ import atheris
 
 with atheris.instrument_imports(include=["sacrebleu.metrics"]):
     from sacrebleu.metrics import CHRF
+
+with atheris.instrument_imports(include=["mbrace"]):
+    import fuzz_inputs
 
 import numpy as np
 
@@ -36,7 +40,26 @@ def texts(data: atheris.FuzzedDataProvider, most: int) -> list[str]:
     return out
 
 
+TARGETS = (
+    fuzz_inputs.check_record,
+    lambda raw: fuzz_inputs.check_record(fuzz_inputs.mutated(fuzz_inputs.START, raw)),
+    fuzz_inputs.check_manifest,
+    lambda raw: fuzz_inputs.check_manifest(fuzz_inputs.mutated(fuzz_inputs.MANIFEST, raw)),
+    fuzz_inputs.check_run_file,
+    lambda raw: fuzz_inputs.check_checkpoint(fuzz_inputs.mutated(fuzz_inputs.checkpoint(), raw)),
+)
+
+
 def check(raw: bytes) -> None:
+    """The first byte chooses: half of the time the kernel, else one of the inputs."""
+    if raw and raw[0] >= 128:
+        TARGETS[raw[0] % len(TARGETS)](raw[1:])
+    else:
+        check_kernel(raw[1:])
+
+
+def check_kernel(raw: bytes) -> None:
+    """Scores in every layout and instruction set are sacreBLEU's."""
     data = atheris.FuzzedDataProvider(raw)
     options = {
         "char_order": data.ConsumeIntInRange(0, 9),

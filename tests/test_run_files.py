@@ -167,3 +167,27 @@ def test_a_disk_that_is_full_in_the_first_window_is_told_as_it_is(
     if kept == 1:
         assert run(source, out, "--resume") == 0
         assert out.read_bytes().count(b"\n") == 5
+
+
+def test_a_finished_parquet_file_that_was_cut_is_refused_with_what_to_do(
+    tmp_path: Path, candidates: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out.parquet"
+    assert run(candidates, out) == 0
+    out.write_bytes(out.read_bytes()[:-100])
+    assert run(candidates, out, "--resume") == 2
+    assert "not a Parquet file that can be read" in (error := capsys.readouterr().err)
+    assert "use --force to start over" in error
+
+
+def test_an_output_that_exists_is_refused_before_anything_is_loaded(
+    tmp_path: Path, candidates: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(self: object, threads: int) -> object:
+        raise AssertionError("loaded")
+
+    monkeypatch.setattr("mbrace.jobs.decode.DecodeJob.start", load)
+    (tmp_path / "out.jsonl").write_text("")
+    (tmp_path / "out.parquet.part").write_text("")
+    for name in ("out.jsonl", "out.parquet"):
+        assert run(candidates, tmp_path / name) == 2

@@ -1,8 +1,9 @@
-"""Nothing that is read is executed."""
+"""Nothing that is read is executed, and docs/security.md names tests that exist."""
 
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import mbrace
@@ -53,3 +54,19 @@ def test_checkpoints_are_loaded_with_weights_only_and_yaml_with_a_safe_loader() 
                 settings = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
                 assert settings.get("trust_remote_code", "False") == "False", f"{path}:{call.lineno}"
     assert seen
+
+
+def test_every_test_named_in_the_document_exists_and_every_claim_of_distrust_has_one() -> None:
+    here = Path(__file__).parent
+    document = (here.parent / "docs" / "security.md").read_text(encoding="utf-8")
+    found = {
+        node.name
+        for path in here.glob("test_*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef)
+    }
+    named = set(re.findall(r"`(test_\w+)`", document))
+    assert named <= found, named - found
+    distrusted = document[document.index("| not trusted |") :].split("\n\n")[0].splitlines()[2:]
+    assert len(distrusted) >= 8
+    assert all("`test_" in row.rsplit("|", 2)[1] for row in distrusted)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from typing import Any
 
 from mbrace.errors import require
@@ -43,9 +44,9 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument("--port", type=_port, default=8000, help="port to listen on; 0: any free one (default 8000)")
     parser.add_argument("--public-url", metavar="URL", help="address of the page behind a proxy, used in the links")
     parser.add_argument(
-        "--source-lang", default="", metavar="TAG", help="e.g. de: lets screen readers choose the voice"
+        "--source-lang", type=_language, default="", metavar="TAG", help="e.g. de: lets screen readers choose the voice"
     )
-    parser.add_argument("--target-lang", default="", metavar="TAG", help="e.g. en")
+    parser.add_argument("--target-lang", type=_language, default="", metavar="TAG", help="e.g. en")
     parser.set_defaults(run=run)
 
 
@@ -81,6 +82,12 @@ def _items(text: str) -> int | None:
 
 def _port(text: str) -> int:
     return _whole(text, 0, 65535, "a whole number from 0 to 65535")
+
+
+def _language(text: str) -> str:
+    if text and not re.fullmatch(r"[A-Za-z]{2,8}(-[A-Za-z0-9]{1,8})*", text):
+        raise argparse.ArgumentTypeError(f"{text}: expected a language tag such as de or pt-BR")
+    return text
 
 
 def _whole(text: str, least: int, most: int | None, wanted: str) -> int:

@@ -20,6 +20,7 @@ from mbrace.io.run_file import SUFFIX, RunFile
 from mbrace.race import Decoded
 from mbrace.records import Record
 
+PARTIAL = ".part"  # the suffix of a Parquet file's rows while there is no Parquet file
 EXISTS = "exists; use resume=True to continue it or force=True to replace it"
 
 
@@ -43,6 +44,12 @@ def answer_line(answer: Decoded, *, text: bool, nbest: int) -> bytes:
     if nbest > 1:
         fields["nbest"] = [{"text": c.text, "index": c.index, "utility": c.utility} for c in answer.nbest]
     return json_line(fields)
+
+
+def refuse_existing(path: str) -> None:
+    """Refuse an output that exists, or that was begun: early, before what takes long."""
+    if path != "-" and not _is_device(path) and (os.path.exists(path) or os.path.exists(path + PARTIAL)):
+        raise UserError(f"{path}: {EXISTS}")
 
 
 class Output:
@@ -74,7 +81,7 @@ class Output:
         self._is_stream = path == "-" or _is_device(path)
         self._is_parquet = path.endswith(".parquet") and not self._is_stream
         self._packing = "" if self._is_stream else packing_of(path)
-        self._file = path + ".part" if self._is_parquet else path  # where lines are written
+        self._file = path + PARTIAL if self._is_parquet else path  # where lines are written
         self._errors_path = path + ".errors.jsonl"
         self._run_file = None if settings is None or self._is_stream else RunFile(path, settings)
         self._lines: list[bytes] = []  # not written yet
@@ -104,7 +111,10 @@ class Output:
         self._has_begun = not (exists and force)
         self._is_finished = self._is_parquet and resume and exists and not os.path.exists(self._file)
         if self._is_finished:
-            self.written, self._continues = ParquetLines(self.path), True
+            try:
+                self.written, self._continues = ParquetLines(self.path), True
+            except UserError as error:
+                raise UserError(f"{error}; use force=True to start over") from error
         elif force and os.path.exists(self._file):
             self._replaced = self._open(self._file, os.O_RDWR)
             lock(self._replaced, self.path)

@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 from mbrace.errors import ServiceError, UserError
 from mbrace.io.candidates import Bad, Item, location_of
 from mbrace.io.jsonl import parse_json
-from mbrace.io.output import Output
+from mbrace.io.output import Output, refuse_existing
 from mbrace.jobs.progress import progress_bar
 from mbrace.jobs.retry import SetAside, retry_set_aside
 from mbrace.jobs.signals import Stop
@@ -122,7 +122,9 @@ def run_job(
     if resume and force:
         raise UserError("resume and force: give one of them")
     if retry_errors and not resume:
-        raise UserError("retry_errors=True: goes with resume=True")
+        raise UserError("retry_errors=True: only valid with resume=True")
+    if not (resume or force):
+        refuse_existing(output)
     worker = job.start(threads)
     with ExitStack() as stack:
         interrupt = worker.interrupt if isinstance(worker, InterruptibleWorker) else None

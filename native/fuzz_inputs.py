@@ -1,0 +1,104 @@
+"""What strangers may give us, as targets for a fuzzer: each takes bytes, and fails at anything but a `UserError`.
+
+`make fuzz` gives them bytes that lead to new code; tests/test_fuzz_inputs.py gives them random ones.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from mbrace.errors import UserError
+from mbrace.io.candidates import Bad, item_from
+from mbrace.io.manifest import Manifest
+from mbrace.io.run_file import RunFile
+from mbrace.records import Record
+
+START = b'{"id": 1, "hypotheses": ["a", "b"], "pseudo_references": ["a \\ud800"], "logprobs": [-1.5], "source": "s"}'
+MANIFEST = (
+    b'{"format": 1, "complete": true, "work": {}, "inputs": ["x"], "shards": [{"file": "part-00000-000000.jsonl"}]}'
+)
+
+
+def mutated(start: bytes, changes: bytes) -> bytes:
+    """`start` with parts replaced, three bytes of `changes` for each: where (two bytes), and by what."""
+    data = bytearray(start)
+    for position in range(0, len(changes) - 2, 3):
+        where = int.from_bytes(changes[position : position + 2], "little") % (len(data) + 1)
+        data[where : where + 1] = changes[position + 2 : position + 3]
+    return bytes(data)
+
+
+def check_record(raw: bytes) -> None:
+    """A line is a record with strings in it, or says what is wrong; it can be decoded, or says why not."""
+    import mbrace
+
+    item = item_from(raw, "fuzz", 1)
+    assert isinstance(item, Record | Bad)
+    if isinstance(item, Bad):
+        assert item.reason
+        json.loads(item.to_line())
+        return
+    assert all(isinstance(text, str) for text in item.hypotheses)
+    small = isinstance(item.pseudo_references, list) and len(item.hypotheses) + len(item.pseudo_references) < 20
+    if small and sum(map(len, item.hypotheses)) < 1000:
+        try:
+            (answer,) = mbrace.decode_corpus([item], schedule=[1, 2])
+        except UserError:
+            return
+        assert answer.text in item.hypotheses
+
+
+def check_manifest(raw: bytes) -> None:
+    """A manifest names files of its own folder, or is refused."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "manifest.json").write_bytes(raw)
+        try:
+            paths = list(Manifest.read(Path(folder)).paths())
+        except UserError:
+            return
+        assert all(path.parent == Path(folder) for path in paths)
+
+
+def check_run_file(raw: bytes) -> None:
+    """OUT.run.json is that of the same settings, or refused."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "o.run.json").write_bytes(raw)
+        run_file = RunFile(f"{folder}/o", {"seed": 7})
+        try:
+            run_file.check()
+        except UserError:
+            return
+        assert json.loads(raw)["seed"] == 7
+        run_file.inputs.add(Record(["a"], id=1))
+
+
+@functools.cache
+def checkpoint() -> bytes:
+    """A small file in the layout of COMET's checkpoints."""
+    import torch
+
+    state = {"estimator.ff.0.weight": torch.ones(2, 4), "estimator.ff.0.bias": torch.ones(2)}
+    settings: dict[str, Any] = {"class_identifier": "regression_metric", "hidden_sizes": [2], "pool": "avg"}
+    with tempfile.TemporaryDirectory() as folder:
+        torch.save({"state_dict": state, "hyper_parameters": settings}, f"{folder}/model.ckpt")
+        return Path(folder, "model.ckpt").read_bytes()
+
+
+def check_checkpoint(raw: bytes) -> None:
+    """A checkpoint is tensors by name and settings, or refused; nothing in it runs."""
+    import torch
+
+    from mbrace.utilities.neural.checkpoint import read
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "model.ckpt")
+        path.write_bytes(raw)
+        try:
+            found = read(path)
+        except UserError:
+            return
+        assert all(isinstance(weight, torch.Tensor) for weight in found.state.values())

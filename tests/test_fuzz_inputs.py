@@ -1,0 +1,69 @@
+"""The fuzzer's targets for inputs, with random bytes and with small changes to good files."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "native"))
+import fuzz_inputs as targets
+
+NESTED = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=9), inner, max_size=4),
+    max_leaves=8,
+)
+FIELDS = st.sampled_from(["id", "hypotheses", "pseudo_references", "samples", "logprobs", "source", "reference"])
+
+
+@settings(max_examples=300)
+@given(st.binary(max_size=200))
+@example(b"\xef\xbb\xbf{}")
+@example(b"1" * 5000)
+def test_any_bytes_are_a_record_or_say_why_not(raw: bytes) -> None:
+    targets.check_record(raw)
+    targets.check_record(targets.mutated(targets.START, raw))
+
+
+@settings(max_examples=300)
+@given(st.dictionaries(FIELDS, NESTED | st.lists(st.text(max_size=4), max_size=4), max_size=6))
+def test_any_json_is_a_record_or_says_why_not(fields: dict[str, object]) -> None:
+    targets.check_record(json.dumps(fields).encode())
+
+
+@settings(max_examples=100)
+@given(st.binary(max_size=60), NESTED)
+def test_manifests_and_run_files_are_ours_or_refused(raw: bytes, value: object) -> None:
+    for target in (targets.check_manifest, targets.check_run_file):
+        target(raw)
+        target(json.dumps(value).encode())
+        target(json.dumps({"seed": 7, "input_digests": value}).encode())
+        target(json.dumps({"format": 1, "complete": True, "work": {}, "inputs": [], "shards": [value]}).encode())
+        target(targets.mutated(targets.MANIFEST, raw))
+
+
+@settings(max_examples=60)
+@given(st.binary(max_size=60))
+def test_changed_checkpoints_are_read_or_refused(changes: bytes) -> None:
+    pytest.importorskip("torch")
+    targets.check_checkpoint(targets.mutated(targets.checkpoint(), changes))
+    targets.check_checkpoint(changes)
+
+
+class Evil:
+    def __reduce__(self) -> tuple[object, tuple[str, str]]:
+        return Path.write_text, (Path("/tmp/mbrace-evil"), "ran")  # type: ignore[return-value]
+
+
+def test_a_pickle_that_would_run_code_is_refused_and_does_not_run() -> None:
+    pytest.importorskip("torch")
+    Path("/tmp/mbrace-evil").unlink(missing_ok=True)
+    for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+        targets.check_checkpoint(pickle.dumps({"state_dict": Evil()}, protocol))
+    assert not Path("/tmp/mbrace-evil").exists()
