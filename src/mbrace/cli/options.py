@@ -194,7 +194,7 @@ def add_race(parser: argparse.ArgumentParser) -> None:
         "--preset",
         choices=list(PRESETS),
         default="paper",
-        help="paper: the paper's settings; fast: fewer strings at equal quality. Other options go before it (paper)",
+        help="paper: the paper's settings; fast: fewer strings, about equal quality. Other options go before it (paper)",
     )
     group.add_argument(
         "--schedule",
