@@ -194,7 +194,7 @@ def add_race(parser: argparse.ArgumentParser) -> None:
         "--preset",
         choices=list(PRESETS),
         default="paper",
-        help="paper: the paper's settings; fast: fewer strings, about equal quality. Other options go before it (paper)",
+        help="paper (default): the paper's settings; fast: fewer strings. Other options go before it",
     )
     group.add_argument(
         "--schedule",
