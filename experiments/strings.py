@@ -177,8 +177,8 @@ strings; with arithmetic draws its loss of utility is a hundredth of a standard 
 75% of the strings at equal expected utility, but it games the metric: decoding with the learned metric, chrF++ falls by
 0.5 to 0.9, outside the margin. So `--preset fast` stops by regret and does not pool (decided after seeing this table:
 by the validation sets, where that fall was smaller and within its interval, it would have pooled). Plain standard MBR
-with as few strings as a pool is clearly worse by expected utility. Intervals of the human scores are wider than the margin for most
-rows: 500 sentences do not show equivalence within 0.2 chrF++, only that no large difference was found.
+with as few strings as a pool is clearly worse by expected utility. Intervals of the human scores are wider than the
+margin for most rows: 500 sentences do not show equivalence within 0.2 chrF++, only that no large difference was found.
 """
 
 
