@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -101,6 +102,7 @@ def test_a_run_is_resumed_byte_for_byte(
     whole, part = tmp_path / "whole.jsonl", tmp_path / "part.jsonl"
     assert run(command, tmp_path, "-o", whole, *options) == 0
     part.write_bytes(b"".join(whole.read_bytes().splitlines(keepends=True)[:2]))
+    shutil.copy(f"{whole}.run.json", f"{part}.run.json")
     assert run(command, tmp_path, "-o", part, *options, "--resume") == 0
     assert part.read_bytes() == whole.read_bytes()
     assert "2 kept from before" in capsys.readouterr().err

@@ -348,4 +348,4 @@ def test_generate_keeps_finished_sources_when_the_server_dies(mock: Mock, tmp_pa
     assert len((tmp_path / "c.jsonl").read_text().splitlines()) == 1
     mock.plan = lambda number: None
     assert main([*command, "--resume"]) == 0
-    assert [json.loads(line)["id"] for line in (tmp_path / "c.jsonl").read_text().splitlines()] == [0, 1, 2]
+    assert [json.loads(line)["id"] for line in (tmp_path / "c.jsonl").read_text().splitlines()] == [1, 2, 3]

@@ -78,7 +78,7 @@ def job_from(args: argparse.Namespace) -> DecodeJob:
     """The job that was asked for."""
     from mbrace.jobs.decode import DecodeJob
 
-    utility, race, qe = utility_settings(args), race_settings(args), quality_settings(args)
+    qe, utility, race = quality_settings(args), utility_settings(args), race_settings(args)
     return DecodeJob(utility, race, shuffle=not args.no_shuffle, text=args.text, qe=qe, qe_top=args.qe_top)
 
 
