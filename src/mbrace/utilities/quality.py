@@ -38,7 +38,9 @@ def load_quality(
     module, name = _class_of(model)
     made: Any = getattr(importlib.import_module(module), name)
     utility: QualityUtility = made(model, device=device, dtype=dtype, batch_tokens=batch_tokens)
-    if not getattr(utility, "reads_sources", True):
+    from mbrace.utilities.cross.scorer import CrossUtility
+
+    if isinstance(utility, CrossUtility) and not utility.reads_sources:
         raise UserError(f"{utility.name}: does not read the source, so it cannot estimate quality without a reference")
     return utility
 
