@@ -90,9 +90,10 @@ class Seq2Seq(LiveModel):
 def rows_that_fit(config: Any, device: Any) -> int:
     """How many rows a Marian model decodes at a time on a GPU: the more, the less the host is in the way.
 
-    8192, or two or four times as many if a quarter of the free memory holds their logits and 128 time steps.
+    8192, or two or four times as many if a quarter of the free memory holds their logits and 512 time steps: outputs
+    may be long, and their keys and values are copied when they grow.
     """
-    size = (config.decoder_vocab_size or config.vocab_size) * 10 + config.decoder_layers * config.d_model * 4 * 128
+    size = (config.decoder_vocab_size or config.vocab_size) * 10 + config.decoder_layers * config.d_model * 4 * 512
     free, _ = torch.cuda.mem_get_info(device)
     return max([rows for rows in (16384, 32768) if rows * size <= free / 4], default=8192)
 
