@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, TypeAlias, cast, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,14 +92,15 @@ def window_pruning(prune: PruningFunction | None) -> WindowPruning | None:
     """
     if prune is None:
         return KeepAll()
-    if not isinstance(prune, WindowPruning):
-        return None
-    family = type(prune).__mro__
-    inherited = {name: next((i for i, c in enumerate(family) if name in vars(c)), 0) for name in _DECISIONS}
-    return prune if inherited["decide_window"] <= inherited["__call__"] else None
+    kind: Any = type(prune)
+    return cast(WindowPruning, prune) if _decides_windows(kind) else None
 
 
-_DECISIONS = ("__call__", "decide_window")
+@lru_cache(maxsize=256)
+def _decides_windows(kind: type) -> bool:
+    """Whether objects of a class decide windows, by a method at least as new in its family as `__call__`."""
+    owners = [[name in vars(each) for each in kind.__mro__] for name in ("decide_window", "__call__")]
+    return any(owners[0]) and owners[0].index(True) <= (owners[1].index(True) if any(owners[1]) else 0)
 
 
 class KeepAll:

@@ -31,6 +31,7 @@ from mbrace.ranking import check_shortlist
 from mbrace.records import Record
 from mbrace.sampler import Sampler
 from mbrace.schedule import Schedule
+from mbrace.utilities.chrf import ChrF
 from mbrace.utility import PairFunction, QualityUtility, Utility, truncated_texts, utility_cost
 from mbrace.windows import OnError
 
@@ -176,14 +177,19 @@ class DecodeWorker:
         self.summary.pairs_scored += answer.pairs_scored
         self.summary.strings += answer.strings
         self.summary.quality_calls += answer.quality_calls or 0
+        if not isinstance(self.utility, ChrF) or self.qe is not None:  # asking takes longer than counting all the rest
+            self._count_outside()
+        given = record.listed(live=self.sampler is not None)
+        listed = len(given) if isinstance(given, Sequence) else None
+        self.summary.standard_calls += _standard_calls(record, listed, answer, self.schedule, self.utility)
+
+    def _count_outside(self) -> None:
+        """What the utilities counted themselves: texts cut, and what a server was asked."""
         self.summary.truncated = truncated_texts(self.utility)
         if self.qe is not None and id(self.qe) != id(self.utility):
             self.summary.truncated += truncated_texts(self.qe)
         for name, count in asdict(utility_cost(self.utility)).items():
             setattr(self.summary, name, count)
-        given = record.listed(live=self.sampler is not None)
-        listed = len(given) if isinstance(given, Sequence) else None
-        self.summary.standard_calls += _standard_calls(record, listed, answer, self.schedule, self.utility)
 
 
 def _standard_calls(record: Record, listed: int | None, answer: Decoded, schedule: Schedule, utility: Utility) -> int:
