@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import json
 import os
@@ -117,6 +118,23 @@ def test_a_utility_goes_to_another_process_after_use_as_before() -> None:
         again = pickle.loads(packed)
         assert (type(again), again.name) == (type(utility), utility.name)
         assert again.pairs(["A dog runs."], ["The dog is running."]) == before
+
+
+def test_no_other_way_to_warn_is_used() -> None:
+    package = Path(mbrace.__file__).parent
+    users = [path.name for path in package.rglob("*.py") if "warnings.warn(" in path.read_text(encoding="utf-8")]
+    assert users == ["errors.py"]
+
+
+def test_every_utility_with_a_model_is_pickled_as_its_arguments() -> None:
+    from mbrace.utilities.named import NAMED
+    from mbrace.utilities.rebuilt import Rebuilt
+
+    pytest.importorskip("transformers")
+    with_model = [named for named in NAMED.values() if named.neural]
+    assert len(with_model) >= 3
+    for named in with_model:
+        assert issubclass(getattr(importlib.import_module(named.module), named.class_name), Rebuilt)
 
 
 @pytest.mark.parametrize("mask", [0o022, 0o027, 0o077])

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import resource
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from cli_helpers import COMMAND
 
 import mbrace
 from mbrace.cli import main
@@ -126,3 +129,26 @@ def test_judge_results_on_a_full_disk_names_the_file(
     open_study(str(tmp_path / "r.db"), items, facts={}, about={}, seed=0, raters=1).close()
     assert main(["judge-results", str(tmp_path / "r.db"), option, "/dev/full"]) == 2
     assert "/dev/full: No space left on device; make room, or give another file" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
+def test_a_full_disk_behind_standard_output_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("x\n")
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run([*COMMAND, "score", tmp_path / "a", tmp_path / "a"], stdout=full, stderr=subprocess.PIPE)
+    assert done.returncode == 2
+    assert (
+        b"mbrace: error: a file or standard output: No space left on device; make room and run again\n" in done.stderr
+    )
+    assert b"Traceback" not in done.stderr
+
+
+def test_a_disk_that_fills_up_in_an_experiment_is_one_line(tmp_path: Path, candidates: Path) -> None:
+    done = subprocess.run(
+        [*COMMAND, "experiment", candidates, "-o", tmp_path / "out", "--no-report", "--limit", "3", "--workers", "1"],
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (700, 700)),
+        capture_output=True,
+    )
+    assert done.returncode == 2
+    assert b"File too large" in done.stderr
+    assert b"Traceback" not in done.stderr

@@ -142,7 +142,7 @@ def test_where_it_makes_no_sense_it_is_refused(
     source = write_input(tmp_path, 3)
     command = ["decode", str(source), "-o", str(tmp_path / "o.jsonl"), "--retry-errors"]
     assert main(command) == 2
-    assert "--retry-errors: goes with --resume" in capsys.readouterr().err
+    assert "--retry-errors: only valid with --resume" in capsys.readouterr().err
     assert main([*command, "--resume", "--ray"]) == 2
     assert "--retry-errors: not with --ray" in capsys.readouterr().err
     assert main([*command, "--resume"]) == 0  # nothing to retry: a run like any other

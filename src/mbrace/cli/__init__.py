@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
 import logging
 import os
@@ -55,6 +56,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output has stopped (`| head`): not an error
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+    except OSError as error:  # a full disk, most likely, where nothing nearer says what is kept
+        remedy = "make room and run again" if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else "see there"
+        print(
+            f"mbrace: error: {error.filename or 'a file or standard output'}: {error.strerror or error}; {remedy}",
+            file=sys.stderr,
+        )
+        return 2
     except KeyboardInterrupt:
         print("mbrace: interrupted", file=sys.stderr)
         return 130

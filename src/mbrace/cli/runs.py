@@ -65,7 +65,7 @@ def check_output(args: argparse.Namespace) -> None:
     if args.resume and args.force:
         raise UserError("--resume and --force: give one of them")
     if args.retry_errors and not args.resume:
-        raise UserError("--retry-errors: goes with --resume")
+        raise UserError("--retry-errors: only valid with --resume")
     if args.retry_errors and args.ray is not None:
         raise UserError("--retry-errors: not with --ray; give the records set aside as an input of their own")
     if args.window is not None and args.window < 1:

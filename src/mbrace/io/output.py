@@ -185,7 +185,7 @@ class Output:
         if self._run_file is not None:
             self._run_file.save()
 
-    def answers(self, record: Record) -> bool:
+    def note_answered(self, record: Record) -> bool:
         """Note that a record is answered; False if another run's answer to it was made from another content."""
         return self._run_file is None or self._run_file.inputs.add(record)
 

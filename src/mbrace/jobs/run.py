@@ -168,7 +168,7 @@ def run_worker(
             item = pending.popleft()
             output.add(line, bad)
             if bad is None and isinstance(item, Record):
-                output.answers(item)
+                output.note_answered(item)
             output.flush()
             advance(1)
     except ServiceError:
@@ -231,7 +231,7 @@ def unanswered(
         if answers.line is None:
             return _after(item, source)
         _check_same(item, answers.line, answers.kept + 1, output)
-        if isinstance(item, Record) and not output.answers(item):
+        if isinstance(item, Record) and not output.note_answered(item):
             raise UserError(
                 f"{item.where}: resume=True: {output.path} was made from other records up to here, with the same "
                 "ids but another content; give the input the output was made from, or force=True to start over"

@@ -10,11 +10,10 @@ import hashlib
 import json
 import os
 import threading
-import warnings
 from pathlib import Path
 from typing import Any
 
-from mbrace.errors import UserError
+from mbrace.errors import UserError, warn
 
 
 class AnswerFile:
@@ -78,7 +77,7 @@ class AnswerFile:
             os.write(self._descriptor, b"\n")  # so that the next answer begins a line
         if cut_off:
             lines = "1 line was" if cut_off == 1 else f"{cut_off} lines were"
-            warnings.warn(f"{self.path}: {lines} cut off when a run was killed; asked for again", stacklevel=3)
+            warn(f"{self.path}: {lines} cut off when a run was killed; asked for again")
 
     def _key(self, found: Any, number: int) -> bytes:
         try:

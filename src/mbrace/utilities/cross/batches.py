@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import queue
 import threading
-import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TypeAlias, TypeVar
@@ -19,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mbrace.errors import UserError
+from mbrace.errors import UserError, warn
 from mbrace.utilities.cross.tokens import Tokens
 from mbrace.utilities.neural.device import without_cudnn_attention
 from mbrace.utilities.neural.encoder import FEWEST_ROWS
@@ -125,7 +124,7 @@ class Stream:
         self.batch_tokens = min(self.batch_tokens, half * batch.ids.shape[1])
         if not self._told_memory:
             self._told_memory = True
-            warnings.warn(f"the GPU is out of memory: going on with batches of {self.batch_tokens} tokens or fewer")
+            warn(f"the GPU is out of memory: going on with batches of {self.batch_tokens} tokens or fewer")
         yield from self._outputs(batch.part(0, half), forward)
         yield from self._outputs(batch.part(half, len(batch)), forward)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import time
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mbrace.errors import UserError, require
+from mbrace.errors import UserError, require, warn
 from mbrace.schedule import doubling
 from mbrace.utilities.cross.bleurt_network import BleurtNetwork, BleurtShape
 from mbrace.utilities.cross.bleurt_tokens import read_tokens
@@ -27,6 +26,7 @@ from mbrace.utilities.neural.checkpoint import check_finite, check_keys, check_s
 from mbrace.utilities.neural.device import choose_device, choose_dtype, without_cudnn_attention
 from mbrace.utilities.neural.encoder import FEWEST_ROWS
 from mbrace.utilities.neural.weights import read_weights
+from mbrace.utilities.rebuilt import Rebuilt
 from mbrace.utility import Ask, Sentence
 
 _CHUNK = 1 << 17  # pairs sorted at a time: what bounds the memory of a call
@@ -43,7 +43,7 @@ _SIZES = {
 }
 
 
-class BLEURT:
+class BLEURT(Rebuilt):
     """BLEURT's score of a hypothesis given a reference: about 0 for unrelated texts to about 1 for equal ones.
 
     `model` is a folder or a hub name of a checkpoint of `bleurt-pytorch` (`lucadiliello/BLEURT-20`, `-D12`, ...).
@@ -130,7 +130,7 @@ class BLEURT:
             first, second = _cut(first, second, room)
             if not self._told_truncation:
                 self._told_truncation = True
-                warnings.warn(f"a pair over BLEURT's limit of {self._limit} tokens is cut there", stacklevel=2)
+                warn(f"a pair over BLEURT's limit of {self._limit} tokens is cut there")
         start, end = self._tokens.start, self._tokens.end
         return [start, *reference[:first], end, *hypothesis[:second], end], first + 2
 
@@ -164,7 +164,7 @@ class BLEURT:
         self.batch_tokens = min(self.batch_tokens, half * max(len(ids) for ids, _ in rows))
         if not self._told_memory:
             self._told_memory = True
-            warnings.warn(f"the GPU is out of memory: going on with batches of {self.batch_tokens} tokens or fewer")
+            warn(f"the GPU is out of memory: going on with batches of {self.batch_tokens} tokens or fewer")
         return torch.cat([self._scores(rows[:half]), self._scores(rows[half:])])
 
     def _forward(self, rows: list[tuple[list[int], int]]) -> Tensor:

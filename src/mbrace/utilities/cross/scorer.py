@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mbrace.errors import UserError
+from mbrace.errors import UserError, warn
 from mbrace.schedule import doubling
 from mbrace.utilities.cross.batches import CHUNK, Rows, Stream
+from mbrace.utilities.rebuilt import Rebuilt
 from mbrace.utility import Ask, Sentence, refuse_quality_only
 
 HYPOTHESIS, REFERENCE, SOURCE = "hypothesis", "reference", "source"
@@ -40,7 +40,7 @@ class Session(Protocol):
         ...
 
 
-class CrossUtility:
+class CrossUtility(Rebuilt):
     """What Unified and MetricX share: both ways to score pairs, and the quality of a hypothesis with its source."""
 
     name: str
@@ -102,7 +102,7 @@ class CrossUtility:
             found = session.qualities(of[HYPOTHESIS], of[SOURCE])
         if self.truncated and not self._told_truncation:
             self._told_truncation = True
-            warnings.warn(f"{self.name}: text over the metric's length limit is cut there, as the original cuts it")
+            warn(f"{self.name}: text over the metric's length limit is cut there, as the original cuts it")
         return found
 
 

@@ -23,6 +23,7 @@ from mbrace.utilities.neural.device import choose_device, choose_dtype
 from mbrace.utilities.neural.embedding import positions_of
 from mbrace.utilities.neural.matching import match_aligned, match_all
 from mbrace.utilities.neural.token_vectors import TokenBank, TokenEncoder
+from mbrace.utilities.rebuilt import Rebuilt
 from mbrace.utility import Ask, Sentence
 
 MEASURES = {"precision": "P", "recall": "R", "f1": "F"}  # and their columns in a file of baselines
@@ -30,7 +31,7 @@ _LEADING_SPACE = ("RobertaTokenizer", "GPT2Tokenizer")  # classes whose texts be
 _EMPTY = 2  # tokens of an empty text: the special ones
 
 
-class BERTScore:
+class BERTScore(Rebuilt):
     """BERTScore of a hypothesis given a reference: the mean over tokens of the largest cosine with the other side.
 
     `model` is a folder or a hub name of an encoder; `layer` the layer read, by default the original's choice for

@@ -30,7 +30,6 @@ class Comet(NeuralUtility):
         dtype: str | None = None,
         batch_tokens: int | None = None,
     ) -> None:
-        self.made_with = model, {"device": device, "dtype": dtype, "batch_tokens": batch_tokens}
         read = layout.read(model)
         self.encoder = build_encoder(read, device=device, dtype=dtype, batch_tokens=batch_tokens)
         self.head = build_estimator(read, self.encoder)

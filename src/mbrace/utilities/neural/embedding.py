@@ -68,8 +68,6 @@ class Embedding(NeuralUtility):
         dtype: str | None = None,
         batch_tokens: int | None = None,
     ) -> None:
-        options = {"pooling": pooling, "device": device, "dtype": dtype, "batch_tokens": batch_tokens}
-        self.made_with = model, options
         name = str(model or pretrained.MINILM)
         if pooling is not None and pooling not in POOLING:
             raise UserError(f"pooling {pooling}: unknown; choose from {', '.join(POOLING)}")

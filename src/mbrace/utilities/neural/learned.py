@@ -32,5 +32,4 @@ class Learned(Comet):
         if chosen in SHIPPED:
             source = require("mbrace_learned", extra=SHIPPED[str(chosen)]).FOLDER / f"learned-{chosen}"
         super().__init__(source, device=device, dtype=dtype, batch_tokens=batch_tokens)
-        self.made_with = chosen, self.made_with[1]  # not the folder, which may be elsewhere on another machine
         self.name = self.name.replace("comet|", "learned|", 1)

@@ -13,11 +13,12 @@ from mbrace.utilities.neural import checkpoint as layout
 from mbrace.utilities.neural import pretrained
 from mbrace.utilities.neural.comet import build_encoder, build_estimator
 from mbrace.utilities.neural.scorer import aligned_scores
+from mbrace.utilities.rebuilt import Rebuilt
 
 KIND = "referenceless_regression_metric"
 
 
-class Referenceless:
+class Referenceless(Rebuilt):
     """Estimates quality without a reference: `Referenceless("Unbabel/wmt20-comet-qe-da")`, or any checkpoint of its
     class in COMET's layout. It is not a utility for a race. Parameters as for `Comet`."""
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +13,7 @@ from mbrace.errors import UserError, require
 from mbrace.schedule import doubling
 from mbrace.utilities.neural.head import Head
 from mbrace.utilities.neural.pairs import Block, to_device
+from mbrace.utilities.rebuilt import Rebuilt
 from mbrace.utility import Ask, Sentence
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ class RaceScorer:
         return Block(self._bank[hypotheses], encoded.prepared[kept], self._bank[references], (hypotheses, references))
 
 
-class NeuralUtility:
+class NeuralUtility(Rebuilt):
     """What Comet, Embedding and Learned share: an encoder, a head, and both ways to score with them."""
 
     name: str
@@ -175,11 +175,6 @@ class NeuralUtility:
     encoder: TextEncoder
     head: Head
     needs_source: bool
-    made_with: tuple[Any, dict[str, Any]]  # the arguments of its class: the model, and the options by name
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """A pickle holds the arguments alone: hooks and the memory of a GPU, which a model may hold, cannot travel."""
-        return partial(type(self), **self.made_with[1]), (self.made_with[0],)
 
     @property
     def truncated(self) -> int:
