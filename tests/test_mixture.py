@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 import mbrace
 from mbrace.errors import UserError
-from mbrace.utilities.mixture import is_mixture, parse_mixture
+from mbrace.utilities.mixture_names import is_mixture, parse_mixture
 from mbrace.utility import Ask, Pairwise, ParallelUtility, Sentence, TruncatingUtility, Utility
 
 RNG = np.random.default_rng(11)

@@ -20,14 +20,7 @@ from mbrace.records import Location, Record
 from mbrace.rerank import rerank, rerank_corpus
 from mbrace.sampler import Drawer, Draws, Sampler, Want
 from mbrace.schedule import Schedule, doubling
-from mbrace.utilities.bleu import BLEU
 from mbrace.utilities.chrf import ChrF
-from mbrace.utilities.edit_distance import EditDistance
-from mbrace.utilities.exact_match import ExactMatch
-from mbrace.utilities.functions import load_function
-from mbrace.utilities.mixture import Mixture
-from mbrace.utilities.rouge_l import RougeL
-from mbrace.utilities.ter import TER
 from mbrace.utility import (
     Ask,
     BatchFunction,
@@ -55,14 +48,21 @@ if TYPE_CHECKING:
     from mbrace.servers.embeddings import EmbeddingServer
     from mbrace.servers.judge import Judge
     from mbrace.servers.server import Server
+    from mbrace.utilities.bleu import BLEU
     from mbrace.utilities.cross.bleurt import BLEURT
     from mbrace.utilities.cross.metricx import MetricX
     from mbrace.utilities.cross.unified import Unified
+    from mbrace.utilities.edit_distance import EditDistance
+    from mbrace.utilities.exact_match import ExactMatch
+    from mbrace.utilities.functions import load_function
+    from mbrace.utilities.mixture import Mixture
     from mbrace.utilities.neural.bertscore import BERTScore
     from mbrace.utilities.neural.comet import Comet
     from mbrace.utilities.neural.embedding import Embedding
     from mbrace.utilities.neural.learned import Learned
     from mbrace.utilities.neural.referenceless import Referenceless
+    from mbrace.utilities.rouge_l import RougeL
+    from mbrace.utilities.ter import TER
 
 __version__ = "0.1.0"
 
@@ -138,21 +138,28 @@ __all__ = [
 # Names outside the core: the module of each and the extra it needs. Imported when first used: the core stays light.
 _EXTRAS: dict[str, tuple[str, str]] = {
     "BERTScore": ("mbrace.utilities.neural.bertscore", "neural"),
+    "BLEU": ("mbrace.utilities.bleu", ""),
     "BLEURT": ("mbrace.utilities.cross.bleurt", "neural"),
     "CausalLM": ("mbrace.models.causal", "models"),
     "Comet": ("mbrace.utilities.neural.comet", "neural"),
+    "EditDistance": ("mbrace.utilities.edit_distance", ""),
     "Embedding": ("mbrace.utilities.neural.embedding", "neural"),
     "EmbeddingServer": ("mbrace.servers.embeddings", "models"),
+    "ExactMatch": ("mbrace.utilities.exact_match", ""),
     "Judge": ("mbrace.servers.judge", "models"),
     "Learned": ("mbrace.utilities.neural.learned", "minilm"),
     "MetricX": ("mbrace.utilities.cross.metricx", "neural"),
+    "Mixture": ("mbrace.utilities.mixture", ""),
     "Referenceless": ("mbrace.utilities.neural.referenceless", "neural"),
+    "RougeL": ("mbrace.utilities.rouge_l", ""),
     "Seq2Seq": ("mbrace.models.seq2seq", "models"),
     "Server": ("mbrace.servers.server", "models"),
     "Summary": ("mbrace.jobs.run", ""),
+    "TER": ("mbrace.utilities.ter", ""),
     "Unified": ("mbrace.utilities.cross.unified", "neural"),
     "decode_file": ("mbrace.jobs.decode", ""),
     "generate_file": ("mbrace.jobs.generate", ""),
+    "load_function": ("mbrace.utilities.functions", ""),
     "rerank_file": ("mbrace.jobs.rerank", ""),
     "translate_file": ("mbrace.jobs.translate", ""),
 }

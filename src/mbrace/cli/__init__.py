@@ -45,7 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     _silence_other_bars()
     try:
-        args = _parser().parse_args(arguments)
+        given = list(sys.argv[1:] if arguments is None else arguments)
+        args = _parser(given[0] if given else None).parse_args(given)
         with _plain_warnings(), _plain_log():
             status: int = args.run(args)
         sys.stdout.flush()
@@ -126,11 +127,13 @@ class _Parser(argparse.ArgumentParser):
         raise UserError(f"{message}; see {self.prog} --help")
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(command: str | None = None) -> argparse.ArgumentParser:
+    """The options of `command`, or of all where it is none: to import all of them takes longer than a small run."""
     parser = _Parser(prog="mbrace", description="Minimum Bayes risk decoding that races (Cheng & Vlachos, EMNLP 2023).")
     parser.add_argument("--version", action="version", version=f"mbrace {_version()}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for name in COMMANDS:
+    wanted = [name for name in COMMANDS if name.replace("_", "-") == command] or COMMANDS
+    for name in wanted:
         importlib.import_module(f"mbrace.cli.{name}").add(commands)
     return parser
 

@@ -10,7 +10,7 @@ from mbrace.errors import UserError
 from mbrace.jobs.presets import PRESETS
 from mbrace.jobs.settings import PruneSettings, QualitySettings, RaceSettings, UtilitySettings
 from mbrace.schedule import Schedule, check
-from mbrace.utilities.mixture import is_mixture, parse_mixture
+from mbrace.utilities.mixture_names import is_mixture, parse_mixture
 from mbrace.utilities.named import FORMS, NAMED, check_utility, uses_model
 from mbrace.utility import Cost, Utility
 

@@ -29,7 +29,7 @@ class InputDigest:
 
     def __init__(self, before: Mapping[str, Any] | None = None) -> None:
         self._before = before or {}
-        self._hash = hashlib.blake2b(digest_size=16)
+        self._hash = hashlib.sha256()  # processors have instructions for it
         self._count = 0
         self._remembered: dict[str, str] = {}
 

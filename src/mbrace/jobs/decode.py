@@ -181,7 +181,9 @@ class DecodeWorker:
             self._count_outside()
         given = record.listed(live=self.sampler is not None)
         listed = len(given) if isinstance(given, Sequence) else None
-        self.summary.standard_calls += _standard_calls(record, listed, answer, self.schedule, self.utility)
+        self.summary.standard_calls += _standard_calls(
+            record, listed, answer, self.schedule, self.utility, self.pool or self.exclude_self
+        )
 
     def _count_outside(self) -> None:
         """What the utilities counted themselves: texts cut, and what a server was asked."""
@@ -192,11 +194,20 @@ class DecodeWorker:
             setattr(self.summary, name, count)
 
 
-def _standard_calls(record: Record, listed: int | None, answer: Decoded, schedule: Schedule, utility: Utility) -> int:
-    """|H| x |R| of standard MBR with `listed` pseudo-references (None: as many as are wanted)."""
-    hypotheses = (
-        len(set(record.hypotheses)) if answer.steps or answer.quality_calls else 1
-    )  # equal ones are one to the paper too
+def _standard_calls(
+    record: Record, listed: int | None, answer: Decoded, schedule: Schedule, utility: Utility, some: bool
+) -> int:
+    """|H| x |R| of standard MBR with `listed` pseudo-references (None: as many as are wanted).
+
+    Equal hypotheses are one, to the paper too. All of them are asked about in the first step of a race, unless only
+    `some` may be.
+    """
+    if not answer.steps and not answer.quality_calls:
+        hypotheses = 1
+    elif some or answer.quality_calls:
+        hypotheses = len(set(record.hypotheses))
+    else:
+        hypotheses = answer.steps[0].utility_calls // answer.steps[0].pseudo_references
     if schedule == "all":
         return hypotheses * (listed or 0)
     last = list(utility.schedule if schedule is None else schedule)[-1]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from typing import Literal, TypeAlias
 
@@ -17,9 +16,6 @@ from mbrace.utilities.ter import TER
 from mbrace.utility import Ask, Cost, ParallelUtility, Sentence, Utility, truncated_texts, utility_cost
 
 Scale: TypeAlias = Literal["sentence", "fixed"] | Mapping[str, tuple[float, float]]
-
-_NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
-_PART = re.compile(rf"(.+?):({_NUMBER})(?:\+|$)")
 
 
 class Mixture:
@@ -168,23 +164,3 @@ def _fixed(utility: Utility, scale: Scale) -> tuple[float, float]:
     if not (math.isfinite(mean) and math.isfinite(deviation) and deviation > 0):
         raise UserError(f"mixture: scale of {utility.name}: ({mean}, {deviation}): a finite mean, a deviation above 0")
     return float(mean), float(deviation)
-
-
-def is_mixture(text: str) -> bool:
-    """Whether a utility's name is that of a mixture: a weight ends it, or stands before a plus sign."""
-    return re.search(rf":{_NUMBER}(?:\+|$)", text) is not None
-
-
-def parse_mixture(text: str) -> list[tuple[str, float]]:
-    """The names and weights of `comet:0.5+chrf++:0.5`: a plus sign separates parts only after a weight."""
-    parts: list[tuple[str, float]] = []
-    at = 0
-    while at < len(text):
-        found = _PART.match(text, at)
-        if found is None:
-            raise UserError(f"utility {text}: {text[at:]!r} has no weight; write name:weight+name:weight")
-        parts.append((found[1], float(found[2])))
-        at = found.end()
-    if text.endswith("+"):
-        raise UserError(f"utility {text}: a part is missing at its end; write name:weight+name:weight")
-    return parts

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mbrace.errors import UserError, require
-from mbrace.utilities.functions import load_function
-from mbrace.utilities.mixture import Mixture, is_mixture, parse_mixture
+from mbrace.utilities.mixture_names import is_mixture, parse_mixture
 from mbrace.utility import Utility
 
 
@@ -80,6 +79,8 @@ def make_utility(
     options = dict(options or {})
     encoding = {"device": device, "dtype": dtype, "batch_tokens": batch_tokens}
     if is_mixture(name):
+        from mbrace.utilities.mixture import Mixture
+
         scale: Any = options.get("scale", "sentence")
         parts: list[tuple[Utility, float]] = []
         for part, weight in parse_mixture(name):
@@ -87,6 +88,8 @@ def make_utility(
             parts.append((make_utility(part, _options_of(part, options), threads=threads, **arguments), weight))
         return Mixture(parts, scale=scale)
     if name not in NAMED:
+        from mbrace.utilities.functions import load_function
+
         return load_function(name)
     named = NAMED[name]
     if named.neural:
