@@ -149,7 +149,7 @@ def test_records_that_make_standard_mbr_right_by_definition_are_named(
     assert "right by definition: s1, s2." in words
 
 
-@pytest.mark.parametrize("module", ["matplotlib", "altair", "vl_convert", "jinja2"])
+@pytest.mark.parametrize("module", ["matplotlib", "altair", "vl_convert", "jinja2", "markdown_it"])
 def test_what_the_report_needs_is_looked_for_before_the_work(
     module: str, results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

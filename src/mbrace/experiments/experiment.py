@@ -112,7 +112,7 @@ def run(
 
 def require_report() -> None:
     """Check that everything `write` needs is installed, before hours of computing rather than after."""
-    for module in ("matplotlib", "altair", "vl_convert", "jinja2"):
+    for module in ("matplotlib", "altair", "vl_convert", "jinja2", "markdown_it"):
         require(module, extra="experiments")
 
 
@@ -215,7 +215,7 @@ def rows_of(found: Sequence[Outcomes], timings: Sequence[Row] = ()) -> dict[str,
 def write(out: Path, others: Sequence[Path] = (), known: Mapping[Path, Outcomes] | None = None) -> None:
     """Write CSV, JSON, figures, RESULTS.md and report.html from the data under `out` (and `others`); see `gather`."""
     require_report()
-    from mbrace.experiments import figures, report
+    from mbrace.experiments import figures, report, sections
     from mbrace.experiments.summary import summary
 
     make_folder(out)
@@ -227,11 +227,12 @@ def write(out: Path, others: Sequence[Path] = (), known: Mapping[Path, Outcomes]
             _write_csv(out / f"{name}.csv", lines)
     about = [outcomes.about for outcomes in found]
     (out / "results.json").write_text(json.dumps(_finite({"about": about, **rows}), indent=1) + "\n")
-    figures.draw(rows, out / "figures")
+    added = sections.load(out)
+    figures.draw(rows, out / "figures", added)
     notes = out / "notes.md"
-    (out / "RESULTS.md").write_text(summary(about, rows, notes.read_text() if notes.exists() else ""))
+    (out / "RESULTS.md").write_text(summary(about, rows, notes.read_text() if notes.exists() else "", added))
     recorded = [json.loads(gzip.decompress(p.read_bytes())) for p in sorted((out / "data").glob("*.races.json.gz"))]
-    report.write(out / "report.html", about, _finite(rows), _finite(recorded))
+    report.write(out / "report.html", about, _finite(rows), _finite(recorded), added)
 
 
 def _write_csv(path: Path, rows: Sequence[Row]) -> None:

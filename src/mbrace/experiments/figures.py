@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from mbrace.errors import require
+from mbrace.experiments import points
+from mbrace.experiments.sections import Section
 from mbrace.experiments.studies import Row
 
 # Alphas are ordered, so they get shades of one hue; beta and standard MBR get hues of their own.
@@ -49,8 +51,8 @@ STYLE: dict[str, Any] = {
 }
 
 
-def draw(rows: Mapping[str, Sequence[Row]], folder: Path) -> list[Path]:
-    """Draw every figure that there are rows for, per utility; returns the files written."""
+def draw(rows: Mapping[str, Sequence[Row]], folder: Path, added: Sequence[Section] = ()) -> list[Path]:
+    """Draw every figure that there are rows for, per utility, and those of other studies; returns the files written."""
     matplotlib = require("matplotlib", extra="experiments")
     matplotlib.use("Agg")
     plt = require("matplotlib.pyplot", extra="experiments")
@@ -67,12 +69,20 @@ def draw(rows: Mapping[str, Sequence[Row]], folder: Path) -> list[Path]:
         for kind, function in kinds.items():
             for utility in dict.fromkeys(row["utility"] for row in rows.get(kind, [])):
                 figure = function(plt, [row for row in rows[kind] if row["utility"] == utility])
-                for ending in ("png", "svg"):
-                    path = folder / f"{kind}.{utility.lower().replace(' ', '-')}.{ending}"
-                    figure.savefig(path, dpi=160, metadata={"Date": None} if ending == "svg" else None)
-                    written.append(path)
-                plt.close(figure)
+                written += _save(plt, figure, folder, f"{kind}.{utility.lower().replace(' ', '-')}")
+        for section in added:
+            if section.figure:
+                written += _save(plt, points.draw(plt, section.figure), folder, section.name)
     return written
+
+
+def _save(plt: Any, figure: Any, folder: Path, name: str) -> list[Path]:
+    """Write the figure as PNG and SVG."""
+    paths = [folder / f"{name}.{ending}" for ending in ("png", "svg")]
+    for path in paths:
+        figure.savefig(path, dpi=160, metadata={"Date": None} if path.suffix == ".svg" else None)
+    plt.close(figure)
+    return paths
 
 
 def _panels(plt: Any, rows: Sequence[Row], height: float, lines: int = 1) -> tuple[Any, Any, list[str]]:

@@ -6,6 +6,7 @@ utility, alpha, measure) are parameters of the charts; `page/report.js` sets the
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -14,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from mbrace.errors import require
-from mbrace.experiments import figures, paper
+from mbrace.experiments import figures, paper, points
+from mbrace.experiments.sections import Section
 from mbrace.experiments.studies import Row
 from mbrace.experiments.summary import NAMES, SETTINGS, SPLITS, interval, shown
 
@@ -27,15 +29,16 @@ def write(
     about: Sequence[Mapping[str, Any]],
     rows: Mapping[str, Sequence[Row]],
     races: Sequence[Mapping[str, Any]],
+    added: Sequence[Section] = (),
 ) -> None:
-    """Write the page from the rows of all studies and the recorded races."""
+    """Write the page from the rows of all studies, the recorded races and the sections of other studies."""
     jinja2 = require("jinja2", extra="experiments")
     page = resources.files("mbrace.experiments") / "page"
     texts = {name: (page / name).read_text(encoding="utf-8") for name in ("report.html", "report.css", "report.js")}
     template = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(
         texts["report.html"]
     )
-    specs = charts(rows)
+    specs = charts(rows) | section_charts(added)
     path.write_text(
         template.render(
             css=texts["report.css"],
@@ -54,6 +57,7 @@ def write(
             pairs=list(dict.fromkeys(one["name"] for one in about)),
             utilities=list(dict.fromkeys(one["label"] for one in about)),
             alphas=ALPHA_DOMAIN,
+            added=[_shown_section(section, path.parent) for section in added],
             scored=any("score" in row for row in rows["tradeoff"]),
         ),
         encoding="utf-8",
@@ -73,6 +77,43 @@ def _bundle() -> str:
 def _embedded(value: Any) -> str:
     """JSON that is safe inside a script element."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def _shown_section(section: Section, results: Path) -> dict[str, Any]:
+    """A section as the page shows it: Markdown as HTML, a picture as part of the page."""
+    shown: dict[str, Any] = {"name": section.name, "title": section.title, "text": markdown(section.text)}
+    shown |= {"headings": section.headings, "rows": section.rows, "charts": [], "picture": None}
+    if section.figure:
+        ids = [f"{section.name}-{number}" for number in range(len(section.figure.panels))]
+        shown |= {"charts": ids, "describes": section.figure.describes}
+    elif section.picture:
+        kind = {".svg": "image/svg+xml"}.get(Path(section.picture).suffix, "image/png")
+        data = base64.b64encode((results / section.picture).read_bytes()).decode()
+        shown |= {"picture": f"data:{kind};base64,{data}", "describes": section.picture_describes}
+    return shown
+
+
+def section_charts(added: Sequence[Section]) -> dict[str, Any]:
+    """Vega-Lite specifications of the figures of sections, a chart per panel."""
+    alt = require("altair", extra="experiments")
+    return {
+        f"{section.name}-{number}": _finished(chart)
+        for section in added
+        if section.figure
+        for number, chart in enumerate(points.specs(alt, section.figure))
+    }
+
+
+def _finished(chart: Any) -> dict[str, Any]:
+    spec: dict[str, Any] = chart.properties(width="container", height=300).configure(**_theme()).to_dict()
+    return spec
+
+
+def markdown(text: str) -> str:
+    """Markdown as HTML; markup in it stays text."""
+    module = require("markdown_it", extra="experiments")
+    html: str = module.MarkdownIt("commonmark", {"html": False}).enable("table").render(text)
+    return html
 
 
 def test_tables(rows: Sequence[Row]) -> list[dict[str, Any]]:
@@ -126,7 +167,7 @@ def charts(rows: Mapping[str, Sequence[Row]]) -> dict[str, Any]:
         if not rows[name]:  # with fewer than four pseudo-references in R* there is no false pruning to show
             continue
         chart = maker(alt, [_lean(row) for row in rows[name]])
-        specs[name] = chart.properties(width="container", height=300).configure(**_theme()).to_dict()
+        specs[name] = _finished(chart)
     return specs
 
 

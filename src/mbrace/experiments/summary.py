@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mbrace.experiments import paper
+from mbrace.experiments.sections import Section
 from mbrace.experiments.studies import MARGIN, Row
 
 NAMES = {
@@ -30,8 +31,10 @@ def shown(measure: str, value: float | None) -> str:
     return f"{value:.{ {'score': 2, 'pseudo_references': 1}.get(measure, 3) }f}"
 
 
-def summary(about: Sequence[Mapping[str, Any]], rows: Mapping[str, Sequence[Row]], notes: str) -> str:
-    """The whole page; `notes` is the hand-written text of notes.md."""
+def summary(
+    about: Sequence[Mapping[str, Any]], rows: Mapping[str, Sequence[Row]], notes: str, added: Sequence[Section] = ()
+) -> str:
+    """The whole page; `notes` is the hand-written text of notes.md, `added` are the sections of other studies."""
     sections: list[Callable[[], list[str]]] = [
         lambda: _exhausted(about),
         lambda: _headline(rows["test_table"]),
@@ -41,6 +44,7 @@ def summary(about: Sequence[Mapping[str, Any]], rows: Mapping[str, Sequence[Row]
         lambda: _test_table(rows["test_table"]),
         lambda: _runtimes(rows["runtimes"]),
         lambda: _schedules(rows["schedules"]),
+        *(lambda section=section: _added(section) for section in added),
         lambda: _candidates(about),
     ]
     lines = [
@@ -187,6 +191,17 @@ def _schedules(rows: Sequence[Row]) -> list[str]:
                 lines.append((name, row["schedule"].replace(" ", ", "), *numbers, difference, f"{row['steps']:.1f}"))
     headings = ("", "schedule", "calls", "accuracy", "RR", "RR minus the paper's", "steps")
     return [*text, *table(headings, lines)]
+
+
+def _added(section: Section) -> list[str]:
+    lines = [f"## {section.title}", "", section.text.strip(), ""]
+    if section.rows:
+        lines += [*table(section.headings, section.rows), ""]
+    if section.figure:
+        lines.append(f"![{section.figure.describes}](figures/{section.name}.png)")
+    elif section.picture:
+        lines.append(f"![{section.picture_describes}]({section.picture})")
+    return lines
 
 
 def _candidates(about: Sequence[Mapping[str, Any]]) -> list[str]:

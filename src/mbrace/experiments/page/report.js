@@ -28,7 +28,7 @@
     allow();
     const values = { pair: chosen("pair"), utility: chosen("utility"), alpha: alphaValue(), measure: chosen("measure") };
     for (const [id, { view, names }] of Object.entries(views)) {
-      $(id).dataset.shows = [names.includes("pair") ? values.pair : "all pairs", values.utility].join(", ");
+      if (names.includes("utility")) $(id).dataset.shows = [names.includes("pair") ? values.pair : "all pairs", values.utility].join(", ");
       for (const name of names) if (name in values) view.signal(name, values[name]);
       await view.runAsync();
     }
