@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import os
-import sys
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from mbrace.cli.candidates import add_input, run_candidates
 from mbrace.cli.options import (
     add_quality,
     add_race,
@@ -17,11 +15,9 @@ from mbrace.cli.options import (
     race_settings,
     utility_settings,
 )
-from mbrace.cli.runs import add_cluster, add_output, check_output, run_here, run_on_cluster
-from mbrace.errors import UserError
+from mbrace.cli.runs import add_cluster, add_output, check_output
 
 if TYPE_CHECKING:
-    from mbrace.io.candidates import Item
     from mbrace.jobs.decode import DecodeJob
 
 
@@ -32,19 +28,8 @@ def add(commands: Any) -> None:
         help="decode candidate files with minimum Bayes risk",
         description="Choose the hypothesis with the highest expected utility for each source, by a race.",
     )
-    parser.add_argument(
-        "candidates",
-        nargs="*",
-        metavar="CANDIDATES.jsonl",
-        help="JSON Lines (.gz, .xz, .bz2, .zst) or .parquet: files, patterns such as 'part-*.jsonl', URLs; - is stdin",
-    )
+    add_input(parser)
     add_output(parser)
-    flat = parser.add_argument_group("flat text input, instead of CANDIDATES.jsonl")
-    flat.add_argument("--hypotheses", metavar="H.txt", help="N hypotheses per source, one per line")
-    flat.add_argument("--references", metavar="R.txt", help="pseudo-references (default: the hypotheses)")
-    flat.add_argument("--num-candidates", type=int, metavar="N", help="hypotheses per source")
-    flat.add_argument("--num-references", type=int, metavar="M", help="pseudo-references per source (default: N)")
-    flat.add_argument("--source", metavar="S.txt", help="one source per line")
     add_utility(parser)
     add_race(parser)
     add_quality(parser)
@@ -64,14 +49,7 @@ def run(args: argparse.Namespace) -> int:
     check_output(args)
     apply_preset(args, "decode")
     job = job_from(args)
-    if args.ray is None:
-        items, total = _input(args)
-        return run_here(job, items, args, total=total)
-    if not args.candidates:
-        if os.path.exists(args.ray):
-            raise UserError(f"--ray {args.ray}: is read as a cluster's address; give the files before --ray")
-        raise UserError("--ray: reads CANDIDATES.jsonl or .parquet, not flat text")
-    return run_on_cluster(job, args.candidates, args)
+    return run_candidates(job, args)
 
 
 def job_from(args: argparse.Namespace) -> DecodeJob:
@@ -80,36 +58,3 @@ def job_from(args: argparse.Namespace) -> DecodeJob:
 
     qe, utility, race = quality_settings(args), utility_settings(args), race_settings(args)
     return DecodeJob(utility, race, shuffle=not args.no_shuffle, text=args.text, qe=qe, qe_top=args.qe_top)
-
-
-def _input(args: argparse.Namespace) -> tuple[Iterable[Item], int | None]:
-    """The records, and how many there are where that is cheap to know."""
-    from mbrace.io.candidates import read_flat, read_items
-    from mbrace.io.inputs import check_inputs, expand, rereadable
-
-    flat = [args.hypotheses, args.references, args.num_candidates, args.num_references, args.source]
-    if args.candidates:
-        if any(value is not None for value in flat):
-            raise UserError("CANDIDATES.jsonl and --hypotheses: give one kind of input")
-        paths = expand(args.candidates)
-        check_inputs(paths, args.output)
-        return rereadable(lambda: read_items(paths), paths), count_records(paths)
-    if args.hypotheses is None or args.num_candidates is None:
-        raise UserError("no input: give CANDIDATES.jsonl, or --hypotheses H.txt with --num-candidates N")
-    if args.num_references is not None and args.references is None:
-        raise UserError("--num-references: only valid with --references; the hypotheses are the others")
-    check_inputs(filter(None, (args.hypotheses, args.references, args.source)), args.output)
-    flat_files = list(filter(None, (args.hypotheses, args.references, args.source)))
-    sizes = {"num_candidates": args.num_candidates, "num_references": args.num_references}
-    records = rereadable(lambda: read_flat(args.hypotheses, args.references, source=args.source, **sizes), flat_files)
-    return records, None
-
-
-def count_records(paths: list[str]) -> int | None:
-    """Lines of all files for the progress bar, if there is one and counting is quick."""
-    from mbrace.io.reading import count_lines
-
-    plain = all(os.path.isfile(path) and path.endswith(".jsonl") for path in paths)
-    if not (sys.stderr.isatty() and plain and sum(map(os.path.getsize, paths)) < 1 << 28):
-        return None
-    return sum(map(count_lines, paths))

@@ -1,0 +1,82 @@
+"""Candidate files or flat text as the input of a command, and its job run over them here or on a cluster."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from mbrace.cli.runs import run_here, run_on_cluster
+from mbrace.errors import UserError
+
+if TYPE_CHECKING:
+    from mbrace.io.candidates import Item
+    from mbrace.jobs.run import Job
+
+
+def add_input(parser: argparse.ArgumentParser, *, references: bool = True) -> None:
+    """CANDIDATES.jsonl, or flat text; with `references`, pseudo-references as well, else sources are needed."""
+    sources = "" if references else " with sources"
+    parser.add_argument(
+        "candidates",
+        nargs="*",
+        metavar="CANDIDATES.jsonl",
+        help=f"JSON Lines (.gz, .xz, .bz2, .zst) or .parquet{sources}: files, patterns such as 'part-*.jsonl', URLs; "
+        "- is stdin",
+    )
+    flat = parser.add_argument_group("flat text input, instead of CANDIDATES.jsonl")
+    flat.add_argument("--hypotheses", metavar="H.txt", help="N hypotheses per source, one per line")
+    flat.add_argument("--num-candidates", type=int, metavar="N", help="hypotheses per source")
+    if references:
+        flat.add_argument("--references", metavar="R.txt", help="pseudo-references (default: the hypotheses)")
+        flat.add_argument("--num-references", type=int, metavar="M", help="pseudo-references per source (default: N)")
+    flat.add_argument("--source", metavar="S.txt", help="one source per line")
+    parser.set_defaults(
+        **({} if references else {"references": None, "num_references": None}), needs_source=not references
+    )
+
+
+def run_candidates(job: Job, args: argparse.Namespace) -> int:
+    """Run a job over the input that was given, on this machine or with --ray."""
+    if args.ray is None:
+        items, total = _input(args)
+        return run_here(job, items, args, total=total)
+    if not args.candidates:
+        if os.path.exists(args.ray):
+            raise UserError(f"--ray {args.ray}: is read as a cluster's address; give the files before --ray")
+        raise UserError("--ray: reads CANDIDATES.jsonl or .parquet, not flat text")
+    return run_on_cluster(job, args.candidates, args)
+
+
+def _input(args: argparse.Namespace) -> tuple[Iterable[Item], int | None]:
+    """The records, and how many there are where that is cheap to know."""
+    from mbrace.io.candidates import read_flat, read_items
+    from mbrace.io.inputs import check_inputs, expand, rereadable
+
+    sizes = {"num_candidates": args.num_candidates, "num_references": args.num_references}
+    if args.candidates:
+        if any(value is not None for value in (args.hypotheses, args.references, args.source, *sizes.values())):
+            raise UserError("CANDIDATES.jsonl and --hypotheses: give one kind of input")
+        paths = expand(args.candidates)
+        check_inputs(paths, args.output)
+        return rereadable(lambda: read_items(paths), paths), _count_records(paths)
+    if args.hypotheses is None or args.num_candidates is None or (args.needs_source and args.source is None):
+        with_source = " and --source S.txt" if args.needs_source else ""
+        raise UserError(f"no input: give CANDIDATES.jsonl, or --hypotheses H.txt with --num-candidates N{with_source}")
+    if args.num_references is not None and args.references is None:
+        raise UserError("--num-references: only valid with --references; the hypotheses are the others")
+    files = list(filter(None, (args.hypotheses, args.references, args.source)))
+    check_inputs(files, args.output)
+    return rereadable(lambda: read_flat(args.hypotheses, args.references, source=args.source, **sizes), files), None
+
+
+def _count_records(paths: list[str]) -> int | None:
+    """Lines of all files for the progress bar, if there is one and counting is quick."""
+    from mbrace.io.reading import count_lines
+
+    plain = all(os.path.isfile(path) and path.endswith(".jsonl") for path in paths)
+    if not (sys.stderr.isatty() and plain and sum(map(os.path.getsize, paths)) < 1 << 28):
+        return None
+    return sum(map(count_lines, paths))
