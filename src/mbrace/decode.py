@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from threading import Lock
 
 from mbrace.errors import UserError, check_whole, warn
-from mbrace.prune import Confidence, PruningFunction, window_pruning
+from mbrace.prune import Confidence, PruningFunction, planner_of, window_pruning
 from mbrace.race import Decoded, Entry, Phases, Watch, race
 from mbrace.ranking import check_shortlist, check_source, shortlist
 from mbrace.records import PseudoReferences, Record, check_record
@@ -120,6 +120,9 @@ def decode_corpus(
         raise UserError(f"start {start}: must be 0 or more, and is only valid with pool")
     entry = Entry(pool, exclude_self, start)
     check_shortlist(qe, qe_top, nbest=nbest, pool=pool)
+    planner = planner_of(prune)
+    if planner is not None and pool:
+        raise UserError(f"prune {prune!r}: only valid without pool, which lets in hypotheses that its schedule omits")
     calls = CallerCalls()
     if prune is not None and window_pruning(prune) is None:
         prune = calls.wrap(prune)
@@ -140,6 +143,7 @@ def decode_corpus(
             entry=entry,
             watch=watch,
             phases=phases,
+            planner=planner,
         )
         if short is None:
             return answers

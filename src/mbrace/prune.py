@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mbrace._native import Resamples, Tally, decide_window
-from mbrace.errors import check_number, check_whole
+from mbrace.errors import UserError, check_number, check_whole
 from mbrace.randomness import key
 
 
@@ -101,6 +101,31 @@ def _decides_windows(kind: type) -> bool:
     """Whether objects of a class decide windows, by a method at least as new in its family as `__call__`."""
     owners = [[name in vars(each) for each in kind.__mro__] for name in ("decide_window", "__call__")]
     return any(owners[0]) and owners[0].index(True) <= (owners[1].index(True) if any(owners[1]) else 0)
+
+
+@dataclass(frozen=True)
+class RaceState:
+    """How far a race is, for a pruning function that decides how many pseudo-references are drawn next."""
+
+    hypotheses: int  # distinct ones that it began with
+    alive: int
+    draws: int  # so far
+    utility_calls: int  # so far
+    nbest: int
+
+
+@runtime_checkable
+class SelfScheduled(Protocol):
+    """A pruning function with a schedule of its own; the race's schedule only limits the number of draws."""
+
+    def draws(self, state: RaceState) -> int:
+        """How many pseudo-references the next time step draws; 0: the race is over. A UserError refuses the record."""
+        ...
+
+
+def planner_of(prune: object) -> SelfScheduled | None:
+    """A pruning function that has a schedule of its own."""
+    return prune if isinstance(prune, SelfScheduled) else None
 
 
 class KeepAll:
@@ -226,3 +251,51 @@ class Bottom:
         keep = np.zeros(alive, dtype=np.bool_)
         keep[standings.ranking()[: max(1, alive - dropped)]] = True
         return keep
+
+
+@dataclass(frozen=True)
+class Halving:
+    """Correlated sequential halving (Baharav and Tse, 2019) under a budget of utility calls per record, which adaptive
+    MBR decoding uses (AMBR: Jinnai and Ariu, 2024).
+
+    The budget is shared out evenly over the rounds that halving needs: each draws floor(budget / (alive x rounds)) new
+    pseudo-references, at least one, and keeps the better half of the hypotheses under all pseudo-references so far. A
+    round that the budget does not pay for is not begun. In a race for the n best, halving ends with those n.
+    """
+
+    budget: int
+
+    def __post_init__(self) -> None:
+        check_whole("budget", self.budget, least=1)
+
+    def draws(self, state: RaceState) -> int:
+        """t_r of the paper's Algorithm 1."""
+        if state.hypotheses > self.budget:
+            raise UserError(
+                f"budget {self.budget}: is spent before each of {state.hypotheses} different hypotheses is scored "
+                "once; give more, or fewer hypotheses"
+            )
+        if state.alive <= state.nbest:
+            return 0
+        rounds = (math.ceil(state.hypotheses / state.nbest) - 1).bit_length()  # log2, rounded up
+        affordable = (self.budget - state.utility_calls) // state.alive
+        return min(affordable, max(1, self.budget // (state.alive * rounds)))
+
+    def __call__(self, standings: Standings) -> NDArray[np.bool_]:
+        """Keep the better half, rounded up."""
+        keep = np.zeros(len(standings.means), dtype=np.bool_)
+        keep[self._better_half(standings.means, standings.nbest)] = True
+        return keep
+
+    def decide_window(self, window: WindowStandings) -> Sequence[NDArray[np.float64]]:
+        """The better half of each race."""
+        stay = []
+        for tally, means in zip(window.tallies, KeepAll().decide_window(window), strict=True):
+            rows = self._better_half(means, window.nbest)
+            tally.keep(rows)
+            stay.append(means[rows])
+        return stay
+
+    def _better_half(self, means: NDArray[np.float64], nbest: int) -> NDArray[np.int64]:
+        ranking = np.argsort(-means, kind="stable")
+        return np.sort(ranking[: max(nbest, math.ceil(len(means) / 2))])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence, Sized
+from collections.abc import Callable, Iterator, Sequence, Sized
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeAlias, overload
 
@@ -17,11 +17,19 @@ from numpy.typing import NDArray
 
 from mbrace._native import Tally, expected_utilities
 from mbrace.errors import UserError
-from mbrace.prune import PruningFunction, Standings, WindowStandings, window_pruning
+from mbrace.prune import (
+    PruningFunction,
+    RaceState,
+    SelfScheduled,
+    Standings,
+    WindowStandings,
+    planner_of,
+    window_pruning,
+)
 from mbrace.randomness import key
 from mbrace.records import Record, check_logprobs
 from mbrace.sampler import Draws, Sampler, Want, is_function
-from mbrace.schedule import Schedule, steps
+from mbrace.schedule import Schedule, largest, steps
 from mbrace.utility import Ask, ParallelUtility, Scorer, Sentence, Utility
 
 
@@ -141,6 +149,16 @@ class _Runner:
         """What a utility sees, and cannot change."""
         seen = _ReadOnly(self.hypotheses) if self.entry.pool else tuple(self.hypotheses)
         return Sentence(self.record.id, self.record.source, seen)
+
+    def planned(self, planner: SelfScheduled, most: int | None) -> int:
+        """How many pseudo-references the planner wants next."""
+        calls = sum(step.utility_calls for step in self.steps)
+        state = RaceState(len(self.hypotheses), len(self.tally), self.tally.draws, calls, self.nbest)
+        try:
+            count = planner.draws(state)
+        except UserError as error:
+            raise self.record.error(str(error)) from None
+        return count if most is None else min(count, most - state.draws)
 
     def add(self, draws: Draws, wanted: int) -> list[str]:
         """Append draws to R_t (line 7) and return the strings that are new."""
@@ -278,8 +296,10 @@ def race(
     entry: Entry = Entry(),  # noqa: B008  (frozen)
     watch: Watch | None = None,
     phases: Phases | None = None,
+    planner: SelfScheduled | None = None,
 ) -> list[Decoded]:
-    """Algorithm 1 for a window of records, in lockstep through the schedule."""
+    """Algorithm 1 for a window of records, in lockstep through the schedule, or as `planner` says: by default the
+    pruning function, where it has a schedule of its own."""
     phases = phases if phases is not None else Phases()
     runners = [_Runner(record, nbest, entry) for record in records]
     if utility.needs_source:
@@ -298,14 +318,15 @@ def race(
     scorer = utility.start([r.sentence() for r in window])
     phases.encode += time.perf_counter() - started
 
-    # A function cannot be asked for "all" at once.
-    asked = schedule == "all" and any(is_function(runner.record.pseudo_references) for runner in window)
-    for size in steps(schedule, utility.schedule, growing=prune is not None or asked):
-        open_now = [index for index, runner in enumerate(window) if runner.open]
-        if not open_now:
-            break
+    planner = planner_of(prune) if planner is None else planner
+    if planner is not None:
+        time_steps = _planned_wants(window, planner, largest(schedule, utility.schedule))
+    else:
+        # A function cannot be asked for "all" at once.
+        asked = schedule == "all" and any(is_function(runner.record.pseudo_references) for runner in window)
+        time_steps = _scheduled_wants(window, steps(schedule, utility.schedule, growing=prune is not None or asked))
+    for wants in time_steps:
         started = time.perf_counter()
-        wants = [Want(index, drawn := window[index].tally.draws, size - drawn) for index in open_now]
         stepping: list[_Stepping] = []
         for want, draws in zip(wants, _checked_draws(drawer.draw(wants), wants, window), strict=True):
             runner = window[want.sentence]
@@ -324,6 +345,28 @@ def race(
             step.runner.steps.append(step.count())
         phases.prune += time.perf_counter() - started
     return [runner.result() for runner in runners]
+
+
+def _scheduled_wants(window: Sequence[_Runner], sizes: Iterator[int]) -> Iterator[list[Want]]:
+    """Of every time step, what the races still open draw: up to the next size."""
+    for size in sizes:
+        open_now = [(index, runner.tally.draws) for index, runner in enumerate(window) if runner.open]
+        if not open_now:
+            return
+        yield [Want(index, drawn, size - drawn) for index, drawn in open_now]
+
+
+def _planned_wants(window: Sequence[_Runner], planner: SelfScheduled, most: int | None) -> Iterator[list[Want]]:
+    """Of every time step, what the races still open draw: each as many as the planner says, up to `most` in all."""
+    while True:
+        wants = []
+        for index, runner in enumerate(window):
+            count = runner.planned(planner, most) if runner.open else 0
+            if count > 0:
+                wants.append(Want(index, runner.tally.draws, count))
+        if not wants:
+            return
+        yield wants
 
 
 def _checked_draws(found: Any, wants: Sequence[Want], window: Sequence[_Runner]) -> Sequence[Draws]:

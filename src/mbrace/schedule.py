@@ -52,3 +52,8 @@ def steps(schedule: Schedule, default: tuple[int, ...], *, growing: bool) -> Ite
         return (default[0] << step for step in itertools.count()) if growing else iter([1 << 62])
     sizes = check(default if schedule is None else schedule)
     return iter(sizes if growing else sizes[-1:])
+
+
+def largest(schedule: Schedule, default: tuple[int, ...]) -> int | None:
+    """The most pseudo-references that a schedule draws; None: there is no limit."""
+    return None if schedule == "all" else check(default if schedule is None else schedule)[-1]

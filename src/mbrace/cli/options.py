@@ -167,10 +167,15 @@ def report_cost(cost: Cost) -> None:
 def add_race(parser: argparse.ArgumentParser) -> None:
     """`--prune`, `--schedule` and what the race needs besides."""
     group = parser.add_argument_group("race")
-    group.add_argument("--prune", default="confidence", metavar="RULE", help="confidence (default) | bottom | none")
+    group.add_argument(
+        "--prune", default="confidence", metavar="RULE", help="confidence (default) | bottom | halving | none"
+    )
     group.add_argument("--alpha", type=float, default=None, help="confidence threshold (default: 0.99)")
     group.add_argument("--bootstraps", type=int, default=None, metavar="N", help="bootstrap resamples (default: 500)")
     group.add_argument("--beta", type=float, default=None, help="proportion `--prune bottom` drops each step")
+    group.add_argument(
+        "--budget", type=int, default=None, metavar="N", help="the most utility calls per record of `--prune halving`"
+    )
     group.add_argument(
         "--regret",
         type=float,
@@ -226,15 +231,21 @@ def apply_preset(args: argparse.Namespace, command: str) -> None:
 
 
 def _prune_settings(args: argparse.Namespace) -> PruneSettings:
-    if args.prune not in ("confidence", "bottom", "none"):
-        raise UserError(f"--prune {args.prune}: unknown; choose from confidence, bottom, none")
-    rules = {"alpha": "confidence", "bootstraps": "confidence", "regret": "confidence", "beta": "bottom"}
+    if args.prune not in ("confidence", "bottom", "halving", "none"):
+        raise UserError(f"--prune {args.prune}: unknown; choose from confidence, bottom, halving, none")
+    rules = {"alpha": "confidence", "bootstraps": "confidence", "regret": "confidence"}
+    rules |= {"beta": "bottom", "budget": "halving"}
     for option, rule in rules.items():
         if getattr(args, option) is not None and args.prune != rule:
             raise UserError(f"--{option}: only valid with --prune {rule}, not --prune {args.prune}")
     if args.prune == "bottom" and args.beta is None:
         raise UserError("--prune bottom: needs --beta, the proportion to drop each step, such as --beta 0.5")
-    settings = PruneSettings(args.prune, args.alpha, args.bootstraps, args.beta, args.regret)
+    if args.prune == "halving":
+        if args.budget is None:
+            raise UserError("--prune halving: needs --budget, the most utility calls per record, such as --budget 8192")
+        if args.pool:
+            raise UserError("--prune halving: only valid without --pool, which lets in hypotheses that cost more")
+    settings = PruneSettings(args.prune, args.alpha, args.bootstraps, args.beta, args.regret, args.budget)
     settings.load()  # refuses numbers out of range
     return settings
 

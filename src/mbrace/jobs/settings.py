@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from mbrace.errors import UserError, check_whole, require
-from mbrace.prune import Bottom, Confidence, PruningFunction
+from mbrace.prune import Bottom, Confidence, Halving, PruningFunction
 from mbrace.schedule import Schedule, check, is_all
 from mbrace.utility import PairFunction, QualityUtility, Utility, as_utility
 
@@ -79,18 +79,20 @@ class QualitySettings:
 
 @dataclass(frozen=True)
 class PruneSettings:
-    """A pruning function by name: confidence (with `alpha`, `bootstraps`, `regret`), bottom (with `beta`), or none."""
+    """A pruning function by name: confidence (with `alpha`, `bootstraps`, `regret`), bottom (with `beta`), halving
+    (with `budget`), or none."""
 
     rule: str = "confidence"
     alpha: float | None = None
     bootstraps: int | None = None
     beta: float | None = None
     regret: float | None = None
+    budget: int | None = None
 
     def describe(self) -> dict[str, Any]:
         """What decisions depend on."""
         numbers = {"alpha": self.alpha, "bootstraps": self.bootstraps, "beta": self.beta, "regret": self.regret or None}
-        return {"prune": self.rule, **numbers}
+        return {"prune": self.rule, **numbers, "budget": self.budget}
 
     def load(self) -> PruningFunction | None:
         """The pruning function."""
@@ -99,8 +101,12 @@ class PruneSettings:
             return Confidence(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
         if self.rule == "bottom" and self.beta is not None:
             return Bottom(self.beta)
+        if self.rule == "halving" and self.budget is not None:
+            return Halving(self.budget)
         if self.rule != "none":
-            raise UserError(f"prune {self.rule!r}: choose from confidence, bottom (with beta), none")
+            raise UserError(
+                f"prune {self.rule!r}: choose from confidence, bottom (with beta), halving (with budget), none"
+            )
         return None
 
 
