@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -110,6 +111,7 @@ def test_trials_are_the_naive_transcription(random_tables: Any) -> None:
                 "score": table.hypotheses.index(prediction),
                 "accuracy": full[prediction] >= best - 1e-9,
                 "rr": 1 / sum(value >= full[prediction] - 1e-9 for value in full.values()),
+                "lost": (best - full[prediction]) / np.std(list(full.values())),
                 "utility_calls": calls,
                 "pseudo_references": used,
             }
@@ -138,6 +140,8 @@ def stub(expected: list[float], human: list[float]) -> Any:
 )
 def test_accuracy_and_reciprocal_rank_by_hand(choice: int, accuracy: float, rr: float) -> None:
     found = measure(stub([7, 5, 3, 3, 1], [10, 20, 30, 40, 50]), choice)
+    lost = (7 - [7, 5, 3, 3, 1][choice]) / math.sqrt(20.8 / 5)  # mean 3.8, squares 10.24 + 1.44 + 0.64 + 0.64 + 7.84
+    assert found.pop("lost") == pytest.approx(lost)
     assert found == {"score": 10.0 * (choice + 1), "accuracy": accuracy, "rr": rr}
 
 

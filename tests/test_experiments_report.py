@@ -100,6 +100,21 @@ def test_a_run_reads_each_outcomes_file_once_and_reports_as_from_disk(
     assert [(tmp_path / "merged" / name).read_bytes() for name in names] == of_run
 
 
+def test_the_terminal_shows_what_is_recommended_in_80_columns(
+    results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["experiment", "-o", str(tmp_path), "--report-only", str(results / "out")]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert max(map(len, printed[:-1])) <= 80
+    assert printed[-1] == str(tmp_path / "report.html")
+    saved = {(row["pair"], row["utility"], row["kind"]): row for row in rows_of(tmp_path / "recommended.csv")}
+    at = printed.index("xx-en.valid.jsonl, chrF++, 4 sentences")
+    default = saved["xx-en", "chrF++", "default"]
+    assert printed[at + 2].split()[:2] == ["default", f"{float(default['saves']):.1f}x"]
+    assert printed[at + 3].split()[0] == "recommended"
+    assert printed[at + 4].strip().startswith("--")
+
+
 def test_runs_of_several_machines_merge_into_one_report(results: Path, tmp_path: Path) -> None:
     assert main(["experiment", "-o", str(tmp_path), "--report-only", str(results / "out")]) == 0
     assert (tmp_path / "test_table.csv").read_text() == (results / "out" / "test_table.csv").read_text()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -66,14 +67,15 @@ def run(args: argparse.Namespace) -> int:
     _check_used(args)
     if out.exists() and not out.is_dir():
         raise UserError(f"{out}: is a file; give a folder")
+    recommended: list[dict[str, Any]] = []
     if args.report_only is not None:
-        experiment.write(out, [Path(folder) for folder in args.report_only])
+        recommended = experiment.write(out, [Path(folder) for folder in args.report_only])
     elif args.runtimes:
         _runtimes(args, out)
     elif args.candidates:
         candidates = expand(args.candidates)
         utility = utility_from(args)
-        experiment.run(
+        recommended = experiment.run(
             candidates,
             out,
             utility,
@@ -88,8 +90,34 @@ def run(args: argparse.Namespace) -> int:
         )
     else:
         raise UserError("no candidate files; give CANDIDATES.jsonl..., --report-only or --runtimes")
+    if recommended:
+        _print_recommended(recommended)
     print(out / ("data" if args.no_report or not (out / "report.html").exists() else "report.html"))
     return 0
+
+
+def _print_recommended(rows: list[dict[str, Any]]) -> None:
+    """The default and the recommended race for each file: what they save and lose against standard MBR."""
+    from mbrace.experiments.recommendation import shown
+
+    print("Races against standard MBR (95% intervals over sentences; minus is worse)")
+    before = None
+    for row in (row for row in rows if row["kind"] != "standard"):
+        cells = {name: text.replace(" to ", "..") for name, text in shown(row).items()}
+        names = {"score": "score", "lost": "utility", "rr": "reciprocal rank"}
+        if "lost" in cells:
+            del names["rr"]
+        if before != (row["file"], row["utility"]):
+            before = row["file"], row["utility"]
+            sentences = "1 sentence" if row["sentences"] == 1 else f"{row['sentences']:,} sentences"
+            print(f"\n{row['file']}, {row['utility']}, {sentences}")
+            headings = "".join(f"{name:<24}" for found, name in names.items() if found in cells)
+            print(f"  {'':<12}{'fewer calls':<17}{headings}".rstrip())
+        numbers = "".join(f"{cells[found]:<24}" for found in names if found in cells)
+        print(f"  {row['kind']:<12}{cells['saves']:<17}{numbers}".rstrip())
+        if row["kind"] == "recommended":
+            print(textwrap.fill(cells["options"], 78, initial_indent="  ", subsequent_indent="    "))
+    print()
 
 
 def _check_used(args: argparse.Namespace) -> None:

@@ -22,11 +22,11 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from mbrace.errors import UserError, require, warn
-from mbrace.experiments import studies
+from mbrace.experiments import recommendation, studies
 from mbrace.experiments.races import record_races
 from mbrace.experiments.studies import Row
 from mbrace.experiments.tables import CandidateFile, Table, slug, tables
-from mbrace.experiments.trials import SIZES, TEST, TRADEOFF, Outcomes, run_trials
+from mbrace.experiments.trials import SIZES, STOPPING, TEST, TRADEOFF, Outcomes, run_trials
 from mbrace.io.atomic import make_folder
 from mbrace.io.settings import refuse_other_settings
 from mbrace.utility import Utility
@@ -48,10 +48,11 @@ def run(
     races: int = 12,
     report: bool = True,
     progress: Progress,
-) -> None:
+) -> list[Row]:
     """Run everything for one utility and add it to the results in `out`. Finished files are not computed again.
 
-    `report=False` writes DIR/data only, which needs nothing but NumPy.
+    Returns the rows of recommended races (see `recommendation.rows`) of all results in `out`, or of this run's files
+    with `report=False`, which writes DIR/data only and needs nothing but NumPy.
     """
     if report:
         require_report()
@@ -71,7 +72,8 @@ def run(
     for file, target in zip(files, targets, strict=True):
         only_file = sum(other.name == file.name for other in files) == 1
         for_figures = only_file or file.split != "test"
-        settings = (*TRADEOFF, *studies.schedule_settings(utility.schedule[-1])) if for_figures else TEST
+        studied = (*TRADEOFF, *studies.schedule_settings(utility.schedule[-1]), *STOPPING)
+        settings = studied if for_figures else TEST
         key = _key(file.digest, utility.name, settings, trials, seed, limit)
         if target in known and known[target].about.get("key") == key:
             continue
@@ -106,8 +108,7 @@ def run(
                 _write_gzip(target.with_suffix(".races.json.gz"), header | {"sentences": recorded})
         outcomes.save(target)
         known[target] = outcomes
-    if report:
-        write(out, known=known)
+    return write(out, known=known) if report else rows_of([known[target] for target in targets])["recommended"]
 
 
 def require_report() -> None:
@@ -194,13 +195,14 @@ def rows_of(found: Sequence[Outcomes], timings: Sequence[Row] = ()) -> dict[str,
     groups: dict[tuple[str, str], list[Outcomes]] = {}
     for outcomes in found:
         groups.setdefault((outcomes.about["label"], outcomes.about["name"]), []).append(outcomes)
-    studied = ("test_table", "claims", "false_pruning", "tradeoff", "alpha_over_beta", "survivors")
+    studied = ("recommended", "test_table", "claims", "false_pruning", "tradeoff", "alpha_over_beta", "survivors")
     rows: dict[str, list[Row]] = {name: [] for name in studied}
     by_utility: dict[str, list[Outcomes]] = {}
     for group in groups.values():
         valid = next((o for o in group if o.about["split"] != "test"), group[0])
         test = next((o for o in group if o.about["split"] == "test"), group[0])
         by_utility.setdefault(valid.about["label"], []).append(valid)
+        rows["recommended"] += recommendation.rows(valid)
         rows["test_table"] += studies.test_table(test)
         rows["claims"] += studies.claims(valid, test)
         rows["false_pruning"] += studies.false_pruning(valid)
@@ -212,8 +214,11 @@ def rows_of(found: Sequence[Outcomes], timings: Sequence[Row] = ()) -> dict[str,
     return rows
 
 
-def write(out: Path, others: Sequence[Path] = (), known: Mapping[Path, Outcomes] | None = None) -> None:
-    """Write CSV, JSON, figures, RESULTS.md and report.html from the data under `out` (and `others`); see `gather`."""
+def write(out: Path, others: Sequence[Path] = (), known: Mapping[Path, Outcomes] | None = None) -> list[Row]:
+    """Write CSV, JSON, figures, RESULTS.md and report.html from the data under `out` (and `others`); see `gather`.
+
+    Returns the rows of recommended races.
+    """
     require_report()
     from mbrace.experiments import figures, report, sections
     from mbrace.experiments.summary import summary
@@ -233,6 +238,7 @@ def write(out: Path, others: Sequence[Path] = (), known: Mapping[Path, Outcomes]
     (out / "RESULTS.md").write_text(summary(about, rows, notes.read_text() if notes.exists() else "", added))
     recorded = [json.loads(gzip.decompress(p.read_bytes())) for p in sorted((out / "data").glob("*.races.json.gz"))]
     report.write(out / "report.html", about, _finite(rows), _finite(recorded), added)
+    return rows["recommended"]
 
 
 def _write_csv(path: Path, rows: Sequence[Row]) -> None:

@@ -169,7 +169,8 @@ def _factor(schedule: Sequence[int]) -> float:
 def _pooled(group: Iterable[Outcomes], setting: Setting) -> dict[str, NDArray[np.float64]]:
     """The measures of a setting over all sentences of the group, each (sentences, trials)."""
     parts = [outcomes.measures_of(setting) for outcomes in group]
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    shared = [name for name in parts[0] if all(name in part for part in parts)]
+    return {name: np.concatenate([part[name] for part in parts]) for name in shared}
 
 
 def claims(valid: Outcomes, test: Outcomes) -> list[Row]:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from mbrace.experiments import paper
+from mbrace.experiments import paper, recommendation
 from mbrace.experiments.sections import Section
 from mbrace.experiments.studies import MARGIN, Row
 
@@ -36,6 +36,7 @@ def summary(
 ) -> str:
     """The whole page; `notes` is the hand-written text of notes.md, `added` are the sections of other studies."""
     sections: list[Callable[[], list[str]]] = [
+        lambda: _recommended(rows["recommended"]),
         lambda: _exhausted(about),
         lambda: _headline(rows["test_table"]),
         lambda: _claims(rows["claims"]),
@@ -64,6 +65,18 @@ def table(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> list[str]:
     """A Markdown table; the first column is text, the others are numbers."""
     rule = [":--", *["--:"] * (len(headings) - 1)]
     return ["| " + " | ".join(cells) + " |" for cells in (headings, rule, *lines)]
+
+
+def _recommended(rows: Sequence[Row]) -> list[str]:
+    text = ["## On your files", "", f"{recommendation.RULE} Differences are from standard MBR; minus is worse.", ""]
+    measures = [name for name in ("score", "lost", "rr") if any(name in row for row in rows)]
+    lines = []
+    for row in (row for row in rows if row["kind"] != "standard"):
+        cells = recommendation.shown(row)
+        line = [f"{row['pair']}, {row['utility']}, {row['kind']}", f"`{cells['options']}`", cells["saves"]]
+        lines.append([*line, *(cells.get(name, "") for name in measures)])
+    headings = ("", "options of `mbrace decode`", "fewer calls", *(recommendation.MEASURES[name] for name in measures))
+    return [*text, *table(headings, lines)]
 
 
 def _headline(rows: Sequence[Row]) -> list[str]:

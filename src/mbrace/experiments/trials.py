@@ -30,7 +30,8 @@ from mbrace.sampler import Listed
 ALPHAS = (0.8, 0.9, 0.95, 0.98, 0.99)
 BETAS = tuple(round(0.05 * step, 2) for step in range(1, 20))
 SIZES = (4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64)  # |R| of Figure 1
-MEASURES = ("score", "accuracy", "rr", "pseudo_references", "utility_calls", "pairs_scored", "steps")
+REGRETS = (0.01, 0.02, 0.04, 0.08)
+MEASURES = ("score", "accuracy", "rr", "lost", "pseudo_references", "utility_calls", "pairs_scored", "steps")
 
 
 @dataclass(frozen=True)
@@ -40,17 +41,19 @@ class Setting:
     rule: str  # "alpha" or "beta"
     value: float
     schedule: tuple[int, ...] = ()
+    regret: float = 0.0
 
     @property
     def prune(self) -> PruningFunction | None:
         """The decoder's pruning function; None for standard MBR."""
         if self.rule == "alpha":
-            return Confidence(self.value)
+            return Confidence(self.value, regret=self.regret)
         return Bottom(self.value) if self.value > 0 else None
 
 
 STANDARD = Setting("beta", 0.0)
 TRADEOFF = (STANDARD, *(Setting("alpha", a) for a in ALPHAS), *(Setting("beta", b) for b in BETAS))
+STOPPING = tuple(Setting("alpha", 0.99, regret=regret) for regret in REGRETS)
 TEST = (STANDARD, Setting("alpha", 0.99), Setting("alpha", 0.9))
 
 
@@ -89,10 +92,10 @@ class Outcomes:
         try:
             with np.load(path) as stored:
                 header = json.loads(str(stored["header"]))
-                settings = tuple(Setting(s["rule"], s["value"], tuple(s["schedule"])) for s in header["settings"])
-                measures = {name: stored[name] for name in MEASURES}
+                settings = tuple(Setting(**{**s, "schedule": tuple(s["schedule"])}) for s in header["settings"])
+                measures = {name: stored[name] for name in MEASURES if name != "lost" or name in stored}  # came later
                 survivors, pruned = stored["survivors"], stored["pruned"]
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, ValueError, KeyError, TypeError) as error:
             raise UserError(
                 f"{path}: not outcomes of `mbrace experiment` ({error}); delete it and run again"
             ) from error
@@ -167,7 +170,7 @@ def _run(
     """All races of the sentences of one job."""
     replay = Replay(tables, name=name, schedule=schedule)
     shape = (len(settings), len(tables), trials)
-    kinds = {"score": np.float32, "rr": np.float32, "accuracy": np.bool_}
+    kinds = {"score": np.float32, "rr": np.float32, "lost": np.float32, "accuracy": np.bool_}
     measures: dict[str, NDArray[Any]] = {m: np.zeros(shape, dtype=kinds.get(m, np.int32)) for m in MEASURES}
     longest = max([len(schedule), *(len(setting.schedule) for setting in settings)], default=1)
     survivors = np.zeros((*shape, longest), dtype=np.int16)
@@ -207,13 +210,18 @@ def sample(table: Table, trial_seed: int, most: int) -> Record:
 
 
 def measure(table: Table, choice: int) -> dict[str, float]:
-    """Score against the human reference, exact accuracy and reciprocal rank of a prediction (section 4.1)."""
+    """Score against the human reference, exact accuracy and reciprocal rank of a prediction (section 4.1).
+
+    `lost`: expected utility below the best under R*, in standard deviations between the hypotheses of the sentence.
+    """
     expected = table.expected
+    spread = float(np.std(expected))
     better_or_equal = int(np.count_nonzero(expected >= expected[choice]))  # including itself
     return {
         "score": float(table.human[choice]),
         "accuracy": float(expected[choice] == expected.max()),  # ties for the highest utility all count
         "rr": 1 / better_or_equal,
+        "lost": float(expected.max() - expected[choice]) / spread if spread > 0 else 0.0,
     }
 
 

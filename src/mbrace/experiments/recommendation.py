@@ -1,0 +1,124 @@
+"""Which alpha, schedule and regret to use on a file: the cheapest race that loses next to nothing, and what it saves.
+
+The rule, on the validation file (or the only one): a setting is admitted if, by the lower end of the paired 95%
+interval over sentences of its difference from standard MBR,
+
+- its expected utility under R* is at most LOST standard deviations between hypotheses lower
+  (outcomes from before this was stored: its reciprocal rank is at most RANK lower), and
+- its score against the human reference, where there is one, is at most SCORE standard deviations between sentences
+  lower.
+
+Of the admitted settings, the one with the fewest utility calls is recommended; if there is none, standard MBR.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mbrace.experiments.significance import sentence_interval
+from mbrace.experiments.studies import Row, identity
+from mbrace.experiments.trials import STANDARD, Outcomes, Setting
+
+LOST = 0.02
+RANK = 0.03
+SCORE = 0.01
+RULE = (
+    "The cheapest race that loses next to nothing against standard MBR, chosen on the validation file (or the only "
+    "one): by the lower end of the paired 95% interval over sentences, at most "
+    f"{LOST} standard deviations between hypotheses of expected utility (where that was not recorded: {RANK} of "
+    f"reciprocal rank), and at most {SCORE} standard deviations between sentences of the score."
+)
+DEFAULT = Setting("alpha", 0.99)  # what `mbrace decode` does unless told otherwise
+
+Values = Mapping[str, NDArray[np.float64]]
+
+
+def rows(outcomes: Outcomes) -> list[Row]:
+    """Standard MBR, the default race and the recommended one: what each saves and loses, with 95% intervals."""
+    standard = outcomes.measures_of(STANDARD)
+    races = [setting for setting in outcomes.settings if setting.rule == "alpha"]
+    found = {setting: outcomes.measures_of(setting) for setting in races}
+    admitted = [setting for setting in races if admits(found[setting], standard)]
+    chosen = min(admitted, key=lambda s: float(found[s]["utility_calls"].mean()), default=STANDARD)
+    kinds = {"standard": STANDARD, "default": DEFAULT, "recommended": chosen}
+    return [
+        identity(outcomes) | {"kind": kind} | _row(outcomes, setting, outcomes.measures_of(setting), standard)
+        for kind, setting in kinds.items()
+    ]
+
+
+def admits(values: Values, standard: Values) -> bool:
+    """Whether a setting loses next to nothing against standard MBR; each array is (sentences, trials)."""
+    if "lost" in values:
+        margins = {"lost": (-1.0, LOST)}  # the less is lost, the better
+    else:
+        margins = {"rr": (1.0, RANK)}
+    if "score" in values:
+        margins["score"] = (1.0, SCORE * float(standard["score"].mean(axis=1).std()))
+    return all(
+        sentence_interval(sign * (values[name] - standard[name]))[0] >= -margin
+        for name, (sign, margin) in margins.items()
+    )
+
+
+def _row(outcomes: Outcomes, setting: Setting, values: Values, standard: Values) -> Row:
+    schedule = setting.schedule or tuple(outcomes.about["schedule"])
+    row: Row = {"alpha": setting.value if setting.rule == "alpha" else None}
+    row |= {"schedule": " ".join(map(str, schedule if setting != STANDARD else schedule[-1:]))}
+    row |= {"regret": setting.regret, "sentences": outcomes.about["sentences"], "file": outcomes.about["file"]}
+    row |= {name: float(values[name].mean()) for name in ("utility_calls", "pseudo_references")}
+    low, high = _ratio_interval(standard["utility_calls"], values["utility_calls"])
+    row |= {"saves": _ratio(standard["utility_calls"].mean(), values["utility_calls"].mean())}
+    row |= {"saves_low": low, "saves_high": high}
+    for name in ("score", "accuracy", "rr", "lost"):
+        if name in values:
+            difference = values[name] - standard[name]
+            row[name] = float(difference.mean())
+            row[f"{name}_low"], row[f"{name}_high"] = sentence_interval(difference)
+    return row
+
+
+def _ratio_interval(
+    above: NDArray[np.float64], below: NDArray[np.float64], *, resamples: int = 1000
+) -> tuple[float, float]:
+    """95% interval of mean(above) / mean(below) when sentences are resampled; both are (sentences, trials)."""
+    count = len(above)
+    weights = np.random.default_rng(0).multinomial(count, np.full(count, 1 / count), size=resamples)
+    ratios = [_ratio(*pair) for pair in zip(weights @ above.mean(axis=1), weights @ below.mean(axis=1), strict=True)]
+    low, high = np.percentile(ratios, [2.5, 97.5])
+    return float(low), float(high)
+
+
+def _ratio(above: float, below: float) -> float:
+    """1 where there was no race at all: both are 0."""
+    return float(above / below) if below else 1.0
+
+
+MEASURES = {
+    "score": "score",
+    "lost": "expected utility (standard deviations between hypotheses)",
+    "rr": "reciprocal rank",
+    "accuracy": "exact accuracy",
+}
+
+
+def shown(row: Row) -> dict[str, str]:
+    """The cells of a row as words: race, options of `mbrace decode`, calls, saving, differences from standard MBR."""
+    if row["alpha"] is None:
+        race, options = "standard MBR", "--prune none"
+    else:
+        sizes = row["schedule"].split()
+        race = f"alpha {row['alpha']:g}, schedule {', '.join(sizes)}, regret {row['regret']:g}"
+        options = f"--alpha {row['alpha']:g} --schedule {','.join(sizes)} --regret {row['regret']:g}"
+    cells = {"race": race, "options": options, "calls": f"{row['utility_calls']:,.0f}"}
+    cells["pseudo_references"] = f"{row['pseudo_references']:.0f}"
+    cells["saves"] = f"{row['saves']:.1f}x ({row['saves_low']:.1f} to {row['saves_high']:.1f})"
+    for name in MEASURES:
+        if name in row and row["kind"] != "standard":
+            sign = -1.0 if name == "lost" else 1.0  # shown as a difference, so that minus is worse everywhere
+            ends = sorted(sign * row[f"{name}_{end}"] for end in ("low", "high"))
+            cells[name] = f"{sign * row[name]:+.3f} ({ends[0]:+.3f} to {ends[1]:+.3f})"
+    return cells

@@ -1,0 +1,103 @@
+"""Which race is recommended, and that the numbers shown are those of the outcomes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mbrace.experiments import recommendation
+from mbrace.experiments.studies import schedule_settings
+from mbrace.experiments.trials import MEASURES, STANDARD, STOPPING, TRADEOFF, Outcomes, Setting
+
+STANDARD_CALLS = 10_000
+
+
+def outcomes(*, sentences: int = 50, without: str = "") -> Outcomes:
+    """Every race costs 2,000 calls, standard MBR 10,000; nothing is lost. Scores differ between sentences by 1."""
+    every = (*TRADEOFF, *schedule_settings(256), *STOPPING)
+    shape = (len(every), sentences, 2)
+    measures: dict[str, Any] = {name: np.zeros(shape) for name in MEASURES if name != without}
+    measures["score"][:, ::2], measures["score"][:, 1::2] = 1, 3
+    measures["utility_calls"][:] = 2_000
+    measures["utility_calls"][every.index(STANDARD)] = STANDARD_CALLS
+    about = {"name": "xx-en", "label": "chrF++", "split": "valid", "schedule": [16, 32, 64, 128, 256]}
+    about |= {"sentences": sentences, "file": "xx-en.valid.jsonl"}
+    return Outcomes(every, measures, np.zeros((*shape, 5), np.int16), np.zeros((0, 5, 50, 2), bool), (), about)
+
+
+def change(found: Outcomes, setting: Setting, **values: float) -> None:
+    for name, value in values.items():
+        found.measures[name][found.settings.index(setting)] += value
+
+
+def chosen(found: Outcomes) -> dict[str, Any]:
+    [row] = [row for row in recommendation.rows(found) if row["kind"] == "recommended"]
+    return row
+
+
+REGRET = Setting("alpha", 0.99, regret=0.04)
+HARD = Setting("alpha", 0.8)
+
+
+def test_the_cheapest_race_that_loses_next_to_nothing_is_recommended() -> None:
+    found = outcomes()
+    change(found, REGRET, utility_calls=-1_000, lost=0.019, rr=-0.5)  # near ties: rank is lost, utility is not
+    change(found, HARD, utility_calls=-1_900, lost=0.021)
+    row = chosen(found)
+    assert (row["alpha"], row["regret"], row["saves"]) == (0.99, 0.04, 10)
+    assert row["lost"] == pytest.approx(0.019)
+    assert recommendation.shown(row)["options"] == "--alpha 0.99 --schedule 16,32,64,128,256 --regret 0.04"
+
+
+def test_a_race_that_loses_score_is_not_recommended() -> None:
+    found = outcomes()
+    change(found, HARD, utility_calls=-1_900, score=-0.0101)  # the margin: 0.01 of a standard deviation of 1
+    change(found, REGRET, utility_calls=-1_000, score=-0.0099)
+    assert chosen(found)["regret"] == 0.04
+
+
+def test_a_wide_interval_is_as_bad_as_a_loss() -> None:
+    found = outcomes()
+    change(found, HARD, utility_calls=-1_900)
+    found.measures["lost"][found.settings.index(HARD), ::2] = 0.3  # 0 on average
+    found.measures["lost"][found.settings.index(HARD), 1::2] = -0.3
+    assert chosen(found)["alpha"] != 0.8
+
+
+def test_outcomes_without_lost_utility_are_judged_by_rank() -> None:
+    found = outcomes(without="lost")
+    change(found, HARD, utility_calls=-1_900, rr=-0.031)
+    change(found, REGRET, utility_calls=-1_000, rr=-0.029)
+    row = chosen(found)
+    assert row["regret"] == 0.04
+    assert "lost" not in row
+
+
+def test_standard_mbr_is_recommended_where_every_race_loses() -> None:
+    found = outcomes()
+    found.measures["lost"][:] = 1
+    found.measures["lost"][found.settings.index(STANDARD)] = 0
+    row = chosen(found)
+    assert (row["alpha"], row["saves"]) == (None, 1)
+    assert recommendation.shown(row)["race"] == "standard MBR"
+
+
+def test_the_saving_has_the_interval_of_a_ratio_of_means_over_sentences() -> None:
+    found = outcomes()
+    calls = found.measures["utility_calls"][found.settings.index(recommendation.DEFAULT)]
+    calls[::2], calls[1::2] = 1_000, 3_000
+    [row] = [row for row in recommendation.rows(found) if row["kind"] == "default"]
+    assert row["saves"] == 5
+    # by the delta method: the mean of 50 draws of 1,000 or 3,000 has a standard deviation of 1,000 / sqrt(50) = 141
+    assert row["saves_low"] == pytest.approx(10_000 / (2_000 + 1.96 * 141), rel=0.03)
+    assert row["saves_high"] == pytest.approx(10_000 / (2_000 - 1.96 * 141), rel=0.03)
+
+
+def test_outcomes_of_before_lost_utility_was_stored_can_be_read(tmp_path: Path) -> None:
+    outcomes(without="lost").save(tmp_path / "x.npz")
+    found = Outcomes.load(tmp_path / "x.npz")
+    assert "lost" not in found.measures
+    assert found.settings == outcomes().settings
