@@ -1,0 +1,322 @@
+"""Where the time goes when text is translated: beam search, standard MBR, racing, and racing with fewer strings.
+
+    python bench/translating.py [--model bundled | base | FOLDER] [--sentences 100] [--device cuda] [--profile]
+
+`base` is the bundled translator in the shape of a base model: the same function with twice the units and heads, six
+decoder layers (four of which change nothing) and 16,000 ids, so that outputs are real and nothing has to be trained.
+translating.md and translating.json go to bench/results (or `--out`). `--profile` adds, for every way, how long the GPU
+was busy and which Python functions took longest. `--tiny` rehearses on a CPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import cProfile
+import io
+import json
+import os
+import platform
+import pstats
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+
+import mbrace
+from mbrace.decode import decode_corpus
+from mbrace.io.candidates import read_records
+from mbrace.jobs.presets import PRESETS
+from mbrace.models import search
+from mbrace.models.bundle import load_bundled
+from mbrace.models.hypotheses import SamplingSettings, live_candidates
+from mbrace.models.live import LiveModel
+from mbrace.models.marian import MarianDecoder
+from mbrace.race import Phases
+from mbrace.utilities.neural.device import choose_device
+from mbrace.utilities.neural.encoder import Encoder
+
+CANDIDATES = Path(__file__).parent.parent / "experiments" / "candidates" / "de-en.test.jsonl.xz"
+DECODER_LAYERS, IDS = 6, 16000
+
+
+def base_model(device: torch.device) -> mbrace.Seq2Seq:
+    """The bundled translator's function in a network of a base model's shape."""
+    transformers = __import__("transformers")
+    small, vocabulary = load_bundled()
+    config = small.config.__class__(**{**small.config.to_dict(), "tie_word_embeddings": False})
+    config.d_model *= 2
+    config.encoder_attention_heads *= 2
+    config.decoder_attention_heads *= 2
+    config.decoder_layers = DECODER_LAYERS
+    config.vocab_size = config.decoder_vocab_size = IDS
+    model = transformers.MarianMTModel(config)
+    model.generation_config.bad_words_ids = [[vocabulary.pad], *([number] for number in range(len(vocabulary), IDS))]
+    wide = {name: _doubled(name, weights) for name, weights in small.state_dict().items()}
+    scale = 2**-0.5  # what is looked up is multiplied by the root of the number of units
+    ids = torch.nn.functional.pad(wide["model.shared.weight"], (0, 0, 0, IDS - len(vocabulary)))
+    for side in (model.model.encoder, model.model.decoder):
+        side.embed_tokens = torch.nn.Embedding.from_pretrained(ids * scale, freeze=True)
+    model.lm_head.weight = torch.nn.Parameter(ids / 2, requires_grad=False)
+    model.final_logits_bias.zero_()
+    last = f"model.decoder.layers.{small.config.decoder_layers - 1}.final_layer_norm."
+    gain, shift = wide[last + "weight"], wide[last + "bias"]
+    for name, weights in model.state_dict().items():
+        if name in wide and "embed_tokens" not in name and name not in ("final_logits_bias", "model.shared.weight"):
+            if "lm_head" not in name:
+                weights.copy_(wide[name])
+        elif ".decoder.layers." in name:  # a layer that changes nothing: its branches are 0, its norm is undone
+            if "layer_norm.weight" in name:
+                weights.fill_(float((gain.square().mean() + shift.var()).sqrt()))
+            elif "layer_norm.bias" in name:
+                weights.fill_(float(shift.mean()))
+            elif "out_proj" in name or "fc2" in name:
+                weights.zero_()
+    return mbrace.Seq2Seq.of(model.to(device).eval(), vocabulary)
+
+
+def _doubled(name: str, weights: torch.Tensor) -> torch.Tensor:
+    """Weights over units of which there are two copies; the hidden units of a feed-forward layer stay as they are."""
+    if weights.ndim == 1:
+        return weights if ".fc1." in name else weights.repeat(2)
+    if "embed" in name or "shared" in name or "lm_head" in name:
+        return weights.repeat(1, 2)
+    into, out = (1 if ".fc2." in name else 2), (1 if ".fc1." in name else 2)
+    return weights.repeat(out, into) / into
+
+
+@dataclass
+class Clock:
+    """Seconds and numbers of calls, by what was done."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    calls: dict[str, int] = field(default_factory=dict)
+
+    def around(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, its time counted. The GPU may go on when it returns: only waiting shows that."""
+
+        def timed(*arguments: Any, **options: Any) -> Any:
+            started = time.perf_counter()
+            try:
+                return function(*arguments, **options)
+            finally:
+                self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - started
+                self.calls[name] = self.calls.get(name, 0) + 1
+
+        return timed
+
+
+@contextmanager
+def clocked(clock: Clock) -> Iterator[None]:
+    """Count inside: searches, steps of the decoder, ids to texts, texts to tokens."""
+    steps = MarianDecoder.start
+
+    def start(self: Any, memory: Any, width: int) -> Any:
+        state = steps(self, memory, width)
+        state.step = clock.around("step", state.step)
+        return state
+
+    with (
+        mock.patch.object(search, "sample", clock.around("sample", search.sample)),
+        mock.patch.object(search, "beam", clock.around("beam", search.beam)),
+        mock.patch.object(MarianDecoder, "start", start),
+        mock.patch.object(LiveModel, "texts", clock.around("texts", LiveModel.texts)),
+        mock.patch.object(Encoder, "tokenize", clock.around("tokenise", Encoder.tokenize)),
+    ):
+        yield
+
+
+@dataclass
+class Way:
+    """One way to translate, and what it took."""
+
+    name: str
+    beam: int
+    prune: Any = None
+    options: dict[str, Any] = field(default_factory=dict)
+    size: int | None = None  # draws, in a rehearsal
+
+    def __call__(self, model: Any, utility: Any, sources: Sequence[str]) -> dict[str, Any]:
+        schedule = None if self.size is None else (self.size,)
+        if utility is None or self.prune is False:
+            started = time.perf_counter()
+            model.beam(sources, k=self.beam)
+            synchronize()
+            return {"beam": time.perf_counter() - started}
+        phases, options = Phases(), dict(self.options)
+        settings = SamplingSettings(self.beam, sampling=options.pop("sampling", "independent"))
+        pool, draw = options.pop("pool", False), options.pop("draw", None)
+        window = len(sources)
+        hypotheses, sampler = live_candidates(
+            model, settings, utility, schedule, seed=0, draw=draw, window=window, pool=pool
+        )
+        records = hypotheses.records(sources)
+        answers = list(
+            decode_corpus(
+                records,
+                utility=utility,
+                prune=self.prune,
+                schedule=schedule,
+                sampler=sampler,
+                window=window,
+                pool=pool,
+                phases=phases,
+            )
+        )
+        synchronize()
+        count = len(answers)
+        return {
+            "beam": hypotheses.seconds,
+            **{name: seconds for name, seconds in asdict(phases).items() if name != "quality"},
+            "strings": sum(answer.strings for answer in answers) / count,
+            "drawn": sampler.drawn / count,
+            "pseudo_references": sum(answer.pseudo_references for answer in answers) / count,
+            "calls": sum(answer.utility_calls for answer in answers) / count,
+        }
+
+
+def ways(size: int) -> list[Way]:
+    fast = dict(PRESETS["fast"]["translate"])
+    regret = mbrace.Confidence(0.99, regret=fast.pop("regret"))
+    pool = {"pool": True, "sampling": "arithmetic"}
+    return [
+        Way("beam 10", 10, False),
+        Way(f"beam {size}", size, False),
+        Way(f"standard MBR, {size} + {size}", size),
+        Way("racing, alpha 0.99", size, mbrace.Confidence(0.99)),
+        Way("fast", fast.pop("beam", size), regret, fast),
+        Way("pool from beam 64, regret 0.04", min(size, 64), mbrace.Confidence(0.99, regret=0.04), pool),
+        Way("pool from beam 16, regret 0.08", min(size, 16), mbrace.Confidence(0.99, regret=0.08), pool),
+    ]
+
+
+def synchronize() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def measure(way: Way, model: Any, utility: Any, sources: list[str], trials: int) -> dict[str, Any]:
+    """The best of some trials."""
+    best: dict[str, Any] = {}
+    seconds = []
+    for _ in range(trials):
+        clock = Clock()
+        with clocked(clock):
+            synchronize()
+            started = time.perf_counter()
+            found = way(model, utility, sources)
+            seconds.append(time.perf_counter() - started)
+        if seconds[-1] == min(seconds):
+            best = found | {"within": clock.seconds, "numbers": clock.calls}
+    return best | {"seconds": min(seconds), "trials": seconds}
+
+
+def profile(way: Way, model: Any, utility: Any, sources: list[str]) -> str:
+    """GPU time by kernel, and Python time by function, of one more run each."""
+    lines = [f"## {way.name}"]
+    if torch.cuda.is_available():
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as found:
+            way(model, utility, sources)
+        events = found.key_averages()
+        busy = sum(event.self_device_time_total for event in events) / 1e6
+        count = sum(event.count for event in events)
+        lines.append(f"GPU busy {busy:.3f} s, {count} kernels and copies")
+        top = sorted(events, key=lambda event: -event.self_device_time_total)[:14]
+        lines += [f"  {e.self_device_time_total / 1e6:.3f} s {e.count:6d} {e.key[:90]}" for e in top]
+    profiler = cProfile.Profile()
+    profiler.runcall(way, model, utility, sources)
+    out = io.StringIO()
+    pstats.Stats(profiler, stream=out).sort_stats("tottime").print_stats(22)
+    kept = [line for line in out.getvalue().splitlines() if line.strip()][3:]
+    return "\n".join([*lines, *(line.replace(str(Path(mbrace.__file__).parent.parent), "")[:130] for line in kept)])
+
+
+COLUMNS = {"beam": "beam", "draw": "draw", "encode": "encode", "score": "pairs", "prune": "prune"}
+
+
+def table(found: dict[str, dict[str, Any]], standard: str) -> list[str]:
+    lines = [
+        f"| | seconds | against standard | against beam 10 | {' | '.join(COLUMNS.values())} | rest | drawn | strings |",
+        "|---|" + "---:|" * (len(COLUMNS) + 6),
+    ]
+    for name, row in found.items():
+        parts = [row.get(key, 0.0) for key in COLUMNS]
+        cells = [f"{row['seconds']:.2f}", f"{row['seconds'] / found[standard]['seconds']:.2f}x"]
+        cells += [f"{row['seconds'] / found['beam 10']['seconds']:.1f}x"]
+        cells += [f"{part:.2f}" for part in parts] + [f"{row['seconds'] - sum(parts):.2f}"]
+        cells += [f"{row[key]:.0f}" if key in row else "" for key in ("drawn", "strings")]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    lines += [
+        "",
+        "| | searches | steps | in steps | in searches | ids to texts | texts to tokens |",
+        "|---|" + "---:|" * 6,
+    ]
+    for name, row in found.items():
+        within, numbers = row["within"], row["numbers"]
+        searches = numbers.get("sample", 0) + numbers.get("beam", 0)
+        inside = within.get("sample", 0.0) + within.get("beam", 0.0)
+        cells = [str(searches), str(numbers.get("step", 0)), f"{within.get('step', 0.0):.2f}", f"{inside:.2f}"]
+        cells += [f"{within.get(key, 0.0):.2f}" for key in ("texts", "tokenise")]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return lines
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="bundled")
+    parser.add_argument("--sentences", type=int, default=100)
+    parser.add_argument("--trials", type=int, default=3)
+    parser.add_argument("--device")
+    parser.add_argument("--dtype", help="of the metric's encoder")
+    parser.add_argument("--only", nargs="*", help="ways whose name begins so")
+    parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
+    args = parser.parse_args()
+    device = choose_device(args.device)
+    if args.tiny:
+        args.sentences, args.trials = 3, 1
+    model = base_model(device) if args.model == "base" else mbrace.Seq2Seq(args.model, device=args.device)
+    utility = mbrace.Learned(device=args.device, dtype=args.dtype)
+    records = [record for record, _ in zip(read_records(str(CANDIDATES)), range(args.sentences + 20), strict=False)]
+    sources = [record.source or "" for record in records]
+    sources, warm = sources[: args.sentences], sources[args.sentences :][: 2 if args.tiny else 20]
+    size = 8 if args.tiny else 256
+    found: dict[str, Any] = {}
+    pages = []
+    for way in ways(size):
+        way.size = 8 if args.tiny else None
+        if args.only and not any(way.name.startswith(name) for name in (*args.only, "beam 10", "standard")):
+            continue
+        way(model, utility, warm)
+        found[way.name] = measure(way, model, utility, sources, args.trials)
+        print(way.name, json.dumps(found[way.name]), flush=True)
+        if args.profile:
+            pages.append(profile(way, model, utility, sources))
+            print(pages[-1], flush=True)
+    on = torch.cuda.get_device_name() if device.type == "cuda" else f"{platform.processor() or 'CPU'}"
+    lines = [
+        "# Where the time goes in translating",
+        "",
+        f"{on}, {os.cpu_count()} cores, Python {platform.python_version()}, torch {torch.__version__}; "
+        f"{args.sentences} sentences of newstest2018 de-en, model `{args.model}`, learned metric "
+        f"({utility.name}); seconds, best of {args.trials}; written by `python bench/translating.py`. "
+        "A GPU may work on while Python goes on: where Python waits for it, its time is counted.",
+        "",
+        *table(found, f"standard MBR, {size} + {size}"),
+    ]
+    args.out.mkdir(parents=True, exist_ok=True)
+    name = "translating" if device.type == "cuda" else "translating-cpu"
+    (args.out / f"{name}.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (args.out / f"{name}.json").write_text(json.dumps({"machine": on, "model": args.model, "ways": found}, indent=1))
+    if pages:
+        (args.out / f"{name}-profile.txt").write_text("\n\n".join(pages) + "\n", encoding="utf-8")
+    print("\n".join(lines))
+
+
+if __name__ == "__main__":
+    main()
