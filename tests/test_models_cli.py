@@ -289,6 +289,28 @@ def test_translate_equals_generating_and_decoding_by_hand(sources: Path, folder:
         )
 
 
+@pytest.mark.parametrize("more", [[], ["--coarse-top", "2"]])
+def test_translate_shares_its_draws_between_the_coarse_utility_and_the_dear_one(
+    more: list[str], sources: Path, folder: Path, tmp_path: Path
+) -> None:
+    options = ["--utility", "bleu", "--coarse", "chrf++", *more]
+    rows = []
+    for name, draw in {"lazy": ["--draw", "lazy"], "ahead": ["--draw", "ahead", "--window", "64"]}.items():
+        out = tmp_path / f"{name}.jsonl"
+        assert translate(sources, folder, out, *options, *draw) == 0
+        rows.append([json.loads(line) for line in out.read_text().splitlines()])
+    assert rows[0] == rows[1]
+    model = mbrace.Seq2Seq(folder, tokenizer=tiny.tokenizer())
+    utilities: dict[str, Any] = {"utility": mbrace.BLEU(), "coarse": mbrace.ChrF(), "coarse_top": 2 if more else None}
+    for row in rows[0]:
+        source = SOURCES[row["id"] - 1]
+        draws = model.sample([source], 16, seed=3, ids=[row["id"]])[0].texts
+        hypotheses = model.beam([source], k=4)[0].texts
+        want = mbrace.decode(hypotheses, iter(draws), schedule=[4, 16], seed=3, id=row["id"], **utilities)
+        for field in ("text", "utility", "utility_calls", "coarse_calls", "strings", "pseudo_references"):
+            assert row[field] == getattr(want, field)
+
+
 def test_lazy_sampling_ahead_and_any_window_give_the_same_text(sources: Path, folder: Path, tmp_path: Path) -> None:
     for name, more in {"a": ["--draw", "ahead"], "l": ["--draw", "lazy"], "w": ["--window", "64"]}.items():
         assert translate(sources, folder, tmp_path / f"{name}.txt", *more) == 0

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from threading import Lock
+from typing import Any
 
 from mbrace.errors import UserError, check_whole, warn
 from mbrace.prune import Confidence, PruningFunction, planner_of, window_pruning
 from mbrace.race import Decoded, Entry, Phases, Watch, race
-from mbrace.ranking import check_shortlist, check_source, shortlist
+from mbrace.ranking import check_quality, check_source
 from mbrace.records import PseudoReferences, Record, check_record
-from mbrace.sampler import Listed, Sampler
+from mbrace.sampler import Listed, Sampler, SharedDraws
 from mbrace.schedule import Schedule, check, is_all
+from mbrace.shortlist import ByQuality, ByRace, Shortlister, check_shortlists, whole_list
 from mbrace.utilities.chrf import ChrF
 from mbrace.utility import PairFunction, ParallelUtility, QualityUtility, Utility, as_utility
 from mbrace.windows import CallerCalls, OnError, Run, stream
@@ -35,6 +37,8 @@ def decode(
     exclude_self: bool = False,
     qe: QualityUtility | None = None,
     qe_top: int | None = None,
+    coarse: Utility | PairFunction | None = None,
+    coarse_top: int | None = None,
 ) -> Decoded:
     """The hypothesis with the highest expected utility over the pseudo-references, by a race.
 
@@ -52,7 +56,8 @@ def decode(
     of a pseudo-reference with different ones, the average counts.
 
     With `qe`, an estimate of quality from the source, only the `qe_top` best hypotheses by it race; one list of strings
-    still is all pseudo-references.
+    still is all pseudo-references. With `coarse`, a cheaper utility, its `coarse_top` best go on to the race with
+    `utility`, or by default all that a race with it does not rule out (see `mbrace.shortlist`).
     """
     record = Record(hypotheses, pseudo_references, id=id, source=source, logprobs=logprobs)
     results = decode_corpus(
@@ -68,6 +73,8 @@ def decode(
         exclude_self=exclude_self,
         qe=qe,
         qe_top=qe_top,
+        coarse=coarse,
+        coarse_top=coarse_top,
     )
     return next(iter(results))
 
@@ -95,6 +102,8 @@ def decode_corpus(
     exclude_self: bool = False,
     qe: QualityUtility | None = None,
     qe_top: int | None = None,
+    coarse: Utility | PairFunction | None = None,
+    coarse_top: int | None = None,
     watch: Watch | None = None,
     phases: Phases | None = None,
     on_error: OnError | None = None,
@@ -119,7 +128,14 @@ def decode_corpus(
     if start is not None and (start < 0 or not pool):
         raise UserError(f"start {start}: must be 0 or more, and is only valid with pool")
     entry = Entry(pool, exclude_self, start)
-    check_shortlist(qe, qe_top, nbest=nbest, pool=pool)
+    tops = {"qe_top": qe_top, "coarse_top": coarse_top}
+    check_shortlists(qe=qe, coarse=coarse, **tops, prune=prune, nbest=nbest, pool=pool)
+    shortlisters: list[Shortlister] = []
+    if qe is not None and qe_top is not None:
+        check_quality(qe)
+        shortlisters.append(ByQuality(qe, qe_top))
+    if coarse is not None:
+        shortlisters.append(ByRace(as_utility(coarse), coarse_top, prune, schedule, seed, nbest, entry))
     planner = planner_of(prune)
     if planner is not None and pool:
         raise UserError(f"prune {prune!r}: only valid without pool, which lets in hypotheses that its schedule omits")
@@ -128,33 +144,23 @@ def decode_corpus(
         prune = calls.wrap(prune)
 
     def run(group: Sequence[Record], utility: Utility = chosen, phases: Phases | None = phases) -> list[Decoded]:
-        short = None
-        if qe is not None and qe_top is not None:
-            short = shortlist(group, qe, qe_top, live=sampler is not None, phases=phases)
-            group = [each.record for each in short]
-        answers = race(
-            group,
-            utility,
-            prune=prune,
-            schedule=schedule,
-            sampler=source,
-            seed=seed,
-            nbest=nbest,
-            entry=entry,
-            watch=watch,
-            phases=phases,
-            planner=planner,
-        )
-        if short is None:
-            return answers
-        return [each.restore(answer) for each, answer in zip(short, answers, strict=True)]
+        options: dict[str, Any] = {"prune": prune, "schedule": schedule, "seed": seed, "nbest": nbest}
+        options |= {"entry": entry, "watch": watch, "phases": phases, "planner": planner}
+        if not shortlisters:
+            return race(group, utility, sampler=source, **options)
+        draws, lists = SharedDraws(source, group), [whole_list(record) for record in group]
+        for shorten in shortlisters:
+            lists = shorten(lists, draws, phases)
+        answers = race(group, utility, sampler=draws, starting=[each.indices for each in lists], **options)
+        return [each.count(answer, draws) for each, answer in zip(lists, answers, strict=True)]
 
     parallel = chosen if isinstance(chosen, ParallelUtility) else None
     single = None
-    if parallel is not None and sampler is None and watch is None and qe is None:  # these see a whole window
+    if parallel is not None and sampler is None and watch is None and not shortlisters:  # these see a whole window
         single = _single_threaded(run, parallel, phases)
-    # A live source and `qe` are asked for the whole window; a utility may be faster on a few sentences at a time.
-    whole = sampler is not None or qe is not None or parallel is None
+    # A live source and what comes before a race are asked for the whole window; a utility may be faster on a few
+    # sentences at a time.
+    whole = sampler is not None or bool(shortlisters) or parallel is None
     group_size = window if whole or parallel is None else min(window, parallel.group_size)
     return stream(
         records,

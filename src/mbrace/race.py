@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, TypeAlias, overload
+from typing import TypeAlias, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +28,7 @@ from mbrace.prune import (
 )
 from mbrace.randomness import key
 from mbrace.records import Record, check_logprobs
-from mbrace.sampler import Draws, Sampler, Want, is_function
+from mbrace.sampler import Draws, Sampler, Want, checked_draws, is_function
 from mbrace.schedule import Schedule, largest, steps
 from mbrace.utility import Ask, ParallelUtility, Scorer, Sentence, Utility
 
@@ -58,10 +58,13 @@ class Decoded:
     """The answer for one sentence.
 
     `index` is the caller's of the hypothesis, None if it was drawn and let into the race. `utility` is the expected
-    utility over the pseudo-references used, None if all hypotheses were equal and none was needed. `utility_calls`
+    utility over the pseudo-references used, None if only one hypothesis could win and none was needed. `utility_calls`
     counts as the paper does (hypotheses asked about x pseudo-references, repeated ones included); `pairs_scored` counts
-    what was computed after equal strings were merged, `strings` the distinct strings that were encoded for it,
-    `quality_calls` the hypotheses whose quality was estimated without a reference (None if that was not asked for).
+    what was computed after equal strings were merged, `strings` the distinct strings that were encoded for it.
+
+    What chose the hypotheses that race is counted apart (None if it was not asked for): `quality_calls` the hypotheses
+    whose quality was estimated without a reference, `coarse_calls` the calls of the coarse utility, counted as
+    `utility_calls` is. `strings` and `pseudo_references` then are those of both races together.
     """
 
     id: str | int
@@ -75,18 +78,21 @@ class Decoded:
     nbest: tuple[Candidate, ...]
     strings: int = 0
     quality_calls: int | None = None
+    coarse_calls: int | None = None
 
 
 @dataclass
 class Phases:
-    """Seconds spent drawing pseudo-references, encoding strings, scoring pairs, pruning, and estimating quality; of
-    races side by side on several threads, each thread's share of the time that passed."""
+    """Seconds spent drawing pseudo-references, encoding strings, scoring pairs, pruning, estimating quality, and on
+    races of the coarse utility (without their draws); of races side by side on several threads, each thread's share of
+    the time that passed."""
 
     draw: float = 0.0
     encode: float = 0.0
     score: float = 0.0
     prune: float = 0.0
     quality: float = 0.0
+    coarse: float = 0.0
 
     def add(self, other: Phases, share: float) -> None:
         """Add a share of another's."""
@@ -113,6 +119,8 @@ class _Runner:
     record: Record
     nbest: int
     entry: Entry
+    starting: Sequence[int] | None = None  # the caller's indices of those that race; None: all
+    for_survivors: bool = False  # the race is over when `nbest` are left, and not for one of them
     tally: Tally = field(init=False)
     hypotheses: list[str] = field(init=False)  # distinct, in the caller's order; then those let in
     references: list[str] = field(default_factory=list)  # distinct, as drawn
@@ -123,8 +131,8 @@ class _Runner:
     pruned_means: list[float] = field(default_factory=list)  # where a pruning function decides race by race
 
     def __post_init__(self) -> None:
-        given = self.record.hypotheses
-        self.tally = Tally(given if self.entry.start is None else given[: self.entry.start])
+        given = self.record.hypotheses if self.entry.start is None else self.record.hypotheses[: self.entry.start]
+        self.tally = Tally(given if self.starting is None else [given[index] for index in self.starting])
         self.hypotheses = self.tally.hypotheses
         if not self.hypotheses and not self.entry.pool:
             raise self.record.error("hypotheses: empty; give at least one string")
@@ -138,7 +146,8 @@ class _Runner:
     def open(self) -> bool:
         """Line 4 of Algorithm 1: more than one hypothesis is left, and more pseudo-references can be had. Where those
         are let in, one hypothesis (or none) is not left but has not begun."""
-        return not self.exhausted and (len(self.tally) > 1 or (self.entry.pool and not self.steps))
+        enough = self.nbest if self.for_survivors else 1
+        return not self.exhausted and (len(self.tally) > enough or (self.entry.pool and not self.steps))
 
     @property
     def own_draws(self) -> bool:
@@ -265,7 +274,7 @@ class _Runner:
         alive, means = self.tally.alive.tolist(), self.means
         order = range(len(alive)) if means is None else np.argsort(-means, kind="stable").tolist()
         ranked = []
-        for rank in order[: self.nbest]:
+        for rank in order if self.for_survivors else order[: self.nbest]:
             row = alive[rank]
             utility = None if means is None else float(means[rank])
             ranked.append(Candidate(self.hypotheses[row], self.index_of(row), utility))
@@ -294,14 +303,22 @@ def race(
     seed: int,
     nbest: int,
     entry: Entry = Entry(),  # noqa: B008  (frozen)
+    starting: Sequence[Sequence[int] | None] | None = None,
+    for_survivors: bool = False,
     watch: Watch | None = None,
     phases: Phases | None = None,
     planner: SelfScheduled | None = None,
 ) -> list[Decoded]:
     """Algorithm 1 for a window of records, in lockstep through the schedule, or as `planner` says: by default the
-    pruning function, where it has a schedule of its own."""
+    pruning function, where it has a schedule of its own.
+
+    `starting` has, for each record, the indices of the hypotheses that race (None: all). A race `for_survivors` is over
+    as soon as `nbest` are left, and the n-best lists of its answers hold all survivors.
+    """
     phases = phases if phases is not None else Phases()
-    runners = [_Runner(record, nbest, entry) for record in records]
+    starters = [None] * len(records) if starting is None else starting
+    pairs = zip(records, starters, strict=True)
+    runners = [_Runner(record, nbest, entry, indices, for_survivors) for record, indices in pairs]
     if utility.needs_source:
         for runner in runners:
             if runner.record.source is None:
@@ -312,7 +329,8 @@ def race(
 
     threads = utility.workers if isinstance(utility, ParallelUtility) else 1
     started = time.perf_counter()
-    drawer = sampler.start([runner.record for runner in window])
+    drawn_for = [runner.record for runner in window]
+    drawer = sampler.start(drawn_for)
     phases.draw += time.perf_counter() - started
     started = time.perf_counter()
     scorer = utility.start([r.sentence() for r in window])
@@ -328,7 +346,7 @@ def race(
     for wants in time_steps:
         started = time.perf_counter()
         stepping: list[_Stepping] = []
-        for want, draws in zip(wants, _checked_draws(drawer.draw(wants), wants, window), strict=True):
+        for want, draws in zip(wants, checked_draws(drawer.draw(wants), wants, drawn_for), strict=True):
             runner = window[want.sentence]
             before, alive = runner.tally.draws, runner.tally.alive
             new = runner.add(draws, want.count)
@@ -367,22 +385,6 @@ def _planned_wants(window: Sequence[_Runner], planner: SelfScheduled, most: int 
         if not wants:
             return
         yield wants
-
-
-def _checked_draws(found: Any, wants: Sequence[Want], window: Sequence[_Runner]) -> Sequence[Draws]:
-    """What a sampler returned: for each want, no more draws than were asked for."""
-    if not isinstance(found, Sequence) or len(found) != len(wants):
-        got = f"{len(found)}" if isinstance(found, Sized) else type(found).__name__
-        raise UserError(f"sampler: asked for the draws of {len(wants)} sentences, got {got}; return one Draws for each")
-    for want, draws in zip(wants, found, strict=True):
-        record = window[want.sentence].record
-        if not isinstance(draws, Draws):
-            raise record.error(f"sampler: expected Draws, got {type(draws).__name__}")
-        if len(draws.texts) > want.count:
-            raise record.error(f"sampler: asked for {want.count} draws, got {len(draws.texts)}")
-        if draws.logprobs is not None and len(draws.logprobs) != len(draws.texts):
-            raise record.error(f"sampler: {len(draws.logprobs)} logprobs for {len(draws.texts)} draws; give as many")
-    return found
 
 
 @dataclass(frozen=True)

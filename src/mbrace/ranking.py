@@ -1,10 +1,10 @@
-"""Hypotheses by their estimated quality, with the source and no reference: the best alone, or those that race."""
+"""Hypotheses by their estimated quality, with the source and no reference."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,26 +44,9 @@ class Ranking:
         )
 
 
-@dataclass(frozen=True)
-class Shortlist:
-    """A record with its best hypotheses only, and their indices in the record as it was."""
-
-    record: Record
-    indices: Sequence[int]
-    quality_calls: int
-
-    def restore(self, answer: Decoded) -> Decoded:
-        """The answer to the short record as one to the whole."""
-        nbest = tuple(replace(each, index=self._index(each.index)) for each in answer.nbest)
-        return replace(answer, index=self._index(answer.index), nbest=nbest, quality_calls=self.quality_calls)
-
-    def _index(self, index: int | None) -> int | None:
-        return None if index is None else self.indices[index]
-
-
 def rank(records: Sequence[Record], qe: QualityUtility, phases: Phases | None = None) -> list[Ranking]:
     """The hypotheses of every record by quality, all estimated in one call; equal strings of a record once."""
-    firsts = [_first_copies(record) for record in records]
+    firsts = [first_copies(record) for record in records]
     texts = [record.hypotheses[index] for record, first in zip(records, firsts, strict=True) for index in first]
     sources = [check_source(record, qe) for record, first in zip(records, firsts, strict=True) for _ in first]
     began = time.perf_counter()
@@ -88,46 +71,11 @@ def rank(records: Sequence[Record], qe: QualityUtility, phases: Phases | None = 
     return rankings
 
 
-def shortlist(
-    records: Sequence[Record], qe: QualityUtility, top: int, *, live: bool = False, phases: Phases | None = None
-) -> list[Shortlist]:
-    """Each record with its `top` best hypotheses, in their order in the record; its pseudo-references stay as they are.
-
-    Nothing is estimated for a record that has no more. A `live` source draws where no pseudo-references are listed.
-    """
-    long = [record for record in records if len(set(record.hypotheses)) > top]
-    rankings = iter(rank(long, qe, phases) if long else [])
-    lists = []
-    for record in records:
-        if len(set(record.hypotheses)) <= top:
-            lists.append(Shortlist(record, range(len(record.hypotheses)), 0))
-            continue
-        ranking = next(rankings)
-        best = sorted(ranking.indices[:top].tolist())
-        hypotheses = [record.hypotheses[index] for index in best]
-        short = replace(record, hypotheses=hypotheses, pseudo_references=record.listed(live=live))
-        lists.append(Shortlist(short, best, len(ranking.indices)))
-    return lists
-
-
 def check_quality(qe: object) -> None:
     """Refuse as a quality utility what is none."""
     if not isinstance(qe, QualityUtility):
         name = getattr(qe, "name", None) or repr(qe)
         raise UserError(f"qe {name}: cannot estimate quality from the source; give a quality utility such as CometKiwi")
-
-
-def check_shortlist(qe: object, top: int | None, *, nbest: int, pool: bool) -> None:
-    """Refuse options of a race among the best by quality that make no sense."""
-    if qe is None and top is None:
-        return
-    if qe is None or top is None:
-        raise UserError("qe and qe_top: give both, the quality utility and how many of its best hypotheses race")
-    check_quality(qe)
-    if top < max(nbest, 1):
-        raise UserError(f"qe_top {top}: must be 1 or more, and at least nbest ({nbest})")
-    if pool:
-        raise UserError("qe: only valid without pool, which lets in strings that were not estimated")
 
 
 def check_source(record: Record, qe: QualityUtility) -> str:
@@ -137,8 +85,8 @@ def check_source(record: Record, qe: QualityUtility) -> str:
     return record.source
 
 
-def _first_copies(record: Record) -> list[int]:
-    """Indices of the distinct hypotheses."""
+def first_copies(record: Record) -> list[int]:
+    """Indices of the distinct hypotheses, each that of its first copy."""
     first: dict[str, int] = {}
     for index, text in enumerate(record.hypotheses):
         first.setdefault(text, index)

@@ -6,7 +6,7 @@ The race asks for "n more" only for sentences that are still open, so a source n
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -68,6 +68,85 @@ class Sampler(Protocol):
     def start(self, records: Sequence[Record]) -> Drawer:
         """Begin a window (a model encodes its sources here, once)."""
         ...
+
+
+def checked_draws(found: Any, wants: Sequence[Want], records: Sequence[Record]) -> Sequence[Draws]:
+    """What a sampler returned: for each want of a window of records, no more draws than were asked for."""
+    if not isinstance(found, Sequence) or len(found) != len(wants):
+        got = f"{len(found)}" if isinstance(found, Sized) else type(found).__name__
+        raise UserError(f"sampler: asked for the draws of {len(wants)} sentences, got {got}; return one Draws for each")
+    for want, draws in zip(wants, found, strict=True):
+        record = records[want.sentence]
+        if not isinstance(draws, Draws):
+            raise record.error(f"sampler: expected Draws, got {type(draws).__name__}")
+        if len(draws.texts) > want.count:
+            raise record.error(f"sampler: asked for {want.count} draws, got {len(draws.texts)}")
+        if draws.logprobs is not None and len(draws.logprobs) != len(draws.texts):
+            raise record.error(f"sampler: {len(draws.logprobs)} logprobs for {len(draws.texts)} draws; give as many")
+    return found
+
+
+class SharedDraws:
+    """The sampler of several races over the same records, one race after another: each draw is made once.
+
+    A race may leave records out, but takes the others as they are and in their order.
+    """
+
+    def __init__(self, sampler: Sampler, records: Sequence[Record]) -> None:
+        self._sampler = sampler
+        self._records = [record for record in records if len(set(record.hypotheses)) > 1]  # no others are drawn for
+        self._drawer: Drawer | None = None
+        self._drawn = [Draws([]) for _ in self._records]
+        self._ended = [False for _ in self._records]
+
+    def start(self, records: Sequence[Record]) -> _SharedDrawer:
+        """Begin a race."""
+        if self._drawer is None:
+            self._drawer = self._sampler.start(self._records)
+        return _SharedDrawer(self, self._positions(records))
+
+    def drawn(self, record: Record) -> Sequence[str]:
+        """The texts drawn for a record by all races so far."""
+        return self._drawn[self._positions([record])[0]].texts
+
+    def draw(self, wants: Sequence[Want]) -> list[Draws]:
+        """The draws of each want, whose `sentence` is a position among the records drawn for."""
+        assert self._drawer is not None
+        missing = []
+        for want in wants:
+            have = len(self._drawn[want.sentence].texts)
+            if want.first + want.count > have and not self._ended[want.sentence]:
+                missing.append(Want(want.sentence, have, want.first + want.count - have))
+        if missing:
+            found = checked_draws(self._drawer.draw(missing), missing, self._records)
+            for want, draws in zip(missing, found, strict=True):
+                self._ended[want.sentence] = len(draws.texts) < want.count
+                self._drawn[want.sentence] = _joined(self._drawn[want.sentence], draws) if want.first else draws
+        return [_part(self._drawn[want.sentence], want) for want in wants]
+
+    def _positions(self, records: Sequence[Record]) -> list[int]:
+        """The positions of some records, in order; an equal record may be there several times."""
+        mine = enumerate(self._records)
+        return [next(position for position, own in mine if own is record) for record in records]
+
+
+class _SharedDrawer:
+    def __init__(self, shared: SharedDraws, positions: Sequence[int]) -> None:
+        self._shared, self._positions = shared, positions
+
+    def draw(self, wants: Sequence[Want]) -> list[Draws]:
+        return self._shared.draw([replace(want, sentence=self._positions[want.sentence]) for want in wants])
+
+
+def _joined(first: Draws, second: Draws) -> Draws:
+    """Draws one after the other, with log-probabilities where both have them."""
+    both = first.logprobs is not None and second.logprobs is not None
+    return Draws([*first.texts, *second.texts], [*(first.logprobs or ()), *(second.logprobs or ())] if both else None)
+
+
+def _part(draws: Draws, want: Want) -> Draws:
+    part = slice(want.first, want.first + want.count)
+    return Draws(draws.texts[part], None if draws.logprobs is None else draws.logprobs[part])
 
 
 class Listed:
@@ -193,8 +272,7 @@ class _Source:
             if len(texts) > want.count:
                 raise self._record.error(f"pseudo_references: asked for {want.count} more, got {len(texts)}")
             return Draws(texts)
-        part = slice(want.first, want.first + want.count)
-        return Draws(self._texts[part], None if self._logprobs is None else self._logprobs[part])
+        return _part(Draws(self._texts, self._logprobs), want)
 
 
 class _ListedDrawer:

@@ -6,16 +6,9 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from mbrace.cli.candidates import add_input, run_candidates
-from mbrace.cli.options import (
-    add_quality,
-    add_race,
-    add_utility,
-    apply_preset,
-    quality_settings,
-    race_settings,
-    utility_settings,
-)
+from mbrace.cli.options import add_race, add_utility, apply_preset, race_settings, utility_settings
 from mbrace.cli.runs import add_cluster, add_output, check_output
+from mbrace.cli.shortlist import add_shortlist, shortlist_settings
 
 if TYPE_CHECKING:
     from mbrace.jobs.decode import DecodeJob
@@ -32,7 +25,7 @@ def add(commands: Any) -> None:
     add_output(parser)
     add_utility(parser)
     add_race(parser)
-    add_quality(parser)
+    add_shortlist(parser)
     parser.add_argument(
         "--start",
         type=int,
@@ -56,5 +49,6 @@ def job_from(args: argparse.Namespace) -> DecodeJob:
     """The job that was asked for."""
     from mbrace.jobs.decode import DecodeJob
 
-    qe, utility, race = quality_settings(args), utility_settings(args), race_settings(args)
-    return DecodeJob(utility, race, shuffle=not args.no_shuffle, text=args.text, qe=qe, qe_top=args.qe_top)
+    race = race_settings(args)
+    shortlist, utility = shortlist_settings(args, race), utility_settings(args)
+    return DecodeJob(utility, race, shuffle=not args.no_shuffle, text=args.text, shortlist=shortlist)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from mbrace.errors import UserError
 from mbrace.jobs.presets import PRESETS
-from mbrace.jobs.settings import PruneSettings, QualitySettings, RaceSettings, UtilitySettings
+from mbrace.jobs.settings import PruneSettings, RaceSettings, UtilitySettings
 from mbrace.schedule import Schedule, check
 from mbrace.utilities.mixture_names import is_mixture, parse_mixture
 from mbrace.utilities.named import FORMS, NAMED, check_utility, uses_model
@@ -54,26 +54,6 @@ def add_utility(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--judge-answers", metavar="FILE", help="keeps answers, so that none is paid for twice")
 
 
-def add_quality(parser: argparse.ArgumentParser) -> None:
-    """`--qe` for a race among the best by estimated quality."""
-    group = parser.add_argument_group("quality estimation before the race; records need their sources")
-    group.add_argument("--qe", metavar="MODEL", help=QE_HELP)
-    group.add_argument("--qe-top", type=int, metavar="K", help="only the K best hypotheses by --qe race")
-
-
-def quality_settings(args: argparse.Namespace) -> QualitySettings | None:
-    """The quality estimation that was asked for, checked."""
-    if (args.qe is None) != (args.qe_top is None):
-        raise UserError("--qe and --qe-top: give both, the model and how many of its best hypotheses race")
-    if args.qe is None:
-        return None
-    if args.qe_top < max(args.nbest, 1):
-        raise UserError(f"--qe-top {args.qe_top}: must be 1 or more, and at least --nbest ({args.nbest})")
-    if args.pool:
-        raise UserError("--qe: only valid without --pool, which lets in strings that were not estimated")
-    return QualitySettings(args.qe, args.device, args.dtype, args.batch_tokens)
-
-
 def utility_settings(args: argparse.Namespace) -> UtilitySettings:
     """The utility that was asked for, checked."""
     name, options = args.utility, _utility_options([*args.utility_option, *_judge_options(args)])
@@ -87,11 +67,16 @@ def utility_settings(args: argparse.Namespace) -> UtilitySettings:
         # a command that runs a model of its own takes --device for that
         unused = ("device",) if getattr(args, "model", None) is None or not getattr(args, "runtimes", True) else ()
         for option in ("metric_model", "dtype", "batch_tokens", *unused):
-            of_quality = option != "metric_model" and getattr(args, "qe", None) is not None
-            if getattr(args, option) is not None and not of_quality:
+            if getattr(args, option) is not None and not (option != "metric_model" and _shortlist_uses_model(args)):
                 neural = ", ".join(filter(uses_model, NAMED))
                 raise UserError(f"--{option.replace('_', '-')}: only valid with --utility {neural}, not {name}")
     return UtilitySettings(name, args.metric_model, args.device, args.dtype, args.batch_tokens, options)
+
+
+def _shortlist_uses_model(args: argparse.Namespace) -> bool:
+    """Whether what chooses the hypotheses that race runs a model."""
+    coarse = getattr(args, "coarse", None)
+    return getattr(args, "qe", None) is not None or (coarse is not None and uses_model(coarse))
 
 
 def _utility_options(given: Sequence[str]) -> tuple[tuple[str, str], ...]:

@@ -160,13 +160,15 @@ def summary_line(summary: Summary) -> str:
         parts.append(
             f"{summary.utility_calls:,} utility calls ({saved:.1%} saved), {summary.pairs_scored:,} pairs scored"
         )
+    if summary.coarse_calls:
+        parts.append(f"{summary.coarse_calls:,} calls of the coarse utility")
     if summary.quality_calls:
         parts.append(f"quality of {summary.quality_calls:,} hypotheses estimated")
     if summary.requests or summary.kept_answers:
         cost = Cost(summary.requests, summary.kept_answers, summary.prompt_tokens, summary.completion_tokens)
         parts.append(cost_text(cost))
     timed = [("draw", phases.draw), ("encode", phases.encode), ("score", phases.score), ("prune", phases.prune)]
-    timed += [("quality", phases.quality)] if phases.quality else []
+    timed += [(name, spent) for name in ("quality", "coarse") if (spent := getattr(phases, name))]
     if any(seconds for _, seconds in timed):
         parts.append(", ".join(f"{name} {seconds:.2f} s" for name, seconds in timed))
     if summary.hypothesis_seconds:

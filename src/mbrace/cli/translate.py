@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from mbrace.cli.models import Given, add_model, add_sampling, check_model, model_settings, sampling_settings
 from mbrace.cli.options import add_race, add_utility, apply_preset, race_settings, utility_settings
 from mbrace.cli.runs import add_cluster, add_output, check_output, run_here, run_on_cluster
+from mbrace.cli.shortlist import add_shortlist, shortlist_settings
 from mbrace.errors import UserError
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ def add(commands: Any) -> None:
     add_model(parser)
     add_sampling(parser)
     add_race(parser)
+    add_shortlist(parser)
     add_cluster(parser)
     parser.set_defaults(run=run)
 
@@ -69,5 +71,6 @@ def job_from(args: argparse.Namespace) -> TranslateJob:
     text = args.text or not (args.json or ".jsonl" in args.output or args.output.endswith(".parquet"))
     if text and race.nbest > 1:
         raise UserError(f"--nbest {race.nbest}: plain text has one line per source; give --json or -o OUT.jsonl")
+    shortlist = shortlist_settings(args, race)
     model, candidates, utility = model_settings(args), sampling_settings(args), utility_settings(args)
-    return TranslateJob(model, candidates, utility, race, draw=args.draw, text=text)
+    return TranslateJob(model, candidates, utility, race, draw=args.draw, text=text, shortlist=shortlist)

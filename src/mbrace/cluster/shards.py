@@ -28,6 +28,7 @@ COUNTS = (  # of a summary
     "prompt_tokens",
     "completion_tokens",
     "quality_calls",
+    "coarse_calls",
 )
 MAX_BYTES = 64 << 20  # a shard ends early at so much input, so that long records do not fill memory
 

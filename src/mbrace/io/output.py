@@ -39,8 +39,9 @@ def answer_line(answer: Decoded, *, text: bool, nbest: int) -> bytes:
         "pseudo_references": answer.pseudo_references,
         "survivors": [step.survivors for step in answer.steps],
     }
-    if answer.quality_calls is not None:
-        fields["quality_calls"] = answer.quality_calls
+    for name in ("quality_calls", "coarse_calls"):
+        if (calls := getattr(answer, name)) is not None:
+            fields[name] = calls
     if nbest > 1:
         fields["nbest"] = [{"text": c.text, "index": c.index, "utility": c.utility} for c in answer.nbest]
     return json_line(fields)

@@ -8,31 +8,20 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, TypeAlias
 
 from mbrace.decode import decode_corpus
-from mbrace.errors import UserError
 from mbrace.io.candidates import Item, item_from, read_items
 from mbrace.io.inputs import check_inputs, expand, rereadable
 from mbrace.io.output import answer_line
 from mbrace.jobs.outcomes import answer_items
 from mbrace.jobs.run import ErrorPolicy, Outcome, Progress, Summary, run_job
-from mbrace.jobs.settings import (
-    AnyQuality,
-    AnyUtility,
-    QualitySettings,
-    RaceSettings,
-    UtilitySettings,
-    describe_quality,
-    describe_utility,
-    load_quality,
-    load_utility,
-)
+from mbrace.jobs.settings import AnyUtility, RaceSettings, UtilitySettings, describe_utility, load_utility
+from mbrace.jobs.shortlist import ShortlistSettings, shortlist_settings
 from mbrace.prune import Confidence, PruningFunction
 from mbrace.race import Decoded
-from mbrace.ranking import check_shortlist
 from mbrace.records import Record
 from mbrace.sampler import Sampler
 from mbrace.schedule import Schedule
 from mbrace.utilities.chrf import ChrF
-from mbrace.utility import PairFunction, QualityUtility, Utility, truncated_texts, utility_cost
+from mbrace.utility import Cost, PairFunction, QualityUtility, Utility, truncated_texts, utility_cost
 from mbrace.windows import OnError
 
 Paths: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]]"
@@ -54,6 +43,8 @@ def decode_file(
     exclude_self: bool = False,
     qe: QualityUtility | str | None = None,
     qe_top: int | None = None,
+    coarse: Utility | PairFunction | str | None = None,
+    coarse_top: int | None = None,
     text: bool = False,
     threads: int = 0,
     resume: bool = False,
@@ -65,8 +56,8 @@ def decode_file(
     """Decode candidate files into `output`, as `mbrace decode` does, with any utility and pruning function.
 
     `inputs` are files, patterns or URLs of JSON Lines or Parquet; `output` is JSON Lines, packed or `.parquet` by
-    its suffix, or with `text` the chosen texts, one per line. `utility` to `qe_top` are those of `decode_corpus`; a
-    utility may also be a name, such as "learned", and `qe` that of a checkpoint; they then run with `threads` (0: all
+    its suffix, or with `text` the chosen texts, one per line. `utility` to `coarse_top` are those of `decode_corpus`;
+    a utility may also be a name, such as "learned", and `qe` that of a checkpoint; they then run with `threads` (0: all
     cores).
 
     An `output` that exists is an error unless `resume` goes on after the answers in it or `force` replaces it; a run is
@@ -76,8 +67,8 @@ def decode_file(
     """
     race = RaceSettings(prune, schedule, seed, nbest, window, pool, exclude_self, start)
     chosen = UtilitySettings(utility) if isinstance(utility, str) else utility
-    estimate = QualitySettings(qe) if isinstance(qe, str) else qe
-    job = DecodeJob(chosen, race, shuffle=shuffle, text=text, qe=estimate, qe_top=qe_top)
+    shortlist = shortlist_settings(qe, qe_top, coarse, coarse_top)
+    job = DecodeJob(chosen, race, shuffle=shuffle, text=text, shortlist=shortlist)
     given = [inputs] if isinstance(inputs, (str, os.PathLike)) else inputs
     paths, out = expand([os.fspath(path) for path in given]), os.fspath(output)
     check_inputs(paths, out)
@@ -94,29 +85,22 @@ class DecodeJob:
     race: RaceSettings
     shuffle: bool = True
     text: bool = False
-    qe: AnyQuality | None = None  # only the `qe_top` best by it race
-    qe_top: int | None = None
+    shortlist: ShortlistSettings = field(default_factory=ShortlistSettings)
     reads_records: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         """Refuse what cannot be before anything is loaded."""
-        if (self.qe is None) != (self.qe_top is None):
-            raise UserError("qe and qe_top: give both, the quality utility and how many of its best hypotheses race")
+        self.shortlist.check(self.race)
 
     def describe(self) -> dict[str, Any]:
         """What answers depend on."""
-        settings = {**describe_utility(self.utility), **self.race.describe()}
-        if self.qe is not None:
-            settings |= {**describe_quality(self.qe), "qe_top": self.qe_top}
+        settings = {**describe_utility(self.utility), **self.race.describe(), **self.shortlist.describe()}
         return {"command": "decode", **settings, "no_shuffle": not self.shuffle, "text": self.text}
 
     def start(self, threads: int) -> DecodeWorker:
-        """Load the utility."""
-        utility = load_utility(self.utility, threads)
-        options = self.race.options()
-        qe = None if self.qe is None else load_quality(self.qe, threads)
-        check_shortlist(qe, self.qe_top, nbest=options["nbest"], pool=options["pool"])
-        return DecodeWorker(utility, **options, shuffle=self.shuffle, text=self.text, qe=qe, qe_top=self.qe_top)
+        """Load the utilities."""
+        utility, others = load_utility(self.utility, threads), self.shortlist.load(threads)
+        return DecodeWorker(utility, **self.race.options(), shuffle=self.shuffle, text=self.text, **others)
 
     def item(self, row: bytes, file: str, number: int, prefix: str) -> Item:
         """A record of JSON."""
@@ -141,6 +125,8 @@ class DecodeWorker:
     text: bool = False
     qe: QualityUtility | None = None
     qe_top: int | None = None
+    coarse: Utility | None = None
+    coarse_top: int | None = None
     summary: Summary = field(default_factory=Summary)
 
     def __call__(self, items: Iterable[Item], *, skip: bool) -> Iterator[Outcome]:
@@ -163,6 +149,8 @@ class DecodeWorker:
             start=self.start,
             qe=self.qe,
             qe_top=self.qe_top,
+            coarse=self.coarse,
+            coarse_top=self.coarse_top,
             phases=self.summary.phases,
             on_error=on_error,
         )
@@ -177,8 +165,9 @@ class DecodeWorker:
         self.summary.pairs_scored += answer.pairs_scored
         self.summary.strings += answer.strings
         self.summary.quality_calls += answer.quality_calls or 0
-        if not isinstance(self.utility, ChrF) or self.qe is not None:  # asking takes longer than counting all the rest
-            self._count_outside()
+        self.summary.coarse_calls += answer.coarse_calls or 0
+        if not isinstance(self.utility, ChrF) or self.qe is not None or self.coarse is not None:
+            self._count_outside()  # asking takes longer than counting all the rest
         given = record.listed(live=self.sampler is not None)
         listed = len(given) if isinstance(given, Sequence) else None
         self.summary.standard_calls += _standard_calls(
@@ -187,10 +176,11 @@ class DecodeWorker:
 
     def _count_outside(self) -> None:
         """What the utilities counted themselves: texts cut, and what a server was asked."""
-        self.summary.truncated = truncated_texts(self.utility)
-        if self.qe is not None and id(self.qe) != id(self.utility):
-            self.summary.truncated += truncated_texts(self.qe)
-        for name, count in asdict(utility_cost(self.utility)).items():
+        asked = {id(each): each for each in (self.utility, self.coarse) if each is not None}
+        estimating = {} if self.qe is None else {id(self.qe): self.qe}
+        self.summary.truncated = sum(truncated_texts(each) for each in (asked | estimating).values())
+        cost = sum((utility_cost(each) for each in asked.values()), start=Cost())
+        for name, count in asdict(cost).items():
             setattr(self.summary, name, count)
 
 
@@ -202,9 +192,10 @@ def _standard_calls(
     Equal hypotheses are one, to the paper too. All of them are asked about in the first step of a race, unless only
     `some` may be.
     """
-    if not answer.steps and not answer.quality_calls:
+    shortened = answer.quality_calls or answer.coarse_calls
+    if not answer.steps and not shortened:
         hypotheses = 1
-    elif some or answer.quality_calls:
+    elif some or shortened:
         hypotheses = len(set(record.hypotheses))
     else:
         hypotheses = answer.steps[0].utility_calls // answer.steps[0].pseudo_references

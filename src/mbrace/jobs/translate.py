@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from mbrace.io.candidates import Item
@@ -21,11 +21,12 @@ from mbrace.jobs.settings import (
     describe_utility,
     load_utility,
 )
+from mbrace.jobs.shortlist import ShortlistSettings, shortlist_settings
 from mbrace.jobs.sources import source_item, source_items
 from mbrace.models.hypotheses import Hypothesiser, LiveSampler, SamplingSettings, live_candidates
 from mbrace.prune import Confidence, PruningFunction
 from mbrace.schedule import Schedule
-from mbrace.utility import PairFunction, Utility
+from mbrace.utility import PairFunction, QualityUtility, Utility
 
 if TYPE_CHECKING:
     from mbrace.models.hypotheses import CandidateModel
@@ -54,6 +55,10 @@ def translate_file(
     window: int = 64,
     pool: bool = False,
     exclude_self: bool = False,
+    qe: QualityUtility | str | None = None,
+    qe_top: int | None = None,
+    coarse: Utility | PairFunction | str | None = None,
+    coarse_top: int | None = None,
     text: bool = True,
     threads: int = 0,
     resume: bool = False,
@@ -77,6 +82,7 @@ def translate_file(
         RaceSettings(prune, schedule, seed, nbest, window, pool, exclude_self),
         draw=draw,
         text=text,
+        shortlist=shortlist_settings(qe, qe_top, coarse, coarse_top),
     )
     path, out = os.fspath(sources), os.fspath(output)
     check_inputs([path], out)
@@ -96,19 +102,25 @@ class TranslateJob:
     race: RaceSettings
     draw: str | None = None  # when pseudo-references are drawn: see `live_candidates`
     text: bool = True
+    shortlist: ShortlistSettings = field(default_factory=ShortlistSettings)
     reads_records: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be before anything is loaded."""
+        self.shortlist.check(self.race)
 
     def describe(self) -> dict[str, Any]:
         """What answers depend on."""
-        race = {**describe_utility(self.utility), **self.race.describe()}
+        race = {**describe_utility(self.utility), **self.race.describe(), **self.shortlist.describe()}
         made = {**describe_model(self.model), **self.candidates.describe()}
         return {"command": "translate", **race, **made, "text": self.text}
 
     def start(self, threads: int) -> TranslateWorker:
-        """Load the utility and the model."""
+        """Load the utilities and the model."""
         from mbrace.servers.server import Server
 
-        utility, race, model = load_utility(self.utility, threads), self.race, self.model
+        utility, others = load_utility(self.utility, threads), self.shortlist.load(threads)
+        race, model = self.race, self.model
         if isinstance(model, ModelSettings):
             model = model.load(threads, self.candidates, seed=race.seed)
         sampler: LiveSampler
@@ -116,12 +128,13 @@ class TranslateJob:
             hypotheses, sampler = server_hypotheses(model, self.candidates.beam, race.window), model
         else:
             settings: dict[str, Any] = {"seed": race.seed, "window": race.window, "pool": race.pool}
+            raced = [utility] if others["coarse"] is None else [utility, others["coarse"]]
+            longest = max(raced, key=lambda each: each.schedule[-1])
             hypotheses, sampler = live_candidates(
-                model, self.candidates, utility, race.schedule, draw=self.draw, **settings
+                model, self.candidates, longest, race.schedule, draw=self.draw, **settings
             )
-        return TranslateWorker(
-            hypotheses, sampler, DecodeWorker(utility, **race.options(), sampler=sampler, text=self.text)
-        )
+        races = DecodeWorker(utility, **race.options(), sampler=sampler, text=self.text, **others)
+        return TranslateWorker(hypotheses, sampler, races)
 
     def item(self, row: bytes, file: str, number: int, prefix: str) -> Item:
         """A source."""
