@@ -240,6 +240,16 @@ def test_regret_ends_the_race_of_the_dear_utility_alone() -> None:
         assert len(hasty.steps) <= 1
 
 
+def test_a_budget_is_for_the_dear_utility_alone() -> None:
+    for seed in range(10):
+        case = Case(seed)
+        options: dict[str, Any] = {"utility": case.dear, "coarse": case.cheap, "coarse_top": 3, "schedule": SCHEDULE}
+        plain = mbrace.decode(case.hypotheses, case.draws, **options)
+        halved = mbrace.decode(case.hypotheses, case.draws, prune=mbrace.Halving(12), **options)
+        assert halved.coarse_calls == plain.coarse_calls
+        assert halved.utility_calls <= 12
+
+
 def test_a_failing_coarse_utility_costs_no_other_record() -> None:
     def picky(hypothesis: str, reference: str) -> float:
         return float("nan") if reference == "bad" else len(hypothesis)
