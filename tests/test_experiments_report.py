@@ -57,7 +57,7 @@ def test_the_command_writes_data_pictures_and_words(results: Path) -> None:
         for utility in ("chrf++", "chrf"):
             assert (out / "figures" / f"{figure}.{utility}.png").read_bytes().startswith(b"\x89PNG")
             assert "<svg" in (out / "figures" / f"{figure}.{utility}.svg").read_text(encoding="utf-8")
-    assert "### xx-en, chrF++ (test)" in (out / "RESULTS.md").read_text(encoding="utf-8")
+    assert "### xx-en, chrF++ (test, 3 sentences)" in (out / "RESULTS.md").read_text(encoding="utf-8")
     assert json.loads((out / "results.json").read_text())["about"][0]["trials"] == 2
 
 

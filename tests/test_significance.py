@@ -186,7 +186,8 @@ def test_the_test_table_has_no_accuracy_above_one() -> None:
     measures = {name: np.ones(shape) for name in MEASURES}
     measures["accuracy"][:, 0, 0] = measures["rr"][:, 0, 0] = 0.0
     about = {"name": "x", "label": "chrF++", "split": "test", "references": False}
-    found = test_table(Outcomes(tuple(TEST), measures, np.zeros((*shape, 1), np.int16), np.zeros((0,)), (), about))
+    outcomes = Outcomes(tuple(TEST), measures, np.zeros((*shape, 1), np.int16), np.zeros((0,)), (), about)
+    found = test_table(outcomes, {})
     rows = [row for row in found if row["measure"] in ("accuracy", "rr")]
     assert len(rows) == 6
     assert all(0 <= row["trials_low"] < row["value"] < row["trials_high"] <= 1 for row in rows)

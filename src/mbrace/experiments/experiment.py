@@ -16,6 +16,7 @@ import math
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -23,14 +24,19 @@ import numpy as np
 
 from mbrace.errors import UserError, require, warn
 from mbrace.experiments import recommendation, studies
+from mbrace.experiments.claims import claims, margins
 from mbrace.experiments.races import record_races
 from mbrace.experiments.studies import Row
 from mbrace.experiments.tables import CandidateFile, Table, slug, tables
-from mbrace.experiments.trials import SIZES, STOPPING, TEST, TRADEOFF, Outcomes, run_trials
+from mbrace.experiments.trials import SIZES, STOPPING, TEST, TRADEOFF, Outcomes, Setting, run_trials
 from mbrace.io.atomic import make_folder
 from mbrace.io.settings import refuse_other_settings
+from mbrace.utilities.bleu import BLEU
+from mbrace.utilities.chrf import ChrF
 from mbrace.utility import Utility
 
+# Metrics that score every decision against the human reference, whatever decoded it: a metric that decoded is gamed.
+OTHER_METRICS: dict[str, Utility] = {"chrF++": ChrF(), "BLEU": BLEU()}
 # progress("tables of de-en", total) is a context manager; it yields a function that takes the number just finished
 Progress: TypeAlias = Callable[[str, int], Any]
 
@@ -72,16 +78,19 @@ def run(
     for file, target in zip(files, targets, strict=True):
         only_file = sum(other.name == file.name for other in files) == 1
         for_figures = only_file or file.split != "test"
-        studied = (*TRADEOFF, *studies.schedule_settings(utility.schedule[-1]), *STOPPING)
-        settings = studied if for_figures else TEST
-        key = _key(file.digest, utility.name, settings, trials, seed, limit)
+        settings = settings_for(utility.schedule, for_figures=for_figures)
+        metrics = {name: metric for name, metric in OTHER_METRICS.items() if metric.name != utility.name}
+        key = _key(file.digest, utility.name, settings, trials, seed, limit, list(metrics))
         if target in known and known[target].about.get("key") == key:
             continue
         started = time.perf_counter()
         records = file.records(limit)
+        if any(record.reference is None for record in records):
+            metrics = {}
         with contextlib.ExitStack() as open_tables:
             with progress(f"tables of {file.name} {file.split}", len(records)) as advance:
-                stored = open_tables.enter_context(tables(file, records, utility, out / "tables", advance=advance))
+                found = tables(file, records, utility, out / "tables", others=metrics, advance=advance)
+                stored = open_tables.enter_context(found)
             built = time.perf_counter()
             with progress(f"races of {file.name} {file.split}", len(stored)) as raced:
                 outcomes = run_trials(
@@ -111,6 +120,11 @@ def run(
     return write(out, known=known) if report else rows_of([known[target] for target in targets])["recommended"]
 
 
+def settings_for(schedule: Sequence[int], *, for_figures: bool) -> tuple[Setting, ...]:
+    """The settings raced on a file: those of all studies for the figures, else those of the test table."""
+    return (*TRADEOFF, *studies.schedule_settings(schedule[-1]), *STOPPING) if for_figures else TEST
+
+
 def require_report() -> None:
     """Check that everything `write` needs is installed, before hours of computing rather than after."""
     for module in ("matplotlib", "altair", "vl_convert", "jinja2", "markdown_it"):
@@ -131,11 +145,6 @@ def _key(*inputs: object) -> str:
 def _about(
     file: CandidateFile, utility: Utility, label: str, stored: Sequence[Table], trials: int, seed: int
 ) -> dict[str, Any]:
-    human = [table.human for table in stored]
-    references = all(np.isfinite(values).all() for values in human)
-    # scores between 0 and 1 are multiplied by 100 for display, as the paper does with COMET's
-    small = references and max(float(np.abs(values).max()) for values in human) <= 2
-    distinct = [len(table.columns) / len(table.draws) for table in stored]
     return {
         "name": file.name,
         "split": file.split,
@@ -144,15 +153,44 @@ def _about(
         "utility": utility.name,
         "label": label,
         "schedule": list(utility.schedule),
-        "sentences": len(stored),
-        "hypotheses": round(float(np.mean([len(table.hypotheses) for table in stored])), 1),
-        "pseudo_references": min(len(table.draws) for table in stored),
-        "exhausted": [table.record.id for table in stored if len(table.draws) <= utility.schedule[-1]],
-        "distinct": round(float(np.mean(distinct)), 3),
-        "references": references,
-        "scale": 100 if small else 1,
+        **describe([facts(table) for table in stored], utility.schedule[-1]),
         "trials": trials,
         "seed": seed,
+    }
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is told about one sentence of a candidate file: counts, and the range of its human scores (NaN: none)."""
+
+    id: str | int
+    hypotheses: int
+    pseudo_references: int
+    distinct: int
+    lowest: float
+    highest: float
+
+
+def facts(table: Table) -> Facts:
+    """The facts of one table."""
+    human = table.human
+    counts = len(table.hypotheses), len(table.draws), len(table.columns)
+    return Facts(table.record.id, *counts, float(human.min()), float(human.max()))
+
+
+def describe(sentences: Sequence[Facts], largest: int) -> dict[str, Any]:
+    """The facts of all sentences together; `largest`: the last size of the schedule."""
+    references = all(math.isfinite(one.lowest) and math.isfinite(one.highest) for one in sentences)
+    # scores between 0 and 1, give or take a little, are multiplied by 100 for display, as the paper does with COMET's
+    small = references and min(s.lowest for s in sentences) >= -0.25 and max(s.highest for s in sentences) <= 1.25
+    return {
+        "sentences": len(sentences),
+        "hypotheses": round(float(np.mean([one.hypotheses for one in sentences])), 1),
+        "pseudo_references": min(one.pseudo_references for one in sentences),
+        "exhausted": [one.id for one in sentences if one.pseudo_references <= largest],
+        "distinct": round(float(np.mean([one.distinct / one.pseudo_references for one in sentences])), 3),
+        "references": references,
+        "scale": 100 if small else 1,
     }
 
 
@@ -198,13 +236,20 @@ def rows_of(found: Sequence[Outcomes], timings: Sequence[Row] = ()) -> dict[str,
     studied = ("recommended", "test_table", "claims", "false_pruning", "tradeoff", "alpha_over_beta", "survivors")
     rows: dict[str, list[Row]] = {name: [] for name in studied}
     by_utility: dict[str, list[Outcomes]] = {}
+    # chrF++ on validation sentences, by pair: what other metrics' margins are measured by
+    lexical = {
+        name: next((o for o in group if o.about["split"] != "test"), group[0])
+        for (utility, name), group in groups.items()
+        if utility == "chrF++"
+    }
     for group in groups.values():
         valid = next((o for o in group if o.about["split"] != "test"), group[0])
         test = next((o for o in group if o.about["split"] == "test"), group[0])
         by_utility.setdefault(valid.about["label"], []).append(valid)
         rows["recommended"] += recommendation.rows(valid)
-        rows["test_table"] += studies.test_table(test)
-        rows["claims"] += studies.claims(valid, test)
+        margin_of = margins(valid, lexical.get(valid.about["name"]))
+        rows["test_table"] += studies.test_table(test, margin_of)
+        rows["claims"] += claims(valid, test, margin_of)
         rows["false_pruning"] += studies.false_pruning(valid)
         rows["tradeoff"] += studies.tradeoff(valid)
         rows["alpha_over_beta"] += studies.alpha_over_beta(valid)

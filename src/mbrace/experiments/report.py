@@ -18,7 +18,7 @@ from mbrace.errors import require
 from mbrace.experiments import figures, paper, points
 from mbrace.experiments.sections import Section
 from mbrace.experiments.studies import Row
-from mbrace.experiments.summary import NAMES, SETTINGS, SPLITS, interval, shown
+from mbrace.experiments.summary import SETTINGS, SPLITS, interval, measure_name, shown, shown_paper
 
 ALPHA_DOMAIN = list(figures.ALPHA_COLOURS)
 ALPHA_RANGE = list(figures.ALPHA_COLOURS.values())
@@ -126,14 +126,15 @@ def test_tables(rows: Sequence[Row]) -> list[dict[str, Any]]:
             cells = []
             for setting in SETTINGS:
                 row = next(r for r in own if r["measure"] == measure and r["setting"] == setting)
-                cell = {name: shown(measure, row[name]) for name in ("value", "paper")}
+                cell = {"value": shown(measure, row["value"]), "paper": shown_paper(measure, row["paper"])}
                 for kind in ("sentences", "trials"):
                     cell[kind] = interval(row, kind, " to ")
                 cell["p"] = "" if row["p_randomisation"] is None else f"{row['p_randomisation']:.3f}"
                 cells.append(cell)
-            lines.append({"name": NAMES[measure], "cells": cells})
+            lines.append({"name": measure_name(measure, utility), "cells": cells})
         metric = paper.metric_of(utility) if pair in paper.PAIRS else None
-        tables.append({"utility": utility, "pair": pair, "split": own[0]["split"], "lines": lines, "paper": metric})
+        found = {"utility": utility, "pair": pair, "split": own[0]["split"], "lines": lines, "paper": metric}
+        tables.append(found | {"sentences": own[0]["sentences"]})
     return tables
 
 

@@ -25,7 +25,10 @@ FromTotals: TypeAlias = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 
 PART_VALUES = 1 << 21  # random numbers in memory at a time
 ROUNDING = 1e-10  # equal sums may differ by this much when added in another order
-STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)  # 97.5% for 1 .. 10 degrees
+STUDENT = {  # Student's t at a probability, for 1 .. 10 degrees of freedom
+    0.975: (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
+    0.95: (6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812),
+}
 
 
 def trial_interval(
@@ -40,11 +43,54 @@ def trial_interval(
     degrees = len(averages) - 1
     if degrees < 1:
         return float("nan"), float("nan")
-    z = NormalDist().inv_cdf(0.975)
-    large = z + (z**3 + z) / (4 * degrees) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * degrees**2)
-    student = STUDENT[degrees - 1] if degrees <= len(STUDENT) else large
-    half = student * float(averages.std(ddof=1)) / np.sqrt(len(averages))
+    half = student(0.975, degrees) * float(averages.std(ddof=1)) / np.sqrt(len(averages))
     return max(least, float(averages.mean() - half)), min(most, float(averages.mean() + half))
+
+
+def student(probability: float, degrees: int) -> float:
+    """Student's t for a probability of 0.95 or 0.975: from a table up to 10 degrees of freedom, then an expansion."""
+    if degrees <= 10:
+        return STUDENT[probability][degrees - 1]
+    z = NormalDist().inv_cdf(probability)
+    return z + (z**3 + z) / (4 * degrees) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * degrees**2)
+
+
+@dataclass(frozen=True)
+class Equivalence:
+    """Is a paired difference inside -margin .. margin? `low` and `high` end its 90% interval.
+
+    The interval lies inside exactly if two one-sided t-tests, each at 5%, reject "it is at or below -margin" and "it is
+    at or above margin" (Schuirmann 1987). An interval that crosses an end shows nothing: neither a difference nor that
+    there is none.
+    """
+
+    difference: float
+    low: float
+    high: float
+    margin: float
+
+    @property
+    def inside(self) -> bool:
+        """Shown to be within the margin."""
+        return -self.margin < self.low and self.high < self.margin
+
+    @property
+    def outside(self) -> bool:
+        """Shown to be beyond the margin."""
+        return self.high < -self.margin or self.low > self.margin
+
+
+def equivalence(a: NDArray[np.float64], b: NDArray[np.float64], margin: float) -> Equivalence:
+    """Two one-sided paired t-tests of scores (sentences,) or (sentences, trials), which are averaged over trials first.
+
+    A single sentence has no interval: nothing is shown then.
+    """
+    differences = a - b if a.ndim == 1 else (a - b).mean(axis=1)
+    mean, count = float(differences.mean()), len(differences)
+    half = math.inf
+    if count > 1:
+        half = student(0.95, count - 1) * float(differences.std(ddof=1)) / math.sqrt(count)
+    return Equivalence(mean, mean - half, mean + half, margin)
 
 
 def sentence_interval(values: NDArray[np.float64], *, resamples: int = 2000, seed: int = 0) -> tuple[float, float]:

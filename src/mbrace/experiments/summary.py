@@ -23,12 +23,26 @@ SPLITS = {"valid": "validation", "test": "test", "all": "the only file"}
 
 
 def shown(measure: str, value: float | None) -> str:
-    """A number with as many digits as the paper shows."""
+    """A number; scores have three digits, so that no difference is made or hidden by rounding."""
     if value is None or math.isnan(value):
         return ""
     if measure in ("utility_calls", "pairs_scored"):
         return f"{value:,.0f}"
-    return f"{value:.{ {'score': 2, 'pseudo_references': 1}.get(measure, 3) }f}"
+    return f"{value:.{1 if measure == 'pseudo_references' else 3}f}"
+
+
+def shown_paper(measure: str, value: float | None) -> str:
+    """The paper's number as the paper shows it: scores have two digits."""
+    return f"{value:.2f}" if measure == "score" and value is not None else shown(measure, value)
+
+
+def measure_name(measure: str, utility: str) -> str:
+    """How a measure is called in tables; scores say whether their metric decoded."""
+    if measure == "score":
+        return f"Score by {utility}, which decoded"
+    if measure.startswith("score by "):
+        return f"Score by {measure.removeprefix('score by ')}, not decoded with"
+    return NAMES[measure]
 
 
 def summary(
@@ -96,10 +110,20 @@ def _headline(rows: Sequence[Row]) -> list[str]:
 
 def _claims(rows: Sequence[Row]) -> list[str]:
     lines = [
-        (f"{row['claim']}", row["utility"], row["pair"], row["found"], "holds" if row["holds"] else "**does not hold**")
+        (f"{row['claim']}", row["utility"], row["pair"], row["found"], _verdict(row))
         for row in sorted(rows, key=lambda row: row["claim"])
     ]
-    return ["## The paper's claims on these candidates", "", *table(("claim", "utility", "pair", "found", ""), lines)]
+    text = [
+        "## The paper's claims on these candidates",
+        "",
+        "Judged by rules that were written down before the run: `rules.md`. The utility is the one that decoded.",
+        "",
+    ]
+    return [*text, *table(("claim", "utility", "pair", "found", "verdict"), lines)]
+
+
+def _verdict(row: Row) -> str:
+    return str(row["verdict"]) if row["holds"] else f"**{row['verdict']}**"
 
 
 def _alpha_over_beta(rows: Sequence[Row]) -> list[str]:
@@ -132,18 +156,31 @@ def _test_table(rows: Sequence[Row]) -> list[str]:
     for utility in dict.fromkeys(row["utility"] for row in rows):
         for pair in dict.fromkeys(row["pair"] for row in rows if row["utility"] == utility):
             own = [row for row in rows if row["utility"] == utility and row["pair"] == pair]
-            text += ["", f"### {pair}, {utility} ({SPLITS[own[0]['split']]})", ""]
+            count = f"{own[0]['sentences']:,} sentences"
+            text += ["", f"### {pair}, {utility} ({SPLITS[own[0]['split']]}, {count})", ""]
             lines = []
             for measure in dict.fromkeys(row["measure"] for row in own):
                 cells = {row["setting"]: row for row in own if row["measure"] == measure}
-                lines.append([NAMES[measure], *(_interval(cells[s], "sentences") for s in SETTINGS)])
+                lines.append([measure_name(measure, utility), *(_interval(cells[s], "sentences") for s in SETTINGS)])
                 over_trials = [interval(cells[s], "trials") for s in SETTINGS]
                 if any(over_trials):  # a single trial has no interval
                     lines.append(["· over trials", *over_trials])
                 if any(cells[s]["paper"] is not None for s in SETTINGS):
-                    lines.append(["· the paper", *(shown(measure, cells[s]["paper"]) for s in SETTINGS)])
+                    lines.append(["· the paper", *(shown_paper(measure, cells[s]["paper"]) for s in SETTINGS)])
+                if measure.startswith("score"):
+                    lines.append(["· minus standard MBR (90% interval)", *(_difference(cells[s]) for s in SETTINGS)])
             text += table(("", *SETTINGS.values()), lines)
     return text
+
+
+def _difference(row: Row) -> str:
+    """The difference from standard MBR with its 90% interval, and whether that is inside the margin."""
+    if row["difference"] is None:
+        return ""
+    text = f"{row['difference']:+.3f} ({row['low_90']:+.3f} to {row['high_90']:+.3f})"
+    if row["margin"] is None:
+        return text
+    return f"{text}, {'inside' if row['inside_margin'] else 'not inside'} ±{row['margin']:.3g}"
 
 
 def _interval(row: Row, kind: str) -> str:

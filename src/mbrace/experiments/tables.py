@@ -14,9 +14,10 @@ import os
 import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,9 +78,20 @@ class Table:
     path: str  # the file with all unpacked tables
     offset: int  # where this table begins, in float32 values
     shape: tuple[int, int]  # the last column is the human reference
+    # scores by metrics that do not decode, against the human reference, (distinct hypotheses,) each
+    others: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
 
-    def __reduce__(self) -> tuple[type[Table], tuple[Record, str, int, tuple[int, int]]]:
-        return Table, (self.record, self.path, self.offset, self.shape)  # a worker maps the values itself
+    def __reduce__(self) -> tuple[type[Table], tuple[Any, ...]]:
+        return Table, (self.record, self.path, self.offset, self.shape, self.others)  # a worker maps the values itself
+
+    @classmethod
+    def in_memory(
+        cls, record: Record, values: NDArray[np.float32], others: Mapping[str, NDArray[np.float32]] | None = None
+    ) -> Table:
+        """A table of values in memory, as `compute` gives them. It is for this process alone."""
+        table = cls(record, "", 0, (values.shape[0], values.shape[1]), others or {})
+        table.__dict__["stored"] = values  # where the cached property keeps it
+        return table
 
     @cached_property
     def hypotheses(self) -> list[str]:
@@ -166,7 +178,10 @@ class _ReplayScorer:
         for ask in asks:
             table = self._tables[ask.sentence]
             columns = [table.columns[text] for text in ask.references]
-            found.append(np.asarray(table.stored)[ask.hypotheses[:, None], columns])
+            rows = np.asarray(table.stored)
+            if len(ask.hypotheses) < len(rows):
+                rows = rows[ask.hypotheses]
+            found.append(rows.take(columns, axis=1))  # quicker than choosing rows and columns at once
         return found
 
 
@@ -178,9 +193,13 @@ def tables(
     folder: Path,
     *,
     window: int = 8,
+    others: Mapping[str, Utility] | None = None,
     advance: Callable[[int], None] = lambda count: None,
 ) -> Iterator[list[Table]]:
-    """The tables of the records of `file`, cached under `folder`; missing ones are computed. Mapped while in use."""
+    """The tables of the records of `file`, cached under `folder`; missing ones are computed. Mapped while in use.
+
+    `others`: metrics that score the hypotheses against the human reference only, by the name of their scores.
+    """
     identity = hashlib.blake2b(f"{file.digest}\0{utility.name}".encode(), digest_size=8).hexdigest()
     home = folder / f"{file.name}.{file.split}.{slug(utility.name)}.{identity}"
     home.mkdir(parents=True, exist_ok=True)
@@ -207,7 +226,7 @@ def tables(
             for position, shape in enumerate(shapes):
                 output.write(_read(home / f"{position:05d}.z", shape).tobytes())
         yield [
-            Table(replace(record, source=None), str(unpacked), offset, shape)
+            Table(replace(record, source=None), str(unpacked), offset, shape, other_scores(record, others or {}))
             for record, offset, shape in zip(records, ends, shapes, strict=False)
         ]
     finally:
@@ -238,6 +257,20 @@ def compute(records: Sequence[Record], utility: Utility) -> list[NDArray[np.floa
             table[:, -1] = values[:, known.get(record.reference, len(known))]
         found.append(table)
     return found
+
+
+def other_scores(record: Record, metrics: Mapping[str, Utility]) -> dict[str, NDArray[np.float32]]:
+    """The distinct hypotheses scored against the human reference, which must be there, by each metric."""
+    if not metrics:
+        return {}
+    if record.reference is None:
+        raise record.error("reference: missing; other metrics score against it")
+    hypotheses = list(dict.fromkeys(record.hypotheses))
+    references = [record.reference] * len(hypotheses)
+    sources = None if record.source is None else [record.source] * len(hypotheses)
+    return {
+        name: np.asarray(metric.pairs(hypotheses, references, sources), np.float32) for name, metric in metrics.items()
+    }
 
 
 def slug(name: str) -> str:

@@ -67,6 +67,8 @@ class Outcomes:
     pruned: NDArray[np.bool_]  # (sizes, alphas, sentences, trials): one application pruned the winner under R*
     sizes: tuple[int, ...]
     about: dict[str, Any] = field(default_factory=dict)  # candidate file, utility, seed, counts
+    # by metrics that were not decoded with, against the human reference: (settings of TEST, sentences, trials) each
+    other_scores: dict[str, NDArray[np.float32]] = field(default_factory=dict)
 
     def measures_of(self, setting: Setting) -> dict[str, NDArray[np.float64]]:
         """The measures of a setting, each (sentences, trials); no score if there is no human reference."""
@@ -78,11 +80,18 @@ class Outcomes:
             found["score"] *= self.about.get("scale", 1)
         return found
 
+    def other_scores_of(self, setting: Setting) -> dict[str, NDArray[np.float64]]:
+        """The scores by other metrics of a setting of TEST, each (sentences, trials), named "score by NAME"."""
+        index = TEST.index(setting)
+        return {f"score by {name}": values[index].astype(np.float64) for name, values in self.other_scores.items()}
+
     def save(self, path: Path) -> None:
         """One file, written whole or not at all."""
         path.parent.mkdir(parents=True, exist_ok=True)
         header = {"about": self.about, "sizes": self.sizes, "settings": [vars(s) for s in self.settings]}
         arrays = {**self.measures, "survivors": self.survivors, "pruned": self.pruned}
+        header["other_scores"] = list(self.other_scores)
+        arrays |= {f"other_{index}": values for index, values in enumerate(self.other_scores.values())}
         with replacing(path, shared=True) as temporary, open(temporary, "wb") as file:
             np.savez_compressed(file, allow_pickle=False, header=np.array(json.dumps(header)), **arrays)
 
@@ -95,11 +104,27 @@ class Outcomes:
                 settings = tuple(Setting(**{**s, "schedule": tuple(s["schedule"])}) for s in header["settings"])
                 measures = {name: stored[name] for name in MEASURES if name != "lost" or name in stored}  # came later
                 survivors, pruned = stored["survivors"], stored["pruned"]
+                others = {n: stored[f"other_{index}"] for index, n in enumerate(header.get("other_scores", []))}
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UserError(
                 f"{path}: not outcomes of `mbrace experiment` ({error}); delete it and run again"
             ) from error
-        return cls(settings, measures, survivors, pruned, tuple(header["sizes"]), header["about"])
+        return cls(settings, measures, survivors, pruned, tuple(header["sizes"]), header["about"], others)
+
+    @classmethod
+    def join(cls, parts: Sequence[Outcomes]) -> Outcomes:
+        """The outcomes of all sentences from those of parts of them, in this order, with the same settings."""
+        first = parts[0]
+        return cls(
+            first.settings,
+            {measure: np.concatenate([part.measures[measure] for part in parts], axis=1) for measure in MEASURES},
+            np.concatenate([part.survivors for part in parts], axis=1),
+            np.concatenate([part.pruned for part in parts], axis=2),
+            first.sizes,
+            other_scores={
+                name: np.concatenate([part.other_scores[name] for part in parts], axis=1) for name in first.other_scores
+            },
+        )
 
 
 def run_trials(
@@ -123,31 +148,24 @@ def run_trials(
         raise UserError(f"trials {trials}: must be 1 or more")
     chunks = [tables[first : first + chunk] for first in range(0, len(tables), chunk)]
     jobs = [(chunk, name, schedule, tuple(settings), tuple(sizes), trials, seed) for chunk in chunks]
-    done: dict[int, tuple[dict[str, NDArray[Any]], NDArray[np.int16], NDArray[np.bool_]]] = {}
+    done: dict[int, Outcomes] = {}
     for position, result in _map(jobs, workers):
         done[position] = result
         advance(len(chunks[position]))
-    parts = [done[position] for position in range(len(jobs))]
-    return Outcomes(
-        tuple(settings),
-        {measure: np.concatenate([part[0][measure] for part in parts], axis=1) for measure in MEASURES},
-        np.concatenate([part[1] for part in parts], axis=1),
-        np.concatenate([part[2] for part in parts], axis=2),
-        tuple(sizes),
-    )
+    return Outcomes.join([done[position] for position in range(len(jobs))])
 
 
 def _map(jobs: Sequence[tuple[Any, ...]], workers: int) -> Iterator[tuple[int, Any]]:
     """(index of the job, result) as they finish. Workers are spawned, not forked: this process may use a GPU."""
     if workers <= 1 or len(jobs) == 1:
         for position, job in enumerate(jobs):
-            yield position, _run(*job)
+            yield position, run_part(*job)
         return
     threads = {name: os.environ.get(name) for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")}
     os.environ.update(dict.fromkeys(threads, "1"))  # one worker per core, each with one thread
     try:
         with ProcessPoolExecutor(min(workers, len(jobs)), mp_context=get_context("spawn")) as pool:
-            futures = {pool.submit(_run, *job): position for position, job in enumerate(jobs)}
+            futures = {pool.submit(run_part, *job): position for position, job in enumerate(jobs)}
             for future in as_completed(futures):
                 yield futures[future], future.result()
     finally:
@@ -158,7 +176,7 @@ def _map(jobs: Sequence[tuple[Any, ...]], workers: int) -> Iterator[tuple[int, A
                 os.environ[variable] = value
 
 
-def _run(
+def run_part(
     tables: Sequence[Table],
     name: str,
     schedule: tuple[int, ...],
@@ -166,8 +184,8 @@ def _run(
     sizes: tuple[int, ...],
     trials: int,
     seed: int,
-) -> tuple[dict[str, NDArray[Any]], NDArray[np.int16], NDArray[np.bool_]]:
-    """All races of the sentences of one job."""
+) -> Outcomes:
+    """All races of a few sentences; those of one part are in memory at a time."""
     replay = Replay(tables, name=name, schedule=schedule)
     shape = (len(settings), len(tables), trials)
     kinds = {"score": np.float32, "rr": np.float32, "lost": np.float32, "accuracy": np.bool_}
@@ -175,6 +193,7 @@ def _run(
     longest = max([len(schedule), *(len(setting.schedule) for setting in settings)], default=1)
     survivors = np.zeros((*shape, longest), dtype=np.int16)
     pruned = np.zeros((len(sizes), len(ALPHAS), len(tables), trials), dtype=np.bool_)
+    others = {name: np.zeros((len(TEST), *shape[1:]), dtype=np.float32) for name in tables[0].others}
     most = max([schedule[-1], *sizes, *(setting.schedule[-1] for setting in settings if setting.schedule)])
     for trial in range(trials):
         trial_seed = key(seed, trial, "trial")
@@ -196,17 +215,21 @@ def _run(
                 values["steps"] = len(answer.steps)
                 for m, value in values.items():
                     measures[m][index, sentence, trial] = value
+                if setting in TEST:
+                    for other, scores in table.others.items():
+                        others[other][TEST.index(setting), sentence, trial] = scores[answer.index]
                 left = [step.survivors for step in answer.steps] or [1]
                 survivors[index, sentence, trial] = left + left[-1:] * (longest - len(left))
         if sizes:
             pruned[..., trial] = false_pruning(tables, records, replay, sizes, trial_seed)
-    return measures, survivors, pruned
+    return Outcomes(settings, measures, survivors, pruned, sizes, other_scores=others)
 
 
 def sample(table: Table, trial_seed: int, most: int) -> Record:
     """A record whose pseudo-references are drawn from R* without replacement."""
-    order = generator(trial_seed, table.record.id, "sample").permutation(len(table.draws))[:most]
-    return Record(table.hypotheses, [table.draws[draw] for draw in order.tolist()], id=table.record.id)
+    draws = table.draws
+    order = generator(trial_seed, table.record.id, "sample").permutation(len(draws))[:most]
+    return Record(table.hypotheses, [draws[draw] for draw in order.tolist()], id=table.record.id)
 
 
 def measure(table: Table, choice: int) -> dict[str, float]:
