@@ -8,6 +8,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import sys
 from dataclasses import replace
@@ -255,6 +256,23 @@ def test_train_command_reads_two_files_and_writes_a_model(tmp_path: Path, capsys
     assert {path.name: path.read_bytes() for path in (tmp_path / "model").iterdir()} == before
     assert main([*command, "--seed", "1", "--force"]) == 0
     assert (tmp_path / "model" / "model.safetensors").read_bytes() != before["model.safetensors"]
+
+
+def test_a_model_is_replaced_only_when_the_new_one_is_done(tmp_path: Path, folder: Path) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(folder, model)
+    before = {path.name: path.read_bytes() for path in model.iterdir()}
+    options = TrainingOptions(size="tiny", vocabulary=340, steps=3, tokens=256, device="cpu")
+    data = sentences(200, 1), sentences(10, 2)
+    assert train(*data, model, options, force=True, interrupted=lambda: True) is None
+    assert {path.name: path.read_bytes() for path in model.iterdir() if path.is_file()} == before
+    resumed, whole = train(*data, model, options), train(*data, tmp_path / "other", options)
+    assert resumed is not None
+    assert whole is not None
+    assert resumed["best_loss"] == whole["best_loss"]
+    new, other = ({path.name for path in of.iterdir()} for of in (model, tmp_path / "other"))
+    assert new == other
+    assert (model / "model.safetensors").read_bytes() == (tmp_path / "other" / "model.safetensors").read_bytes()
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ loss stops falling.
 from __future__ import annotations
 
 import hashlib
+import os
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -43,19 +44,23 @@ def train(
 
     The state is saved every few minutes, and when `interrupted`, which is asked after every step, says so; the run then
     ends and returns None. It is resumed by the same call; options and data must be the same (they are kept in
-    `folder`/run.json until it is done). A finished run is an error, or replaced with `force`. Returns the history, also
-    written to `folder`/training.json.
+    `folder`/run.json until it is done). A finished model is an error; `force` replaces it when the new one, which is in
+    `folder`/unfinished until then, is done. Returns the history, also written to `folder`/training.json.
     """
     started = time.monotonic()
     require("transformers", extra="models")
     device = choose_device(options.device)
-    out = Path(folder)
-    if not force and (out / "training.json").exists() and not (out / "state.pt").exists():
-        raise UserError(f"{out}: has a finished model; use force=True to train it anew, or give another folder")
+    finished, out = Path(folder), Path(folder)
+    if (finished / "training.json").exists() and not (finished / "state.pt").exists():
+        out = finished / "unfinished"
+        if not force and not out.exists():
+            raise UserError(
+                f"{finished}: has a finished model; use force=True to train it anew, or give another folder"
+            )
     made_of = _made_of(pairs, valid, options, spm)
     if not force:
         _check_same(out, made_of)
-    make_folder(out)  # before what takes long
+    make_folder(finished)  # before what takes long
     vocabulary = _vocabulary(pairs, None if force else out / "source.spm", options, spm)
     corpora = [
         Corpus.of(
@@ -69,13 +74,21 @@ def train(
         raise UserError(f"no training or validation pair has at most {options.longest} pieces per side")
     for name in ("training.json", "state.pt", "source.spm") if force else ():
         (out / name).unlink(missing_ok=True)
+    make_folder(out)
     replace_file(out / "run.json", json_line(made_of))
     vocabulary.save(out)
     run = TrainingRun(vocabulary, corpora[0], corpora[1], valid, out, options, device, started)
     run.log(
         f"{len(corpora[0])} pairs, {corpora[0].lengths().sum(axis=0)} ids, {run.weights() / 1e6:.1f}M weights, {device}"
     )
-    return run.train(interrupted)
+    history = run.train(interrupted)
+    if history is not None and out != finished:
+        for path in sorted(
+            out.iterdir(), key=lambda path: path.name == "training.json"
+        ):  # which says that all is there
+            os.replace(path, finished / path.name)
+        out.rmdir()
+    return history
 
 
 def _made_of(pairs: SentencePairs, valid: SentencePairs, options: TrainingOptions, spm: bytes | None) -> dict[str, Any]:
