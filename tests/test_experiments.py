@@ -19,7 +19,7 @@ import mbrace
 from mbrace.cli import main
 from mbrace.errors import UserError
 from mbrace.experiments import experiment, paper, runtimes, studies
-from mbrace.experiments.tables import CandidateFile, Replay, Table, slug, tables
+from mbrace.experiments.tables import CandidateFile, Table, slug, tables
 from mbrace.experiments.trials import ALPHAS, BETAS, MEASURES, TRADEOFF, Outcomes, Setting, measure, run_trials, sample
 from mbrace.prune import Standings
 from mbrace.randomness import key
@@ -230,7 +230,7 @@ def test_stored_utilities_are_the_utility_itself(tmp_path: Path, five_rows: list
     part = CandidateFile.from_path(str(write_candidates(tmp_path / "a.jsonl", five_rows)))
     utility = mbrace.ChrF()
     with tables(part, part.records(), utility, tmp_path / "tables") as stored:
-        replay = Replay(stored, name="x", schedule=(16,))
+        replay = mbrace.Replay(stored, name="x", schedule=(16,))
         hypotheses = [row["hypotheses"][3] for row in five_rows]
         references = [row["pseudo_references"][-1] for row in five_rows]
         np.testing.assert_array_equal(replay.pairs(hypotheses, references), utility.pairs(hypotheses, references))

@@ -39,6 +39,7 @@ from mbrace.utility import (
     TruncatingUtility,
     Utility,
 )
+from mbrace.utility_table import UtilityTable
 
 if TYPE_CHECKING:
     from mbrace.jobs.decode import decode_file
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
     from mbrace.utilities.neural.embedding import Embedding
     from mbrace.utilities.neural.learned import Learned
     from mbrace.utilities.neural.referenceless import Referenceless
+    from mbrace.utilities.replay import Replay
     from mbrace.utilities.rouge_l import RougeL
     from mbrace.utilities.ter import TER
 
@@ -108,6 +110,7 @@ __all__ = [
     "Record",
     "RecordError",
     "Referenceless",
+    "Replay",
     "RougeL",
     "Sampler",
     "Schedule",
@@ -125,6 +128,7 @@ __all__ = [
     "Unified",
     "UserError",
     "Utility",
+    "UtilityTable",
     "Want",
     "Watch",
     "WindowPruning",
@@ -157,6 +161,7 @@ _EXTRAS: dict[str, tuple[str, str]] = {
     "MetricX": ("mbrace.utilities.cross.metricx", "neural"),
     "Mixture": ("mbrace.utilities.mixture", ""),
     "Referenceless": ("mbrace.utilities.neural.referenceless", "neural"),
+    "Replay": ("mbrace.utilities.replay", ""),
     "RougeL": ("mbrace.utilities.rouge_l", ""),
     "Seq2Seq": ("mbrace.models.seq2seq", "models"),
     "Server": ("mbrace.servers.server", "models"),

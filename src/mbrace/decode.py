@@ -39,6 +39,7 @@ def decode(
     qe_top: int | None = None,
     coarse: Utility | PairFunction | None = None,
     coarse_top: int | None = None,
+    keep_utilities: bool = False,
 ) -> Decoded:
     """The hypothesis with the highest expected utility over the pseudo-references, by a race.
 
@@ -58,6 +59,7 @@ def decode(
     With `qe`, an estimate of quality from the source, only the `qe_top` best hypotheses by it race; one list of strings
     still is all pseudo-references. With `coarse`, a cheaper utility, its `coarse_top` best go on to the race with
     `utility`, or by default all that a race with it does not rule out (see `mbrace.shortlist`).
+    With `keep_utilities`, the answer has the table of what was scored.
     """
     record = Record(hypotheses, pseudo_references, id=id, source=source, logprobs=logprobs)
     results = decode_corpus(
@@ -75,6 +77,7 @@ def decode(
         qe_top=qe_top,
         coarse=coarse,
         coarse_top=coarse_top,
+        keep_utilities=keep_utilities,
     )
     return next(iter(results))
 
@@ -104,6 +107,7 @@ def decode_corpus(
     qe_top: int | None = None,
     coarse: Utility | PairFunction | None = None,
     coarse_top: int | None = None,
+    keep_utilities: bool = False,
     watch: Watch | None = None,
     phases: Phases | None = None,
     on_error: OnError | None = None,
@@ -145,7 +149,13 @@ def decode_corpus(
 
     def run(group: Sequence[Record], utility: Utility = chosen, phases: Phases | None = phases) -> list[Decoded]:
         options: dict[str, Any] = {"prune": prune, "schedule": schedule, "seed": seed, "nbest": nbest}
-        options |= {"entry": entry, "watch": watch, "phases": phases, "planner": planner}
+        options |= {
+            "entry": entry,
+            "watch": watch,
+            "phases": phases,
+            "planner": planner,
+            "keep_utilities": keep_utilities,
+        }
         if not shortlisters:
             return race(group, utility, sampler=source, **options)
         draws, lists = SharedDraws(source, group), [whole_list(record) for record in group]

@@ -31,6 +31,7 @@ from mbrace.records import Record, check_logprobs
 from mbrace.sampler import Draws, Sampler, Want, checked_draws, is_function
 from mbrace.schedule import Schedule, largest, steps
 from mbrace.utility import Ask, ParallelUtility, Scorer, Sentence, Utility
+from mbrace.utility_table import UtilityTable
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,8 @@ class Decoded:
     What chose the hypotheses that race is counted apart (None if it was not asked for): `quality_calls` the hypotheses
     whose quality was estimated without a reference, `coarse_calls` the calls of the coarse utility, counted as
     `utility_calls` is. `strings` and `pseudo_references` then are those of both races together.
+
+    `utilities` is what the race scored (None unless that was asked for).
     """
 
     id: str | int
@@ -79,6 +82,7 @@ class Decoded:
     strings: int = 0
     quality_calls: int | None = None
     coarse_calls: int | None = None
+    utilities: UtilityTable | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass
@@ -121,9 +125,10 @@ class _Runner:
     entry: Entry
     starting: Sequence[int] | None = None  # the caller's indices of those that race; None: all
     for_survivors: bool = False  # the race is over when `nbest` are left, and not for one of them
+    keep_utilities: bool = False
     tally: Tally = field(init=False)
     hypotheses: list[str] = field(init=False)  # distinct, in the caller's order; then those let in
-    references: list[str] = field(default_factory=list)  # distinct, as drawn
+    references: list[str] = field(default_factory=list)  # distinct, as drawn; where they are needed later
     means: NDArray[np.float64] | None = None  # expected utilities of those alive
     logprobs: list[float] | None = None  # of each distinct pseudo-reference; of copies that differ, the average
     exhausted: bool = False
@@ -141,6 +146,8 @@ class _Runner:
         if self.entry.pool or self.own_draws:
             self._known = {text: index for index, text in enumerate(self.hypotheses)}
         self._logprobs: dict[str, list[float]] = {}  # of every copy of a pseudo-reference, in the order of `new`
+        self._scored: list[tuple[NDArray[np.int64], int, NDArray[np.floating]]] = []  # rows, first column, utilities
+        self._left_out: list[tuple[int, int]] = []  # row, column
 
     @property
     def open(self) -> bool:
@@ -185,7 +192,7 @@ class _Runner:
             self.logprobs = [math.fsum(values) / len(values) for values in self._logprobs.values()]
         if self.tally.draws == 0:
             raise self.record.error("pseudo_references: empty; give at least one")
-        if self.entry.pool or self.own_draws:
+        if self.entry.pool or self.own_draws or self.keep_utilities:
             self.references += new
         return new
 
@@ -207,6 +214,7 @@ class _Runner:
             hypothesis = self._known.get(text, -1)
             if hypothesis in alive and (self.own_draws or hypothesis >= self._given):
                 self.tally.leave_out(alive[hypothesis], column)
+                self._left_out.append((hypothesis, column))
 
     def weights(self) -> NDArray[np.float64] | None:
         """The share of each distinct pseudo-reference in the expectation, where the source gave log-probabilities."""
@@ -268,16 +276,37 @@ class _Runner:
                 f"utility {name} returned {value} for hypothesis {hypothesis[:60]!r} and "
                 f"pseudo-reference {reference[:60]!r}; a utility must return finite numbers"
             )
+        if self.keep_utilities:
+            first = 0 if entering else len(self.references) - len(ask.references)
+            self._scored.append((ask.hypotheses, first, values.copy()))
 
-    def result(self) -> Decoded:
+    def utility_table(self, utility: Utility) -> UtilityTable:
+        """What was scored."""
+        kind = np.result_type(np.float32, *(values.dtype for _, _, values in self._scored))
+        table = np.full((len(self.hypotheses), len(self.references)), np.nan, dtype=kind)
+        for rows, first, values in self._scored:
+            table[rows, first : first + values.shape[1]] = values
+        return UtilityTable(
+            id=self.record.id,
+            utility=utility.name,
+            schedule=tuple(utility.schedule),
+            hypotheses=tuple(self.hypotheses),
+            pseudo_references=tuple(self.references),
+            utilities=table,
+            counts=self.tally.counts,
+            weights=self.weights(),
+            left_out=np.array(self._left_out, dtype=np.int64).reshape(-1, 2),
+        )
+
+    def result(self, utility: Utility) -> Decoded:
         """Line 12: the best of the survivors under all pseudo-references so far."""
         alive, means = self.tally.alive.tolist(), self.means
         order = range(len(alive)) if means is None else np.argsort(-means, kind="stable").tolist()
         ranked = []
         for rank in order if self.for_survivors else order[: self.nbest]:
             row = alive[rank]
-            utility = None if means is None else float(means[rank])
-            ranked.append(Candidate(self.hypotheses[row], self.index_of(row), utility))
+            mean = None if means is None else float(means[rank])
+            ranked.append(Candidate(self.hypotheses[row], self.index_of(row), mean))
         best = ranked[0]
         return Decoded(
             id=self.record.id,
@@ -290,6 +319,7 @@ class _Runner:
             steps=tuple(self.steps),
             nbest=tuple(ranked),
             strings=self.tally.strings if self.steps else 0,
+            utilities=self.utility_table(utility) if self.keep_utilities else None,
         )
 
 
@@ -308,6 +338,7 @@ def race(
     watch: Watch | None = None,
     phases: Phases | None = None,
     planner: SelfScheduled | None = None,
+    keep_utilities: bool = False,
 ) -> list[Decoded]:
     """Algorithm 1 for a window of records, in lockstep through the schedule, or as `planner` says: by default the
     pruning function, where it has a schedule of its own.
@@ -318,14 +349,14 @@ def race(
     phases = phases if phases is not None else Phases()
     starters = [None] * len(records) if starting is None else starting
     pairs = zip(records, starters, strict=True)
-    runners = [_Runner(record, nbest, entry, indices, for_survivors) for record, indices in pairs]
+    runners = [_Runner(record, nbest, entry, indices, for_survivors, keep_utilities) for record, indices in pairs]
     if utility.needs_source:
         for runner in runners:
             if runner.record.source is None:
                 raise runner.record.error(f"source: missing; utility {utility.name} scores with the source")
     window = [runner for runner in runners if runner.open]
     if not window:
-        return [runner.result() for runner in runners]
+        return [runner.result(utility) for runner in runners]
 
     threads = utility.workers if isinstance(utility, ParallelUtility) else 1
     started = time.perf_counter()
@@ -362,7 +393,7 @@ def race(
         for step in stepping:
             step.runner.steps.append(step.count())
         phases.prune += time.perf_counter() - started
-    return [runner.result() for runner in runners]
+    return [runner.result(utility) for runner in runners]
 
 
 def _scheduled_wants(window: Sequence[_Runner], sizes: Iterator[int]) -> Iterator[list[Want]]:

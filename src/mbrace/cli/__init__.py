@@ -32,8 +32,8 @@ COMMANDS = (
 )
 # Parameters of the library, as its messages name them; out is the only one whose option has another name.
 PARAMETERS = (
-    "cache force gpus_per_worker num_candidates num_references on_error out public_url resume retry_errors schedule "
-    "seed shard_size text workers"
+    "cache force gpus_per_worker num_candidates num_references on_error out public_url resume retry_errors "
+    "save_utilities schedule seed shard_size text workers"
 )
 PARAMETER = re.compile(rf'(?<![\w/.-])({PARAMETERS.replace(" ", "|")})=("?)([^\s",;:)]+)\2|^(spm)(?=: )')
 

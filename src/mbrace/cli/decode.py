@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from mbrace.cli.candidates import add_input, run_candidates
 from mbrace.cli.options import add_race, add_utility, apply_preset, race_settings, utility_settings
-from mbrace.cli.runs import add_cluster, add_output, check_output
+from mbrace.cli.runs import add_cluster, add_output, add_save_utilities, check_output
 from mbrace.cli.shortlist import add_shortlist, shortlist_settings
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ def add(commands: Any) -> None:
     )
     add_input(parser)
     add_output(parser)
+    add_save_utilities(parser)
     add_utility(parser)
     add_race(parser)
     add_shortlist(parser)
@@ -51,4 +52,11 @@ def job_from(args: argparse.Namespace) -> DecodeJob:
 
     race = race_settings(args)
     shortlist, utility = shortlist_settings(args, race), utility_settings(args)
-    return DecodeJob(utility, race, shuffle=not args.no_shuffle, text=args.text, shortlist=shortlist)
+    return DecodeJob(
+        utility,
+        race,
+        shuffle=not args.no_shuffle,
+        text=args.text,
+        shortlist=shortlist,
+        save_utilities=args.save_utilities,
+    )

@@ -41,6 +41,11 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--no-report", action="store_true", help="write DIR/data only, without figures and report; merge it later"
     )
+    parser.add_argument(
+        "--saved-utilities",
+        metavar="DIR",
+        help="read tables that are complete in DIR, which `decode --save-utilities` wrote, in place of scoring them",
+    )
     timing = parser.add_argument_group("run times (Table 2)")
     timing.add_argument("--runtimes", action="store_true", help="time racing, standard MBR and beam search on a model")
     used: dict[str, Any] = {"action": Given}
@@ -86,6 +91,7 @@ def run(args: argparse.Namespace) -> int:
             limit=args.limit,
             races=args.races,
             report=not args.no_report,
+            saved_utilities=None if args.saved_utilities is None else Path(args.saved_utilities),
             progress=progress_bar,
         )
     else:
@@ -127,12 +133,21 @@ def _check_used(args: argparse.Namespace) -> None:
         raise UserError("--report-only: runs nothing; give neither CANDIDATES.jsonl, --runtimes nor --no-report")
     if args.runtimes and args.candidates:
         raise UserError("--runtimes: generates from --sources FILE; leave out CANDIDATES.jsonl")
+    if args.saved_utilities is not None:
+        if args.report_only is not None or args.runtimes:
+            raise UserError("--saved-utilities: only valid with CANDIDATES.jsonl")
+        if args.utility == "replay":
+            raise UserError("--saved-utilities: not with --utility replay, which scores nothing; give one of them")
+        if not Path(args.saved_utilities).is_dir():
+            raise UserError(f"--saved-utilities {args.saved_utilities}: not a folder; give one of --save-utilities")
     if given and not args.runtimes:
         raise UserError(f"{next(iter(given.values()))}: only valid with --runtimes")
 
 
 def _label(args: argparse.Namespace, utility: Utility) -> str:
     """The name of the results: the utility with its options, and its model if one was given."""
+    if args.utility == "replay":
+        return utility.name.split("|")[0]  # that of the utility that scored
     name = " ".join([LABELS.get(args.utility, args.utility), *sorted(args.utility_option)])
     if args.metric_model is None or args.utility not in NAMED or not NAMED[args.utility].neural:
         return name

@@ -120,6 +120,9 @@ def _in_flags(message: str) -> str:
         if message.startswith(words):
             message = flag + message.removeprefix(words)
             break
+    message = message.replace("needs the option ", "needs --utility-option ").replace(
+        "save_utilities", "--save-utilities"
+    )
     if message.startswith("--utility judge: needs "):
         return message.replace("url", "--judge-server").replace(" model,", " --judge-model,")
     return message.replace("needs a model, ", "needs --metric-model, ")

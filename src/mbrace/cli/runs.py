@@ -45,6 +45,13 @@ def add_resume(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_save_utilities(parser: argparse.ArgumentParser) -> None:
+    """Whether to save what was scored."""
+    parser.add_argument(
+        "--save-utilities", metavar="DIR", help="save the utilities of every record there, for `--utility replay`"
+    )
+
+
 def add_cluster(parser: argparse.ArgumentParser) -> None:
     """Whether and how to run on a cluster."""
     group = parser.add_argument_group("cluster (needs mbrace[cluster]); OUT is then a folder of shards")

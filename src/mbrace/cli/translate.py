@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from mbrace.cli.models import Given, add_model, add_sampling, check_model, model_settings, sampling_settings
 from mbrace.cli.options import add_race, add_utility, apply_preset, race_settings, utility_settings
-from mbrace.cli.runs import add_cluster, add_output, check_output, run_here, run_on_cluster
+from mbrace.cli.runs import add_cluster, add_output, add_save_utilities, check_output, run_here, run_on_cluster
 from mbrace.cli.shortlist import add_shortlist, shortlist_settings
 from mbrace.errors import UserError
 
@@ -25,6 +25,7 @@ def add(commands: Any) -> None:
     )
     parser.add_argument("sources", nargs="?", default="-", metavar="SOURCES.txt", help="one per line; .gz; - is stdin")
     add_output(parser)
+    add_save_utilities(parser)
     parser.add_argument("--json", action="store_true", help="write JSON Lines whatever the name of OUT")
     parser.add_argument(
         "--draw",
@@ -73,4 +74,13 @@ def job_from(args: argparse.Namespace) -> TranslateJob:
         raise UserError(f"--nbest {race.nbest}: plain text has one line per source; give --json or -o OUT.jsonl")
     shortlist = shortlist_settings(args, race)
     model, candidates, utility = model_settings(args), sampling_settings(args), utility_settings(args)
-    return TranslateJob(model, candidates, utility, race, draw=args.draw, text=text, shortlist=shortlist)
+    return TranslateJob(
+        model,
+        candidates,
+        utility,
+        race,
+        draw=args.draw,
+        text=text,
+        shortlist=shortlist,
+        save_utilities=args.save_utilities,
+    )

@@ -25,7 +25,7 @@ from mbrace.errors import ServiceError, UserError, require
 from mbrace.io.candidates import id_prefixes
 from mbrace.io.inputs import expand
 from mbrace.io.reading import estimated_bytes
-from mbrace.jobs.run import ErrorPolicy, Job, Summary, Worker
+from mbrace.jobs.run import ErrorPolicy, Job, SavingJob, Summary, Worker
 from mbrace.jobs.signals import Stop
 
 TRIES = 4  # how often a block is given to a worker that dies of it, before the run gives up
@@ -60,6 +60,11 @@ def run(
     share of the CPUs). The shards, one after another, are byte for byte the file that a run on one machine writes.
     `progress` is called with the lines done since its last call and the share of the input done so far.
     """
+    if isinstance(job, SavingJob) and job.save_utilities is not None:
+        raise UserError(
+            f"save_utilities={job.save_utilities}: not on a cluster, whose workers may not see that folder; "
+            "run on one machine, one input after another"
+        )
     for module in ("ray", "ray.data"):  # before anything is made or replaced
         require(module, extra="cluster")
     paths = expand(inputs)

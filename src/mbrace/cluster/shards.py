@@ -20,6 +20,7 @@ COUNTS = (  # of a summary
     "sentences",
     "utility_calls",
     "pairs_scored",
+    "strings",
     "standard_calls",
     "truncated",
     "drawn",

@@ -53,12 +53,14 @@ def run(
     limit: int | None = None,
     races: int = 12,
     report: bool = True,
+    saved_utilities: Path | None = None,
     progress: Progress,
 ) -> list[Row]:
     """Run everything for one utility and add it to the results in `out`. Finished files are not computed again.
 
     Returns the rows of recommended races (see `recommendation.rows`) of all results in `out`, or of this run's files
     with `report=False`, which writes DIR/data only and needs nothing but NumPy.
+    `saved_utilities` is a folder that `save_utilities` wrote: a table that is complete there is not computed again.
     """
     if report:
         require_report()
@@ -89,7 +91,9 @@ def run(
             metrics = {}
         with contextlib.ExitStack() as open_tables:
             with progress(f"tables of {file.name} {file.split}", len(records)) as advance:
-                found = tables(file, records, utility, out / "tables", others=metrics, advance=advance)
+                found = tables(
+                    file, records, utility, out / "tables", saved=saved_utilities, others=metrics, advance=advance
+                )
                 stored = open_tables.enter_context(found)
             built = time.perf_counter()
             with progress(f"races of {file.name} {file.split}", len(stored)) as raced:

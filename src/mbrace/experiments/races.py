@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mbrace.experiments.tables import Replay, Table
+from mbrace.experiments.tables import Table
 from mbrace.experiments.trials import measure, sample
 from mbrace.prune import Confidence, Standings
 from mbrace.race import race
 from mbrace.randomness import key
 from mbrace.records import Record
 from mbrace.sampler import Listed
+from mbrace.utilities.replay import Replay
 from mbrace.utility import Utility
 
 ALPHAS = (0.99, 0.9, 0.8)

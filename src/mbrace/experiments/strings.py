@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from mbrace.prune import Confidence, PruningFunction
 from mbrace.race import Entry, race
 from mbrace.records import Record
 from mbrace.sampler import Listed
+from mbrace.utilities.replay import Replay
 from mbrace.utility import Ask, Sentence, Utility
 
 RACED = 256  # pseudo-references that races may draw; those after them are held out
@@ -67,6 +69,16 @@ class StringsTable:
     spread: float  # standard deviation of `worth` between the beam hypotheses
     raced: int = RACED  # draws that races may use
 
+    @property
+    def id(self) -> str | int:
+        """The record's."""
+        return self.record.id
+
+    @cached_property
+    def rows(self) -> dict[str, int]:
+        """By string that may win."""
+        return {text: row for row, text in enumerate(self.texts)}
+
 
 def strings_tables(
     records: Sequence[Record], utility: Utility, metrics: dict[str, Utility], *, raced: int = RACED
@@ -102,43 +114,11 @@ def _human_scores(
     return np.split(np.asarray(scores, dtype=np.float64), np.cumsum([len(own) for own in texts])[:-1])
 
 
-class _TableUtility:
-    """The utility of one stored table."""
-
-    needs_source = False
-
-    def __init__(self, table: StringsTable, name: str, schedule: tuple[int, ...]) -> None:
-        self.name, self.schedule, self._table = name, schedule, table
-        self._rows = {text: row for row, text in enumerate(table.texts)}
-
-    def start(self, sentences: Sequence[Sentence]) -> _TableScorer:
-        return _TableScorer(self._table, self._rows, sentences[0])
-
-    def pairs(self, hypotheses: Sequence[str], references: Sequence[str], sources: Any = None) -> NDArray[np.floating]:
-        rows, columns = [self._rows[text] for text in hypotheses], [self._table.columns[text] for text in references]
-        return self._table.utilities[rows, columns]
-
-
-class _TableScorer:
-    encode_seconds = 0.0
-
-    def __init__(self, table: StringsTable, rows: dict[str, int], sentence: Sentence) -> None:
-        self._table, self._rows, self._sentence = table, rows, sentence
-
-    def score(self, asks: Sequence[Ask]) -> list[NDArray[np.floating]]:
-        found = []
-        for ask in asks:
-            rows = [self._rows[self._sentence.hypotheses[index]] for index in ask.hypotheses.tolist()]
-            columns = [self._table.columns[text] for text in ask.references]
-            found.append(self._table.utilities[np.ix_(rows, columns)])
-        return found
-
-
 def strings_rows(
     table: StringsTable, utility: Utility, ways: Sequence[Way] = WAYS, *, seed: int = 0
 ) -> Iterator[dict[str, Any]]:
     """What each way chose for one record, and what it cost."""
-    stored = _TableUtility(table, utility.name, utility.schedule)
+    stored = Replay([table], name=utility.name, schedule=utility.schedule)
     given = list(table.record.listed() or ())[: table.raced]  # type: ignore[arg-type]
     for way in ways:
         beam = list(table.record.hypotheses)[: way.beam]

@@ -2,7 +2,7 @@
 
 On disk a table is compressed float32 (zlib over its transposed bytes), one file per sentence, so that an interrupted
 run continues where it stopped. For the experiments all tables of a candidate file are unpacked into one memory-mapped
-file, and `Replay` hands them to the decoder's own loop as a utility.
+file, and `mbrace.Replay` hands them to the decoder's own loop as a utility.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ from mbrace.errors import UserError
 from mbrace.io.atomic import replace_file
 from mbrace.io.candidates import read_records
 from mbrace.records import Record
+from mbrace.utilities.replay import Replay
+from mbrace.utilities.table_files import file_name, read_table
 from mbrace.utility import Ask, Sentence, Utility
 
 SPLITS = {"valid": "valid", "validation": "valid", "dev": "valid", "test": "test"}
@@ -93,6 +95,11 @@ class Table:
         table.__dict__["stored"] = values  # where the cached property keeps it
         return table
 
+    @property
+    def id(self) -> str | int:
+        """The record's."""
+        return self.record.id
+
     @cached_property
     def hypotheses(self) -> list[str]:
         """The distinct hypotheses in the caller's order, as the race numbers them."""
@@ -139,52 +146,6 @@ class Table:
         return means
 
 
-class Replay:
-    """Stored utilities as a utility: the experiments run through the decoder's own loop, never a copy of it."""
-
-    needs_source = False
-
-    def __init__(self, tables: Sequence[Table], *, name: str, schedule: tuple[int, ...]) -> None:
-        self.name = name
-        self.schedule = schedule
-        self._tables: Mapping[str | int, Table] = {table.record.id: table for table in tables}
-
-    def start(self, sentences: Sequence[Sentence]) -> _ReplayScorer:
-        """Begin the races of a window."""
-        return _ReplayScorer([self._tables[sentence.id] for sentence in sentences])
-
-    def pairs(
-        self, hypotheses: Sequence[str], references: Sequence[str], sources: Sequence[str] | None = None
-    ) -> NDArray[np.float32]:
-        """Stored utilities of aligned pairs, (pairs,)."""
-        return np.array([self._pair(*pair) for pair in zip(hypotheses, references, strict=True)], dtype=np.float32)
-
-    def _pair(self, hypothesis: str, reference: str) -> float:
-        for table in self._tables.values():
-            row, column = table.rows.get(hypothesis), table.columns.get(reference)
-            if row is not None and column is not None:
-                return float(table.utilities[row, column])
-        raise UserError(f"utility {self.name}: no stored value for {hypothesis[:60]!r} and {reference[:60]!r}")
-
-
-class _ReplayScorer:
-    encode_seconds = 0.0
-
-    def __init__(self, tables: Sequence[Table]) -> None:
-        self._tables = tables
-
-    def score(self, asks: Sequence[Ask]) -> list[NDArray[np.float32]]:
-        found = []
-        for ask in asks:
-            table = self._tables[ask.sentence]
-            columns = [table.columns[text] for text in ask.references]
-            rows = np.asarray(table.stored)
-            if len(ask.hypotheses) < len(rows):
-                rows = rows[ask.hypotheses]
-            found.append(rows.take(columns, axis=1))  # quicker than choosing rows and columns at once
-        return found
-
-
 @contextlib.contextmanager
 def tables(
     file: CandidateFile,
@@ -192,6 +153,7 @@ def tables(
     utility: Utility,
     folder: Path,
     *,
+    saved: Path | None = None,
     window: int = 8,
     others: Mapping[str, Utility] | None = None,
     advance: Callable[[int], None] = lambda count: None,
@@ -199,6 +161,7 @@ def tables(
     """The tables of the records of `file`, cached under `folder`; missing ones are computed. Mapped while in use.
 
     `others`: metrics that score the hypotheses against the human reference only, by the name of their scores.
+    `saved` is a folder that `save_utilities` wrote: a table that is complete there is not computed.
     """
     identity = hashlib.blake2b(f"{file.digest}\0{utility.name}".encode(), digest_size=8).hexdigest()
     home = folder / f"{file.name}.{file.split}.{slug(utility.name)}.{identity}"
@@ -212,7 +175,7 @@ def tables(
             missing.append(position)
     for first in range(0, len(missing), window):
         positions = missing[first : first + window]
-        for position, values in zip(positions, compute([records[p] for p in positions], utility), strict=True):
+        for position, values in zip(positions, compute([records[p] for p in positions], utility, saved), strict=True):
             _write(home / f"{position:05d}.z", values)
         advance(len(positions))
 
@@ -233,8 +196,44 @@ def tables(
         unpacked.unlink(missing_ok=True)
 
 
-def compute(records: Sequence[Record], utility: Utility) -> list[NDArray[np.float32]]:
-    """One table per record, (distinct hypotheses, distinct pseudo-references + 1); the last column: human reference."""
+def compute(records: Sequence[Record], utility: Utility, saved: Path | None = None) -> list[NDArray[np.float32]]:
+    """One table per record, (distinct hypotheses, distinct pseudo-references + 1); the last column: human reference.
+
+    A complete table in the folder `saved` is read. Stored utilities know no human reference.
+    """
+    if isinstance(utility, Replay):
+        records = [replace(record, reference=None) for record in records]
+    found = [None if saved is None else read_saved(record, utility, saved) for record in records]
+    missing = [record for record, table in zip(records, found, strict=True) if table is None]
+    computed = iter(score(missing, utility) if missing else [])
+    return [next(computed) if table is None else table for table in found]
+
+
+def read_saved(record: Record, utility: Utility, folder: Path) -> NDArray[np.float32] | None:
+    """The table of a record out of saved utilities, with the human reference scored now; None if it is not complete."""
+    path = folder / file_name(record.id)
+    if not path.exists():
+        return None
+    table = read_table(path)
+    if table.utility != utility.name:
+        raise UserError(f"{path}: utilities of {table.utility}, not of {utility.name}; choose that utility")
+    rows = [table.rows.get(text, -1) for text in dict.fromkeys(record.hypotheses)]
+    columns = [table.columns.get(text, -1) for text in dict.fromkeys(_listed(record))]
+    if min(rows) < 0 or min(columns) < 0:
+        return None
+    values = np.full((len(rows), len(columns) + 1), np.nan, dtype=np.float32)
+    values[:, :-1] = table.utilities[np.ix_(rows, columns)]
+    if not np.isfinite(values[:, :-1]).all():
+        return None
+    if record.reference is not None:
+        texts = list(dict.fromkeys(record.hypotheses))
+        sources = None if record.source is None else [record.source] * len(texts)
+        values[:, -1] = utility.pairs(texts, [record.reference] * len(texts), sources)
+    return values
+
+
+def score(records: Sequence[Record], utility: Utility) -> list[NDArray[np.float32]]:
+    """Such tables, scored."""
     hypotheses = [list(dict.fromkeys(record.hypotheses)) for record in records]
     columns = [{text: column for column, text in enumerate(dict.fromkeys(_listed(record)))} for record in records]
     asked = []

@@ -19,13 +19,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mbrace.errors import UserError
-from mbrace.experiments.tables import Replay, Table
+from mbrace.experiments.tables import Table
 from mbrace.io.atomic import replacing
 from mbrace.prune import Bottom, Confidence, PruningFunction, Standings
 from mbrace.race import race
 from mbrace.randomness import generator, key
 from mbrace.records import Record
 from mbrace.sampler import Listed
+from mbrace.utilities.replay import Replay
 
 ALPHAS = (0.8, 0.9, 0.95, 0.98, 0.99)
 BETAS = tuple(round(0.05 * step, 2) for step in range(1, 20))

@@ -17,6 +17,7 @@ from mbrace.io.packing import PACKED, check_packing, pack, packing_of, pop_full_
 from mbrace.io.parquet import write_parquet
 from mbrace.io.resume import PackedLines, ParquetLines, PlainLines, WrittenLines, begins_like_our_output
 from mbrace.io.run_file import SUFFIX, RunFile
+from mbrace.io.utility_folder import UtilityFolder
 from mbrace.race import Decoded
 from mbrace.records import Record
 
@@ -63,7 +64,8 @@ class Output:
     collect as JSON Lines in OUT.part, and the file appears when the run is complete.
 
     The `settings`, and a digest of the records answered, are in OUT.run.json: only a run with the same can continue it.
-    With `force`, what was there before stays until there is something to put in its place.
+    With `force`, what was there before stays until there is something to put in its place. `tables` is the folder with
+    the utilities of the records answered.
     """
 
     def __init__(
@@ -74,6 +76,7 @@ class Output:
         force: bool = False,
         text: bool = False,
         settings: dict[str, Any] | None = None,
+        tables: UtilityFolder | None = None,
     ) -> None:
         self.path, self.text = path, text
         self.written = self.written_errors = WrittenLines()
@@ -89,12 +92,14 @@ class Output:
         self._failed = self._is_finished = self._is_new = self._continues = self._has_started = False
         self._has_begun = True  # False while an older output is still there in full
         self._descriptor = self._errors = self._replaced = -1
+        self._tables: UtilityFolder | None = None
         if self._is_stream:
             if resume:
                 name = "standard output" if path == "-" else path
                 raise UserError(f"resume=True: cannot continue {name}; give an output file")
             if path != "-":
                 self._descriptor = self._open(path, os.O_WRONLY)
+            self._open_tables(tables, resume, force)
             return
         check_packing(path, (*PACKED, ".parquet"))
         if self._is_parquet:
@@ -103,6 +108,7 @@ class Output:
                 raise UserError(f"{path}: text=True writes plain text; give a .txt file, or leave it out for Parquet")
         self._open_files(resume, force)
         self._check_run_file()
+        self._open_tables(tables, resume, force)
 
     def _open_files(self, resume: bool, force: bool) -> None:
         """Open, lock, and on resume look at what is there."""
@@ -167,6 +173,16 @@ class Output:
                 raise
             raise UserError(f"{path}: {error.strerror}; give an output in a folder that can be written") from error
 
+    def _open_tables(self, tables: UtilityFolder | None, resume: bool, force: bool) -> None:
+        if tables is None:
+            return
+        try:
+            tables.open(resume=resume, force=force)
+        except UserError:
+            self.close(complete=False)
+            raise
+        self._tables = tables
+
     def _begin(self) -> None:
         """There is something new: it takes the place of the older output, if one is still there, in one step.
 
@@ -188,7 +204,10 @@ class Output:
 
     def note_answered(self, record: Record) -> bool:
         """Note that a record is answered; False if another run's answer to it was made from another content."""
-        return self._run_file is None or self._run_file.inputs.add(record)
+        is_same = self._run_file is None or self._run_file.inputs.add(record)
+        if is_same and self._tables is not None:
+            self._tables.note(record.id)
+        return is_same
 
     def _open(self, path: str, flags: int) -> int:
         try:
@@ -289,6 +308,8 @@ class Output:
                 if descriptor >= 0:
                     os.close(descriptor)
             self._descriptor = self._errors = self._replaced = -1
+            if self._tables is not None:
+                self._tables.finish()
 
     def _finish(self, complete: bool) -> None:
         """Give a complete Parquet file its name; delete what is not needed any more, or was never used."""

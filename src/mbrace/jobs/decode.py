@@ -11,6 +11,7 @@ from mbrace.decode import decode_corpus
 from mbrace.io.candidates import Item, item_from, read_items
 from mbrace.io.inputs import check_inputs, expand, rereadable
 from mbrace.io.output import answer_line
+from mbrace.io.utility_folder import UtilityFolder
 from mbrace.jobs.outcomes import answer_items
 from mbrace.jobs.run import ErrorPolicy, Outcome, Progress, Summary, run_job
 from mbrace.jobs.settings import AnyUtility, RaceSettings, UtilitySettings, describe_utility, load_utility
@@ -45,6 +46,7 @@ def decode_file(
     qe_top: int | None = None,
     coarse: Utility | PairFunction | str | None = None,
     coarse_top: int | None = None,
+    save_utilities: str | os.PathLike[str] | None = None,
     text: bool = False,
     threads: int = 0,
     resume: bool = False,
@@ -58,7 +60,7 @@ def decode_file(
     `inputs` are files, patterns or URLs of JSON Lines or Parquet; `output` is JSON Lines, packed or `.parquet` by
     its suffix, or with `text` the chosen texts, one per line. `utility` to `coarse_top` are those of `decode_corpus`;
     a utility may also be a name, such as "learned", and `qe` that of a checkpoint; they then run with `threads` (0: all
-    cores).
+    cores). `save_utilities` is a folder for the utilities of every record, which `Replay` reads (docs/formats.md).
 
     An `output` that exists is an error unless `resume` goes on after the answers in it or `force` replaces it; a run is
     resumed only with settings, and objects, of the same names. A bad record stops the run, or with `on_error="skip"` is
@@ -68,7 +70,8 @@ def decode_file(
     race = RaceSettings(prune, schedule, seed, nbest, window, pool, exclude_self, start)
     chosen = UtilitySettings(utility) if isinstance(utility, str) else utility
     shortlist = shortlist_settings(qe, qe_top, coarse, coarse_top)
-    job = DecodeJob(chosen, race, shuffle=shuffle, text=text, shortlist=shortlist)
+    saved = None if save_utilities is None else os.fspath(save_utilities)
+    job = DecodeJob(chosen, race, shuffle=shuffle, text=text, shortlist=shortlist, save_utilities=saved)
     given = [inputs] if isinstance(inputs, (str, os.PathLike)) else inputs
     paths, out = expand([os.fspath(path) for path in given]), os.fspath(output)
     check_inputs(paths, out)
@@ -86,6 +89,7 @@ class DecodeJob:
     shuffle: bool = True
     text: bool = False
     shortlist: ShortlistSettings = field(default_factory=ShortlistSettings)
+    save_utilities: str | None = None  # a folder for the utilities of every record
     reads_records: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -95,11 +99,13 @@ class DecodeJob:
     def describe(self) -> dict[str, Any]:
         """What answers depend on."""
         settings = {**describe_utility(self.utility), **self.race.describe(), **self.shortlist.describe()}
-        return {"command": "decode", **settings, "no_shuffle": not self.shuffle, "text": self.text}
+        settings |= {"no_shuffle": not self.shuffle, "text": self.text, "save_utilities": self.save_utilities}
+        return {"command": "decode", **settings}
 
     def start(self, threads: int) -> DecodeWorker:
         """Load the utilities."""
         utility, others = load_utility(self.utility, threads), self.shortlist.load(threads)
+        others["utility_folder"] = None if self.save_utilities is None else UtilityFolder(self.save_utilities)
         return DecodeWorker(utility, **self.race.options(), shuffle=self.shuffle, text=self.text, **others)
 
     def item(self, row: bytes, file: str, number: int, prefix: str) -> Item:
@@ -127,6 +133,7 @@ class DecodeWorker:
     qe_top: int | None = None
     coarse: Utility | None = None
     coarse_top: int | None = None
+    utility_folder: UtilityFolder | None = None
     summary: Summary = field(default_factory=Summary)
 
     def __call__(self, items: Iterable[Item], *, skip: bool) -> Iterator[Outcome]:
@@ -151,12 +158,15 @@ class DecodeWorker:
             qe_top=self.qe_top,
             coarse=self.coarse,
             coarse_top=self.coarse_top,
+            keep_utilities=self.utility_folder is not None,
             phases=self.summary.phases,
             on_error=on_error,
         )
 
     def _line(self, record: Record, answer: Decoded) -> bytes:
         self._count(record, answer)
+        if self.utility_folder is not None and answer.utilities is not None:
+            self.utility_folder.save(answer.utilities)
         return answer_line(answer, text=self.text, nbest=self.nbest)
 
     def _count(self, record: Record, answer: Decoded) -> None:

@@ -14,6 +14,7 @@ from mbrace.errors import ServiceError, UserError
 from mbrace.io.candidates import Bad, Item, location_of
 from mbrace.io.jsonl import parse_json
 from mbrace.io.output import Output, refuse_existing
+from mbrace.io.utility_folder import UtilityFolder, refuse_existing_tables
 from mbrace.jobs.progress import progress_bar
 from mbrace.jobs.retry import SetAside, retry_set_aside
 from mbrace.jobs.signals import Stop
@@ -95,6 +96,24 @@ class Job(Protocol):
         ...
 
 
+@runtime_checkable
+class SavingJob(Protocol):
+    """A job that may save the utilities of the records it answers."""
+
+    @property
+    def save_utilities(self) -> str | None:
+        """The folder for them; None: they are not saved."""
+
+
+@runtime_checkable
+class SavingWorker(Protocol):
+    """The worker of such a job."""
+
+    @property
+    def utility_folder(self) -> UtilityFolder | None:
+        """Where it saves them, before it gives the line of an answer."""
+
+
 def run_job(
     job: Job,
     items: Iterable[Item],
@@ -126,17 +145,22 @@ def run_job(
         raise UserError("retry_errors=True: only valid with resume=True")
     if not (resume or force):
         refuse_existing(output)
+        if isinstance(job, SavingJob) and job.save_utilities is not None:
+            refuse_existing_tables(job.save_utilities)
     worker = job.start(threads)
     with ExitStack() as stack:
         interrupt = worker.interrupt if isinstance(worker, InterruptibleWorker) else None
         stop = stack.enter_context(Stop(interrupt)) if handle_signals else None
         settings = job.describe()
+        tables = worker.utility_folder if isinstance(worker, SavingWorker) else None
         skip, retried = on_error == "skip", 0
         if retry_errors:
-            with Output(output, resume=True, text=job.text, settings=settings) as before:
+            with Output(output, resume=True, text=job.text, settings=settings, tables=tables) as before:
                 before.interrupted = True  # it is only read
                 retried = _retry(worker, items, before, skip=skip, stop=stop)
-        out = stack.enter_context(Output(output, resume=resume, force=force, text=job.text, settings=settings))
+        out = stack.enter_context(
+            Output(output, resume=resume, force=force, text=job.text, settings=settings, tables=tables)
+        )
         if isinstance(progress, bool):
             progress = progress and not (output == "-" and sys.stdout.isatty())  # one terminal for one of them
             progress = stack.enter_context(progress_bar(settings.get("command", "running"), total, shown=progress))

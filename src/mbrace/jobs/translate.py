@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from mbrace.io.candidates import Item
 from mbrace.io.inputs import check_inputs, rereadable
+from mbrace.io.utility_folder import UtilityFolder
 from mbrace.jobs.decode import DecodeWorker
 from mbrace.jobs.run import ErrorPolicy, Outcome, Progress, Summary, run_job
 from mbrace.jobs.settings import (
@@ -59,6 +60,7 @@ def translate_file(
     qe_top: int | None = None,
     coarse: Utility | PairFunction | str | None = None,
     coarse_top: int | None = None,
+    save_utilities: str | os.PathLike[str] | None = None,
     text: bool = True,
     threads: int = 0,
     resume: bool = False,
@@ -83,6 +85,7 @@ def translate_file(
         draw=draw,
         text=text,
         shortlist=shortlist_settings(qe, qe_top, coarse, coarse_top),
+        save_utilities=None if save_utilities is None else os.fspath(save_utilities),
     )
     path, out = os.fspath(sources), os.fspath(output)
     check_inputs([path], out)
@@ -103,6 +106,7 @@ class TranslateJob:
     draw: str | None = None  # when pseudo-references are drawn: see `live_candidates`
     text: bool = True
     shortlist: ShortlistSettings = field(default_factory=ShortlistSettings)
+    save_utilities: str | None = None  # a folder for the utilities of every record
     reads_records: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -113,7 +117,7 @@ class TranslateJob:
         """What answers depend on."""
         race = {**describe_utility(self.utility), **self.race.describe(), **self.shortlist.describe()}
         made = {**describe_model(self.model), **self.candidates.describe()}
-        return {"command": "translate", **race, **made, "text": self.text}
+        return {"command": "translate", **race, **made, "text": self.text, "save_utilities": self.save_utilities}
 
     def start(self, threads: int) -> TranslateWorker:
         """Load the utilities and the model."""
@@ -133,6 +137,7 @@ class TranslateJob:
             hypotheses, sampler = live_candidates(
                 model, self.candidates, longest, race.schedule, draw=self.draw, **settings
             )
+        others["utility_folder"] = None if self.save_utilities is None else UtilityFolder(self.save_utilities)
         races = DecodeWorker(utility, **race.options(), sampler=sampler, text=self.text, **others)
         return TranslateWorker(hypotheses, sampler, races)
 
@@ -164,6 +169,11 @@ class TranslateWorker:
         summary = self.races.summary
         summary.hypothesis_seconds, summary.drawn = self.hypotheses.seconds, self.sampler.drawn
         return summary
+
+    @property
+    def utility_folder(self) -> UtilityFolder | None:
+        """Where the races' utilities are saved."""
+        return self.races.utility_folder
 
     def interrupt(self) -> None:
         """End waits for a server."""

@@ -24,12 +24,14 @@ class NamedUtility:
     neural: bool = False  # has a model: takes `model`, `device`, `dtype` and `batch_tokens`
     needs_model: bool = False
     server: bool = False  # asks a server: takes `url` and `model` among its options
+    needs: tuple[str, ...] = ()  # options that must be given
 
 
 # Options of utilities that ask a server: not given as text (a key comes from the environment), and those that no score
 # depends on, so that a run may be resumed with others.
 NOT_TEXT = ("api_key", "options")
 NOT_SCORED = ("url", "answers", "concurrency", "retries", "timeout", "per_request")
+_AS_STORED = {"name": None, "schedule": None}
 _EDIT = "mbrace.utilities.edit_distance"
 _NEURAL = "mbrace.utilities.neural"
 _CROSS = "mbrace.utilities.cross"
@@ -44,6 +46,7 @@ NAMED: dict[str, NamedUtility] = {
     "edit": NamedUtility(_EDIT, "EditDistance"),
     "exact": NamedUtility("mbrace.utilities.exact_match", "ExactMatch"),
     "rouge-l": NamedUtility("mbrace.utilities.rouge_l", "RougeL"),
+    "replay": NamedUtility("mbrace.utilities.replay", "Replay", _AS_STORED, needs=("tables",)),
     "comet": NamedUtility(f"{_NEURAL}.comet", "Comet", neural=True, needs_model=True),
     "embedding": NamedUtility(f"{_NEURAL}.embedding", "Embedding", neural=True),
     "learned": NamedUtility(f"{_NEURAL}.learned", "Learned", neural=True),
@@ -57,6 +60,7 @@ NAMED: dict[str, NamedUtility] = {
 }
 FORMS = "module:function, file.py:function, or a mixture such as chrf++:0.5+bleu:0.5"
 MIXTURE_OPTIONS = ("scale",)
+WHAT_IS_NEEDED = {"tables": "DIR, a folder that save_utilities wrote"}
 
 
 def make_utility(
@@ -133,6 +137,9 @@ def check_utility(name: str, options: Mapping[str, str] | None = None, *, model:
             raise UserError(f"model {model}: only valid with utility {neural}, not {name}")
         if named.needs_model and model is None and "model" not in options:
             raise UserError(f"utility {name}: needs a model, a checkpoint's folder or a name on the model hub")
+        for key in named.needs:
+            if not options.get(key):
+                raise UserError(f"utility {name}: needs the option {key}={WHAT_IS_NEEDED[key]}")
         missing = [key for key in ("url", "model") if named.server and not options.get(key)]
         if missing:
             raise UserError(f"utility {name}: needs {' and '.join(missing)}, those of its server")

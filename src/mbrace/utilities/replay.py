@@ -1,0 +1,192 @@
+"""`Replay`: stored utilities as a utility, so that races with other settings cost no scoring."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mbrace.errors import RecordError, UserError
+from mbrace.utilities.table_files import NAME, file_name, read_table
+from mbrace.utility import Ask, Sentence
+from mbrace.utility_table import UtilityTable
+
+
+class StoredTable(Protocol):
+    """The utilities of one record by its strings, (rows, columns); NaN where a pair was not scored."""
+
+    @property
+    def id(self) -> str | int:
+        """The record's."""
+
+    @property
+    def rows(self) -> Mapping[str, int]:
+        """Row of each hypothesis."""
+
+    @property
+    def columns(self) -> Mapping[str, int]:
+        """Column of each pseudo-reference."""
+
+    @property
+    def utilities(self) -> NDArray[np.floating]:
+        """Their utilities."""
+
+
+Tables: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str] | StoredTable]"
+
+
+class Replay:
+    """Stored utilities as a utility: those of a folder that `save_utilities` wrote, of some of its files, or of tables
+    such as `Decoded.utilities`. A record is known by its id, a pair by its strings.
+
+    Its name and schedule are those of the utility that scored, unless given.
+    """
+
+    needs_source = False
+
+    def __init__(self, tables: Tables, *, name: str | None = None, schedule: Sequence[int] | None = None) -> None:
+        self._folder: Path | None = None
+        self._tables: dict[str | int, StoredTable] = {}
+        if isinstance(tables, str | os.PathLike):
+            self._folder = Path(tables)
+            first: StoredTable | None = next(self._read_all(), None)
+            if first is None:
+                raise UserError(f"{self._folder}: no table of utilities in it; give a folder that save_utilities wrote")
+        else:
+            for each in tables:
+                table = read_table(Path(each)) if isinstance(each, str | os.PathLike) else each
+                self._tables[table.id] = table
+            first = next(iter(self._tables.values()), None)
+        known = first if isinstance(first, UtilityTable) else None
+        if known is None and (name is None or schedule is None):
+            raise UserError("Replay: give tables of utilities, or a name and a schedule")
+        self._signature = None if known is None or name is not None else known.utility
+        self.name: str = known.utility if name is None and known is not None else str(name)
+        own = known.schedule if schedule is None and known is not None else schedule
+        self.schedule: tuple[int, ...] = tuple(own or ())
+        for table in self._tables.values():
+            self._checked(table)
+
+    def start(self, sentences: Sequence[Sentence]) -> _ReplayScorer:
+        """Begin the races of a window."""
+        return _ReplayScorer(self.name, [(sentence, self.table(sentence.id)) for sentence in sentences])
+
+    def table(self, identity: str | int) -> StoredTable:
+        """The table of a record."""
+        if self._folder is None:
+            if identity in self._tables:
+                return self._tables[identity]
+        elif (path := self._folder / file_name(identity)).exists():
+            return self._checked(read_table(path))
+        stored = "among the tables given" if self._folder is None else f"in {self._folder}"
+        raise RecordError(
+            f"record {identity!r}",
+            f"utility {self.name}: no utilities of id {identity!r} are stored {stored}; "
+            "decode this record with save_utilities, or leave it out",
+        )
+
+    def pairs(
+        self, hypotheses: Sequence[str], references: Sequence[str], sources: Sequence[str] | None = None
+    ) -> NDArray[np.floating]:
+        """Stored utilities of aligned pairs, (pairs,), of whichever record has the pair."""
+        found = np.full(len(hypotheses), np.nan)
+        left = list(enumerate(zip(hypotheses, references, strict=True)))
+        for table in self._read_all() if self._folder is not None else self._tables.values():
+            for position, (hypothesis, reference) in left:
+                row, column = table.rows.get(hypothesis), table.columns.get(reference)
+                if row is not None and column is not None:
+                    found[position] = table.utilities[row, column]
+            left = [each for each in left if np.isnan(found[each[0]])]
+            if not left:
+                break
+        for _, (hypothesis, reference) in left:
+            raise UserError(f"utility {self.name}: no stored value for {hypothesis[:60]!r} and {reference[:60]!r}")
+        return found
+
+    def _read_all(self) -> Iterator[UtilityTable]:
+        """The tables of the folder."""
+        assert self._folder is not None
+        try:
+            names = sorted(entry.name for entry in os.scandir(self._folder) if NAME.fullmatch(entry.name))
+        except OSError as error:
+            raise UserError(f"{self._folder}: {error.strerror}; give a folder that save_utilities wrote") from error
+        return (read_table(self._folder / name) for name in names)
+
+    def _checked(self, table: StoredTable) -> StoredTable:
+        """Refuse a table of another utility: numbers of two kinds would be compared."""
+        if self._signature is not None and isinstance(table, UtilityTable) and table.utility != self._signature:
+            raise RecordError(
+                f"record {table.id!r}",
+                f"its stored utilities are those of {table.utility}, others of {self._signature}; "
+                "give tables of one utility",
+            )
+        return table
+
+
+class _ReplayScorer:
+    encode_seconds = 0.0
+
+    def __init__(self, name: str, races: Sequence[tuple[Sentence, StoredTable]]) -> None:
+        self._name = name
+        self._races = [_Race(name, sentence, table) for sentence, table in races]
+
+    def score(self, asks: Sequence[Ask]) -> list[NDArray[np.floating]]:
+        return [self._races[ask.sentence].score(ask) for ask in asks]
+
+
+class _Race:
+    """One sentence of the window and its table."""
+
+    def __init__(self, name: str, sentence: Sentence, table: StoredTable) -> None:
+        self._name, self._sentence, self._table = name, sentence, table
+        self._utilities = np.asarray(table.utilities)
+        self._rows = np.empty(0, dtype=np.int64)  # of the sentence's hypotheses, as far as they are known
+        self._count = 0  # hypotheses that were looked up
+        self._in_order = False  # whether the sentence's hypotheses are the rows, in order
+
+    def score(self, ask: Ask) -> NDArray[np.floating]:
+        self._look_up_rows()
+        rows = self._rows[ask.hypotheses]
+        columns = [self._table.columns.get(text, -1) for text in ask.references]
+        if (len(rows) and rows.min() < 0) or (columns and min(columns) < 0):
+            raise self._unknown(ask, rows, columns)
+        values: NDArray[np.floating]
+        if self._in_order and len(rows) == len(self._utilities):
+            values = self._utilities[:, columns]
+        else:  # quicker than choosing rows and columns at once
+            values = self._utilities[rows].take(columns, axis=1)
+        missing = np.isnan(values)
+        if missing.any():
+            row, column = np.argwhere(missing)[0].tolist()
+            hypothesis = self._sentence.hypotheses[ask.hypotheses[row]]
+            raise self._error(
+                f"hypothesis {hypothesis[:60]!r} and pseudo-reference {ask.references[column][:60]!r} were not scored: "
+                "the hypothesis had been pruned; save the utilities of a race without pruning to have every pair"
+            )
+        return values
+
+    def _look_up_rows(self) -> None:
+        """Rows of hypotheses that came since the last look."""
+        texts = self._sentence.hypotheses
+        if self._count < len(texts):
+            new: Iterable[str] = texts[self._count :]
+            self._rows = np.append(self._rows, [self._table.rows.get(text, -1) for text in new]).astype(np.int64)
+            self._count = len(texts)
+            self._in_order = np.array_equal(self._rows, np.arange(len(self._utilities)))
+
+    def _unknown(self, ask: Ask, rows: NDArray[np.int64], columns: Sequence[int]) -> RecordError:
+        """The error for a string that is not in the table."""
+        if len(rows) and rows.min() < 0:
+            what = f"hypothesis {self._sentence.hypotheses[ask.hypotheses[int(np.argmin(rows))]][:60]!r}"
+            remedy = "give the candidates that the utilities were saved from"
+        else:
+            what = f"pseudo-reference {ask.references[columns.index(-1)][:60]!r}"
+            remedy = 'save the utilities of the same candidates and seed, with schedule="all" to have every one'
+        return self._error(f"{what} is not in its table of stored utilities; {remedy}")
+
+    def _error(self, reason: str) -> RecordError:
+        return RecordError(f"record {self._sentence.id!r}", f"utility {self._name}: {reason}")
