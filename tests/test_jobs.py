@@ -223,6 +223,7 @@ def test_a_file_is_translated_with_a_model_of_the_caller(tmp_path: Path) -> None
     source, out, model = tmp_path / "s.txt", tmp_path / "out.jsonl", Shifts()
     source.write_text("".join(line + "\n" for line in SOURCES))
     options: dict[str, Any] = {"beam": 5, "utility": overlap, "schedule": [2, 8], "text": False, "window": 4}
+    options["save_utilities"] = saved = tmp_path / "saved"
     with pytest.raises(mbrace.UserError, match=r"s\.txt:3: refused"):
         mbrace.translate_file(source, out, model=model, **options)
     summary = mbrace.translate_file(source, out, model=model, on_error="skip", resume=True, **options)
@@ -235,6 +236,8 @@ def test_a_file_is_translated_with_a_model_of_the_caller(tmp_path: Path) -> None
         hypotheses = [model.output(line, n) for n in range(5)]
         want = mbrace.decode(hypotheses, iter(draws), utility=overlap, schedule=[2, 8], id=number)
         assert (row["text"], row["pseudo_references"]) == (want.text, want.pseudo_references)
+        replayed = mbrace.decode(hypotheses, iter(draws), utility=mbrace.Replay(saved), schedule=[2, 8], id=number)
+        assert replayed == want
     assert summary.drawn == sum(rows[number]["pseudo_references"] for number in (4, 5))
     with pytest.raises(mbrace.UserError, match='schedule "all"'):
         mbrace.translate_file(source, tmp_path / "x", model=model, schedule="all")

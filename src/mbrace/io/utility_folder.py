@@ -34,8 +34,13 @@ class UtilityFolder:
             refuse_existing_tables(str(self.path))
         self._is_new = not self.path.exists()
         make_folder(self.path)
-        self._descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-        lock(self._descriptor, str(self.path))
+        descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            lock(descriptor, str(self.path))
+        except UserError:
+            os.close(descriptor)
+            raise
+        self._descriptor = descriptor
         self._resumes, self._replaces, self._noted = resume, force, []
 
     def save(self, table: UtilityTable) -> None:
