@@ -13,6 +13,7 @@ from mbrace.ranking import check_quality, check_source
 from mbrace.records import PseudoReferences, Record, check_record
 from mbrace.sampler import Listed, Sampler, SharedDraws
 from mbrace.schedule import Schedule, check, is_all
+from mbrace.selection import selection_of
 from mbrace.shortlist import ByQuality, ByRace, Shortlister, check_shortlists, whole_list
 from mbrace.utilities.chrf import ChrF
 from mbrace.utility import PairFunction, ParallelUtility, QualityUtility, Utility, as_utility
@@ -28,6 +29,8 @@ def decode(
     schedule: Schedule = None,
     seed: int = 0,
     nbest: int = 1,
+    select: str = "best",
+    diversity: float | None = None,
     source: str | None = None,
     id: str | int = 0,
     logprobs: Sequence[float] | None = None,
@@ -59,7 +62,11 @@ def decode(
     With `qe`, an estimate of quality from the source, only the `qe_top` best hypotheses by it race; one list of strings
     still is all pseudo-references. With `coarse`, a cheaper utility, its `coarse_top` best go on to the race with
     `utility`, or by default all that a race with it does not rule out (see `mbrace.shortlist`).
-    With `keep_utilities`, the answer has the table of what was scored.
+
+    An n-best list holds the best. With `prune=None`, so that all have full scores, `select="diverse"` weighs expected
+    utility against similarity to those chosen before, by the utility itself (`diversity`, 0.5 by default, is the
+    weight); `select="medoids"` has a hypothesis for each of `nbest` clusters of pseudo-references. See
+    `mbrace.selection`. With `keep_utilities`, the answer has the table of what was scored.
     """
     record = Record(hypotheses, pseudo_references, id=id, source=source, logprobs=logprobs)
     results = decode_corpus(
@@ -69,6 +76,8 @@ def decode(
         schedule=schedule,
         seed=seed,
         nbest=nbest,
+        select=select,
+        diversity=diversity,
         shuffle=shuffle,
         pool=pool,
         start=start,
@@ -97,6 +106,8 @@ def decode_corpus(
     schedule: Schedule = None,
     seed: int = 0,
     nbest: int = 1,
+    select: str = "best",
+    diversity: float | None = None,
     window: int = 64,
     sampler: Sampler | None = None,
     shuffle: bool = True,
@@ -132,6 +143,7 @@ def decode_corpus(
     if start is not None and (start < 0 or not pool):
         raise UserError(f"start {start}: must be 0 or more, and is only valid with pool")
     entry = Entry(pool, exclude_self, start)
+    selection = selection_of(select, diversity, nbest=nbest, prune=prune)
     tops = {"qe_top": qe_top, "coarse_top": coarse_top}
     check_shortlists(qe=qe, coarse=coarse, **tops, prune=prune, nbest=nbest, pool=pool)
     shortlisters: list[Shortlister] = []
@@ -155,6 +167,7 @@ def decode_corpus(
             "phases": phases,
             "planner": planner,
             "keep_utilities": keep_utilities,
+            "selection": selection,
         }
         if not shortlisters:
             return race(group, utility, sampler=source, **options)

@@ -30,6 +30,7 @@ from mbrace.randomness import key
 from mbrace.records import Record, check_logprobs
 from mbrace.sampler import Draws, Sampler, Want, checked_draws, is_function
 from mbrace.schedule import Schedule, largest, steps
+from mbrace.selection import Finalists, Selection, choose
 from mbrace.utility import Ask, ParallelUtility, Scorer, Sentence, Utility
 from mbrace.utility_table import UtilityTable
 
@@ -60,8 +61,9 @@ class Decoded:
 
     `index` is the caller's of the hypothesis, None if it was drawn and let into the race. `utility` is the expected
     utility over the pseudo-references used, None if only one hypothesis could win and none was needed. `utility_calls`
-    counts as the paper does (hypotheses asked about x pseudo-references, repeated ones included); `pairs_scored` counts
-    what was computed after equal strings were merged, `strings` the distinct strings that were encoded for it.
+    counts as the paper does (hypotheses asked about x pseudo-references, repeated ones included), and the
+    pairs of hypotheses that a diverse selection compared; `pairs_scored` counts what was computed after equal strings
+    were merged, `strings` the distinct strings that were encoded for it.
 
     What chose the hypotheses that race is counted apart (None if it was not asked for): `quality_calls` the hypotheses
     whose quality was estimated without a reference, `coarse_calls` the calls of the coarse utility, counted as
@@ -126,6 +128,7 @@ class _Runner:
     starting: Sequence[int] | None = None  # the caller's indices of those that race; None: all
     for_survivors: bool = False  # the race is over when `nbest` are left, and not for one of them
     keep_utilities: bool = False
+    selection: Selection = field(default_factory=Selection)
     tally: Tally = field(init=False)
     hypotheses: list[str] = field(init=False)  # distinct, in the caller's order; then those let in
     references: list[str] = field(default_factory=list)  # distinct, as drawn; where they are needed later
@@ -134,6 +137,7 @@ class _Runner:
     exhausted: bool = False
     steps: list[Step] = field(default_factory=list)
     pruned_means: list[float] = field(default_factory=list)  # where a pruning function decides race by race
+    finalists: Finalists | None = None  # at the end, where not simply the best are the answer
 
     def __post_init__(self) -> None:
         given = self.record.hypotheses if self.entry.start is None else self.record.hypotheses[: self.entry.start]
@@ -192,7 +196,7 @@ class _Runner:
             self.logprobs = [math.fsum(values) / len(values) for values in self._logprobs.values()]
         if self.tally.draws == 0:
             raise self.record.error("pseudo_references: empty; give at least one")
-        if self.entry.pool or self.own_draws or self.keep_utilities:
+        if self.entry.pool or self.own_draws or self.keep_utilities or self.selection.rule != "best":
             self.references += new
         return new
 
@@ -298,10 +302,29 @@ class _Runner:
             left_out=np.array(self._left_out, dtype=np.int64).reshape(-1, 2),
         )
 
+    def end(self, sentence: int) -> Finalists:
+        """Those that are left, to be chosen from; `sentence` is the index into the window."""
+        assert self.means is not None  # the race was open
+        weights, counts, alive = self.weights(), self.tally.counts, self.tally.alive
+        self.finalists = Finalists(
+            record=self.record,
+            sentence=sentence,
+            rows=alive,
+            texts=[self.hypotheses[row] for row in alive.tolist()],
+            means=self.means,
+            utilities=self.tally.utilities,
+            weights=counts / self.tally.draws if weights is None else weights,
+            columns={text: column for column, text in enumerate(self.references)},
+        )
+        return self.finalists
+
     def result(self, utility: Utility) -> Decoded:
         """Line 12: the best of the survivors under all pseudo-references so far."""
         alive, means = self.tally.alive.tolist(), self.means
         order = range(len(alive)) if means is None else np.argsort(-means, kind="stable").tolist()
+        compared = 0
+        if self.finalists is not None:
+            order, compared = self.finalists.chosen, self.finalists.calls
         ranked = []
         for rank in order if self.for_survivors else order[: self.nbest]:
             row = alive[rank]
@@ -313,8 +336,8 @@ class _Runner:
             text=best.text,
             index=best.index,
             utility=best.utility,
-            utility_calls=sum(step.utility_calls for step in self.steps),
-            pairs_scored=sum(step.pairs_scored for step in self.steps),
+            utility_calls=sum(step.utility_calls for step in self.steps) + compared,
+            pairs_scored=sum(step.pairs_scored for step in self.steps) + compared,
             pseudo_references=self.tally.draws,
             steps=tuple(self.steps),
             nbest=tuple(ranked),
@@ -339,17 +362,20 @@ def race(
     phases: Phases | None = None,
     planner: SelfScheduled | None = None,
     keep_utilities: bool = False,
+    selection: Selection = Selection(),  # noqa: B008  (frozen)
 ) -> list[Decoded]:
     """Algorithm 1 for a window of records, in lockstep through the schedule, or as `planner` says: by default the
     pruning function, where it has a schedule of its own.
 
     `starting` has, for each record, the indices of the hypotheses that race (None: all). A race `for_survivors` is over
-    as soon as `nbest` are left, and the n-best lists of its answers hold all survivors.
+    as soon as `nbest` are left, and the n-best lists of its answers hold all survivors. `selection` says which of the
+    survivors an n-best list holds.
     """
     phases = phases if phases is not None else Phases()
     starters = [None] * len(records) if starting is None else starting
     pairs = zip(records, starters, strict=True)
-    runners = [_Runner(record, nbest, entry, indices, for_survivors, keep_utilities) for record, indices in pairs]
+    how = for_survivors, keep_utilities, selection
+    runners = [_Runner(record, nbest, entry, indices, *how) for record, indices in pairs]
     if utility.needs_source:
         for runner in runners:
             if runner.record.source is None:
@@ -393,6 +419,13 @@ def race(
         for step in stepping:
             step.runner.steps.append(step.count())
         phases.prune += time.perf_counter() - started
+    if selection.rule != "best":
+        started, encoded = time.perf_counter(), scorer.encode_seconds
+        finalists = [runner.end(sentence) for sentence, runner in enumerate(window)]
+        scoring = choose(finalists, selection, nbest, scorer, utility.name)
+        phases.encode += scorer.encode_seconds - encoded
+        phases.score += scoring - (scorer.encode_seconds - encoded)
+        phases.prune += time.perf_counter() - started - scoring
     return [runner.result(utility) for runner in runners]
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from mbrace.errors import UserError
 from mbrace.jobs.presets import PRESETS
 from mbrace.jobs.settings import PruneSettings, RaceSettings, UtilitySettings
 from mbrace.schedule import Schedule, check
+from mbrace.selection import DIVERSITY, RULES
 from mbrace.utilities.mixture_names import is_mixture, parse_mixture
 from mbrace.utilities.named import FORMS, NAMED, check_utility, uses_model
 from mbrace.utility import Cost, Utility
@@ -155,9 +157,7 @@ def report_cost(cost: Cost) -> None:
 def add_race(parser: argparse.ArgumentParser) -> None:
     """`--prune`, `--schedule` and what the race needs besides."""
     group = parser.add_argument_group("race")
-    group.add_argument(
-        "--prune", default="confidence", metavar="RULE", help="confidence (default) | bottom | halving | none"
-    )
+    group.add_argument("--prune", default=None, metavar="RULE", help="confidence (default) | bottom | halving | none")
     group.add_argument("--alpha", type=float, default=None, help="confidence threshold (default: 0.99)")
     group.add_argument("--bootstraps", type=int, default=None, metavar="N", help="bootstrap resamples (default: 500)")
     group.add_argument("--beta", type=float, default=None, help="proportion `--prune bottom` drops each step")
@@ -197,21 +197,57 @@ def add_race(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--seed", type=int, default=0, help="random seed (default: 0)")
     group.add_argument("--nbest", type=int, default=1, metavar="N", help="keep and write the N best (default: 1)")
+    group.add_argument(
+        "--select",
+        choices=RULES,
+        default="best",
+        help="which N: the best (default), a diverse set, or medoids of clusters of pseudo-references; without pruning",
+    )
+    group.add_argument(
+        "--diversity",
+        type=float,
+        metavar="LAMBDA",
+        help=f"weight of the similarity between those of `--select diverse` (default: {DIVERSITY})",
+    )
 
 
 def race_settings(args: argparse.Namespace) -> RaceSettings:
     """The race that was asked for, checked."""
     if args.nbest < 1:
         raise UserError(f"--nbest {args.nbest}: must be 1 or more")
+    _check_selection(args)
     race = _prune_settings(args), _schedule(args), args.seed, args.nbest, args.window
     start = getattr(args, "start", None)
     if start is not None and (start < 0 or not args.pool):
         raise UserError(f"--start {start}: must be 0 or more, and is only valid with --pool")
-    return RaceSettings(*race, pool=bool(args.pool), exclude_self=args.exclude_self, start=start)
+    entry: dict[str, Any] = {"pool": bool(args.pool), "exclude_self": args.exclude_self, "start": start}
+    return RaceSettings(*race, **entry, select=args.select, diversity=args.diversity)
+
+
+def _check_selection(args: argparse.Namespace) -> None:
+    """Refuse a selection without effect, or without full scores; by default it goes without pruning."""
+    set_default_prune(args)
+    if args.diversity is not None and args.select != "diverse":
+        raise UserError("--diversity: only valid with --select diverse")
+    if args.select != "best":
+        if args.nbest < 2:
+            raise UserError(f"--select {args.select}: chooses several; give --nbest 2 or more")
+        if args.prune != "none":
+            raise UserError(
+                f"--prune {args.prune}: only valid without --select {args.select}, "
+                "which chooses among hypotheses with full scores"
+            )
+
+
+def set_default_prune(args: argparse.Namespace) -> None:
+    """`--prune` if it was not given."""
+    if args.prune is None:
+        args.prune = "confidence" if args.select == "best" else "none"
 
 
 def apply_preset(args: argparse.Namespace, command: str) -> None:
     """Set the options of `--preset` that were not given."""
+    set_default_prune(args)
     for name, value in PRESETS[args.preset][command].items():
         applies = (name != "regret" or args.prune == "confidence") and (name != "sampling" or args.server is None)
         if getattr(args, name) is None and applies:

@@ -164,9 +164,8 @@ def summary_line(summary: Summary) -> str:
         parts.append(f"{summary.skipped} set aside")
     if summary.standard_calls:
         saved = 1 - summary.utility_calls / summary.standard_calls
-        parts.append(
-            f"{summary.utility_calls:,} utility calls ({saved:.1%} saved), {summary.pairs_scored:,} pairs scored"
-        )
+        share = f"{saved:.1%} saved" if saved >= 0 else f"{-saved:.1%} more than standard MBR"
+        parts.append(f"{summary.utility_calls:,} utility calls ({share}), {summary.pairs_scored:,} pairs scored")
     if summary.coarse_calls:
         parts.append(f"{summary.coarse_calls:,} calls of the coarse utility")
     if summary.quality_calls:

@@ -37,6 +37,8 @@ def decode_file(
     schedule: Schedule = None,
     seed: int = 0,
     nbest: int = 1,
+    select: str = "best",
+    diversity: float | None = None,
     window: int = 64,
     shuffle: bool = True,
     pool: bool = False,
@@ -67,7 +69,7 @@ def decode_file(
     set aside in OUTPUT.errors.jsonl; `retry_errors`, with `resume`, tries those that are there again. `progress` is
     called with the number of records done since its last call; True shows a bar on a terminal's stderr.
     """
-    race = RaceSettings(prune, schedule, seed, nbest, window, pool, exclude_self, start)
+    race = RaceSettings(prune, schedule, seed, nbest, window, pool, exclude_self, start, select, diversity)
     chosen = UtilitySettings(utility) if isinstance(utility, str) else utility
     shortlist = shortlist_settings(qe, qe_top, coarse, coarse_top)
     saved = None if save_utilities is None else os.fspath(save_utilities)
@@ -122,6 +124,8 @@ class DecodeWorker:
     schedule: Schedule = None
     seed: int = 0
     nbest: int = 1
+    select: str = "best"
+    diversity: float | None = None
     window: int = 64
     sampler: Sampler | None = None
     shuffle: bool = True
@@ -148,6 +152,8 @@ class DecodeWorker:
             schedule=self.schedule,
             seed=self.seed,
             nbest=self.nbest,
+            select=self.select,
+            diversity=self.diversity,
             window=self.window,
             sampler=self.sampler,
             shuffle=self.shuffle,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from mbrace.errors import UserError, check_whole, require
 from mbrace.prune import Bottom, Confidence, Halving, PruningFunction
 from mbrace.schedule import Schedule, check, is_all
+from mbrace.selection import selection_of
 from mbrace.utility import PairFunction, QualityUtility, Utility, as_utility
 
 if TYPE_CHECKING:
@@ -122,6 +123,8 @@ class RaceSettings:
     pool: bool = False
     exclude_self: bool = False
     start: int | None = None
+    select: str = "best"
+    diversity: float | None = None
 
     def __post_init__(self) -> None:
         """Take the sizes of a schedule once: they may come from an iterator."""
@@ -129,6 +132,8 @@ class RaceSettings:
             object.__setattr__(self, "schedule", check(self.schedule))
         for name in ("window", "nbest"):
             check_whole(name, getattr(self, name), least=1)
+        prune = self.prune.load() if isinstance(self.prune, PruneSettings) else self.prune
+        selection_of(self.select, self.diversity, nbest=self.nbest, prune=prune)
 
     def describe(self) -> dict[str, Any]:
         """What answers depend on."""
@@ -139,13 +144,16 @@ class RaceSettings:
             "pool": self.pool or None,
             "exclude_self": self.exclude_self or None,
             "start": self.start,
+            "select": None if self.select == "best" else self.select,
+            "diversity": self.diversity,
         }  # None where older descriptions have nothing
         return {**rule.describe(), "schedule": sizes, "seed": self.seed, "nbest": self.nbest, **entry}
 
     def options(self) -> dict[str, Any]:
         """The options of `decode_corpus`."""
         prune = self.prune.load() if isinstance(self.prune, PruneSettings) else self.prune
-        others = {"seed": self.seed, "nbest": self.nbest, "window": self.window}
+        others: dict[str, Any] = {"seed": self.seed, "nbest": self.nbest, "window": self.window}
+        others |= {"select": self.select, "diversity": self.diversity}
         entry = {"pool": self.pool, "exclude_self": self.exclude_self, "start": self.start}
         return {"prune": prune, "schedule": self.schedule, **others, **entry}
 

@@ -1,0 +1,183 @@
+"""Which hypotheses an n-best list holds: the best, a diverse set, or the medoids of clusters of pseudo-references.
+
+The last two are DMBR and KMBR of Jinnai et al. (2024), "Generating Diverse and High-Quality Texts by Minimum Bayes Risk
+Decoding", with the utility itself as similarity. They choose among the hypotheses that are left at the end of a race.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mbrace.errors import UserError, check_number
+from mbrace.records import Record
+from mbrace.utility import Ask, Scorer
+
+RULES = ("best", "diverse", "medoids")
+DIVERSITY = 0.5
+
+
+@dataclass(frozen=True)
+class Selection:
+    """How an n-best list is chosen. `diversity` is the weight of the similarity between those chosen, for "diverse"."""
+
+    rule: str = "best"
+    diversity: float = DIVERSITY
+
+    def __post_init__(self) -> None:
+        if self.rule not in RULES:
+            raise UserError(f"select {self.rule!r}: unknown; choose from {', '.join(RULES)}")
+        check_number("diversity", self.diversity, least=0)
+
+
+def selection_of(rule: str, diversity: float | None, *, nbest: int, prune: object) -> Selection:
+    """The selection of these options, checked: all hypotheses need full scores, so none may be pruned."""
+    if diversity is not None and rule != "diverse":
+        raise UserError(f'diversity {diversity}: only valid with select="diverse"')
+    selection = Selection(rule, DIVERSITY if diversity is None else diversity)
+    if rule != "best":
+        if nbest < 2:
+            raise UserError(f'select="{rule}": chooses several; give nbest=2 or more')
+        if prune is not None:
+            raise UserError(f'select="{rule}": chooses among hypotheses with full scores; give prune=None')
+    return selection
+
+
+@dataclass
+class Finalists:
+    """The hypotheses of one sentence that are left at the end of its race, and then which of them were chosen."""
+
+    record: Record
+    sentence: int  # index into the window
+    rows: NDArray[np.int64]  # indexes into `Sentence.hypotheses`
+    texts: Sequence[str]
+    means: NDArray[np.float64]  # expected utilities
+    utilities: NDArray[np.floating]  # (hypotheses, distinct pseudo-references)
+    weights: NDArray[np.float64]  # (distinct pseudo-references,) shares in the expectation
+    columns: Mapping[str, int]  # column of each pseudo-reference
+    chosen: list[int] = field(default_factory=list)  # in the order of the n-best list
+    calls: int = 0  # pairs of hypotheses that were scored to choose
+
+    def ranking(self) -> list[int]:
+        """All of them, best first; equal ones in their order."""
+        return np.argsort(-self.means, kind="stable").tolist()  # type: ignore[no-any-return]
+
+
+def choose(finalists: Sequence[Finalists], selection: Selection, count: int, scorer: Scorer, utility: str) -> float:
+    """Fill in `chosen`, `count` for each, and `calls`; returns the seconds that `scorer` took."""
+    if selection.rule == "diverse":
+        return _choose_diverse(finalists, selection.diversity, count, scorer, utility)
+    for each in finalists:
+        if selection.rule == "medoids" and count < len(each.rows):
+            found = medoids(each.utilities, each.weights, each.means, count)
+            each.chosen = sorted(found, key=each.ranking().index)
+        else:
+            each.chosen = each.ranking()[:count]
+    return 0.0
+
+
+def _choose_diverse(
+    finalists: Sequence[Finalists], diversity: float, count: int, scorer: Scorer, utility: str
+) -> float:
+    """Greedily, in lockstep over the window: the best, then whatever adds most to
+
+    sum of expected utilities - diversity / (count - 1) x sum of u(h, h') over ordered pairs of those chosen.
+    """
+    seconds = 0.0
+    penalties = [np.zeros(len(each.rows)) for each in finalists]
+    for each in finalists:
+        each.chosen = each.ranking()[: count if count >= len(each.rows) else 1]
+    open_now = [index for index, each in enumerate(finalists) if len(each.chosen) < min(count, len(each.rows))]
+    while open_now:
+        found, spent = _similarities([finalists[index] for index in open_now], scorer, utility)
+        seconds += spent
+        for index, similarities in zip(open_now, found, strict=True):
+            each = finalists[index]
+            penalties[index] += diversity / (count - 1) * similarities
+            gains = each.means - penalties[index]
+            gains[each.chosen] = -np.inf
+            each.chosen.append(int(np.argmax(gains)))  # of equal ones the first
+        open_now = [index for index in open_now if len(finalists[index].chosen) < count]
+    return seconds
+
+
+def _similarities(
+    finalists: Sequence[Finalists], scorer: Scorer, utility: str
+) -> tuple[list[NDArray[np.float64]], float]:
+    """Of each sentence, u(h, last) + u(last, h) for all that may still be chosen, where `last` was chosen last; 0 for
+    the others. What the race has scored is not scored again. Also the seconds that scoring took."""
+    found = [np.zeros(len(each.rows)) for each in finalists]
+    asks: list[Ask] = []
+    wanted: list[tuple[int, NDArray[np.int64]]] = []  # of each ask: the sentence's index here, and who it is about
+    for index, each in enumerate(finalists):
+        last, others = each.chosen[-1], np.setdiff1d(np.arange(len(each.rows)), each.chosen)
+        column = each.columns.get(each.texts[last])
+        if column is not None:
+            found[index][others] += each.utilities[others, column]
+        else:
+            asks.append(Ask(each.sentence, each.rows[others], (each.texts[last],)))
+            wanted.append((index, others))
+        columns = np.array([each.columns.get(each.texts[other], -1) for other in others.tolist()])
+        known, unknown = others[columns >= 0], others[columns < 0]
+        found[index][known] += each.utilities[last, columns[columns >= 0]]
+        if len(unknown):
+            asks.append(Ask(each.sentence, each.rows[[last]], tuple(each.texts[other] for other in unknown.tolist())))
+            wanted.append((index, unknown))
+    started = time.perf_counter()
+    tables = scorer.score(asks) if asks else []
+    seconds = time.perf_counter() - started
+    if len(tables) != len(asks):
+        raise UserError(f"utility {utility}: returned {len(tables)} tables for {len(asks)} asks")
+    for ask, (index, about), table in zip(asks, wanted, tables, strict=True):
+        each = finalists[index]
+        if np.shape(table) != (len(ask.hypotheses), len(ask.references)) or not np.isfinite(table).all():
+            raise each.record.error(
+                f"utility {utility} returned {np.shape(table)} numbers for two hypotheses, or one that is not finite; "
+                "a utility must return a finite number per pair"
+            )
+        found[index][about] += np.asarray(table, dtype=np.float64).ravel()
+        each.calls += len(about)
+    return found, seconds
+
+
+def medoids(
+    utilities: NDArray[np.floating], weights: NDArray[np.float64], means: NDArray[np.float64], count: int
+) -> list[int]:
+    """`count` rows that together are worth most: each pseudo-reference counts, by its weight, with the utility of the
+    row that suits it best. By PAM: the best row, rows that add most one by one, then the best swaps until none helps.
+    """
+    values = np.asarray(utilities, dtype=np.float64)
+    chosen = [int(np.argmax(means))]
+    while len(chosen) < count:
+        worth = _worth(values, weights, values[chosen].max(axis=0))
+        worth[chosen] = -np.inf
+        chosen.append(int(np.argmax(worth)))
+    current = _worth(values[chosen], weights, values[chosen].max(axis=0))[0]
+    while True:
+        best, swap = current, None
+        for position in range(count):
+            others = values[chosen[:position] + chosen[position + 1 :]]
+            without = others.max(axis=0) if count > 1 else np.full(values.shape[1], -np.inf)
+            worth = _worth(values, weights, without)
+            worth[chosen] = -np.inf
+            row = int(np.argmax(worth))
+            if worth[row] > best:
+                best, swap = worth[row], (position, row)
+        if swap is None:
+            return chosen
+        chosen[swap[0]], current = swap[1], best
+
+
+def _worth(
+    values: NDArray[np.float64], weights: NDArray[np.float64], others: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """(rows,): what each row together with others is worth, of which `others` are the best utilities, (columns,).
+
+    The same bits for the same rows together, whichever of them is the row: a sum of maxima in the order of the columns.
+    """
+    found: NDArray[np.float64] = (weights * np.maximum(values, others)).sum(axis=1)
+    return found
