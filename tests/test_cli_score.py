@@ -32,7 +32,7 @@ def test_score_refuses_files_of_different_length(tmp_path: Path, capsys: pytest.
     (tmp_path / "h").write_text("a\nb\n")
     (tmp_path / "r").write_text("a\n")
     assert main(["score", str(tmp_path / "h"), str(tmp_path / "r")]) == 2
-    assert f"{tmp_path / 'r'}: 1 lines, but {tmp_path / 'h'} has 2" in capsys.readouterr().err
+    assert f"{tmp_path / 'r'}: 1 line, but {tmp_path / 'h'} has 2" in capsys.readouterr().err
 
 
 def test_score_reads_the_field_of_records_and_no_byte_order_mark(

@@ -6,7 +6,6 @@ first row, which every command finds; `exit`, the status; `says`, the words on s
 
 from __future__ import annotations
 
-import argparse
 import ast
 import base64
 import json
@@ -18,7 +17,8 @@ from typing import Any
 
 import pytest
 
-from mbrace.cli import _parser, main
+from mbrace.cli import main
+from mbrace.cli.parser import make_parser, parsers_by_command
 
 HERE = Path(__file__).parent
 TABLE = [json.loads(line) for line in (HERE / "hostile.jsonl").read_text(encoding="utf-8").splitlines()]
@@ -54,13 +54,6 @@ def test_a_hostile_input_is_named_in_one_line_and_leaves_nothing(
     assert {name: data for name, data in left.items() if name not in row.get("leaves", [])} == files
 
 
-def commands() -> dict[str, argparse.ArgumentParser]:
-    for action in _parser()._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            return dict(action.choices)
-    raise AssertionError("no commands")
-
-
 def used_in_tests() -> Iterator[set[str]]:
     """The words of the table's commands, and of the strings of each test file."""
     for row in ROWS:
@@ -74,7 +67,7 @@ def used_in_tests() -> Iterator[set[str]]:
 
 def test_every_command_and_option_is_in_a_test_or_a_row_of_the_table() -> None:
     used = list(used_in_tests())
-    for command, parser in commands().items():
+    for command, parser in parsers_by_command(make_parser()).items():
         assert any(row["command"].split()[0] == command for row in ROWS), f"{command}: no row in hostile.jsonl"
         for action in parser._actions:
             if action.option_strings and action.dest != "help":

@@ -13,7 +13,8 @@ import pytest
 from conftest import overlap
 
 import mbrace
-from mbrace.cli import _parser, main
+from mbrace.cli import main
+from mbrace.cli.parser import make_parser
 from mbrace.io.output import Output
 from mbrace.io.settings import EARLY_NAMES, refuse_other_settings
 from mbrace.jobs.decode import DecodeWorker
@@ -337,7 +338,7 @@ def test_runs_begun_by_version_0_1_are_recognised(command: str) -> None:
     import importlib
 
     options, saved = SAVED[command]
-    job = importlib.import_module(f"mbrace.cli.{command}").job_from(_parser().parse_args([command, *options]))
+    job = importlib.import_module(f"mbrace.cli.{command}").job_from(make_parser().parse_args([command, *options]))
     early = {EARLY_NAMES.get(name, name): value for name, value in job.describe().items()}
     settings = {name: value for name, value in early.items() if name in saved or value is not None}
     assert settings == {"command": command, **saved}  # a setting that is newer is null, as what is missing is
@@ -349,7 +350,7 @@ def test_a_job_is_sent_to_another_process_as_it_is() -> None:
 
     from mbrace.cli.translate import job_from
 
-    job = job_from(_parser().parse_args(["translate", "s.txt", "--schedule", "4,8"]))
+    job = job_from(make_parser().parse_args(["translate", "s.txt", "--schedule", "4,8"]))
     assert pickle.loads(pickle.dumps(job)) == job
 
 

@@ -80,7 +80,7 @@ def test_plain_gzipped_lines_are_paired_in_order(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("a", "b", "s", "message"),
     [
-        ('{"id": 1, "text": "x"}', '{"id": 2, "text": "x"}', "s", r"b\.jsonl: 1 ids of .*a\.jsonl are missing.*'1'"),
+        ('{"id": 1, "text": "x"}', '{"id": 2, "text": "x"}', "s", r"b\.jsonl: 1 id of .*a\.jsonl not there.*'1'"),
         (
             '{"id": 1, "text": "x"}\n' * 2,
             '{"id": 1, "text": "x"}',
@@ -102,7 +102,7 @@ def test_plain_gzipped_lines_are_paired_in_order(tmp_path: Path) -> None:
             '{"id": 1, "text": "x"}',
             '{"id": 1, "text": "y"}',
             '{"id": 2, "source": "s"}',
-            r"s\.txt: 1 ids of .*a\.jsonl are missing.*'1'",
+            r"s\.txt: 1 id of .*a\.jsonl not there.*'1'",
         ),
         ('{"id": 1, "text": "x"}', '{"id": 1, "text": "y"}', "", r"s\.txt: the file is empty"),
         (

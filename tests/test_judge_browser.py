@@ -264,7 +264,7 @@ def test_host_other_than_loopback_is_warned_of_and_same_command_continues(tmp_pa
         assert post(link, "rate", origin="http://evil.example", position=1, choice="tie", request="request-1") == 403
         assert post(link[:-1], "rate", position=1, choice="tie", request="request-1") == 404
         rest = server.stop()
-        assert "1 ratings are in" in rest
+        assert "1 rating in" in rest
         assert "warning" not in rest
     with Server([*arguments, "--host", "0.0.0.0"]) as server:
         assert re.search(r"/r/(\S+)", server.printed).group(1) == link.rsplit("/", 1)[1]

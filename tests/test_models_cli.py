@@ -167,11 +167,11 @@ def test_only_the_suffix_tsv_means_columns() -> None:
 
 
 def test_a_cluster_run_is_continued_only_with_the_same_endpoint_of_a_server(sources: Path) -> None:
-    from mbrace.cli import _parser
     from mbrace.cli.generate import job_from
+    from mbrace.cli.parser import make_parser
 
     server = ["generate", str(sources), "-o", "o", "--server", "http://x", "--server-model", "m", "--server-kind"]
-    chat, completions = (job_from(_parser().parse_args([*server, k])).describe() for k in ("chat", "completions"))
+    chat, completions = (job_from(make_parser().parse_args([*server, k])).describe() for k in ("chat", "completions"))
     assert chat != completions
 
 
@@ -387,11 +387,11 @@ def test_sources_that_end_in_a_failure_are_translated_up_to_it() -> None:
 
 
 def test_a_cluster_worker_sets_aside_only_the_source_at_fault(sources: Path, folder: Path, tmp_path: Path) -> None:
-    from mbrace.cli import _parser
+    from mbrace.cli.parser import make_parser
     from mbrace.cli.translate import job_from
 
     command = ["translate", str(sources), "--model", str(folder), "--beam", "4", "--schedule", "4,16"]
-    job = job_from(_parser().parse_args([*command, "--seed", "3", "--device", "cpu", "--json"]))
+    job = job_from(make_parser().parse_args([*command, "--seed", "3", "--device", "cpu", "--json"]))
     texts = [*SOURCES[:3], "a " * 3000, SOURCES[4]]
     items = [job.item(f"{text}\n".encode(), "s.txt", number, "") for number, text in enumerate(texts, 1)]
     outcomes = list(job.start(1)(items, skip=True))

@@ -77,9 +77,9 @@ class Returns:
 
 SAMPLERS: dict[str, tuple[Any, str]] = {
     "too many draws": (lambda wants: [Draws(["a"] * (want.count + 1)) for want in wants], "asked for 16 draws, got 17"),
-    "too many sentences": (lambda wants: [Draws(["a"])] * (len(wants) + 1), "draws of 1 sentences, got 2"),
-    "too few sentences": (lambda wants: [], "draws of 1 sentences, got 0"),
-    "nothing": (lambda wants: None, "draws of 1 sentences, got NoneType"),
+    "too many sentences": (lambda wants: [Draws(["a"])] * (len(wants) + 1), "draws of 1 sentence, got 2"),
+    "too few sentences": (lambda wants: [], "draws of 1 sentence, got 0"),
+    "nothing": (lambda wants: None, "draws of 1 sentence, got NoneType"),
     "texts": (lambda wants: ["a"] * len(wants), "expected Draws, got str"),
     "logprobs": (lambda wants: [Draws(["a", "b"], [0.0])] * len(wants), "1 logprobs for 2 draws"),
 }

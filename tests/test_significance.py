@@ -157,7 +157,7 @@ def test_compare_refuses_outputs_of_different_sources(tmp_path: Path, systems: A
     b = write_rows(tmp_path / "b.jsonl", "text", numbered[:-1])
     r = write_rows(tmp_path / "r.jsonl", "reference", enumerate(references, 1))
     assert main(["compare", a, b, "--reference", r]) == 2
-    assert f"b.jsonl: 1 ids of {a} are missing (the first: '{len(first)}')" in capsys.readouterr().err
+    assert f"b.jsonl: 1 id of {a} not there (the first: '{len(first)}')" in capsys.readouterr().err
 
 
 def test_a_folder_called_json_does_not_make_a_text_json(tmp_path: Path, systems: Any, capsys: Any) -> None:

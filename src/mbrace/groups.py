@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from mbrace.errors import ServiceError, warn
+from mbrace.wording import counted
 
 Thing = TypeVar("Thing")
 Result = TypeVar("Result")
@@ -70,4 +71,4 @@ def run_group(
         else:
             yield result
     if not fault_found:  # memory, most likely; the results stand, but such a group costs time
-        warn(f"{len(things)} sentences together failed ({failure!r}), one by one did not")
+        warn(f"{counted(len(things), 'sentence')} together failed ({failure!r}), one by one did not")

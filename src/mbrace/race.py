@@ -33,6 +33,7 @@ from mbrace.schedule import Schedule, largest, steps
 from mbrace.selection import Finalists, Selection, choose
 from mbrace.utility import Ask, ParallelUtility, Scorer, Sentence, Utility
 from mbrace.utility_table import UtilityTable
+from mbrace.wording import counted
 
 
 @dataclass(frozen=True)
@@ -485,7 +486,7 @@ def _score(stepping: Sequence[_Stepping], scorer: Scorer, name: str, phases: Pha
     started, encoded = time.perf_counter(), scorer.encode_seconds
     tables = scorer.score([ask for _, ask in asks])
     if len(tables) != len(asks):
-        raise UserError(f"utility {name}: returned {len(tables)} tables for {len(asks)} asks")
+        raise UserError(f"utility {name}: returned {counted(len(tables), 'table')} for {counted(len(asks), 'ask')}")
     for step in stepping:
         if not len(step.alive):  # all are newcomers: their tables have the columns
             step.runner.tally.add(np.empty((0, len(step.new)), dtype=np.float32))

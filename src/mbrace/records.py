@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from mbrace.errors import RecordError
+from mbrace.wording import counted
 
 PseudoReferences: TypeAlias = Sequence[str] | Iterator[str] | Callable[[int], Sequence[str]]
 
@@ -54,16 +55,28 @@ class Record:
         return RecordError(self.where, reason)
 
 
+# Other names of the fields of a record, in files. `samples` is for one list whose strings are hypotheses and
+# pseudo-references at once.
+ALIASES = {"hypotheses": ("candidates", "samples")}
+# Names that could mean several fields: they are refused where the field that may be meant is missing.
+AMBIGUOUS = {
+    "references": "could be the pseudo-references of the race or translations by people; "
+    "call them `pseudo_references`, or `reference` if it is one translation to compare with"
+}
+
+
 def record_from(fields: Any, *, location: Location, default_id: str | int) -> Record:
-    """A checked record from a JSON object. `samples` is another name of `hypotheses` for one list that is both."""
+    """A checked record from a JSON object; fields may have other names (`ALIASES`)."""
     if not isinstance(fields, dict):
         reason = f"expected a JSON object with `hypotheses` and `pseudo_references`, got {kind(fields)}"
         raise RecordError(location, reason)
-    name = "hypotheses" if fields.get("samples") is None else "samples"
-    if name == "samples" and any(fields.get(field) is not None for field in ("hypotheses", "pseudo_references")):
-        raise RecordError(location, "samples: are hypotheses and pseudo-references at once; leave those out")
+    name = _name_in(fields, "hypotheses", location)
     hypotheses = check_strings(fields.get(name), name, location)
     pseudo_references = fields.get("pseudo_references")
+    if pseudo_references is None:
+        for field, meaning in AMBIGUOUS.items():
+            if fields.get(field) is not None:
+                raise RecordError(location, f"{field}: {meaning}")
     if pseudo_references is not None:
         check_strings(pseudo_references, "pseudo_references", location)
     identity = fields.get("id")
@@ -78,6 +91,18 @@ def record_from(fields: Any, *, location: Location, default_id: str | int) -> Re
     record = Record(hypotheses, pseudo_references, identity, source, reference, logprobs, location)
     _check_logprobs_of(record, record.listed(), values=True)
     return record
+
+
+def _name_in(fields: dict[str, Any], field: str, location: Location) -> str:
+    """What a field is called in an object: its name, or the alias that is there."""
+    if fields.get("samples") is not None and any(
+        fields.get(other) is not None for other in ("hypotheses", "pseudo_references", "candidates")
+    ):
+        raise RecordError(location, "samples: are hypotheses and pseudo-references at once; leave those out")
+    given = [name for name in (field, *ALIASES[field]) if fields.get(name) is not None]
+    if len(given) > 1:
+        raise RecordError(location, f"{given[0]} and {given[1]}: two names of one field; give one of them")
+    return given[0] if given else field
 
 
 def check_record(record: Record, *, pool: bool = False, live: bool = False) -> None:
@@ -123,7 +148,9 @@ def _check_logprobs_of(record: Record, given: PseudoReferences | None, *, values
     if isinstance(record.logprobs, str | dict) or not isinstance(record.logprobs, Sized):
         raise record.error(f"logprobs: expected a list of numbers, got {kind(record.logprobs)}")
     if len(record.logprobs) != len(given):
-        raise record.error(f"logprobs: {len(record.logprobs)} for {len(given)} pseudo-references; give one for each")
+        raise record.error(
+            f"logprobs: {len(record.logprobs)} for {counted(len(given), 'pseudo-reference')}; give one for each"
+        )
     if values:
         check_logprobs(record.logprobs, record.where)
 

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from mbrace.errors import UserError
 from mbrace.randomness import generator
 from mbrace.records import Record
+from mbrace.wording import counted
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,8 @@ def checked_draws(found: Any, wants: Sequence[Want], records: Sequence[Record]) 
     """What a sampler returned: for each want of a window of records, no more draws than were asked for."""
     if not isinstance(found, Sequence) or len(found) != len(wants):
         got = f"{len(found)}" if isinstance(found, Sized) else type(found).__name__
-        raise UserError(f"sampler: asked for the draws of {len(wants)} sentences, got {got}; return one Draws for each")
+        asked = f"asked for the draws of {counted(len(wants), 'sentence')}"
+        raise UserError(f"sampler: {asked}, got {got}; return one Draws for each")
     for want, draws in zip(wants, found, strict=True):
         record = records[want.sentence]
         if not isinstance(draws, Draws):

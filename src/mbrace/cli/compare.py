@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from mbrace.cli.options import add_utility, utility_from
 from mbrace.cli.score import read_aligned
 from mbrace.errors import UserError
+from mbrace.wording import counted
 
 if TYPE_CHECKING:
     from mbrace.experiments.significance import Comparison
@@ -92,7 +93,7 @@ def _corrected(tests: Sequence[Comparison]) -> list[dict[str, Any]]:
 
 
 def _print(about: dict[str, Any], found: Sequence[Sequence[dict[str, Any]]]) -> None:
-    print(f"{about['sentences']} sentences, {about['utility']}")
+    print(f"{counted(about['sentences'], 'sentence')}, {about['utility']}")
     several = len(about["systems"]) > 2
     if several:
         for letter, path in zip(LETTERS, about["systems"], strict=False):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import textwrap
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from mbrace.cli.messages import shows_progress
 from mbrace.cli.models import Given
 from mbrace.cli.options import add_utility, utility_from
 from mbrace.cores import cores
@@ -92,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
             races=args.races,
             report=not args.no_report,
             saved_utilities=None if args.saved_utilities is None else Path(args.saved_utilities),
-            progress=progress_bar,
+            progress=partial(progress_bar, shown=shows_progress()),
         )
     else:
         raise UserError("no candidate files; give CANDIDATES.jsonl..., --report-only or --runtimes")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from mbrace.cli.messages import say
 from mbrace.errors import UserError
 from mbrace.jobs.presets import PRESETS
 from mbrace.jobs.settings import PruneSettings, RaceSettings, UtilitySettings
@@ -15,6 +15,7 @@ from mbrace.selection import DIVERSITY, RULES
 from mbrace.utilities.mixture_names import is_mixture, parse_mixture
 from mbrace.utilities.named import FORMS, NAMED, check_utility, uses_model
 from mbrace.utility import Cost, Utility
+from mbrace.wording import counted
 
 QE_HELP = "estimates quality from the source: folder or hub name of CometKiwi, XCOMET, a referenceless COMET, MetricX"
 
@@ -138,20 +139,20 @@ def utility_from(args: argparse.Namespace) -> Utility:
 def report_truncated(truncated: int) -> None:
     """Say on stderr how many strings were over a utility's length limit, if any were."""
     if truncated:
-        strings = "1 string was" if truncated == 1 else f"{truncated:,} strings were"
-        print(f"mbrace: {strings} over the utility's length limit and cut there", file=sys.stderr)
+        were = "was" if truncated == 1 else "were"
+        say(f"{counted(truncated, 'string')} {were} over the utility's length limit and cut there")
 
 
 def cost_text(cost: Cost) -> str:
     """What a utility asked of a server, in words."""
-    tokens = f"{cost.prompt_tokens:,} + {cost.completion_tokens:,} tokens"
-    return f"{cost.requests:,} requests ({tokens}), {cost.kept_answers:,} answers kept from before"
+    tokens = f"{cost.prompt_tokens:,} + {counted(cost.completion_tokens, 'token')}"
+    return f"{counted(cost.requests, 'request')} ({tokens}), {counted(cost.kept_answers, 'answer')} kept from before"
 
 
 def report_cost(cost: Cost) -> None:
     """Say on stderr what a utility asked of a server, if it has one."""
     if cost != Cost():
-        print(f"mbrace: {cost_text(cost)}", file=sys.stderr)
+        say(cost_text(cost))
 
 
 def add_race(parser: argparse.ArgumentParser) -> None:

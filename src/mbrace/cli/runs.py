@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import sys
+import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from mbrace.cli.messages import log, say, shows_progress
 from mbrace.cli.options import cost_text, report_truncated
 from mbrace.errors import UserError
 from mbrace.utility import Cost
+from mbrace.wording import counted
 
 if TYPE_CHECKING:
     from mbrace.io.candidates import Item
@@ -100,6 +102,7 @@ def run_here(
     minutes: float | None = None,
 ) -> int:
     """Run a job on this machine; the exit status."""
+    from mbrace.cli.config import given_options
     from mbrace.jobs.run import run_job
 
     summary = run_job(
@@ -113,18 +116,20 @@ def run_here(
         on_error=args.on_error,
         minutes=minutes,
         handle_signals=True,
-        progress=True,
+        progress=shows_progress(),
         total=total,
+        options=None if args.output == "-" else given_options(args.arguments),
     )
     return _ended(summary, args)
 
 
 def run_on_cluster(job: Job, inputs: list[str], args: argparse.Namespace) -> int:
     """Run a job with `--ray`; the exit status."""
+    from mbrace.cli.config import given_options
     from mbrace.cluster import run
     from mbrace.jobs.progress import share_progress_bar
 
-    with share_progress_bar(args.output) as progress:
+    with share_progress_bar(args.output, shown=shows_progress()) as progress:
         summary = run(
             job,
             inputs,
@@ -138,6 +143,7 @@ def run_on_cluster(job: Job, inputs: list[str], args: argparse.Namespace) -> int
             force=args.force,
             on_error=args.on_error,
             progress=progress,
+            options=given_options(args.arguments),
         )
     return _ended(summary, args)
 
@@ -145,31 +151,32 @@ def run_on_cluster(job: Job, inputs: list[str], args: argparse.Namespace) -> int
 def _ended(summary: Summary, args: argparse.Namespace) -> int:
     """Say what a run did; its exit status. One that a signal ended says how to go on."""
     report_truncated(summary.truncated)
-    print(summary_line(summary), file=sys.stderr)
+    say(summary_lines(summary))
     if summary.signal is None:
         return 0
     how = "" if args.output == "-" else "; go on with the same command and --resume"
     done = "the current window is written" if args.ray is None else "finished shards are kept"
-    print(f"mbrace: stopped by signal {summary.signal}; {done}{how}", file=sys.stderr)
+    log.warning(f"stopped by signal {summary.signal}; {done}{how}")
     return 128 + summary.signal
 
 
-def summary_line(summary: Summary) -> str:
-    """What a run did, for stderr."""
+def summary_lines(summary: Summary, width: int = 80) -> str:
+    """What a run did, for stderr, in lines of at most `width` characters."""
     phases = summary.phases
-    parts = [f"{summary.sentences} sentences in {summary.seconds:.2f} s"]
+    parts = [f"{counted(summary.sentences, 'sentence')} in {summary.seconds:.2f} s"]
     if summary.kept:
-        parts.append(f"{summary.kept} kept from before")
+        parts.append(f"{summary.kept:,} kept from before")
     if summary.skipped:
-        parts.append(f"{summary.skipped} set aside")
+        parts.append(f"{summary.skipped:,} set aside")
     if summary.standard_calls:
         saved = 1 - summary.utility_calls / summary.standard_calls
         share = f"{saved:.1%} saved" if saved >= 0 else f"{-saved:.1%} more than standard MBR"
-        parts.append(f"{summary.utility_calls:,} utility calls ({share}), {summary.pairs_scored:,} pairs scored")
+        calls = f"{counted(summary.utility_calls, 'utility call')} ({share})"
+        parts.append(f"{calls}, {counted(summary.pairs_scored, 'pair')} scored")
     if summary.coarse_calls:
-        parts.append(f"{summary.coarse_calls:,} calls of the coarse utility")
+        parts.append(f"{counted(summary.coarse_calls, 'call')} of the coarse utility")
     if summary.quality_calls:
-        parts.append(f"quality of {summary.quality_calls:,} hypotheses estimated")
+        parts.append(f"quality of {counted(summary.quality_calls, 'hypothesis', 'hypotheses')} estimated")
     if summary.requests or summary.kept_answers:
         cost = Cost(summary.requests, summary.kept_answers, summary.prompt_tokens, summary.completion_tokens)
         parts.append(cost_text(cost))
@@ -178,5 +185,18 @@ def summary_line(summary: Summary) -> str:
     if any(seconds for _, seconds in timed):
         parts.append(", ".join(f"{name} {seconds:.2f} s" for name, seconds in timed))
     if summary.hypothesis_seconds:
-        parts.append(f"hypotheses {summary.hypothesis_seconds:.2f} s, {summary.drawn:,} pseudo-references drawn")
-    return "mbrace: " + "; ".join(parts)
+        drawn = f"{counted(summary.drawn, 'pseudo-reference')} drawn"
+        parts.append(f"hypotheses {summary.hypothesis_seconds:.2f} s, {drawn}")
+    return _packed(parts, width)
+
+
+def _packed(parts: list[str], width: int) -> str:
+    """Parts of a message, as many to a line as fit; only one that is too long for a line goes on after a comma."""
+    lines, indent = ["mbrace:"], " " * 7
+    for part in parts:
+        fits_alone = len(indent) + len(f" {part};") <= width
+        for piece in [f"{part};"] if fits_alone else re.split(r"(?<=,) ", f"{part};"):
+            if len(lines[-1]) + 1 + len(piece) > width:
+                lines.append(indent)
+            lines[-1] += f" {piece}"
+    return "\n".join(lines).removesuffix(";")

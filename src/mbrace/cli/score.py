@@ -9,6 +9,7 @@ from typing import Any
 from mbrace.cli.options import add_utility, report_cost, report_truncated, utility_from
 from mbrace.errors import UserError
 from mbrace.utility import truncated_texts, utility_cost
+from mbrace.wording import counted
 
 
 def add(commands: Any) -> None:
@@ -53,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     if args.per_line:
         print("\n".join(f"{score:.4f}" for score in found.scores))
     several = f", {len(references)} references" if len(references) > 1 else ""
-    print(f"sentence average  {found.scores.mean():.4f}  ({len(hypotheses)} lines{several}, {utility.name})")
+    print(f"sentence average  {found.scores.mean():.4f}  ({counted(len(hypotheses), 'line')}{several}, {utility.name})")
     if found.corpus is not None:
         print(f"corpus            {found.corpus:.4f}")
     return 0

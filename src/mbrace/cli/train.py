@@ -59,6 +59,8 @@ def run_train(args: argparse.Namespace) -> int:
     from mbrace.jobs.signals import Stop
 
     require("torch", extra="models")
+    from mbrace.cli.messages import shows_progress
+    from mbrace.training.loop import print_on_stderr
     from mbrace.training.train import TrainingOptions, train
 
     for name in ("train", "valid"):
@@ -88,5 +90,6 @@ def run_train(args: argparse.Namespace) -> int:
         pairs, valid = [(b, a) for a, b in pairs], [(b, a) for a, b in valid]
     with Stop() as stop:
         how: dict[str, Any] = {"spm": spm, "force": args.force, "interrupted": lambda: stop.signal is not None}
+        how["say"] = print_on_stderr if shows_progress() else lambda message: None
         train(pairs, valid, args.output, options, **how)
     return 0 if stop.signal is None else 128 + stop.signal

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from mbrace.cli.messages import shows_progress
 from mbrace.errors import UserError, require
 
 
@@ -69,6 +70,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _say(message: str) -> None:
     """On a terminal, each message on the progress of embedding takes the place of the one before."""
+    if not shows_progress():
+        return
     is_terminal = sys.stderr.isatty()
     end = "\r" if is_terminal and message.startswith("embedding") else "\n"
     print("\r\x1b[K" * is_terminal + f"mbrace: {message}", file=sys.stderr, end=end, flush=True)

@@ -53,12 +53,14 @@ def run(
     force: bool = False,
     on_error: ErrorPolicy = "stop",
     progress: Callable[[int, float], None] = lambda lines, share: None,
+    options: dict[str, Any] | None = None,
 ) -> Summary:
     """Run a job over every line of `inputs` (files, patterns, URLs); shards and a manifest go into the folder `output`.
 
     `address` is that of a running cluster; None starts one on this machine. `threads` are those of a worker (0: its
     share of the CPUs). The shards, one after another, are byte for byte the file that a run on one machine writes.
-    `progress` is called with the lines done since its last call and the share of the input done so far.
+    `progress` is called with the lines done since its last call and the share of the input done so far. `options`, the
+    command line's, are kept in the manifest.
     """
     if isinstance(job, SavingJob) and job.save_utilities is not None:
         raise UserError(
@@ -80,6 +82,7 @@ def run(
     started = time.perf_counter()
     summary, skip = Summary(), on_error == "skip"
     with Folder(output, job, paths, size=shard_size, resume=resume, force=force, text=job.text) as folder:
+        folder.options = options
         summary.kept = sum(done.shard.answers for done in folder.done.values())
         if folder.complete:
             folder.check_inputs(shard_size)

@@ -53,6 +53,7 @@ class Folder:
         self.path = Path(output)
         self.errors_path = Path(str(self.path) + ".errors.jsonl")
         self.done: dict[BlockKey, FinishedShard] = {}
+        self.options: dict[str, Any] | None = None  # of the command line, for the manifest
         self.text = text
         self.suffix = _suffix(output, text)
         self._job, self._inputs = job, inputs
@@ -263,7 +264,7 @@ class Folder:
         shards = [self.done[block].shard for block in sorted(self.done)]
         self._replace()
         try:
-            Manifest(self.path, self._plan, list(self._inputs), complete=True, shards=shards).write()
+            Manifest(self.path, self._plan, list(self._inputs), True, shards, self.options).write()
             (self.path / JOURNAL).unlink()
         except OSError as error:
             raise UserError(f"{self.path / NAME}: {error.strerror}; {ROOM}") from error

@@ -14,6 +14,7 @@ from mbrace.io.packing import without_packing
 from mbrace.io.parquet import parquet_rows
 from mbrace.io.reading import name_of, read_lines
 from mbrace.records import kind
+from mbrace.wording import counted
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ def align_texts(outputs: Sequence[Texts], others: Sequence[Texts]) -> tuple[Sequ
     for file in files:
         if file.ids is None and len(file.texts) != len(ids):
             raise UserError(
-                f"{file.path}: {len(file.texts)} lines, but {leader.path} has {len(ids)}; give one for each"
+                f"{file.path}: {counted(len(file.texts), 'line')}, but {leader.path} has {len(ids)}; give one for each"
             )
         _check_ids(leader, file)
     for file in outputs:
@@ -127,7 +128,7 @@ def _check_ids(one: Texts, other: Texts) -> None:
     missing = [] if one.ids is None or other.ids is None else sorted(set(one.ids) - set(other.ids))
     if missing:
         raise UserError(
-            f"{other.path}: {len(missing)} ids of {one.path} are missing (the first: {missing[0]!r}); "
+            f"{other.path}: {counted(len(missing), 'id')} of {one.path} not there (the first: {missing[0]!r}); "
             "give files of the same sources"
         )
 
@@ -136,7 +137,7 @@ def _warn_of_part(leader: Texts, others: Sequence[Texts], count: int) -> None:
     """Files of other sources may share some ids, such as line numbers: the texts paired by them would be strangers."""
     for file in others:
         if file.ids is not None and len(file.ids) > count:
-            left_out = f"{len(file.ids) - count} of its {len(file.ids)} records are not in {leader.path}"
+            left_out = f"{len(file.ids) - count} of its {counted(len(file.ids), 'record')} are not in {leader.path}"
             remedy = "check that the ids are of the same sources"
             warn(f"{file.path}: paired by id, and {left_out} and are left out; {remedy}")
 

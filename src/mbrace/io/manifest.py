@@ -40,6 +40,7 @@ class Manifest:
     inputs: list[str]
     complete: bool = False
     shards: list[Shard] = field(default_factory=list)
+    options: dict[str, Any] | None = None  # those that the command line was given, for `--config`
 
     def write(self) -> None:
         """Replace `manifest.json` in one step."""
@@ -50,6 +51,7 @@ class Manifest:
             "skipped": sum(shard.skipped for shard in self.shards),
             "inputs": self.inputs,
             "work": self.work,
+            **({} if self.options is None else {"options": self.options}),
             "shards": [asdict(shard) for shard in self.shards],
         }
         replace_file(self.folder / NAME, json_line(fields))

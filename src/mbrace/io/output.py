@@ -64,6 +64,7 @@ class Output:
     collect as JSON Lines in OUT.part, and the file appears when the run is complete.
 
     The `settings`, and a digest of the records answered, are in OUT.run.json: only a run with the same can continue it.
+    The `options` of the command line are there for people, and for `--config`.
     With `force`, what was there before stays until there is something to put in its place. `tables` is the folder with
     the utilities of the records answered.
     """
@@ -77,6 +78,7 @@ class Output:
         text: bool = False,
         settings: dict[str, Any] | None = None,
         tables: UtilityFolder | None = None,
+        options: dict[str, Any] | None = None,
     ) -> None:
         self.path, self.text = path, text
         self.written = self.written_errors = WrittenLines()
@@ -87,7 +89,7 @@ class Output:
         self._packing = "" if self._is_stream else packing_of(path)
         self._file = path + PARTIAL if self._is_parquet else path  # where lines are written
         self._errors_path = path + ".errors.jsonl"
-        self._run_file = None if settings is None or self._is_stream else RunFile(path, settings)
+        self._run_file = None if settings is None or self._is_stream else RunFile(path, settings, options)
         self._lines: list[bytes] = []  # not written yet
         self._failed = self._is_finished = self._is_new = self._continues = self._has_started = False
         self._has_begun = True  # False while an older output is still there in full

@@ -17,6 +17,7 @@ from mbrace.records import Record
 
 SUFFIX = ".run.json"
 DIGESTS = "input_digests"
+OPTIONS = "options"
 SAVE_SECONDS = 2.0  # the least time between two saves while a run goes on
 
 
@@ -50,12 +51,16 @@ class InputDigest:
 
 
 class RunFile:
-    """OUT.run.json of the output `output`: its `settings`, and `inputs`, the digest of the records it answers."""
+    """OUT.run.json of the output `output`: its `settings`, and `inputs`, the digest of the records it answers.
 
-    def __init__(self, output: str, settings: Mapping[str, Any]) -> None:
+    `options` are those that the command line was given, by name: `--config OUT.run.json` gives them again.
+    """
+
+    def __init__(self, output: str, settings: Mapping[str, Any], options: Mapping[str, Any] | None = None) -> None:
         self.path, self.is_ours = output + SUFFIX, False  # whether this run has written it
         self.inputs = InputDigest()
         self._output, self._settings = output, settings
+        self._options = {} if options is None else {OPTIONS: dict(options)}
         self._saved = time.monotonic()
 
     def check(self) -> None:
@@ -69,12 +74,13 @@ class RunFile:
         before = parse_json(Path(self.path).read_bytes(), self.path)
         remedy = "give the same options, another output, or force=True to start over"
         refuse_other_settings(before, self._settings, file=self._output, remedy=remedy)
+        self._options = {OPTIONS: before[OPTIONS]} if OPTIONS in before else {}  # those it was begun with
         digests = before.get(DIGESTS)
         self.inputs = InputDigest(digests if isinstance(digests, dict) else None)
 
     def save(self) -> None:
         """Replace the file in one step."""
-        replace_file(Path(self.path), json_line({**self._settings, DIGESTS: self.inputs.describe()}))
+        replace_file(Path(self.path), json_line({**self._settings, **self._options, DIGESTS: self.inputs.describe()}))
         self.is_ours, self._saved = True, time.monotonic()
 
     def save_if_due(self) -> None:

@@ -39,9 +39,11 @@ def progress_bar(
 
 
 @contextlib.contextmanager
-def share_progress_bar(description: str, unit: str = "sentences") -> Iterator[Callable[[int, float], None]]:
+def share_progress_bar(
+    description: str, unit: str = "sentences", *, shown: bool = True
+) -> Iterator[Callable[[int, float], None]]:
     """Yields a function to call with the number of things done since and the share of all the work done so far."""
-    if not sys.stderr.isatty():
+    if not (shown and sys.stderr.isatty()):
         yield lambda count, share: None
         return
     from rich.console import Console

@@ -128,6 +128,7 @@ def run_job(
     handle_signals: bool = False,
     progress: Progress = False,
     total: int | None = None,
+    options: dict[str, Any] | None = None,
 ) -> Summary:
     """Run a job over `items` into the file `output` on this machine.
 
@@ -135,7 +136,8 @@ def run_job(
     tries records again that an earlier one set aside, for which it reads `items` twice. `on_error="skip"` sets a bad
     record aside in OUTPUT.errors.jsonl. With `handle_signals`, SIGINT and SIGTERM end the run after the current window,
     and `minutes` ends it after so long. `progress` is a function called with the number of items done since its last
-    call, or True for a bar on stderr, where `total` is the number of items.
+    call, or True for a bar on stderr, where `total` is the number of items. `options`, the command line's, are kept in
+    OUTPUT.run.json.
     """
     if on_error not in ("stop", "skip"):
         raise UserError(f'on_error {on_error!r}: unknown; choose "stop" or "skip"')
@@ -158,9 +160,8 @@ def run_job(
             with Output(output, resume=True, text=job.text, settings=settings, tables=tables) as before:
                 before.interrupted = True  # it is only read
                 retried = _retry(worker, items, before, skip=skip, stop=stop)
-        out = stack.enter_context(
-            Output(output, resume=resume, force=force, text=job.text, settings=settings, tables=tables)
-        )
+        how: dict[str, Any] = {"resume": resume, "force": force, "tables": tables, "options": options}
+        out = stack.enter_context(Output(output, text=job.text, settings=settings, **how))
         if isinstance(progress, bool):
             progress = progress and not (output == "-" and sys.stdout.isatty())  # one terminal for one of them
             progress = stack.enter_context(progress_bar(settings.get("command", "running"), total, shown=progress))

@@ -24,6 +24,7 @@ from mbrace.judge.statistics import (
     sign_test_split_ties,
 )
 from mbrace.judge.store import check_ours
+from mbrace.wording import counted
 
 _SCORE = {"A": 1, "B": -1, "tie": 0}
 _HEADING = " " * 12 + " A better B better   ties  skips   sign test p   ties split   A ahead   B ahead"
@@ -206,7 +207,7 @@ def _verdict(items: Tally, names: tuple[str, str], level: float, significant: bo
     decided = items.wins + items.losses
     if decided + items.ties == 0:
         return "There are no ratings to judge by yet."
-    counts = f"{items.wins} to {items.losses} with {items.ties} ties"
+    counts = f"{items.wins} to {items.losses} with {counted(items.ties, 'tie')}"
     tests = f"sign test p = {items.sign_test:.3g}, ahead in {_share_ahead(items):.1%} of bootstrap resamples"
     if not significant:
         between = f"{names[0]} and {names[1]}"
@@ -220,7 +221,8 @@ def report(results: Results) -> str:
     lines = [f"A = {results.a}, B = {results.b}"]
     if results.total:
         share = f"{results.equal} equal ({results.equal / results.total:.1%})"
-        lines.append(f"{results.total} pairs of predictions: {share}, {results.judged} different ones given to raters")
+        given = f"{results.judged} different ones given to raters"
+        lines.append(f"{counted(results.total, 'pair')} of predictions: {share}, {given}")
     lines += ["", _HEADING]
     lines += [_row(f"rater {rater}", own) for rater, own in results.raters.items()]
     lines += [_row("all ratings", results.ratings), _row("by item", results.items)]
@@ -234,13 +236,14 @@ def report(results: Results) -> str:
         ]
         if agreement.fleiss_kappa is not None:
             measures += [f"Fleiss' kappa {agreement.fleiss_kappa:.3f}"]
-        lines.append(f"Agreement on {agreement.items} items with two or more raters: {', '.join(measures)}.")
+        lines.append(f"Agreement on {counted(agreement.items, 'item')} with two or more raters: {', '.join(measures)}.")
     return "\n".join([*lines, "", results.verdict])
 
 
 def _position_line(left: int, right: int) -> str:
     p = sign_test(left, right)
-    return f"Position: the left one was preferred {left} times, the right one {right} times (sign test p = {p:.3g})."
+    times = f"the left one was preferred {counted(left, 'time')}, the right one {counted(right, 'time')}"
+    return f"Position: {times} (sign test p = {p:.3g})."
 
 
 def _row(name: str, own: Counts) -> str:

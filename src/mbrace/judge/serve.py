@@ -14,6 +14,7 @@ from mbrace.errors import UserError
 from mbrace.judge.app import Site, create_app
 from mbrace.judge.items import read_pairs, sample
 from mbrace.judge.store import Store, open_study
+from mbrace.wording import counted
 
 
 def judge(
@@ -59,7 +60,8 @@ def judge(
             uvicorn.Server(config).run(sockets=[listener])
         except KeyboardInterrupt:  # uvicorn raises it again after finishing the open requests
             pass
-        print(f"Stopped. {_done(store)} ratings are in {output}; see them with: mbrace judge-results {output}")
+        rated = counted(_done(store), "rating")
+        print(f"Stopped. {rated} in {output}; see the results with: mbrace judge-results {output}")
     finally:
         store.close()
 
@@ -67,12 +69,12 @@ def judge(
 def _prepare(a: str, b: str, *, source: str, output: str, raters: int, items: int | None, seed: int) -> Store:
     pairs = read_pairs(a, b, source)
     share = f"{pairs.equal} equal ({pairs.equal / pairs.total:.1%}, not shown), {len(pairs.different)} different"
-    print(f"{pairs.total} pairs of predictions: {share}")
+    print(f"{counted(pairs.total, 'pair')} of predictions: {share}")
     if not pairs.different:
         raise UserError(f"{a} and {b} hold the same predictions; there is nothing to judge")
     chosen = sample(pairs.different, items, seed)
     sampled = f", sampled with seed {seed}" if len(chosen) < len(pairs.different) else ""
-    print(f"{len(chosen)} items for each rater{sampled}")
+    print(f"{counted(len(chosen), 'item')} for each rater{sampled}")
     facts = {**pairs.digests, "seed": str(seed), "items": str(len(chosen))}
     about = {"name_a": _name(a, b), "name_b": _name(b, a), "equal": str(pairs.equal), "total": str(pairs.total)}
     return open_study(output, chosen, facts=facts, about=about, seed=seed, raters=raters)

@@ -24,6 +24,7 @@ from mbrace.training.batches import Corpus, prefetch
 from mbrace.training.sizes import SIZES, new_model
 from mbrace.training.training_options import TrainingOptions
 from mbrace.utilities.chrf import ChrF
+from mbrace.wording import counted
 
 SentencePairs = Sequence[tuple[str, str]]
 SAVE_SECONDS = 180.0  # the least time between two saved states
@@ -57,6 +58,7 @@ class TrainingRun:
         self.optimizer = torch.optim.AdamW(
             self.parameters, lr=self.rate, betas=(0.9, 0.98), eps=1e-9, weight_decay=0.0, fused=device.type == "cuda"
         )
+        self.say: Callable[[str], None] = print_on_stderr  # what is told of the run
         self.step, self.history, self.stale = 0, [], 0  # type: int, list[dict[str, Any]], int
         self.best: tuple[float, dict[str, Any]] | None = None
         self.recent: list[dict[str, Any]] = []
@@ -275,11 +277,15 @@ class TrainingRun:
         except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
             raise UserError(f"{path}: not the state of this run ({type(error).__name__}); {remedy}") from error
         loss = "" if self.best is None else f", lowest validation loss {self.best[0]:.4f}"
-        validated = "1 validation" if len(self.history) == 1 else f"{len(self.history)} validations"
-        self.log(f"goes on from {path}: step {self.step}, {validated}{loss}")
+        self.log(f"goes on from {path}: step {self.step}, {counted(len(self.history), 'validation')}{loss}")
 
     def log(self, message: str) -> None:
-        print(f"[{self.elapsed():7.1f} s] {message}", file=sys.stderr, flush=True)
+        self.say(f"[{self.elapsed():7.1f} s] {message}")
+
+
+def print_on_stderr(message: str) -> None:
+    """Print a message at once."""
+    print(message, file=sys.stderr, flush=True)
 
 
 def chrf(texts: Sequence[str], references: Sequence[str]) -> float:

@@ -22,7 +22,7 @@ from mbrace.io.jsonl import json_line, parse_json
 from mbrace.io.settings import refuse_other_settings
 from mbrace.models.vocabulary import Vocabulary
 from mbrace.training.batches import Corpus
-from mbrace.training.loop import SentencePairs, TrainingRun
+from mbrace.training.loop import SentencePairs, TrainingRun, print_on_stderr
 from mbrace.training.sizes import SIZES
 from mbrace.training.training_options import TrainingOptions
 from mbrace.utilities.neural.device import choose_device
@@ -39,6 +39,7 @@ def train(
     spm: bytes | None = None,
     force: bool = False,
     interrupted: Callable[[], bool] = lambda: False,
+    say: Callable[[str], None] = print_on_stderr,
 ) -> dict[str, Any] | None:
     """Train on `pairs` until the budget ends or validation loss stops falling; write the best model to `folder`.
 
@@ -46,6 +47,7 @@ def train(
     ends and returns None. It is resumed by the same call; options and data must be the same (they are kept in
     `folder`/run.json until it is done). A finished model is an error; `force` replaces it when the new one, which is in
     `folder`/unfinished until then, is done. Returns the history, also written to `folder`/training.json.
+    `say` is called with each message.
     """
     started = time.monotonic()
     require("transformers", extra="models")
@@ -78,6 +80,7 @@ def train(
     replace_file(out / "run.json", json_line(made_of))
     vocabulary.save(out)
     run = TrainingRun(vocabulary, corpora[0], corpora[1], valid, out, options, device, started)
+    run.say = say
     run.log(
         f"{len(corpora[0])} pairs, {corpora[0].lengths().sum(axis=0)} ids, {run.weights() / 1e6:.1f}M weights, {device}"
     )

@@ -1,0 +1,173 @@
+"""`--config FILE`: options of a command from a file, by their names on the command line."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mbrace.cli.parser import Parser, make_parser, parsers_by_command
+from mbrace.errors import UserError, require
+
+OPTIONS = "options"  # where OUT.run.json keeps them
+COMMA_SEPARATED = ("schedule", "hold_out")  # options of several values in one word
+LEFT_OUT = ("config", "help")  # not in a file
+NOT_KEPT = (*LEFT_OUT, "command", "output", "resume", "force", "retry_errors", "log_level", "quiet", "given", "run")
+
+
+def with_config(arguments: Sequence[str]) -> list[str]:
+    """Arguments, with those of the `--config` file among them that the command line does not have.
+
+    Arguments without dashes all come from the command line or all from the file.
+    """
+    given = vars(_lenient_parser(arguments).parse_args(arguments))
+    if given.get("config") is None:
+        return list(arguments)
+    command, path = given["command"], given["config"]
+    parser = parsers_by_command(make_parser(command))[command]
+    values = dict(read_options(path, command, parser))
+    plain = [action for action in parser._actions if not action.option_strings]
+    if any(action.dest in given for action in plain):
+        values = {action: value for action, value in values.items() if action not in plain}
+    words: dict[bool, list[str]] = {True: [], False: []}
+    for action in sorted(values, key=lambda action: plain.index(action) if action in plain else len(plain)):
+        if action.dest not in given:
+            # an option that takes what follows it comes last, where nothing does
+            is_open = bool(action.option_strings) and action.nargs in ("*", "+")
+            words[is_open] += _words(action, values[action], path)
+    _check_words([command, *words[False], *words[True]], path)
+    return [arguments[0], *words[False], *arguments[1:], *words[True]]
+
+
+def given_options(arguments: Sequence[str]) -> dict[str, Any]:
+    """The options that were given, by the names that `--config` knows, but for where the output goes."""
+    from mbrace.servers.secrets import hide_credentials
+
+    def shown(value: Any) -> Any:
+        if isinstance(value, list):
+            return [shown(entry) for entry in value]
+        return hide_credentials(value) if isinstance(value, str) and "://" in value else value
+
+    given = vars(_lenient_parser(arguments).parse_args(arguments))
+    return {name.replace("_", "-"): shown(value) for name, value in given.items() if name not in NOT_KEPT}
+
+
+def read_options(path: str, command: str, parser: argparse.ArgumentParser) -> Iterator[tuple[argparse.Action, Any]]:
+    """The options of a file: an option of the command and its value, which may be None."""
+    values = _read(path)
+    if isinstance(values, Mapping) and isinstance(values.get(OPTIONS), Mapping):  # OUT.run.json, a manifest
+        _check_command(values.get("command"), command, path)
+        values = values[OPTIONS]
+    if not isinstance(values, Mapping):
+        raise UserError(f"{path}: expected options by name, such as alpha: 0.9")
+    known = {
+        name: action
+        for action in parser._actions
+        if action.dest not in LEFT_OUT and action.help != argparse.SUPPRESS
+        for name in _names(action)
+    }
+    for name, value in values.items():
+        if name == "command":
+            _check_command(value, command, path)
+            continue
+        action = known.get(str(name).replace("_", "-"))
+        if action is None:
+            raise UserError(f"{path}: {name}: no option of mbrace {command}{_nearest(str(name), known, command)}")
+        yield action, value
+
+
+def _nearest(name: str, known: Mapping[str, Any], command: str) -> str:
+    near = difflib.get_close_matches(name.replace("_", "-"), list(known), n=1)
+    return f"; did you mean {near[0]}?" if near else f"; see mbrace {command} --help"
+
+
+def _check_command(found: Any, command: str, path: str) -> None:
+    if found not in (None, command):
+        raise UserError(f"{path}: options of mbrace {found}, not of mbrace {command}")
+
+
+def _names(action: argparse.Action) -> list[str]:
+    """What an option, or an argument without dashes, is called in a file."""
+    return [name[2:] for name in action.option_strings if name.startswith("--")] or [action.dest.replace("_", "-")]
+
+
+def _read(path: str) -> Any:
+    suffix = Path(path).suffix.lower()
+    if suffix not in (".yaml", ".yml", ".toml", ".json"):
+        raise UserError(f"--config {path}: give a .yaml, .toml or .json file")
+    try:
+        text = Path(path).read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise UserError(f"--config {path}: {reason}; give a file that can be read") from error
+    try:
+        if suffix == ".json":
+            return json.loads(text)
+        if suffix == ".toml":
+            toml: Any = require("tomllib" if sys.version_info >= (3, 11) else "tomli", extra="config")
+            return toml.loads(text)
+        return require("yaml", extra="config").safe_load(text)
+    except UserError:
+        raise
+    except Exception as error:  # the parsers have errors of their own, which know lines
+        kind = "YAML" if suffix == ".yml" else suffix[1:].upper()
+        raise UserError(f"--config {path}: not {kind}: {' '.join(str(error).split())}") from error
+
+
+def _words(action: argparse.Action, value: Any, path: str) -> list[str]:
+    """An option as it would be typed."""
+    name = _names(action)[0]
+    option = next((text for text in action.option_strings if text.startswith("--")), None)
+    if value is None:
+        return []
+    if action.nargs == 0 or isinstance(value, bool):
+        if not isinstance(value, bool) or action.nargs not in (0, "?"):
+            expected = "true or false" if action.nargs == 0 else "a value"
+            raise UserError(f"{path}: {name}: expected {expected}, got {value!r}")
+        if action.nargs == "?" and value:
+            return [f"{option}={action.const}"]  # by itself it would take the next word
+        return [option] if value and option else []
+    values = value
+    if isinstance(value, Mapping) and action.metavar == "NAME=VALUE":
+        values = [f"{key}={_text(entry, name, path)}" for key, entry in value.items()]
+    elif isinstance(value, list) and action.dest in COMMA_SEPARATED:
+        values = ",".join(_text(entry, name, path) for entry in value)
+    is_list = isinstance(action, argparse._AppendAction) or action.nargs in ("*", "+")
+    if isinstance(values, list) and is_list:
+        texts = [_text(entry, name, path) for entry in values]
+    else:
+        texts = [_text(values, name, path)]
+    if option is None:
+        return texts
+    return [option, *texts] if action.nargs in ("*", "+") else [f"{option}={text}" for text in texts]
+
+
+def _text(value: Any, name: str, path: str) -> str:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise UserError(f"{path}: {name}: expected text or a number, got {value!r}")
+    return str(value)
+
+
+def _check_words(words: Sequence[str], path: str) -> None:
+    """Refuse values that the command line would refuse, with the file's name."""
+    try:
+        _lenient_parser(words).parse_args(words)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+
+
+def _lenient_parser(arguments: Sequence[str]) -> Parser:
+    """A parser that asks for nothing and sets no defaults: it tells what was given."""
+    parser = make_parser(arguments[0])
+    for command in parsers_by_command(parser).values():
+        for action in command._actions:
+            action.default = argparse.SUPPRESS
+            if action.option_strings:
+                action.required = False
+            elif action.nargs in (None, "+"):
+                action.nargs = "?" if action.nargs is None else "*"
+    return parser

@@ -1,0 +1,84 @@
+"""What the command line prints on stderr: errors, warnings, what a run did and how far it is, by --log-level."""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+import traceback
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from mbrace.errors import MbraceWarning
+
+LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+# Parameters of the library, as its messages name them; out is the only one whose option has another name.
+PARAMETERS = (
+    "cache force gpus_per_worker num_candidates num_references on_error out public_url resume retry_errors "
+    "save_utilities schedule seed shard_size text workers"
+)
+PARAMETER = re.compile(rf'(?<![\w/.-])({PARAMETERS.replace(" ", "|")})=("?)([^\s",;:)]+)\2|^(spm)(?=: )')
+log = logging.getLogger("mbrace")
+
+
+def say(message: str) -> None:
+    """Print what a run did, unless --log-level leaves it out."""
+    log.info(message)
+
+
+def shows_progress() -> bool:
+    """Whether --log-level lets a run show how far it is."""
+    return log.isEnabledFor(logging.INFO)
+
+
+def print_error(error: Exception, message: str | None = None) -> None:
+    """One line for an error; with --log-level debug, first where it came from."""
+    if log.isEnabledFor(logging.DEBUG):
+        traceback.print_exception(error)
+    print(f"mbrace: error: {as_options(str(error)) if message is None else message}", file=sys.stderr)
+
+
+def as_options(message: str) -> str:
+    """A library message that names parameters, in the words of the command line: force=True is --force."""
+
+    def option(found: re.Match[str]) -> str:
+        if found[4]:
+            return f"--{found[4]}"
+        name = "-o" if found[1] == "out" else f"--{found[1].replace('_', '-')}"
+        return f"{name} {found[3]}".removesuffix(" True")
+
+    return PARAMETER.sub(option, message)
+
+
+class _LinesOnStderr(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        print(text if text.startswith("mbrace: ") else f"mbrace: {text}", file=sys.stderr)
+
+
+@contextmanager
+def plain_messages(level: str) -> Iterator[None]:
+    """Print what the library logs and warns of as one line each, from `level` on."""
+    handler = _LinesOnStderr()
+    before = log.propagate, log.level
+    log.addHandler(handler)
+    log.propagate = False
+    log.setLevel(LEVELS[level])
+    try:
+        with warnings.catch_warnings():
+            others = warnings.showwarning
+
+            def show(message: Warning | str, category: type[Warning], filename: str, *rest: Any) -> None:
+                if issubclass(category, MbraceWarning):
+                    log.warning("mbrace: warning: %s", as_options(str(message)))
+                elif log.isEnabledFor(logging.WARNING):
+                    others(message, category, filename, *rest)
+
+            warnings.showwarning = show  # type: ignore[assignment]
+            yield
+    finally:
+        log.propagate, _ = before
+        log.setLevel(before[1])
+        log.removeHandler(handler)

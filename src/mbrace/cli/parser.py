@@ -1,0 +1,89 @@
+"""The parsers of all commands, and the options that every command has."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from typing import Any, NoReturn
+
+from mbrace.cli.messages import LEVELS
+from mbrace.errors import UserError
+
+COMMANDS = (
+    "decode",
+    "rerank",
+    "score",
+    "demo",
+    "generate",
+    "translate",
+    "train",
+    "train_metric",
+    "experiment",
+    "compare",
+    "judge",
+    "judge_results",
+    "doctor",
+    "completion",
+)
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose mistakes are one line, like every other error."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise it."""
+        raise UserError(f"{message}; see {self.prog} --help")
+
+
+class _Cite(argparse.Action):
+    """Prints what to cite, and ends."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
+        """Print."""
+        from mbrace.cli.cite import bibtex
+
+        print(bibtex())
+        parser.exit()
+
+
+def make_parser(command: str | None = None) -> Parser:
+    """The options of `command`, or of all where it is none: to import all of them takes longer than a small run."""
+    from mbrace import __version__
+
+    parser = Parser(prog="mbrace", description="Minimum Bayes risk decoding that races (Cheng & Vlachos, EMNLP 2023).")
+    parser.add_argument("--version", action="version", version=f"mbrace {__version__}")
+    parser.add_argument(
+        "--cite", action=_Cite, nargs=0, default=argparse.SUPPRESS, help="print what to cite, as BibTeX, and exit"
+    )
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command", required=True)
+    wanted = [name for name in COMMANDS if name.replace("_", "-") == command] or COMMANDS
+    for name in wanted:
+        importlib.import_module(f"mbrace.cli.{name}").add(commands)
+    for own in commands.choices.values():
+        _add_general(own)
+    return parser
+
+
+def parsers_by_command(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    """The parser of each command."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            return dict(action.choices)
+    raise AssertionError("no commands")
+
+
+def _add_general(parser: argparse.ArgumentParser) -> None:
+    """The options of every command."""
+    group = parser.add_argument_group("general")
+    group.add_argument(
+        "--config",
+        metavar="FILE",
+        help="options by name from a .yaml, .toml or .json file, such as OUT.run.json; the command line wins",
+    )
+    group.add_argument(
+        "--log-level",
+        choices=list(LEVELS),
+        help="what is printed on stderr: error; warning; info (default): also progress and what a run did; debug: "
+        "also where an error came from",
+    )
+    group.add_argument("--quiet", action="store_true", help="print errors only, as --log-level error does")

@@ -1,0 +1,160 @@
+"""`--config`, `--log-level` and `--quiet`, which every command has."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_helpers import decode, lines
+
+from mbrace.cli import main
+from mbrace.cli.config import with_config
+from mbrace.cli.messages import LEVELS
+from mbrace.cli.parser import make_parser, parsers_by_command
+
+COMMANDS = [
+    "decode", "rerank", "score", "demo", "generate", "translate", "train", "train-metric", "experiment", "compare",
+    "judge", "judge-results", "doctor", "completion",
+]  # fmt: skip
+
+
+def parsed(arguments: list[str]) -> dict[str, Any]:
+    return vars(make_parser().parse_args(arguments))
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_the_general_options(command: str) -> None:
+    options = parsers_by_command(make_parser())[command]._option_string_actions
+    assert {"--config", "--log-level", "--quiet"} <= set(options)
+    assert list(options["--log-level"].choices or ()) == list(LEVELS)
+
+
+def test_the_walk_above_covers_all_commands() -> None:
+    assert list(parsers_by_command(make_parser())) == COMMANDS
+
+
+YAML = """
+candidates: [part-1.jsonl, part-2.jsonl]
+output: out.jsonl
+alpha: 0.9
+schedule: [8, 16]
+pool: true
+no-shuffle: false
+utility: bleu
+utility-option: {tokenize: char, order: 2}
+window: 3
+"""
+TOML = """
+candidates = ["part-1.jsonl", "part-2.jsonl"]
+output = "out.jsonl"
+alpha = 0.9
+schedule = "8,16"
+pool = true
+utility = "bleu"
+utility_option = ["tokenize=char", "order=2"]
+window = 3
+"""
+JSON = json.dumps({
+    "candidates": ["part-1.jsonl", "part-2.jsonl"], "output": "out.jsonl", "alpha": 0.9, "schedule": [8, 16],
+    "pool": True, "utility": "bleu", "utility-option": ["tokenize=char", "order=2"], "window": 3, "regret": None,
+})  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "text"), [("run.yaml", YAML), ("run.toml", TOML), ("run.json", JSON)])
+def test_a_file_gives_the_options_that_would_be_typed(name: str, text: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_text(text, encoding="utf-8")
+    typed = (
+        "part-1.jsonl part-2.jsonl -o out.jsonl --alpha 0.9 --schedule 8,16 --pool --utility bleu "
+        "--utility-option tokenize=char --utility-option order=2 --window 3"
+    )
+    expected = parsed(["decode", *typed.split(), "--config", str(path)])
+    assert parsed(with_config(["decode", "--config", str(path)])) == expected
+
+
+def test_the_command_line_wins(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    path.write_text(JSON)
+    words = f"decode other.jsonl --config {path} --alpha 0.5 --utility-option order=4 --schedule all -o -".split()
+    found = parsed(with_config(words))
+    assert found["candidates"] == ["other.jsonl"]
+    assert (found["alpha"], found["schedule"], found["output"]) == (0.5, "all", "-")
+    assert found["utility_option"] == ["order=4"]
+    assert (found["pool"], found["window"]) == (True, 3)  # the file's
+
+
+def test_options_that_are_required_may_come_from_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "train.json"
+    path.write_text(json.dumps({"train": ["a.de", "a.en"], "valid": ["v.tsv"], "output": "model", "steps": 5}))
+    found = parsed(with_config(["train", "--config", str(path), "--seed", "3"]))
+    assert (found["train"], found["valid"], found["output"]) == (["a.de", "a.en"], ["v.tsv"], "model")
+    path.write_text(json.dumps({"b": "b.jsonl", "a": "a.jsonl", "source": "s.txt", "output": "r.db", "items": 5}))
+    found = parsed(with_config(["judge", "--config", str(path)]))
+    assert (found["a"], found["b"], found["items"]) == ("a.jsonl", "b.jsonl", 5)
+    path.write_text(json.dumps({"report-only": ["one", "two"], "output": "out"}))
+    found = parsed(with_config(["experiment", "--config", str(path), "x.jsonl"]))
+    assert (found["report_only"], found["candidates"]) == (["one", "two"], ["x.jsonl"])
+    path.write_text(json.dumps({"ray": True, "output": "out"}))
+    found = parsed(with_config(["decode", "--config", str(path), "x.jsonl"]))
+    assert (found["ray"], found["candidates"]) == ("local", ["x.jsonl"])
+
+
+def test_what_a_run_was_told_is_kept_beside_its_output_and_repeats_it(tmp_path: Path, small_rows: list[Any]) -> None:
+    source, out, again = tmp_path / "in.jsonl", tmp_path / "out.jsonl", tmp_path / "again.jsonl"
+    source.write_bytes(lines(small_rows[:20]))
+    settings = tmp_path / "run.toml"
+    settings.write_text('alpha = 0.8\nutility = "chrf"\n')
+    assert decode(source, "-o", out, "--config", settings, "--seed", "5", "--nbest", "2") == 0
+    kept = json.loads((tmp_path / "out.jsonl.run.json").read_bytes())
+    assert kept["options"] == {"candidates": [str(source)], "alpha": 0.8, "utility": "chrf", "seed": 5, "nbest": 2}
+    assert decode("--config", tmp_path / "out.jsonl.run.json", "-o", again) == 0
+    assert again.read_bytes() == out.read_bytes()
+    other = tmp_path / "other.jsonl"
+    assert decode(source, "-o", other, "--nbest", "2") == 0
+    assert other.read_bytes() != out.read_bytes()
+    assert decode("--config", tmp_path / "out.jsonl.run.json", "-o", out, "--resume") == 0
+
+
+def test_no_credentials_are_kept(tmp_path: Path) -> None:
+    from mbrace.cli.config import given_options
+
+    url = "https://user:secret@host/v1?key=hidden"
+    found = given_options(["generate", "s.txt", "-o", "o", "--server", url, "--server-model", "m"])
+    assert found == {"sources": "s.txt", "server": "https://***@host/v1?key=***", "server-model": "m"}
+
+
+LEVELS_TOLD = {
+    "": ["warning", "sentences in"],
+    "--log-level debug": ["warning", "sentences in"],
+    "--log-level info": ["warning", "sentences in"],
+    "--log-level warning": ["warning"],
+    "--log-level error": [],
+    "--quiet": [],
+}
+
+
+@pytest.mark.parametrize("level", LEVELS_TOLD)
+def test_the_level_says_what_is_printed(level: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{"hypotheses": ["a", "b"], "pseudo_references": ["a"] * 300}] * 2
+    (tmp_path / "in.jsonl").write_bytes(lines(rows))
+    assert decode(tmp_path / "in.jsonl", "-o", tmp_path / "out.jsonl", *level.split()) == 0
+    told = capsys.readouterr().err
+    assert [word for word in ("warning", "sentences in") if word in told] == LEVELS_TOLD[level]
+
+
+def test_errors_are_always_printed_and_debug_says_where_they_came_from(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["decode", "no.jsonl", "--quiet"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    assert main(["decode", "no.jsonl", "--log-level", "debug"]) == 2
+    told = capsys.readouterr().err
+    assert "Traceback" in told
+    assert told.splitlines()[-1].startswith("mbrace: error: no.jsonl: No such file or directory")
+
+
+def test_a_level_of_one_run_is_not_that_of_the_next(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "in.jsonl").write_bytes(lines([{"hypotheses": ["a", "b"]}]))
+    for options, told in ((["--quiet"], False), ([], True)):
+        assert decode(tmp_path / "in.jsonl", "-o", tmp_path / "out.jsonl", "--force", *options) == 0
+        assert ("sentence in" in capsys.readouterr().err) == told

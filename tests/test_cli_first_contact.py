@@ -1,0 +1,151 @@
+"""What a newcomer types first: bare `mbrace`, `--cite`, `doctor`, `completion`; names of fields; counts in words."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from cli_helpers import COMMAND, decode, lines
+
+import mbrace
+from mbrace.cli import main
+from mbrace.cli.cite import PAPER, bibtex
+from mbrace.cli.runs import summary_lines
+from mbrace.jobs.run import Summary
+from mbrace.race import Phases
+from mbrace.wording import counted
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_mbrace_alone_prints_help_on_stdout(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    told = capsys.readouterr()
+    assert told.out.startswith("usage: mbrace")
+    assert told.err == ""
+
+
+def test_what_to_cite_is_what_citation_cff_says(capsys: pytest.CaptureFixture[str]) -> None:
+    yaml = pytest.importorskip("yaml")
+    ours = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    paper = ours["preferred-citation"]
+    assert PAPER["title"] == paper["title"]
+    assert PAPER["author"] == " and ".join(f"{one['family-names']}, {one['given-names']}" for one in paper["authors"])
+    assert PAPER["year"] == str(paper["year"])
+    assert PAPER["doi"] == paper.get("doi", PAPER["doi"])
+    assert ours["title"] in bibtex()
+    with pytest.raises(SystemExit) as ended:
+        main(["--cite"])
+    assert ended.value.code == 0
+    printed = capsys.readouterr().out
+    assert printed.strip() == bibtex()
+    assert f"version = {{{mbrace.__version__}}}" in printed
+    assert re.findall(r"^@(\w+)\{", printed, re.M) == ["inproceedings", "software"]
+
+
+def test_doctor_reports_what_the_environment_has(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["mbrace"] == mbrace.__version__
+    assert found["numpy"] == metadata.version("numpy")
+    assert found["python"].startswith(".".join(map(str, sys.version_info[:3])))
+    assert found["simd"]["in_use"] in found["simd"]["usable"]
+    assert found["extras"]["parquet"] == {"pyarrow": metadata.version("pyarrow")}
+    assert found["torch"]["version"] == __import__("torch").__version__
+    assert Path(found["models"]["learned"]).is_dir()
+    assert main(["doctor"]) == 0
+    printed = capsys.readouterr().out
+    assert f"mbrace          {mbrace.__version__}" in printed
+
+
+def test_doctor_says_how_to_install_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    from mbrace.cli.doctor import as_text, examine
+
+    wanted = ["numpy>=1", "nosuchpackage>=2 ; extra == 'some'", "numpy ; extra == 'some'"]
+    wanted += ['old; python_version < "3.3" and extra == "x"']
+    monkeypatch.setattr(metadata, "requires", lambda name: wanted)
+    found = examine()
+    assert found["extras"] == {"some": {"nosuchpackage": None, "numpy": metadata.version("numpy")}}
+    shown = as_text(found)
+    assert "missing: nosuchpackage" in shown
+    assert "pip install 'mbrace[some]'" in shown
+
+
+def test_bash_completes_commands_and_options() -> None:
+    pytest.importorskip("shtab")
+    script = subprocess.run([*COMMAND, "completion", "bash"], capture_output=True, text=True, check=True).stdout
+    # what a shell does at `mbrace de<tab>` and `mbrace decode --no-s<tab>`
+    ask = 'COMP_WORDS=(mbrace {0}); COMP_CWORD={1}; COMP_LINE="mbrace {0}"; _shtab_mbrace mbrace "" ""; '
+    ask += 'echo "${{COMPREPLY[@]}}"'
+    probe = "\n".join([script, ask.format("dec", 1), ask.format("decode --no-s", 2), ask.format("completion z", 2)])
+    done = subprocess.run(["bash", "-c", probe], capture_output=True, text=True)
+    assert done.stdout.split("\n")[:3] == ["decode", "--no-shuffle", "zsh"], done.stderr
+
+
+@pytest.mark.parametrize("shell", ["zsh", "tcsh"])
+def test_other_shells_have_a_script_too(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("shtab")
+    assert main(["completion", shell]) == 0
+    assert "train-metric" in capsys.readouterr().out
+
+
+def test_completion_without_shtab_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "shtab", None)
+    assert main(["completion", "bash"]) == 2
+    assert "pip install 'mbrace[completion]'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("count", "words"), [(0, "0 hypotheses"), (1, "1 hypothesis"), (2, "2 hypotheses"), (12345, "12,345 hypotheses")]
+)
+def test_one_thing_is_singular(count: int, words: str) -> None:
+    assert counted(count, "hypothesis", "hypotheses") == words
+    assert counted(count, "line") == words.replace("hypotheses", "lines").replace("hypothesis", "line")
+
+
+def test_a_run_of_one_sentence_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "in.jsonl").write_bytes(lines([{"hypotheses": ["a", "b"], "pseudo_references": ["a"]}]))
+    assert decode(tmp_path / "in.jsonl", "-o", tmp_path / "out.jsonl") == 0
+    told = capsys.readouterr().err
+    assert told.startswith("mbrace: 1 sentence in ")
+    assert "2 utility calls (0.0% saved), 2 pairs scored" in told
+
+
+def test_the_summary_of_a_run_fits_80_columns() -> None:
+    many = 123_456_789_012
+    phases = Phases(12345.6, 12345.6, 12345.6, 12345.6, 12345.6)
+    counts = dict.fromkeys(("sentences", "kept", "skipped", "utility_calls", "pairs_scored", "standard_calls"), many)
+    others = dict.fromkeys(
+        ("quality_calls", "requests", "kept_answers", "prompt_tokens", "completion_tokens", "drawn"), many
+    )
+    summary = Summary(**counts, **others, hypothesis_seconds=12345.6, seconds=123456.7, phases=phases)
+    text = summary_lines(summary)
+    shown = text.split("\n")
+    assert max(map(len, shown)) <= 80
+    assert len(shown) < 10
+    assert text.count(f"{many:,}") == 11  # all but those of standard MBR, which are in the share saved
+    assert summary_lines(Summary(sentences=1, seconds=1.0)) == "mbrace: 1 sentence in 1.00 s"
+
+
+BOTH = {"hypotheses": ["a b", "a c"], "pseudo_references": ["a b"]}
+FIELDS = [
+    ({"candidates": ["a b", "a c"], "pseudo_references": ["a b"]}, BOTH),
+    ({**BOTH, "references": ["c"]}, BOTH),
+    ({"candidates": ["a b", "a c", "a b"]}, {"hypotheses": ["a b", "a c", "a b"]}),
+    ({"samples": ["a b", "a c", "a b"]}, {"hypotheses": ["a b", "a c", "a b"]}),
+]
+
+
+@pytest.mark.parametrize(("other", "own"), FIELDS)
+def test_fields_may_have_other_names(other: object, own: object, tmp_path: Path) -> None:
+    for name, row in (("other", other), ("own", own)):
+        (tmp_path / f"{name}.jsonl").write_bytes(lines([row]))
+        assert decode(tmp_path / f"{name}.jsonl", "-o", tmp_path / f"{name}.out.jsonl") == 0
+    assert (tmp_path / "other.out.jsonl").read_bytes() == (tmp_path / "own.out.jsonl").read_bytes()
