@@ -16,7 +16,19 @@ from mbrace.errors import UserError, require
 OPTIONS = "options"  # where OUT.run.json keeps them
 COMMA_SEPARATED = ("schedule", "hold_out")  # options of several values in one word
 LEFT_OUT = ("config", "help")  # not in a file
-NOT_KEPT = (*LEFT_OUT, "command", "output", "resume", "force", "retry_errors", "log_level", "quiet", "given", "run")
+# What a run that is repeated must be given anew, or does not need, and `given`, which notes what was given.
+NOT_KEPT = (
+    *LEFT_OUT,
+    "command",
+    "output",
+    "save_utilities",
+    "resume",
+    "force",
+    "retry_errors",
+    "log_level",
+    "quiet",
+    "given",
+)
 
 
 def with_config(arguments: Sequence[str]) -> list[str]:
@@ -164,6 +176,7 @@ def _lenient_parser(arguments: Sequence[str]) -> Parser:
     """A parser that asks for nothing and sets no defaults: it tells what was given."""
     parser = make_parser(arguments[0])
     for command in parsers_by_command(parser).values():
+        command._defaults.clear()
         for action in command._actions:
             action.default = argparse.SUPPRESS
             if action.option_strings:
