@@ -153,7 +153,7 @@ def _label(args: argparse.Namespace, utility: Utility) -> str:
     name = " ".join([LABELS.get(args.utility, args.utility), *sorted(args.utility_option)])
     if args.metric_model is None or args.utility not in NAMED or not NAMED[args.utility].neural:
         return name
-    return f"{name} {utility.name.split('|')[1]}"  # signatures are kind|model|...
+    return f"{name} {utility.name.split('|')[1].removeprefix(f'{args.utility}-')}"  # signatures are kind|model|...
 
 
 def _runtimes(args: argparse.Namespace, out: Path) -> None:

@@ -22,7 +22,10 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     data.add_argument("--force", action="store_true", help="start over if the folder already has a model or a run")
     model = parser.add_argument_group("model")
     model.add_argument(
-        "--size", default="base", choices=["base", "small", "tiny"], help="base (default) is that of Vaswani et al."
+        "--size",
+        default="base",
+        choices=["base", "shallow", "small", "tiny"],
+        help="base (default) is that of Vaswani et al.; shallow has 2 decoder layers",
     )
     model.add_argument("--vocabulary", type=int, metavar="N", help="SentencePiece pieces, shared by both languages")
     model.add_argument(

@@ -25,17 +25,29 @@ def record_races(
     tables: Sequence[Table], records: Sequence[Record], utility: Utility, *, seed: int = 0, count: int = 12
 ) -> list[dict[str, Any]]:
     """`count` sentences spread evenly over the file, each raced with every alpha on the draws of trial 0."""
-    chosen = np.unique(np.linspace(0, len(tables) - 1, min(count, len(tables))).round().astype(int)).tolist()
-    return [_record_sentence(tables[index], records[index], utility, key(seed, 0, "trial")) for index in chosen]
+    return [
+        record_sentence(tables[index], records[index], utility.name, utility.schedule, seed)
+        for index in spread_evenly(len(tables), count)
+    ]
 
 
-def _record_sentence(table: Table, record: Record, utility: Utility, seed: int) -> dict[str, Any]:
-    replay = Replay([table], name=utility.name, schedule=utility.schedule)
+def spread_evenly(sentences: int, count: int) -> list[int]:
+    """The indices of `count` sentences, or of all if there are fewer."""
+    chosen: list[int] = np.unique(np.linspace(0, sentences - 1, min(count, sentences)).round().astype(int)).tolist()
+    return chosen
+
+
+def record_sentence(
+    table: Table, record: Record, name: str, schedule: tuple[int, ...], run_seed: int
+) -> dict[str, Any]:
+    """The races of one sentence; `name` and `schedule` are the utility's."""
+    seed = key(run_seed, 0, "trial")
+    replay = Replay([table], name=name, schedule=schedule)
     races = {}
     for alpha in ALPHAS:
         steps: list[dict[str, Any]] = []
         rule = Confidence(alpha)
-        drawn = sample(table, seed, utility.schedule[-1])
+        drawn = sample(table, seed, schedule[-1])
         sampler = Listed(seed=seed, shuffle=False)
         recorder = _StepRecorder(rule, steps)
         [answer] = race([drawn], replay, prune=rule, schedule=None, sampler=sampler, seed=seed, nbest=1, watch=recorder)

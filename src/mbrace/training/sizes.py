@@ -25,6 +25,7 @@ class Size:
 
 SIZES = {
     "base": Size(512, 2048, 8, 6, 6, 24000, 0.1, 7e-4),  # "base" of Vaswani et al.
+    "shallow": Size(512, 2048, 8, 6, 2, 20000, 0.1, 7e-4),  # base with two decoder layers: quick to train and to sample
     "small": Size(320, 1536, 5, 6, 2, 8000, 0.1, 1.2e-3),  # the bundled translator: 14.5M weights, a quick decoder
     "tiny": Size(64, 128, 2, 2, 2, 1000, 0.0, 3e-3),  # for tests
 }

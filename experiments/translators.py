@@ -1,0 +1,226 @@
+"""What the stages of full_scale.py on the GPU do: train the translators, and generate and score candidates."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mbrace.experiments.parts import CandidateSet, Job, JobFolder, Scored
+from mbrace.experiments.tables import compute
+from mbrace.io.sentence_pairs import read_pairs
+from mbrace.records import Record
+
+NEWS = {"newstest2008-2016": 2, "newstest2019-2020": 2, "newstest2016": 4, "ntrex": 4, "flores": 4, "mlqe-wikipedia": 3}
+SPLITS = ("valid", "test")
+BLOCK, JOB = 64, 8  # sentences generated at a time, and per job file
+MOST_WAITING = 300  # job files, about 10 MB each, before generating waits for the workers
+
+
+@dataclass(frozen=True)
+class Model:
+    """How a translator is trained. Rows of the origins in NEWS, which are like the test sets, are repeated."""
+
+    pairs: tuple[str, ...]
+    pieces: int
+    minutes: float
+    dropout: float
+    tokens: int
+
+
+# Two decoder layers instead of six: half the time to train and a third to sample, at the same encoder.
+MODELS = {
+    "to-en": Model(("de-en", "tr-en"), 20000, 7.0, 0.1, 16384),
+    "en-et": Model(("en-et",), 12000, 6.0, 0.3, 8192),
+}
+MODEL_OF = {pair: name for name, model in MODELS.items() for pair in model.pairs}
+METRIC_OF = {"de-en": "en", "tr-en": "en", "en-et": "multilingual"}
+
+
+def log(message: str) -> None:
+    print(f"[{time.strftime('%H:%M:%S')}] {message}", flush=True)
+
+
+def one(folder: Path, pattern: str) -> Path:
+    found = sorted(folder.glob(pattern))
+    if not found:
+        raise SystemExit(f"{folder}: no {pattern}; see the top of full_scale.py")
+    return found[0]
+
+
+def set_of(args: argparse.Namespace, pair: str, split: str) -> tuple[CandidateSet, list[tuple[str, str]]]:
+    limit = (3 if split == "valid" else 6) if args.small else (args.valid if split == "valid" else args.test)
+    pairs = read_pairs(one(args.data, f"{split}.{pair}.*"))[:limit]
+    trials, races = (2, 2) if args.small else (10, 12)
+    return CandidateSet(pair, split, len(pairs), trials=trials, races=races), pairs
+
+
+def guarded(what: str, step: Callable[[], Any]) -> None:
+    """Run a step; if it fails, say so and go on."""
+    try:
+        step()
+    except Exception:
+        log(f"{what}: FAILED")
+        traceback.print_exc()
+        sys.stderr.flush()
+
+
+def train(args: argparse.Namespace) -> None:
+    """Train one translator, unless it is there."""
+    from mbrace.models.vocabulary import Vocabulary
+    from mbrace.training.train import TrainingOptions
+    from mbrace.training.train import train as train_model
+
+    name, model = args.name, MODELS[args.name]
+    folder = args.out / "models" / name
+    if (folder / "training.json").exists() and not (folder / "state.pt").exists():
+        log(f"{name}: trained before")
+        return
+    pairs, valid = [], []
+    for pair in model.pairs:
+        for line in read_rows(one(args.data, f"train.{pair}.tsv*")):
+            source, target, origin = line.split("\t")
+            pairs += [(source, target)] * NEWS.get(origin, 1)
+        # beyond the sentences that the figures are made of
+        valid += read_pairs(one(args.data, f"valid.{pair}.*"))[500:1500]
+    if args.small:
+        pairs, valid = pairs[-400:], valid[:20]
+    given = args.data / f"{name}.spm"
+    if given.exists() and not args.small:
+        spm = given.read_bytes()
+    else:
+        lines = [line for both in pairs for line in both]
+        spm = Vocabulary.train(lines, 400 if args.small else model.pieces, limit=200_000).model
+    options: dict[str, Any] = {"size": "tiny", "steps": 12, "tokens": 1024, "chrf_sentences": 2}
+    if not args.small:
+        minutes = args.minutes or model.minutes
+        options = {"size": "shallow", "minutes": minutes, "rate": 5e-4, "dropout": model.dropout}
+        options |= {"tokens": model.tokens, "threads": 8}
+    log(f"{name}: {len(pairs)} pairs, {options}")
+    train_model(pairs, valid, folder, TrainingOptions(**options), spm=spm)
+    log(f"{name}: trained")
+
+
+def read_rows(path: Path) -> Iterator[str]:
+    from mbrace.io.reading import read_lines
+
+    return (line for line in read_lines(str(path)) if line.count("\t") == 2)
+
+
+def learned_metric(pair: str, patience: float) -> Any:
+    """The learned metric of a pair; if it cannot be loaded in `patience` seconds, None, and chrF++ goes on alone."""
+    import mbrace
+
+    started = time.monotonic()
+    while True:
+        try:
+            return mbrace.Learned(METRIC_OF[pair])
+        except Exception as error:
+            if time.monotonic() - started > patience:
+                traceback.print_exc()
+                log(f"{pair}: NO LEARNED METRIC: {error}")
+                return None
+            log(f"{pair}: waits for the learned metric ({error})")
+            time.sleep(10)
+            importlib.invalidate_caches()
+
+
+def generate(args: argparse.Namespace) -> None:
+    """Write the job files of a pair, block by block; the first shard also scores beam search on the whole sets."""
+    import mbrace
+
+    pair = args.name
+    number, shards = map(int, args.shard.split("/"))
+    folder = JobFolder(args.out)
+    model = mbrace.Seq2Seq(str(args.out / "models" / MODEL_OF[pair]), rows=None if args.small else args.rows)
+    metric = learned_metric(pair, 0 if args.small else 240)
+    label = "learned" if METRIC_OF[pair] == "en" else f"learned {METRIC_OF[pair]}"
+    block, per_job = (4, 2) if args.small else (BLOCK, JOB)
+    if number == 0:
+        guarded(f"{pair}: beam 5", lambda: score_beam(args, model, pair))
+    for split in SPLITS:
+        chosen, pairs = set_of(args, pair, split)
+        for start in range(0, len(pairs), block):
+            if start // block % shards != number:
+                continue
+            if args.until and time.time() > args.until:
+                log(f"{pair} {number}: out of time at {split} {start}")
+                return
+            firsts = range(start, min(start + block, len(pairs)), per_job)
+            if all(folder.known(Job(chosen, first, ()).file_name) for first in firsts):
+                continue
+            while folder.waiting() > MOST_WAITING:
+                time.sleep(0.5)
+            part = pairs[start : start + block]
+            for rows in (model.rows, model.rows // 2, model.rows // 4):  # fewer at a time if memory runs out
+                model.rows = max(64, rows)
+                try:
+                    block_jobs(args, model, metric, label, chosen, start, part)
+                    break
+                except Exception:
+                    log(f"{pair} {split} {start}: FAILED with {model.rows} rows at a time")
+                    traceback.print_exc()
+                    free_memory()
+    log(f"{pair} {number}: generated")
+
+
+def free_memory() -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def block_jobs(
+    args: argparse.Namespace, model: Any, metric: Any, label: str, chosen: CandidateSet, start: int, pairs: Any
+) -> None:
+    """Candidates of one block, its learned tables, and its job files."""
+    began = time.monotonic()
+    folder, per_job = JobFolder(args.out), 2 if args.small else JOB
+    beam, samples = (8, 16) if args.small else (256, 1024)
+    sources, ids = [s for s, _ in pairs], [f"{chosen.name}.{chosen.split}.{start + i}" for i in range(len(pairs))]
+    beams = model.beam(sources, k=beam)
+    draws = model.sample(sources, samples, epsilon=0.02, ids=ids, seed=1)
+    made = time.monotonic()
+    records = [
+        Record(list(b.texts), list(d.texts), id=name, source=source, reference=reference)
+        for b, d, name, (source, reference) in zip(beams, draws, ids, pairs, strict=True)
+    ]
+    for first in range(0, len(records), per_job):
+        some = records[first : first + per_job]
+        scored = []
+        if metric is not None:
+            guarded(  # without it chrF++ goes on
+                f"{chosen.name} {start + first}: learned metric",
+                lambda: scored.append(Scored(label, metric.name, metric.schedule, compute(some, metric))),  # noqa: B023
+            )
+        folder.add(Job(chosen, start + first, some, scored))
+    took = f"{made - began:.1f} s to generate, {time.monotonic() - made:.1f} s to score"
+    log(f"{chosen.name} {chosen.split} {start}: {len(records)} sentences, {took}")
+
+
+def score_beam(args: argparse.Namespace, model: Any, pair: str) -> None:
+    """BLEU and chrF++ of beam 5 on the whole sets."""
+    import mbrace
+
+    folder = args.out / "scores"
+    folder.mkdir(parents=True, exist_ok=True)
+    if (folder / f"{pair}.json").exists():
+        return
+    report: dict[str, Any] = {"pair": pair, "model": MODEL_OF[pair]}
+    for split in SPLITS:
+        pairs = read_pairs(one(args.data, f"{split}.{pair}.*"))[: 6 if args.small else None]
+        texts = [found.texts[0] if found.texts else "" for found in model.beam([s for s, _ in pairs], k=5)]
+        references = [reference for _, reference in pairs]
+        scores = {"BLEU": mbrace.BLEU().corpus(texts, references), "chrF++": mbrace.ChrF().corpus(texts, references)}
+        report[split] = {"sentences": len(pairs)} | {name: round(value, 2) for name, value in scores.items()}
+        (folder / f"{pair}.{split}.beam5.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
+    (folder / f"{pair}.json").write_text(json.dumps(report, indent=1) + "\n")
+    log(f"{pair}: beam 5: {report}")

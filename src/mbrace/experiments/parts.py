@@ -1,0 +1,235 @@
+"""Experiments in parts, for candidates too many to keep: a few sentences are raced at a time, and only outcomes stay.
+
+A generating process writes job files (records, and the tables of utilities that need its GPU); any number of worker
+processes take them up, add chrF++, run all trials and write a part; `collect` joins the parts of a set into what
+`mbrace experiment` would have written. The numbers are the same: the same functions make them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import hashlib
+import json
+import pickle
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mbrace.errors import UserError
+from mbrace.experiments.experiment import Facts, describe, facts, settings_for
+from mbrace.experiments.races import record_sentence, spread_evenly
+from mbrace.experiments.tables import Table, compute, other_scores, slug
+from mbrace.experiments.trials import SIZES, Outcomes, run_part
+from mbrace.io.atomic import replace_file
+from mbrace.records import Record
+from mbrace.utilities.bleu import BLEU
+from mbrace.utilities.chrf import ChrF
+
+
+@dataclass(frozen=True)
+class CandidateSet:
+    """One set of one pair: `sentences` in all, of which `races` are recorded for the report if it is for figures."""
+
+    name: str
+    split: str
+    sentences: int
+    trials: int = 10
+    seed: int = 0
+    races: int = 12
+
+    @property
+    def for_figures(self) -> bool:
+        """Whether all settings are raced, or those of the test table only."""
+        return self.split != "test"
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A utility's tables of some sentences, as `compute` gives them, under the label of its results."""
+
+    label: str
+    name: str
+    schedule: tuple[int, ...]
+    tables: Sequence[NDArray[np.float32]]
+
+
+@dataclass(frozen=True)
+class Job:
+    """Sentences number `first` .. of a set, and the tables that are there already."""
+
+    set: CandidateSet
+    first: int
+    records: Sequence[Record]
+    scored: Sequence[Scored] = ()
+
+    @property
+    def file_name(self) -> str:
+        """Sorts by set, validation last, then by number: `de-en.test.00120`."""
+        return f"{self.set.name}.{self.set.split}.{self.first:05d}"
+
+
+@dataclass(frozen=True)
+class Part:
+    """What stays of a job: outcomes, facts and recorded races by label; SHA-256 digests of its records."""
+
+    job: Job  # without records and tables
+    outcomes: Mapping[str, Outcomes]
+    facts: Mapping[str, Sequence[Facts]]
+    races: Mapping[str, Sequence[Mapping[str, Any]]]
+    signatures: Mapping[str, tuple[str, tuple[int, ...]]]
+    digests: Sequence[str]
+    seconds: Mapping[str, float]
+
+
+def race_job(job: Job) -> Part:
+    """Score by chrF++ here, then run all trials of every utility; each decision is scored by all metrics."""
+    started = time.perf_counter()
+    records, chosen = job.records, job.set
+    lexical = ChrF(threads=1)
+    scored = [Scored("chrF++", lexical.name, lexical.schedule, compute(records, lexical)), *job.scored]
+    bleu = [other_scores(record, {"BLEU": BLEU(threads=1)}) for record in records]
+    built = time.perf_counter()
+    recorded = set(spread_evenly(chosen.sentences, chosen.races)) if chosen.for_figures else set()
+    found: dict[str, dict[str, Any]] = {"outcomes": {}, "facts": {}, "races": {}, "signatures": {}}
+    for one in scored:
+        stored = [
+            Table.in_memory(
+                replace(record, source=None),
+                table,
+                {other.label: other.tables[index][:, -1] for other in scored if other is not one} | bleu[index],
+            )
+            for index, (record, table) in enumerate(zip(records, one.tables, strict=True))
+        ]
+        settings = settings_for(one.schedule, for_figures=chosen.for_figures)
+        sizes = SIZES if chosen.for_figures else ()
+        raced = run_part(stored, one.name, one.schedule, settings, sizes, chosen.trials, chosen.seed)
+        found["outcomes"][one.label] = raced
+        found["facts"][one.label] = [facts(table) for table in stored]
+        found["signatures"][one.label] = (one.name, one.schedule)
+        found["races"][one.label] = [
+            record_sentence(table, record, one.name, one.schedule, chosen.seed)
+            for index, (table, record) in enumerate(zip(stored, records, strict=True), job.first)
+            if index in recorded
+        ]
+    seconds = {"tables": built - started, "races": time.perf_counter() - built}
+    digests = [digest(record) for record in records]
+    return Part(replace(job, records=(), scored=()), **found, digests=digests, seconds=seconds)
+
+
+def digest(record: Record) -> str:
+    """SHA-256 of a record's texts as a JSON line."""
+    texts = [record.id, record.source, record.reference, list(record.hypotheses), list(record.pseudo_references)]  # type: ignore[arg-type]
+    return hashlib.sha256(json.dumps(texts, ensure_ascii=False).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+class JobFolder:
+    """Job files and parts in one folder. A job is claimed by renaming it, so no two workers take the same."""
+
+    def __init__(self, folder: Path) -> None:
+        self.jobs, self.parts = folder / "jobs", folder / "parts"
+        for path in (self.jobs, self.parts):
+            path.mkdir(parents=True, exist_ok=True)
+
+    def add(self, job: Job) -> None:
+        """Write a job for the workers."""
+        replace_file(self.jobs / f"{job.file_name}.job", pickle.dumps(job, protocol=5))
+
+    def waiting(self) -> int:
+        """How many jobs no worker has claimed."""
+        return sum(1 for _ in self.jobs.glob("*.job"))
+
+    def open(self) -> int:
+        """How many jobs are not finished."""
+        return sum(1 for path in self.jobs.iterdir() if path.suffix in (".job", ".claimed"))
+
+    def known(self, job_name: str) -> bool:
+        """Whether the job is finished, claimed or waiting."""
+        paths = (self.parts / f"{job_name}.part", self.jobs / f"{job_name}.job", self.jobs / f"{job_name}.claimed")
+        return any(path.exists() for path in paths)
+
+    def release(self) -> None:
+        """Give back the jobs of workers that are gone; call it when none is running."""
+        for path in self.jobs.glob("*.claimed"):
+            path.rename(path.with_suffix(".job"))
+
+    def claim(self) -> Path | None:
+        """The first job that nobody else takes, renamed; validation sets, whose jobs are long, come first."""
+        waiting = sorted(self.jobs.glob("*.job"), key=lambda path: (".valid." not in path.name, path.name))
+        for path in waiting:
+            with contextlib.suppress(FileNotFoundError):  # another worker was quicker
+                return path.rename(path.with_suffix(".claimed"))
+        return None
+
+    def work(self) -> str | None:
+        """Claim one job, write its part and delete it; its name, or None if there was none.
+
+        A job that fails is kept as NAME.failed, with the reason in NAME.error.
+        """
+        path = self.claim()
+        if path is None:
+            return None
+        try:
+            job = pickle.loads(path.read_bytes())
+            replace_file(self.parts / f"{path.stem}.part", pickle.dumps(race_job(job), protocol=5))
+        except Exception as error:
+            path.with_suffix(".error").write_text(f"{type(error).__name__}: {error}\n")
+            path.rename(path.with_suffix(".failed"))
+            return f"{path.stem}: FAILED: {type(error).__name__}: {error}"
+        path.unlink()
+        return path.stem
+
+    def read(self, name: str, split: str) -> Iterator[Part]:
+        """The parts of a set that are there, in order."""
+        for path in sorted(self.parts.glob(f"{name}.{split}.*.part")):
+            yield pickle.loads(path.read_bytes())
+
+
+def collect(folder: JobFolder, name: str, split: str, out: Path, extra: Mapping[str, Any]) -> dict[str, Any]:
+    """Write the outcomes of a set under `out`/data from the parts that are there; returns counts and digests.
+
+    `extra` is put into each file's `about`. A label that some parts lack has the sentences of the others.
+    """
+    parts = list(folder.read(name, split))
+    if not parts:
+        raise UserError(f"{name}.{split}: no parts; run the workers first")
+    chosen = parts[0].job.set
+    digests = [one for part in parts for one in part.digests]
+    whole = hashlib.sha256("".join(digests).encode()).hexdigest()
+    for label in dict.fromkeys(label for part in parts for label in part.outcomes):
+        own = [part for part in parts if label in part.outcomes]
+        metrics = set.intersection(*(set(part.outcomes[label].other_scores) for part in own))
+        for part in own:
+            scores = part.outcomes[label].other_scores
+            part.outcomes[label].other_scores = {metric: scores[metric] for metric in scores if metric in metrics}
+        outcomes = Outcomes.join([part.outcomes[label] for part in own])
+        signature, schedule = own[0].signatures[label]
+        outcomes.about = {
+            "name": name,
+            "split": split,
+            "file": f"{name}.{split}",
+            "digest": whole,
+            "utility": signature,
+            "label": label,
+            "schedule": list(schedule),
+            **describe([one for part in own for one in part.facts[label]], schedule[-1]),
+            "trials": chosen.trials,
+            "seed": chosen.seed,
+            "key": "",
+            "seconds": {kind: round(sum(part.seconds[kind] for part in own), 1) for kind in ("tables", "races")},
+            "workers": 1,
+            **extra,
+        }
+        target = out / "data" / f"{name}.{split}.{slug(label)}.npz"
+        outcomes.save(target)
+        races = [race for part in own for race in part.races[label]]
+        if races:
+            header = {"pair": name, "split": split, "utility": label, "scale": outcomes.about["scale"]}
+            packed = json.dumps(header | {"sentences": races}, ensure_ascii=False, separators=(",", ":"))
+            target.with_suffix(".races.json.gz").write_bytes(gzip.compress(packed.encode("utf-8"), mtime=0))
+    return {"sentences": len(digests), "of": chosen.sentences, "sha256": whole, "records": [d[:16] for d in digests]}

@@ -1,0 +1,131 @@
+"""Experiments in parts give what `mbrace experiment` gives, whoever takes up the jobs."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import overlap
+
+import mbrace
+from mbrace.errors import UserError
+from mbrace.experiments import experiment
+from mbrace.experiments.parts import CandidateSet, Job, JobFolder, Scored, collect, digest
+from mbrace.experiments.tables import CandidateFile, compute
+from mbrace.experiments.trials import Outcomes
+from mbrace.records import Record
+
+UTILITY = mbrace.Pairwise(overlap, name="overlap|words", schedule=(4, 8))
+
+
+@pytest.fixture
+def records(tmp_path: Path, demo_rows: list[dict[str, Any]]) -> list[Record]:
+    rows = [
+        row | {"hypotheses": row["hypotheses"][:12], "pseudo_references": row["pseudo_references"][:24]}
+        for row in demo_rows[:5]
+    ]
+    for split in ("valid", "test"):
+        path = tmp_path / f"x.{split}.jsonl"
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return CandidateFile.from_path(str(path)).records()
+
+
+def put(folder: JobFolder, records: list[Record], split: str) -> None:
+    chosen = CandidateSet("x", split, len(records), trials=2, races=3)
+    for first in (0, 2, 4):
+        some = records[first : first + 2]
+        folder.add(Job(chosen, first, some, [Scored("words", UTILITY.name, UTILITY.schedule, compute(some, UTILITY))]))
+
+
+@pytest.mark.parametrize("split", ["valid", "test"])
+def test_parts_joined_are_the_outcomes_of_the_experiment(tmp_path: Path, records: list[Record], split: str) -> None:
+    files = [str(tmp_path / f"x.{s}.jsonl") for s in ("valid", "test")]
+    options = {"trials": 2, "races": 3, "report": False, "progress": lambda *_: contextlib.nullcontext(lambda n: None)}
+    for label, utility in (("chrF++", mbrace.ChrF()), ("words", UTILITY)):
+        experiment.run(files, tmp_path / "whole", utility, label=label, **options)
+    folder = JobFolder(tmp_path / "jobs")
+    put(folder, records, split)
+    done = [folder.work() for _ in range(4)]
+    assert done == [f"x.{split}.0000{first}" for first in (0, 2, 4)] + [None]
+    assert folder.open() == 0
+    found = collect(folder, "x", split, tmp_path / "parts", {"candidates": "ours"})
+    assert (found["sentences"], found["of"], len(found["records"])) == (5, 5, 5)
+    for label in ("chrf++", "words"):
+        name = f"x.{split}.{label}.npz"
+        one, other = (Outcomes.load(tmp_path / home / "data" / name) for home in ("whole", "parts"))
+        assert one.settings == other.settings
+        for measure, values in one.measures.items():
+            np.testing.assert_array_equal(values, other.measures[measure])
+        np.testing.assert_array_equal(one.survivors, other.survivors)
+        np.testing.assert_array_equal(one.pruned, other.pruned)
+        for metric, scores in one.other_scores.items():
+            np.testing.assert_array_equal(scores, other.other_scores[metric])
+        told = (
+            "name",
+            "split",
+            "utility",
+            "label",
+            "schedule",
+            "sentences",
+            "hypotheses",
+            "pseudo_references",
+            "scale",
+        )
+        assert {k: one.about[k] for k in told} == {k: other.about[k] for k in told}
+        assert other.about["candidates"] == "ours"
+        if split == "valid":
+            races = [
+                json.loads(gzip.decompress((tmp_path / home / "data" / f"x.valid.{label}.races.json.gz").read_bytes()))
+                for home in ("whole", "parts")
+            ]
+            assert races[0] == races[1]
+    lexical = Outcomes.load(tmp_path / "parts" / "data" / f"x.{split}.chrf++.npz")
+    assert sorted(lexical.other_scores) == ["BLEU", "words"]
+
+
+def test_a_job_is_claimed_once_and_given_back_when_its_worker_is_gone(tmp_path: Path, records: list[Record]) -> None:
+    folder, other = JobFolder(tmp_path), JobFolder(tmp_path)
+    put(folder, records, "test")
+    claimed = [folder.claim(), other.claim(), folder.claim(), other.claim()]
+    assert claimed[3] is None
+    assert len({path.name for path in claimed if path}) == 3
+    assert (folder.waiting(), folder.open()) == (0, 3)
+    assert folder.known("x.test.00002")
+    folder.release()
+    assert (folder.waiting(), folder.open()) == (3, 3)
+
+
+def test_a_job_that_fails_is_kept_and_the_others_go_on(tmp_path: Path, records: list[Record]) -> None:
+    folder = JobFolder(tmp_path)
+    put(folder, records, "test")
+    (folder.jobs / "x.test.00000.job").write_bytes(b"no job")
+    assert "FAILED" in str(folder.work())
+    assert (folder.jobs / "x.test.00000.failed").exists()
+    assert (folder.jobs / "x.test.00000.error").read_text()
+    assert [folder.work(), folder.work(), folder.work()] == ["x.test.00002", "x.test.00004", None]
+    found = collect(folder, "x", "test", tmp_path / "out", {})
+    assert (found["sentences"], found["of"]) == (3, 5)
+    with pytest.raises(UserError, match=r"x\.valid: no parts"):
+        collect(folder, "x", "valid", tmp_path / "out", {})
+
+
+def test_validation_jobs_which_are_long_come_first(tmp_path: Path, records: list[Record]) -> None:
+    folder = JobFolder(tmp_path)
+    put(folder, records, "test")
+    put(folder, records, "valid")
+    assert [path.stem.split(".")[1] for _ in range(6) if (path := folder.claim())] == ["valid"] * 3 + ["test"] * 3
+
+
+def test_a_digest_tells_records_apart() -> None:
+    one = Record(["a", "b"], ["c", "d"], id=1, source="s", reference="r")
+    assert digest(one) == digest(Record(["a", "b"], ["c", "d"], id=1, source="s", reference="r"))
+    for other in (
+        Record(["a", "b"], ["d", "c"], id=1, source="s", reference="r"),
+        Record(["a", "b"], ["c", "d"], id=1),
+    ):
+        assert digest(one) != digest(other)
