@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import time
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ SAVE_SECONDS = 2.0  # the least time between two saves while a run goes on
 
 
 class InputDigest:
-    """A digest of the content of the records answered so far, in order.
+    """A checksum of the content of the records answered so far, in order: a mistake is to be noticed, at little cost.
 
     It is remembered for 1, 2, 4, 8, ... records and for the last, so that an output that was cut, or written on after
     the last save, can still be checked up to one of them. Records set aside do not count: they may be mended.
@@ -30,24 +30,27 @@ class InputDigest:
 
     def __init__(self, before: Mapping[str, Any] | None = None) -> None:
         self._before = before or {}
-        self._hash = hashlib.sha256()  # processors have instructions for it
-        self._count = 0
+        self._checksum, self._bytes, self._count = 0, 0, 0
         self._remembered: dict[str, str] = {}
 
     def add(self, record: Record) -> bool:
         """Count a record; False if so many records had another content before."""
         listed = [record.hypotheses, record.pseudo_references, record.logprobs]
         lists = [list(values) if isinstance(values, Sequence) else None for values in listed]
-        self._hash.update(to_json([record.id, record.source, record.reference, *lists]))
+        content = to_json([record.id, record.source, record.reference, *lists])
+        self._checksum, self._bytes = zlib.crc32(content, self._checksum), self._bytes + len(content)
         self._count += 1
         if self._count & (self._count - 1) == 0:
-            self._remembered[str(self._count)] = self._hash.hexdigest()
+            self._remembered[str(self._count)] = self._digest()
         before = self._before.get(str(self._count))
-        return before is None or before == self._hash.hexdigest()
+        return before is None or before == self._digest()
 
     def describe(self) -> dict[str, str]:
         """The digests that are remembered, by the number of records."""
-        return {**self._remembered, str(self._count): self._hash.hexdigest()} if self._count else {}
+        return {**self._remembered, str(self._count): self._digest()} if self._count else {}
+
+    def _digest(self) -> str:
+        return f"{self._checksum:08x}-{self._bytes:x}"
 
 
 class RunFile:
