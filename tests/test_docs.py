@@ -1,0 +1,95 @@
+"""Pages do what they say: every block of code runs or is parsed, links lead somewhere, figures are from the tables."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from doc_blocks import ROOT, blocks_of, broken_links, run_page, small_files, unfenced
+
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+NOTEBOOKS = sorted(DOCS.rglob("*.ipynb"))
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_every_block_of_a_page_runs_or_says_what_it_needs(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, demo_rows: list[dict[str, Any]]
+) -> None:
+    small_files(tmp_path, demo_rows)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert unfenced(page) == [], "fence it and name its language"
+    run_page(page)
+
+
+@pytest.mark.parametrize(
+    ("block", "message"),
+    [
+        ("```python\nraise ValueError('no')\n```", "page.md:1: ValueError: no"),
+        ("\n```sh\nmbrace decode gone.jsonl -o out.jsonl\n```", "page.md:2: AssertionError: `mbrace decode gone.jsonl"),
+        ("```sh\nrm file\n```", "not a command of ours; mark the block"),
+        ("```\nwhat\n```", "language '' cannot be run"),
+        ("<!-- needs: luck -->\n```python\nx = 1\n```", "a reason must be one of"),
+        ("<!-- needs: a GPU -->\n```sh\nmbrace decode in.jsonl --gone\n```", "unrecognized arguments: --gone"),
+        ("<!-- needs: a GPU -->\n```python\nmbrace.Gone()\n```", "mbrace.Gone does not exist"),
+        ("<!-- needs: a GPU -->\n```python\nmbrace.ChrF(gone=1)\n```", "mbrace.ChrF has no gone"),
+        ("<!-- needs: minutes -->\n```sh\nmake gone\n```", "make gone: no such target"),
+        ("<!-- needs: the internet -->\n```sh\npip install 'mbrace[gone]'\n```", "no extra gone"),
+        ("```python\nprint(1)\n```\n\n<!-- output -->\n```text\n2\n```", "printed '1\\n'"),
+    ],
+)
+def test_a_block_that_is_wrong_fails(block: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("doc_blocks.ROOT", tmp_path) if "page.md" in message else None
+    page = (tmp_path if "page.md" in message else ROOT) / "page.md"
+    (tmp_path / "page.md").write_text(block + "\n")
+    monkeypatch.setattr("doc_blocks.blocks_of", lambda _: blocks_of(tmp_path / "page.md"))
+    with pytest.raises(AssertionError, match=re.escape(message)):
+        run_page(page)
+
+
+def test_a_block_without_a_fence_is_found(tmp_path: Path) -> None:
+    (tmp_path / "page.md").write_text("Text:\n\n    mbrace decode x\n\nand\n\n```sh\n    mbrace demo\n```\n")
+    assert unfenced(tmp_path / "page.md") == ["mbrace decode x"]
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=name)
+def test_a_notebook_prints_what_it_shows(
+    notebook: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"__name__": "__main__"}
+    cells = [cell for cell in json.loads(notebook.read_text())["cells"] if cell["cell_type"] == "code"]
+    assert cells
+    for number, cell in enumerate(cells, 1):
+        exec(compile("".join(cell["source"]), f"{notebook.name}, cell {number}", "exec"), names)
+        shown = "".join(text for output in cell["outputs"] for text in output["text"])
+        assert capsys.readouterr().out == shown, f"cell {number}; python docs/run_notebooks.py writes it again"
+
+
+OTHER_PAGES = ["ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "CODE_OF_CONDUCT.md"]
+OTHER_PAGES += ["results/RESULTS.md", "results/STRINGS.md", "experiments/candidates/README.md", "bench/data/README.md"]
+
+
+@pytest.mark.parametrize(
+    "page",
+    [*PAGES, *(ROOT / page for page in OTHER_PAGES), *sorted((ROOT / "bench" / "results").glob("*.md"))],
+    ids=name,
+)
+def test_links_lead_somewhere(page: Path) -> None:
+    assert broken_links(page) == []
+
+
+def test_the_menu_has_every_page() -> None:
+    menu = set(re.findall(r"[\w/]+\.md", (ROOT / "mkdocs.yml").read_text().split("\nnav:\n")[1]))
+    pages = {path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")}
+    notebooks = {path.relative_to(DOCS).with_suffix(".md").as_posix() for path in NOTEBOOKS}
+    assert menu == pages | notebooks
