@@ -5,13 +5,16 @@ BIN := .venv/bin
 WEIGHTS := --editable packages/mbrace-de-en --editable packages/mbrace-learned
 NATIVE := CMakeLists.txt $(wildcard native/*.cpp native/*.hpp native/*.inl)
 
-.PHONY: soak demo test test-slow test-old lint bench browser oracle fused audit clean
+# Material for MkDocs tells at every build that it has a successor.
+export NO_MKDOCS_2_WARNING := 1
+
+.PHONY: soak demo test docs test-slow test-old lint bench browser oracle fused audit clean
 
 demo: .stamp-all
 	$(BIN)/mbrace demo
 	$(BIN)/mbrace demo --translate
 
-test: lint browser
+test: lint docs browser
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow"
 
 test-slow: .stamp-all browser
@@ -23,6 +26,10 @@ lint: .stamp-all
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# The documentation site, into site/; a broken link or a page outside the menu is an error.
+docs: .stamp-all
+	$(BIN)/mkdocs build --quiet
+
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade pip
@@ -30,15 +37,18 @@ lint: .stamp-all
 # The package with every extra, and the tools that check it. constraints.txt keeps torch to a small CPU build.
 .stamp-all: .venv/bin/python pyproject.toml packages/*/pyproject.toml constraints.txt $(NATIVE)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group test --group lint $(WEIGHTS) --editable ".[all]"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group test --group lint --group docs $(WEIGHTS) --editable ".[all]"
 	touch $@
 
-# Browser tests drive a headless Chromium; where there is none and apt can bring it, it does.
+# Browser tests drive a headless Chromium; where there is none and apt can bring it, it does, and says so before.
 browser: .stamp-all
+ifneq ($(BROWSER),no)
 	@command -v chromium chromium-browser google-chrome >/dev/null || \
-	  { command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ] && apt-get update -qq && \
-	    apt-get install -y -qq chromium >/dev/null; } || \
+	  { command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ] && \
+	    echo "no Chromium found for the browser tests: installing it now with apt-get (make test BROWSER=no skips this)" && \
+	    apt-get update -qq && apt-get install -y -qq chromium >/dev/null; } || \
 	  echo "no Chromium found and none could be installed: browser tests will be skipped"
+endif
 
 # Writes bench/results; mbrs gets an environment of its own under build/.
 bench: .stamp-all

@@ -1,35 +1,131 @@
-"""Write the README's results from the committed tables: `python bench/readme.py` (no arguments, takes a second)."""
+"""Write what README.md, docs/benchmarks.md and their chart say about speed from the committed tables.
+
+`python bench/readme.py` (no arguments, takes a second). Text between `<!-- NAME -->` and `<!-- end -->` is replaced.
+"""
 
 from __future__ import annotations
 
 import csv
 import json
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "bench" / "results"
-KINDS = (
-    ("beam", "256 beam hypotheses x 256 samples of 186 characters"),
-    ("samples", "256 samples x 256 samples of 186 characters"),
-    ("captions", "more diverse text, 256 x 256 of 190 characters"),
+TEXTS = (
+    ("beam", "256 beam hypotheses x 256 samples, 186 characters"),
+    ("samples", "256 samples x 256 samples, 186 characters"),
+    ("captions", "256 x 256 of more diverse text, 190 characters"),
 )
 
 
 def main() -> None:
-    readme = ROOT / "README.md"
-    text = "\n\n".join([races(), translating(), speed()])
-    pattern = re.compile(r"<!-- results -->.*<!-- /results -->", re.DOTALL)
-    whole = pattern.sub(lambda _: f"<!-- results -->\n{text}\n<!-- /results -->", readme.read_text(encoding="utf-8"))
-    readme.write_text(whole, encoding="utf-8")
+    """Write all three."""
+    for path, text in written().items():
+        path.write_text(text, encoding="utf-8")
+
+
+def written() -> dict[Path, str]:
+    """The files, as they should be."""
+    gains = [chrf_gain(), learned_gain(), comet_gain(), *cross_gains()]
+    sections = {
+        "gains": gains_table(gains),
+        "scores": scores_table(),
+        "translator": translator_table(),
+        "kernel": kernel_table(),
+        "decode": decode_table(),
+        "comet": comet_table(),
+        "models": models_table(),
+    }
+    pages = {path: path.read_text(encoding="utf-8") for path in (ROOT / "README.md", ROOT / "docs" / "benchmarks.md")}
+    for path, page in pages.items():
+        for name, text in sections.items():
+            pattern = re.compile(rf"<!-- {name} -->.*?<!-- end -->", re.DOTALL)
+            page = pattern.sub(lambda _, name=name, text=text: f"<!-- {name} -->\n{text}\n<!-- end -->", page)
+        pages[path] = page
+    return {**pages, ROOT / "docs" / "pictures" / "gains.svg": bars(gains)}
+
+
+@dataclass(frozen=True)
+class Gain:
+    """Racing against our own run without pruning, in the same precision on the same machine."""
+
+    utility: str
+    machine: str
+    fewer_calls: float
+    unpruned: float  # seconds for 100 sentences
+    racing: float
+
+    @property
+    def times(self) -> float:
+        """How many times as fast racing is."""
+        return self.unpruned / self.racing
 
 
 def stored(name: str) -> Any:
+    """A table of bench/results as it was measured."""
     return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
 
 
-def races() -> str:
+def chrf_gain() -> Gain:
+    """Whole jobs of 24 newstest sentences."""
+    jobs = {job["job"]: job for job in stored("peers")["jobs"]}
+    full, race = jobs["mbrace chrF++"], jobs["mbrace chrF++ pruning"]
+    seconds = [100 * job["seconds"] / job["sentences"] for job in (full, race)]
+    return Gain("chrF++", "one core", full["calls"] / race["calls"], *seconds)
+
+
+def learned_gain() -> Gain:
+    """The learned metric on a CPU, from the table in Markdown."""
+    text = (RESULTS / "learned.md").read_text(encoding="utf-8")
+    sentences = int(re.findall(r"on (\d+) sentences", text)[0])
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"]
+    full, race = rows[2], rows[3]
+    calls = [int(row[-1].replace(",", "")) for row in (full, race)]
+    seconds = [100 * float(row[2]) / sentences for row in (full, race)]
+    return Gain("learned metric (MiniLM)", "two cores", calls[0] / calls[1], *seconds)
+
+
+def comet_gain() -> Gain:
+    """COMET-22's size: random weights, pruning by chrF++ values."""
+    rows = {row["what"]: row for row in stored("neural")["rows"] if row["section"] == "races"}
+    full, race = (rows[f"mbrace, {how}, 64 sentences racing, bfloat16"] for how in ("no pruning", "confidence pruning"))
+    left = [1 - float(re.findall(r"([\d.]+)% of calls saved", row["note"])[0]) / 100 for row in (full, race)]
+    return Gain("COMET-22's size *", "H200", left[0] / left[1], 100 / full["rate"], 100 / race["rate"])
+
+
+def cross_gains() -> list[Gain]:
+    """Cross-encoders: random weights, pruning by the learned metric's values."""
+    return [
+        Gain(
+            f"{result['network']}'s size *",
+            "H200",
+            result["race"]["calls_saved"],
+            100 * result["unpruned"]["seconds"] / result["sentences"],
+            100 * result["race"]["seconds"] / result["sentences"],
+        )
+        for result in stored("cross")["results"]
+    ]
+
+
+def gains_table(gains: list[Gain]) -> str:
+    """Calls and seconds."""
+    lines = [
+        "| utility | on | fewer utility calls | seconds for 100 sentences: unpruned | racing | times as fast |",
+        "|---|---|---:|---:|---:|---:|",
+    ]
+    for gain in gains:
+        seconds = " | ".join(
+            f"{value:,.{3 if value < 1 else 2 if value < 10 else 0}f}" for value in (gain.unpruned, gain.racing)
+        )
+        name = gain.utility.replace(" *", r" \*")
+        lines.append(f"| {name} | {gain.machine} | {gain.fewer_calls:.1f}x | {seconds} | **{_factor(gain.times)}** |")
+    return "\n".join(lines)
+
+
+def scores_table() -> str:
     """The paper's Table 1 in short, from results/."""
     cells: dict[tuple[str, str, str], dict[str, str]] = {}
     with (ROOT / "results" / "test_table.csv").open(encoding="utf-8") as file:
@@ -38,11 +134,9 @@ def races() -> str:
             if row["measure"] == "utility_calls":
                 cells[row["utility"], row["pair"], row["setting"]]["paper"] = row["paper"]
     lines = [
-        "**Racing against standard MBR, same candidates** (our models, 200 sentences of newstest2018, 256 hypotheses",
-        "and 256 pseudo-references, 10 trials; the paper's factors are from its Table 1, its neural utility is COMET):",
-        "",
-        "| | standard | alpha 0.99 | alpha 0.9 | fewer calls at 0.99 (paper) | at 0.9 (paper) |",
-        "|---|---:|---:|---:|---:|---:|",
+        "| pair | decoded with, and scored by | standard | alpha 0.99 | alpha 0.9 "
+        "| fewer calls at 0.99 (paper) | at 0.9 (paper) |",
+        "|---|---|---:|---:|---:|---:|---:|",
     ]
     for utility, pair in dict.fromkeys((utility, pair) for utility, pair, _ in cells):
         settings = [cells[utility, pair, setting] for setting in ("beta=0", "alpha=0.99", "alpha=0.9")]
@@ -52,85 +146,143 @@ def races() -> str:
         factors = [
             f"{full / float(cell['utility_calls']):.1f}x ({paper / float(cell['paper']):.1f}x)" for cell in settings[1:]
         ]
-        lines.append(f"| {pair}, {utility} score | {' | '.join(scores)} | {' | '.join(factors)} |")
-    lines += [
-        "",
-        "![speed against accuracy](results/figures/tradeoff.chrf++.png)",
-        "",
-        "All tables and figures of the paper, what holds and what does not: [results/RESULTS.md](results/RESULTS.md),",
-        "and `results/report.html` with a race viewer.",
-    ]
+        lines.append(f"| {pair} | {utility} | {' | '.join(scores)} | {' | '.join(factors)} |")
     return "\n".join(lines)
 
 
-def translating() -> str:
+def translator_table() -> str:
     """The bundled translator."""
     table = [line for line in (RESULTS / "translator.md").read_text(encoding="utf-8").splitlines() if line[:1] == "|"]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
     short = [" | ".join(row[:3] + row[4:5]) for row in rows if not set(row[0]) <= set("-:")]
-    lines = ["**The bundled German-English translator** (14.5 MiB, newstest2018, first 150 sentences, CPU):", ""]
-    return "\n".join([*lines, f"| {short[0]} |", "|---|---:|---:|---:|", *(f"| {row} |" for row in short[1:])])
+    short[0] = short[0].replace("| chrF++ |", "| chrF++ (decoded with) |")
+    return "\n".join([f"| {short[0]} |", "|---|---:|---:|---:|", *(f"| {row} |" for row in short[1:])])
 
 
-def speed() -> str:
-    """Ratios, each measured in one run on one machine."""
+def kernel_table() -> str:
+    """Exact chrF++ against other packages, one core."""
     chrf = {(size["texts"], size["size"]): size for size in stored("chrf")["sizes"]}
-    neural = {what: ratio for what, ratio, _ in stored("neural")["ratios"]}
+    lines = [
+        "| texts | mbrace, exact chrF++ (ms) | fastChrF pairwise, chrF (ms) "
+        "| fastChrF aggregate, approximate chrF (ms) | sacreBLEU chrF++ (ms) |",
+        "|---|---:|---:|---:|---:|",
+    ]
+    for texts, what in TEXTS:
+        pairs = chrf[texts, 256]
+        others = [
+            f"{1000 * pairs[name]:,.0f} ({pairs[name] / pairs['ours']:,.0f}x)"
+            for name in ("pairwise", "aggregate", "sacrebleu")
+        ]
+        lines.append(f"| {what} | {1000 * pairs['ours']:.1f} | {' | '.join(others)} |")
+    return "\n".join(lines)
+
+
+def decode_table() -> str:
+    """`mbrace decode` from file to file."""
+    lines = [
+        "| text | characters | unpruned, one core | alpha 0.99, one core "
+        "| unpruned, two cores | alpha 0.99, two cores |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    modes = ("no pruning", "alpha 0.99", "no pruning, 2 threads", "alpha 0.99, 2 threads")
+    for file in stored("decode")["files"]:
+        rates = [f"{1000 / (file['wall'][mode] - file['start']):,.0f}" for mode in modes]
+        lines.append(f"| {file['name']} | {file['characters']:.0f} | {' | '.join(rates)} |")
+    return "\n".join(lines)
+
+
+def comet_table() -> str:
+    """Racing at COMET-22's size against more and more distant baselines."""
+    ratios = {what: ratio for what, ratio, *_ in stored("neural")["ratios"]}
+    rows = (
+        ("our own run without pruning, 64 sentences at a time", "bfloat16", comet_gain().times),
+        (
+            "our own race, one sentence at a time",
+            "bfloat16",
+            ratios["race: 64 sentences racing / one at a time, both pruned"],
+        ),
+        ("standard MBR the paper's way", "bfloat16", ratios["race, equal precision: both bfloat16"]),
+        (
+            "standard MBR the paper's way",
+            "float32 with TF32, both",
+            ratios["race, equal precision: both float32 with TF32"],
+        ),
+        ("standard MBR the paper's way", "float32, both", ratios["race, equal precision: both float32"]),
+        (
+            "standard MBR the paper's way, in float32",
+            "ours in bfloat16",
+            ratios["race: mbrace bfloat16 / standard MBR float32"],
+        ),
+    )
+    lines = ["| 64 sentences racing, against | precision | times as fast |", "|---|---|---:|"]
+    return "\n".join([*lines, *(f"| {what} | {precision} | {_factor(ratio)} |" for what, precision, ratio in rows)])
+
+
+def models_table() -> str:
+    """Live models: translating and sampling."""
     models = stored("models")
     seconds = {name: row["total"] for name, row in models["translating"].items()}
     rates = models["sampling"]
     generate = max(rate for name, rate in rates.items() if name.startswith("generate"))
-    rows = []
-    for texts, what in KINDS:
-        pairs = chrf[texts, 256]
-        times = {name: pairs[name] / pairs["ours"] for name in ("pairwise", "aggregate", "sacrebleu")}
-        rows += [
-            (f"exact chrF++, {what}, one core", f"{1000 * pairs['ours']:.1f} ms", "chrf"),
-            ("- than fastChrF's pairwise chrF (no words)", f"{times['pairwise']:,.0f}x", "chrf"),
-            ("- than fastChrF's approximate aggregate", f"{times['aggregate']:.0f}x", "chrf"),
-            ("- than sacreBLEU (extrapolated from 32 x 32)", f"{times['sacrebleu']:,.0f}x", "chrf"),
+    ours = seconds["racing, ahead"]
+    rows = (
+        (
+            "translating 100 sentences by a race",
+            f"{ours:.1f} s",
+            "our own standard MBR",
+            seconds["standard, ours"] / ours,
+        ),
+        ("", "", "standard MBR the paper's way (batching, mostly)", seconds["standard, the paper's way"] / ours),
+        (
+            "epsilon sampling, 256 per source",
+            f"{rates['mbrace sample']:,.0f} samples per second",
+            "the fastest use of `generate`",
+            rates["mbrace sample"] / generate,
+        ),
+    )
+    lines = ["| what | mbrace | against | times as fast |", "|---|---:|---|---:|"]
+    return "\n".join([*lines, *(f"| {a} | {b} | {c} | {_factor(d)} |" for a, b, c, d in rows)])
+
+
+def _factor(ratio: float) -> str:
+    return f"{ratio:.2f}x" if ratio < 2 else f"{ratio:.1f}x"
+
+
+def bars(gains: list[Gain]) -> str:
+    """Five bars: how many times as fast racing is as our own run without pruning."""
+    width, left, row, top = 880, 252, 44, 64
+    height, longest = top + row * len(gains) + 36, max(gain.times for gain in gains)
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
+        'role="img" aria-label="How many times as fast racing is as our own run without pruning">',
+        "<style>",
+        ":root { --ink: #1d2733; --quiet: #5d6b7a; --bar: #0b7a75; --line: #c2410c; --paper: #ffffff; }",
+        "@media (prefers-color-scheme: dark) {",
+        ":root { --ink: #e8edf2; --quiet: #9fb0c0; --bar: #2fb8ae; --line: #fb923c; --paper: #12181f; } }",
+        'text { font: 14px system-ui, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; fill: var(--ink); }',
+        ".quiet { fill: var(--quiet); font-size: 13px } .title { font-size: 16px; font-weight: 600 }",
+        "</style>",
+        f'<rect width="{width}" height="{height}" rx="10" style="fill: var(--paper)"/>',
+        '<text class="title" x="24" y="34">Racing: times as fast as our own run without pruning</text>',
+    ]
+    scale = (width - left - 110) / longest
+    for index, gain in enumerate(gains):
+        y = top + row * index
+        length = scale * gain.times
+        parts += [
+            f'<text x="{left - 14}" y="{y + 18}" text-anchor="end">{gain.utility}</text>',
+            f'<text class="quiet" x="{left - 14}" y="{y + 35}" text-anchor="end">{gain.machine}</text>',
+            f'<rect x="{left}" y="{y + 6}" width="{length:.1f}" height="28" rx="3" style="fill: var(--bar)"/>',
+            f'<text x="{left + length + 10:.1f}" y="{y + 26}" font-weight="600">{_factor(gain.times)}</text>',
         ]
-    for file in stored("decode")["files"]:
-        rates_of = {mode: 1000 / (wall - file["start"]) for mode, wall in file["wall"].items()}
-        one, two, none = (rates_of[mode] for mode in ("alpha 0.99", "alpha 0.99, 2 threads", "no pruning"))
-        what = f"`mbrace decode`, 256 x 256 of {file['characters']:.0f} characters, alpha 0.99, sentences per second"
-        rows.append((f"{what} on one core", f"{one:,.0f}", "decode"))
-        rows.append(("- on two cores; on one without pruning", f"{two:,.0f}; {none:,.0f}", "decode"))
-    rows += [
-        (
-            "embedding at COMET-22's size than comet-mbr's loop, H200",
-            f"{_ratio(neural, 'embedding: mbrace bf')}",
-            "neural",
-        ),
-        (
-            "racing than standard MBR the paper's way, COMET-22's size",
-            f"{_ratio(neural, 'race: mbrace bfloat16 / standard MBR float32')}",
-            "neural",
-        ),
-        ("- both in bfloat16", f"{_ratio(neural, 'race, equal precision')}", "neural"),
-        (
-            "epsilon sampling than the fastest use of `generate`, H200",
-            f"{rates['mbrace sample'] / generate:.1f}x",
-            "models",
-        ),
-        (
-            "translating 100 sentences than MBR the paper's way (batching, mostly)",
-            f"{seconds['standard, the paper' + chr(39) + 's way'] / seconds['racing, ahead']:.1f}x",
-            "models",
-        ),
+    one, last = left + scale, height - 14
+    parts += [
+        f'<line x1="{one:.1f}" x2="{one:.1f}" y1="{top - 6}" y2="{height - 40}" style="stroke: var(--line)"/>',
+        f'<text class="quiet" x="24" y="{last}">'
+        "* random weights of that shape: speed only. The line is 1: no gain.</text>",
+        "</svg>",
     ]
-    lines = [
-        "**Speed**, each row a ratio measured in one run (faster than ...):",
-        "",
-        "| | | table |",
-        "|---|---:|---|",
-    ]
-    lines += [f"| {what} | {value} | [{where}](bench/results/{where}.md) |" for what, value, where in rows]
-    return "\n".join(lines)
-
-
-def _ratio(ratios: dict[str, float], start: str) -> str:
-    return next(f"{ratio:.1f}x" for what, ratio in ratios.items() if what.startswith(start))
+    return "\n".join(parts) + "\n"
 
 
 if __name__ == "__main__":

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from doc_blocks import ROOT, blocks_of, broken_links, run_page, small_files, unfenced
+from doc_blocks import ROOT, broken_links, run_page, small_files, unfenced
 
 DOCS = ROOT / "docs"
-PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
 NOTEBOOKS = sorted(DOCS.rglob("*.ipynb"))
 
 
@@ -48,10 +48,8 @@ def test_every_block_of_a_page_runs_or_says_what_it_needs(
 )
 def test_a_block_that_is_wrong_fails(block: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("doc_blocks.ROOT", tmp_path) if "page.md" in message else None
-    page = (tmp_path if "page.md" in message else ROOT) / "page.md"
-    (tmp_path / "page.md").write_text(block + "\n")
-    monkeypatch.setattr("doc_blocks.blocks_of", lambda _: blocks_of(tmp_path / "page.md"))
+    page = tmp_path / "page.md"
+    page.write_text(block + "\n")
     with pytest.raises(AssertionError, match=re.escape(message)):
         run_page(page)
 
@@ -75,7 +73,7 @@ def test_a_notebook_prints_what_it_shows(
         assert capsys.readouterr().out == shown, f"cell {number}; python docs/run_notebooks.py writes it again"
 
 
-OTHER_PAGES = ["ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "CODE_OF_CONDUCT.md"]
+OTHER_PAGES = ["ARCHITECTURE.md", "CHANGELOG.md", "SECURITY.md", "CODE_OF_CONDUCT.md"]
 OTHER_PAGES += ["results/RESULTS.md", "results/STRINGS.md", "experiments/candidates/README.md", "bench/data/README.md"]
 
 
@@ -93,3 +91,44 @@ def test_the_menu_has_every_page() -> None:
     pages = {path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")}
     notebooks = {path.relative_to(DOCS).with_suffix(".md").as_posix() for path in NOTEBOOKS}
     assert menu == pages | notebooks
+
+
+def test_figures_and_tables_of_the_readme_and_the_benchmarks_are_the_measured_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "bench"))
+    import readme
+
+    for path, text in readme.written().items():
+        assert path.read_text(encoding="utf-8") == text, f"{name(path)}: python bench/readme.py writes it again"
+
+
+def test_pictures_of_the_race_are_of_the_recorded_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(DOCS))
+    import race_pictures
+
+    race = race_pictures.recorded()
+    assert len(race.steps[0].utilities) == len(race.hypotheses)
+    assert race.answer in race.steps[-1].survivors
+    for picture, draw in (("race.svg", race_pictures.moving), ("one_race.svg", race_pictures.lines)):
+        assert (DOCS / "pictures" / picture).read_text(encoding="utf-8") == draw(race), "python docs/race_pictures.py"
+
+
+def test_the_readme_is_short_and_its_links_work_on_pypi() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert text.count("\n") < 120
+    settings = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    repository = re.findall(r'^Repository = "(.+)"$', settings, re.MULTILINE)[0]
+    substitutions = re.findall(r"^pattern = '(.+)'\nreplacement = '(.+)'$", settings, re.MULTILINE)
+    assert len(substitutions) == 2
+    for pattern, replacement in substitutions:
+        text = re.sub(pattern, replacement, text)
+    targets = re.findall(r"\]\(([^)]+)\)", text)
+    raw = repository.replace("github.com", "raw.githubusercontent.com") + "/main/"
+    pictures = [target for target in targets if target.startswith(raw)]
+    pages = [target for target in targets if target.startswith(f"{repository}/blob/main/")]
+    assert len(pictures) == 2
+    assert len(pages) > 20
+    assert all(target.startswith("https://") for target in targets)
+    for target, start in [*((t, raw) for t in pictures), *((t, f"{repository}/blob/main/") for t in pages)]:
+        assert (ROOT / target.removeprefix(start)).is_file(), target
