@@ -8,7 +8,6 @@ not there fails the build.
 
 from __future__ import annotations
 
-import argparse
 import ast
 import json
 import os
@@ -69,16 +68,15 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 def command_reference() -> str:
     """Every command's help, as a terminal of 100 columns shows it."""
-    from mbrace.cli import _parser
+    from mbrace.cli.parser import make_parser, parsers_by_command
 
     os.environ["COLUMNS"] = "100"
-    parser = _parser()
-    [commands] = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    parser = make_parser()
     parts = [
         "Made from the parsers when this page was built; `mbrace COMMAND --help` shows the same.",
         f"```text\n{parser.format_help().rstrip()}\n```",
     ]
-    for name, command in commands.choices.items():
+    for name, command in parsers_by_command(parser).items():
         parts.append(f"## mbrace {name}\n\n```text\n{command.format_help().rstrip()}\n```")
     return "\n\n".join(parts) + "\n"
 

@@ -24,10 +24,11 @@ from pathlib import Path
 from typing import Any
 
 import mbrace
-from mbrace.cli import _parser, main
+from mbrace.cli import main
+from mbrace.cli.parser import make_parser
 
 ROOT = Path(__file__).parent.parent
-REASONS = ("a hub model", "a GPU", "a server", "a cluster", "the internet", "minutes", "a person")
+REASONS = ("a hub model", "a GPU", "a server", "a cluster", "the internet", "minutes", "a person", "your own folders")
 FENCE = re.compile(r"^(?:<!-- ([^>]*?) -->\n)?^( *)```(\S*)[^\n]*\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 INDENTED = re.compile(r"^\n {4}(?![ *-]|\d+\. )\S[^\n]*\n", re.MULTILINE)
 # Commands of others that a block which is not run may have; what can be checked of them is.
@@ -138,7 +139,7 @@ def _parse_line(line: str) -> None:
     for part in re.split(r" (?:\||&&) ", line):
         words = shlex.split(part, comments=True)
         if words[0] == "mbrace":
-            _parser().parse_args(words[1:])
+            make_parser().parse_args(words[1 : words.index(">") if ">" in words else None])
         elif words[0] == "make":
             makefile = (ROOT / "Makefile").read_text() + (ROOT / "native" / "hardening.mk").read_text()
             for target in words[1:]:

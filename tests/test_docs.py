@@ -87,7 +87,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def test_the_menu_has_every_page() -> None:
-    menu = set(re.findall(r"[\w/]+\.md", (ROOT / "mkdocs.yml").read_text().split("\nnav:\n")[1]))
+    menu = set(re.findall(r"[\w/-]+\.md", (ROOT / "mkdocs.yml").read_text().split("\nnav:\n")[1]))
     pages = {path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")}
     notebooks = {path.relative_to(DOCS).with_suffix(".md").as_posix() for path in NOTEBOOKS}
     assert menu == pages | notebooks
