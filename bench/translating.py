@@ -31,11 +31,11 @@ import mbrace
 from mbrace.decode import decode_corpus
 from mbrace.io.candidates import read_records
 from mbrace.jobs.presets import PRESETS
-from mbrace.models import search
+from mbrace.models import recorded, search
 from mbrace.models.bundle import load_bundled
 from mbrace.models.hypotheses import SamplingSettings, live_candidates
 from mbrace.models.live import LiveModel
-from mbrace.models.marian import MarianDecoder
+from mbrace.prune import stops_by_regret
 from mbrace.race import Phases
 from mbrace.utilities.neural.device import choose_device
 from mbrace.utilities.neural.encoder import Encoder
@@ -112,18 +112,11 @@ class Clock:
 
 @contextmanager
 def clocked(clock: Clock) -> Iterator[None]:
-    """Count inside: searches, steps of the decoder, ids to texts, texts to tokens."""
-    steps = MarianDecoder.start
-
-    def start(self: Any, memory: Any, width: int) -> Any:
-        state = steps(self, memory, width)
-        state.step = clock.around("step", state.step)
-        return state
-
+    """Count inside: searches, time steps, ids to texts, texts to tokens."""
     with (
         mock.patch.object(search, "sample", clock.around("sample", search.sample)),
         mock.patch.object(search, "beam", clock.around("beam", search.beam)),
-        mock.patch.object(MarianDecoder, "start", start),
+        mock.patch.object(search._Search, "advance", clock.around("step", search._Search.advance)),
         mock.patch.object(LiveModel, "texts", clock.around("texts", LiveModel.texts)),
         mock.patch.object(Encoder, "tokenize", clock.around("tokenise", Encoder.tokenize)),
     ):
@@ -151,8 +144,9 @@ class Way:
         settings = SamplingSettings(self.beam, sampling=options.pop("sampling", "independent"))
         pool, draw = options.pop("pool", False), options.pop("draw", None)
         window = len(sources)
+        short = pool or stops_by_regret(self.prune)
         hypotheses, sampler = live_candidates(
-            model, settings, utility, schedule, seed=0, draw=draw, window=window, pool=pool
+            model, settings, utility, schedule, seed=0, draw=draw, window=window, short=short
         )
         records = hypotheses.records(sources)
         answers = list(
@@ -215,6 +209,24 @@ def measure(way: Way, model: Any, utility: Any, sources: list[str], trials: int)
     return best | {"seconds": min(seconds), "trials": seconds}
 
 
+def recorded_agreement(model: Any, sources: list[str]) -> str:
+    """How many outputs are the same with recorded steps and without."""
+
+    def outputs() -> list[Any]:
+        drawn = [draws.texts for draws in model.sample(sources, 32, sampling="arithmetic")]
+        return [text for texts in [*drawn, *(beam.texts for beam in model.beam(sources, k=32))] for text in texts]
+
+    replayed = outputs()
+    with mock.patch.object(recorded, "usable", return_value=False):
+        plain = outputs()
+        again = outputs()
+    same, base = (sum(a == b for a, b in zip(plain, other, strict=True)) for other in (replayed, again))
+    return (
+        f"{same} of {len(plain)} outputs are those of plain steps ({base} are when plain steps are run twice); "
+        f"recording {'failed' if recorded._failed else 'worked'}"
+    )
+
+
 def profile(way: Way, model: Any, utility: Any, sources: list[str]) -> str:
     """GPU time by kernel, and Python time by function, of one more run each."""
     lines = [f"## {way.name}"]
@@ -273,6 +285,7 @@ def main() -> None:
     parser.add_argument("--device")
     parser.add_argument("--dtype", help="of the metric's encoder")
     parser.add_argument("--only", nargs="*", help="ways whose name begins so")
+    parser.add_argument("--plain", action="store_true", help="also without recorded steps")
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
@@ -286,6 +299,8 @@ def main() -> None:
     sources = [record.source or "" for record in records]
     sources, warm = sources[: args.sentences], sources[args.sentences :][: 2 if args.tiny else 20]
     size = 8 if args.tiny else 256
+    agreement = recorded_agreement(model, warm) if recorded.usable(device) else "no steps are recorded here"
+    print(agreement, flush=True)
     found: dict[str, Any] = {}
     pages = []
     for way in ways(size):
@@ -294,6 +309,9 @@ def main() -> None:
             continue
         way(model, utility, warm)
         found[way.name] = measure(way, model, utility, sources, args.trials)
+        if args.plain:
+            with mock.patch.object(recorded, "usable", return_value=False):
+                found[f"{way.name}, without recorded steps"] = measure(way, model, utility, sources, args.trials)
         print(way.name, json.dumps(found[way.name]), flush=True)
         if args.profile:
             pages.append(profile(way, model, utility, sources))
@@ -308,6 +326,8 @@ def main() -> None:
         "A GPU may work on while Python goes on: where Python waits for it, its time is counted.",
         "",
         *table(found, f"standard MBR, {size} + {size}"),
+        "",
+        f"Recorded steps (CUDA graphs): {agreement}.",
     ]
     args.out.mkdir(parents=True, exist_ok=True)
     name = "translating" if device.type == "cuda" else "translating-cpu"

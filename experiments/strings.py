@@ -3,14 +3,13 @@
     python experiments/strings.py DATA OUT --train --study --translate [--pairs de-en tr-en] [--small]
 
 DATA has train.PAIR.tsv.* (source, target, origin), valid.PAIR.* and test.PAIR.* (source, reference). `--train` leaves
-OUT/models/PAIR; `--study` writes OUT/strings.PAIR.SPLIT.json (one row per sentence, utility, sampling and way; see
+OUT/models/PAIR; `--study` writes OUT/data/PAIR.SPLIT.*.strings.json.gz (one row per sentence and way; see
 mbrace.experiments.strings); `--translate` writes OUT/translate.json. `--small` rehearses on a CPU.
 """
 
 from __future__ import annotations
 
 import argparse
-import gzip
 import itertools
 import json
 import subprocess
@@ -26,6 +25,7 @@ import torch
 
 import mbrace
 from mbrace.experiments.strings import RACED, STANDARD, StringsTable, strings_rows, strings_tables, summarise
+from mbrace.experiments.strings_section import load_rows, save_rows
 from mbrace.io.sentence_pairs import read_pairs
 from mbrace.models.vocabulary import Vocabulary
 from mbrace.records import Record
@@ -89,7 +89,7 @@ def records_of(args: argparse.Namespace, model: Any, pair: str, split: str, coun
 
 def study(args: argparse.Namespace) -> None:
     """Tables on the GPU, races on the processors."""
-    metrics: dict[str, Any] = {"learned": mbrace.Learned(), "chrf++": mbrace.ChrF()}
+    metrics: dict[str, Any] = {"learned": mbrace.Learned(), "chrF++": mbrace.ChrF()}
     sizes = {"valid": 3, "test": 4} if args.small else {"valid": args.valid, "test": args.test}
     with ProcessPoolExecutor(args.workers, mp_context=get_context("spawn")) as pool:
         for pair in args.pairs:
@@ -103,9 +103,13 @@ def study(args: argparse.Namespace) -> None:
                         for kind, utility in metrics.items():
                             for table in strings_tables(records, utility, metrics, raced=8 if args.small else RACED):
                                 future = pool.submit(rows_of, table, utility.name, utility.schedule)
-                                futures.append(({"sampling": sampling, "utility": kind}, future))
-                rows = [{**about, **row} for about, future in futures for row in future.result()]
-                (args.out / f"strings.{pair}.{split}.json.gz").write_bytes(gzip.compress(json.dumps(rows).encode(), 6))
+                                futures.append(((kind, sampling), future))
+                found: dict[tuple[str, str], list[dict[str, Any]]] = {}
+                for kind, future in futures:
+                    found.setdefault(kind, []).extend(future.result())
+                for (utility_name, sampling), rows in found.items():
+                    about = {"pair": pair, "split": split, "utility": utility_name, "sampling": sampling}
+                    save_rows(rows, args.out / "data", about)
                 print(f"{pair} {split}: {count} sentences in {time.time() - started:.0f} s", flush=True)
 
 
@@ -163,7 +167,7 @@ ABOUT = """# Fewer strings
 
 How much is lost when fewer strings are made and encoded. Two translators trained in 4.3 minutes each on one H200; the
 first 500 sentences of newstest2018; 256 beam hypotheses, 256 draws to race with, 768 independent draws held out. Made
-by `python experiments/strings.py DATA OUT --train --study` and `--report`; rows of every sentence are in `strings/`.
+by `python experiments/strings.py DATA OUT --train --study` and `--report`; rows of every sentence are in `data/`.
 
 - *strings*: distinct strings encoded per sentence, and as a share of standard MBR's.
 - *utility*: expected utility on the held-out draws minus standard MBR's, in standard deviations between hypotheses
@@ -183,12 +187,13 @@ margin for most rows: 500 sentences do not show equivalence within 0.2 chrF++, o
 
 
 def report(args: argparse.Namespace) -> None:
-    """Write STRINGS.md beside the folder of rows."""
+    """Write OUT/STRINGS.md from the rows in OUT/data."""
     lines = [ABOUT]
-    for path in sorted(args.out.glob("strings.*.test.json.gz")):
-        rows = json.loads(gzip.decompress(path.read_bytes()))
-        for utility, other in (("learned", "chrf++"), ("chrf++", "learned")):
-            lines.append(f"\n## {path.name.split('.')[1]}, decoded with {utility}\n")
+    stored = [row for row in load_rows(args.out / "data") if row["split"] == "test"]
+    for pair in sorted({row["pair"] for row in stored}):
+        rows = [row for row in stored if row["pair"] == pair]
+        for utility, other in (("learned", "chrF++"), ("chrF++", "learned")):
+            lines.append(f"\n## {pair}, decoded with {utility}\n")
             lines.append(f"| | strings | share | calls | utility | decoded with ({utility}) | other metric ({other}) |")
             lines.append("|---|---:|---:|---:|---:|---:|---:|")
             own = [row for row in rows if row["utility"] == utility]
@@ -199,13 +204,13 @@ def report(args: argparse.Namespace) -> None:
                     chosen = base + [{**row, "way": f"{row['way']}, arithmetic"} for row in chosen]
                 shown = [s for s in summarise(chosen) if sampling == "independent" or sampling in s["way"]]
                 lines += [_line(found, utility, other) for found in shown]
-    (args.out.parent / "STRINGS.md").write_text("\n".join(lines) + "\n")
+    (args.out / "STRINGS.md").write_text("\n".join(lines) + "\n")
 
 
 def _line(found: dict[str, Any], utility: str, other: str) -> str:
     def change(field: str) -> str:
         low, high = found[f"{field} interval"]
-        digits = 2 if "chrf" in field else 3
+        digits = 2 if "chrF" in field else 3
         return f"{found[f'{field} change']:+.{digits}f} [{low:+.{digits}f}, {high:+.{digits}f}]"
 
     low, high = found["utility interval"]

@@ -231,6 +231,11 @@ class Confidence:
         )
 
 
+def stops_by_regret(prune: PruningFunction | None) -> bool:
+    """Whether races end as soon as there is little to regret."""
+    return isinstance(prune, Confidence) and prune.regret > 0
+
+
 @lru_cache(maxsize=64)
 def _resamples(run_seed: int, draws: int, bootstraps: int) -> Resamples:
     return Resamples(key(run_seed, 0, "bootstrap"), draws, bootstraps)

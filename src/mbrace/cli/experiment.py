@@ -48,6 +48,12 @@ def add(commands: Any) -> None:
         metavar="DIR",
         help="read tables that are complete in DIR, which `decode --save-utilities` wrote, in place of scoring them",
     )
+    parser.add_argument(
+        "--strings",
+        action="store_true",
+        help="how few strings are enough: races that stop by regret or let draws in, against standard MBR with fewer "
+        "strings; 256 pseudo-references race, the others of each record are held out",
+    )
     timing = parser.add_argument_group("run times (Table 2)")
     timing.add_argument("--runtimes", action="store_true", help="time racing, standard MBR and beam search on a model")
     used: dict[str, Any] = {"action": Given}
@@ -79,6 +85,8 @@ def run(args: argparse.Namespace) -> int:
         recommended = experiment.write(out, [Path(folder) for folder in args.report_only])
     elif args.runtimes:
         _runtimes(args, out)
+    elif args.strings:
+        _strings(args, out)
     elif args.candidates:
         candidates = expand(args.candidates)
         utility = utility_from(args)
@@ -133,6 +141,10 @@ def _check_used(args: argparse.Namespace) -> None:
     given: dict[str, str] = getattr(args, "given", {})
     if args.report_only is not None and (args.candidates or args.runtimes or args.no_report):
         raise UserError("--report-only: runs nothing; give neither CANDIDATES.jsonl, --runtimes nor --no-report")
+    if args.strings and (args.report_only is not None or args.runtimes or not args.candidates):
+        raise UserError("--strings: give CANDIDATES.jsonl, and neither --report-only nor --runtimes")
+    if args.strings and args.saved_utilities is not None:
+        raise UserError("--strings: scores drawn strings as hypotheses too; leave out --saved-utilities")
     if args.runtimes and args.candidates:
         raise UserError("--runtimes: generates from --sources FILE; leave out CANDIDATES.jsonl")
     if args.saved_utilities is not None:
@@ -178,5 +190,35 @@ def _runtimes(args: argparse.Namespace, out: Path) -> None:
     runtimes.save(rows, out / "data")
     for row in rows:
         print(f"{row['method']:<10} {row['phase']:<12} {row['seconds']:10.3f} s")
+    if report:
+        experiment.write(out)
+
+
+def _strings(args: argparse.Namespace, out: Path) -> None:
+    from mbrace.experiments import experiment, strings, strings_section
+    from mbrace.experiments.tables import CandidateFile
+    from mbrace.io.inputs import expand
+    from mbrace.jobs.progress import progress_bar
+    from mbrace.utilities.bleu import BLEU
+    from mbrace.utilities.chrf import ChrF
+
+    report = not args.no_report and bool(list((out / "data").glob("*.npz")))
+    if report:
+        experiment.require_report()
+    utility = utility_from(args)
+    label = _label(args, utility)
+    other: dict[str, Utility] = {"BLEU": BLEU()} if label.startswith("chrF") else {"chrF++": ChrF()}
+    for path in expand(args.candidates):
+        file = CandidateFile.from_path(path)
+        records = file.records(args.limit)
+        judged = all(record.reference is not None for record in records)
+        with progress_bar(f"strings of {file.name} {file.split}", len(records)) as advance:
+            metrics = {label: utility, **other} if judged else {}
+            rows = strings.run_strings(records, utility, metrics, seed=args.seed, advance=advance)
+        about = {"pair": file.name, "split": file.split, "utility": label, "sampling": "independent"}
+        strings_section.save_rows(rows, out / "data", about)
+    found = strings_section.summaries(strings_section.load_rows(out / "data"))
+    for (pair, name), own in found.items():
+        print(f"{pair}, {name}: {strings_section.recommendation(own)}")
     if report:
         experiment.write(out)

@@ -269,7 +269,7 @@ def write(out: Path, others: Sequence[Path] = (), known: Mapping[Path, Outcomes]
     Returns the rows of recommended races.
     """
     require_report()
-    from mbrace.experiments import figures, report, sections
+    from mbrace.experiments import figures, report, sections, strings_section
     from mbrace.experiments.summary import summary
 
     make_folder(out)
@@ -281,6 +281,8 @@ def write(out: Path, others: Sequence[Path] = (), known: Mapping[Path, Outcomes]
             _write_csv(out / f"{name}.csv", lines)
     about = [outcomes.about for outcomes in found]
     (out / "results.json").write_text(json.dumps(_finite({"about": about, **rows}), indent=1) + "\n")
+    if strings := strings_section.load_rows(out / "data"):
+        strings_section.section(strings).save(out)
     added = sections.load(out)
     figures.draw(rows, out / "figures", added)
     notes = out / "notes.md"

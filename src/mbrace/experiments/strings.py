@@ -7,7 +7,7 @@ chosen string is worth. Every way of choosing runs by the decoder's own loop ove
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -139,6 +139,7 @@ def strings_rows(
             "id": table.record.id,
             "worth": float(table.worth[row]),
             "spread": table.spread,
+            "drawn": len(beam) + answer.pseudo_references,
             "strings": answer.strings,
             "utility_calls": answer.utility_calls,
             "pseudo_references": answer.pseudo_references,
@@ -155,7 +156,14 @@ def run_strings(
     seed: int = 0,
     advance: Callable[[int], None] = lambda count: None,
 ) -> list[dict[str, Any]]:
-    """The study over some records: one row per record and way."""
+    """The study over some records: one row per record and way; `metrics` need human references."""
+    for record in records:
+        drawn = len(record.listed() or ())  # type: ignore[arg-type]
+        if drawn <= RACED:
+            raise record.error(
+                f"pseudo_references: {drawn}; {RACED} race, and more must be left to say what a choice is worth: "
+                "give 512 or more (the paper: 1024)"
+            )
     rows: list[dict[str, Any]] = []
     for first in range(0, len(records), 10):
         tables = strings_tables(records[first : first + 10], utility, metrics)
@@ -177,7 +185,7 @@ def summarise(rows: Sequence[dict[str, Any]], *, resamples: int = 2000, seed: in
     found = []
     for way, own in by_way.items():
         summary: dict[str, Any] = {"way": way, "sentences": len(own)}
-        for field in ("strings", "utility_calls", "pseudo_references"):
+        for field in ("drawn", "strings", "utility_calls", "pseudo_references"):
             summary[field] = float(np.mean([row[field] for row in own]))
         summary["share of strings"] = summary["strings"] / float(np.mean([row["strings"] for row in base]))
         lost = np.array([a["worth"] - b["worth"] for a, b in zip(own, base, strict=True)])
@@ -192,8 +200,3 @@ def summarise(rows: Sequence[dict[str, Any]], *, resamples: int = 2000, seed: in
             summary[f"{field} interval"] = [float(value) for value in np.quantile(means, (0.025, 0.975))]
         found.append(summary)
     return found
-
-
-def settings_of(ways: Sequence[Way] = WAYS) -> list[dict[str, Any]]:
-    """The ways as JSON values."""
-    return [asdict(way) for way in ways]

@@ -25,7 +25,7 @@ from mbrace.jobs.settings import (
 from mbrace.jobs.shortlist import ShortlistSettings, shortlist_settings
 from mbrace.jobs.sources import source_item, source_items
 from mbrace.models.hypotheses import Hypothesiser, LiveSampler, SamplingSettings, live_candidates
-from mbrace.prune import Confidence, PruningFunction
+from mbrace.prune import Confidence, PruningFunction, stops_by_regret
 from mbrace.schedule import Schedule
 from mbrace.utility import PairFunction, QualityUtility, Utility
 
@@ -133,7 +133,8 @@ class TranslateJob:
         if isinstance(model, Server):
             hypotheses, sampler = server_hypotheses(model, self.candidates.beam, race.window), model
         else:
-            settings: dict[str, Any] = {"seed": race.seed, "window": race.window, "pool": race.pool}
+            short = race.pool or stops_by_regret(race.options()["prune"])
+            settings: dict[str, Any] = {"seed": race.seed, "window": race.window, "short": short}
             raced = [utility] if others["coarse"] is None else [utility, others["coarse"]]
             longest = max(raced, key=lambda each: each.schedule[-1])
             hypotheses, sampler = live_candidates(

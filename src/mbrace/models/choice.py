@@ -110,7 +110,7 @@ class Numbers:
     def __init__(self, sentences: Tensor, draws: Tensor) -> None:
         self._streams = draw_keys(sentences, draws).flatten()
 
-    def at(self, time: int) -> Tensor:
+    def at(self, time: int | Tensor) -> Tensor:
         """The numbers (rows,) of a time step, float64 from 0 to 1."""
         numbers: Tensor = uniforms(self._streams, time)
         return numbers
@@ -137,17 +137,16 @@ class EvenNumbers(Numbers):
         self._points: Tensor = even_points(sentences, draws).flatten()
         self._widths = torch.ones_like(self._points)  # of the interval that all ids of a row so far have in [0, 1)
 
-    def at(self, time: int) -> Tensor:
+    def at(self, time: int | Tensor) -> Tensor:
         """The numbers (rows,) of a time step, float64 from 0 to 1."""
         exact = self._widths > 2.0**-24
-        self._points = torch.where(exact, self._points, super().at(time))
-        return self._points
+        return self._points.copy_(torch.where(exact, self._points, super().at(time)))
 
     def advance(self, chosen: Chosen) -> None:
         """The position of each number within the interval that it chose is the next number."""
         points = (self._points * chosen.total - chosen.before) / chosen.size
-        self._points = points.clamp(0.0, 1.0 - 2.0**-53)
-        self._widths = self._widths * chosen.size / chosen.total
+        self._points.copy_(points.clamp(0.0, 1.0 - 2.0**-53))
+        self._widths.copy_(self._widths * chosen.size / chosen.total)
 
     def select(self, rows: Tensor) -> None:
         """Only these rows go on."""

@@ -22,9 +22,11 @@ def draw_keys(sentences: Any, draws: Any) -> Any:
     return _mix(sentences + _mix(draws * GOLDEN + FIRST))
 
 
-def uniforms(keys: Any, step: int) -> Any:
-    """One float64 in (0, 1) per key, for time step `step`."""
-    offset = ((step + 1) * GOLDEN + 2**63) % 2**64 - 2**63  # wraps around, as int64 products do
+def uniforms(keys: Any, step: Any) -> Any:
+    """One float64 in (0, 1) per key, for time step `step`, a number or an int64 tensor."""
+    offset = (step + 1) * GOLDEN
+    if isinstance(offset, int):
+        offset = (offset + 2**63) % 2**64 - 2**63  # wraps around, as int64 products do
     bits = _mix(keys + offset)
     return (_shift(bits, 11).double() + 0.5) * 2.0**-53
 

@@ -81,13 +81,16 @@ def add_logprobs(logits: Tensor, bias: Tensor | None, scores: Tensor) -> Tensor:
     return out
 
 
-def attend(new: Tensor, keys: Tensor, values: Tensor, table: Tensor, time: int) -> Tensor:
+def attend(new: Tensor, keys: Tensor, values: Tensor, table: Tensor, time: Tensor | int) -> Tensor:
     """Self-attention (rows, heads x size) of the newest position; `new` is (rows, 3, heads, size).
 
     The caches keys and values are (room, capacity, heads, size): position `time` is stored there, and the earlier ones
-    of a row are those of rows table[earlier, row]; table is (room, capacity) int32.
+    of a row are those of rows table[earlier, row]; table is (room, capacity) int32. `time` is a number or an int64
+    tensor (1,), which is read when the kernel runs.
     """
     rows, _, heads, size = new.shape
+    if isinstance(time, int):
+        time = torch.tensor([time], device=new.device)
     out = new.new_empty((rows, heads * size))
     _launch(
         kernels.attend, rows * heads, new, keys, values, table, out, time, keys.shape[1], size**-0.5,

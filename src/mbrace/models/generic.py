@@ -68,6 +68,12 @@ class TransformersState:
         self._cache: Any = None
         self._time = 0
 
+    recordable = False  # the caches of transformers grow
+
+    def begin(self, time: int) -> bool:
+        """Room is made by the step itself."""
+        return False
+
     def step(self, ids: Tensor) -> tuple[Tensor, Tensor | None]:
         """Feed the last ids (sources, width) of the rows; logits (sources, width, vocabulary) and a bias."""
         if self._time == 0:

@@ -90,16 +90,17 @@ def add_logprobs(logits, bias, scores, out, count, HAS_BIAS: tl.constexpr, BLOCK
         tl.store(out + at, _logits(logits, bias, at, count, HAS_BIAS) + shift, mask=at < count)
 
 
-@triton.jit(do_not_specialize=["time", "capacity"])  # or Triton would compile it anew for some of their values
+@triton.jit(do_not_specialize=["capacity"])  # or Triton would compile it anew for some of its values
 def attend(
-    new, keys, values, table, out, time, capacity, scale,
+    new, keys, values, table, out, clock, capacity, scale,
     HEADS: tl.constexpr, SIZE: tl.constexpr, WIDE: tl.constexpr, TIMES: tl.constexpr,
 ):  # fmt: skip
     """Self-attention of the newest position of one row, in one head.
 
     `new` (rows, 3, heads, size) is its query, key and value; key and value are stored in the cache (room, capacity,
-    heads, size) at `time`. Earlier ones are those of row table[earlier time, row].
+    heads, size) at the time that `clock` holds. Earlier ones are those of row table[earlier time, row].
     """
+    time = tl.load(clock)
     row = (tl.program_id(0) // HEADS).to(tl.int64)
     head = tl.program_id(0) % HEADS
     unit = tl.arange(0, WIDE)

@@ -20,7 +20,7 @@ from mbrace.models.choice import Truncation
 from mbrace.models.codec import Codec
 from mbrace.models.hypotheses import SamplingSettings, live_candidates
 from mbrace.models.model_sampler import EncodedSources, ModelSampler
-from mbrace.prune import Confidence, PruningFunction
+from mbrace.prune import Confidence, PruningFunction, stops_by_regret
 from mbrace.race import Decoded
 from mbrace.sampler import Draws, Want, ids_of, refuse_one_string
 from mbrace.schedule import Schedule, check, is_all
@@ -189,7 +189,7 @@ class LiveModel:
         settings = SamplingSettings(beam, epsilon=epsilon, sampling=sampling)
         sizes = schedule if schedule is None or is_all(schedule) else check(schedule)
         hypotheses, sampler = live_candidates(
-            self, settings, chosen, sizes, seed=seed, draw=draw, window=window, pool=pool
+            self, settings, chosen, sizes, seed=seed, draw=draw, window=window, short=pool or stops_by_regret(prune)
         )
         return decode_corpus(
             hypotheses.records(sources, name="sources"),

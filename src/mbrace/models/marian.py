@@ -152,14 +152,24 @@ class MarianState:
     """The rows of a batch between steps."""
 
     def __init__(self, decoder: MarianDecoder, memory: MarianMemory, width: int) -> None:
-        self.decoder, self.memory, self.width, self.time = decoder, memory, width, 0
-        self.past = past_for(decoder.device, decoder.dtype, len(decoder.layers))
+        self.decoder, self.memory, self.width = decoder, memory, width
+        shape = decoder.heads, decoder.embedding.shape[1] // decoder.heads
+        self.past = past_for(decoder.device, decoder.dtype, len(decoder.layers), shape)
+
+    @property
+    def recordable(self) -> bool:
+        """Whether a step changes tensors in place alone."""
+        return self.past.recordable
+
+    def begin(self, time: int) -> bool:
+        """Make room for the step at `time`; True if memory has moved."""
+        return self.past.begin(time, len(self.memory) * self.width)
 
     def step(self, ids: Tensor) -> tuple[Tensor, Tensor | None]:
         """Feed the last ids (sources, width) of the rows; logits (sources, width, vocabulary) and a bias."""
         decoder, sources, width = self.decoder, len(self.memory), self.width
         rows = sources * width
-        x = F.embedding(ids.flatten(), decoder.embedding) * decoder.scale + decoder.positions[self.time]
+        x = F.embedding(ids.flatten(), decoder.embedding) * decoder.scale + decoder.positions[self.past.now]
         for number, layer in enumerate(decoder.layers):
             y = self.past.attend(number, F.linear(x, *layer.own).view(rows, 3, decoder.heads, -1))
             x = F.layer_norm(x + F.linear(y, *layer.own_out), *layer.norms[0])
@@ -171,7 +181,6 @@ class MarianState:
             )
             y = F.linear(layer.activation(F.linear(x, *layer.first)), *layer.second)
             x = F.layer_norm(x + y, *layer.norms[2])
-        self.time += 1
         self.past.advance()
         return F.linear(x, decoder.head).view(sources, width, -1), decoder.logit_bias
 

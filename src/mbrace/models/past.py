@@ -12,11 +12,23 @@ from torch import Tensor
 from mbrace.models.choice import kernels_for
 
 # As fused.attend: (new, keys, values, table, time) to the attention's output.
-Attend = Callable[[Tensor, Tensor, Tensor, Tensor, int], Tensor]
+Attend = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 class Past(Protocol):
     """The past of a grid of rows."""
+
+    @property
+    def now(self) -> int | Tensor:
+        """The present time step, as an index."""
+
+    @property
+    def recordable(self) -> bool:
+        """Whether a step changes tensors in place alone."""
+
+    def begin(self, time: int, rows: int) -> bool:
+        """Make room for the step at `time`; True if memory has moved."""
+        ...
 
     def attend(self, layer: int, new: Tensor) -> Tensor:
         """Store the newest key and value, and attend: (rows, heads x size); `new` (rows, 3, heads, size) is q, k, v."""
@@ -31,10 +43,15 @@ class Past(Protocol):
         ...
 
 
-def past_for(device: torch.device, dtype: torch.dtype, layers: int) -> Past:
-    """An empty past; with an index of rows where there is a kernel for it."""
+FIRST_ROOM = 32  # time steps that there is room for at first
+
+
+def past_for(device: torch.device, dtype: torch.dtype, layers: int, shape: tuple[int, int]) -> Past:
+    """An empty past of heads x size; with an index of rows where there is a kernel for it."""
     fused = kernels_for(device)
-    return CopiedPast(dtype, layers) if fused is None else IndexedPast(dtype, layers, fused.attend)
+    if fused is None:
+        return CopiedPast(dtype, layers)
+    return IndexedPast(dtype, layers, fused.attend, shape, device)
 
 
 class CopiedPast:
@@ -43,6 +60,17 @@ class CopiedPast:
     def __init__(self, dtype: torch.dtype, layers: int) -> None:
         self._dtype, self._layers, self._time, self._room = dtype, layers, 0, 0
         self._cache: list[Tensor] = []
+
+    recordable = False
+
+    @property
+    def now(self) -> int:
+        """The present time step."""
+        return self._time
+
+    def begin(self, time: int, rows: int) -> bool:
+        """Room is made while attending."""
+        return False
 
     def attend(self, layer: int, new: Tensor) -> Tensor:
         """Store the newest key and value, and attend: (rows, heads x size); `new` (rows, 3, heads, size) is q, k, v."""
@@ -78,43 +106,71 @@ class IndexedPast:
     """Keys and values stay where they were stored; a table says which row's they are: (room, capacity).
 
     A selection changes the table alone. Rows of a beam mostly share their past, which is then read from the GPU's
-    nearest memory.
+    nearest memory. At the present time step and later, the table says that every row is its own. `shape` is (heads,
+    size).
     """
 
-    def __init__(self, dtype: torch.dtype, layers: int, attend: Attend) -> None:
-        self._dtype, self._layers, self._attend = dtype, layers, attend
+    recordable = True
+
+    def __init__(
+        self,
+        dtype: torch.dtype,
+        layers: int,
+        attend: Attend,
+        shape: tuple[int, int] | None = None,
+        device: torch.device | None = None,
+    ) -> None:
+        self._dtype, self._layers, self._attend, self._shape = dtype, layers, attend, shape
         self._time = self._room = self._capacity = 0
         self._cache: list[Tensor] = []
-        self._table = torch.empty(0, 0, dtype=torch.int32)
+        self._table = torch.empty(0, 0, dtype=torch.int32, device=device)
+        self._clock = torch.zeros(1, dtype=torch.int64, device=device)
+
+    @property
+    def now(self) -> Tensor:
+        """The present time step, (1,): a step that is replayed reads it where it is."""
+        return self._clock
+
+    def begin(self, time: int, rows: int) -> bool:
+        """Make room for the step at `time`; True if memory has moved."""
+        self._time = time
+        if self._shape is None or (time < self._room and rows <= self._capacity):
+            return False
+        self._grow(rows)
+        return True
 
     def attend(self, layer: int, new: Tensor) -> Tensor:
         """Store the newest key and value, and attend: (rows, heads x size); `new` (rows, 3, heads, size) is q, k, v."""
-        if layer == 0:
-            if self._time == self._room or len(new) > self._capacity:
-                self._grow(new)
-            self._table[self._time] = torch.arange(self._capacity, dtype=torch.int32, device=new.device)
-        return self._attend(new, self._cache[2 * layer], self._cache[2 * layer + 1], self._table, self._time)
+        if layer == 0 and (self._time >= self._room or len(new) > self._capacity):
+            self._shape = (new.shape[2], new.shape[3])
+            self._grow(len(new))
+        return self._attend(new, self._cache[2 * layer], self._cache[2 * layer + 1], self._table, self._clock)
 
     def advance(self) -> None:
         """All layers have attended: go on to the next time step."""
         self._time += 1
+        self._clock += 1
 
     def select(self, rows: Tensor) -> None:
         """Keep these rows (with repeats), in this order."""
-        table = self._table[: self._time].index_select(1, rows)
-        if len(rows) > self._capacity:  # the cache is enlarged by the next `attend`
+        count, room = len(rows), self._room
+        past = torch.arange(room, device=rows.device)[:, None] < self._clock
+        own = torch.arange(count, dtype=torch.int32, device=rows.device)
+        table = torch.where(past, self._table.index_select(1, rows), own)
+        if count > self._capacity:  # the cache is enlarged before the next step
             self._table = table
         else:
-            self._table[: self._time, : len(rows)] = table
+            self._table[:, :count] = table
 
-    def _grow(self, new: Tensor) -> None:
-        rows, time = self._capacity, self._time
-        self._room = max(16, 2 * self._room) if time == self._room else self._room
-        self._capacity = max(rows, len(new))
-        shape = (self._room, self._capacity, *new.shape[2:])
-        grown = [torch.empty(shape, dtype=self._dtype, device=new.device) for _ in range(2 * self._layers)]
+    def _grow(self, rows: int) -> None:
+        assert self._shape is not None
+        before, time, device = self._capacity, self._time, self._table.device
+        self._room = max(FIRST_ROOM, 2 * self._room) if time >= self._room else self._room
+        self._capacity = max(before, rows)
+        shape = (self._room, self._capacity, *self._shape)
+        grown = [torch.empty(shape, dtype=self._dtype, device=device) for _ in range(2 * self._layers)]
         for old, larger in zip(self._cache, grown, strict=False):
-            larger[:time, :rows] = old[:time]
-        table = torch.zeros(shape[:2], dtype=torch.int32, device=new.device)
+            larger[:time, :before] = old[:time]
+        table = torch.arange(self._capacity, dtype=torch.int32, device=device).repeat(self._room, 1)
         table[:time, : self._table.shape[1]] = self._table[:time]
         self._cache, self._table = grown, table

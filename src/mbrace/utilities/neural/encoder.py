@@ -117,7 +117,7 @@ class Encoder:
         self.dtype = dtype
         self.pads = device.type != "cpu"  # whether a batch may hold strings of several lengths
         self.readout = readout
-        self.batch_tokens = batch_tokens or (32768 if device.type == "cuda" else 2048)
+        self.batch_tokens = batch_tokens or _batch_tokens(device, model.config.hidden_size)
         self.truncated = 0
         self.embedded = 0  # strings sent through the transformer so far
         self.units: int = model.config.hidden_size
@@ -262,6 +262,14 @@ class Encoder:
         if self._pair_masks is None:
             self._pair_masks = takes_pair_masks(self._model, self._pad)
         return self._pair_masks
+
+
+def _batch_tokens(device: torch.device, units: int) -> int:
+    """Tokens in a batch: on a GPU with memory to spare so many, for a small network, that it takes longer to compute
+    than to start."""
+    if device.type != "cuda":
+        return 2048
+    return 131072 if units <= 512 and torch.cuda.mem_get_info(device)[0] > 16 << 30 else 32768
 
 
 def takes_pair_masks(model: Any, pad: int) -> bool:

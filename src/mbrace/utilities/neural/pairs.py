@@ -14,6 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+_TWINS_FROM = 1 << 20  # pairs at a time on a GPU: finding the twins of fewer takes longer than scoring them
+
 
 @dataclass(frozen=True)
 class Block:
@@ -49,7 +51,7 @@ def all_pairs(blocks: Sequence[Block]) -> PairIndices:
     shapes = np.array([(len(block.hypotheses), len(block.references)) for block in blocks])
     sizes, starts = shapes.prod(axis=1), np.cumsum([(0, 0), *shapes], axis=0)[:-1]
     firsts = np.cumsum(sizes) - sizes
-    both = [_on_both_sides(block) for block in blocks]
+    both = [_on_both_sides(block) for block in blocks] if device.type == "cpu" or sizes.sum() >= _TWINS_FROM else []
     positions, twins = None, 0
     if any(len(rows) for rows, _ in both):
         parts = [_twins_first(*each, device) for each in zip(both, shapes, firsts, strict=True)]

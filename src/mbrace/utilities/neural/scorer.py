@@ -37,63 +37,76 @@ class TextEncoder(Protocol):
         ...
 
 
+class _Rows:
+    """Rows of numbers on a device, added step by step."""
+
+    def __init__(self) -> None:
+        self._stored: Tensor | None = None  # with room for more
+        self._count = 0
+
+    def add(self, rows: Tensor) -> int:
+        """Where the first of the new rows is."""
+        first, needed = self._count, self._count + len(rows)
+        if self._stored is None or needed > len(self._stored):
+            # grow by half at least, so that steps do not copy everything each time
+            room = rows.new_empty((max(needed, first * 3 // 2), *rows.shape[1:]))
+            if self._stored is not None:
+                room[:first] = self._stored[:first]
+            self._stored = room
+        self._stored[first:needed] = rows
+        self._count = needed
+        return first
+
+    def __getitem__(self, numbers: NDArray[np.int64]) -> Tensor:
+        assert self._stored is not None
+        return self._stored[to_device(numbers, self._stored.device)]
+
+
 class Bank:
-    """The vectors of a window's strings: each distinct string goes through the encoder once."""
+    """Vectors of distinct strings. Each string goes through the encoder once."""
 
     def __init__(self, encoder: TextEncoder) -> None:
-        torch = require("torch", extra="neural")
         self._encoder = encoder
         self._numbers: dict[str, int] = {}
-        self._vectors: Tensor = torch.empty((0, 0), device=encoder.device)  # as wide as what is added first
+        self._vectors = _Rows()
 
     def add(self, texts: Iterable[str]) -> None:
         """Embed the strings not known yet, in one stream."""
         new = [text for text in dict.fromkeys(texts) if text not in self._numbers]
-        if not new:
-            return
-        first, needed = len(self._numbers), len(self._numbers) + len(new)
-        vectors = self._encoder.embed(new)
-        if needed > len(self._vectors):  # grow by half at least, so that steps do not copy everything each time
-            room = vectors.new_empty((max(needed, first * 3 // 2), vectors.shape[1]))
-            if first:
-                room[:first] = self._vectors[:first]
-            self._vectors = room
-        self._vectors[first:needed] = vectors
-        self._numbers.update(zip(new, range(first, needed), strict=True))
+        if new:
+            first = self._vectors.add(self._encoder.embed(new))
+            self._numbers.update(zip(new, range(first, first + len(new)), strict=True))
 
     def numbers(self, texts: Sequence[str]) -> NDArray[np.int64]:
         """Which rows hold these strings."""
         return np.array([self._numbers[text] for text in texts], dtype=np.int64)
 
     def __getitem__(self, numbers: NDArray[np.int64]) -> Tensor:
-        return self._vectors[to_device(numbers, self._vectors.device)]
+        return self._vectors[numbers]
 
 
 class _Encoded:
-    """The hypotheses of one sentence that were asked about so far: their rows in the bank, and the head's part."""
+    """Of each hypothesis of one sentence, its row in the bank and its row among the head's parts; -1: not encoded."""
 
     def __init__(self) -> None:
-        self.bank_rows = np.empty(0, dtype=np.int64)  # (encoded,)
-        self.prepared: Tensor | None = None  # (encoded, ...)
-        self._slots = np.empty(0, dtype=np.int64)  # (hypotheses,): which of the encoded each is; -1: not encoded
+        self._rows = np.empty((2, 0), dtype=np.int64)
 
     def new(self, hypotheses: NDArray[np.int64]) -> NDArray[np.int64]:
         """Those of these hypotheses that are not encoded."""
-        missing = int(hypotheses.max(initial=-1)) + 1 - len(self._slots)
+        missing = int(hypotheses.max(initial=-1)) + 1 - self._rows.shape[1]
         if missing > 0:
-            self._slots = np.concatenate([self._slots, np.full(missing, -1, dtype=np.int64)])
-        return hypotheses[self._slots[hypotheses] < 0]
+            self._rows = np.concatenate([self._rows, np.full((2, missing), -1, dtype=np.int64)], axis=1)
+        unknown: NDArray[np.bool_] = self._rows[0, hypotheses] < 0
+        return hypotheses[unknown]
 
-    def add(self, hypotheses: NDArray[np.int64], bank_rows: NDArray[np.int64], prepared: Tensor) -> None:
-        """Hypotheses that are encoded now."""
-        torch = require("torch", extra="neural")
-        self._slots[hypotheses] = len(self.bank_rows) + np.arange(len(hypotheses))
-        self.bank_rows = np.concatenate([self.bank_rows, bank_rows])
-        self.prepared = prepared if self.prepared is None else torch.cat([self.prepared, prepared])
+    def add(self, hypotheses: NDArray[np.int64], bank_rows: NDArray[np.int64], first: int) -> None:
+        """Hypotheses that are encoded now; the head's parts of them begin at row `first`."""
+        self._rows[0, hypotheses] = bank_rows
+        self._rows[1, hypotheses] = first + np.arange(len(hypotheses))
 
-    def slots(self, hypotheses: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Which of the encoded these are."""
-        return self._slots[hypotheses]
+    def rows(self, hypotheses: NDArray[np.int64]) -> NDArray[np.int64]:
+        """(2, hypotheses): rows in the bank, and among the head's parts."""
+        return self._rows[:, hypotheses]
 
 
 class RaceScorer:
@@ -104,6 +117,7 @@ class RaceScorer:
         self.encode_seconds = 0.0
         self._encoder, self._head, self._reads_source = encoder, head, reads_source
         self._bank = Bank(encoder)
+        self._prepared = _Rows()  # the head's parts of hypotheses
         self._sentences = sentences
         self._encoded = [_Encoded() for _ in sentences]
         if reads_source:
@@ -124,7 +138,7 @@ class RaceScorer:
             if self._encoder.device.type == "cuda":
                 torch.cuda.synchronize(self._encoder.device)
             self.encode_seconds += time.perf_counter() - began
-            tables = self._head.score([self._block(ask) for ask in asks])
+            tables = self._head.score(self._blocks(asks))
             if self._encoder.device.type == "cpu":
                 return [table.numpy() for table in tables]
             flat = torch.cat([table.flatten() for table in tables]).cpu().numpy()  # one copy from the device
@@ -147,24 +161,34 @@ class RaceScorer:
             for one in new:
                 self._prepare([one])
         elif new:
-            torch = require("torch", extra="neural")
             texts = [[self._sentences[sentence].hypotheses[i] for i in indexes.tolist()] for sentence, indexes in new]
             numbers = [self._bank.numbers(each) for each in texts]
             sizes, sources = [len(each) for each in numbers], None
             if self._reads_source:
                 given = [self._sentences[sentence].source or "" for sentence, _ in new]
                 sources = self._bank[np.repeat(self._bank.numbers(given), sizes)]
-            parts = torch.split(self._head.prepare(self._bank[np.concatenate(numbers)], sources), sizes)
-            for (sentence, indexes), rows, part in zip(new, numbers, parts, strict=True):
-                self._encoded[sentence].add(indexes, rows, part)
+            first = self._prepared.add(self._head.prepare(self._bank[np.concatenate(numbers)], sources))
+            for (sentence, indexes), rows in zip(new, numbers, strict=True):
+                self._encoded[sentence].add(indexes, rows, first)
+                first += len(rows)
 
-    def _block(self, ask: Ask) -> Block:
-        encoded = self._encoded[ask.sentence]
-        assert encoded.prepared is not None
-        slots = encoded.slots(ask.hypotheses)
-        hypotheses, references = encoded.bank_rows[slots], self._bank.numbers(ask.references)
-        kept = to_device(slots, encoded.prepared.device)
-        return Block(self._bank[hypotheses], encoded.prepared[kept], self._bank[references], (hypotheses, references))
+    def _blocks(self, asks: Sequence[Ask]) -> list[Block]:
+        """The vectors of all asks, looked up in three calls: a GPU waits longer for each than it takes."""
+        if not asks:
+            return []
+        torch = require("torch", extra="neural")
+        rows = [self._encoded[ask.sentence].rows(ask.hypotheses) for ask in asks]
+        references = [self._bank.numbers(ask.references) for ask in asks]
+        heights, widths = [each.shape[1] for each in rows], [len(each) for each in references]
+        bank_rows, prepared_rows = np.concatenate(rows, axis=1)
+        sides = zip(
+            torch.split(self._bank[bank_rows], heights),
+            torch.split(self._prepared[prepared_rows], heights),
+            torch.split(self._bank[np.concatenate(references)], widths),
+            zip((each[0] for each in rows), references, strict=True),
+            strict=True,
+        )
+        return [Block(*each) for each in sides]
 
 
 class NeuralUtility(Rebuilt):

@@ -1,0 +1,206 @@
+"""What the study of strings found, as a section of the report: a sentence to act on, a table and a figure."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mbrace.errors import UserError
+from mbrace.experiments.points import Figure, Point
+from mbrace.experiments.sections import Section
+from mbrace.experiments.strings import MARGIN, STANDARD, WAYS, Way, summarise
+from mbrace.experiments.tables import slug
+from mbrace.io.atomic import replace_file
+
+ENDING = ".strings.json.gz"
+FIELDS = ("pair", "split", "utility", "sampling")  # what rows of one file share
+BY_NAME = {way.name: way for way in WAYS}
+SHOWN = ("standard 256 + 256", "standard 128 + 128", "standard 64 + 64", "alpha 0.99", "regret 0.02", "regret 0.04",
+         "pool from beam 64, regret 0.04", "pool from beam 128, regret 0.04")  # fmt: skip
+SHOWN_EVEN = ("regret 0.04", "pool from beam 64, regret 0.04", "pool from beam 128, regret 0.04")
+DRAWN_FROM = 32  # standard MBR with fewer strings is far below the others, which could not be told apart
+FIXED, STOPPED = "standard MBR with n + n strings", "race that stops by regret"
+HEADINGS = ("", "drawn", "encoded", "share", "calls", "utility", "human score", "other metric")
+
+
+def save_rows(rows: Sequence[Mapping[str, Any]], folder: Path, about: Mapping[str, str]) -> Path:
+    """Save the rows of one candidate file where the report looks for them; `about` has the `FIELDS`."""
+    words = [about["pair"], about["split"], slug(about["utility"])]
+    words += [about["sampling"]] if about["sampling"] != "independent" else []
+    path = folder / (".".join(words) + ENDING)
+    folder.mkdir(parents=True, exist_ok=True)
+    packed = json.dumps({"about": dict(about), "rows": list(rows)}, separators=(",", ":")).encode()
+    replace_file(path, gzip.compress(packed, mtime=0), shared=True)
+    return path
+
+
+def load_rows(folder: Path) -> list[dict[str, Any]]:
+    """All rows saved in a folder, each with the `FIELDS`."""
+    rows: list[dict[str, Any]] = []
+    for path in sorted(folder.glob("*" + ENDING)):
+        try:
+            stored = json.loads(gzip.decompress(path.read_bytes()))
+            about = {name: stored["about"][name] for name in FIELDS}
+            rows += [{**row, **about, "drawn": _drawn(row)} for row in stored["rows"]]
+        except (OSError, EOFError, ValueError, TypeError, KeyError) as error:
+            raise UserError(
+                f"{path}: not what `mbrace experiment --strings` writes ({error}); delete it and run again"
+            ) from error
+    return rows
+
+
+def _drawn(row: Mapping[str, Any]) -> float:
+    """Hypotheses and pseudo-references drawn; rows of earlier versions say only how many of the latter."""
+    found: float = row["drawn"] if "drawn" in row else BY_NAME[row["way"]].beam + row["pseudo_references"]
+    return found
+
+
+def summaries(rows: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], list[dict[str, Any]]]:
+    """By pair and utility, a row per way and kind of sampling, with differences from standard MBR with independent
+    draws. A pair with several splits is judged by its test split."""
+    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for pair, utility in dict.fromkeys((row["pair"], row["utility"]) for row in rows):
+        own = [dict(row) for row in rows if (row["pair"], row["utility"]) == (pair, utility)]
+        splits = {row["split"] for row in own}
+        split = "test" if "test" in splits else min(splits)
+        own = [row for row in own if row["split"] == split]
+        kinds = list(dict.fromkeys(row["sampling"] for row in own))
+        first = "independent" if "independent" in kinds else kinds[0]
+        base = [row for row in own if row["sampling"] == first and row["way"] == STANDARD.name]
+        found[pair, utility] = []
+        for kind in (first, *(kind for kind in kinds if kind != first)):
+            chosen = [row for row in own if row["sampling"] == kind]
+            if kind != first:
+                chosen = base + [{**row, "way": _even(row["way"])} for row in chosen]
+            shown = [row for row in summarise(chosen) if kind == first or row["way"].endswith(_even(""))]
+            found[pair, utility] += [row | {"split": split, "sampling": kind} for row in shown]
+    return found
+
+
+def _even(way: str) -> str:
+    return f"{way}, even draws"
+
+
+def _way(row: Mapping[str, Any]) -> Way:
+    return BY_NAME[row["way"].removesuffix(_even(""))]
+
+
+def section(rows: Sequence[Mapping[str, Any]]) -> Section:
+    """The section of all rows."""
+    found = summaries(rows)
+    lines = []
+    for (pair, utility), own in found.items():
+        shown = [row for row in own if row["way"] in (*SHOWN, *map(_even, SHOWN_EVEN))]
+        lines += [_cells(f"{pair}, {utility}", utility, row) for row in shown]
+    return Section(
+        name="strings",
+        title="Fewer strings",
+        text=_text(found),
+        headings=HEADINGS,
+        rows=lines,
+        figure=Figure(
+            x="strings encoded per sentence",
+            y="utility minus standard MBR's",
+            describes="Expected utility against strings encoded per sentence: standard MBR with fewer strings loses "
+            "most, races that stop by regret next to nothing, races that draws join need the fewest strings.",
+            panels={f"{pair}, {utility}": _points(own) for (pair, utility), own in found.items()},
+            joined=True,
+        ),
+        order=40,
+    )
+
+
+def _text(found: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]) -> str:
+    sentences = max(row["sentences"] for own in found.values() for row in own)
+    return "\n".join(
+        [
+            "Making strings and encoding them is what MBR costs once pairs are cheap. How few are enough?",
+            "",
+            *(f"- **{pair}, {utility}:** {recommendation(own)}" for (pair, utility), own in found.items()),
+            "",
+            f"Up to {sentences:,} sentences per pair. *Drawn* are beam hypotheses and samples per sentence, *encoded* "
+            "the distinct ones that a race asked about. *Utility* is the expected utility on samples held out, minus "
+            "that of standard MBR with 256 + 256 strings, in standard deviations between hypotheses (95% interval "
+            f"over sentences); {MARGIN} less counts as no loss. *Human score* is the change of the score against the "
+            "human reference by the metric that was decoded with, *other metric* by one that was not: where that "
+            "falls, the metric was gamed. *Pool*: samples join the race as hypotheses. *Even draws*: arithmetic "
+            "sampling.",
+        ]
+    )
+
+
+def recommendation(own: Sequence[Mapping[str, Any]]) -> str:
+    """A sentence to act on: the fewest strings that lose nothing, and what fewer still would cost."""
+    races = [row for row in own if _way(row).alpha is not None]
+    equal = [row for row in races if row["utility interval"][0] >= -MARGIN]
+    safe = [row for row in equal if not _fallen(row)]
+    if not safe:
+        return "no race with fewer strings was shown to be as good as standard MBR."
+    best = min(safe, key=lambda row: row["strings"])
+    said = f"{_told(best)} is as good as standard MBR with {best['share of strings']:.2f}x the strings."
+    fewest = min(equal, key=lambda row: row["strings"])
+    if fewest is best:
+        return said
+    fields = [name.removeprefix("human ").removesuffix(" interval") for name in _fallen(fewest)]
+    return (
+        f"{said} {_told(fewest)} needs {fewest['share of strings']:.2f}x at no lower expected utility, but scores "
+        f"lower against the human reference by {' and '.join(fields)}."
+    )
+
+
+def _fallen(row: Mapping[str, Any]) -> list[str]:
+    """The metrics by which a way is worse against the human reference: their whole interval is below 0."""
+    intervals = {name: row[name] for name in row if name.startswith("human ") and name.endswith(" interval")}
+    return [name for name, (_, high) in intervals.items() if high < 0]
+
+
+def _told(row: Mapping[str, Any]) -> str:
+    way = _way(row)
+    options = [f"--regret {way.regret:g}"] if way.regret else ["--alpha 0.99"]
+    options += [f"--pool --beam {way.beam}"] if way.pool else []
+    options += ["--sampling arithmetic"] if row["way"].endswith(_even("")) else []
+    return f"`{' '.join(options)}`"
+
+
+def _cells(name: str, utility: str, row: Mapping[str, Any]) -> list[str]:
+    metrics = [key.removesuffix(" change") for key in row if key.startswith("human ") and key.endswith(" change")]
+    same = [metric for metric in metrics if metric.lower() == f"human {utility}".lower()]
+    other = [metric for metric in metrics if metric not in same]
+    return [
+        f"{name}, {row['way']}",
+        f"{row['drawn']:.0f}",
+        f"{row['strings']:.0f}",
+        f"{row['share of strings']:.2f}x",
+        f"{row['utility_calls']:,.0f}",
+        _interval(row["utility"], row["utility interval"], 3),
+        *(_change(row, metrics) for metrics in (same, other)),
+    ]
+
+
+def _change(row: Mapping[str, Any], metrics: Sequence[str]) -> str:
+    if not metrics or row["way"] == STANDARD.name:
+        return ""
+    digits = 2 if abs(row[metrics[0]]) > 5 else 3
+    return _interval(row[f"{metrics[0]} change"], row[f"{metrics[0]} interval"], digits)
+
+
+def _interval(value: float, ends: Sequence[float], digits: int) -> str:
+    return f"{value:+.{digits}f} ({ends[0]:+.{digits}f} to {ends[1]:+.{digits}f})"
+
+
+def _points(own: Sequence[Mapping[str, Any]]) -> list[Point]:
+    """Of ways with independent draws, each series from few strings to many."""
+    points = []
+    for row in sorted(own, key=lambda row: row["strings"]):
+        way = _way(row)
+        if row["way"] != way.name or way.beam < (DRAWN_FROM if way.alpha is None else 64):
+            continue
+        series = FIXED if way.alpha is None else f"race from beam {way.beam} that draws join" if way.pool else STOPPED
+        label = f"{way.beam} + {way.references}" if way.alpha is None else f"{way.regret:g}"
+        low, high = row["utility interval"]
+        points.append(Point(row["strings"], row["utility"], series, label, y_low=low, y_high=high))
+    order = [FIXED, STOPPED, *sorted({point.series for point in points} - {FIXED, STOPPED})]
+    return sorted(points, key=lambda point: order.index(point.series))

@@ -1,0 +1,136 @@
+"""Steps of fixed shapes, recorded once as a CUDA graph and replayed: the host starts one thing per step, not hundreds.
+
+A step of a small decoder on a GPU takes the host longer to start (each of some 200 kernels alone) than the GPU to
+compute. A recorded step reads and writes the same memory each time, so whatever changes must be in tensors that are
+changed in place; what Python computes is part of the recording only once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+
+from mbrace.errors import warn
+
+MOST_ROWS = 16384  # more rows keep a GPU busy for longer than the host takes to start a step
+_failed: set[torch.device] = set()  # devices on which a recording has failed
+
+
+class Recorder:
+    """A step that can be replayed, once it has been recorded."""
+
+    def __init__(self, step: Callable[[], None], device: torch.device, rows: int) -> None:
+        self._step, self._device = step, device
+        self._records = rows <= MOST_ROWS and usable(device)
+        self._recording: Any = None
+
+    @property
+    def records(self) -> bool:
+        """Whether steps are recorded at all."""
+        return self._records
+
+    def replay(self) -> bool:
+        """Do one step by a recording, which is made if there is none; False if that cannot be done."""
+        if self._records and self._recording is None:
+            self._recording = record(self._step, self._device)
+            self._records = self._recording is not None
+        if self._recording is None:
+            return False
+        self._recording.replay()
+        return True
+
+    def forget(self) -> None:
+        """Memory has moved, or shapes have changed: what is recorded is void."""
+        if self._recording is not None:
+            finish(self._device)
+            self._recording = None
+
+
+def record(step: Callable[[], None], device: torch.device) -> Any:
+    """A recording of the step, which is not done yet; None, and a warning, if it cannot be recorded."""
+    try:
+        return _record(step, device)
+    except Exception as error:  # such as too little memory, or an operation that cannot be recorded
+        _failed.add(device)
+        warn(f"decoding goes on without CUDA graphs: {_first_line(error)}")
+        return None
+
+
+def finish(device: torch.device) -> None:
+    """Wait until the GPU has done what it was given: a recording must not be dropped while it runs."""
+    if device.type == "cuda":
+        torch.cuda.current_stream(device).synchronize()
+
+
+def usable(device: torch.device) -> bool:
+    """Whether steps can be recorded on a device."""
+    return device.type == "cuda" and device not in _failed and _works(device)
+
+
+@cache
+def _works(device: torch.device) -> bool:
+    """Found out by a trial, once."""
+    if torch.version.hip is not None:
+        return False
+    try:
+        return _trial(device)
+    except Exception as error:  # the plain way is always right
+        warn(f"decoding goes on without CUDA graphs: {_first_line(error)}")
+        return False
+
+
+def _trial(device: torch.device) -> bool:
+    """Whether a recorded step, replayed, gives what the plain step gives."""
+    weights = (torch.arange(64 * 64, device=device) % 7 - 3.0).view(64, 64) / 20
+    found = []
+    for recorded in (False, True):
+        x, clock = torch.ones(4, 64, device=device), torch.zeros(1, dtype=torch.int64, device=device)
+        out = torch.zeros(4, 8, device=device)
+
+        def step(x: Any = x, clock: Any = clock, out: Any = out) -> None:
+            x.copy_(torch.nn.functional.layer_norm(x @ weights + clock, (64,)))
+            out[torch.arange(4, device=device), clock] = x.topk(2, dim=1).values[:, 0]
+            clock.add_(1)
+
+        step()
+        recording = _record(step, device) if recorded else None
+        for _ in range(6):
+            step() if recording is None else recording.replay()
+        finish(device)
+        found.append((x, out, clock))
+    return all(torch.allclose(plain, replayed, atol=1e-3) for plain, replayed in zip(*found, strict=True))
+
+
+def _record(step: Callable[[], None], device: torch.device) -> Any:
+    return _captured(step, device, *_place(device)[:2])
+
+
+def _captured(step: Callable[[], object], device: torch.device, stream: Any, pool: Any) -> Any:
+    graph = torch.cuda.CUDAGraph()
+    stream.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(stream):
+        # not by torch.cuda.graph, which gives all cached memory back to the system first
+        graph.capture_begin(pool=pool, capture_error_mode="relaxed")
+        try:
+            step()
+        finally:
+            graph.capture_end()
+    torch.cuda.current_stream(device).wait_stream(stream)
+    return graph
+
+
+@cache
+def _place(device: torch.device) -> tuple[Any, Any, Any]:
+    """The stream and the memory of recordings on a device: one of each, so that memory is used again by the next; and a
+    recording that is kept, since memory is given up with its last one."""
+    make_stream: Any = torch.cuda.Stream
+    stream, pool = make_stream(device), torch.cuda.graph_pool_handle()
+    kept = torch.zeros(1, device=device)
+    return stream, pool, (_captured(lambda: kept.add_(1), device, stream, pool), kept)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,115 @@
+"""Recorded steps, on a CPU: instead of a CUDA graph a recording here runs the step again, after checking that the step
+left every tensor where it was, as a graph takes for granted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import test_models_past
+import tiny_models
+import torch
+
+import mbrace
+from mbrace.errors import MbraceWarning
+from mbrace.models import past, recorded, search
+
+torch.set_num_threads(1)
+
+SOURCES = ["a b c", "d", "b b a d c", "c c c c c c a"]
+
+
+class Recording:
+    """A step and where its tensors were when it was recorded."""
+
+    made = replayed = 0
+
+    def __init__(self, step: Callable[[], None]) -> None:
+        self._step, self._search = step, step.__self__  # type: ignore[attr-defined]
+        self._places = self._now()
+        Recording.made += 1
+
+    def _now(self) -> list[int]:
+        state = self._search.state
+        owners = [self._search, state.past, getattr(self._search, "random", None), state.memory]
+        found: list[int] = []
+        for owner in owners:
+            for value in vars(owner).values() if owner is not None else ():
+                tensors = value if isinstance(value, list) else [value]
+                found += [each.data_ptr() for each in tensors if isinstance(each, torch.Tensor)]
+        return found
+
+    def replay(self) -> None:
+        assert self._now() == self._places
+        self._search.state.past._time = 0  # a graph does not see what the host counts
+        self._step()
+        assert self._now() == self._places
+        Recording.replayed += 1
+
+
+@pytest.fixture
+def model(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A tiny model whose past is indexed, as on a GPU."""
+    kernels = SimpleNamespace(attend=test_models_past.attend)
+    monkeypatch.setattr(past, "kernels_for", lambda device: kernels)
+    monkeypatch.setattr(Recording, "made", 0)
+    monkeypatch.setattr(Recording, "replayed", 0)
+    return mbrace.Seq2Seq(tiny_models.marian(), tokenizer=tiny_models.tokenizer(), dtype="float32")
+
+
+def outputs(model: Any, sampling: str) -> tuple[list[list[str]], list[list[str]], list[list[float]]]:
+    drawn = model.sample(SOURCES, 6, max_length=70, sampling=sampling)
+    beams = model.beam(SOURCES, 4, max_length=70, alpha=0.6)
+    return [list(draws.texts) for draws in drawn], [list(b.texts) for b in beams], [list(b.scores) for b in beams]
+
+
+@pytest.mark.parametrize("sampling", ["independent", "arithmetic"])
+def test_recorded_searches_are_the_plain_ones(sampling: str, model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = outputs(model, sampling)
+    assert Recording.made == 0
+    monkeypatch.setattr(recorded, "usable", lambda device: True)
+    monkeypatch.setattr(recorded, "_record", lambda step, device: Recording(step))
+    assert outputs(model, sampling) == plain
+    assert Recording.made > 2  # anew when there is no more room, and when rows are cut
+    assert Recording.replayed > 2 * Recording.made
+
+
+def test_a_step_that_cannot_be_recorded_is_run(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = outputs(model, "arithmetic")
+
+    def fail(step: Callable[[], None], device: torch.device) -> None:
+        """After the step's Python ran, as where memory runs out: what it computed on the device did not happen."""
+        owner: Any = step.__self__  # type: ignore[attr-defined]
+        owner.state.past._time += 1
+        raise RuntimeError("operation not permitted when stream is capturing\nmore")
+
+    monkeypatch.setattr(recorded, "usable", lambda device: True)
+    monkeypatch.setattr(recorded, "_record", fail)
+    monkeypatch.setattr(recorded, "_failed", set())
+    with pytest.warns(MbraceWarning, match="without CUDA graphs: operation not permitted"):
+        assert outputs(model, "arithmetic") == plain
+    assert torch.device("cpu") in recorded._failed
+
+
+def test_many_rows_are_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorded, "usable", lambda device: True)
+    cpu = torch.device("cpu")
+    assert recorded.Recorder(lambda: None, cpu, recorded.MOST_ROWS).records
+    assert not recorded.Recorder(lambda: None, cpu, recorded.MOST_ROWS + 1).records
+
+
+def test_nothing_is_recorded_on_a_cpu() -> None:
+    assert not recorded.usable(torch.device("cpu"))
+    assert not search._Search(torch.device("cpu"), 8).recorder.records
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
+def test_graphs_give_what_plain_steps_give(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = torch.device("cuda")
+    assert recorded._trial(device)
+    model = mbrace.Seq2Seq(tiny_models.marian().to(device), tokenizer=tiny_models.tokenizer(), dtype="float32")
+    found = outputs(model, "arithmetic")
+    monkeypatch.setattr(recorded, "usable", lambda device: False)
+    assert outputs(model, "arithmetic") == found
