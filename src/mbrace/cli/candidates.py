@@ -41,7 +41,7 @@ def add_input(parser: argparse.ArgumentParser, *, references: bool = True) -> No
 def run_candidates(job: Job, args: argparse.Namespace) -> int:
     """Run a job over the input that was given, on this machine or with --ray."""
     if args.ray is None:
-        items, total = _input(args)
+        items, total = read_input(args)
         return run_here(job, items, args, total=total)
     if not args.candidates:
         if os.path.exists(args.ray):
@@ -50,7 +50,7 @@ def run_candidates(job: Job, args: argparse.Namespace) -> int:
     return run_on_cluster(job, args.candidates, args)
 
 
-def _input(args: argparse.Namespace) -> tuple[Iterable[Item], int | None]:
+def read_input(args: argparse.Namespace) -> tuple[Iterable[Item], int | None]:
     """The records, and how many there are where that is cheap to know."""
     from mbrace.io.candidates import read_flat, read_items
     from mbrace.io.inputs import check_inputs, expand, rereadable

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from mbrace.cli.candidates import add_input, run_candidates
+from mbrace.cli.candidates import add_input, read_input, run_candidates
 from mbrace.cli.options import add_race, add_utility, apply_preset, race_settings, utility_settings
 from mbrace.cli.runs import add_cluster, add_output, add_save_utilities, check_output
 from mbrace.cli.shortlist import add_shortlist, shortlist_settings
@@ -33,6 +33,7 @@ def add(commands: Any) -> None:
         metavar="K",
         help="with --pool: start with the first K hypotheses of a record (default: all)",
     )
+    parser.add_argument("--explain", metavar="ID", help="print the race of the record with this id, and do no more")
     parser.add_argument("--no-shuffle", action="store_true", help="take listed pseudo-references in their order")
     add_cluster(parser)
     parser.set_defaults(run=run)
@@ -43,6 +44,10 @@ def run(args: argparse.Namespace) -> int:
     check_output(args)
     apply_preset(args, "decode")
     job = job_from(args)
+    if args.explain is not None:
+        from mbrace.cli.explain import run_explain
+
+        return run_explain(job, read_input(args)[0], args)
     return run_candidates(job, args)
 
 

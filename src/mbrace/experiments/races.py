@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mbrace.experiments.tables import Table
 from mbrace.experiments.trials import measure, sample
-from mbrace.prune import Confidence, Standings
+from mbrace.prune import Confidence
 from mbrace.race import race
 from mbrace.randomness import key
+from mbrace.recording import RaceRecorder, RecordedStep
 from mbrace.records import Record
 from mbrace.sampler import Listed
 from mbrace.utilities.replay import Replay
@@ -45,16 +45,15 @@ def record_sentence(
     replay = Replay([table], name=name, schedule=schedule)
     races = {}
     for alpha in ALPHAS:
-        steps: list[dict[str, Any]] = []
         rule = Confidence(alpha)
         drawn = sample(table, seed, schedule[-1])
         sampler = Listed(seed=seed, shuffle=False)
-        recorder = _StepRecorder(rule, steps)
+        recorder = RaceRecorder(rule)
         [answer] = race([drawn], replay, prune=rule, schedule=None, sampler=sampler, seed=seed, nbest=1, watch=recorder)
         assert answer.index is not None
         found = measure(table, answer.index)
         races[f"{alpha:g}"] = {
-            "steps": steps,
+            "steps": [_shown(step) for step in recorder.steps],
             "answer": answer.index,
             "utility_calls": answer.utility_calls,
             "rank": round(1 / found["rr"]),
@@ -71,21 +70,13 @@ def record_sentence(
     }
 
 
-class _StepRecorder:
-    """Records each step: which hypotheses were alive, their expected utilities, their win rates, and which stay."""
-
-    def __init__(self, rule: Confidence, steps: list[dict[str, Any]]) -> None:
-        self._rule = rule
-        self._steps = steps
-
-    def __call__(self, record: Record, alive: NDArray[np.int64], standings: Standings, keep: NDArray[np.bool_]) -> None:
-        win_rates = self._rule.win_rates(standings)  # the same random numbers as the decision had
-        self._steps.append(
-            {
-                "pseudo_references": int(standings.counts.sum()),
-                "alive": alive.tolist(),
-                "means": [round(float(mean), 5) for mean in standings.means],
-                "win_rates": [round(float(rate), 3) for rate in win_rates],
-                "kept": np.flatnonzero(keep).tolist(),
-            }
-        )
+def _shown(step: RecordedStep) -> dict[str, Any]:
+    """A step as the race viewer reads it: numbers rounded to what can be seen."""
+    assert step.win_rates is not None
+    return {
+        "pseudo_references": step.pseudo_references,
+        "alive": step.alive.tolist(),
+        "means": [round(float(mean), 5) for mean in step.means],
+        "win_rates": [round(float(rate), 3) for rate in step.win_rates],
+        "kept": np.flatnonzero(step.kept).tolist(),
+    }

@@ -17,7 +17,7 @@ from mbrace.jobs.run import ErrorPolicy, Outcome, Progress, Summary, run_job
 from mbrace.jobs.settings import AnyUtility, RaceSettings, UtilitySettings, describe_utility, load_utility
 from mbrace.jobs.shortlist import ShortlistSettings, shortlist_settings
 from mbrace.prune import Confidence, PruningFunction
-from mbrace.race import Decoded
+from mbrace.race import Decoded, Watch
 from mbrace.records import Record
 from mbrace.sampler import Sampler
 from mbrace.schedule import Schedule
@@ -138,13 +138,15 @@ class DecodeWorker:
     coarse: Utility | None = None
     coarse_top: int | None = None
     utility_folder: UtilityFolder | None = None
+    watch: Watch | None = None  # is shown every pruning decision
     summary: Summary = field(default_factory=Summary)
 
     def __call__(self, items: Iterable[Item], *, skip: bool) -> Iterator[Outcome]:
         """One outcome per item."""
-        return answer_items(items, self._answer, self._line, skip=skip, text=self.text)
+        return answer_items(items, self.answers, self._line, skip=skip, text=self.text)
 
-    def _answer(self, records: Iterable[Record], on_error: OnError) -> Iterator[Decoded]:
+    def answers(self, records: Iterable[Record], on_error: OnError | None = None) -> Iterator[Decoded]:
+        """The answers to records; one that fails is an error, or is handed to `on_error`."""
         return decode_corpus(
             records,
             utility=self.utility,
@@ -165,17 +167,19 @@ class DecodeWorker:
             coarse=self.coarse,
             coarse_top=self.coarse_top,
             keep_utilities=self.utility_folder is not None,
+            watch=self.watch,
             phases=self.summary.phases,
             on_error=on_error,
         )
 
     def _line(self, record: Record, answer: Decoded) -> bytes:
-        self._count(record, answer)
+        self.count(record, answer)
         if self.utility_folder is not None and answer.utilities is not None:
             self.utility_folder.save(answer.utilities)
         return answer_line(answer, text=self.text, nbest=self.nbest)
 
-    def _count(self, record: Record, answer: Decoded) -> None:
+    def count(self, record: Record, answer: Decoded) -> None:
+        """Add an answer to the summary."""
         self.summary.sentences += 1
         self.summary.utility_calls += answer.utility_calls
         self.summary.pairs_scored += answer.pairs_scored

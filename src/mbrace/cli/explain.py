@@ -1,0 +1,176 @@
+"""`mbrace decode --explain ID`: the race of one record as text, step by step."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mbrace.errors import UserError
+from mbrace.prune import Bottom, Confidence, PruningFunction
+from mbrace.race import Decoded
+from mbrace.recording import RaceRecorder, RecordedStep
+from mbrace.records import Record
+from mbrace.wording import counted
+
+if TYPE_CHECKING:
+    from mbrace.io.candidates import Item
+    from mbrace.jobs.decode import DecodeJob
+
+WIDTH = 80
+SHOWN = 5  # hypotheses of a list; the others are counted
+
+
+def run_explain(job: DecodeJob, items: Iterable[Item], args: argparse.Namespace) -> int:
+    """Race the record whose id is `args.explain` as the job would, and print how it went."""
+    others = {
+        "-o": args.output != "-",
+        "--ray": args.ray is not None,
+        "--save-utilities": args.save_utilities is not None,
+    }
+    for option, is_given in others.items():
+        if is_given:
+            raise UserError(f"{option}: not with --explain, which prints one race")
+    record = find(items, args.explain)
+    worker = job.start(args.threads)
+    worker.watch = recorder = RaceRecorder(worker.prune)
+    [answer] = worker.answers([record])
+    worker.count(record, answer)
+    print("\n".join(explained(record, answer, recorder.steps, worker.prune, worker.summary.standard_calls)))
+    return 0
+
+
+def find(items: Iterable[Item], identity: str) -> Record:
+    """The record with an id."""
+    first = None
+    for item in items:
+        if str(item.id) == identity:
+            if isinstance(item, Record):
+                return item
+            raise item.error()
+        first = item if first is None else first
+    others = "there are no records" if first is None else f"the first record's is {first.id}"
+    raise UserError(f"--explain {identity}: no record has this id; {others}")
+
+
+def explained(
+    record: Record, answer: Decoded, steps: Sequence[RecordedStep], prune: PruningFunction | None, standard: int
+) -> Iterator[str]:
+    """The lines of an explanation; `standard` is the number of utility calls of standard MBR."""
+    distinct = len(set(record.hypotheses))
+    repeated = f" ({distinct:,} different)" if distinct < len(record.hypotheses) else ""
+    listed = record.listed()
+    given = f", {counted(len(listed), 'pseudo-reference')}" if isinstance(listed, Sequence) else ""
+    yield f"record {record.id}: {counted(len(record.hypotheses), 'hypothesis', 'hypotheses')}{repeated}{given}"
+    for name in ("source", "reference"):
+        if getattr(record, name) is not None:
+            yield f"  {name}: {cut(getattr(record, name), WIDTH - len(name) - 4)}"
+    if steps:
+        share = "" if steps[0].win_rates is None else "share of resamples won, "
+        yield f"columns: {share}expected utility, [index], text"
+    else:
+        yield "no race: only one hypothesis could win"
+    for number, (step, cost) in enumerate(zip(steps, answer.steps, strict=True), 1):
+        yield ""
+        yield (
+            f"step {number}: {counted(step.pseudo_references, 'pseudo-reference')}, "
+            f"{counted(len(step.alive), 'hypothesis', 'hypotheses')}, {counted(cost.utility_calls, 'utility call')}"
+        )
+        yield from _step(step, prune)
+    yield ""
+    yield "answer:"
+    for candidate in answer.nbest:
+        utility = "" if candidate.utility is None else f"{candidate.utility:.4g}"
+        index = "drawn" if candidate.index is None else candidate.index
+        yield f"  [{index}] {utility}".rstrip()
+        yield from wrapped(candidate.text)
+    yield _cost(answer, standard)
+
+
+def _step(step: RecordedStep, prune: PruningFunction | None) -> Iterator[str]:
+    """Who leads, who was dropped and why, who is left."""
+    yield "  leads:" if len(step.leaders) == 1 else f"  the {len(step.leaders)} best:"
+    yield from _rows(step, step.leaders)
+    ranking = np.argsort(-step.means, kind="stable")
+    for reason, positions in reasons(step, prune):
+        chosen = [place for place in ranking.tolist() if place in positions]
+        yield f"  dropped {len(chosen):,}: {reason}"
+        yield from _rows(step, chosen)
+    left = [place for place in ranking.tolist() if step.kept[place] and place not in step.leaders]
+    if left:
+        yield f"  {len(left):,} more {'stays' if len(left) == 1 else 'stay'}:"
+        yield from _rows(step, left)
+    else:
+        yield "  no other is left"
+
+
+def reasons(step: RecordedStep, prune: PruningFunction | None) -> list[tuple[str, set[int]]]:
+    """Why hypotheses were dropped, and their positions."""
+    dropped = set(np.flatnonzero(~step.kept).tolist())
+    found: list[tuple[str, set[int]]] = []
+    if isinstance(prune, Confidence) and step.win_rates is not None:
+        losing = set(np.flatnonzero(_wins(step.win_rates, prune) <= prune.max_losing_wins).tolist()) & dropped
+        rival = "the leader" if len(step.leaders) == 1 else f"number {len(step.leaders)}"
+        found.append((f"equal or beat {rival} in at most 1 - alpha = {1 - prune.alpha:.3g} of resamples", losing))
+        if step.expected_regret is not None:
+            most = f"{prune.regret:g} of the spread ({prune.regret * step.spread:.3g})"
+            found.append((f"expected regret {step.expected_regret:.3g} is at most {most}", dropped - losing))
+    elif isinstance(prune, Bottom):
+        found.append((f"the lowest {prune.beta:g} by expected utility", dropped))
+    else:
+        found.append(("by the pruning function", dropped))
+    return [(reason, positions) for reason, positions in found if positions]
+
+
+def _wins(rates: NDArray[np.float64], prune: Confidence) -> NDArray[np.int64]:
+    """The number of resamples won, which the shares were made of."""
+    return np.rint(rates * prune.bootstraps).astype(np.int64)
+
+
+def _rows(step: RecordedStep, positions: Sequence[int] | NDArray[np.int64]) -> Iterator[str]:
+    for place in [int(position) for position in positions][:SHOWN]:
+        share = "" if step.win_rates is None else f"{step.win_rates[place]:.3f}"
+        yield row(share, f"{step.means[place]:.4g}", int(step.indexes[place]), step.texts[place])
+    if len(positions) > SHOWN:
+        yield f"    ... and {len(positions) - SHOWN:,} more"
+
+
+def row(share: str, utility: str, index: int, text: str) -> str:
+    """A hypothesis: the share of resamples it wins, its expected utility, its index, and what fits of its text."""
+    label = f"    {share:>5} {utility:>7} {'[drawn]' if index < 0 else f'[{index}]':>7} "
+    return label + cut(text, WIDTH - len(label))
+
+
+def cut(text: str, width: int) -> str:
+    """What fits of a text into `width` columns of a terminal, on one line, without its control characters."""
+    from rich.cells import cell_len
+
+    shown = printable(text)
+    if cell_len(shown) <= width:
+        return shown
+    while cell_len(shown) > width - 3:
+        shown = shown[: -max(1, (cell_len(shown) - width + 3) // 2)]
+    return shown + "..."
+
+
+def wrapped(text: str) -> Iterator[str]:
+    """A whole text in lines of at most 80 columns, indented."""
+    from rich.console import Console
+    from rich.text import Text
+
+    for line in Text(printable(text)).wrap(Console(width=WIDTH), WIDTH - 4):
+        yield f"    {line.plain.rstrip()}"
+
+
+def printable(text: str) -> str:
+    """A text without its control characters, which could do anything to a terminal."""
+    return "".join(character if character.isprintable() else " " for character in text)
+
+
+def _cost(answer: Decoded, standard: int) -> str:
+    calls: dict[str, Any] = {"utility": answer.utility_calls, "coarse": answer.coarse_calls}
+    text = f"{counted(calls['utility'], 'utility call')}; standard MBR: {standard:,}"
+    return f"  {text}" + ("" if calls["coarse"] is None else f"; of the coarse utility: {calls['coarse']:,}")
