@@ -3,6 +3,8 @@ left every tensor where it was, as a graph takes for granted."""
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -93,11 +95,31 @@ def test_a_step_that_cannot_be_recorded_is_run(model: Any, monkeypatch: pytest.M
     assert torch.device("cpu") in recorded._failed
 
 
+def test_a_search_that_is_over_is_dropped_with_its_memory(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorded, "usable", lambda device: True)
+    monkeypatch.setattr(recorded, "_record", lambda step, device: Recording(step))
+    left: list[Any] = []
+    plain = search._Sampling.__init__
+
+    def watched(self: Any, *arguments: Any) -> None:
+        plain(self, *arguments)
+        left.append(weakref.ref(self))
+
+    monkeypatch.setattr(search._Sampling, "__init__", watched)
+    gc.disable()
+    try:
+        model.sample(SOURCES, 3, max_length=20)
+        assert left
+        assert all(each() is None for each in left)
+    finally:
+        gc.enable()
+
+
 def test_many_rows_are_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recorded, "usable", lambda device: True)
     cpu = torch.device("cpu")
-    assert recorded.Recorder(lambda: None, cpu, recorded.MOST_ROWS).records
-    assert not recorded.Recorder(lambda: None, cpu, recorded.MOST_ROWS + 1).records
+    assert recorded.Recorder(cpu, recorded.MOST_ROWS).records
+    assert not recorded.Recorder(cpu, recorded.MOST_ROWS + 1).records
 
 
 def test_nothing_is_recorded_on_a_cpu() -> None:

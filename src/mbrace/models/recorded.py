@@ -20,10 +20,10 @@ _failed: set[torch.device] = set()  # devices on which a recording has failed
 
 
 class Recorder:
-    """A step that can be replayed, once it has been recorded."""
+    """Replays a step, once it has been recorded."""
 
-    def __init__(self, step: Callable[[], None], device: torch.device, rows: int) -> None:
-        self._step, self._device = step, device
+    def __init__(self, device: torch.device, rows: int) -> None:
+        self._device = device
         self._records = rows <= MOST_ROWS and usable(device)
         self._recording: Any = None
 
@@ -32,10 +32,10 @@ class Recorder:
         """Whether steps are recorded at all."""
         return self._records
 
-    def replay(self) -> bool:
-        """Do one step by a recording, which is made if there is none; False if that cannot be done."""
+    def replay(self, step: Callable[[], None]) -> bool:
+        """Do the step by a recording, which is made if there is none; False if that cannot be done."""
         if self._records and self._recording is None:
-            self._recording = record(self._step, self._device)
+            self._recording = record(step, self._device)
             self._records = self._recording is not None
         if self._recording is None:
             return False
@@ -43,7 +43,7 @@ class Recorder:
         return True
 
     def forget(self) -> None:
-        """Memory has moved, or shapes have changed: what is recorded is void."""
+        """What is recorded is void: memory has moved, shapes have changed, or the search is over."""
         if self._recording is not None:
             finish(self._device)
             self._recording = None

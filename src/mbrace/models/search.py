@@ -84,6 +84,7 @@ def sample(
         search.advance(time)
         if (time + 1) % search.check_every == 0 and not search.cut():
             break
+    search.recorder.forget()
     return Sequences(search.out[:-1], search.scores[:-1])
 
 
@@ -94,7 +95,7 @@ class _Search:
 
     def __init__(self, device: torch.device, rows: int) -> None:
         self.clock = torch.zeros(1, dtype=torch.int64, device=device)  # the time of the next step
-        self.recorder = Recorder(self.step, device, rows)
+        self.recorder = Recorder(device, rows)
         # Steps between looks at how many rows are left: reading from a GPU makes the host wait.
         self.check_every = 1 if device.type != "cuda" else 8 if self.recorder.records else 4
 
@@ -106,7 +107,7 @@ class _Search:
         """The step at `time`; from time `first` on, shapes are those of the step before, and it may be replayed."""
         if self.state.begin(time):
             self.recorder.forget()
-        if time < first or not self.state.recordable or not self.recorder.replay():
+        if time < first or not self.state.recordable or not self.recorder.replay(self.step):
             self.state.begin(time)  # again, if recording was tried and failed
             self.step()
 
@@ -197,6 +198,7 @@ def beam(
         search.advance(time, first=2)  # at the first step a source has one row
         if (time + 1) % search.check_every == 0 and not search.cut():
             break
+    search.recorder.forget()
     return Sequences(search.done_ids[:-1].flatten(0, 1), search.done_scores[:-1].flatten())
 
 
