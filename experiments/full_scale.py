@@ -38,6 +38,8 @@ from translators import METRIC_OF, MODEL_OF, MODELS, SPLITS, generate, guarded, 
 
 from mbrace.experiments.parts import JobFolder, collect
 
+PARENT = "FULL_SCALE_PARENT"  # the process number of the run that started a stage
+
 
 def work(args: argparse.Namespace) -> None:
     """Take up jobs until OUT/generated says that there will be no more, or time is over."""
@@ -89,8 +91,16 @@ def runtimes(args: argparse.Namespace) -> None:
 def command(name: str, *words: object, log_to: Path) -> int:
     """Run Python with these words; its output goes to OUT/logs/NAME.log."""
     (log_to / "logs").mkdir(parents=True, exist_ok=True)
+    given = {**os.environ, PARENT: str(os.getpid())}
     with (log_to / "logs" / f"{name}.log").open("ab") as file:
-        return subprocess.call([sys.executable, *map(str, words)], stdout=file, stderr=subprocess.STDOUT)
+        return subprocess.call([sys.executable, *map(str, words)], stdout=file, stderr=subprocess.STDOUT, env=given)
+
+
+def end_with_parent() -> None:
+    """End this process when the run that started it is gone, so that a new run has the folder to itself."""
+    while os.getppid() == int(os.environ[PARENT]):
+        time.sleep(1)
+    os._exit(3)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -230,6 +240,8 @@ def main() -> None:
     parser.add_argument("--small", action="store_true", help="a rehearsal on a CPU: tiny models, few sentences")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
+    if PARENT in os.environ:
+        threading.Thread(target=end_with_parent, daemon=True).start()
     STAGES[args.stage](args)
 
 

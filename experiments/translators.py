@@ -98,7 +98,7 @@ def train(args: argparse.Namespace) -> None:
     else:
         lines = [line for both in pairs for line in both]
         spm = Vocabulary.train(lines, 400 if args.small else model.pieces, limit=200_000).model
-    options: dict[str, Any] = {"size": "tiny", "steps": 12, "tokens": 1024, "chrf_sentences": 2}
+    options: dict[str, Any] = {"size": "tiny", "steps": 12, "validate_every": 12, "chrf_sentences": 0}
     if not args.small:
         minutes = args.minutes or model.minutes
         options = {"size": "shallow", "minutes": minutes, "rate": 5e-4, "dropout": model.dropout}

@@ -137,8 +137,10 @@ class JobFolder:
             path.mkdir(parents=True, exist_ok=True)
 
     def add(self, job: Job) -> None:
-        """Write a job for the workers."""
-        replace_file(self.jobs / f"{job.file_name}.job", pickle.dumps(job, protocol=5))
+        """Write a job for the workers. It is not forced to the disk, for it does not live long."""
+        path = self.jobs / f"{job.file_name}.new"
+        path.write_bytes(pickle.dumps(job, protocol=5))
+        path.rename(path.with_suffix(".job"))
 
     def waiting(self) -> int:
         """How many jobs no worker has claimed."""
