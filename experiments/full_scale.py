@@ -122,7 +122,7 @@ def run(args: argparse.Namespace) -> None:
         log(f"{name}: {'done' if code == 0 else f'FAILED ({code}), see logs/{name}.log'}")
         return code
 
-    reserve = 0.0 if not end else (60.0 if args.small else 150.0)  # seconds for trials, Table 2 and packing
+    reserve = args.reserve if end else 0.0
 
     def whole_model(name: str) -> None:
         if stage(f"train.{name}", "train", name, *(["--minutes", args.train] if args.train else [])):
@@ -152,8 +152,8 @@ def run(args: argparse.Namespace) -> None:
     for worker in workers:
         worker.join()
     stage("collect", "collect")
-    for pair in args.pairs:
-        if (end and time.time() > end - 5) or (args.small and pair != args.pairs[0]):
+    for pair in args.table_2:
+        if (end and time.time() > end - 5) or (args.small and pair != args.table_2[0]):
             log(f"{pair}: no time for Table 2; call runtimes {pair}")
         else:
             stage(f"runtimes.{pair}", "runtimes", pair)
@@ -228,13 +228,15 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("name", nargs="?", default="", help="the model, pair or folder of the stage")
     parser.add_argument("--minutes", type=float, help="of the whole run, of training, or of watching")
-    parser.add_argument("--train", type=float, metavar="MINUTES", help="of training in a run (5.5 and 4.5)")
+    parser.add_argument("--train", type=float, metavar="MINUTES", help="of training in a run (3.3 and 2.7)")
+    parser.add_argument("--reserve", type=float, default=150, help="seconds of a run for trials and Table 2 (150)")
     parser.add_argument("--until", type=float, default=0.0, help="seconds since 1970 after which no new work is begun")
     parser.add_argument("--shard", default="0/1", help="N/M: blocks N, N + M, ... of a pair")
     parser.add_argument("--shards", type=int, default=2, help="generating processes per pair (2)")
     parser.add_argument("--workers", type=int, default=12, help="processes for trials (12)")
     parser.add_argument("--rows", type=int, default=8192, help="sequences decoded at a time (8192)")
     parser.add_argument("--pairs", nargs="+", default=list(MODEL_OF), choices=list(MODEL_OF))
+    parser.add_argument("--table-2", nargs="*", default=list(MODEL_OF), choices=list(MODEL_OF), help="pairs to time")
     parser.add_argument("--valid", type=int, default=500, help="sentences of each validation set (500)")
     parser.add_argument("--test", type=int, help="sentences of each test set (all)")
     parser.add_argument("--small", action="store_true", help="a rehearsal on a CPU: tiny models, few sentences")
