@@ -25,9 +25,9 @@ import torch
 import transformers
 
 import mbrace
+from mbrace.decoded import Phases
 from mbrace.io.candidates import read_records
 from mbrace.models.hypotheses import Hypothesiser, beam_hypotheses
-from mbrace.race import Phases
 from mbrace.utility import Ask, Sentence
 
 PHASES = ("generate H", "generate R", "embed", "utilities", "pruning")

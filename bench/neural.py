@@ -28,8 +28,8 @@ from neural_table import Results
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
 import mbrace
+from mbrace.decoded import Phases
 from mbrace.io.candidates import read_records
-from mbrace.race import Phases
 from mbrace.utilities.neural.encoder import Encoder, Readout
 from mbrace.utilities.neural.head import Estimator
 from mbrace.utilities.neural.pairs import Block, to_device

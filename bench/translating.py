@@ -29,6 +29,7 @@ import torch
 
 import mbrace
 from mbrace.decode import decode_corpus
+from mbrace.decoded import Phases
 from mbrace.io.candidates import read_records
 from mbrace.jobs.presets import PRESETS
 from mbrace.models import recorded, search
@@ -36,7 +37,6 @@ from mbrace.models.bundle import load_bundled
 from mbrace.models.hypotheses import SamplingSettings, live_candidates
 from mbrace.models.live import LiveModel
 from mbrace.prune import stops_by_regret
-from mbrace.race import Phases
 from mbrace.utilities.neural.device import choose_device
 from mbrace.utilities.neural.encoder import Encoder
 

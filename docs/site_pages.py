@@ -91,7 +91,8 @@ def python_reference() -> str:
     left = {name for name in mbrace.__all__ if modules[name] != "mbrace._native"}  # compiled: nothing to read
     parts = []
     for subject, prefixes in SUBJECTS:
-        names = sorted((n for n in left if modules[n].startswith(prefixes)), key=lambda n: (modules[n], n))
+        inside = tuple(f"{prefix}." for prefix in prefixes)
+        names = sorted((n for n in left if f"{modules[n]}.".startswith(inside)), key=lambda n: (modules[n], n))
         left -= set(names)
         parts.append(f"## {subject}")
         parts += [f"::: {modules[name]}.{name}" for name in names]
@@ -102,12 +103,12 @@ def python_reference() -> str:
 
 SUBJECTS = (
     ("Decoding", ("mbrace.decode", "mbrace.rerank", "mbrace.jobs")),
-    ("Records and answers", ("mbrace.records", "mbrace.race")),
+    ("Records and answers", ("mbrace.records", "mbrace.decoded")),
     ("Pruning and schedules", ("mbrace.prune", "mbrace.schedule")),
     ("Utilities", ("mbrace.utilities",)),
     ("Models and servers", ("mbrace.models", "mbrace.servers")),
     ("What a utility or a sampler must have", ("mbrace.utility", "mbrace.sampler")),
-    ("Others", ("mbrace.",)),
+    ("Others", ("mbrace",)),
 )
 GENERATED = {"<!-- commands -->": command_reference, "<!-- api -->": python_reference}
 

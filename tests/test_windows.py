@@ -11,7 +11,7 @@ import pytest
 from conftest import overlap, records
 
 import mbrace
-from mbrace.race import Decoded
+from mbrace.decoded import Decoded
 from mbrace.windows import stream
 
 
@@ -126,9 +126,9 @@ def test_a_race_that_fails_beside_others_costs_no_answer_but_its_own() -> None:
 
 
 def test_time_of_races_side_by_side_is_shared_out(demo_rows: list[dict]) -> None:
-    phases = mbrace.race.Phases()
-    phases.add(mbrace.race.Phases(1, 2, 3, 4), share=0.5)
-    assert phases == mbrace.race.Phases(0.5, 1, 1.5, 2)
+    phases = mbrace.Phases()
+    phases.add(mbrace.Phases(1, 2, 3, 4), share=0.5)
+    assert phases == mbrace.Phases(0.5, 1, 1.5, 2)
     list(mbrace.decode_corpus(records(demo_rows, 8), utility=mbrace.ChrF(threads=2), phases=phases))
     assert min(phases.draw - 0.5, phases.encode - 1, phases.score - 1.5, phases.prune - 2) > 0
 

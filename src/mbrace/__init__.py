@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from mbrace._native import Tally
 from mbrace.decode import decode, decode_corpus
+from mbrace.decoded import Candidate, Decoded, Phases, Step
 from mbrace.errors import RecordError, ServiceError, UserError, require
 from mbrace.prune import (
     Bottom,
@@ -18,7 +19,7 @@ from mbrace.prune import (
     WindowPruning,
     WindowStandings,
 )
-from mbrace.race import Candidate, Decoded, Phases, Step, Watch
+from mbrace.race import Watch
 from mbrace.records import Location, Record
 from mbrace.rerank import rerank, rerank_corpus
 from mbrace.sampler import Drawer, Draws, Sampler, Want

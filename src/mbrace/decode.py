@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from threading import Lock
 from typing import Any
 
+from mbrace.decoded import Decoded, Phases
 from mbrace.errors import UserError, check_whole, warn
 from mbrace.prune import Confidence, PruningFunction, planner_of, window_pruning
-from mbrace.race import Decoded, Entry, Phases, Watch, race
+from mbrace.race import Watch, race
 from mbrace.ranking import check_quality, check_source
 from mbrace.records import PseudoReferences, Record, check_record
+from mbrace.runner import Entry
 from mbrace.sampler import Listed, Sampler, SharedDraws
 from mbrace.schedule import Schedule, check, is_all
 from mbrace.selection import selection_of

@@ -251,11 +251,15 @@ class Bottom:
         check_number("beta", self.beta, least=0, most=1)
 
     def __call__(self, standings: Standings) -> NDArray[np.bool_]:
-        alive = len(standings.means)
-        dropped = math.floor(self.beta * alive + 1e-9)  # 0.3 * 10 is a little less than 3
-        keep = np.zeros(alive, dtype=np.bool_)
-        keep[standings.ranking()[: max(1, alive - dropped)]] = True
-        return keep
+        """Keep the others."""
+        return _best(standings, self._kept(len(standings.means)))
+
+    def decide_window(self, window: WindowStandings) -> Sequence[NDArray[np.float64]]:
+        """The same for each race."""
+        return _keep_best(window, self._kept)
+
+    def _kept(self, alive: int) -> int:
+        return max(1, alive - math.floor(self.beta * alive + 1e-9))  # 0.3 * 10 is a little less than 3
 
 
 @dataclass(frozen=True)
@@ -287,20 +291,26 @@ class Halving:
         return min(affordable, max(1, self.budget // (state.alive * rounds)))
 
     def __call__(self, standings: Standings) -> NDArray[np.bool_]:
-        """Keep the better half, rounded up."""
-        keep = np.zeros(len(standings.means), dtype=np.bool_)
-        keep[self._better_half(standings.means, standings.nbest)] = True
-        return keep
+        """Keep the better half, rounded up, and at least the n best."""
+        return _best(standings, max(standings.nbest, math.ceil(len(standings.means) / 2)))
 
     def decide_window(self, window: WindowStandings) -> Sequence[NDArray[np.float64]]:
-        """The better half of each race."""
-        stay = []
-        for tally, means in zip(window.tallies, KeepAll().decide_window(window), strict=True):
-            rows = self._better_half(means, window.nbest)
-            tally.keep(rows)
-            stay.append(means[rows])
-        return stay
+        """The same for each race."""
+        return _keep_best(window, lambda alive: math.ceil(alive / 2))
 
-    def _better_half(self, means: NDArray[np.float64], nbest: int) -> NDArray[np.int64]:
-        ranking = np.argsort(-means, kind="stable")
-        return np.sort(ranking[: max(nbest, math.ceil(len(means) / 2))])
+
+def _best(standings: Standings, count: int) -> NDArray[np.bool_]:
+    """A mask of the `count` best by expected utility."""
+    keep = np.zeros(len(standings.means), dtype=np.bool_)
+    keep[standings.ranking()[:count]] = True
+    return keep
+
+
+def _keep_best(window: WindowStandings, count: Callable[[int], int]) -> list[NDArray[np.float64]]:
+    """Keep the best of each race, `count` of the number alive but at least the n best; their expected utilities."""
+    stay = []
+    for tally, means in zip(window.tallies, KeepAll().decide_window(window), strict=True):
+        rows = np.sort(np.argsort(-means, kind="stable")[: max(window.nbest, count(len(means)))])
+        tally.keep(rows)
+        stay.append(means[rows])
+    return stay

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from mbrace.decoded import Candidate, Decoded, Phases
 from mbrace.errors import UserError
-from mbrace.race import Candidate, Decoded, Phases
 from mbrace.records import Record
 from mbrace.utility import QualityUtility
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from mbrace.decoded import Decoded, Phases
 from mbrace.errors import UserError
-from mbrace.race import Decoded, Phases
 from mbrace.ranking import check_quality, check_source, rank
 from mbrace.records import Record, check_record
 from mbrace.utility import QualityUtility

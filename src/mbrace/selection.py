@@ -34,6 +34,9 @@ class Selection:
         check_number("diversity", self.diversity, least=0)
 
 
+BEST = Selection()
+
+
 def selection_of(rule: str, diversity: float | None, *, nbest: int, prune: object) -> Selection:
     """The selection of these options, checked: all hypotheses need full scores, so none may be pruned."""
     if diversity is not None and rule != "diverse":

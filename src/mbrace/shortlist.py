@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from mbrace.decoded import Decoded, Phases
 from mbrace.errors import UserError, check_whole
 from mbrace.prune import Confidence, PruningFunction, planner_of
-from mbrace.race import Decoded, Entry, Phases, race
+from mbrace.race import race
 from mbrace.ranking import first_copies, rank
 from mbrace.records import Record
+from mbrace.runner import Entry
 from mbrace.sampler import SharedDraws
 from mbrace.schedule import Schedule
 from mbrace.utility import QualityUtility, Utility

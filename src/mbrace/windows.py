@@ -10,9 +10,9 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any, TypeAlias, TypeVar
 
+from mbrace.decoded import Decoded
 from mbrace.errors import ServiceError, UserError
 from mbrace.groups import run_group, take
-from mbrace.race import Decoded
 from mbrace.records import Record
 from mbrace.sampler import remember
 

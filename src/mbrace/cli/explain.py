@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mbrace.decoded import Decoded
 from mbrace.errors import UserError
 from mbrace.prune import Bottom, Confidence, PruningFunction
-from mbrace.race import Decoded
 from mbrace.recording import RaceRecorder, RecordedStep
 from mbrace.records import Record
 from mbrace.wording import counted

@@ -8,11 +8,11 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
+from mbrace.decoded import Phases
 from mbrace.errors import ServiceError, UserError
 from mbrace.io.candidates import Item, lines_of
 from mbrace.io.reading import name_of, without_blank_end
 from mbrace.jobs.run import Job, Summary, Worker
-from mbrace.race import Phases
 from mbrace.randomness import digest
 from mbrace.records import Record
 

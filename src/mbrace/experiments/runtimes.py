@@ -14,6 +14,7 @@ import numpy as np
 
 from mbrace.cores import cores
 from mbrace.decode import decode_corpus
+from mbrace.decoded import Phases
 from mbrace.errors import require
 from mbrace.experiments.studies import Row
 from mbrace.experiments.tables import CandidateFile, slug
@@ -22,7 +23,6 @@ from mbrace.io.atomic import make_folder
 from mbrace.io.packing import without_packing
 from mbrace.models.hypotheses import CandidateModel, SamplingSettings, live_candidates
 from mbrace.prune import Confidence, PruningFunction
-from mbrace.race import Phases
 from mbrace.utility import Utility
 
 PHASES = {"generate R": "draw", "embed": "encode", "utilities": "score", "pruning": "prune"}

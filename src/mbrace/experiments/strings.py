@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mbrace.prune import Confidence, PruningFunction
-from mbrace.race import Entry, race
+from mbrace.race import race
 from mbrace.records import Record
+from mbrace.runner import Entry
 from mbrace.sampler import Listed
 from mbrace.utilities.replay import Replay
 from mbrace.utility import Ask, Sentence, Utility

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from mbrace.decoded import Decoded
 from mbrace.errors import UserError, require
 from mbrace.io.atomic import TEMPORARY, lock, write_all
 from mbrace.io.candidates import Bad, lines_of
@@ -18,7 +19,6 @@ from mbrace.io.parquet import write_parquet
 from mbrace.io.resume import PackedLines, ParquetLines, PlainLines, WrittenLines, begins_like_our_output
 from mbrace.io.run_file import SUFFIX, RunFile
 from mbrace.io.utility_folder import UtilityFolder
-from mbrace.race import Decoded
 from mbrace.records import Record
 
 PARTIAL = ".part"  # the suffix of a Parquet file's rows while there is no Parquet file

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, TypeAlias
 
 from mbrace.decode import decode_corpus
+from mbrace.decoded import Decoded
 from mbrace.io.candidates import Item, item_from, read_items
 from mbrace.io.inputs import check_inputs, expand, rereadable
 from mbrace.io.output import answer_line
@@ -17,7 +18,7 @@ from mbrace.jobs.run import ErrorPolicy, Outcome, Progress, Summary, run_job
 from mbrace.jobs.settings import AnyUtility, RaceSettings, UtilitySettings, describe_utility, load_utility
 from mbrace.jobs.shortlist import ShortlistSettings, shortlist_settings
 from mbrace.prune import Confidence, PruningFunction
-from mbrace.race import Decoded, Watch
+from mbrace.race import Watch
 from mbrace.records import Record
 from mbrace.sampler import Sampler
 from mbrace.schedule import Schedule

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from mbrace.decoded import Decoded
 from mbrace.errors import UserError
 from mbrace.io.candidates import Item, item_from, read_items
 from mbrace.io.inputs import check_inputs, expand
@@ -15,7 +16,6 @@ from mbrace.jobs.decode import Paths
 from mbrace.jobs.outcomes import answer_items
 from mbrace.jobs.run import ErrorPolicy, Outcome, Progress, Summary, run_job
 from mbrace.jobs.settings import AnyQuality, QualitySettings, describe_quality, load_quality
-from mbrace.race import Decoded
 from mbrace.records import Record
 from mbrace.rerank import rerank_corpus
 from mbrace.utility import QualityUtility, truncated_texts

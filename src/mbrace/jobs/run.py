@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
+from mbrace.decoded import Phases
 from mbrace.errors import ServiceError, UserError
 from mbrace.io.candidates import Bad, Item, location_of
 from mbrace.io.jsonl import parse_json
@@ -18,7 +19,6 @@ from mbrace.io.utility_folder import UtilityFolder, refuse_existing_tables
 from mbrace.jobs.progress import progress_bar
 from mbrace.jobs.retry import SetAside, retry_set_aside
 from mbrace.jobs.signals import Stop
-from mbrace.race import Phases
 from mbrace.records import Location, Record
 
 Outcome: TypeAlias = "tuple[bytes | None, Bad | None]"  # the line to write, and why an item was set aside

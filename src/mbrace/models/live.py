@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from mbrace.decode import decode_corpus
+from mbrace.decoded import Decoded
 from mbrace.errors import UserError
 from mbrace.models import search
 from mbrace.models.choice import Truncation
@@ -21,7 +22,6 @@ from mbrace.models.codec import Codec
 from mbrace.models.hypotheses import SamplingSettings, live_candidates
 from mbrace.models.model_sampler import EncodedSources, ModelSampler
 from mbrace.prune import Confidence, PruningFunction, stops_by_regret
-from mbrace.race import Decoded
 from mbrace.sampler import Draws, Want, ids_of, refuse_one_string
 from mbrace.schedule import Schedule, check, is_all
 from mbrace.utilities.chrf import ChrF

@@ -1,0 +1,289 @@
+"""One sentence in a race: its hypotheses still alive (H_t), its pseudo-references (R_t) and the utilities so far."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mbrace._native import Tally, expected_utilities
+from mbrace.decoded import Candidate, Decoded, Step
+from mbrace.errors import UserError
+from mbrace.prune import RaceState, SelfScheduled, Standings
+from mbrace.randomness import key
+from mbrace.records import Record, check_logprobs
+from mbrace.sampler import Draws
+from mbrace.selection import BEST, Finalists, Selection
+from mbrace.utility import Ask, Sentence, Utility
+from mbrace.utility_table import UtilityTable
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Who may race besides the hypotheses of a record, and against what."""
+
+    pool: bool = False  # pseudo-references enter the race as hypotheses when they are drawn
+    exclude_self: bool = False  # a string that is both is not compared with its own draw
+    start: int | None = None  # with `pool`: how many hypotheses, the first, race from the start; None: all
+
+
+class Runner:
+    """The race of one sentence. `starting` are the caller's indices of the hypotheses that race (None: all).
+
+    A race `for_survivors` is over when `nbest` are left, not when one is, and its answer lists all that are left.
+    """
+
+    def __init__(
+        self,
+        record: Record,
+        *,
+        nbest: int,
+        entry: Entry,
+        starting: Sequence[int] | None = None,
+        for_survivors: bool = False,
+        keep_utilities: bool = False,
+        selection: Selection = BEST,
+    ) -> None:
+        self.record, self.nbest, self.entry = record, nbest, entry
+        given = record.hypotheses if entry.start is None else record.hypotheses[: entry.start]
+        self.tally = Tally(given if starting is None else [given[index] for index in starting])
+        self.hypotheses = self.tally.hypotheses  # distinct, in the caller's order; then those let in
+        if not self.hypotheses and not entry.pool:
+            raise record.error("hypotheses: empty; give at least one string")
+        self.references: list[str] = []  # distinct, as drawn; empty where nothing needs their texts later
+        self.means: NDArray[np.float64] | None = None  # expected utilities of those alive
+        self.exhausted = False  # no more pseudo-references can be had
+        self.steps: list[Step] = []
+        self.finalists: Finalists | None = None  # at the end, where the answer is not simply the best
+        # whether the hypotheses are draws themselves, to be left out of their own expected utility
+        self._own_draws = entry.exclude_self and record.pseudo_references is None
+        self._for_survivors, self._keep_utilities = for_survivors, keep_utilities
+        self._needs_references = entry.pool or self._own_draws or keep_utilities or selection.rule != "best"
+        self._given = len(self.hypotheses)
+        self._rows: dict[str, int] = {}  # of hypotheses by text, where draws are looked up among them
+        if entry.pool or self._own_draws:
+            self._rows = {text: row for row, text in enumerate(self.hypotheses)}
+        self._logprobs: dict[str, list[float]] = {}  # of every copy of a pseudo-reference, in the order drawn
+        self._pruned_means: list[NDArray[np.float64]] = []  # where a pruning function decides race by race
+        self._scored: list[tuple[NDArray[np.int64], int, NDArray[np.floating]]] = []  # rows, first column, utilities
+        self._left_out: list[tuple[int, int]] = []  # row, column
+
+    @property
+    def is_open(self) -> bool:
+        """Line 4 of Algorithm 1: more than one hypothesis is left, and more pseudo-references can be had. With `pool`,
+        a race with one hypothesis or none is not over before its first step."""
+        enough = self.nbest if self._for_survivors else 1
+        return not self.exhausted and (len(self.tally) > enough or (self.entry.pool and not self.steps))
+
+    def sentence(self) -> Sentence:
+        """What a utility sees, and cannot change."""
+        seen = _ReadOnly(self.hypotheses) if self.entry.pool else tuple(self.hypotheses)
+        return Sentence(self.record.id, self.record.source, seen)
+
+    def planned(self, planner: SelfScheduled, most: int | None) -> int:
+        """How many pseudo-references the planner wants next, so that there are at most `most`."""
+        calls = sum(step.utility_calls for step in self.steps)
+        state = RaceState(len(self.hypotheses), len(self.tally), self.tally.draws, calls, self.nbest)
+        try:
+            count = planner.draws(state)
+        except UserError as error:
+            raise self.record.error(str(error)) from None
+        return count if most is None else min(count, most - state.draws)
+
+    def add(self, draws: Draws, wanted: int) -> list[str]:
+        """Append draws to R_t (line 7) and return the strings that are new."""
+        self.exhausted = len(draws.texts) < wanted
+        try:
+            new = self.tally.draw(draws.texts)
+        except TypeError:
+            raise self.record.error("pseudo_references: expected strings, got something else") from None
+        if draws.texts and (draws.logprobs is None) != (not self._logprobs) and self.tally.draws > len(draws.texts):
+            raise self.record.error("logprobs: come with some pseudo-references and not with others; give all or none")
+        if draws.logprobs is not None:
+            check_logprobs(draws.logprobs, self.record.where)
+            for text, logprob in zip(draws.texts, draws.logprobs, strict=True):
+                self._logprobs.setdefault(text, []).append(float(logprob))
+        if self.tally.draws == 0:
+            raise self.record.error("pseudo_references: empty; give at least one")
+        if self._needs_references:
+            self.references += new
+        return new
+
+    def let_in(self, new: Sequence[str]) -> NDArray[np.int64]:
+        """With `pool`, new pseudo-references that were not hypotheses become hypotheses; their indices."""
+        first = len(self.hypotheses)
+        if self.entry.pool:
+            newcomers = [text for text in new if text not in self._rows]
+            self.hypotheses += newcomers
+            self._rows.update(zip(newcomers, range(first, len(self.hypotheses)), strict=True))
+        return np.arange(first, len(self.hypotheses))
+
+    def score(self, ask: Ask, table: NDArray[np.floating], name: str, *, entering: bool = False) -> None:
+        """Append the utilities of an ask, or with `entering` those of newcomers; refuse what was not asked for."""
+        shape = (len(ask.hypotheses), len(ask.references))
+        if np.shape(table) != shape:
+            raise self.record.error(f"utility {name} returned shape {np.shape(table)}, expected {shape}")
+        values = np.ascontiguousarray(table)
+        if values.dtype.char not in "fd":
+            values = values.astype(np.float32 if values.dtype == np.float16 else np.float64)
+        cell = self.tally.enter(values) if entering else self.tally.add(values)
+        if cell is not None:
+            value = np.asarray(table)[cell]
+            hypothesis, reference = self.hypotheses[ask.hypotheses[cell[0]]], ask.references[cell[1]]
+            raise self.record.error(
+                f"utility {name} returned {value} for hypothesis {hypothesis[:60]!r} and "
+                f"pseudo-reference {reference[:60]!r}; a utility must return finite numbers"
+            )
+        if self._keep_utilities:
+            first = 0 if entering else len(self.references) - len(ask.references)
+            self._scored.append((ask.hypotheses, first, values.copy()))
+
+    def leave_out(self, new: Sequence[str]) -> None:
+        """Pseudo-references drawn for the first time that are hypotheses: each is left out where it meets itself."""
+        alive = {hypothesis: row for row, hypothesis in enumerate(self.tally.alive.tolist())}
+        first = len(self.references) - len(new)
+        for column, text in enumerate(new, first):
+            hypothesis = self._rows.get(text, -1)
+            if hypothesis in alive and (self._own_draws or hypothesis >= self._given):
+                self.tally.leave_out(alive[hypothesis], column)
+                self._left_out.append((hypothesis, column))
+
+    def weights(self) -> NDArray[np.float64] | None:
+        """The share of each distinct pseudo-reference in the expectation, where the source gave log-probabilities."""
+        if not self._logprobs:
+            return None
+        # Model-based: each distinct pseudo-reference counts once, by its probability (Jinnai et al., 2024).
+        logprobs = [math.fsum(values) / len(values) for values in self._logprobs.values()]
+        weights = np.exp(np.array(logprobs) - max(logprobs))
+        return np.asarray(weights / math.fsum(weights))  # the same in every order of the pseudo-references
+
+    def standings(self, seed: int) -> Standings:
+        """What a pruning function sees now."""
+        utilities, counts, weights = self.tally.utilities, self.tally.counts, self.weights()
+        if weights is not None:
+            counts = np.ones_like(counts)
+        means = expected_utilities(utilities, counts.astype(np.float64) if weights is None else weights)
+        alive = self.tally.alive.tolist()
+        indices = [self._index_of(row) for row in alive]
+        return Standings(
+            utilities=utilities,
+            counts=counts,
+            weights=counts / self.tally.draws if weights is None else weights,
+            means=means,
+            nbest=self.nbest,
+            seed=key(seed, self.record.id, f"prune {len(self.steps)}"),
+            run_seed=seed,
+            equal_draws=weights is None,
+            indexes=np.array([-1 if index is None else index for index in indices], dtype=np.int64),
+            texts=[self.hypotheses[row] for row in alive],
+            spread=_standard_deviation(np.concatenate([*self._pruned_means, means])),
+        )
+
+    def keep(self, standings: Standings, mask: NDArray[np.bool_]) -> None:
+        """Drop the hypotheses that a pruning function does not keep."""
+        self._pruned_means.append(standings.means[~mask])
+        self.tally.keep(mask.nonzero()[0])
+        self.means = standings.means[mask]
+
+    def end(self, sentence: int) -> Finalists:
+        """The hypotheses that are left, to be chosen from; `sentence` is the index into the window."""
+        assert self.means is not None  # the race was open
+        weights, counts, alive = self.weights(), self.tally.counts, self.tally.alive
+        self.finalists = Finalists(
+            record=self.record,
+            sentence=sentence,
+            rows=alive,
+            texts=[self.hypotheses[row] for row in alive.tolist()],
+            means=self.means,
+            utilities=self.tally.utilities,
+            weights=counts / self.tally.draws if weights is None else weights,
+            columns={text: column for column, text in enumerate(self.references)},
+        )
+        return self.finalists
+
+    def result(self, utility: Utility) -> Decoded:
+        """Line 12: the best of the survivors under all pseudo-references so far."""
+        alive, means = self.tally.alive.tolist(), self.means
+        order = range(len(alive)) if means is None else np.argsort(-means, kind="stable").tolist()
+        compared = 0
+        if self.finalists is not None:
+            order, compared = self.finalists.chosen, self.finalists.calls
+        ranked = []
+        for rank in order if self._for_survivors else order[: self.nbest]:
+            row = alive[rank]
+            mean = None if means is None else float(means[rank])
+            ranked.append(Candidate(self.hypotheses[row], self._index_of(row), mean))
+        best = ranked[0]
+        return Decoded(
+            id=self.record.id,
+            text=best.text,
+            index=best.index,
+            utility=best.utility,
+            utility_calls=sum(step.utility_calls for step in self.steps) + compared,
+            pairs_scored=sum(step.pairs_scored for step in self.steps) + compared,
+            pseudo_references=self.tally.draws,
+            steps=tuple(self.steps),
+            nbest=tuple(ranked),
+            strings=self.tally.strings if self.steps else 0,
+            utilities=self._utility_table(utility) if self._keep_utilities else None,
+        )
+
+    def _index_of(self, row: int) -> int | None:
+        """The caller's index of the first copy of a distinct hypothesis; None for one that was only drawn."""
+        if row < self._given == len(self.record.hypotheses):
+            return row
+        return self._first_copies.get(self.hypotheses[row])
+
+    @cached_property
+    def _first_copies(self) -> Mapping[str, int]:
+        """The caller's index of the first copy of each text."""
+        given = self.record.hypotheses
+        return dict(zip(reversed(given), range(len(given) - 1, -1, -1), strict=True))
+
+    def _utility_table(self, utility: Utility) -> UtilityTable:
+        """What was scored."""
+        kind = np.result_type(np.float32, *(values.dtype for _, _, values in self._scored))
+        table = np.full((len(self.hypotheses), len(self.references)), np.nan, dtype=kind)
+        for rows, first, values in self._scored:
+            table[rows, first : first + values.shape[1]] = values
+        return UtilityTable(
+            id=self.record.id,
+            utility=utility.name,
+            schedule=tuple(utility.schedule),
+            hypotheses=tuple(self.hypotheses),
+            pseudo_references=tuple(self.references),
+            utilities=table,
+            counts=self.tally.counts,
+            weights=self.weights(),
+            left_out=np.array(self._left_out, dtype=np.int64).reshape(-1, 2),
+        )
+
+
+class _ReadOnly(Sequence[str]):
+    """A list that grows elsewhere."""
+
+    def __init__(self, texts: list[str]) -> None:
+        self._texts = texts
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        return self._texts[index]
+
+
+def _standard_deviation(means: NDArray[np.float64]) -> float:
+    """Of numbers of any size: their squares may be too large for a double."""
+    exponent = int(np.frexp(np.max(np.abs(means)))[1])
+    return float(np.ldexp(np.std(np.ldexp(means, -exponent)), exponent))
