@@ -159,8 +159,8 @@ class _Race:
             values = self._utilities[:, columns]
         else:  # quicker than choosing rows and columns at once
             values = self._utilities[rows].take(columns, axis=1)
-        missing = np.isnan(values)
-        if missing.any():
+        # a sum is quicker than a look at each, and is NaN if one of them is
+        if np.isnan(values.sum()) and (missing := np.isnan(values)).any():
             row, column = np.argwhere(missing)[0].tolist()
             hypothesis = self._sentence.hypotheses[ask.hypotheses[row]]
             raise self._error(
