@@ -23,8 +23,8 @@ TRAINING = ["the cat sat on the mat", "Grüße aus Łódź", "it's 1,000.50 % , 
 # normalising turns into spaces or other characters, the mark of a word itself, special tokens in a text.
 PIECES = [
     " ", "  ", "\t", "\n", "\u00a0", "\u3000", "\u200b", "\u0301", "\u0308", "\u00a8", "\ufb01", "\u2581", "\u2019",
-    "the", "cat", "mat", ",", ".", "'s", "1,000", "ß", "É", "İ", "Σ", "я", "ё", "東", "京", "서", "👩‍👧", "\u0e01\u0e33", "ع",
-    "<s>", "</s>", "<pad>", "<unk>", "##a", "x" * 120,
+    "the", "cat", "mat", ",", ".", "'s", "1,000", "ß", "É", "İ", "Σ", "я", "ё", "東", "京", "서", "👩‍👧",
+    "\u0e01\u0e33", "ع", "<s>", "</s>", "<pad>", "<unk>", "##a", "x" * 120,
 ]  # fmt: skip
 TEXTS = st.lists(st.lists(st.sampled_from(PIECES), max_size=12).map("".join), max_size=6)
 
