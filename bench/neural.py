@@ -96,6 +96,7 @@ class Bench:
         started = time.perf_counter()
         self.tables = [Table(record) for record in self.records]
         about["chrF++ tables beforehand, s"] = round(time.perf_counter() - started, 2)
+        self.about = about
         self.results = Results(about)
 
     def model(self, dtype: str) -> Any:
@@ -321,17 +322,20 @@ class Bench:
 
 
 class Table:
-    """chrF++ of one sentence's hypotheses against its pseudo-references: the real utility behind the decisions."""
+    """One sentence's hypotheses against its pseudo-references, by chrF++ or another utility: the real utility behind
+    the decisions. With `pool`, pseudo-references are scored as hypotheses too."""
 
-    def __init__(self, record: mbrace.Record) -> None:
-        hypotheses, references = list(dict.fromkeys(record.hypotheses)), list(dict.fromkeys(_references(record)))
+    def __init__(self, record: mbrace.Record, utility: Any = None, *, pool: bool = False) -> None:
+        references = list(dict.fromkeys(_references(record)))
+        hypotheses = list(dict.fromkeys([*record.hypotheses, *(references if pool else ())]))
         self.column = {text: column for column, text in enumerate(references)}
-        scorer = mbrace.ChrF().start([Sentence(record.id, None, hypotheses)])
+        self.row = {text: row for row, text in enumerate(hypotheses)}
+        scorer = (utility or mbrace.ChrF()).start([Sentence(record.id, record.source, hypotheses)])
         self.scores = scorer.score([Ask(0, np.arange(len(hypotheses)), references)])[0]
 
 
 class SpeedOnly(NeuralUtility):
-    """Runs mbrace's encoder and head in full, but returns the scores of the chrF++ tables."""
+    """Runs mbrace's encoder and head in full, but returns the scores of the tables."""
 
     name, needs_source = "speed only", True
 
@@ -348,9 +352,10 @@ class SpeedOnly(NeuralUtility):
             compute(asks)
             chosen = []
             for ask in asks:
-                table = tables[ask.sentence]
+                table, texts = tables[ask.sentence], sentences[ask.sentence].hypotheses
+                rows = [table.row[texts[index]] for index in ask.hypotheses.tolist()]
                 columns = [table.column[text] for text in ask.references]
-                chosen.append(table.scores[np.ix_(ask.survivors, columns)])
+                chosen.append(table.scores[np.ix_(rows, columns)])
             return chosen
 
         scorer.score = score  # type: ignore[method-assign]

@@ -28,6 +28,9 @@ class Distinct {
         return texts_.size() - 1;
     }
 
+    // The text added last is read from another buffer, which holds a copy of it, from now on.
+    void move_last(const void* copy) { texts_.back().data = copy; }
+
   private:
     static std::size_t bytes_of(const Text& text) { return text.length * static_cast<std::size_t>(text.kind); }
 

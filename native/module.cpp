@@ -20,6 +20,7 @@
 #include "score.hpp"
 #include "tally.hpp"
 #include "wins.hpp"
+#include "word_list.hpp"
 
 namespace nb = nanobind;
 using namespace mbrace;
@@ -331,6 +332,30 @@ Numbers<double> expected_utilities_py(Table<Number> utilities, Weights weights) 
     return means;
 }
 
+nb::tuple word_numbers_py(WordList& words, nb::sequence texts) {
+    const Strings given(texts);
+    const std::size_t known = words.size();
+    std::vector<std::int32_t> numbers;
+    std::vector<std::int64_t> counts;
+    counts.reserve(given.texts.size());
+    {
+        nb::gil_scoped_release unlocked;
+        for (const Text& text : given.texts) {
+            const std::size_t before = numbers.size();
+            words.number(text, numbers);
+            counts.push_back(static_cast<std::int64_t>(numbers.size() - before));
+        }
+    }
+    nb::list added;
+    for (std::size_t number = known; number < words.size(); ++number) {
+        const Text& word = words.word(number);
+        added.append(nb::steal(PyUnicode_FromKindAndData(word.kind, word.data, static_cast<Py_ssize_t>(word.length))));
+    }
+    auto flat = make_table<std::int32_t>(numbers.size(), 1, false);
+    std::copy(numbers.begin(), numbers.end(), flat.data());
+    return nb::make_tuple(flat, numbers_of(counts), added);
+}
+
 nb::list simd_variants_py() {
     nb::list names;
     for (const Variant* variant : variants()) names.append(variant->name);
@@ -383,6 +408,10 @@ NB_MODULE(_native, module) {
     module.def("distinct", &distinct_py, "texts"_a);
     module.def("expected_utilities", &expected_utilities_py<float>, "utilities"_a.noconvert(), "weights"_a);
     module.def("expected_utilities", &expected_utilities_py<double>, "utilities"_a, "weights"_a);
+    nb::class_<WordList>(module, "WordList")
+        .def(nb::init<>())
+        .def("__len__", &WordList::size)
+        .def("numbers", &word_numbers_py, "texts"_a);
     module.def("simd_variants", &simd_variants_py);
     bind_bleu(module);
 }

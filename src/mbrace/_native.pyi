@@ -168,6 +168,16 @@ def expected_utilities(utilities: Utilities, weights: NDArray[np.float64]) -> ND
     Sums are exact, rounded once and divided last: the same bits on every machine and in every order of the columns.
     """
 
+class WordList:
+    """A number for every distinct word. Texts are cut at single spaces between printable ASCII characters, Latin or
+    Cyrillic letters, ideographs or syllables; other spaces stay in a word."""
+
+    def __init__(self) -> None: ...
+    def __len__(self) -> int: ...
+    def numbers(self, texts: Sequence[str]) -> tuple[NDArray[np.int32], NDArray[np.int64], list[str]]:
+        """The numbers of all words of all texts, how many words each text has (one at least), and the words that are
+        new, whose numbers follow those known. One thread at a time; the interpreter lock is released."""
+
 def simd_variants() -> list[str]:
     """The instruction sets this machine can count with, best first; the last is "portable"."""
 

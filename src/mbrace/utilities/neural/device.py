@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +14,10 @@ from mbrace.errors import UserError, require
 
 if TYPE_CHECKING:
     import torch
+
+_lock = threading.Lock()
+_inside: list[None] = []  # one for every call of `without_cudnn_attention` that is not over
+_before: list[bool] = []  # whether cuDNN's attention was on before the first of them
 
 
 def choose_device(device: str | None) -> torch.device:
@@ -75,12 +80,18 @@ def bfloat16_speedup() -> float:
 def without_cudnn_attention() -> Iterator[None]:
     """Inside, torch's attention is any but cuDNN's, which plans anew for every shape: longer than a batch itself takes.
 
-    The switch is the whole process's, so it is put back as it was.
+    The switch is the whole process's, so the last thread to leave puts it back as it was.
     """
     switches = require("torch.backends.cuda", extra="neural")
-    before = switches.cudnn_sdp_enabled()
-    switches.enable_cudnn_sdp(False)
+    with _lock:
+        if not _inside:
+            _before[:] = [switches.cudnn_sdp_enabled()]
+            switches.enable_cudnn_sdp(False)
+        _inside.append(None)
     try:
         yield
     finally:
-        switches.enable_cudnn_sdp(before)
+        with _lock:
+            _inside.pop()
+            if not _inside:
+                switches.enable_cudnn_sdp(_before[0])

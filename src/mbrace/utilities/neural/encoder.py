@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,8 @@ from torch import Tensor
 
 from mbrace.errors import UserError, warn
 from mbrace.utilities.neural.device import without_cudnn_attention
-from mbrace.utilities.neural.tokens import TokenBatch, Tokens, batch_end
+from mbrace.utilities.neural.tokens import TokenBatch, Tokens, batch_end, whole_texts
+from mbrace.utilities.neural.words import WordTokenizer
 
 FEWEST_ROWS = 8  # per thread: for fewer than about 4 rows a CPU computes matrix products otherwise, with other rounding
 _FIRST_TOKENISED, _TOKENISED = 2048, 16384  # strings tokenised at a time: at first for a GPU, and later
@@ -130,19 +132,23 @@ class Encoder:
 
     def tokenize(self, texts: Sequence[str]) -> Tokens:
         """Token ids with the special tokens around them, cut to the length limit."""
-        self._tokenizer.no_padding()  # each time: the caller's tokenizer object may be used elsewhere too
-        self._tokenizer.enable_truncation(self._max_length)
         # Tokenizers take valid Unicode only; a lone surrogate, allowed elsewhere, becomes a question mark.
         valid = [text.encode("utf-8", "replace").decode("utf-8") if not text.isascii() else text for text in texts]
-        # The fast one, of newer versions, does not compute where in the text each token is.
-        encode = getattr(self._tokenizer, "encode_batch_fast", self._tokenizer.encode_batch)
-        encodings = encode(valid)
-        self.truncated += sum(1 for encoding in encodings if encoding.overflowing)
+        if self._words is None:
+            tokens, cut = whole_texts(self._tokenizer, valid, self._max_length)
+        else:
+            tokens, cut = self._words.tokens(valid, self._max_length)
+        self.truncated += cut
         if self.truncated and not self._warned_of_truncation:
             self._warned_of_truncation = True
             message = f"text over the metric's limit of {self._max_length} tokens is cut there, as the original does"
             warn(message)
-        return Tokens.of(encodings)
+        return tokens
+
+    @cached_property
+    def _words(self) -> WordTokenizer | None:
+        """How texts are tokenised word by word, if they can be."""
+        return WordTokenizer.of(self._tokenizer)
 
     def embed(self, texts: Sequence[str]) -> Tensor:
         """Vectors (texts, units), float32, on the encoder's device."""

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from mbrace.errors import UserError, require
 from mbrace.schedule import doubling
+from mbrace.utilities.neural.ahead import EncodedAhead
 from mbrace.utilities.neural.head import Head
 from mbrace.utilities.neural.pairs import Block, to_device
 from mbrace.utilities.rebuilt import Rebuilt
@@ -65,17 +66,24 @@ class _Rows:
 class Bank:
     """Vectors of distinct strings. Each string goes through the encoder once."""
 
-    def __init__(self, encoder: TextEncoder) -> None:
-        self._encoder = encoder
+    def __init__(self, encoder: TextEncoder, ahead: EncodedAhead | None = None) -> None:
+        self._encoder, self._ahead = encoder, ahead
         self._numbers: dict[str, int] = {}
         self._vectors = _Rows()
 
     def add(self, texts: Iterable[str]) -> None:
-        """Embed the strings not known yet, in one stream."""
+        """Embed the strings not known yet, in one stream; those that were encoded ahead are there."""
         new = [text for text in dict.fromkeys(texts) if text not in self._numbers]
+        if self._ahead is not None:
+            for begun, vectors in self._ahead.take(new):
+                self._store(begun, vectors)
+            new = [text for text in new if text not in self._numbers]
         if new:
-            first = self._vectors.add(self._encoder.embed(new))
-            self._numbers.update(zip(new, range(first, first + len(new)), strict=True))
+            self._store(new, self._encoder.embed(new))
+
+    def _store(self, texts: Sequence[str], vectors: Tensor) -> None:
+        first = self._vectors.add(vectors)
+        self._numbers.update(zip(texts, range(first, first + len(texts)), strict=True))
 
     def numbers(self, texts: Sequence[str]) -> NDArray[np.int64]:
         """Which rows hold these strings."""
@@ -113,10 +121,18 @@ class RaceScorer:
     """The Scorer of one window. A hypothesis is embedded when it is first asked about: one that has nothing to race for
     costs nothing, and hypotheses share the stream of batches with the pseudo-references of the same time step."""
 
-    def __init__(self, encoder: TextEncoder, head: Head, sentences: Sequence[Sentence], *, reads_source: bool) -> None:
+    def __init__(
+        self,
+        encoder: TextEncoder,
+        head: Head,
+        sentences: Sequence[Sentence],
+        *,
+        reads_source: bool,
+        ahead: EncodedAhead | None = None,
+    ) -> None:
         self.encode_seconds = 0.0
         self._encoder, self._head, self._reads_source = encoder, head, reads_source
-        self._bank = Bank(encoder)
+        self._bank = Bank(encoder, ahead)
         self._prepared = _Rows()  # the head's parts of hypotheses
         self._sentences = sentences
         self._encoded = [_Encoded() for _ in sentences]
@@ -199,6 +215,7 @@ class NeuralUtility(Rebuilt):
     encoder: TextEncoder
     head: Head
     needs_source: bool
+    _ahead: EncodedAhead | None = None
 
     @property
     def truncated(self) -> int:
@@ -207,7 +224,14 @@ class NeuralUtility(Rebuilt):
 
     def start(self, sentences: Sequence[Sentence]) -> RaceScorer:
         """Begin the races of a window."""
-        return RaceScorer(self.encoder, self.head, sentences, reads_source=self.needs_source)
+        return RaceScorer(self.encoder, self.head, sentences, reads_source=self.needs_source, ahead=self._ahead)
+
+    def encode_ahead(self, texts: Sequence[str]) -> None:
+        """Strings that a race is going to ask for: on a GPU they are encoded from now on (see ahead.py)."""
+        if self.encoder.device.type == "cuda" and texts:
+            if self._ahead is None:
+                self._ahead = EncodedAhead(self.encoder.embed, self.encoder.device)
+            self._ahead.begin(texts)
 
     def pairs(
         self, hypotheses: Sequence[str], references: Sequence[str], sources: Sequence[str] | None = None

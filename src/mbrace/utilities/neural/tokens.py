@@ -109,3 +109,12 @@ def batch_end(lengths: NDArray[np.int64], changes: NDArray[np.int64], begin: int
     end = min(len(lengths), begin + max(1, most // longest))
     later = np.searchsorted(changes, begin + max(1, -(-half_full // longest)))
     return min(end, int(changes[later])) if later < len(changes) else end
+
+
+def whole_texts(tokenizer: Any, texts: Sequence[str], limit: int) -> tuple[Tokens, int]:
+    """Tokens of texts cut to `limit`, and how many were cut, by a tokenizer of any kind."""
+    tokenizer.no_padding()  # each time: the caller's tokenizer object may be used elsewhere too
+    tokenizer.enable_truncation(limit)
+    # The fast one, of newer versions, does not compute where in the text each token is.
+    encodings = getattr(tokenizer, "encode_batch_fast", tokenizer.encode_batch)(texts)
+    return Tokens.of(encodings), sum(1 for encoding in encodings if encoding.overflowing)

