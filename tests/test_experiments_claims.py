@@ -16,7 +16,7 @@ from mbrace.experiments import studies
 from mbrace.experiments.claims import claims, margins, ratio_interval
 from mbrace.experiments.significance import equivalence
 from mbrace.experiments.tables import CandidateFile, other_scores, tables
-from mbrace.experiments.trials import MEASURES, STANDARD, TEST, TRADEOFF, Outcomes, Setting, run_trials
+from mbrace.experiments.trials import FAST, MEASURES, STANDARD, TEST, TRADEOFF, Outcomes, Setting, run_trials
 
 RACING = Setting("alpha", 0.99)
 
@@ -84,6 +84,25 @@ def test_a_verdict_says_what_was_tested(racing: list[float], holds: bool | None,
     [row] = [row for row in claims(found, found, {"score": 0.2}) if "same score" in row["claim"]]
     assert (row["holds"], row["verdict"]) == (holds, verdict)
     assert row["claim"].endswith("by chrF++ (which decoded)")
+
+
+@pytest.mark.parametrize(
+    ("lost", "holds", "verdict"),
+    [
+        ([0.52, 0.53, 0.51], True, "shown: 95% interval below 0.05"),
+        ([0.60, 0.62, 0.61], False, "contradicted: 95% interval above 0.05"),
+        ([0.50, 0.60, 0.53], None, "not shown: 95% interval includes 0.05"),
+    ],
+)
+def test_fast_is_judged_by_the_utility_that_it_loses(lost: list[float], holds: bool | None, verdict: str) -> None:
+    found = made_up("chrF++", [40, 50, 60], [40, 50, 60])
+    found.settings = (*found.settings, FAST)
+    found.measures = {name: np.concatenate([values, values[:1]]) for name, values in found.measures.items()}
+    found.measures["lost"][-1] = np.array(lost)[:, None]  # standard MBR loses 0.5
+    rows = {row["claim"]: row for row in claims(found, found, {"score": 0.2})}
+    row = rows["little expected utility lost with --preset fast (regret 0.04)"]
+    assert (row["holds"], row["verdict"]) == (holds, verdict)
+    assert rows["the same score as standard MBR with --preset fast (regret 0.04), by chrF++ (which decoded)"]["holds"]
 
 
 def test_without_a_margin_nothing_is_judged() -> None:
