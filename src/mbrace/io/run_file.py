@@ -36,7 +36,7 @@ class InputDigest:
     def add(self, record: Record) -> bool:
         """Count a record; False if so many records had another content before."""
         listed = [record.hypotheses, record.pseudo_references, record.logprobs]
-        lists = [list(values) if isinstance(values, Sequence) else None for values in listed]
+        lists = [_as_list(values) for values in listed]
         content = to_json([record.id, record.source, record.reference, *lists])
         self._checksum, self._bytes = zlib.crc32(content, self._checksum), self._bytes + len(content)
         self._count += 1
@@ -51,6 +51,12 @@ class InputDigest:
 
     def _digest(self) -> str:
         return f"{self._checksum:08x}-{self._bytes:x}"
+
+
+def _as_list(values: object) -> list[Any] | None:
+    if type(values) is list:
+        return values
+    return list(values) if isinstance(values, Sequence) else None
 
 
 class RunFile:

@@ -9,9 +9,9 @@ from typing import Any, ClassVar, TypeAlias
 
 from mbrace.decode import decode_corpus
 from mbrace.decoded import Decoded
+from mbrace.io.answer_line import answer_line
 from mbrace.io.candidates import Item, item_from, read_items
 from mbrace.io.inputs import check_inputs, expand, rereadable
-from mbrace.io.output import answer_line
 from mbrace.io.utility_folder import UtilityFolder
 from mbrace.jobs.outcomes import answer_items
 from mbrace.jobs.run import ErrorPolicy, Outcome, Progress, Summary, run_job

@@ -13,8 +13,8 @@ from mbrace.groups import in_groups, run_group
 from mbrace.io.candidates import Bad, Item, bad_from
 from mbrace.io.inputs import check_inputs, rereadable
 from mbrace.io.jsonl import to_json
+from mbrace.jobs.model_settings import AnyModel, ModelSettings, describe_model
 from mbrace.jobs.run import ErrorPolicy, Outcome, Progress, Summary, run_job
-from mbrace.jobs.settings import AnyModel, ModelSettings, describe_model
 from mbrace.jobs.sources import source_item, source_items
 from mbrace.models.hypotheses import SamplingSettings
 from mbrace.records import Record

@@ -5,9 +5,8 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from mbrace.errors import UserError
 from mbrace.io.atomic import replace_file, replacing, write_all
@@ -17,43 +16,29 @@ from mbrace.io.output import Output
 from mbrace.io.packing import pack, pop_full_members
 from mbrace.io.parquet import write_parquet
 from mbrace.io.resume import PackedLines, PlainLines, WrittenLines
+from mbrace.jobs.unanswered import SetAside, unanswered
 
 if TYPE_CHECKING:
     from mbrace.jobs.run import Outcome, Worker
-
-
-@dataclass(frozen=True)
-class SetAside:
-    """An item that was set aside, by its position among all items. One `is_answered` all the same: a retry was killed
-    between writing its answer and taking it out of the errors."""
-
-    position: int
-    item: Item
-    is_answered: bool
-
-
-Walk: TypeAlias = Callable[[Iterable[Item], Output, Callable[[SetAside], None]], object]
 
 
 def retry_set_aside(
     worker: Worker,
     items: Iterable[Item],
     output: Output,
-    walk: Walk,
     until: Callable[[Iterator[Item]], Iterator[Item]],
     *,
     skip: bool,
 ) -> int:
     """Give what `output` has set aside to a worker again; returns how many of them it answered.
 
-    `walk` goes through the items that were answered or set aside, and calls a function for each of the latter; `until`
-    ends them early. The files are replaced by such as a run without those failures would have left; `output` itself is
-    only read. `items` are read twice: once here, once by the run that goes on.
+    `until` ends the items early. The files are replaced by what a run without those failures would have left; `output`
+    itself is only read. `items` are read twice: once here, once by the run that goes on.
     """
     if iter(items) is items:
         raise UserError("retry_errors=True: reads the input twice; give a file, not standard input")
     found: list[SetAside] = []
-    walk(items, output, found.append)
+    unanswered(items, output, found.append)
     if not found:
         return 0
     again = [each for each in found if not each.is_answered]
