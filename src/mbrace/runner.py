@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
-from typing import overload
+from typing import NamedTuple, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,8 +22,7 @@ from mbrace.utility import Ask, Sentence, Utility
 from mbrace.utility_table import UtilityTable
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """Who may race besides the hypotheses of a record, and against what."""
 
     pool: bool = False  # pseudo-references enter the race as hypotheses when they are drawn

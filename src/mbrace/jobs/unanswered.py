@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from mbrace.errors import UserError
 from mbrace.io.candidates import Bad, Item, location_of
@@ -12,8 +12,7 @@ from mbrace.io.output import Output
 from mbrace.records import Location, Record
 
 
-@dataclass(frozen=True)
-class SetAside:
+class SetAside(NamedTuple):
     """An item that was set aside, by its position among all items. One `is_answered` all the same: a retry was killed
     between writing its answer and taking it out of the errors."""
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mbrace.errors import UserError, require
 
@@ -71,7 +71,7 @@ def bfloat16_speedup() -> float:
     return float(seconds[torch.float32] / seconds[torch.bfloat16])
 
 
-@contextmanager
+@contextlib.contextmanager
 def without_cudnn_attention() -> Iterator[None]:
     """Inside, torch's attention is any but cuDNN's, which plans anew for every shape: longer than a batch itself takes.
 
@@ -84,3 +84,12 @@ def without_cudnn_attention() -> Iterator[None]:
         yield
     finally:
         switches.enable_cudnn_sdp(before)
+
+
+def launch(kernel: Any, programs: int, *arguments: Any, **constants: Any) -> None:
+    """Run a Triton kernel on the device of its first argument; on a CPU that is Triton's interpreter."""
+    import torch
+
+    device = arguments[0].device
+    with contextlib.nullcontext() if device.type == "cpu" else torch.cuda.device(device):
+        kernel[(programs,)](*arguments, **constants)
