@@ -80,7 +80,7 @@ class WindowPruning(Protocol):
         ...
 
     def decide_window(self, window: WindowStandings) -> Sequence[NDArray[np.float64]]:
-        """Drop hypotheses from each tally; returns the expected utilities, (alive,), of those that stay in each."""
+        """Drop hypotheses from each tally; returns the expected utilities, (alive,), of the others in each."""
         ...
 
 
@@ -127,14 +127,14 @@ def planner_of(prune: object) -> SelfScheduled | None:
 
 
 class KeepAll:
-    """Standard MBR as a pruning function: nobody is dropped."""
+    """Standard MBR as a pruning function: no hypothesis is dropped."""
 
     def __call__(self, standings: Standings) -> NDArray[np.bool_]:
         """Keep all."""
         return np.ones(len(standings.means), dtype=np.bool_)
 
     def decide_window(self, window: WindowStandings) -> Sequence[NDArray[np.float64]]:
-        """Expected utilities alone."""
+        """Only the expected utilities."""
         return _decide(window, [None] * len(window.tallies), 0)
 
 

@@ -55,7 +55,7 @@ class Runner:
             raise record.error("hypotheses: empty; give at least one string")
         self.references: list[str] = []  # distinct, as drawn; empty where nothing needs their texts later
         self.means: NDArray[np.float64] | None = None  # expected utilities of those alive
-        self.exhausted = False  # no more pseudo-references can be had
+        self.exhausted = False  # no more pseudo-references are available
         self.steps: list[Step] = []
         self.finalists: Finalists | None = None  # at the end, where the answer is not simply the best
         # whether the hypotheses are draws themselves, to be left out of their own expected utility
@@ -73,8 +73,8 @@ class Runner:
 
     @property
     def is_open(self) -> bool:
-        """Line 4 of Algorithm 1: more than one hypothesis is left, and more pseudo-references can be had. With `pool`,
-        a race with one hypothesis or none is not over before its first step."""
+        """Line 4 of Algorithm 1: more than one hypothesis is left, and more pseudo-references are available. With
+        `pool`, a race with one hypothesis or none is not over before its first step."""
         enough = self.nbest if self._for_survivors else 1
         return not self.exhausted and (len(self.tally) > enough or (self.entry.pool and not self.steps))
 

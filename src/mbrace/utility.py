@@ -113,7 +113,7 @@ def refuse_quality_only(utility: object) -> None:
 
 @runtime_checkable
 class ParallelUtility(Protocol):
-    """A utility that works on several threads, and can also run on one thread beside races on other threads."""
+    """A utility that works on several threads, and can also run on one thread next to races on other threads."""
 
     @property
     def workers(self) -> int:

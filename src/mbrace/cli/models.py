@@ -26,7 +26,7 @@ SERVER_OPTIONS = (
 
 
 class Given(argparse.Action):
-    """Stores a value, and in `given` that it was given: only such an option can be out of place, not a default."""
+    """Stores a value, and notes in `given` that it was given: only such an option can be refused, not a default."""
 
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None

@@ -1,4 +1,4 @@
-"""What the commands share that run a job: where answers go, resuming, clusters, and what is said at the end."""
+"""What commands that run a job share: where answers go, resuming, clusters, and the summary at the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writing answers so that none is lost: in input order, complete lines only, and continued byte for byte on resume."""
+"""Writes answers so that none is lost: in input order, complete lines only, and continued byte for byte on resume."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ class Output:
     def _begin(self) -> None:
         """There is something new: it takes the place of the older output, if one is still there, in one step.
 
-        OUT.run.json goes first and comes last, so that at no moment it is beside an output that it does not describe.
+        OUT.run.json goes first and comes last, so that it is never next to an output that it does not describe.
         """
         if self._has_begun:
             return

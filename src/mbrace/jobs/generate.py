@@ -192,12 +192,12 @@ class GenerateWorker:
             yield candidate_line(record, hypotheses, draws, logprobs=self.logprobs)
 
 
-def _outcome(item: Item, made: bytes | Exception | None) -> Outcome:
+def _outcome(item: Item, result: bytes | Exception | None) -> Outcome:
     if isinstance(item, Bad):
         return None, item
-    if isinstance(made, ImportError):  # a missing package is not the record's fault
-        raise made
-    return (None, bad_from(item, made)) if isinstance(made, Exception) else (made, None)
+    if isinstance(result, ImportError):  # a missing package is not the record's fault
+        raise result
+    return (None, bad_from(item, result)) if isinstance(result, Exception) else (result, None)
 
 
 def candidate_line(

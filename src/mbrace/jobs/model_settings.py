@@ -51,17 +51,17 @@ class ModelSettings:
     def load(
         self,
         threads: int = 0,
-        made: SamplingSettings | None = None,
+        sampling: SamplingSettings | None = None,
         *,
         seed: int = 0,
         logprobs: bool = False,
     ) -> CandidateModel | Server:
-        """The model, to be run with so many threads on a CPU (0: all cores), or the server, told how to sample."""
+        """The model, to be run with `threads` threads on a CPU (0: all cores), or the server, told how to sample."""
         if self.server is not None:
             from mbrace.models.hypotheses import SamplingSettings
             from mbrace.servers.server import PROMPT, Server
 
-            made = made or SamplingSettings()
+            sampling = sampling or SamplingSettings()
             return Server(
                 self.server,
                 self.server_model or "",
@@ -69,10 +69,10 @@ class ModelSettings:
                 chat=self.server_kind == "chat",
                 system=self.system_prompt,
                 stop=self.stop,
-                temperature=made.temperature,
-                top_k=made.top_k,
-                top_p=made.top_p,
-                min_p=made.min_p,
+                temperature=sampling.temperature,
+                top_k=sampling.top_k,
+                top_p=sampling.top_p,
+                min_p=sampling.min_p,
                 max_tokens=self.max_tokens,
                 logprobs=logprobs,
                 seed=seed,

@@ -37,11 +37,11 @@ def retry_set_aside(
     """
     if iter(items) is items:
         raise UserError("retry_errors=True: reads the input twice; give a file, not standard input")
-    found: list[SetAside] = []
-    unanswered(items, output, found.append)
-    if not found:
+    set_aside: list[SetAside] = []
+    unanswered(items, output, set_aside.append)
+    if not set_aside:
         return 0
-    again = [each for each in found if not each.is_answered]
+    again = [each for each in set_aside if not each.is_answered]
     outcomes: dict[int, Outcome] = {}
     failure: UserError | None = None
     try:
@@ -51,7 +51,7 @@ def retry_set_aside(
     except UserError as error:  # what was answered before is kept
         failure = error
     path, text, kept = output.path, output.text, output.written.kept
-    errors = list(_errors(path, found, outcomes))
+    errors = list(_errors(path, set_aside, outcomes))
     _forget_digests(path)
     _replace(path, lambda: _merged(_written(path, kept), {each.position for each in again}, outcomes, text=text))
     if errors:
@@ -78,10 +78,10 @@ def _merged(
             return
 
 
-def _errors(path: str, found: Sequence[SetAside], outcomes: Mapping[int, Outcome]) -> Iterator[bytes]:
+def _errors(path: str, set_aside: Sequence[SetAside], outcomes: Mapping[int, Outcome]) -> Iterator[bytes]:
     """The lines of what stays set aside."""
     with open(path + ".errors.jsonl", "rb") as file:
-        for each, line in zip(found, file, strict=False):
+        for each, line in zip(set_aside, file, strict=False):
             if each.position in outcomes:
                 bad = outcomes[each.position][1]
                 if bad is not None:

@@ -67,7 +67,7 @@ class InterruptibleWorker(Protocol):
     """A worker that may wait long for something else, such as a server."""
 
     def interrupt(self) -> None:
-        """End such waits: what is waited for has failed (ServiceError). Called in the middle of anything."""
+        """End those waits: they fail with a ServiceError. May be called at any moment."""
         ...
 
 
@@ -87,7 +87,7 @@ class Job(Protocol):
         ...
 
     def start(self, threads: int) -> Worker:
-        """Load what is needed, to be run with so many threads (0: all cores)."""
+        """Load what is needed, to be run with `threads` threads (0: all cores)."""
         ...
 
     def item(self, row: bytes, file: str, number: int, prefix: str) -> Item:
@@ -106,7 +106,7 @@ class SavingJob(Protocol):
 
 @runtime_checkable
 class SavingWorker(Protocol):
-    """The worker of such a job."""
+    """The worker of a job that saves utilities."""
 
     @property
     def utility_folder(self) -> UtilityFolder | None:
@@ -134,7 +134,7 @@ def run_job(
     `resume` goes on after the answers in `output`, `force` replaces them; with `retry_errors`, a resumed run first
     tries records again that an earlier one set aside, for which it reads `items` twice. `on_error="skip"` sets a bad
     record aside in OUTPUT.errors.jsonl. With `handle_signals`, SIGINT and SIGTERM end the run after the current window,
-    and `minutes` ends it after so long. `progress` is a function called with the number of items done since its last
+    and `minutes` ends it after that time. `progress` is a function called with the number of items done since its last
     call, or True for a bar on stderr, where `total` is the number of items. `options`, the command line's, are kept in
     OUTPUT.run.json.
     """

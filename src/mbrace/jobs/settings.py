@@ -39,7 +39,7 @@ class UtilitySettings:
         return {"utility": utility, "metric_model": self.model, "dtype": self.dtype}
 
     def load(self, threads: int = 0) -> Utility:
-        """The utility, to be run with so many threads (0: all cores)."""
+        """The utility, to be run with `threads` threads (0: all cores)."""
         from mbrace.utilities.named import make_utility
 
         return make_utility(
@@ -67,7 +67,7 @@ class QualitySettings:
         return {"qe": self.model, "qe_dtype": self.dtype}
 
     def load(self, threads: int = 0) -> QualityUtility:
-        """The quality utility, to be run with so many threads (0: all cores)."""
+        """The quality utility, to be run with `threads` threads (0: all cores)."""
         from mbrace.utilities.quality import load_quality
 
         options: dict[str, Any] = {"device": self.device, "dtype": self.dtype, "batch_tokens": self.batch_tokens}

@@ -22,7 +22,7 @@ class SetAside(NamedTuple):
 
 
 def unanswered(
-    items: Iterable[Item], output: Output, set_aside: Callable[[SetAside], None] = lambda found: None
+    items: Iterable[Item], output: Output, set_aside: Callable[[SetAside], None] = lambda item_set_aside: None
 ) -> Iterator[Item]:
     """The items after those an earlier run answered or set aside; the files must agree with the input, in order.
 

@@ -45,7 +45,7 @@ def choose_dtype(dtype: str | torch.dtype | None, device: torch.device) -> torch
 
 
 def limit_threads(threads: int) -> None:
-    """Run networks on a CPU, and the tokenizers before them, with so many threads."""
+    """Run networks on a CPU, and the tokenizers before them, with `threads` threads."""
     require("torch", extra="neural").set_num_threads(threads)
     os.environ.setdefault("RAYON_NUM_THREADS", str(threads))  # read when a tokenizer first works on a batch
 
