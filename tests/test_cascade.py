@@ -271,7 +271,7 @@ def test_a_failing_coarse_utility_costs_no_other_record() -> None:
         ({"coarse": mbrace.ChrF(), "coarse_top": 0}, "coarse_top 0: must be 1 or more"),
         ({"coarse": mbrace.ChrF(), "coarse_top": 2.5}, "coarse_top 2.5: must be a whole number"),
         ({"coarse": mbrace.ChrF(), "coarse_top": 2, "nbest": 3}, r"coarse_top 2: .* at least nbest \(3\)"),
-        ({"coarse": mbrace.ChrF(), "prune": None}, "coarse: rules nobody out without pruning; give coarse_top"),
+        ({"coarse": mbrace.ChrF(), "prune": None}, "coarse: rules nothing out without pruning; give coarse_top"),
         ({"coarse": mbrace.ChrF(), "pool": True}, "coarse: only valid without pool"),
         ({"coarse": 3}, "utility 3: give a utility such as"),
     ],

@@ -121,7 +121,8 @@ def test_no_credentials_are_kept(tmp_path: Path) -> None:
     from mbrace.cli.config import given_options
 
     url = "https://user:secret@host/v1?key=hidden"
-    found = given_options(["generate", "s.txt", "-o", "o", "--server", url, "--server-model", "m"])
+    words = ["generate", "s.txt", "-o", "o", "--server", url, "--server-model", "m"]
+    found = given_options(words, make_parser("generate"))
     assert found == {"sources": "s.txt", "server": "https://***@host/v1?key=***", "server-model": "m"}
 
 

@@ -18,8 +18,8 @@ from mbrace.cli.parser import make_parser
 from mbrace.io.output import Output
 from mbrace.io.settings import EARLY_NAMES, refuse_other_settings
 from mbrace.jobs.decode import DecodeWorker
+from mbrace.jobs.model_settings import ModelSettings
 from mbrace.jobs.run import run_worker
-from mbrace.jobs.settings import ModelSettings
 from mbrace.sampler import Draws, Want
 
 WORDS = ["a b c", "a b", "c d", "a", "b c d"]

@@ -21,7 +21,7 @@ from mbrace.cli import main
 from mbrace.cluster.shards import Block, process_block
 from mbrace.errors import ServiceError
 from mbrace.jobs.generate import GenerateJob
-from mbrace.jobs.settings import ModelSettings
+from mbrace.jobs.model_settings import ModelSettings
 from mbrace.models.hypotheses import SamplingSettings
 from mbrace.servers import http as client
 from mbrace.servers.http import retry_after

@@ -202,11 +202,11 @@ def decode_corpus(
 
 def _single_threaded(run: Callable[..., list[Decoded]], utility: ParallelUtility, phases: Phases | None) -> Run:
     """`run` with the utility on one thread, for races on several threads at once; their phases are added up."""
-    alone, share, adding = utility.single_threaded(), 1 / utility.workers, Lock()
+    single, share, adding = utility.single_threaded(), 1 / utility.workers, Lock()
 
     def run_single_threaded(group: Sequence[Record]) -> list[Decoded]:
         own = Phases()
-        answers = run(group, alone, own)
+        answers = run(group, single, own)
         if phases is not None:
             with adding:
                 phases.add(own, share=share)

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Protocol, TypeAlias, cast, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,8 +61,7 @@ class Standings:
 PruningFunction: TypeAlias = Callable[[Standings], NDArray[np.bool_]]
 
 
-@dataclass(frozen=True)
-class WindowStandings:
+class WindowStandings(NamedTuple):
     """The races of a window at one time step, for a pruning function that decides all of them in one call."""
 
     tallies: Sequence[Tally]  # of each race: who is alive, the draws and utilities so far
@@ -81,7 +80,7 @@ class WindowPruning(Protocol):
         ...
 
     def decide_window(self, window: WindowStandings) -> Sequence[NDArray[np.float64]]:
-        """Drop hypotheses from each tally; returns the expected utilities, (alive,), of those that stay in each."""
+        """Drop hypotheses from each tally; returns the expected utilities, (alive,), of the others in each."""
         ...
 
 
@@ -103,8 +102,7 @@ def _decides_windows(kind: type) -> bool:
     return any(owners[0]) and owners[0].index(True) <= (owners[1].index(True) if any(owners[1]) else 0)
 
 
-@dataclass(frozen=True)
-class RaceState:
+class RaceState(NamedTuple):
     """How far a race is, for a pruning function that decides how many pseudo-references are drawn next."""
 
     hypotheses: int  # distinct ones that it began with
@@ -129,14 +127,14 @@ def planner_of(prune: object) -> SelfScheduled | None:
 
 
 class KeepAll:
-    """Standard MBR as a pruning function: nobody is dropped."""
+    """Standard MBR as a pruning function: no hypothesis is dropped."""
 
     def __call__(self, standings: Standings) -> NDArray[np.bool_]:
         """Keep all."""
         return np.ones(len(standings.means), dtype=np.bool_)
 
     def decide_window(self, window: WindowStandings) -> Sequence[NDArray[np.float64]]:
-        """Expected utilities alone."""
+        """Only the expected utilities."""
         return _decide(window, [None] * len(window.tallies), 0)
 
 

@@ -9,8 +9,11 @@ import numpy as np
 
 def digest(record_id: str | int, *, seed: int | None = None, purpose: str | None = None) -> int:
     """64 bits for an id, the same on every machine (7 and "7" are two ids); others for every seed and purpose."""
-    parts = (seed, type(record_id).__name__, record_id, purpose)
-    name = "\0".join(str(part) for part in parts if part is not None)
+    name = f"{type(record_id).__name__}\0{record_id}"
+    if seed is not None:
+        name = f"{seed}\0{name}"
+    if purpose is not None:
+        name = f"{name}\0{purpose}"
     return int.from_bytes(hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence, Sized
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from mbrace.errors import RecordError
 from mbrace.wording import counted
@@ -13,8 +13,7 @@ from mbrace.wording import counted
 PseudoReferences: TypeAlias = Sequence[str] | Iterator[str] | Callable[[int], Sequence[str]]
 
 
-@dataclass(frozen=True)
-class Location:
+class Location(NamedTuple):
     """Where a record was read: `line` counts from 1."""
 
     file: str

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
-from typing import overload
+from typing import NamedTuple, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,8 +22,7 @@ from mbrace.utility import Ask, Sentence, Utility
 from mbrace.utility_table import UtilityTable
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """Who may race besides the hypotheses of a record, and against what."""
 
     pool: bool = False  # pseudo-references enter the race as hypotheses when they are drawn
@@ -57,7 +55,7 @@ class Runner:
             raise record.error("hypotheses: empty; give at least one string")
         self.references: list[str] = []  # distinct, as drawn; empty where nothing needs their texts later
         self.means: NDArray[np.float64] | None = None  # expected utilities of those alive
-        self.exhausted = False  # no more pseudo-references can be had
+        self.exhausted = False  # no more pseudo-references are available
         self.steps: list[Step] = []
         self.finalists: Finalists | None = None  # at the end, where the answer is not simply the best
         # whether the hypotheses are draws themselves, to be left out of their own expected utility
@@ -75,8 +73,8 @@ class Runner:
 
     @property
     def is_open(self) -> bool:
-        """Line 4 of Algorithm 1: more than one hypothesis is left, and more pseudo-references can be had. With `pool`,
-        a race with one hypothesis or none is not over before its first step."""
+        """Line 4 of Algorithm 1: more than one hypothesis is left, and more pseudo-references are available. With
+        `pool`, a race with one hypothesis or none is not over before its first step."""
         enough = self.nbest if self._for_survivors else 1
         return not self.exhausted and (len(self.tally) > enough or (self.entry.pool and not self.steps))
 

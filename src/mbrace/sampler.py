@@ -71,13 +71,13 @@ class Sampler(Protocol):
         ...
 
 
-def checked_draws(found: Any, wants: Sequence[Want], records: Sequence[Record]) -> Sequence[Draws]:
+def checked_draws(drawn: Any, wants: Sequence[Want], records: Sequence[Record]) -> Sequence[Draws]:
     """What a sampler returned: for each want of a window of records, no more draws than were asked for."""
-    if not isinstance(found, Sequence) or len(found) != len(wants):
-        got = f"{len(found)}" if isinstance(found, Sized) else type(found).__name__
+    if not isinstance(drawn, Sequence) or len(drawn) != len(wants):
+        got = f"{len(drawn)}" if isinstance(drawn, Sized) else type(drawn).__name__
         asked = f"asked for the draws of {counted(len(wants), 'sentence')}"
         raise UserError(f"sampler: {asked}, got {got}; return one Draws for each")
-    for want, draws in zip(wants, found, strict=True):
+    for want, draws in zip(wants, drawn, strict=True):
         record = records[want.sentence]
         if not isinstance(draws, Draws):
             raise record.error(f"sampler: expected Draws, got {type(draws).__name__}")
@@ -85,7 +85,7 @@ def checked_draws(found: Any, wants: Sequence[Want], records: Sequence[Record]) 
             raise record.error(f"sampler: asked for {want.count} draws, got {len(draws.texts)}")
         if draws.logprobs is not None and len(draws.logprobs) != len(draws.texts):
             raise record.error(f"sampler: {len(draws.logprobs)} logprobs for {len(draws.texts)} draws; give as many")
-    return found
+    return drawn
 
 
 class SharedDraws:
@@ -196,7 +196,7 @@ class RememberedSource(Iterator[str]):
         self._texts: list[str] = []
         self._ended = False
         self._failure: Exception | None = None
-        self._refused: list[Any] = []  # what no race can use, if it gave such
+        self._refused: list[Any] = []  # what it gave that no race can use
 
     def __next__(self) -> str:
         """One more, which no race gets."""

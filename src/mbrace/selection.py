@@ -76,8 +76,8 @@ def choose(finalists: Sequence[Finalists], selection: Selection, count: int, sco
         return _choose_diverse(finalists, selection.diversity, count, scorer, utility)
     for each in finalists:
         if selection.rule == "medoids" and count < len(each.rows):
-            found = medoids(each.utilities, each.weights, each.means, count)
-            each.chosen = sorted(found, key=each.ranking().index)
+            rows = medoids(each.utilities, each.weights, each.means, count)
+            each.chosen = sorted(rows, key=each.ranking().index)
         else:
             each.chosen = each.ranking()[:count]
     return 0.0
@@ -96,9 +96,9 @@ def _choose_diverse(
         each.chosen = each.ranking()[: count if count >= len(each.rows) else 1]
     open_now = [index for index, each in enumerate(finalists) if len(each.chosen) < min(count, len(each.rows))]
     while open_now:
-        found, spent = _similarities([finalists[index] for index in open_now], scorer, utility)
+        all_similarities, spent = _similarities([finalists[index] for index in open_now], scorer, utility)
         seconds += spent
-        for index, similarities in zip(open_now, found, strict=True):
+        for index, similarities in zip(open_now, all_similarities, strict=True):
             each = finalists[index]
             penalties[index] += diversity / (count - 1) * similarities
             gains = each.means - penalties[index]
@@ -113,20 +113,20 @@ def _similarities(
 ) -> tuple[list[NDArray[np.float64]], float]:
     """Of each sentence, u(h, last) + u(last, h) for all that may still be chosen, where `last` was chosen last; 0 for
     the others. What the race has scored is not scored again. Also the seconds that scoring took."""
-    found = [np.zeros(len(each.rows)) for each in finalists]
+    similarities = [np.zeros(len(each.rows)) for each in finalists]
     asks: list[Ask] = []
     wanted: list[tuple[int, NDArray[np.int64]]] = []  # of each ask: the sentence's index here, and who it is about
     for index, each in enumerate(finalists):
         last, others = each.chosen[-1], np.setdiff1d(np.arange(len(each.rows)), each.chosen)
         column = each.columns.get(each.texts[last])
         if column is not None:
-            found[index][others] += each.utilities[others, column]
+            similarities[index][others] += each.utilities[others, column]
         else:
             asks.append(Ask(each.sentence, each.rows[others], (each.texts[last],)))
             wanted.append((index, others))
         columns = np.array([each.columns.get(each.texts[other], -1) for other in others.tolist()])
         known, unknown = others[columns >= 0], others[columns < 0]
-        found[index][known] += each.utilities[last, columns[columns >= 0]]
+        similarities[index][known] += each.utilities[last, columns[columns >= 0]]
         if len(unknown):
             asks.append(Ask(each.sentence, each.rows[[last]], tuple(each.texts[other] for other in unknown.tolist())))
             wanted.append((index, unknown))
@@ -142,9 +142,9 @@ def _similarities(
                 f"utility {utility} returned {np.shape(table)} numbers for two hypotheses, or one that is not finite; "
                 "a utility must return a finite number per pair"
             )
-        found[index][about] += np.asarray(table, dtype=np.float64).ravel()
+        similarities[index][about] += np.asarray(table, dtype=np.float64).ravel()
         each.calls += len(about)
-    return found, seconds
+    return similarities, seconds
 
 
 def medoids(
@@ -182,5 +182,5 @@ def _worth(
 
     The same bits for the same rows together, whichever of them is the row: a sum of maxima in the order of the columns.
     """
-    found: NDArray[np.float64] = (weights * np.maximum(values, others)).sum(axis=1)
-    return found
+    worth: NDArray[np.float64] = (weights * np.maximum(values, others)).sum(axis=1)
+    return worth

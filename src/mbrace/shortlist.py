@@ -57,14 +57,14 @@ class ByQuality:
         """Estimate all in one call."""
         long = [each for each in lists if len(each.indices) > self.top]
         rankings = iter(rank([_shortened(each) for each in long], self.qe, phases) if long else [])
-        found = []
+        shorter = []
         for each in lists:
             if len(each.indices) <= self.top:
-                found.append(replace(each, quality_calls=0))
+                shorter.append(replace(each, quality_calls=0))
                 continue
             best = sorted(each.indices[row] for row in next(rankings).indices[: self.top].tolist())
-            found.append(replace(each, indices=best, quality_calls=len(each.indices)))
-        return found
+            shorter.append(replace(each, indices=best, quality_calls=len(each.indices)))
+        return shorter
 
 
 @dataclass(frozen=True)
@@ -72,9 +72,9 @@ class ByRace:
     """The `top` best in a race of a cheap utility, or with None all that it does not rule out.
 
     The race is the one that follows, with another utility: the same pseudo-references, schedule and pruning function
-    (`Confidence()` for one with a schedule of its own, whose budget is for the dear utility). It goes on until no more
-    than `top` (or `nbest`) are left, and is never ended by regret, which looks for one winner. No pair is scored for a
-    record that has no more.
+    (`Confidence()` for one with a schedule of its own, whose budget is for the expensive utility). It goes on until no
+    more than `top` (or `nbest`) are left, and is never ended by regret, which looks for one winner. No pair is scored
+    for a record that has no more.
     """
 
     utility: Utility
@@ -94,16 +94,16 @@ class ByRace:
         if phases is not None:
             phases.draw += own.draw
             phases.coarse += own.encode + own.score + own.prune
-        found = []
+        shorter = []
         for each in lists:
             if len(each.indices) <= fewest:
-                found.append(replace(each, coarse_calls=0))
+                shorter.append(replace(each, coarse_calls=0))
                 continue
             answer = next(answers)
             left = sorted(best.index for best in answer.nbest[: self.top] if best.index is not None)
             compared = frozenset(each.record.hypotheses[index] for index in each.indices)
-            found.append(replace(each, indices=left, coarse_calls=answer.utility_calls, coarse_strings=compared))
-        return found
+            shorter.append(replace(each, indices=left, coarse_calls=answer.utility_calls, coarse_strings=compared))
+        return shorter
 
     def _race(self, lists: Sequence[Shortlist], draws: SharedDraws, phases: Phases, fewest: int) -> list[Decoded]:
         prune = self.prune if planner_of(self.prune) is None else Confidence()
@@ -150,7 +150,7 @@ def check_shortlists(
             if top < max(nbest, 1):
                 raise UserError(f"{name} {top}: must be 1 or more, and at least nbest ({nbest})")
     if coarse is not None and coarse_top is None and prune is None:
-        raise UserError("coarse: rules nobody out without pruning; give coarse_top, how many go on")
+        raise UserError("coarse: rules nothing out without pruning; give coarse_top, how many go on")
     for name, given, done in (("qe", qe, "estimated"), ("coarse", coarse, "compared")):
         if given is not None and pool:
             raise UserError(f"{name}: only valid without pool, which lets in strings that were not {done}")

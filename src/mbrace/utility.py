@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +19,7 @@ from mbrace.errors import UserError
 from mbrace.schedule import doubling
 
 
-@dataclass(frozen=True)
-class Sentence:
+class Sentence(NamedTuple):
     """One race of a window, as its utility sees it: the source where there is one, and the distinct hypotheses.
 
     `hypotheses` may grow at its end while the race goes on; an index into it always means the same string.
@@ -114,7 +113,7 @@ def refuse_quality_only(utility: object) -> None:
 
 @runtime_checkable
 class ParallelUtility(Protocol):
-    """A utility that works on several threads, and can also run on one thread beside races on other threads."""
+    """A utility that works on several threads, and can also run on one thread next to races on other threads."""
 
     @property
     def workers(self) -> int:

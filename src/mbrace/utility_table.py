@@ -24,7 +24,7 @@ class UtilityTable:
     id: str | int
     utility: str  # its signature
     schedule: tuple[int, ...]  # the utility's own
-    hypotheses: Sequence[str]  # rows, in the caller's order; then those that were let in
+    hypotheses: Sequence[str]  # rows, in the caller's order; then strings that were let in
     pseudo_references: Sequence[str]  # columns, in the order in which they were first drawn
     utilities: NDArray[np.floating]  # (hypotheses, pseudo-references), float32 or float64
     counts: NDArray[np.int64]  # (pseudo-references,) how often each was drawn
@@ -44,13 +44,13 @@ class UtilityTable:
     def expected(self) -> NDArray[np.float64]:
         """(hypotheses,): expected utilities as the race computed them; NaN for a hypothesis that was not scored against
         every pseudo-reference."""
-        found = np.full(len(self.hypotheses), np.nan)
+        expected = np.full(len(self.hypotheses), np.nan)
         full = np.flatnonzero(np.isfinite(self.utilities).all(axis=1))
         if len(full) and len(self.pseudo_references):
             counts = self.counts.astype(np.float64)
             values = self._with_left_out(counts)
-            found[full] = expected_utilities(values[full], counts if self.weights is None else self.weights)
-        return found
+            expected[full] = expected_utilities(values[full], counts if self.weights is None else self.weights)
+        return expected
 
     def _with_left_out(self, counts: NDArray[np.float64]) -> NDArray[np.floating]:
         """The utilities, where a draw that is left out is worth the mean of the row's other draws."""

@@ -1,4 +1,4 @@
-"""Records stream through in windows: answers in order, and a record that fails costs no answer but its own."""
+"""Records stream through in windows: answers in order, and a record that fails loses only its own answer."""
 
 from __future__ import annotations
 

@@ -28,13 +28,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
             from mbrace.cli.config import with_config
 
             arguments = with_config(arguments)
-        args = make_parser(arguments[0]).parse_args(arguments)
-        args.arguments = arguments
+        parser = make_parser(arguments[0])
+        args = parser.parse_args(arguments)
+        args.arguments, args.parser = arguments, parser
         with plain_messages(_level(args)):
             return _run(args)
     except UserError as error:  # a mistake in the options
         print_error(error)
         return 2
+    except BrokenPipeError:  # the reader of our output has stopped (`| head`): not an error
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -46,9 +50,8 @@ def _run(args: argparse.Namespace) -> int:
     except UserError as error:
         print_error(error)
         return 3 if isinstance(error, ServiceError) else 2
-    except BrokenPipeError:  # the reader of our output has stopped (`| head`): not an error
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
+    except BrokenPipeError:
+        raise
     except OSError as error:  # a full disk, most likely, where nothing nearer says what is kept
         remedy = "make room and run again" if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else "see there"
         print_error(error, f"{error.filename or 'a file or standard output'}: {error.strerror or error}; {remedy}")

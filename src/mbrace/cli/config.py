@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,7 +35,7 @@ def with_config(arguments: Sequence[str]) -> list[str]:
 
     Arguments without dashes all come from the command line or all from the file.
     """
-    given = vars(_lenient_parser(arguments).parse_args(arguments))
+    given = vars(_made_lenient(make_parser(arguments[0])).parse_args(arguments))
     if given.get("config") is None:
         return list(arguments)
     command, path = given["command"], given["config"]
@@ -55,8 +54,11 @@ def with_config(arguments: Sequence[str]) -> list[str]:
     return [arguments[0], *words[False], *arguments[1:], *words[True]]
 
 
-def given_options(arguments: Sequence[str]) -> dict[str, Any]:
-    """The options that were given, by the names that `--config` knows, but for where the output goes."""
+def given_options(arguments: Sequence[str], parser: Parser) -> dict[str, Any]:
+    """The options that were given, by the names that `--config` knows, but for where the output goes.
+
+    `parser` has parsed them before; it is changed, and of no other use after this.
+    """
     from mbrace.servers.secrets import hide_credentials
 
     def shown(value: Any) -> Any:
@@ -64,7 +66,7 @@ def given_options(arguments: Sequence[str]) -> dict[str, Any]:
             return [shown(entry) for entry in value]
         return hide_credentials(value) if isinstance(value, str) and "://" in value else value
 
-    given = vars(_lenient_parser(arguments).parse_args(arguments))
+    given = vars(_made_lenient(parser).parse_args(arguments))
     return {name.replace("_", "-"): shown(value) for name, value in given.items() if name not in NOT_KEPT}
 
 
@@ -93,6 +95,8 @@ def read_options(path: str, command: str, parser: argparse.ArgumentParser) -> It
 
 
 def _nearest(name: str, known: Mapping[str, Any], command: str) -> str:
+    import difflib
+
     near = difflib.get_close_matches(name.replace("_", "-"), list(known), n=1)
     return f"; did you mean {near[0]}?" if near else f"; see mbrace {command} --help"
 
@@ -167,14 +171,13 @@ def _text(value: Any, name: str, path: str) -> str:
 def _check_words(words: Sequence[str], path: str) -> None:
     """Refuse values that the command line would refuse, with the file's name."""
     try:
-        _lenient_parser(words).parse_args(words)
+        _made_lenient(make_parser(words[0])).parse_args(words)
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
 
 
-def _lenient_parser(arguments: Sequence[str]) -> Parser:
-    """A parser that asks for nothing and sets no defaults: it tells what was given."""
-    parser = make_parser(arguments[0])
+def _made_lenient(parser: Parser) -> Parser:
+    """The parser, changed so that it asks for nothing and sets no defaults: it tells what was given."""
     for command in parsers_by_command(parser).values():
         command._defaults.clear()
         for action in command._actions:

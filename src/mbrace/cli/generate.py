@@ -35,7 +35,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument("--threads", type=int, default=0, metavar="N", help="threads on a CPU (default: all cores)")
     parser.add_argument("--limit", type=int, metavar="N", help="only the first N sources")
     parser.add_argument("--prefix", default="", help="put before the line number in ids")
-    parser.add_argument("--minutes", type=float, metavar="M", help="stop after so long; what is done is kept")
+    parser.add_argument("--minutes", type=float, metavar="M", help="stop after M minutes; what is done is kept")
     parser.add_argument("--logprobs", action="store_true", help="write the pseudo-references' log-probabilities")
     parser.add_argument("--sample", type=int, default=1024, metavar="N", help="pseudo-references (1024; 0: none)")
     parser.add_argument("--seed", type=int, default=0)

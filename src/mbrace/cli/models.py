@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from mbrace.errors import UserError, require
 
 if TYPE_CHECKING:
-    from mbrace.jobs.settings import ModelSettings
+    from mbrace.jobs.model_settings import ModelSettings
     from mbrace.models.hypotheses import SamplingSettings
 
 
@@ -26,7 +26,7 @@ SERVER_OPTIONS = (
 
 
 class Given(argparse.Action):
-    """Stores a value, and in `given` that it was given: only such an option can be out of place, not a default."""
+    """Stores a value, and notes in `given` that it was given: only such an option can be refused, not a default."""
 
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
@@ -154,7 +154,7 @@ def check_model(args: argparse.Namespace) -> None:
 
 def model_settings(args: argparse.Namespace) -> ModelSettings:
     """The model or the server that was asked for."""
-    from mbrace.jobs.settings import ModelSettings
+    from mbrace.jobs.model_settings import ModelSettings
 
     return ModelSettings(**{setting.name: getattr(args, setting.name) for setting in fields(ModelSettings)})
 

@@ -47,7 +47,10 @@ class _Cite(argparse.Action):
 
 
 def make_parser(command: str | None = None) -> Parser:
-    """The options of `command`, or of all where it is none: to import all of them takes longer than a small run."""
+    """The options of `command`, or of all where it is none: to import all of them takes longer than a small run.
+
+    `--version` and `--cite` end before a command is looked at.
+    """
     from mbrace import __version__
 
     parser = Parser(prog="mbrace", description="Minimum Bayes risk decoding that races (Cheng & Vlachos, EMNLP 2023).")
@@ -57,7 +60,7 @@ def make_parser(command: str | None = None) -> Parser:
     )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command", required=True)
     wanted = [name for name in COMMANDS if name.replace("_", "-") == command] or COMMANDS
-    for name in wanted:
+    for name in () if command in ("--version", "--cite") else wanted:
         importlib.import_module(f"mbrace.cli.{name}").add(commands)
     for own in commands.choices.values():
         _add_general(own)

@@ -1,4 +1,4 @@
-"""What the commands share that run a job: where answers go, resuming, clusters, and what is said at the end."""
+"""What commands that run a job share: where answers go, resuming, clusters, and the summary at the end."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def run_here(
         handle_signals=True,
         progress=shows_progress(),
         total=total,
-        options=None if args.output == "-" else given_options(args.arguments),
+        options=None if args.output == "-" else given_options(args.arguments, args.parser),
     )
     return _ended(summary, args)
 
@@ -143,7 +143,7 @@ def run_on_cluster(job: Job, inputs: list[str], args: argparse.Namespace) -> int
             force=args.force,
             on_error=args.on_error,
             progress=progress,
-            options=given_options(args.arguments),
+            options=given_options(args.arguments, args.parser),
         )
     return _ended(summary, args)
 

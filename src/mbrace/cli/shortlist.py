@@ -39,7 +39,7 @@ def shortlist_settings(args: argparse.Namespace, race: RaceSettings) -> Shortlis
         if given is not None and race.pool:
             raise UserError(f"{name}: only valid without --pool, which lets in strings that were not {done}")
     if args.coarse is not None and args.coarse_top is None and args.prune == "none":
-        raise UserError("--coarse: rules nobody out with --prune none; give --coarse-top K, how many go on")
+        raise UserError("--coarse: rules nothing out with --prune none; give --coarse-top K, how many go on")
     qe = None if args.qe is None else QualitySettings(args.qe, args.device, args.dtype, args.batch_tokens)
     return ShortlistSettings(qe, args.qe_top, _coarse_settings(args), args.coarse_top)
 

@@ -1,6 +1,6 @@
-"""The output folder of a sharded run: shards that are whole or not there, and a journal of those that are whole.
+"""The output folder of a sharded run: shards that are complete or absent, and a journal of the complete ones.
 
-Only the driver writes here, so the workers need no file system in common with it. A shard is written beside its name
+Only the driver writes here, so the workers need no file system in common with it. A shard is written next to its name
 and renamed; then a line in `journal.jsonl` says so. Whatever happens between the two, the block runs again
 and the same bytes take the same name. The manifest replaces the journal when the run is finished.
 """

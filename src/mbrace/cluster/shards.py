@@ -1,4 +1,4 @@
-"""Both ends of a shard: input lines as a block of bytes, and what a worker made of them."""
+"""Both ends of a shard: input lines as a block of bytes, and a worker's results for them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ COUNTS = (  # of a summary
     "quality_calls",
     "coarse_calls",
 )
-MAX_BYTES = 64 << 20  # a shard ends early at so much input, so that long records do not fill memory
+MAX_BYTES = 64 << 20  # a shard ends early at this much input, so that long records do not fill memory
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Writing answers so that none is lost: in input order, complete lines only, and continued byte for byte on resume."""
+"""Writes answers so that none is lost: in input order, complete lines only, and continued byte for byte on resume."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from mbrace.decoded import Decoded
 from mbrace.errors import UserError, require
 from mbrace.io.atomic import TEMPORARY, lock, write_all
 from mbrace.io.candidates import Bad, lines_of
-from mbrace.io.jsonl import json_line, valid_unicode
 from mbrace.io.packing import PACKED, check_packing, pack, packing_of, pop_full_members
 from mbrace.io.parquet import write_parquet
 from mbrace.io.resume import PackedLines, ParquetLines, PlainLines, WrittenLines, begins_like_our_output
@@ -23,29 +21,6 @@ from mbrace.records import Record
 
 PARTIAL = ".part"  # the suffix of a Parquet file's rows while there is no Parquet file
 EXISTS = "exists; use resume=True to continue it or force=True to replace it"
-
-
-def answer_line(answer: Decoded, *, text: bool, nbest: int) -> bytes:
-    """One output line: the text alone, or a JSON object."""
-    if text:
-        return valid_unicode(answer.text, "Plain text").replace("\r", " ").replace("\n", " ").encode() + b"\n"
-    fields: dict[str, Any] = {
-        "id": answer.id,
-        "text": answer.text,
-        "index": answer.index,
-        "utility": answer.utility,
-        "utility_calls": answer.utility_calls,
-        "pairs_scored": answer.pairs_scored,
-        "strings": answer.strings,
-        "pseudo_references": answer.pseudo_references,
-        "survivors": [step.survivors for step in answer.steps],
-    }
-    for name in ("quality_calls", "coarse_calls"):
-        if (calls := getattr(answer, name)) is not None:
-            fields[name] = calls
-    if nbest > 1:
-        fields["nbest"] = [{"text": c.text, "index": c.index, "utility": c.utility} for c in answer.nbest]
-    return json_line(fields)
 
 
 def refuse_existing(path: str) -> None:
@@ -188,7 +163,7 @@ class Output:
     def _begin(self) -> None:
         """There is something new: it takes the place of the older output, if one is still there, in one step.
 
-        OUT.run.json goes first and comes last, so that at no moment it is beside an output that it does not describe.
+        OUT.run.json goes first and comes last, so that it is never next to an output that it does not describe.
         """
         if self._has_begun:
             return

@@ -1,4 +1,4 @@
-"""Reads the complete lines that an interrupted run has written, and drops what comes after those that are kept."""
+"""Reads the complete lines that an interrupted run has written, and drops what comes after the lines that are kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""OUT.run.json: what an output was made with and from. It stays beside OUT, which is continued only with the same."""
+"""OUT.run.json: the settings and inputs of an output. It stays next to OUT, which is continued only with the same."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class InputDigest:
         self._remembered: dict[str, str] = {}
 
     def add(self, record: Record) -> bool:
-        """Count a record; False if so many records had another content before."""
+        """Count a record; False if an earlier run had other content after as many records."""
         listed = [record.hypotheses, record.pseudo_references, record.logprobs]
-        lists = [list(values) if isinstance(values, Sequence) else None for values in listed]
+        lists = [_as_list(values) for values in listed]
         content = to_json([record.id, record.source, record.reference, *lists])
         self._checksum, self._bytes = zlib.crc32(content, self._checksum), self._bytes + len(content)
         self._count += 1
@@ -51,6 +51,12 @@ class InputDigest:
 
     def _digest(self) -> str:
         return f"{self._checksum:08x}-{self._bytes:x}"
+
+
+def _as_list(values: object) -> list[Any] | None:
+    if type(values) is list:
+        return values
+    return list(values) if isinstance(values, Sequence) else None
 
 
 class RunFile:

@@ -16,9 +16,9 @@ def refuse_other_settings(
 ) -> None:
     """Refuse to continue `file`, which was made with the settings `before`, if those of `now` are others.
 
-    Settings are compared as JSON values. Those named in `data` are digests or long lists, whose values tell nobody
-    anything: the message gives their names alone. An option that `before` does not know, as it is younger, is the same
-    if it is not in use now.
+    Settings are compared as JSON values. Those named in `data` are digests or long lists, whose values mean nothing
+    to a reader: the message gives only their names. An option that `before` lacks because it is newer is the same if it
+    is not in use now.
     """
     if not isinstance(before, dict):
         raise UserError(f"{file}: not written by mbrace; {remedy}")

@@ -9,9 +9,9 @@ from typing import Any, ClassVar, TypeAlias
 
 from mbrace.decode import decode_corpus
 from mbrace.decoded import Decoded
+from mbrace.io.answer_line import answer_line
 from mbrace.io.candidates import Item, item_from, read_items
 from mbrace.io.inputs import check_inputs, expand, rereadable
-from mbrace.io.output import answer_line
 from mbrace.io.utility_folder import UtilityFolder
 from mbrace.jobs.outcomes import answer_items
 from mbrace.jobs.run import ErrorPolicy, Outcome, Progress, Summary, run_job
@@ -67,7 +67,7 @@ def decode_file(
 
     An `output` that exists is an error unless `resume` goes on after the answers in it or `force` replaces it; a run is
     resumed only with settings, and objects, of the same names. A bad record stops the run, or with `on_error="skip"` is
-    set aside in OUTPUT.errors.jsonl; `retry_errors`, with `resume`, tries those that are there again. `progress` is
+    set aside in OUTPUT.errors.jsonl; `retry_errors`, with `resume`, tries records set aside there again. `progress` is
     called with the number of records done since its last call; True shows a bar on a terminal's stderr.
     """
     race = RaceSettings(prune, schedule, seed, nbest, window, pool, exclude_self, start, select, diversity)

@@ -13,8 +13,8 @@ from mbrace.groups import in_groups, run_group
 from mbrace.io.candidates import Bad, Item, bad_from
 from mbrace.io.inputs import check_inputs, rereadable
 from mbrace.io.jsonl import to_json
+from mbrace.jobs.model_settings import AnyModel, ModelSettings, describe_model
 from mbrace.jobs.run import ErrorPolicy, Outcome, Progress, Summary, run_job
-from mbrace.jobs.settings import AnyModel, ModelSettings, describe_model
 from mbrace.jobs.sources import source_item, source_items
 from mbrace.models.hypotheses import SamplingSettings
 from mbrace.records import Record
@@ -192,12 +192,12 @@ class GenerateWorker:
             yield candidate_line(record, hypotheses, draws, logprobs=self.logprobs)
 
 
-def _outcome(item: Item, made: bytes | Exception | None) -> Outcome:
+def _outcome(item: Item, result: bytes | Exception | None) -> Outcome:
     if isinstance(item, Bad):
         return None, item
-    if isinstance(made, ImportError):  # a missing package is not the record's fault
-        raise made
-    return (None, bad_from(item, made)) if isinstance(made, Exception) else (made, None)
+    if isinstance(result, ImportError):  # a missing package is not the record's fault
+        raise result
+    return (None, bad_from(item, result)) if isinstance(result, Exception) else (result, None)
 
 
 def candidate_line(

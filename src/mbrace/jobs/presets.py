@@ -1,4 +1,4 @@
-"""Settings that belong together: the paper's, and those that the study of strings found as good with fewer strings."""
+"""Settings that belong together: the paper's, and others that the study of strings found as good with fewer strings."""
 
 from __future__ import annotations
 

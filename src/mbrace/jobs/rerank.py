@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 
 from mbrace.decoded import Decoded
 from mbrace.errors import UserError
+from mbrace.io.answer_line import answer_line
 from mbrace.io.candidates import Item, item_from, read_items
 from mbrace.io.inputs import check_inputs, expand
-from mbrace.io.output import answer_line
 from mbrace.jobs.decode import Paths
 from mbrace.jobs.outcomes import answer_items
 from mbrace.jobs.run import ErrorPolicy, Outcome, Progress, Summary, run_job

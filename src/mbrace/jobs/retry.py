@@ -5,9 +5,8 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from mbrace.errors import UserError
 from mbrace.io.atomic import replace_file, replacing, write_all
@@ -17,46 +16,32 @@ from mbrace.io.output import Output
 from mbrace.io.packing import pack, pop_full_members
 from mbrace.io.parquet import write_parquet
 from mbrace.io.resume import PackedLines, PlainLines, WrittenLines
+from mbrace.jobs.unanswered import SetAside, unanswered
 
 if TYPE_CHECKING:
     from mbrace.jobs.run import Outcome, Worker
-
-
-@dataclass(frozen=True)
-class SetAside:
-    """An item that was set aside, by its position among all items. One `is_answered` all the same: a retry was killed
-    between writing its answer and taking it out of the errors."""
-
-    position: int
-    item: Item
-    is_answered: bool
-
-
-Walk: TypeAlias = Callable[[Iterable[Item], Output, Callable[[SetAside], None]], object]
 
 
 def retry_set_aside(
     worker: Worker,
     items: Iterable[Item],
     output: Output,
-    walk: Walk,
     until: Callable[[Iterator[Item]], Iterator[Item]],
     *,
     skip: bool,
 ) -> int:
     """Give what `output` has set aside to a worker again; returns how many of them it answered.
 
-    `walk` goes through the items that were answered or set aside, and calls a function for each of the latter; `until`
-    ends them early. The files are replaced by such as a run without those failures would have left; `output` itself is
-    only read. `items` are read twice: once here, once by the run that goes on.
+    `until` ends the items early. The files are replaced by what a run without those failures would have left; `output`
+    itself is only read. `items` are read twice: once here, once by the run that goes on.
     """
     if iter(items) is items:
         raise UserError("retry_errors=True: reads the input twice; give a file, not standard input")
-    found: list[SetAside] = []
-    walk(items, output, found.append)
-    if not found:
+    set_aside: list[SetAside] = []
+    unanswered(items, output, set_aside.append)
+    if not set_aside:
         return 0
-    again = [each for each in found if not each.is_answered]
+    again = [each for each in set_aside if not each.is_answered]
     outcomes: dict[int, Outcome] = {}
     failure: UserError | None = None
     try:
@@ -66,7 +51,7 @@ def retry_set_aside(
     except UserError as error:  # what was answered before is kept
         failure = error
     path, text, kept = output.path, output.text, output.written.kept
-    errors = list(_errors(path, found, outcomes))
+    errors = list(_errors(path, set_aside, outcomes))
     _forget_digests(path)
     _replace(path, lambda: _merged(_written(path, kept), {each.position for each in again}, outcomes, text=text))
     if errors:
@@ -93,10 +78,10 @@ def _merged(
             return
 
 
-def _errors(path: str, found: Sequence[SetAside], outcomes: Mapping[int, Outcome]) -> Iterator[bytes]:
+def _errors(path: str, set_aside: Sequence[SetAside], outcomes: Mapping[int, Outcome]) -> Iterator[bytes]:
     """The lines of what stays set aside."""
     with open(path + ".errors.jsonl", "rb") as file:
-        for each, line in zip(found, file, strict=False):
+        for each, line in zip(set_aside, file, strict=False):
             if each.position in outcomes:
                 bad = outcomes[each.position][1]
                 if bad is not None:

@@ -12,14 +12,13 @@ from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 from mbrace.decoded import Phases
 from mbrace.errors import ServiceError, UserError
-from mbrace.io.candidates import Bad, Item, location_of
-from mbrace.io.jsonl import parse_json
+from mbrace.io.candidates import Bad, Item
 from mbrace.io.output import Output, refuse_existing
 from mbrace.io.utility_folder import UtilityFolder, refuse_existing_tables
 from mbrace.jobs.progress import progress_bar
-from mbrace.jobs.retry import SetAside, retry_set_aside
 from mbrace.jobs.signals import Stop
-from mbrace.records import Location, Record
+from mbrace.jobs.unanswered import unanswered
+from mbrace.records import Record
 
 Outcome: TypeAlias = "tuple[bytes | None, Bad | None]"  # the line to write, and why an item was set aside
 ErrorPolicy: TypeAlias = Literal["stop", "skip"]
@@ -68,7 +67,7 @@ class InterruptibleWorker(Protocol):
     """A worker that may wait long for something else, such as a server."""
 
     def interrupt(self) -> None:
-        """End such waits: what is waited for has failed (ServiceError). Called in the middle of anything."""
+        """End those waits: they fail with a ServiceError. May be called at any moment."""
         ...
 
 
@@ -88,7 +87,7 @@ class Job(Protocol):
         ...
 
     def start(self, threads: int) -> Worker:
-        """Load what is needed, to be run with so many threads (0: all cores)."""
+        """Load what is needed, to be run with `threads` threads (0: all cores)."""
         ...
 
     def item(self, row: bytes, file: str, number: int, prefix: str) -> Item:
@@ -107,7 +106,7 @@ class SavingJob(Protocol):
 
 @runtime_checkable
 class SavingWorker(Protocol):
-    """The worker of such a job."""
+    """The worker of a job that saves utilities."""
 
     @property
     def utility_folder(self) -> UtilityFolder | None:
@@ -135,7 +134,7 @@ def run_job(
     `resume` goes on after the answers in `output`, `force` replaces them; with `retry_errors`, a resumed run first
     tries records again that an earlier one set aside, for which it reads `items` twice. `on_error="skip"` sets a bad
     record aside in OUTPUT.errors.jsonl. With `handle_signals`, SIGINT and SIGTERM end the run after the current window,
-    and `minutes` ends it after so long. `progress` is a function called with the number of items done since its last
+    and `minutes` ends it after that time. `progress` is a function called with the number of items done since its last
     call, or True for a bar on stderr, where `total` is the number of items. `options`, the command line's, are kept in
     OUTPUT.run.json.
     """
@@ -209,8 +208,10 @@ def run_worker(
 
 
 def _retry(worker: Worker, items: Iterable[Item], output: Output, *, skip: bool, stop: Stop | None) -> int:
+    from mbrace.jobs.retry import retry_set_aside
+
     try:
-        return retry_set_aside(worker, items, output, unanswered, lambda some: _until(some, stop, None), skip=skip)
+        return retry_set_aside(worker, items, output, lambda some: _until(some, stop, None), skip=skip)
     except ServiceError:
         if stop is None or stop.signal is None:
             raise
@@ -230,90 +231,3 @@ def _remember(items: Iterable[Item], pending: deque[Item]) -> Iterator[Item]:
     for item in items:
         pending.append(item)
         yield item
-
-
-def unanswered(
-    items: Iterable[Item], output: Output, set_aside: Callable[[SetAside], None] = lambda found: None
-) -> Iterator[Item]:
-    """The items after those an earlier run answered or set aside; the files must agree with the input, in order.
-
-    `set_aside` is called for each of the latter.
-    """
-    source = iter(items)
-    answers, errors = output.written, output.written_errors
-    if answers.line is None and errors.line is None:
-        return source
-    for position, item in enumerate(source):
-        if errors.line is not None and _location(errors.line, output) == location_of(item):
-            if output.text and answers.line is None:
-                return _after(item, source)
-            errors.keep()
-            is_answered = not output.text and _answers(answers.line, item, output)  # a retry was killed at its end
-            set_aside(SetAside(position, item, is_answered))
-            if output.text:
-                answers.keep()
-            if not is_answered:
-                continue
-        if answers.line is None:
-            return _after(item, source)
-        _check_same(item, answers.line, answers.kept + 1, output)
-        if isinstance(item, Record) and not output.note_answered(item):
-            raise UserError(
-                f"{item.where}: resume=True: {output.path} was made from other records up to here, with the same "
-                "ids but another content; give the input the output was made from, or force=True to start over"
-            )
-        answers.keep()
-    if answers.line is not None:
-        raise UserError(
-            f"{output.path}: resume=True: has more answers than the input has records; "
-            "give the input it was made from, or force=True to start over"
-        )
-    return source
-
-
-def _answers(line: bytes | None, item: Item, output: Output) -> bool:
-    """Whether a line of JSON is the answer to an item."""
-    if line is None or not isinstance(item, Record):
-        return False
-    fields = parse_json(line, output.path)
-    return isinstance(fields, dict) and fields.get("id") == item.id
-
-
-def _after(item: Item, source: Iterator[Item]) -> Iterator[Item]:
-    yield item
-    yield from source
-
-
-def _check_same(item: Item, line: bytes, number: int, output: Output) -> None:
-    if output.text and isinstance(item, Record):
-        return
-    where = f"{output.path}:{number}"
-    fields = {} if output.text else parse_json(line, where)
-    identity = fields.get("id") if isinstance(fields, dict) else None
-    if not output.text and not isinstance(identity, (str, int)):
-        raise UserError(f"{where}: resume=True: not an answer of mbrace; use force=True to replace the file")
-    theirs = item.id if isinstance(item, Record) else None
-    if identity != theirs and not (output.path.endswith(".parquet") and str(identity) == str(theirs)):
-        if identity == 0 and theirs == 1:
-            raise UserError(
-                f"{where}: resume=True: made by an earlier version of mbrace, which numbered sources from 0, not 1; "
-                "finish it with that version, or use force=True to start over"
-            )
-        raise UserError(
-            f"{location_of(item)}: resume=True: {where} answers record {identity!r} where the input has "
-            f"{'a bad record' if isinstance(item, Bad) else repr(theirs)}; "
-            "give the input the output was made from, or force=True to start over"
-        )
-    made_of = (fields["source"], fields.get("reference")) if "source" in fields else None  # a candidate file tells
-    if made_of is not None and isinstance(item, Record) and made_of != (item.source, item.reference):
-        raise UserError(
-            f"{where}: resume=True: not made of {item.where}; give the same sources, or force=True to start over"
-        )
-
-
-def _location(line: bytes, output: Output) -> Location:
-    where = f"{output.path}.errors.jsonl"
-    fields = parse_json(line, where)
-    if not isinstance(fields, dict):
-        raise UserError(f"{where}: resume=True: not written by mbrace; use force=True to start over")
-    return Location(str(fields.get("file")), int(fields.get("line") or 0))

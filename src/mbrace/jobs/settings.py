@@ -1,23 +1,19 @@
-"""Settings that jobs share, as plain values: which utility, which race, which model; each loads what it describes.
+"""Settings that jobs share, as plain values: which utility and which race; each loads what it describes.
 
-Where a job takes settings, it takes a ready object as well: a utility, a pruning function, a model. It is then
+Where a job takes settings, it takes a ready object as well: a utility, a pruning function. It is then
 described by its name, so that a run is resumed only with one of the same name.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
-from mbrace.errors import UserError, check_whole, require
+from mbrace.errors import UserError, check_whole
 from mbrace.prune import Bottom, Confidence, Halving, PruningFunction
 from mbrace.schedule import Schedule, check, is_all
 from mbrace.selection import selection_of
 from mbrace.utility import PairFunction, QualityUtility, Utility, as_utility
-
-if TYPE_CHECKING:
-    from mbrace.models.hypotheses import CandidateModel, SamplingSettings
-    from mbrace.servers.server import Server
 
 
 @dataclass(frozen=True)
@@ -43,7 +39,7 @@ class UtilitySettings:
         return {"utility": utility, "metric_model": self.model, "dtype": self.dtype}
 
     def load(self, threads: int = 0) -> Utility:
-        """The utility, to be run with so many threads (0: all cores)."""
+        """The utility, to be run with `threads` threads (0: all cores)."""
         from mbrace.utilities.named import make_utility
 
         return make_utility(
@@ -71,7 +67,7 @@ class QualitySettings:
         return {"qe": self.model, "qe_dtype": self.dtype}
 
     def load(self, threads: int = 0) -> QualityUtility:
-        """The quality utility, to be run with so many threads (0: all cores)."""
+        """The quality utility, to be run with `threads` threads (0: all cores)."""
         from mbrace.utilities.quality import load_quality
 
         options: dict[str, Any] = {"device": self.device, "dtype": self.dtype, "batch_tokens": self.batch_tokens}
@@ -158,98 +154,8 @@ class RaceSettings:
         return {"prune": prune, "schedule": self.schedule, **others, **entry}
 
 
-@dataclass(frozen=True)
-class ModelSettings:
-    """A model by name or folder or, where `server` is its URL, the model that a server calls `server_model`."""
-
-    model: str = "bundled"
-    kind: str = "seq2seq"
-    source_language: str | None = None
-    target_language: str | None = None
-    source_prefix: str = ""
-    prompt: str | None = None
-    stop: str | None = None
-    device: str | None = None
-    dtype: str | None = None
-    server: str | None = None
-    server_model: str | None = None
-    server_kind: str = "chat"
-    concurrency: int = 8
-    samples_per_request: int = 16
-    max_tokens: int = 512
-    system_prompt: str | None = None
-    timeout: float = 120.0
-    retries: int = 6
-
-    def describe(self) -> dict[str, Any]:
-        """What outputs depend on; of a server's URL, nothing that is secret."""
-        left_out = ("device", "concurrency", "timeout", "retries")
-        settings = {name: value for name, value in asdict(self).items() if name not in left_out}
-        for name, default in (("samples_per_request", 16), ("max_tokens", 512)):  # None: as before there were any
-            settings[name] = None if settings[name] == default else settings[name]
-        if self.server is not None:
-            from mbrace.servers.secrets import hide_credentials
-
-            settings["server"] = hide_credentials(self.server)
-        return settings
-
-    def load(
-        self,
-        threads: int = 0,
-        made: SamplingSettings | None = None,
-        *,
-        seed: int = 0,
-        logprobs: bool = False,
-    ) -> CandidateModel | Server:
-        """The model, to be run with so many threads on a CPU (0: all cores), or the server, told how to sample."""
-        if self.server is not None:
-            from mbrace.models.hypotheses import SamplingSettings
-            from mbrace.servers.server import PROMPT, Server
-
-            made = made or SamplingSettings()
-            return Server(
-                self.server,
-                self.server_model or "",
-                prompt=self.prompt or PROMPT,
-                chat=self.server_kind == "chat",
-                system=self.system_prompt,
-                stop=self.stop,
-                temperature=made.temperature,
-                top_k=made.top_k,
-                top_p=made.top_p,
-                min_p=made.min_p,
-                max_tokens=self.max_tokens,
-                logprobs=logprobs,
-                seed=seed,
-                per_request=self.samples_per_request,
-                concurrency=self.concurrency,
-                retries=self.retries,
-                timeout=self.timeout,
-            )
-        require("torch", extra="models")
-        if threads:
-            from mbrace.utilities.neural.device import limit_threads
-
-            limit_threads(threads)
-        if self.kind == "causal":
-            from mbrace.models.causal import CausalLM
-
-            return CausalLM(self.model, prompt=self.prompt or "", stop=self.stop, device=self.device, dtype=self.dtype)
-        from mbrace.models.seq2seq import Seq2Seq
-
-        return Seq2Seq(
-            self.model,
-            source_language=self.source_language,
-            target_language=self.target_language,
-            prefix=self.source_prefix,
-            device=self.device,
-            dtype=self.dtype,
-        )
-
-
 AnyUtility: TypeAlias = "UtilitySettings | Utility | PairFunction"
 AnyQuality: TypeAlias = "QualitySettings | QualityUtility"
-AnyModel: TypeAlias = "ModelSettings | CandidateModel | Server"
 
 
 def describe_utility(utility: AnyUtility) -> dict[str, Any]:
@@ -271,11 +177,6 @@ def describe_quality(qe: AnyQuality) -> dict[str, Any]:
 def load_quality(qe: AnyQuality, threads: int) -> QualityUtility:
     """The quality utility of settings, or a ready one."""
     return qe.load(threads) if isinstance(qe, QualitySettings) else qe
-
-
-def describe_model(model: AnyModel) -> dict[str, Any]:
-    """The settings of a model, or the name of a ready one in their form."""
-    return (model if isinstance(model, ModelSettings) else ModelSettings(name_of(model))).describe()
 
 
 def name_of(thing: object) -> str:

@@ -48,7 +48,7 @@ class ShortlistSettings:
         check_shortlists(qe=self.qe, coarse=self.coarse, **tops, prune=prune, nbest=race.nbest, pool=race.pool)
 
     def load(self, threads: int) -> dict[str, Any]:
-        """The options of `decode_corpus`, with utilities that run with so many threads (0: all cores)."""
+        """The options of `decode_corpus`, with utilities that run with `threads` threads (0: all cores)."""
         qe = None if self.qe is None else load_quality(self.qe, threads)
         if qe is not None:
             check_quality(qe)

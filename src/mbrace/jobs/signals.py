@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM end a run in order: the window at work is finished and written. A second one ends it at once."""
+"""SIGINT and SIGTERM end a run in order: the current window is finished and written. A second one ends it at once."""
 
 from __future__ import annotations
 

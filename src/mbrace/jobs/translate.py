@@ -11,17 +11,9 @@ from mbrace.io.candidates import Item
 from mbrace.io.inputs import check_inputs, rereadable
 from mbrace.io.utility_folder import UtilityFolder
 from mbrace.jobs.decode import DecodeWorker
+from mbrace.jobs.model_settings import AnyModel, ModelSettings, describe_model
 from mbrace.jobs.run import ErrorPolicy, Outcome, Progress, Summary, run_job
-from mbrace.jobs.settings import (
-    AnyModel,
-    AnyUtility,
-    ModelSettings,
-    RaceSettings,
-    UtilitySettings,
-    describe_model,
-    describe_utility,
-    load_utility,
-)
+from mbrace.jobs.settings import AnyUtility, RaceSettings, UtilitySettings, describe_utility, load_utility
 from mbrace.jobs.shortlist import ShortlistSettings, shortlist_settings
 from mbrace.jobs.sources import source_item, source_items
 from mbrace.models.hypotheses import Hypothesiser, LiveSampler, SamplingSettings, live_candidates

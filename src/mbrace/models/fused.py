@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from functools import cache
-from typing import Any
 
 import torch
 import triton
@@ -16,6 +15,7 @@ from torch import Tensor
 from mbrace.errors import warn
 from mbrace.models import kernels
 from mbrace.models.chosen import Chosen
+from mbrace.utilities.neural.device import launch
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
@@ -63,7 +63,7 @@ def next_ids(logits: Tensor, bias: Tensor | None, uniforms: Tensor, *, epsilon: 
     ids = torch.empty(len(logits), dtype=torch.int64, device=logits.device)
     befores, sizes, totals = (torch.empty_like(ids) for _ in range(3))
     logprobs = torch.empty(len(logits), dtype=torch.float32, device=logits.device)
-    _launch(
+    launch(
         kernels.next_ids, len(logits), logits, logits if bias is None else bias, uniforms, ids, befores, sizes, totals,
         logprobs, logits.shape[1], float(epsilon), float(min_p), HAS_BIAS=bias is not None, **_block(logits.shape[1]),
     )  # fmt: skip
@@ -74,7 +74,7 @@ def add_logprobs(logits: Tensor, bias: Tensor | None, scores: Tensor) -> Tensor:
     """Log-probabilities (rows, ids) in float32, plus a score per row."""
     logits = logits.contiguous()
     out = torch.empty(logits.shape, dtype=torch.float32, device=logits.device)
-    _launch(
+    launch(
         kernels.add_logprobs, len(logits), logits, logits if bias is None else bias, scores.contiguous(), out,
         logits.shape[1], HAS_BIAS=bias is not None, **_block(logits.shape[1]),
     )  # fmt: skip
@@ -92,20 +92,11 @@ def attend(new: Tensor, keys: Tensor, values: Tensor, table: Tensor, time: Tenso
     if isinstance(time, int):
         time = torch.tensor([time], device=new.device)
     out = new.new_empty((rows, heads * size))
-    _launch(
+    launch(
         kernels.attend, rows * heads, new, keys, values, table, out, time, keys.shape[1], size**-0.5,
         HEADS=heads, SIZE=size, WIDE=triton.next_power_of_2(size), TIMES=16, num_warps=2,
     )  # fmt: skip
     return out
-
-
-def _launch(kernel: Any, programs: int, *arguments: Any, **constants: Any) -> None:
-    device = arguments[0].device
-    if device.type == "cpu":
-        kernel[(programs,)](*arguments, **constants)
-        return
-    with torch.cuda.device(device):
-        kernel[(programs,)](*arguments, **constants)
 
 
 def _block(width: int) -> dict[str, int]:

@@ -158,7 +158,7 @@ class MarianState:
 
     @property
     def recordable(self) -> bool:
-        """Whether a step changes tensors in place alone."""
+        """Whether a step changes tensors only in place."""
         return self.past.recordable
 
     def begin(self, time: int) -> bool:

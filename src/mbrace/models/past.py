@@ -24,7 +24,7 @@ class Past(Protocol):
 
     @property
     def recordable(self) -> bool:
-        """Whether a step changes tensors in place alone."""
+        """Whether a step changes tensors only in place."""
 
     def begin(self, time: int, rows: int) -> bool:
         """Make room for the step at `time`; True if memory has moved."""

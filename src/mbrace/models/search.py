@@ -22,7 +22,7 @@ class DecoderState(Protocol):
 
     @property
     def recordable(self) -> bool:
-        """Whether a step changes tensors in place alone, so that it can be recorded (see recorded.py)."""
+        """Whether a step changes tensors only in place, so that it can be recorded (see recorded.py)."""
 
     def begin(self, time: int) -> bool:
         """Called before the step at `time`: make room for it. True if memory has moved."""

@@ -22,7 +22,7 @@ from mbrace.servers.secrets import hide, hide_credentials, secrets_of
 Answer = TypeVar("Answer")
 FIRST_WAIT = 0.5  # seconds before the second try; doubled for each further try
 LONGEST_WAIT = 60.0  # seconds
-LONGEST_ASKED_WAIT = 300.0  # seconds; a server may ask for more (Retry-After), and is asked again after so long
+LONGEST_ASKED_WAIT = 300.0  # seconds; a server may ask for more (Retry-After), and is asked again after this time
 ANNOUNCED_WAIT = 1.0  # seconds; shorter waits are not worth a line
 ANNOUNCE_EVERY = 5.0  # seconds; many threads wait for one server
 RETRIED = {408, 409, 425, 429}  # and 5xx

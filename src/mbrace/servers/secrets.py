@@ -1,4 +1,4 @@
-"""What must not be told: credentials in a server's URL, and keys that a server repeats in its messages."""
+"""Secrets that messages must not show: credentials in a server's URL, and keys that a server repeats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sizes of models, and a Marian model of such a size with random weights."""
+"""Sizes of models, and a Marian model of a given size with random weights."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ class ChrFScorer:
     def score(self, asks: Sequence[Ask]) -> Sequence[NDArray[np.float32]]:
         """The utilities of each ask, (hypotheses, references)."""
         began = time.perf_counter()
-        self._index([ask for ask in asks if ask.hypotheses.max() >= self._starts[ask.sentence][-1]])
+        self._index([ask for ask in asks if ask.hypotheses[-1] >= self._starts[ask.sentence][-1]])
         indexed = time.perf_counter()
         parts = [self._parts(ask) for ask in asks]
         scores, encode_share = _native.score_window(
@@ -174,7 +174,7 @@ class ChrFScorer:
             return
         new: list[Sequence[str]] = []
         for ask in asks:
-            start, end = self._starts[ask.sentence][-1], int(ask.hypotheses.max()) + 1
+            start, end = self._starts[ask.sentence][-1], int(ask.hypotheses[-1]) + 1
             new.append(self._utility._prepared(self._sentences[ask.sentence].hypotheses[start:end]))
             self._starts[ask.sentence].append(end)
         built = _native.build_indexes(

@@ -32,7 +32,7 @@ class Labels:
 
     @staticmethod
     def of(probabilities: NDArray[np.float32], counts: NDArray[np.int64]) -> Labels:
-        """Of rows with so many tokens each."""
+        """Of rows whose numbers of tokens are `counts`."""
         return Labels(probabilities, np.cumsum(counts) - counts, counts)
 
     def take(self, rows: NDArray[np.int64]) -> Labels:

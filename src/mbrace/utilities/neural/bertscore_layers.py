@@ -49,7 +49,7 @@ LAYERS = {
     "xlm-roberta-base": 9,
     "xlm-roberta-large": 17,
 }
-# The hub's present names of those that had none of an organisation's.
+# Current hub names of models whose names had no organisation before.
 ORGANISATIONS = ("google-bert/", "FacebookAI/", "distilbert/", "albert/")
 
 

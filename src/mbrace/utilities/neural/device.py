@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mbrace.errors import UserError, require
 
@@ -50,7 +50,7 @@ def choose_dtype(dtype: str | torch.dtype | None, device: torch.device) -> torch
 
 
 def limit_threads(threads: int) -> None:
-    """Run networks on a CPU, and the tokenizers before them, with so many threads."""
+    """Run networks on a CPU, and the tokenizers before them, with `threads` threads."""
     require("torch", extra="neural").set_num_threads(threads)
     os.environ.setdefault("RAYON_NUM_THREADS", str(threads))  # read when a tokenizer first works on a batch
 
@@ -76,7 +76,7 @@ def bfloat16_speedup() -> float:
     return float(seconds[torch.float32] / seconds[torch.bfloat16])
 
 
-@contextmanager
+@contextlib.contextmanager
 def without_cudnn_attention() -> Iterator[None]:
     """Inside, torch's attention is any but cuDNN's, which plans anew for every shape: longer than a batch itself takes.
 
@@ -95,3 +95,12 @@ def without_cudnn_attention() -> Iterator[None]:
             _inside.pop()
             if not _inside:
                 switches.enable_cudnn_sdp(_before[0])
+
+
+def launch(kernel: Any, programs: int, *arguments: Any, **constants: Any) -> None:
+    """Run a Triton kernel on the device of its first argument; on a CPU that is Triton's interpreter."""
+    import torch
+
+    device = arguments[0].device
+    with contextlib.nullcontext() if device.type == "cpu" else torch.cuda.device(device):
+        kernel[(programs,)](*arguments, **constants)

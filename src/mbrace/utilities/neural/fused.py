@@ -9,12 +9,13 @@ float32 product at five times its speed (`bench/neural.py` measures both).
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 import triton
 
 from mbrace.utilities.neural import kernels
+from mbrace.utilities.neural.device import launch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -47,7 +48,7 @@ class TritonKernels:
         """The first layer over h*r and |h-r|: (pairs, first hidden size)."""
         split, units = self._split(hypotheses), hypotheses.shape[1]
         features = hypotheses.new_empty((len(rows), (4 if split else 2) * units))
-        _launch(
+        launch(
             kernels.features, len(rows), hypotheses, references, rows, columns, features,
             UNITS=units, SPLIT=split, **_block(units),
         )  # fmt: skip
@@ -57,7 +58,7 @@ class TritonKernels:
         """From `shared` and the parts of each side to scores (pairs,) float32."""
         split, width = self._split(sums), sums.shape[1]
         hidden = sums.new_empty((len(sums), 2 * width)) if split else torch.empty_like(sums)
-        _launch(
+        launch(
             kernels.activate, len(sums), sums, prepared, references, rows, columns, hidden,
             WIDTH=width, ACTIVATION=self._activation, SPLIT=split, **_block(width),
         )  # fmt: skip
@@ -75,7 +76,7 @@ class TritonKernels:
         else:
             scores = torch.empty(len(sums), device=sums.device, dtype=torch.float32)
             width = sums.shape[1]
-            _launch(
+            launch(
                 kernels.dot, triton.cdiv(len(sums), 8), sums, bias, last, scores, len(sums),
                 WIDTH=width, ACTIVATION=self._activation, BLOCK=min(256, triton.next_power_of_2(width)), PAIRS=8,
             )  # fmt: skip
@@ -95,20 +96,11 @@ class TritonKernels:
         out = rows.new_empty((count, size))
         high, wide, deep = (16, 16, 16) if INTERPRETED else (128, 128, 32)
         grid = triton.cdiv(count, high) * triton.cdiv(size, wide)
-        _launch(
+        launch(
             kernels.split_product, grid, rows, self._weights[index], out, count, size, inner,
             CHUNK=_CHUNK, WHOLE=inner % _CHUNK == 0, HIGH=high, WIDE=wide, DEEP=deep, num_warps=8, num_stages=3,
         )  # fmt: skip
         return out
-
-
-def _launch(kernel: Any, programs: int, *arguments: Any, **constants: Any) -> None:
-    device = arguments[0].device
-    if device.type == "cpu":
-        kernel[(programs,)](*arguments, **constants)
-        return
-    with torch.cuda.device(device):
-        kernel[(programs,)](*arguments, **constants)
 
 
 def _block(width: int) -> dict[str, int]:
