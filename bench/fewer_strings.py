@@ -3,8 +3,8 @@
     python bench/fewer_strings.py CANDIDATES.jsonl.gz [--decisions learned | chrf++] [--out bench/results]
 
 Weights are random (see bench/neural.py), so this is speed only; who is pruned is decided by tables of a real utility
-for the same strings, computed beforehand. All rows are bfloat16 with 64 sentences racing. fewer_strings.md and .json are
-written after every row. `--tiny` rehearses on a CPU.
+for the same strings, computed beforehand. All rows are bfloat16 with 64 sentences racing. fewer_strings.md and .json
+are written after every row. `--tiny` rehearses on a CPU.
 """
 
 from __future__ import annotations

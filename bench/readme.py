@@ -1,4 +1,4 @@
-"""Write what README.md, docs/benchmarks.md and their chart say about speed from the committed tables.
+"""Write what README.md, docs/benchmarks.md, docs/choosing.md and their chart say about speed from the committed tables.
 
 `python bench/readme.py` (no arguments, takes a second). Text between `<!-- NAME -->` and `<!-- end -->` is replaced.
 """
@@ -22,7 +22,7 @@ TEXTS = (
 
 
 def main() -> None:
-    """Write all three."""
+    """Write all of them."""
     for path, text in written().items():
         path.write_text(text, encoding="utf-8")
 
@@ -38,8 +38,11 @@ def written() -> dict[Path, str]:
         "decode": decode_table(),
         "comet": comet_table(),
         "models": models_table(),
+        "fewer strings": fewer_strings_table(),
+        "translating": translating_table(),
     }
-    pages = {path: path.read_text(encoding="utf-8") for path in (ROOT / "README.md", ROOT / "docs" / "benchmarks.md")}
+    names = ("README.md", "docs/benchmarks.md", "docs/choosing.md")
+    pages = {ROOT / name: (ROOT / name).read_text(encoding="utf-8") for name in names}
     for path, page in pages.items():
         for name, text in sections.items():
             pattern = re.compile(rf"<!-- {name} -->.*?<!-- end -->", re.DOTALL)
@@ -122,6 +125,40 @@ def gains_table(gains: list[Gain]) -> str:
         )
         name = gain.utility.replace(" *", r" \*")
         lines.append(f"| {name} | {gain.machine} | {gain.fewer_calls:.1f}x | {seconds} | **{_factor(gain.times)}** |")
+    return "\n".join(lines)
+
+
+def fewer_strings_table() -> str:
+    """COMET-22's size with fewer strings."""
+    if not (RESULTS / "fewer_strings.json").is_file():
+        return "No table is committed; `python bench/fewer_strings.py` measures it on a GPU."
+    found = stored("fewer_strings")
+    rows, sentences = found["rows"], found["about"]["sentences"]
+    first = rows["no pruning"]
+    lines = [
+        "| COMET-22's size, H200 | strings per sentence | calls per sentence | seconds for 100 | times as fast |",
+        "|---|---:|---:|---:|---:|",
+    ]
+    for name, row in rows.items():
+        cells = [f"{row['strings']:.0f}", f"{row['calls']:,.0f}", f"{100 * row['seconds'] / sentences:.2f}"]
+        lines.append(f"| {name} | {' | '.join(cells)} | **{_factor(first['seconds'] / row['seconds'])}** |")
+    return "\n".join(lines)
+
+
+def translating_table() -> str:
+    """From sources to answers with a base model."""
+    if not (RESULTS / "translating.json").is_file():
+        return "No table is committed; `python bench/translating.py --model base` measures it on a GPU."
+    ways = stored("translating")["ways"]
+    standard = next(row["seconds"] for name, row in ways.items() if name.startswith("standard"))
+    lines = [
+        "| translating 100 sentences, H200 | strings per sentence | seconds | standard MBR's time | beam 10's time |",
+        "|---|---:|---:|---:|---:|",
+    ]
+    for name, row in ways.items():
+        strings = f"{row['strings']:.0f}" if "strings" in row else ""
+        shares = f"{row['seconds'] / standard:.2f}x | {row['seconds'] / ways['beam 10']['seconds']:.1f}x"
+        lines.append(f"| {name} | {strings} | {row['seconds']:.2f} | {shares} |")
     return "\n".join(lines)
 
 

@@ -304,7 +304,7 @@ def main() -> None:
     utility = mbrace.Learned(device=args.device, dtype=args.dtype)
     records = [record for record, _ in zip(read_records(str(CANDIDATES)), range(args.sentences + 20), strict=False)]
     sources = [record.source or "" for record in records]
-    sources, warm = sources[: args.sentences], sources[args.sentences :][: 2 if args.tiny else 20]
+    sources, warm = sources[: args.sentences], sources[args.sentences :][: 20 if device.type == "cuda" else 1]
     size = 8 if args.tiny else 256
     agreement = recorded_agreement(model, warm) if recorded.usable(device) else "no steps are recorded here"
     print(agreement, flush=True)
