@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from mbrace._native import Tally
 from mbrace.decode import decode, decode_corpus
 from mbrace.errors import RecordError, ServiceError, UserError, require
+from mbrace.methods import AggregateReferences, AggregateToFine, CentroidReferences, LowRank, Method
 from mbrace.prune import (
     Bottom,
     Confidence,
@@ -25,10 +26,13 @@ from mbrace.sampler import Drawer, Draws, Sampler, Want
 from mbrace.schedule import Schedule, doubling
 from mbrace.utilities.chrf import ChrF
 from mbrace.utility import (
+    AggregatingUtility,
     Ask,
     BatchFunction,
+    CentroidUtility,
     CorpusUtility,
     Cost,
+    EncodingUtility,
     MeteredUtility,
     PairFunction,
     Pairwise,
@@ -75,12 +79,17 @@ __all__ = [
     "BLEU",
     "BLEURT",
     "TER",
+    "AggregateReferences",
+    "AggregateToFine",
+    "AggregatingUtility",
     "Ask",
     "BERTScore",
     "BatchFunction",
     "Bottom",
     "Candidate",
     "CausalLM",
+    "CentroidReferences",
+    "CentroidUtility",
     "ChrF",
     "Comet",
     "Confidence",
@@ -92,12 +101,15 @@ __all__ = [
     "EditDistance",
     "Embedding",
     "EmbeddingServer",
+    "EncodingUtility",
     "ExactMatch",
     "Halving",
     "Judge",
     "Learned",
     "Location",
+    "LowRank",
     "MeteredUtility",
+    "Method",
     "MetricX",
     "Mixture",
     "PairFunction",
