@@ -238,9 +238,7 @@ def pruning_with(method: Method | None, prune: PruningFunction | None) -> Prunin
     if method is None or method.prunes:
         return prune
     if prune is not None and prune != Confidence():
-        raise UserError(
-            f"prune {prune!r}: only valid without method {name_of(method)}, which scores all hypotheses alike"
-        )
+        raise UserError(f"prune {prune!r}: only valid without method {name_of(method)}, which prunes none; give None")
     return None
 
 
