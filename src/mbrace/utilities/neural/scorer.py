@@ -226,6 +226,8 @@ class NeuralUtility(Rebuilt):
 
     def remembering(self) -> NeuralUtility:
         """The same utility, which encodes a string once for all races that it starts: for a window, not for ever."""
+        if self._bank is not None:
+            return self
         kept = object.__new__(type(self))  # a copy would load the model again
         kept.__dict__.update(self.__dict__)
         kept._bank = Bank(self.encoder)
@@ -238,10 +240,12 @@ class NeuralUtility(Rebuilt):
         if self.needs_source and sources is None:
             raise UserError(f"{self.name} scores with the source: give sources")
         used = [hypotheses, references, *([sources] if self.needs_source and sources is not None else [])]
-        return aligned_scores(self.encoder, self.head, used)
+        return aligned_scores(self.encoder, self.head, used, self._bank)
 
 
-def aligned_scores(encoder: TextEncoder, head: Head, used: Sequence[Sequence[str]]) -> NDArray[np.float32]:
+def aligned_scores(
+    encoder: TextEncoder, head: Head, used: Sequence[Sequence[str]], bank: Bank | None = None
+) -> NDArray[np.float32]:
     """Scores (rows,) of aligned texts: hypotheses, references and perhaps sources."""
     torch = require("torch", extra="neural")
     if len({len(texts) for texts in used}) > 1:
@@ -249,7 +253,7 @@ def aligned_scores(encoder: TextEncoder, head: Head, used: Sequence[Sequence[str
     if not used[0]:
         return np.empty(0, dtype=np.float32)
     with torch.inference_mode():
-        bank = Bank(encoder)
+        bank = Bank(encoder) if bank is None else bank
         bank.add(text for texts in used for text in texts)
         numbers = [bank.numbers(texts) for texts in used]
         scores = []
