@@ -47,6 +47,7 @@ from mbrace.utility_table import UtilityTable
 
 if TYPE_CHECKING:
     from mbrace.jobs.decode import decode_file
+    from mbrace.jobs.export import export_file
     from mbrace.jobs.generate import generate_file
     from mbrace.jobs.rerank import rerank_file
     from mbrace.jobs.run import Summary
@@ -149,6 +150,7 @@ __all__ = [
     "decode_corpus",
     "decode_file",
     "doubling",
+    "export_file",
     "generate_file",
     "load_function",
     "rerank",
@@ -181,6 +183,7 @@ _EXTRAS: dict[str, tuple[str, str]] = {
     "TER": ("mbrace.utilities.ter", ""),
     "Unified": ("mbrace.utilities.cross.unified", "neural"),
     "decode_file": ("mbrace.jobs.decode", ""),
+    "export_file": ("mbrace.jobs.export", ""),
     "generate_file": ("mbrace.jobs.generate", ""),
     "load_function": ("mbrace.utilities.functions", ""),
     "rerank_file": ("mbrace.jobs.rerank", ""),

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from mbrace.cli.messages import shows_progress
 from mbrace.cli.options import utility_settings
+from mbrace.cores import cores
 from mbrace.jobs.settings import QualitySettings
 from mbrace.utility import EncodingUtility, Utility
 
@@ -31,7 +32,7 @@ def run_methods(args: argparse.Namespace, out: Path, label_of: Callable[[argpars
     utility = utility_settings(args).load(threads)
     qe = None if args.qe is None else QualitySettings(args.qe, args.device, args.dtype, args.batch_tokens).load(threads)
     label = label_of(args, utility)
-    other: dict[str, Utility] = {"BLEU": BLEU(threads=1)} if label.startswith("chrF") else {"chrF++": ChrF(threads=1)}
+    other: dict[str, Utility] = {"BLEU": BLEU()} if label.startswith("chrF") else {"chrF++": ChrF()}
     study = methods.Study(utility, qe, args.seed)
     device, where = _device(utility, threads)
     for path in expand(args.candidates):
@@ -42,10 +43,12 @@ def run_methods(args: argparse.Namespace, out: Path, label_of: Callable[[argpars
         judged = all(record.reference is not None for record in records)
         metrics = {label: utility, **other} if judged else {}
         with progress_bar(f"choices on {file.name} {file.split}", len(records), shown=shows_progress()) as advance:
-            rows = methods.quality_rows(study, records, metrics, ways, advance=advance)
+            processes = args.workers or cores()
+            rows = methods.quality_rows(study, records, metrics, ways, workers=processes, advance=advance)
         timed = records[: args.timed or TIMED]
         with progress_bar(f"seconds on {file.name} {file.split}", len(timed), shown=shows_progress()) as advance:
-            times = list(methods.timed_rows(study, timed, ways, advance=advance))
+            gpu = where not in ("one core", f"{threads} cores")
+            times = list(methods.timed_rows(study, timed, ways, full_warm_up=gpu, advance=advance))
         about = {"pair": file.name, "split": file.split, "utility": label}
         about |= {"signature": utility.name, "digest": file.digest, "sampling": args.drawn or "independent"}
         embeds = isinstance(utility, EncodingUtility)

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from multiprocessing import get_context
 from typing import Any
 
 import numpy as np
@@ -54,7 +57,7 @@ class Way:
 
 RACE = Confidence(0.99)
 STANDARD = Way("standard MBR", "standard MBR", str(RACED), options="--prune none")
-FEWER, RACES, OWN, LISTS = "standard MBR", "race (Cheng & Vlachos)", "regret, pool (ours)", "shortlist"
+FEWER, RACES, OWN, LISTS = "standard MBR", "race (Cheng & Vlachos)", "regret, pool (ours)", "shortlists, weights"
 WAYS: tuple[Way, ...] = (
     STANDARD,
     *(
@@ -125,7 +128,7 @@ WAYS: tuple[Way, ...] = (
         options=f"--coarse chrf++ --coarse-top {TOP}",
     ),
     Way(f"quality shortlist, {TOP}", LISTS, "QE", RACE, qe=True, options=f"--qe MODEL --qe-top {TOP}"),
-    Way("model-based weights", "model-based weights", "", weights=True, options="logprobs in the records"),
+    Way("model-based weights", LISTS, "weights", weights=True, options="logprobs in the records"),
 )
 
 
@@ -192,20 +195,44 @@ def quality_rows(
     metrics: Mapping[str, Utility],
     ways: Sequence[Way],
     *,
+    workers: int = 1,
     advance: Callable[[int], None] = lambda count: None,
 ) -> list[dict[str, Any]]:
-    """A row per record and way: what it chose is worth, and what it cost but for time."""
-    rows: list[dict[str, Any]] = []
-    for first in range(0, len(records), 10):
-        part = records[first : first + 10]
-        utility = study.utility.remembering() if isinstance(study.utility, EncodingUtility) else study.utility
-        scored = {name: utility if metric is study.utility else metric for name, metric in metrics.items()}
-        tables = strings_tables(part, utility, scored)
-        replay = Replay(tables, name=utility.name, schedule=utility.schedule)
-        for way in ways:
-            answers = study.decode(part, way, replay if way.any_utility else utility)
-            rows += [_row(way, table, answer) for table, answer in zip(tables, answers, strict=True)]
-        advance(len(part))
+    """A row per record and way: what it chose is worth, and what it cost but for time. With several `workers`, that
+    many processes race over stored utilities."""
+    found: list[dict[str, Any] | Future[list[dict[str, Any]]]] = []
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) if workers > 1 else nullcontext() as pool:
+        for first in range(0, len(records), 10):
+            part = records[first : first + 10]
+            utility = study.utility.remembering() if isinstance(study.utility, EncodingUtility) else study.utility
+            scored = {name: utility if metric is study.utility else metric for name, metric in metrics.items()}
+            tables = strings_tables(part, utility, scored)
+            stored = [way for way in ways if way.any_utility and not way.qe]
+            signature = utility.name, utility.schedule
+            if pool is None:
+                found += _replayed(tables, stored, *signature, study.seed)
+            else:
+                found.append(pool.submit(_replayed, tables, stored, *signature, study.seed))
+            for way in ways:
+                if way not in stored:
+                    answers = study.decode(part, way, utility)
+                    found += [_row(way, table, answer) for table, answer in zip(tables, answers, strict=True)]
+            advance(len(part))
+        rows = [row for each in found for row in ([each] if isinstance(each, dict) else each.result())]
+    order = {way.name: number for number, way in enumerate(ways)}
+    position = {record.id: number for number, record in enumerate(records)}
+    return sorted(rows, key=lambda row: (order[row["way"]], position[row["id"]]))
+
+
+def _replayed(
+    tables: Sequence[StringsTable], ways: Sequence[Way], name: str, schedule: tuple[int, ...], seed: int
+) -> list[dict[str, Any]]:
+    """The rows of ways that score single pairs, over stored utilities."""
+    study = Study(Replay(tables, name=name, schedule=schedule), seed=seed)
+    records, rows = [table.record for table in tables], []
+    for way in ways:
+        answers = study.decode(records, way, study.utility)
+        rows += [_row(way, table, answer) for table, answer in zip(tables, answers, strict=True)]
     return rows
 
 
@@ -232,12 +259,20 @@ def _row(way: Way, table: StringsTable, answer: Decoded) -> dict[str, Any]:
 
 
 def timed_rows(
-    study: Study, records: Sequence[Record], ways: Sequence[Way], *, advance: Callable[[int], None] = lambda count: None
+    study: Study,
+    records: Sequence[Record],
+    ways: Sequence[Way],
+    *,
+    full_warm_up: bool = False,
+    advance: Callable[[int], None] = lambda count: None,
 ) -> Iterator[dict[str, Any]]:
     """Seconds to decode groups of records for real; and what was chosen. Ways take turns, so that none has the machine
-    when it is quiet or warm."""
+    when it is quiet. Before that each decodes two records, or (without `full_warm_up`, for a CPU) small parts of them.
+    """
     for way in ways:
-        study.decode(records[:2], way, study.utility)
+        some = [replace(record, pseudo_references=_drawn(record)[:96]) for record in records[:2]]
+        cut = [replace(record, hypotheses=record.hypotheses[:32], logprobs=None) for record in some]
+        study.decode(records[:2] if full_warm_up else cut, way, study.utility)
     for first in range(0, len(records), GROUP):
         part = records[first : first + GROUP]
         for way in ways:
