@@ -1,5 +1,5 @@
 // What Python sees of chrF and of the race: strings in, NumPy arrays out, the interpreter lock released in between.
-// BLEU is in module_bleu.cpp; nothing else knows Python.
+// BLEU is in module_bleu.cpp, reference aggregation in module_aggregate.cpp; nothing else knows Python.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
@@ -32,12 +32,6 @@ Options options_of(int char_order, int word_order, bool whitespace) {
         throw nb::value_error("char_order and word_order must be at least 0, and 1 to 24 together");
     }
     return {char_order, word_order, whitespace};
-}
-
-Formula formula_of(const Options& options, double beta, bool eps_smoothing) {
-    if (!(beta >= 0)) throw nb::value_error("beta must be a number of at least 0");
-    const double on_recall = 1 / (1 + beta * beta);
-    return {static_cast<float>(1 - on_recall), static_cast<float>(on_recall), eps_smoothing, options.orders()};
 }
 
 const Variant& variant_of(const std::string& simd) {
@@ -81,11 +75,7 @@ nb::tuple score_window_py(nb::list indexes, nb::list survivors, nb::list referen
         strings.emplace_back(references[i]);
         chosen.push_back(nb::cast<Integers>(survivors[i]));
         const Integers& rows = chosen.back();
-        for (std::size_t k = 0; k < rows.size(); ++k) {
-            if (rows.data()[k] < 0 || static_cast<std::size_t>(rows.data()[k]) >= index->size()) {
-                throw nb::index_error("a survivor is not in the index");
-            }
-        }
+        check_survivors(rows, *index);
         const std::vector<Text>& texts = strings.back().texts;
         Floats out = make_floats(rows.size(), texts.size(), true);
         asks.push_back({index, rows.data(), rows.size(), texts.data(), texts.size(), out.data()});
@@ -414,4 +404,5 @@ NB_MODULE(_native, module) {
         .def("numbers", &word_numbers_py, "texts"_a);
     module.def("simd_variants", &simd_variants_py);
     bind_bleu(module);
+    bind_aggregate(module);
 }

@@ -8,6 +8,8 @@
 #include <limits>
 #include <vector>
 
+#include "count.hpp"
+#include "index.hpp"
 #include "pool.hpp"
 #include "text.hpp"
 
@@ -50,6 +52,21 @@ inline Floats make_floats(std::size_t rows, std::size_t columns, bool matrix) {
     return make_table<float>(rows, columns, matrix);
 }
 
-void bind_bleu(nb::module_& module);  // module_bleu.cpp
+inline Formula formula_of(const Options& options, double beta, bool eps_smoothing) {
+    if (!(beta >= 0)) throw nb::value_error("beta must be a number of at least 0");
+    const double on_recall = 1 / (1 + beta * beta);
+    return {static_cast<float>(1 - on_recall), static_cast<float>(on_recall), eps_smoothing, options.orders()};
+}
+
+inline void check_survivors(const Integers& rows, const Index& index) {
+    for (std::size_t k = 0; k < rows.size(); ++k) {
+        if (rows.data()[k] < 0 || static_cast<std::size_t>(rows.data()[k]) >= index.size()) {
+            throw nb::index_error("a survivor is not in the index");
+        }
+    }
+}
+
+void bind_bleu(nb::module_& module);       // module_bleu.cpp
+void bind_aggregate(nb::module_& module);  // module_aggregate.cpp
 
 }  // namespace mbrace

@@ -99,6 +99,20 @@ inline std::vector<std::shared_ptr<Index>> build_indexes(const Options& options,
     return indexes;
 }
 
+// At the end of a call: the share of its time that went into reading and numbering references.
+inline double encoding_share(Workers& workers) {
+    double encoding = 0, counting = 0;
+    for (const auto& worker : workers) {
+        if (!worker) continue;
+        encoding += seconds(worker->encoding);
+        counting += seconds(worker->counting);
+        worker->encoding = worker->counting = {};
+        worker->ask = nullptr;
+    }
+    workers.keep_for_reuse();
+    return encoding + counting > 0 ? encoding / (encoding + counting) : 0;
+}
+
 // Writes the scores of every request. Returns the share of the time that went into reading and numbering references (the
 // rest is spent per pair).
 inline double score_window(const std::vector<Ask>& asks, const Formula& formula, const Variant& variant, int threads) {
@@ -152,16 +166,7 @@ inline double score_window(const std::vector<Ask>& asks, const Formula& formula,
             before = counted;
         }
     });
-    double encoding = 0, counting = 0;
-    for (const auto& worker : workers) {
-        if (!worker) continue;
-        encoding += seconds(worker->encoding);
-        counting += seconds(worker->counting);
-        worker->encoding = worker->counting = {};
-        worker->ask = nullptr;
-    }
-    workers.keep_for_reuse();
-    return encoding + counting > 0 ? encoding / (encoding + counting) : 0;
+    return encoding_share(workers);
 }
 
 // Aligned pairs: writes scores[i] of (hypotheses[i], references[i]), and totals[order][3]: the n-grams of the hypotheses

@@ -8,6 +8,7 @@ from mbrace._native import Tally
 from mbrace.decode import decode, decode_corpus
 from mbrace.decoded import Candidate, Decoded, Phases, Step
 from mbrace.errors import RecordError, ServiceError, UserError, require
+from mbrace.methods import AggregateReferences, AggregateToFine, CentroidReferences, LowRank, Method
 from mbrace.prune import (
     Bottom,
     Confidence,
@@ -26,10 +27,13 @@ from mbrace.sampler import Drawer, Draws, Sampler, Want
 from mbrace.schedule import Schedule, doubling
 from mbrace.utilities.chrf import ChrF
 from mbrace.utility import (
+    AggregatingUtility,
     Ask,
     BatchFunction,
+    CentroidUtility,
     CorpusUtility,
     Cost,
+    EncodingUtility,
     MeteredUtility,
     PairFunction,
     Pairwise,
@@ -44,6 +48,7 @@ from mbrace.utility_table import UtilityTable
 
 if TYPE_CHECKING:
     from mbrace.jobs.decode import decode_file
+    from mbrace.jobs.export import export_file
     from mbrace.jobs.generate import generate_file
     from mbrace.jobs.rerank import rerank_file
     from mbrace.jobs.run import Summary
@@ -76,12 +81,17 @@ __all__ = [
     "BLEU",
     "BLEURT",
     "TER",
+    "AggregateReferences",
+    "AggregateToFine",
+    "AggregatingUtility",
     "Ask",
     "BERTScore",
     "BatchFunction",
     "Bottom",
     "Candidate",
     "CausalLM",
+    "CentroidReferences",
+    "CentroidUtility",
     "ChrF",
     "Comet",
     "Confidence",
@@ -93,12 +103,15 @@ __all__ = [
     "EditDistance",
     "Embedding",
     "EmbeddingServer",
+    "EncodingUtility",
     "ExactMatch",
     "Halving",
     "Judge",
     "Learned",
     "Location",
+    "LowRank",
     "MeteredUtility",
+    "Method",
     "MetricX",
     "Mixture",
     "PairFunction",
@@ -138,6 +151,7 @@ __all__ = [
     "decode_corpus",
     "decode_file",
     "doubling",
+    "export_file",
     "generate_file",
     "load_function",
     "rerank",
@@ -170,6 +184,7 @@ _EXTRAS: dict[str, tuple[str, str]] = {
     "TER": ("mbrace.utilities.ter", ""),
     "Unified": ("mbrace.utilities.cross.unified", "neural"),
     "decode_file": ("mbrace.jobs.decode", ""),
+    "export_file": ("mbrace.jobs.export", ""),
     "generate_file": ("mbrace.jobs.generate", ""),
     "load_function": ("mbrace.utilities.functions", ""),
     "rerank_file": ("mbrace.jobs.rerank", ""),

@@ -36,6 +36,20 @@ def score_window(
     `simd` forces one of `simd_variants()`; all give the same bits.
     """
 
+def score_aggregates(
+    indexes: list[ChrFIndex],
+    survivors: list[NDArray[np.int64]],
+    aggregates: list[list[tuple[Sequence[str], NDArray[np.float64]]]],
+    *,
+    beta: float,
+    eps_smoothing: bool,
+    threads: int = 1,
+) -> tuple[list[NDArray[np.float32]], float]:
+    """For each sentence the scores, (survivors, aggregates) from 0 to 100, and encoding's share of the time.
+
+    An aggregate is texts with weights: a reference with the weighted mean of their n-gram counts.
+    """
+
 def score_pairs(
     hypotheses: list[str],
     references: list[str],

@@ -8,6 +8,8 @@ from typing import Any
 
 from mbrace.decoded import Decoded, Phases
 from mbrace.errors import UserError, check_whole, warn
+from mbrace.methods import Method, check_method, counted, method_of, pruning_with, shared_encodings
+from mbrace.methods import check_source as check_method_source
 from mbrace.prune import Confidence, PruningFunction, planner_of, window_pruning
 from mbrace.race import Watch, race
 from mbrace.ranking import check_quality, check_source
@@ -44,6 +46,7 @@ def decode(
     qe_top: int | None = None,
     coarse: Utility | PairFunction | None = None,
     coarse_top: int | None = None,
+    method: Method | str | None = None,
     keep_utilities: bool = False,
 ) -> Decoded:
     """The hypothesis with the highest expected utility over the pseudo-references, by a race.
@@ -64,6 +67,9 @@ def decode(
     With `qe`, an estimate of quality from the source, only the `qe_top` best hypotheses by it race; one list of strings
     still is all pseudo-references. With `coarse`, a cheaper utility, its `coarse_top` best go on to the race with
     `utility`, or by default all that a race with it does not rule out (see `mbrace.shortlist`).
+
+    `method` is another published way to score fewer pairs, by name ("aggregate", "aggregate-to-fine", "centroid",
+    "low-rank") or as an object such as `mbrace.LowRank(fraction=0.1)`; see docs/methods.md. None is the race.
 
     An n-best list holds the best. With `prune=None`, so that all have full scores, `select="diverse"` weighs expected
     utility against similarity to those chosen before, by the utility itself (`diversity`, 0.5 by default, is the
@@ -88,6 +94,7 @@ def decode(
         qe_top=qe_top,
         coarse=coarse,
         coarse_top=coarse_top,
+        method=method,
         keep_utilities=keep_utilities,
     )
     return next(iter(results))
@@ -120,6 +127,7 @@ def decode_corpus(
     qe_top: int | None = None,
     coarse: Utility | PairFunction | None = None,
     coarse_top: int | None = None,
+    method: Method | str | None = None,
     keep_utilities: bool = False,
     watch: Watch | None = None,
     phases: Phases | None = None,
@@ -136,6 +144,12 @@ def decode_corpus(
     check_whole("seed", seed)
     _check_objects(prune, sampler)
     chosen = as_utility(ChrF() if utility is None else utility)
+    way = method_of(method)
+    prune = pruning_with(way, prune)
+    entering: dict[str, Any] = {"pool": pool, "exclude_self": exclude_self}
+    check_method(way, nbest=nbest, **entering, select=select, keep_utilities=keep_utilities)
+    if way is not None:
+        way.check(chosen)
     if schedule is not None and not is_all(schedule):
         schedule = check(schedule)
     if schedule == "all" and sampler is not None:
@@ -171,13 +185,26 @@ def decode_corpus(
             "keep_utilities": keep_utilities,
             "selection": selection,
         }
-        if not shortlisters:
+        if not shortlisters and way is None:
             return race(group, utility, sampler=source, **options)
         draws, lists = SharedDraws(source, group), [whole_list(record) for record in group]
-        for shorten in shortlisters:
-            lists = shorten(lists, draws, phases)
-        answers = race(group, utility, sampler=draws, starting=[each.indices for each in lists], **options)
-        return [each.count(answer, draws) for each, answer in zip(lists, answers, strict=True)]
+        utility = utility if way is None else shared_encodings(way, utility)
+        own = None if way is None else way.shortlister(utility, schedule, seed, nbest)
+        for shorten in [*shortlisters, own]:
+            lists = lists if shorten is None else shorten(lists, draws, phases)
+        starting = [each.indices for each in lists]
+        if way is None:
+            answers = race(group, utility, sampler=draws, starting=starting, **options)
+        else:
+            answers = race(
+                group, way.utility(utility, seed), sampler=way.sampler(draws, seed), starting=starting, **options
+            )
+        found = [each.count(answer, draws) for each, answer in zip(lists, answers, strict=True)]
+        return found if way is None else [counted(way, *each, draws) for each in zip(lists, found, strict=True)]
+
+    def check_one(record: Record) -> None:
+        _check_record(record, longest, pool=pool, live=sampler is not None, qe=qe)
+        check_method_source(way, record, schedule)
 
     parallel = chosen if isinstance(chosen, ParallelUtility) else None
     single = None
@@ -195,7 +222,7 @@ def decode_corpus(
         run_single_threaded=single,
         threads=1 if parallel is None else parallel.workers,
         calls=calls,
-        check=lambda record: _check_record(record, longest, pool=pool, live=sampler is not None, qe=qe),
+        check=check_one,
         on_error=on_error,
     )
 

@@ -3,7 +3,7 @@ utility over the same pseudo-references leaves (coarse-to-fine MBR, Eikema & Azi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -14,7 +14,7 @@ from mbrace.race import race
 from mbrace.ranking import first_copies, rank
 from mbrace.records import Record
 from mbrace.runner import Entry
-from mbrace.sampler import SharedDraws
+from mbrace.sampler import Sampler, SharedDraws
 from mbrace.schedule import Schedule
 from mbrace.utility import QualityUtility, Utility
 
@@ -84,6 +84,7 @@ class ByRace:
     seed: int
     nbest: int
     entry: Entry
+    view: Callable[[Sampler], Sampler] = lambda draws: draws  # what the race draws of the draws
 
     def __call__(self, lists: Sequence[Shortlist], draws: SharedDraws, phases: Phases | None = None) -> list[Shortlist]:
         """Race all in one window."""
@@ -114,7 +115,7 @@ class ByRace:
             self.utility,
             prune=prune,
             schedule=self.schedule,
-            sampler=draws,
+            sampler=self.view(draws),
             seed=self.seed,
             nbest=fewest,
             entry=self.entry,

@@ -146,6 +146,65 @@ class CorpusUtility(Protocol):
 
 
 @runtime_checkable
+class AggregatingUtility(Protocol):
+    """A utility that can score against the average of several references."""
+
+    def start_aggregates(self, sentences: Sequence[Sentence]) -> Scorer:
+        """Begin the races of a window whose pseudo-references are `mbrace.aggregates.Aggregate`."""
+        ...
+
+
+@runtime_checkable
+class CentroidUtility(Protocol):
+    """A utility that can cluster references and score against the centres of clusters."""
+
+    def start_centroids(self, sentences: Sequence[Sentence]) -> Scorer:
+        """Begin the races of a window whose pseudo-references are `mbrace.aggregates.Centroid`: in every ask those of
+        one clustering, all of them; or are aggregates."""
+        ...
+
+
+@runtime_checkable
+class EncodingUtility(Protocol):
+    """A utility that spends its time on single strings."""
+
+    def remembering(self) -> Utility:
+        """The same utility, which encodes a string once for all races that it starts."""
+        ...
+
+
+@runtime_checkable
+class SelfScaledUtility(Protocol):
+    """A utility whose scale may come from the first table of a sentence."""
+
+    @property
+    def scales_by_first_table(self) -> bool:
+        """Whether it does."""
+
+
+@dataclass(frozen=True)
+class GroupUtility:
+    """A utility over what stands for many pseudo-references: `begin` is one of its methods above."""
+
+    utility: Any
+    begin: Callable[[Sequence[Sentence]], Scorer]
+    name = property(lambda self: self.utility.name)
+    schedule = property(lambda self: self.utility.schedule)
+    needs_source = property(lambda self: self.utility.needs_source)
+
+    def start(self, sentences: Sequence[Sentence]) -> Scorer:
+        """Begin the races of a window."""
+        return self.begin(sentences)
+
+    def pairs(
+        self, hypotheses: Sequence[str], references: Sequence[str], sources: Sequence[str] | None = None
+    ) -> NDArray[np.floating]:
+        """Scores of aligned pairs of strings."""
+        found: NDArray[np.floating] = self.utility.pairs(hypotheses, references, sources)
+        return found
+
+
+@runtime_checkable
 class TruncatingUtility(Protocol):
     """A utility with a limit on the length of a text."""
 

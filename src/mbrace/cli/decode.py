@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from mbrace.cli.candidates import add_input, read_input, run_candidates
+from mbrace.cli.methods import add_method
 from mbrace.cli.options import add_race, add_utility, apply_preset, race_settings, utility_settings
 from mbrace.cli.runs import add_cluster, add_output, add_save_utilities, check_output
 from mbrace.cli.shortlist import add_shortlist, shortlist_settings
@@ -27,6 +28,7 @@ def add(commands: Any) -> None:
     add_utility(parser)
     add_race(parser)
     add_shortlist(parser)
+    add_method(parser)
     parser.add_argument(
         "--start",
         type=int,

@@ -10,7 +10,7 @@ from typing import Any
 
 from mbrace.cli.messages import shows_progress
 from mbrace.cli.models import Given
-from mbrace.cli.options import add_utility, utility_from
+from mbrace.cli.options import QE_HELP, add_utility, utility_from
 from mbrace.cores import cores
 from mbrace.errors import UserError
 from mbrace.utilities.named import NAMED
@@ -54,6 +54,18 @@ def add(commands: Any) -> None:
         help="how few strings are enough: races that stop by regret or let draws in, against standard MBR with fewer "
         "strings; 256 pseudo-references race, the others of each record are held out",
     )
+    methods = parser.add_argument_group("every method side by side")
+    methods.add_argument(
+        "--methods",
+        action="store_true",
+        help="every published way to make MBR cheaper on the same candidates: utility on samples held out, agreement, "
+        "human scores, calls, strings, and seconds on one thread (or --threads)",
+    )
+    methods.add_argument("--timed", type=int, metavar="N", help="sentences that are timed (default: 100)")
+    methods.add_argument("--qe", metavar="MODEL", help=f"adds the shortlist by a model that {QE_HELP}")
+    methods.add_argument(
+        "--drawn", choices=("independent", "arithmetic"), help="how the candidates were drawn (default: independent)"
+    )
     timing = parser.add_argument_group("run times (Table 2)")
     timing.add_argument("--runtimes", action="store_true", help="time racing, standard MBR and beam search on a model")
     used: dict[str, Any] = {"action": Given}
@@ -73,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
     from mbrace.jobs.progress import progress_bar
 
     out = Path(args.output)
-    for option in ("trials", "limit", "workers", "races", "sentences", "repeats"):
+    for option in ("trials", "limit", "workers", "races", "sentences", "repeats", "timed"):
         value = getattr(args, option)
         if value is not None and value < 1:
             raise UserError(f"--{option} {value}: must be 1 or more")
@@ -87,6 +99,10 @@ def run(args: argparse.Namespace) -> int:
         _runtimes(args, out)
     elif args.strings:
         _strings(args, out)
+    elif args.methods:
+        from mbrace.cli.experiment_methods import run_methods
+
+        run_methods(args, out, _label)
     elif args.candidates:
         candidates = expand(args.candidates)
         utility = utility_from(args)
@@ -145,6 +161,13 @@ def _check_used(args: argparse.Namespace) -> None:
         raise UserError("--strings: give CANDIDATES.jsonl, and neither --report-only nor --runtimes")
     if args.strings and args.saved_utilities is not None:
         raise UserError("--strings: scores drawn strings as hypotheses too; leave out --saved-utilities")
+    if args.methods and (args.report_only is not None or args.runtimes or args.strings or not args.candidates):
+        raise UserError("--methods: give CANDIDATES.jsonl, and none of --report-only, --runtimes and --strings")
+    if args.methods and args.saved_utilities is not None:
+        raise UserError("--methods: scores drawn strings as hypotheses too; leave out --saved-utilities")
+    for option in ("timed", "qe", "drawn"):
+        if getattr(args, option) is not None and not args.methods:
+            raise UserError(f"--{option}: only valid with --methods")
     if args.runtimes and args.candidates:
         raise UserError("--runtimes: generates from --sources FILE; leave out CANDIDATES.jsonl")
     if args.saved_utilities is not None:

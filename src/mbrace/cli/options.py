@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from mbrace.cli.messages import say
+from mbrace.cli.methods import UNPRUNED, method_from
 from mbrace.errors import UserError
 from mbrace.jobs.presets import PRESETS
 from mbrace.jobs.settings import PruneSettings, RaceSettings, UtilitySettings
@@ -216,13 +217,14 @@ def race_settings(args: argparse.Namespace) -> RaceSettings:
     """The race that was asked for, checked."""
     if args.nbest < 1:
         raise UserError(f"--nbest {args.nbest}: must be 1 or more")
+    method = method_from(args)
     _check_selection(args)
     race = _prune_settings(args), _schedule(args), args.seed, args.nbest, args.window
     start = getattr(args, "start", None)
     if start is not None and (start < 0 or not args.pool):
         raise UserError(f"--start {start}: must be 0 or more, and is only valid with --pool")
     entry: dict[str, Any] = {"pool": bool(args.pool), "exclude_self": args.exclude_self, "start": start}
-    return RaceSettings(*race, **entry, select=args.select, diversity=args.diversity)
+    return RaceSettings(*race, **entry, select=args.select, diversity=args.diversity, method=method)
 
 
 def _check_selection(args: argparse.Namespace) -> None:
@@ -243,7 +245,8 @@ def _check_selection(args: argparse.Namespace) -> None:
 def set_default_prune(args: argparse.Namespace) -> None:
     """`--prune` if it was not given."""
     if args.prune is None:
-        args.prune = "confidence" if args.select == "best" else "none"
+        unpruned = getattr(args, "method", None) in UNPRUNED
+        args.prune = "confidence" if args.select == "best" and not unpruned else "none"
 
 
 def apply_preset(args: argparse.Namespace, command: str) -> None:

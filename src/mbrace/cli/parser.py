@@ -18,6 +18,7 @@ COMMANDS = (
     "translate",
     "train",
     "train_metric",
+    "export",
     "experiment",
     "compare",
     "judge",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
+from mbrace.cli.methods import add_method
 from mbrace.cli.models import Given, add_model, add_sampling, check_model, model_settings, sampling_settings
 from mbrace.cli.options import add_race, add_utility, apply_preset, race_settings, utility_settings
 from mbrace.cli.runs import add_cluster, add_output, add_save_utilities, check_output, run_here, run_on_cluster
@@ -38,6 +39,7 @@ def add(commands: Any) -> None:
     add_sampling(parser)
     add_race(parser)
     add_shortlist(parser)
+    add_method(parser)
     add_cluster(parser)
     parser.set_defaults(run=run)
 

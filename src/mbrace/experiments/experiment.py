@@ -269,7 +269,7 @@ def write(out: Path, others: Sequence[Path] = (), known: Mapping[Path, Outcomes]
     Returns the rows of recommended races.
     """
     require_report()
-    from mbrace.experiments import figures, report, sections, strings_section
+    from mbrace.experiments import figures, methods_section, report, sections, strings_section
     from mbrace.experiments.summary import summary
 
     make_folder(out)
@@ -278,11 +278,14 @@ def write(out: Path, others: Sequence[Path] = (), known: Mapping[Path, Outcomes]
     rows = rows_of(found, timings)
     for name, lines in rows.items():
         if lines:
-            _write_csv(out / f"{name}.csv", lines)
+            write_csv(out / f"{name}.csv", lines)
     about = [outcomes.about for outcomes in found]
     (out / "results.json").write_text(json.dumps(_finite({"about": about, **rows}), indent=1) + "\n")
     if strings := strings_section.load_rows(out / "data"):
         strings_section.section(strings).save(out)
+    if methods := methods_section.load(out / "data"):
+        methods_section.section(methods).save(out)
+        write_csv(out / "methods.csv", [row for stored in methods for row in methods_section.summarise(stored)])
     added = sections.load(out)
     figures.draw(rows, out / "figures", added)
     notes = out / "notes.md"
@@ -292,7 +295,7 @@ def write(out: Path, others: Sequence[Path] = (), known: Mapping[Path, Outcomes]
     return rows["recommended"]
 
 
-def _write_csv(path: Path, rows: Sequence[Row]) -> None:
+def write_csv(path: Path, rows: Sequence[Row]) -> None:
     columns = list(dict.fromkeys(name for row in rows for name in row))
     with open(path, "w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, columns, lineterminator="\n")

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 # Okabe and Ito's colours, which readers of every kind of colour vision tell apart; markers differ as well.
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "M-1,-1L1,1M-1,1L1,-1")
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f", "#000000")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+STAR = "M0,-1L0.3,-0.3L1,-0.3L0.45,0.15L0.65,0.9L0,0.45L-0.65,0.9L-0.45,0.15L-1,-0.3L-0.3,-0.3Z"
+SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "M-1,-1L1,1M-1,1L1,-1", STAR)
+FONT = 7.5  # points
+PAGE = 350, 190  # points of a panel on the page
+# Where a label may go, from the point to its nearest corner or edge, in points: right or left, up or down.
+PLACES = [(x, y) for distance in (4, 10, 17, 25) for x, y in ((distance, 3), (-distance, 3), (distance, -9),
+          (-distance, -9), (0, distance), (0, -distance - 6))]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -66,14 +73,28 @@ def draw(plt: Any, figure: Figure) -> Any:
         for log, which in ((figure.log_x, "x"), (figure.log_y, "y")):
             if log:
                 getattr(axis, f"set_{which}scale")("log")
+                _plain_ticks(getattr(axis, f"{which}axis"))
+        axis.margins(x=0.08)
         axis.set_title(title)
         axis.set_xlabel(figure.x)
         axis.set_ylabel(figure.y)
     if len(figure.series) > 1:
         pairs = [pair for axis in axes.flat for pair in zip(*axis.get_legend_handles_labels(), strict=True)]
         known = {label: handle for handle, label in pairs}
-        drawn.legend(known.values(), known.keys(), loc="outside lower center", ncols=min(4, len(known)))
+        drawn.legend(known.values(), known.keys(), loc="outside lower center", ncols=min(2 * columns, len(known)))
+    drawn.draw_without_rendering()  # says where things are
+    for axis, points in zip(axes.flat, figure.panels.values(), strict=False):
+        _label(axis, figure, points)
     return drawn
+
+
+def _plain_ticks(axis: Any) -> None:
+    """1, 2, 5, 10, 20 ... on a logarithmic axis, as plain numbers."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())
 
 
 def _draw_series(axis: Any, points: Sequence[Point], number: int, *, joined: bool) -> None:
@@ -94,11 +115,45 @@ def _draw_series(axis: Any, points: Sequence[Point], number: int, *, joined: boo
         label=points[0].series,
         zorder=3,
     )
-    for point in points:
-        if point.label:
-            axis.annotate(
-                point.label, (point.x, point.y), textcoords="offset points", xytext=(5, 5), fontsize=7.5, color=colour
-            )
+
+
+def _label(axis: Any, figure: Figure, points: Sequence[Point]) -> None:
+    """The labels of a panel, each where it hides no point and no other label."""
+    labelled = [point for point in points if point.label]
+    scale = 72 / axis.figure.dpi  # from pixels to points
+    at = [tuple(value * scale for value in axis.transData.transform((point.x, point.y))) for point in points]
+    taken = [(x - 3, y - 3, x + 3, y + 3) for x, y in at]
+    for point in labelled:
+        x, y = at[points.index(point)]
+        offset, box = place(x, y, point.label, taken)
+        taken.append(box)
+        colour = COLOURS[figure.series.index(point.series) % len(COLOURS)]
+        side = "left" if offset[0] > 0 else "right" if offset[0] < 0 else "center"
+        style = {"textcoords": "offset points", "xytext": offset, "fontsize": FONT, "color": colour, "ha": side}
+        axis.annotate(point.label, (point.x, point.y), **style)
+
+
+Box: TypeAlias = tuple[float, float, float, float]
+
+
+def place(x: float, y: float, label: str, taken: Sequence[Box]) -> tuple[tuple[float, float], Box]:
+    """Where the label of a point goes, as an offset from it in points, and the box that it fills: the first of `PLACES`
+    where it overlaps with least."""
+    width = 0.55 * FONT * len(label)
+    found = []
+    for number, (dx, dy) in enumerate(PLACES):
+        left = x + dx if dx > 0 else x + dx - width if dx < 0 else x - width / 2
+        box = left, y + dy, left + width, y + dy + FONT
+        found.append((sum(_overlap(box, other) for other in taken), number, (float(dx), float(dy)), box))
+    _, _, offset, box = min(found)
+    return offset, box
+
+
+def _overlap(one: Box, other: Box) -> float:
+    """The area that two boxes share."""
+    width = min(one[2], other[2]) - max(one[0], other[0])
+    height = min(one[3], other[3]) - max(one[1], other[1])
+    return max(0.0, width) * max(0.0, height)
 
 
 def specs(alt: Any, figure: Figure) -> list[Any]:
@@ -110,7 +165,9 @@ def specs(alt: Any, figure: Figure) -> list[Any]:
     legend = alt.Legend(title=None, orient="top", columns=2, labelLimit=320) if len(figure.series) > 1 else None
     charts = []
     for title, points in figure.panels.items():
-        base = alt.Chart(alt.Data(values=[vars(point) | {"order": n} for n, point in enumerate(points)]), title=title)
+        offsets = _offsets(figure, points)
+        values = [vars(point) | {"order": n, "dx": dx, "dy": dy} for n, (point, (dx, dy)) in enumerate(offsets)]
+        base = alt.Chart(alt.Data(values=values), title=title)
         x = alt.X("x:Q", title=figure.x, scale=_scale(alt, figure.log_x), axis=alt.Axis(format="~s", tickCount=5))
         y = alt.Y("y:Q", title=figure.y, scale=_scale(alt, figure.log_y))
         colour = alt.Color("series:N", scale=scale["color"], legend=legend)
@@ -126,9 +183,36 @@ def specs(alt: Any, figure: Figure) -> list[Any]:
         tooltip += [alt.Tooltip("x:Q", title=figure.x), alt.Tooltip("y:Q", title=figure.y)]
         dots = base.mark_point(filled=True, size=70, opacity=1)
         layers.append(dots.encode(x=x, y=y, color=colour, shape=shape, tooltip=tooltip))
-        layers.append(base.mark_text(dy=-11, fontSize=11).encode(x=x, y=y, text="label:N", color=colour))
+        for side, test in (("left", "datum.dx > 0"), ("right", "datum.dx < 0"), ("center", "datum.dx == 0")):
+            text = base.transform_filter(test).mark_text(
+                dx=alt.expr("datum.dx"), dy=alt.expr("-datum.dy"), align=side, baseline="bottom", fontSize=11
+            )
+            layers.append(text.encode(x=x, y=y, text="label:N", color=colour))
         charts.append(alt.layer(*layers))
     return charts
+
+
+def _offsets(figure: Figure, points: Sequence[Point]) -> list[tuple[Point, tuple[float, float]]]:
+    """Each point with the offset of its label, in pixels, on a page where a panel is as large as `PAGE`."""
+    at = []
+    for which, log, pixels in (("x", figure.log_x, PAGE[0]), ("y", figure.log_y, PAGE[1])):
+        names = (which, f"{which}_low", f"{which}_high")
+        known = [value for point in points for name in names if (value := getattr(point, name)) is not None]
+        low, high = _scaled(min(known), log), _scaled(max(known), log)
+        at.append([(_scaled(getattr(p, which), log) - low) / ((high - low) or 1) * pixels for p in points])
+    taken = [(x - 3, y - 3, x + 3, y + 3) for x, y in zip(*at, strict=True)]
+    found = []
+    for point, x, y in zip(points, *at, strict=True):
+        offset = 0.0, 0.0
+        if point.label:
+            offset, box = place(x, y, point.label, taken)
+            taken.append(box)
+        found.append((point, (1.4 * offset[0], 1.4 * offset[1])))
+    return found
+
+
+def _scaled(value: float, log: bool) -> float:
+    return math.log10(value) if log and value > 0 else value
 
 
 def _cycled(values: Sequence[str], series: Sequence[str]) -> list[str]:

@@ -96,13 +96,18 @@ def device_name() -> str:
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available():
         return str(torch.cuda.get_device_name())
+    return f"{processor_name()}, {cores()} cores"
+
+
+def processor_name() -> str:
+    """The name of the processor."""
     name = platform.processor() or platform.machine()
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:
             name = next(line.split(":", 1)[1].strip() for line in file if line.startswith("model name"))
     except (OSError, StopIteration):
         pass
-    return f"{name}, {cores()} cores"
+    return name
 
 
 def load_model(name: str, device: str | None) -> CandidateModel:

@@ -17,6 +17,7 @@ from mbrace.jobs.outcomes import answer_items
 from mbrace.jobs.run import ErrorPolicy, Outcome, Progress, Summary, run_job
 from mbrace.jobs.settings import AnyUtility, RaceSettings, UtilitySettings, describe_utility, load_utility
 from mbrace.jobs.shortlist import ShortlistSettings, shortlist_settings
+from mbrace.methods import Method, check_method, method_of
 from mbrace.prune import Confidence, PruningFunction
 from mbrace.race import Watch
 from mbrace.records import Record
@@ -49,6 +50,7 @@ def decode_file(
     qe_top: int | None = None,
     coarse: Utility | PairFunction | str | None = None,
     coarse_top: int | None = None,
+    method: Method | str | None = None,
     save_utilities: str | os.PathLike[str] | None = None,
     text: bool = False,
     threads: int = 0,
@@ -70,7 +72,7 @@ def decode_file(
     set aside in OUTPUT.errors.jsonl; `retry_errors`, with `resume`, tries records set aside there again. `progress` is
     called with the number of records done since its last call; True shows a bar on a terminal's stderr.
     """
-    race = RaceSettings(prune, schedule, seed, nbest, window, pool, exclude_self, start, select, diversity)
+    race = RaceSettings(prune, schedule, seed, nbest, window, pool, exclude_self, start, select, diversity, method)
     chosen = UtilitySettings(utility) if isinstance(utility, str) else utility
     shortlist = shortlist_settings(qe, qe_top, coarse, coarse_top)
     saved = None if save_utilities is None else os.fspath(save_utilities)
@@ -98,6 +100,7 @@ class DecodeJob:
     def __post_init__(self) -> None:
         """Refuse what cannot be before anything is loaded."""
         self.shortlist.check(self.race)
+        check_method(method_of(self.race.method), nbest=self.race.nbest, keep_utilities=self.save_utilities is not None)
 
     def describe(self) -> dict[str, Any]:
         """What answers depend on."""
@@ -108,6 +111,7 @@ class DecodeJob:
     def start(self, threads: int) -> DecodeWorker:
         """Load the utilities."""
         utility, others = load_utility(self.utility, threads), self.shortlist.load(threads)
+        self.race.check_utility(utility)
         others["utility_folder"] = None if self.save_utilities is None else UtilityFolder(self.save_utilities)
         return DecodeWorker(utility, **self.race.options(), shuffle=self.shuffle, text=self.text, **others)
 
@@ -138,6 +142,7 @@ class DecodeWorker:
     qe_top: int | None = None
     coarse: Utility | None = None
     coarse_top: int | None = None
+    method: Method | str | None = None
     utility_folder: UtilityFolder | None = None
     watch: Watch | None = None  # is shown every pruning decision
     summary: Summary = field(default_factory=Summary)
@@ -167,6 +172,7 @@ class DecodeWorker:
             qe_top=self.qe_top,
             coarse=self.coarse,
             coarse_top=self.coarse_top,
+            method=self.method,
             keep_utilities=self.utility_folder is not None,
             watch=self.watch,
             phases=self.summary.phases,
@@ -192,7 +198,12 @@ class DecodeWorker:
         given = record.listed(live=self.sampler is not None)
         listed = len(given) if isinstance(given, Sequence) else None
         self.summary.standard_calls += _standard_calls(
-            record, listed, answer, self.schedule, self.utility, self.pool or self.exclude_self
+            record,
+            listed,
+            answer,
+            self.schedule,
+            self.utility,
+            self.pool or self.exclude_self or self.method is not None,
         )
 
     def _count_outside(self) -> None:

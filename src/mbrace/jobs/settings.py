@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from mbrace.errors import UserError, check_whole
+from mbrace.methods import Method, check_method, method_of, pruning_with
+from mbrace.methods import describe as describe_method
 from mbrace.prune import Bottom, Confidence, Halving, PruningFunction
 from mbrace.schedule import Schedule, check, is_all
 from mbrace.selection import selection_of
@@ -121,20 +123,23 @@ class RaceSettings:
     start: int | None = None
     select: str = "best"
     diversity: float | None = None
+    method: Method | str | None = None  # None: the race itself
 
     def __post_init__(self) -> None:
-        """Take the sizes of a schedule once: they may come from an iterator."""
+        """Take the sizes of a schedule once: they may come from an iterator. Refuse what does not go together."""
         if self.schedule is not None and not is_all(self.schedule):
             object.__setattr__(self, "schedule", check(self.schedule))
         for name in ("window", "nbest"):
             check_whole(name, getattr(self, name), least=1)
-        prune = self.prune.load() if isinstance(self.prune, PruneSettings) else self.prune
-        selection_of(self.select, self.diversity, nbest=self.nbest, prune=prune)
+        object.__setattr__(self, "method", method_of(self.method))
+        selection_of(self.select, self.diversity, nbest=self.nbest, prune=self._prune())
+        entry: dict[str, Any] = {"pool": self.pool, "exclude_self": self.exclude_self}
+        check_method(self._way(), nbest=self.nbest, **entry, select=self.select)
 
     def describe(self) -> dict[str, Any]:
         """What answers depend on."""
         sizes = self.schedule if self.schedule in (None, "all") else ",".join(map(str, self.schedule or ()))
-        prune = PruneSettings("none") if self.prune is None else self.prune
+        prune = PruneSettings("none") if self._prune() is None else self.prune
         rule = prune if isinstance(prune, PruneSettings) else PruneSettings(name_of(prune))
         entry = {
             "pool": self.pool or None,
@@ -142,16 +147,29 @@ class RaceSettings:
             "start": self.start,
             "select": None if self.select == "best" else self.select,
             "diversity": self.diversity,
+            "method": describe_method(self._way()),
         }  # None where older descriptions have nothing
         return {**rule.describe(), "schedule": sizes, "seed": self.seed, "nbest": self.nbest, **entry}
 
     def options(self) -> dict[str, Any]:
         """The options of `decode_corpus`."""
-        prune = self.prune.load() if isinstance(self.prune, PruneSettings) else self.prune
         others: dict[str, Any] = {"seed": self.seed, "nbest": self.nbest, "window": self.window}
-        others |= {"select": self.select, "diversity": self.diversity}
+        others |= {"select": self.select, "diversity": self.diversity, "method": self.method}
         entry = {"pool": self.pool, "exclude_self": self.exclude_self, "start": self.start}
-        return {"prune": prune, "schedule": self.schedule, **others, **entry}
+        return {"prune": self._prune(), "schedule": self.schedule, **others, **entry}
+
+    def check_utility(self, utility: Utility) -> None:
+        """Refuse a utility that cannot do the method."""
+        way = self._way()
+        if way is not None:
+            way.check(utility)
+
+    def _prune(self) -> PruningFunction | None:
+        loaded = self.prune.load() if isinstance(self.prune, PruneSettings) else self.prune
+        return pruning_with(self._way(), loaded)
+
+    def _way(self) -> Method | None:
+        return method_of(self.method)
 
 
 AnyUtility: TypeAlias = "UtilitySettings | Utility | PairFunction"

@@ -16,6 +16,7 @@ from mbrace.jobs.run import ErrorPolicy, Outcome, Progress, Summary, run_job
 from mbrace.jobs.settings import AnyUtility, RaceSettings, UtilitySettings, describe_utility, load_utility
 from mbrace.jobs.shortlist import ShortlistSettings, shortlist_settings
 from mbrace.jobs.sources import source_item, source_items
+from mbrace.methods import Method, check_method, method_of
 from mbrace.models.hypotheses import Hypothesiser, LiveSampler, SamplingSettings, live_candidates
 from mbrace.prune import Confidence, PruningFunction, stops_by_regret
 from mbrace.schedule import Schedule
@@ -54,6 +55,7 @@ def translate_file(
     qe_top: int | None = None,
     coarse: Utility | PairFunction | str | None = None,
     coarse_top: int | None = None,
+    method: Method | str | None = None,
     save_utilities: str | os.PathLike[str] | None = None,
     text: bool = True,
     threads: int = 0,
@@ -75,7 +77,7 @@ def translate_file(
         ModelSettings(model) if isinstance(model, str) else model,
         SamplingSettings(beam, length_penalty, epsilon, temperature, sampling, top_k, top_p, min_p),
         UtilitySettings(utility) if isinstance(utility, str) else utility,
-        RaceSettings(prune, schedule, seed, nbest, window, pool, exclude_self, None, select, diversity),
+        RaceSettings(prune, schedule, seed, nbest, window, pool, exclude_self, None, select, diversity, method),
         draw=draw,
         text=text,
         shortlist=shortlist_settings(qe, qe_top, coarse, coarse_top),
@@ -106,6 +108,7 @@ class TranslateJob:
     def __post_init__(self) -> None:
         """Refuse what cannot be before anything is loaded."""
         self.shortlist.check(self.race)
+        check_method(method_of(self.race.method), nbest=self.race.nbest, keep_utilities=self.save_utilities is not None)
 
     def describe(self) -> dict[str, Any]:
         """What answers depend on."""
@@ -118,6 +121,7 @@ class TranslateJob:
         from mbrace.servers.server import Server
 
         utility, others = load_utility(self.utility, threads), self.shortlist.load(threads)
+        self.race.check_utility(utility)
         race, model = self.race, self.model
         if isinstance(model, ModelSettings):
             model = model.load(threads, self.candidates, seed=race.seed)

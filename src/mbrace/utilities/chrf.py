@@ -6,12 +6,13 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mbrace import _native
+from mbrace.aggregates import Aggregate
 from mbrace.cores import cores
 from mbrace.errors import UserError, check_number, check_whole
 
@@ -69,6 +70,10 @@ class ChrF:
     def start(self, sentences: Sequence[Sentence]) -> ChrFScorer:
         """Index the hypotheses of a window; the index lives as long as the race."""
         return ChrFScorer(self, sentences)
+
+    def start_aggregates(self, sentences: Sequence[Sentence]) -> ChrFAggregateScorer:
+        """The same for references that are averages of others."""
+        return ChrFAggregateScorer(self, sentences)
 
     def pairs(
         self, hypotheses: Sequence[str], references: Sequence[str], sources: Sequence[str] | None = None
@@ -146,21 +151,14 @@ class ChrFScorer:
     def score(self, asks: Sequence[Ask]) -> Sequence[NDArray[np.float32]]:
         """The utilities of each ask, (hypotheses, references)."""
         began = time.perf_counter()
-        self._index([ask for ask in asks if ask.hypotheses[-1] >= self._starts[ask.sentence][-1]])
+        self._index(asks)
         indexed = time.perf_counter()
         parts = [self._parts(ask) for ask in asks]
-        scores, encode_share = _native.score_window(
+        references = [self._references(ask.references) for ask in asks]
+        scores, encode_share = self._count(
             [index for part in parts for index, _ in part],
             [rows for part in parts for _, rows in part],
-            [
-                prepared
-                for ask, part in zip(asks, parts, strict=True)
-                for prepared in [self._utility._prepared(ask.references)] * len(part)
-            ],
-            beta=self._utility.beta,
-            eps_smoothing=self._utility.eps_smoothing,
-            threads=self._threads,
-            simd=os.environ.get(SIMD_VARIABLE, ""),
+            [given for given, part in zip(references, parts, strict=True) for _ in part],
         )
         self.encode_seconds += indexed - began + encode_share * (time.perf_counter() - indexed)
         if len(scores) == len(asks):
@@ -168,15 +166,37 @@ class ChrFScorer:
         found = iter(scores)
         return [np.concatenate([next(found) for _ in part]) for part in parts]
 
+    def _references(self, references: Sequence[str]) -> list[Any]:
+        """The references of an ask, as `_count` takes them."""
+        return self._utility._prepared(references)
+
+    def _count(
+        self, indexes: list[_native.ChrFIndex], rows: list[NDArray[np.int64]], references: list[Any]
+    ) -> tuple[list[NDArray[np.float32]], float]:
+        """Scores, and encoding's share of the time."""
+        return _native.score_window(
+            indexes,
+            rows,
+            references,
+            beta=self._utility.beta,
+            eps_smoothing=self._utility.eps_smoothing,
+            threads=self._threads,
+            simd=os.environ.get(SIMD_VARIABLE, ""),
+        )
+
     def _index(self, asks: Sequence[Ask]) -> None:
         """Index the hypotheses that are new, up to the last one asked about."""
-        if not asks:
+        ends: dict[int, int] = {}
+        for ask in asks:
+            end = int(ask.hypotheses.max()) + 1
+            if end > max(self._starts[ask.sentence][-1], ends.get(ask.sentence, 0)):
+                ends[ask.sentence] = end
+        if not ends:
             return
         new: list[Sequence[str]] = []
-        for ask in asks:
-            start, end = self._starts[ask.sentence][-1], int(ask.hypotheses[-1]) + 1
-            new.append(self._utility._prepared(self._sentences[ask.sentence].hypotheses[start:end]))
-            self._starts[ask.sentence].append(end)
+        for sentence, end in ends.items():
+            new.append(self._utility._prepared(self._sentences[sentence].hypotheses[self._starts[sentence][-1] : end]))
+            self._starts[sentence].append(end)
         built = _native.build_indexes(
             new,
             char_order=self._utility.char_order,
@@ -184,8 +204,8 @@ class ChrFScorer:
             whitespace=self._utility.whitespace,
             threads=self._threads,
         )
-        for ask, index in zip(asks, built, strict=True):
-            self._indexes[ask.sentence].append(index)
+        for sentence, index in zip(ends, built, strict=True):
+            self._indexes[sentence].append(index)
 
     def _parts(self, ask: Ask) -> list[tuple[_native.ChrFIndex, NDArray[np.int64]]]:
         """The indexes that hold the hypotheses of an ask, and their rows in each."""
@@ -199,3 +219,23 @@ class ChrFScorer:
             if len(rows):
                 parts.append((index, rows - starts[number]))
         return parts
+
+
+class ChrFAggregateScorer(ChrFScorer):
+    """The same where each reference is an `Aggregate`: it has the mean of the n-gram counts of its texts."""
+
+    def _references(self, references: Sequence[str]) -> list[Any]:
+        aggregates = [each for each in references if isinstance(each, Aggregate)]
+        return [(self._utility._prepared(each.texts), each.weights) for each in aggregates]
+
+    def _count(
+        self, indexes: list[_native.ChrFIndex], rows: list[NDArray[np.int64]], references: list[Any]
+    ) -> tuple[list[NDArray[np.float32]], float]:
+        return _native.score_aggregates(
+            indexes,
+            rows,
+            references,
+            beta=self._utility.beta,
+            eps_smoothing=self._utility.eps_smoothing,
+            threads=self._threads,
+        )

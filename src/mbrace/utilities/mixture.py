@@ -72,6 +72,11 @@ class Mixture:
         return any(utility.needs_source for utility, _ in self.parts)
 
     @property
+    def scales_by_first_table(self) -> bool:
+        """Whether means and deviations are those of a sentence."""
+        return self._fixed is None
+
+    @property
     def truncated(self) -> int:
         """How many texts the parts have cut so far, together."""
         return sum(truncated_texts(utility) for utility, _ in self.parts)

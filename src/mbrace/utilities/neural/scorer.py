@@ -2,95 +2,27 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mbrace.aggregates import Aggregate, Centroid
 from mbrace.errors import UserError, require
 from mbrace.schedule import doubling
 from mbrace.utilities.neural.ahead import EncodedAhead
+from mbrace.utilities.neural.bank import Bank, Rows, TextEncoder
+from mbrace.utilities.neural.clusters import k_means
 from mbrace.utilities.neural.head import Head
-from mbrace.utilities.neural.pairs import Block, to_device
+from mbrace.utilities.neural.pairs import Block
 from mbrace.utilities.rebuilt import Rebuilt
 from mbrace.utility import Ask, Sentence
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
-
-
-class TextEncoder(Protocol):
-    """Strings to vectors: a transformer here, or a server."""
-
-    @property
-    def device(self) -> torch.device:
-        """Where the vectors are."""
-
-    @property
-    def truncated(self) -> int:
-        """How many strings so far were over the length limit and cut."""
-
-    def embed(self, texts: Sequence[str]) -> Tensor:
-        """Vectors (texts, units), float32."""
-        ...
-
-
-class _Rows:
-    """Rows of numbers on a device, added step by step."""
-
-    def __init__(self) -> None:
-        self._stored: Tensor | None = None  # with room for more
-        self._count = 0
-
-    def add(self, rows: Tensor) -> int:
-        """Where the first of the new rows is."""
-        first, needed = self._count, self._count + len(rows)
-        if self._stored is None or needed > len(self._stored):
-            # grow by half at least, so that steps do not copy everything each time
-            room = rows.new_empty((max(needed, first * 3 // 2), *rows.shape[1:]))
-            if self._stored is not None:
-                room[:first] = self._stored[:first]
-            self._stored = room
-        self._stored[first:needed] = rows
-        self._count = needed
-        return first
-
-    def __getitem__(self, numbers: NDArray[np.int64]) -> Tensor:
-        assert self._stored is not None
-        return self._stored[to_device(numbers, self._stored.device)]
-
-
-class Bank:
-    """Vectors of distinct strings. Each string goes through the encoder once."""
-
-    def __init__(self, encoder: TextEncoder, ahead: EncodedAhead | None = None) -> None:
-        self._encoder, self._ahead = encoder, ahead
-        self._numbers: dict[str, int] = {}
-        self._vectors = _Rows()
-
-    def add(self, texts: Iterable[str]) -> None:
-        """Embed the strings not known yet, in one stream; those that were encoded ahead are there."""
-        new = [text for text in dict.fromkeys(texts) if text not in self._numbers]
-        if self._ahead is not None:
-            for begun, vectors in self._ahead.take(new):
-                self._store(begun, vectors)
-            new = [text for text in new if text not in self._numbers]
-        if new:
-            self._store(new, self._encoder.embed(new))
-
-    def _store(self, texts: Sequence[str], vectors: Tensor) -> None:
-        first = self._vectors.add(vectors)
-        self._numbers.update(zip(texts, range(first, first + len(texts)), strict=True))
-
-    def numbers(self, texts: Sequence[str]) -> NDArray[np.int64]:
-        """Which rows hold these strings."""
-        return np.array([self._numbers[text] for text in texts], dtype=np.int64)
-
-    def __getitem__(self, numbers: NDArray[np.int64]) -> Tensor:
-        return self._vectors[numbers]
 
 
 class _Encoded:
@@ -128,12 +60,12 @@ class RaceScorer:
         sentences: Sequence[Sentence],
         *,
         reads_source: bool,
-        ahead: EncodedAhead | None = None,
+        bank: Bank | None = None,
     ) -> None:
         self.encode_seconds = 0.0
         self._encoder, self._head, self._reads_source = encoder, head, reads_source
-        self._bank = Bank(encoder, ahead)
-        self._prepared = _Rows()  # the head's parts of hypotheses
+        self._bank = Bank(encoder) if bank is None else bank
+        self._prepared = Rows()  # the head's parts of hypotheses
         self._sentences = sentences
         self._encoded = [_Encoded() for _ in sentences]
         if reads_source:
@@ -146,11 +78,10 @@ class RaceScorer:
         torch = require("torch", extra="neural")
         with torch.inference_mode():
             began = time.perf_counter()
-            new = [(ask.sentence, self._encoded[ask.sentence].new(ask.hypotheses)) for ask in asks]
-            self._bank.add(
-                text for ask, (_, indexes) in zip(asks, new, strict=True) for text in self._texts(ask, indexes)
-            )
-            self._prepare([(sentence, indexes) for sentence, indexes in new if len(indexes)])
+            new = self._new(asks)
+            texts = [self._hypotheses(*each) for each in new] + [self._strings(ask.references) for ask in asks]
+            self._bank.add(itertools.chain.from_iterable(texts))
+            self._prepare(new)
             if self._encoder.device.type == "cuda":
                 torch.cuda.synchronize(self._encoder.device)
             self.encode_seconds += time.perf_counter() - began
@@ -161,14 +92,34 @@ class RaceScorer:
             parts = np.split(flat, np.cumsum([table.numel() for table in tables])[:-1])
             return [part.reshape(tuple(table.shape)) for part, table in zip(parts, tables, strict=True)]
 
-    def _texts(self, ask: Ask, new: NDArray[np.int64]) -> Iterable[str]:
-        """The strings of an ask that may have to be embedded."""
-        sentence = self._sentences[ask.sentence]
+    def _new(self, asks: Sequence[Ask]) -> list[tuple[int, NDArray[np.int64]]]:
+        """Of each sentence, the hypotheses that are asked about for the first time, where there are any."""
+        asked: dict[int, list[NDArray[np.int64]]] = {}
+        for ask in asks:
+            asked.setdefault(ask.sentence, []).append(ask.hypotheses)
+        found = []
+        for sentence, parts in asked.items():
+            hypotheses = parts[0] if len(parts) == 1 else np.unique(np.concatenate(parts))
+            new = self._encoded[sentence].new(hypotheses)
+            if len(new):
+                found.append((sentence, new))
+        return found
+
+    def _hypotheses(self, sentence: int, new: NDArray[np.int64]) -> Iterable[str]:
+        """The strings of new hypotheses, and the source that they are compared with."""
+        raced = self._sentences[sentence]
         for index in new.tolist():
-            yield sentence.hypotheses[index]
-        if len(new) and self._reads_source and sentence.source is not None:
-            yield sentence.source
-        yield from ask.references
+            yield raced.hypotheses[index]
+        if self._reads_source and raced.source is not None:
+            yield raced.source
+
+    def _strings(self, references: Sequence[str]) -> Iterable[str]:
+        """The strings that are to be embedded for references."""
+        return references
+
+    def _reference_rows(self, ask: Ask) -> NDArray[np.int64]:
+        """The rows of the bank that are the references of an ask."""
+        return self._bank.numbers(ask.references)
 
     def _prepare(self, new: Sequence[tuple[int, NDArray[np.int64]]]) -> None:
         """The head's part of new hypotheses: of all sentences in one call on a GPU; on a CPU one by one, as the head
@@ -194,7 +145,7 @@ class RaceScorer:
             return []
         torch = require("torch", extra="neural")
         rows = [self._encoded[ask.sentence].rows(ask.hypotheses) for ask in asks]
-        references = [self._bank.numbers(ask.references) for ask in asks]
+        references = [self._reference_rows(ask) for ask in asks]
         heights, widths = [each.shape[1] for each in rows], [len(each) for each in references]
         bank_rows, prepared_rows = np.concatenate(rows, axis=1)
         sides = zip(
@@ -207,6 +158,46 @@ class RaceScorer:
         return [Block(*each) for each in sides]
 
 
+class GroupScorer(RaceScorer):
+    """The same where references stand for many: for the average of their vectors, or for the centres of clusters."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._shares: dict[int, NDArray[np.float32]] = {}  # by sentence: of the texts, in each cluster that counts so
+
+    def score(self, asks: Sequence[Ask]) -> Sequence[NDArray[np.float32]]:
+        """As for single references; a centroid that counts by its share is multiplied by it, so that the average over
+        centroids is the weighted one."""
+        tables = list(super().score(asks))
+        for number, ask in enumerate(asks):
+            if ask.sentence in self._shares:
+                tables[number] = tables[number] * (len(ask.references) * self._shares.pop(ask.sentence))
+        return tables
+
+    def _strings(self, references: Sequence[str]) -> Iterable[str]:
+        if isinstance(references[0], Centroid):
+            return references[0].clustering.texts
+        return itertools.chain.from_iterable(each.texts for each in references if isinstance(each, Aggregate))
+
+    def _reference_rows(self, ask: Ask) -> NDArray[np.int64]:
+        torch = require("torch", extra="neural")
+        first = ask.references[0]
+        if isinstance(first, Centroid):
+            of = first.clustering
+            vectors = self._bank[self._bank.numbers(of.texts)]
+            centres, shares = k_means(vectors, of.weights, len(ask.references), of.seed)
+            if not of.equal:
+                self._shares[ask.sentence] = shares
+            return self._bank.add_vectors(centres)
+        return self._bank.add_vectors(torch.stack([self._mean(each) for each in ask.references]))
+
+    def _mean(self, reference: str) -> Tensor:
+        assert isinstance(reference, Aggregate)
+        vectors = self._bank[self._bank.numbers(reference.texts)]
+        weights = vectors.new_tensor(reference.weights / reference.weights.sum())
+        return (vectors * weights[:, None]).sum(dim=0)
+
+
 class NeuralUtility(Rebuilt):
     """What Comet, Embedding and Learned share: an encoder, a head, and both ways to score with them."""
 
@@ -216,6 +207,7 @@ class NeuralUtility(Rebuilt):
     head: Head
     needs_source: bool
     _ahead: EncodedAhead | None = None
+    _bank: Bank | None = None  # of a copy that remembers
 
     @property
     def truncated(self) -> int:
@@ -224,7 +216,25 @@ class NeuralUtility(Rebuilt):
 
     def start(self, sentences: Sequence[Sentence]) -> RaceScorer:
         """Begin the races of a window."""
-        return RaceScorer(self.encoder, self.head, sentences, reads_source=self.needs_source, ahead=self._ahead)
+        bank = self._bank or Bank(self.encoder, self._ahead)
+        return RaceScorer(self.encoder, self.head, sentences, reads_source=self.needs_source, bank=bank)
+
+    def start_aggregates(self, sentences: Sequence[Sentence]) -> GroupScorer:
+        """The same for references that are averages of others, by their vectors."""
+        return GroupScorer(self.encoder, self.head, sentences, reads_source=self.needs_source, bank=self._bank)
+
+    def start_centroids(self, sentences: Sequence[Sentence]) -> GroupScorer:
+        """The same for references that are centres of clusters of vectors."""
+        return self.start_aggregates(sentences)
+
+    def remembering(self) -> NeuralUtility:
+        """The same utility, which encodes a string once for all races that it starts: for a window, not for ever."""
+        if self._bank is not None:
+            return self
+        kept = object.__new__(type(self))  # a copy would load the model again
+        kept.__dict__.update(self.__dict__)
+        kept._bank = Bank(self.encoder, self._ahead)
+        return kept
 
     def encode_ahead(self, texts: Sequence[str]) -> None:
         """Strings that a race is going to ask for: on a GPU they are encoded from now on (see ahead.py)."""
@@ -240,10 +250,12 @@ class NeuralUtility(Rebuilt):
         if self.needs_source and sources is None:
             raise UserError(f"{self.name} scores with the source: give sources")
         used = [hypotheses, references, *([sources] if self.needs_source and sources is not None else [])]
-        return aligned_scores(self.encoder, self.head, used)
+        return aligned_scores(self.encoder, self.head, used, self._bank)
 
 
-def aligned_scores(encoder: TextEncoder, head: Head, used: Sequence[Sequence[str]]) -> NDArray[np.float32]:
+def aligned_scores(
+    encoder: TextEncoder, head: Head, used: Sequence[Sequence[str]], bank: Bank | None = None
+) -> NDArray[np.float32]:
     """Scores (rows,) of aligned texts: hypotheses, references and perhaps sources."""
     torch = require("torch", extra="neural")
     if len({len(texts) for texts in used}) > 1:
@@ -251,7 +263,7 @@ def aligned_scores(encoder: TextEncoder, head: Head, used: Sequence[Sequence[str
     if not used[0]:
         return np.empty(0, dtype=np.float32)
     with torch.inference_mode():
-        bank = Bank(encoder)
+        bank = Bank(encoder) if bank is None else bank
         bank.add(text for texts in used for text in texts)
         numbers = [bank.numbers(texts) for texts in used]
         scores = []

@@ -1,0 +1,130 @@
+"""Pseudo-references that stand for many: what a race draws where a method scores aggregates or centroids.
+
+They are strings by their names alone, so that the race counts them as it counts any pseudo-reference; only a utility
+that knows them (`AggregatingUtility`, `CentroidUtility`) can score them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mbrace.randomness import key
+from mbrace.records import Record
+from mbrace.sampler import Drawer, Draws, Sampler, Want, checked_draws
+
+
+class Aggregate(str):
+    """A pseudo-reference that is the average of `texts`, distinct ones that count by their `weights`, (texts,)."""
+
+    texts: Sequence[str]
+    weights: NDArray[np.float64]
+
+    def __new__(cls, name: str, texts: Sequence[str], weights: NDArray[np.float64]) -> Aggregate:
+        """One by its name."""
+        made = super().__new__(cls, name)
+        made.texts, made.weights = texts, weights
+        return made
+
+
+@dataclass(frozen=True)
+class Clustering:
+    """`texts`, distinct ones that count by their `weights`, (texts,), to be clustered by the utility. Centroids are
+    `equal`, or each counts by the weights of the texts in its cluster."""
+
+    texts: Sequence[str]
+    weights: NDArray[np.float64]
+    equal: bool
+    seed: int
+
+
+class Centroid(str):
+    """A pseudo-reference that is the centre of one of the clusters of a `clustering`; all are scored at once."""
+
+    clustering: Clustering
+
+    def __new__(cls, name: str, clustering: Clustering) -> Centroid:
+        """One by its name."""
+        made = super().__new__(cls, name)
+        made.clustering = clustering
+        return made
+
+
+Grouping: TypeAlias = Callable[[Record, Draws], Draws]
+
+
+@dataclass(frozen=True)
+class Grouped:
+    """A sampler that draws from another, and puts `group` of a record's draws in their place."""
+
+    sampler: Sampler
+    group: Grouping
+
+    def start(self, records: Sequence[Record]) -> _GroupedDrawer:
+        """Begin a window."""
+        return _GroupedDrawer(self.sampler.start(records), records, self.group)
+
+
+class _GroupedDrawer:
+    def __init__(self, drawer: Drawer, records: Sequence[Record], group: Grouping) -> None:
+        self._drawer, self._records, self._group = drawer, records, group
+
+    def draw(self, wants: Sequence[Want]) -> list[Draws]:
+        found = checked_draws(self._drawer.draw(wants), wants, self._records)
+        pairs = zip(wants, found, strict=True)
+        return [self._group(self._records[want.sentence], draws) if draws.texts else draws for want, draws in pairs]
+
+
+def aggregated(draws: Draws, count: int) -> Draws:
+    """Draws as `count` aggregates of consecutive ones (fewer where there are fewer draws), each of which counts as its
+    members do together."""
+    if draws.logprobs is None:
+        parts = np.array_split(np.arange(len(draws.texts)), min(count, len(draws.texts)))
+        members = [_distinct([draws.texts[position] for position in part.tolist()]) for part in parts]
+    else:
+        texts, weights = _weighted(draws)
+        parts = np.array_split(np.arange(len(texts)), min(count, len(texts)))
+        members = [([texts[position] for position in part.tolist()], weights[part]) for part in parts]
+    return _aggregates(members)
+
+
+def clustered(draws: Draws, count: int, *, equal: bool, seed: int, record: Record) -> Draws:
+    """Draws as the centroids of `count` clusters of them. Where no more than `count` are different, each is a
+    centroid of its own that counts as often as it was drawn, which is standard MBR."""
+    texts, weights = _distinct(draws.texts) if draws.logprobs is None else _weighted(draws)
+    if len(texts) <= count:
+        return _aggregates([([text], weights[[position]]) for position, text in enumerate(texts)])
+    clustering = Clustering(
+        texts, weights, equal=equal and draws.logprobs is None, seed=key(seed, record.id, "centroids")
+    )
+    return Draws([Centroid(f"centroid {number} of {count}", clustering) for number in range(1, count + 1)])
+
+
+def _aggregates(members: Sequence[tuple[Sequence[str], NDArray[np.float64]]]) -> Draws:
+    made = [Aggregate(f"aggregate {n} of {len(members)}", *member) for n, member in enumerate(members, 1)]
+    totals = [float(weights.sum()) for _, weights in members]
+    return Draws(made, None if len(set(totals)) == 1 else [math.log(total) for total in totals])
+
+
+def _distinct(texts: Sequence[str]) -> tuple[list[str], NDArray[np.float64]]:
+    """Distinct texts, and how often each is there."""
+    counts: dict[str, int] = {}
+    for text in texts:
+        counts[text] = counts.get(text, 0) + 1
+    return list(counts), np.array([*counts.values()], dtype=np.float64)
+
+
+def _weighted(draws: Draws) -> tuple[list[str], NDArray[np.float64]]:
+    """Distinct texts by their probabilities; of copies with different ones, by the average log-probability, as in a
+    race."""
+    assert draws.logprobs is not None
+    found: dict[str, list[float]] = {}
+    for text, logprob in zip(draws.texts, draws.logprobs, strict=True):
+        found.setdefault(text, []).append(float(logprob))
+    means = np.array([math.fsum(values) / len(values) for values in found.values()])
+    return list(found), np.maximum(np.exp(means - means.max()), np.finfo(np.float64).tiny)

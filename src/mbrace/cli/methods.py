@@ -1,0 +1,90 @@
+"""Options of other published ways to score fewer pairs: `--method`."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from mbrace.errors import UserError
+from mbrace.methods import METHODS, RACE, Method, method_of
+
+UNPRUNED = [name for name, kind in METHODS.items() if not kind.prunes]
+USED = {
+    "aggregates": ("aggregate", "aggregate-to-fine"),
+    "fine_top": ("aggregate-to-fine",),
+    "centroids": ("centroid",),
+    "centroid_weights": ("centroid",),
+    "rank": ("low-rank",),
+    "fraction": ("low-rank",),
+}
+
+
+def add_method(parser: argparse.ArgumentParser) -> None:
+    """`--method` and the numbers of each."""
+    group = parser.add_argument_group("other ways to score fewer pairs (docs/methods.md)")
+    group.add_argument(
+        "--method",
+        choices=[RACE, *METHODS],
+        default=RACE,
+        help="race (default); aggregate or centroid: a few averages stand for all pseudo-references; "
+        "aggregate-to-fine: those choose who races; low-rank: most pairs follow from some",
+    )
+    group.add_argument("--aggregates", type=int, metavar="N", help="averages of pseudo-references (default: 1)")
+    group.add_argument(
+        "--fine-top", type=int, metavar="K", help="the K best by `--method aggregate-to-fine` race (default: 20)"
+    )
+    group.add_argument("--centroids", type=int, metavar="K", help="clusters of `--method centroid` (default: 64)")
+    group.add_argument(
+        "--centroid-weights",
+        choices=("equal", "counts"),
+        help="what a centroid counts: the same as any other (default), or as many as are in its cluster",
+    )
+    group.add_argument("--rank", type=int, metavar="R", help="rank of `--method low-rank` (default: 8)")
+    group.add_argument(
+        "--fraction", type=float, metavar="F", help="of the pairs that `--method low-rank` scores (default: 0.125)"
+    )
+
+
+def method_from(args: argparse.Namespace) -> Method | None:
+    """The method that was asked for, checked; None is the race."""
+    name = getattr(args, "method", RACE)
+    given: dict[str, Any] = {option: getattr(args, option, None) for option in USED}
+    for option, methods in USED.items():
+        if given[option] is not None and name not in methods:
+            raise UserError(f"--{option.replace('_', '-')}: only valid with --method {' or '.join(methods)}")
+    if name == RACE:
+        return method_of(None)
+    _check(args, name)
+    weights = given.pop("centroid_weights")
+    options = {option: value for option, value in given.items() if value is not None}
+    if weights is not None:
+        options["weighted"] = weights == "counts"
+    try:
+        return METHODS[name](**options)
+    except UserError as error:
+        option, _, rest = str(error).partition(" ")
+        raise UserError(f"--{option.replace('_', '-')} {rest}") from None
+
+
+def _check(args: argparse.Namespace, name: str) -> None:
+    """Refuse other options that do not go with a method."""
+    if args.pool:
+        raise UserError(
+            f"--pool: only valid without --method {name}, for which all hypotheses are there from the start"
+        )
+    if name == "aggregate-to-fine":
+        top = 20 if args.fine_top is None else args.fine_top
+        if 1 <= top < args.nbest:
+            raise UserError(f"--fine-top {top}: must be at least --nbest ({args.nbest})")
+        return
+    without = f"only valid without --method {name}"
+    if args.prune not in (None, "none"):
+        raise UserError(f"--prune {args.prune}: {without}, which prunes none")
+    if args.exclude_self:
+        raise UserError(f"--exclude-self: {without}, which scores no single pseudo-references")
+    if args.select != "best":
+        raise UserError(f"--select {args.select}: {without}, which has no full scores")
+    for option in ("save_utilities", "explain"):
+        if getattr(args, option, None) is not None:
+            why = "which does not score every pair" if option == "save_utilities" else "which is no race"
+            raise UserError(f"--{option.replace('_', '-')}: {without}, {why}")

@@ -1,0 +1,291 @@
+"""The study of methods: every published way to make MBR cheaper, on the same candidates.
+
+A record's first pseudo-references are those that a method may draw; the rest are held out and say what its choice is
+worth. Choices are those of the decoder's own loop: over stored utilities where a method scores single pairs, and over
+embeddings that are kept where it averages them. Seconds are measured apart, by decoding for real.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from multiprocessing import get_context
+from typing import Any
+
+import numpy as np
+
+from mbrace.decode import decode_corpus
+from mbrace.decoded import Decoded
+from mbrace.errors import UserError
+from mbrace.experiments.strings import RACED, StringsTable, strings_tables
+from mbrace.methods import AggregateReferences, AggregateToFine, CentroidReferences, LowRank, Method
+from mbrace.prune import Bottom, Confidence, Halving, PruningFunction
+from mbrace.records import Record
+from mbrace.utilities.chrf import ChrF
+from mbrace.utilities.replay import Replay
+from mbrace.utility import AggregatingUtility, CentroidUtility, EncodingUtility, QualityUtility, Utility
+
+GROUP = 25  # sentences that are timed together
+TOP = 32  # hypotheses that a shortlist leaves
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way to choose. `family` is its series in the figure, `label` what sets it apart there."""
+
+    name: str
+    family: str
+    label: str = ""
+    prune: PruningFunction | None = None
+    method: Method | None = None
+    references: int = RACED
+    start: int | None = None  # hypotheses, with `pool`; None: all
+    pool: bool = False
+    coarse: bool = False  # the best by chrF++ race
+    qe: bool = False  # the best by estimated quality race
+    weights: bool = False  # pseudo-references count by their probabilities
+    options: str = ""  # of `mbrace decode`
+
+    @property
+    def any_utility(self) -> bool:
+        """Whether it can do with a utility that only scores pairs, such as a cross-encoder."""
+        return self.method is None or isinstance(self.method, LowRank)
+
+
+RACE = Confidence(0.99)
+STANDARD = Way("standard MBR", "standard MBR", str(RACED), options="--prune none")
+FEWER, RACES, OWN, LISTS = "standard MBR", "race (Cheng & Vlachos)", "regret, pool (ours)", "shortlists, weights"
+WAYS: tuple[Way, ...] = (
+    STANDARD,
+    *(
+        Way(f"standard MBR, {n} references", FEWER, str(n), references=n, options=f"--prune none --schedule {n}")
+        for n in (128, 64, 32)
+    ),
+    Way("prune_beta 0.5", RACES, "β 0.5", Bottom(0.5), options="--prune bottom --beta 0.5"),
+    Way("prune_alpha 0.99", RACES, "α 0.99", RACE, options="--alpha 0.99"),
+    Way("prune_alpha 0.9", RACES, "α 0.9", Confidence(0.9), options="--alpha 0.9"),
+    Way("regret 0.02", OWN, "0.02", Confidence(0.99, regret=0.02), options="--regret 0.02"),
+    Way("regret 0.08", OWN, "0.08", Confidence(0.99, regret=0.08), options="--regret 0.08"),
+    Way("pool", OWN, "pool", RACE, pool=True, options="--pool"),
+    Way(
+        "pool from beam 64, regret 0.04",
+        OWN,
+        "pool 64, 0.04",
+        Confidence(0.99, regret=0.04),
+        pool=True,
+        start=64,
+        options="--pool --start 64 --regret 0.04",
+    ),
+    *(
+        Way(f"halving, {n:,} calls", "halving (AMBR)", f"{n:,}", Halving(n), options=f"--prune halving --budget {n}")
+        for n in (8192, 2048)
+    ),
+    Way("aggregate", "aggregation", "1", method=AggregateReferences(1), options="--method aggregate"),
+    Way(
+        "aggregate, 16 parts",
+        "aggregation",
+        "16",
+        method=AggregateReferences(16),
+        options="--method aggregate --aggregates 16",
+    ),
+    Way(
+        "aggregate to fine, 20",
+        "aggregation",
+        "to fine",
+        RACE,
+        AggregateToFine(20),
+        options="--method aggregate-to-fine --fine-top 20",
+    ),
+    *(
+        Way(
+            f"centroids, {n}",
+            "centroids (CBMBR)",
+            str(n),
+            method=CentroidReferences(n),
+            options=f"--method centroid --centroids {n}",
+        )
+        for n in (64, 16)
+    ),
+    *(
+        Way(
+            f"low rank, {name} of the pairs",
+            "low rank (PMBR)",
+            name,
+            method=LowRank(8, fraction),
+            options=f"--method low-rank --fraction {fraction:g}",
+        )
+        for name, fraction in (("1/8", 0.125), ("1/4", 0.25))
+    ),
+    Way(
+        f"chrF++ to fine, {TOP}",
+        LISTS,
+        "chrF++",
+        RACE,
+        coarse=True,
+        options=f"--coarse chrf++ --coarse-top {TOP}",
+    ),
+    Way(f"quality shortlist, {TOP}", LISTS, "QE", RACE, qe=True, options=f"--qe MODEL --qe-top {TOP}"),
+    Way("model-based weights", LISTS, "weights", weights=True, options="logprobs in the records"),
+)
+
+
+@dataclass(frozen=True)
+class Study:
+    """A utility and what is at hand besides."""
+
+    utility: Utility
+    qe: QualityUtility | None = None
+    seed: int = 0
+
+    def ways(self, records: Sequence[Record], ways: Sequence[Way] = WAYS) -> list[Way]:
+        """Those that can be done: centroids need embeddings, a coarse utility must be cheaper, weights need
+        log-probabilities, a budget must pay for every hypothesis."""
+        most = max(len(set(record.hypotheses)) for record in records)
+        logprobs = all(record.logprobs is not None for record in records)
+        found = []
+        for way in ways:
+            needs = [
+                not isinstance(way.method, CentroidReferences) or isinstance(self.utility, CentroidUtility),
+                not isinstance(way.method, AggregateReferences | AggregateToFine)
+                or isinstance(self.utility, AggregatingUtility),
+                not way.coarse or not isinstance(self.utility, ChrF),
+                not way.qe or self.qe is not None,
+                not way.weights or logprobs,
+                not isinstance(way.prune, Halving) or way.prune.budget >= most,
+            ]
+            if all(needs):
+                found.append(way)
+        return found
+
+    def decode(self, records: Sequence[Record], way: Way, utility: Utility) -> list[Decoded]:
+        """What a way chooses for some records."""
+        given = [
+            replace(
+                record,
+                pseudo_references=_drawn(record)[: way.references],
+                logprobs=None if not way.weights or record.logprobs is None else record.logprobs[: way.references],
+            )
+            for record in records
+        ]
+        options: dict[str, Any] = {"prune": way.prune, "method": way.method, "pool": way.pool, "start": way.start}
+        if way.coarse:
+            options |= {"coarse": ChrF(threads=1), "coarse_top": TOP}
+        if way.qe:
+            options |= {"qe": self.qe, "qe_top": TOP}
+        how: dict[str, Any] = {"shuffle": False, "seed": self.seed}
+        return list(decode_corpus(given, utility=utility, window=len(given), **how, **options))
+
+
+def check_records(records: Sequence[Record]) -> None:
+    """Refuse records that leave nothing to say what a choice is worth."""
+    for record in records:
+        if len(_drawn(record)) <= RACED:
+            raise record.error(
+                f"pseudo_references: {len(_drawn(record))}; {RACED} are to choose with, and more must be left to "
+                "say what a choice is worth: give 512 or more (the paper: 1024)"
+            )
+
+
+def quality_rows(
+    study: Study,
+    records: Sequence[Record],
+    metrics: Mapping[str, Utility],
+    ways: Sequence[Way],
+    *,
+    workers: int = 1,
+    advance: Callable[[int], None] = lambda count: None,
+) -> list[dict[str, Any]]:
+    """A row per record and way: what it chose is worth, and what it cost but for time. With several `workers`, that
+    many processes race over stored utilities."""
+    found: list[dict[str, Any] | Future[list[dict[str, Any]]]] = []
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) if workers > 1 else nullcontext() as pool:
+        for first in range(0, len(records), 10):
+            part = records[first : first + 10]
+            utility = study.utility.remembering() if isinstance(study.utility, EncodingUtility) else study.utility
+            scored = {name: utility if metric is study.utility else metric for name, metric in metrics.items()}
+            tables = strings_tables(part, utility, scored)
+            stored = [way for way in ways if way.any_utility and not way.qe]
+            signature = utility.name, utility.schedule
+            if pool is None:
+                found += _replayed(tables, stored, *signature, study.seed)
+            else:
+                found.append(pool.submit(_replayed, tables, stored, *signature, study.seed))
+            for way in ways:
+                if way not in stored:
+                    answers = study.decode(part, way, utility)
+                    found += [_row(way, table, answer) for table, answer in zip(tables, answers, strict=True)]
+            advance(len(part))
+        rows = [row for each in found for row in ([each] if isinstance(each, dict) else each.result())]
+    order = {way.name: number for number, way in enumerate(ways)}
+    position = {record.id: number for number, record in enumerate(records)}
+    return sorted(rows, key=lambda row: (order[row["way"]], position[row["id"]]))
+
+
+def _replayed(
+    tables: Sequence[StringsTable], ways: Sequence[Way], name: str, schedule: tuple[int, ...], seed: int
+) -> list[dict[str, Any]]:
+    """The rows of ways that score single pairs, over stored utilities."""
+    study = Study(Replay(tables, name=name, schedule=schedule), seed=seed)
+    records, rows = [table.record for table in tables], []
+    for way in ways:
+        answers = study.decode(records, way, study.utility)
+        rows += [_row(way, table, answer) for table, answer in zip(tables, answers, strict=True)]
+    return rows
+
+
+def _row(way: Way, table: StringsTable, answer: Decoded) -> dict[str, Any]:
+    row = table.rows[answer.text]
+    drawn = _drawn(table.record)
+    counts = np.bincount([table.columns[text] for text in drawn], minlength=len(table.columns))
+    expected = np.asarray(table.utilities, dtype=np.float64) @ counts / len(drawn)
+    best = expected[: len(dict.fromkeys(table.record.hypotheses))].max()
+    return {
+        "way": way.name,
+        "id": table.record.id,
+        "worth": float(table.worth[row]),
+        "spread": table.spread,
+        "agrees": float(expected[row] >= best - 1e-9),
+        "drawn": (way.start or len(table.record.hypotheses)) + answer.pseudo_references,
+        "strings": answer.strings,
+        "utility_calls": answer.utility_calls,
+        "pairs_scored": answer.pairs_scored,
+        "other_calls": (answer.coarse_calls or 0) + (answer.quality_calls or 0),
+        "text": answer.text,
+        **{f"human {name}": float(scores[row]) for name, scores in table.human.items()},
+    }
+
+
+def timed_rows(
+    study: Study,
+    records: Sequence[Record],
+    ways: Sequence[Way],
+    *,
+    full_warm_up: bool = False,
+    advance: Callable[[int], None] = lambda count: None,
+) -> Iterator[dict[str, Any]]:
+    """Seconds to decode groups of records for real; and what was chosen. Ways take turns, so that none has the machine
+    when it is quiet. Before that each decodes two records, or (without `full_warm_up`, for a CPU) small parts of them.
+    """
+    for way in ways:
+        some = [replace(record, pseudo_references=_drawn(record)[:96]) for record in records[:2]]
+        cut = [replace(record, hypotheses=record.hypotheses[:32], logprobs=None) for record in some]
+        study.decode(records[:2] if full_warm_up else cut, way, study.utility)
+    for first in range(0, len(records), GROUP):
+        part = records[first : first + GROUP]
+        for way in ways:
+            began = time.perf_counter()
+            answers = study.decode(part, way, study.utility)
+            seconds = time.perf_counter() - began
+            texts = [answer.text for answer in answers]
+            yield {"way": way.name, "group": first // GROUP, "sentences": len(part), "seconds": seconds, "texts": texts}
+        advance(len(part))
+
+
+def _drawn(record: Record) -> Sequence[str]:
+    given = record.listed()
+    if not isinstance(given, Sequence):
+        raise UserError(f"{record.where}: pseudo_references: experiments need a list")
+    return given

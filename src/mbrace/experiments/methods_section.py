@@ -1,0 +1,274 @@
+"""What the study of methods found: a table with intervals, a figure, and a recommendation per situation by a rule that
+was written before the numbers were there."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mbrace.errors import UserError
+from mbrace.experiments.methods import GROUP, STANDARD, WAYS, Way
+from mbrace.experiments.points import Figure, Point
+from mbrace.experiments.sections import Section
+from mbrace.experiments.significance import student
+from mbrace.experiments.strings import MARGIN, RACED
+from mbrace.experiments.tables import slug
+from mbrace.io.atomic import replace_file
+
+ENDING = ".methods.json.gz"
+BY_NAME = {way.name: way for way in WAYS}
+LOST = "utility lost"
+COUNTS = ("utility_calls", "pairs_scored", "other_calls", "strings", "drawn")
+HEADINGS = ("", "utility lost", "agrees with R*", "human score", "other metric", "calls", "strings", "ms per sentence")
+
+
+class Situation(NamedTuple):
+    """What is dear, and so which of the methods that lose nothing is recommended: the one with the least of `cost`."""
+
+    name: str
+    cost: str
+    unit: str
+    any_utility: bool = False  # only methods that can do with a utility that scores pairs alone
+
+
+CHEAP = Situation("cheap utility", "seconds", "ms per sentence")
+ENCODER = Situation("encoder", "seconds", "ms per sentence")
+CROSS = Situation("cross-encoder or judge", "utility_calls", "calls", any_utility=True)
+GENERATION = Situation("generating is dear", "drawn", "strings drawn")
+
+
+def save(
+    rows: Sequence[Mapping[str, Any]], times: Sequence[Mapping[str, Any]], folder: Path, about: Mapping[str, Any]
+) -> Path:
+    """Save what was measured on one candidate file where the report looks for it. Of the texts, only how many of those
+    that were timed differ from those that were judged is kept: numbers of a GPU may."""
+    chosen = {(row["way"], row["id"]): row["text"] for row in rows}
+    ids = list(dict.fromkeys(row["id"] for row in rows))
+    kept, position = [], dict.fromkeys(BY_NAME, 0)
+    for timed in times:
+        begin = position[timed["way"]]
+        position[timed["way"]] = begin + timed["sentences"]
+        own = ids[begin : begin + timed["sentences"]]
+        differ = sum(chosen[timed["way"], one] != text for one, text in zip(own, timed["texts"], strict=True))
+        kept.append({name: value for name, value in timed.items() if name != "texts"} | {"differ": differ})
+    words = [about["pair"], about["split"], slug(about["utility"]), slug(about["device"])[:24].strip("-")]
+    path = folder / (".".join(words) + ENDING)
+    folder.mkdir(parents=True, exist_ok=True)
+    judged = [{name: value for name, value in row.items() if name != "text"} for row in rows]
+    packed = json.dumps({"about": dict(about), "rows": judged, "times": kept}, separators=(",", ":")).encode()
+    replace_file(path, gzip.compress(packed, mtime=0), shared=True)
+    return path
+
+
+def load(folder: Path) -> list[dict[str, Any]]:
+    """What was saved in a folder: of each file `about`, `rows` and `times`."""
+    found = []
+    for path in sorted(folder.glob("*" + ENDING)):
+        try:
+            stored = json.loads(gzip.decompress(path.read_bytes()))
+            summarise(stored)
+        except (OSError, EOFError, ValueError, TypeError, KeyError, IndexError) as error:
+            raise UserError(
+                f"{path}: not what `mbrace experiment --methods` writes ({error!r}); delete it and run again"
+            ) from error
+        found.append(stored)
+    return found
+
+
+def summarise(stored: Mapping[str, Any], *, resamples: int = 2000, seed: int = 0) -> list[dict[str, Any]]:
+    """A row per way with 95% intervals: by bootstrap over sentences, for seconds by Student's t over groups of
+    sentences. `utility lost` is the expected utility on held-out samples minus that of standard MBR, in standard
+    deviations between hypotheses; a human score comes with its change from standard MBR's."""
+    by_way: dict[str, list[Mapping[str, Any]]] = {}
+    for row in stored["rows"]:
+        by_way.setdefault(row["way"], []).append(row)
+    base = by_way[STANDARD.name]
+    picks = np.random.default_rng(seed).integers(0, len(base), (resamples, len(base)))
+    spread = _column(base, "spread")
+    found = []
+    for way, own in by_way.items():
+        summary: dict[str, Any] = {**stored["about"], "way": way, "sentences": len(own)}
+        lost = _column(own, "worth") - _column(base, "worth")
+        ratios = lost[picks].mean(axis=1) / spread[picks].mean(axis=1)
+        summary |= _interval(LOST, float(lost.mean() / spread.mean()), ratios)
+        worth = _column(own, "worth")
+        summary |= _interval("expected utility", float(worth.mean()), worth[picks].mean(axis=1))
+        humans = [name for name in own[0] if name.startswith("human ")]
+        for field in ("agrees", *COUNTS, *humans):
+            values = _column(own, field)
+            summary |= _interval(field, float(values.mean()), values[picks].mean(axis=1))
+        for field in humans:
+            changed = _column(own, field) - _column(base, field)
+            summary |= _interval(f"{field} change", float(changed.mean()), changed[picks].mean(axis=1))
+        found.append(summary | _seconds([row for row in stored["times"] if row["way"] == way]))
+    return found
+
+
+def _seconds(times: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Seconds per sentence, over groups of sentences."""
+    sizes, seconds = _column(times, "sentences"), _column(times, "seconds")
+    mean, groups = float(seconds.sum() / sizes.sum()), seconds / sizes
+    half = student(0.975, len(groups) - 1) * float(groups.std(ddof=1)) / len(groups) ** 0.5 if len(groups) > 1 else 0.0
+    ends = {"seconds low": max(0.0, mean - half), "seconds high": mean + half}
+    return {"seconds": mean, **ends, "timed": int(sizes.sum()), "timed choices that differ": _sum(times, "differ")}
+
+
+def recommended(rows: Sequence[Mapping[str, Any]], situation: Situation) -> Mapping[str, Any] | None:
+    """The rule: of the ways whose loss of utility is shown to be below the margin, and whose score against the human
+    reference has not fallen by any metric, the one that costs least in this situation."""
+    able = [row for row in rows if BY_NAME[row["way"]].any_utility or not situation.any_utility]
+    safe = [row for row in able if row[f"{LOST} low"] >= -MARGIN and not _fallen(row)]
+    return min(safe, key=lambda row: (row[situation.cost], row["seconds"])) if safe else None
+
+
+def recommendation(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Sentences to act on, for the situations that a table can speak about."""
+    standard = next(row for row in rows if row["way"] == STANDARD.name)
+    first = ENCODER if standard["embeds"] else CHEAP
+    said = []
+    for situation in (first, CROSS, GENERATION):
+        best = recommended(rows, situation)
+        if best is None:  # not even standard MBR: its own loss is 0, so it is always safe
+            continue
+        factor = 1000 if situation.cost == "seconds" else 1
+        cost, full = best[situation.cost] * factor, standard[situation.cost] * factor
+        told = f"`{BY_NAME[best['way']].options}`"
+        compared = f"{_short(cost)} {situation.unit} instead of {_short(full)}"
+        if best["way"] == STANDARD.name:
+            compared = "nothing cheaper was shown to lose nothing"
+        said.append(f"{situation.name}: {best['way']} ({told}), {compared}")
+    return said
+
+
+def _fallen(row: Mapping[str, Any]) -> bool:
+    ends = [value for name, value in row.items() if name.startswith("human ") and name.endswith(" change high")]
+    return any(high < 0 for high in ends)
+
+
+def section(found: Sequence[Mapping[str, Any]]) -> Section:
+    """The section of all that was saved."""
+    tables = {_title(stored["about"]): summarise(stored) for stored in found}
+    lines = [_cells(title, row) for title, rows in tables.items() for row in rows]
+    return Section(
+        name="methods",
+        title="Every way to make MBR cheaper, side by side",
+        text=_text(tables),
+        headings=HEADINGS,
+        rows=lines,
+        figure=Figure(
+            x="milliseconds per sentence (log scale)",
+            y="utility minus standard MBR's",
+            describes="Expected utility lost against the time per sentence of every method, in a panel per pair and "
+            "utility; standard MBR is at 0.",
+            panels={title: _points(rows) for title, rows in tables.items()},
+            log_x=True,
+        ),
+        order=45,
+    )
+
+
+def _title(about: Mapping[str, Any]) -> str:
+    even = "" if about["sampling"] == "independent" else f", {about['sampling']} draws"
+    return f"{about['pair']}, {about['utility']}{even}, {about['where']}"
+
+
+def _text(tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+    first = next(iter(tables.values()))[0]
+    devices = dict.fromkeys(rows[0]["device"] for rows in tables.values())
+    advice = [f"- **{title}**: {'; '.join(recommendation(rows))}." for title, rows in tables.items()]
+    return "\n".join(
+        [
+            "All published ways to make MBR cheaper on the same candidates, each by the decoder's own loop.",
+            "",
+            *advice,
+            "",
+            f"The rule, fixed before the run: of the ways whose utility is shown to be less than {MARGIN} below "
+            "standard MBR's (the lower end of its interval) and whose score against the human reference did not fall "
+            "(by either metric, the whole interval below 0), the one that costs least. What costs is time for the "
+            "utility of the table; calls for a cross-encoder or a judge, and only methods that need no embeddings; "
+            "and strings drawn where generating is dear.",
+            "",
+            f"{first['sentences']:,} sentences per table, {RACED} samples to choose with, the others held out. "
+            "*Utility lost*: expected utility on the samples held out minus standard MBR's, in standard deviations "
+            "between hypotheses. *Agrees with R\\**: the choice is at least as good as the best hypothesis under all "
+            "samples. *Human score* and *other metric*: change of the score against the human reference by the metric "
+            "that was decoded with and by one that was not. *Calls* are of the utility (those of a coarse utility or "
+            "of quality estimation are in `methods.csv`), *strings* those encoded. In brackets 95% intervals: over "
+            f"sentences, for time over groups of {GROUP} sentences. Time is measured by decoding for real, one thread, "
+            f"on: {'; '.join(devices)}.",
+        ]
+    )
+
+
+def _cells(title: str, row: Mapping[str, Any]) -> list[str]:
+    own, other = _humans(row)
+    changes = [
+        _between(row, f"{name} change", "+", 2 if abs(row[name]) > 5 else 3) if name else "" for name in (own, other)
+    ]
+    return [
+        f"{title}: {row['way']}",
+        _between(row, LOST, "+", 3),
+        _between(row, "agrees", "", 2),
+        *changes,
+        _between(row, "utility_calls", ",", 0),
+        _between(row, "strings", ",", 0),
+        _between(row, "seconds", "", 1 if row["seconds"] >= 0.01 else 2, 1000),
+    ]
+
+
+def _humans(row: Mapping[str, Any]) -> tuple[str, str]:
+    """The human scores by the metric decoded with, and by the other; empty where there is none."""
+    names = [name.removesuffix(" change") for name in row if name.startswith("human ") and name.endswith(" change")]
+    own = f"human {row['utility']}"
+    return own if own in names else "", next((name for name in names if name != own), "")
+
+
+def _between(row: Mapping[str, Any], field: str, sign: str, digits: int, factor: float = 1.0) -> str:
+    value, low, high = (row[name] * factor for name in (field, f"{field} low", f"{field} high"))
+    shown = f"{value:{sign}.{digits}f}"
+    return shown if low == high else f"{shown} ({low:{sign}.{digits}f} to {high:{sign}.{digits}f})"
+
+
+def terminal(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The table for a terminal: the interval of the utility only, to fit 80 columns."""
+    lines = [f"{_title(rows[0])}: {rows[0]['sentences']:,} sentences, {rows[0]['device']}"]
+    lines.append(f"  {'':<32}{'utility lost':<24}{'R*':>5}{'calls':>8}{'ms':>9}")
+    for row in rows:
+        low, high = row[f"{LOST} low"], row[f"{LOST} high"]
+        lost = f"{row[LOST]:+.3f} ({low:+.3f}..{high:+.3f})"
+        calls, spent = f"{row['utility_calls']:,.0f}", _short(1000 * row["seconds"])
+        lines.append(f"  {row['way']:<32}{lost:<24}{row['agrees']:>5.2f}{calls:>8}{spent:>9}")
+    return lines + [f"  {said}" for said in recommendation(rows)]
+
+
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _points(rows: Sequence[Mapping[str, Any]]) -> list[Point]:
+    points = []
+    for row in rows:
+        way: Way = BY_NAME[row["way"]]
+        ends = {"y_low": row[f"{LOST} low"], "y_high": row[f"{LOST} high"]}
+        points.append(Point(1000 * row["seconds"], row[LOST], way.family, way.label, **ends))
+    families = list(dict.fromkeys(way.family for way in WAYS))
+    return sorted(points, key=lambda point: families.index(point.series))
+
+
+def _column(rows: Sequence[Mapping[str, Any]], field: str) -> NDArray[np.float64]:
+    return np.array([row[field] for row in rows], dtype=np.float64)
+
+
+def _sum(rows: Sequence[Mapping[str, Any]], field: str) -> int:
+    return int(sum(row[field] for row in rows))
+
+
+def _interval(field: str, value: float, resampled: NDArray[np.float64]) -> dict[str, float]:
+    low, high = np.quantile(resampled, (0.025, 0.975))
+    return {field: value, f"{field} low": float(low), f"{field} high": float(high)}

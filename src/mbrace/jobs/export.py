@@ -1,0 +1,245 @@
+"""Decoded answers as training data: `ExportJob`, its worker, and `export_file` for a caller in Python."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from mbrace.errors import RecordError, UserError, check_number
+from mbrace.io.aligned import read_texts
+from mbrace.io.candidates import Bad, Item, SeenIds, id_prefixes, location_of, repeated_id, rows_of
+from mbrace.io.inputs import check_inputs, expand, rereadable
+from mbrace.io.jsonl import json_line, parse_json
+from mbrace.io.reading import name_of, without_blank_end
+from mbrace.jobs.decode import Paths
+from mbrace.jobs.run import ErrorPolicy, Outcome, Progress, Summary, run_job
+from mbrace.records import Location, Record, kind
+from mbrace.utilities.table_files import file_name, read_table
+
+FORMATS = ("sft", "preference")
+PROMPT = "{source}"
+
+
+def export_file(
+    answers: Paths,
+    output: str | os.PathLike[str],
+    *,
+    format: str = "sft",
+    sources: str | os.PathLike[str] | None = None,
+    utilities: str | os.PathLike[str] | None = None,
+    prompt: str = PROMPT,
+    chat: bool = False,
+    system: str | None = None,
+    min_gap: float = 0.0,
+    resume: bool = False,
+    force: bool = False,
+    on_error: ErrorPolicy = "stop",
+    progress: Progress = False,
+) -> Summary:
+    """Write what `decode_file` or `translate_file` wrote as training data, as `mbrace export` does.
+
+    `format` "sft" has a `prompt` and a `completion`, the answer; "preference" a `prompt`, the answer as `chosen` and
+    the worst hypothesis as `rejected`. The worst is looked for among hypotheses with full scores: those of the n-best
+    list, or of the tables in the folder `utilities`, which `save_utilities` wrote. A record with no worse one (by
+    `min_gap` at least) is left out and named in OUTPUT.errors.jsonl. `sources` is the candidate file, or a text with a
+    source per line, for answers that have no `source`. `prompt` is what is asked, with {source}; with `chat` there are
+    messages instead of strings, after a `system` message if that is given.
+    """
+    job = ExportJob(
+        format,
+        None if sources is None else os.fspath(sources),
+        None if utilities is None else os.fspath(utilities),
+        prompt,
+        chat,
+        system,
+        min_gap,
+    )
+    given = [answers] if isinstance(answers, (str, os.PathLike)) else answers
+    paths, out = expand([os.fspath(path) for path in given]), os.fspath(output)
+    check_inputs([*paths, *([] if job.sources is None else [job.sources])], out)
+    how: dict[str, Any] = {"resume": resume, "force": force, "on_error": on_error, "progress": progress}
+    return run_job(job, rereadable(lambda: read_answers(paths, job), paths), out, **how)
+
+
+def read_answers(paths: Sequence[str], job: ExportJob) -> Iterator[Item]:
+    """The answers of files, one after another; a bad one is a `Bad`."""
+    seen = SeenIds()
+    for path, prefix in zip(paths, id_prefixes(paths), strict=True):
+        for number, row in enumerate(without_blank_end(rows_of(path)), 1):
+            item = job.item(row, name_of(path), number, prefix)
+            yield item if isinstance(item, Bad) or seen.add(item.id) else repeated_id(location_of(item), item.id)
+
+
+@dataclass(frozen=True)
+class Answer(Record):
+    """A decoded answer: its text is the first hypothesis, those of its n-best list follow, each with its utility."""
+
+    utilities: Sequence[float | None] = ()
+
+
+@dataclass(frozen=True)
+class ExportJob:
+    """What is written of answers."""
+
+    format: str = "sft"
+    sources: str | None = None  # a file with the sources
+    utilities: str | None = None  # a folder of saved utilities
+    prompt: str = PROMPT
+    chat: bool = False
+    system: str | None = None
+    min_gap: float = 0.0
+    text: ClassVar[bool] = False
+    reads_records: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        """Refuse what makes no sense."""
+        if self.format not in FORMATS:
+            raise UserError(f"format {self.format!r}: unknown; choose from {', '.join(FORMATS)}")
+        if "{source}" not in self.prompt:
+            raise UserError(f"prompt {self.prompt!r}: has no {{source}}; say where the source goes")
+        if self.system is not None and not self.chat:
+            raise UserError("system: only valid with chat, where it is a message of its own")
+        check_number("min_gap", self.min_gap, least=0)
+        for name, given in (("utilities", self.utilities), ("min_gap", self.min_gap or None)):
+            if given is not None and self.format != "preference":
+                raise UserError(f"{name}: only valid with format preference, which looks for a worse hypothesis")
+        if self.utilities is not None and not os.path.isdir(self.utilities):
+            raise UserError(f"utilities {self.utilities}: not a folder; give one that save_utilities wrote")
+
+    def describe(self) -> dict[str, Any]:
+        """What the output depends on."""
+        asked = {"prompt": self.prompt, "chat": self.chat, "system": self.system, "min_gap": self.min_gap}
+        return {"command": "export", "format": self.format, "utilities": self.utilities, **asked}
+
+    def start(self, threads: int = 0) -> ExportWorker:
+        """Read the sources."""
+        return ExportWorker(self, {} if self.sources is None else _sources(self.sources))
+
+    def item(self, row: bytes | dict[str, Any], file: str, number: int, prefix: str) -> Item:
+        """The answer of a line."""
+        location = Location(file, number)
+        identity = None
+        try:
+            fields = parse_json(row, location) if isinstance(row, bytes) else row
+            if not isinstance(fields, dict):
+                raise RecordError(location, f"expected a JSON object that `mbrace decode` wrote, got {kind(fields)}")
+            identity = fields.get("id")
+            if type(identity) not in (str, int):
+                raise RecordError(location, "id: missing; give answers that `mbrace decode` wrote, not --text")
+            return _answer(fields, location)
+        except RecordError as error:
+            return Bad(location, identity if isinstance(identity, str | int) else None, error.reason)
+
+
+@dataclass
+class ExportWorker:
+    """Makes lines of answers."""
+
+    job: ExportJob
+    sources: Mapping[str, str]
+    summary: Summary = field(default_factory=Summary)
+    left_out: dict[str, int] = field(default_factory=dict)  # by reason: how many answers had no worse hypothesis
+
+    def __call__(self, items: Iterable[Item], *, skip: bool) -> Iterator[Outcome]:
+        """One outcome per item."""
+        for item in items:
+            found = item if isinstance(item, Bad) else self._line(item)
+            if isinstance(found, bytes):
+                self.summary.sentences += 1
+                yield found, None
+            elif skip or found.reason in self.left_out:
+                yield None, found
+            else:
+                raise found.error()
+
+    def _line(self, item: Record) -> bytes | Bad:
+        """The line of an answer, or why there is none."""
+        assert isinstance(item, Answer)
+        source = self.sources.get(str(item.id)) if item.source is None else item.source
+        if source is None:
+            told = "has no record of this id" if self.job.sources else "give the file it was decoded from as sources"
+            return Bad(location_of(item), item.id, f"source: missing; {self.job.sources or 'sources'}: {told}")
+        prompt = self.job.prompt.replace("{source}", source)
+        if self.job.format == "sft":
+            return json_line({"id": item.id, **self._completion(prompt, item.hypotheses[0])})
+        rejected = self._worst(item)
+        if isinstance(rejected, str):
+            self.left_out[rejected] = self.left_out.get(rejected, 0) + 1
+            return Bad(location_of(item), item.id, rejected)
+        return json_line({"id": item.id, **self._preference(prompt, item.hypotheses[0], *rejected)})
+
+    def _completion(self, prompt: str, text: str) -> dict[str, Any]:
+        if self.job.chat:
+            return {"messages": [*self._asked(prompt), {"role": "assistant", "content": text}]}
+        return {"prompt": prompt, "completion": text}
+
+    def _preference(self, prompt: str, best: str, utility: float, worst: str, worst_utility: float) -> dict[str, Any]:
+        scores = {"score_chosen": utility, "score_rejected": worst_utility}
+        if not self.job.chat:
+            return {"prompt": prompt, "chosen": best, "rejected": worst, **scores}
+        chosen, rejected = ([{"role": "assistant", "content": text}] for text in (best, worst))
+        return {"prompt": self._asked(prompt), "chosen": chosen, "rejected": rejected, **scores}
+
+    def _asked(self, prompt: str) -> list[dict[str, str]]:
+        system = [] if self.job.system is None else [{"role": "system", "content": self.job.system}]
+        return [*system, {"role": "user", "content": prompt}]
+
+    def _worst(self, item: Answer) -> tuple[float, str, float] | str:
+        """The utility of the answer, and the worst hypothesis with its own; or why there is none."""
+        texts, utilities = item.hypotheses, item.utilities
+        if self.job.utilities is not None:
+            path = Path(self.job.utilities) / file_name(item.id)
+            if not path.exists():
+                return "no utilities were saved for it"
+            table = read_table(path)
+            texts, utilities = table.hypotheses, table.expected().tolist()
+        scored = [(value, text) for text, value in zip(texts, utilities, strict=True) if _is_score(value)]
+        best = next((value for value, text in scored if text == item.hypotheses[0]), None)
+        if best is None:
+            return "its answer has no full score"
+        if len(scored) < 2:
+            return "no other hypothesis has a full score"
+        worst, text = min(scored, key=lambda each: each[0] or 0.0)
+        assert worst is not None
+        if not best - worst > 0 or best - worst < self.job.min_gap:
+            return "no hypothesis with a full score is worse" + (" by min_gap" if self.job.min_gap else "")
+        return best, text, worst
+
+
+def _is_score(value: float | None) -> bool:
+    return value is not None and math.isfinite(value)
+
+
+def _answer(fields: Mapping[str, Any], location: Location) -> Answer:
+    text, source = fields.get("text"), fields.get("source")
+    if not isinstance(text, str):
+        raise RecordError(location, f"text: expected the decoded string, got {kind(text)}")
+    if not isinstance(source, str | None):
+        raise RecordError(location, f"source: expected a string, got {kind(source)}")
+    texts, utilities = [text], [fields.get("utility")]
+    others = fields.get("nbest")
+    if others is not None and not isinstance(others, list | np.ndarray):
+        raise RecordError(location, f"nbest: expected a list, got {kind(others)}")
+    for position, each in enumerate(others if others is not None else ()):
+        if not isinstance(each, dict) or not isinstance(each.get("text"), str):
+            raise RecordError(location, f"nbest[{position}]: expected an object with a `text`")
+        if each["text"] != text:
+            texts.append(each["text"])
+            utilities.append(each.get("utility"))
+    for value in utilities:
+        if isinstance(value, bool) or not isinstance(value, int | float | None):
+            raise RecordError(location, f"utility: expected a number, got {kind(value)}")
+    return Answer(texts, None, fields["id"], source, location=location, utilities=utilities)
+
+
+def _sources(path: str) -> dict[str, str]:
+    """Sources by id, or by the number of their line where the file has no ids."""
+    found = read_texts(path, "source")
+    ids = found.ids if found.ids is not None else [str(number) for number in range(1, len(found.texts) + 1)]
+    return dict(zip(ids, found.texts, strict=True))
