@@ -15,8 +15,8 @@ from mbrace.cli.messages import LEVELS
 from mbrace.cli.parser import make_parser, parsers_by_command
 
 COMMANDS = [
-    "decode", "rerank", "score", "demo", "generate", "translate", "train", "train-metric", "experiment", "compare",
-    "judge", "judge-results", "doctor", "completion",
+    "decode", "rerank", "score", "demo", "generate", "translate", "train", "train-metric", "export", "experiment",
+    "compare", "judge", "judge-results", "doctor", "completion",
 ]  # fmt: skip
 
 

@@ -182,7 +182,7 @@ def test_labels_do_not_collide() -> None:
     points = [(100.0 + 9 * n, 100.0 + (n % 3)) for n in range(8)]
     taken = [(x - 3, y - 3, x + 3, y + 3) for x, y in points]
     for x, y in points:
-        _, box = place(x, y, "0.99", taken)
+        _, box = place(x, y, "0.99", taken, (0.0, 0.0, 350.0, 190.0))
         assert not any(
             min(box[2], other[2]) > max(box[0], other[0]) and min(box[3], other[3]) > max(box[1], other[1])
             for other in taken

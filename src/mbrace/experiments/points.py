@@ -13,10 +13,16 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 STAR = "M0,-1L0.3,-0.3L1,-0.3L0.45,0.15L0.65,0.9L0,0.45L-0.65,0.9L-0.45,0.15L-1,-0.3L-0.3,-0.3Z"
 SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "M-1,-1L1,1M-1,1L1,-1", STAR)
 FONT = 7.5  # points
-PAGE = 350, 190  # points of a panel on the page
-# Where a label may go, from the point to its nearest corner or edge, in points: right or left, up or down.
-PLACES = [(x, y) for distance in (4, 10, 17, 25) for x, y in ((distance, 3), (-distance, 3), (distance, -9),
-          (-distance, -9), (0, distance), (0, -distance - 6))]  # fmt: skip
+PAGE = (350.0, 190.0)  # points of a panel on the page
+# Where a label may go, from the point to its nearest corner or edge, in points: right or left, up or down; the nearest
+# first. One that is further away than NEAR gets a line to its point.
+NEAR = 14
+PLACES = [
+    place
+    for far in (4, 10, 17, 25, 34, 44)
+    for place in ((far, 3), (-far, 3), (far, -9), (-far, -9), (0, far), (0, -far - 6), (far, far), (-far, far),
+                  (far, -far - 6), (-far, -far - 6))
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -74,7 +80,7 @@ def draw(plt: Any, figure: Figure) -> Any:
             if log:
                 getattr(axis, f"set_{which}scale")("log")
                 _plain_ticks(getattr(axis, f"{which}axis"))
-        axis.margins(x=0.08)
+        axis.margins(x=0.08, y=0.12)
         axis.set_title(title)
         axis.set_xlabel(figure.x)
         axis.set_ylabel(figure.y)
@@ -119,32 +125,38 @@ def _draw_series(axis: Any, points: Sequence[Point], number: int, *, joined: boo
 
 def _label(axis: Any, figure: Figure, points: Sequence[Point]) -> None:
     """The labels of a panel, each where it hides no point and no other label."""
-    labelled = [point for point in points if point.label]
     scale = 72 / axis.figure.dpi  # from pixels to points
     at = [tuple(value * scale for value in axis.transData.transform((point.x, point.y))) for point in points]
-    taken = [(x - 3, y - 3, x + 3, y + 3) for x, y in at]
-    for point in labelled:
-        x, y = at[points.index(point)]
-        offset, box = place(x, y, point.label, taken)
+    taken = [(x - 4, y - 4, x + 4, y + 4) for x, y in at]
+    frame = axis.get_window_extent()
+    panel = frame.x0 * scale, frame.y0 * scale, frame.x1 * scale, frame.y1 * scale
+    for point, (x, y) in zip(points, at, strict=True):
+        if not point.label:
+            continue
+        offset, box = place(x, y, point.label, taken, panel)
         taken.append(box)
         colour = COLOURS[figure.series.index(point.series) % len(COLOURS)]
         side = "left" if offset[0] > 0 else "right" if offset[0] < 0 else "center"
-        style = {"textcoords": "offset points", "xytext": offset, "fontsize": FONT, "color": colour, "ha": side}
-        axis.annotate(point.label, (point.x, point.y), **style)
+        style: dict[str, Any] = {"textcoords": "offset points", "xytext": offset, "fontsize": FONT, "ha": side}
+        if max(abs(offset[0]), abs(offset[1])) > NEAR:
+            style["arrowprops"] = {"arrowstyle": "-", "linewidth": 0.5, "color": colour, "shrinkA": 0, "shrinkB": 3}
+        axis.annotate(point.label, (point.x, point.y), color=colour, **style)
 
 
 Box: TypeAlias = tuple[float, float, float, float]
 
 
-def place(x: float, y: float, label: str, taken: Sequence[Box]) -> tuple[tuple[float, float], Box]:
+def place(x: float, y: float, label: str, taken: Sequence[Box], panel: Box) -> tuple[tuple[float, float], Box]:
     """Where the label of a point goes, as an offset from it in points, and the box that it fills: the first of `PLACES`
-    where it overlaps with least."""
-    width = 0.55 * FONT * len(label)
+    where least of it lies on what is taken or outside the panel."""
+    width = 0.62 * FONT * len(label)
     found = []
     for number, (dx, dy) in enumerate(PLACES):
         left = x + dx if dx > 0 else x + dx - width if dx < 0 else x - width / 2
         box = left, y + dy, left + width, y + dy + FONT
-        found.append((sum(_overlap(box, other) for other in taken), number, (float(dx), float(dy)), box))
+        outside = width * FONT - _overlap(box, panel)
+        hidden = outside + sum(_overlap(box, other) for other in taken)
+        found.append((round(hidden, 6), number, (float(dx), float(dy)), box))
     _, _, offset, box = min(found)
     return offset, box
 
@@ -205,7 +217,7 @@ def _offsets(figure: Figure, points: Sequence[Point]) -> list[tuple[Point, tuple
     for point, x, y in zip(points, *at, strict=True):
         offset = 0.0, 0.0
         if point.label:
-            offset, box = place(x, y, point.label, taken)
+            offset, box = place(x, y, point.label, taken, (0.0, 0.0, *PAGE))
             taken.append(box)
         found.append((point, (1.4 * offset[0], 1.4 * offset[1])))
     return found
