@@ -19,8 +19,8 @@ import torch
 from neural import Bench, SpeedOnly, Table
 
 import mbrace
+from mbrace.decoded import Phases
 from mbrace.jobs.presets import PRESETS
-from mbrace.race import Phases
 
 UNPRUNED = "no pruning"
 

@@ -107,7 +107,7 @@ SUBJECTS = (
     ("Pruning and schedules", ("mbrace.prune", "mbrace.schedule")),
     ("Utilities", ("mbrace.utilities",)),
     ("Models and servers", ("mbrace.models", "mbrace.servers")),
-    ("What a utility or a sampler must have", ("mbrace.utility", "mbrace.sampler")),
+    ("What a utility or a sampler must have", ("mbrace.utility", "mbrace.pairwise", "mbrace.sampler")),
     ("Others", ("mbrace",)),
 )
 GENERATED = {"<!-- commands -->": command_reference, "<!-- api -->": python_reference}

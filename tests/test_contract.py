@@ -93,6 +93,17 @@ def test_every_public_name_is_there_and_listed() -> None:
         assert name in dir(mbrace)
 
 
+def test_every_protocol_of_the_core_is_public() -> None:
+    modules = (mbrace.utility, mbrace.sampler, mbrace.prune)
+    protocols = {
+        name
+        for module in modules
+        for name, value in vars(module).items()
+        if getattr(value, "_is_protocol", False) and value.__module__ == module.__name__
+    }
+    assert {"Utility", "ParallelUtility", "Sampler", "WindowPruning"} <= protocols <= set(mbrace.__all__)
+
+
 def test_standings_say_which_hypotheses_they_are_about() -> None:
     seen: list[tuple[list[int], list[str]]] = []
 

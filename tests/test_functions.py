@@ -8,7 +8,7 @@ import pytest
 
 import mbrace
 from mbrace.errors import UserError
-from mbrace.utility import Pairwise
+from mbrace.pairwise import Pairwise
 
 CODE = """
 import neighbour

@@ -9,6 +9,7 @@ from mbrace.decode import decode, decode_corpus
 from mbrace.decoded import Candidate, Decoded, Phases, Step
 from mbrace.errors import RecordError, ServiceError, UserError, require
 from mbrace.methods import AggregateReferences, AggregateToFine, CentroidReferences, LowRank, Method
+from mbrace.pairwise import BatchFunction, PairFunction, Pairwise
 from mbrace.prune import (
     Bottom,
     Confidence,
@@ -29,17 +30,15 @@ from mbrace.utilities.chrf import ChrF
 from mbrace.utility import (
     AggregatingUtility,
     Ask,
-    BatchFunction,
     CentroidUtility,
     CorpusUtility,
     Cost,
     EncodingUtility,
     MeteredUtility,
-    PairFunction,
-    Pairwise,
     ParallelUtility,
     QualityUtility,
     Scorer,
+    SelfScaledUtility,
     Sentence,
     TruncatingUtility,
     Utility,
@@ -54,6 +53,7 @@ if TYPE_CHECKING:
     from mbrace.jobs.run import Summary
     from mbrace.jobs.translate import translate_file
     from mbrace.models.causal import CausalLM
+    from mbrace.models.hypotheses import CandidateModel
     from mbrace.models.seq2seq import Seq2Seq
     from mbrace.servers.embeddings import EmbeddingServer
     from mbrace.servers.judge import Judge
@@ -71,7 +71,7 @@ if TYPE_CHECKING:
     from mbrace.utilities.neural.embedding import Embedding
     from mbrace.utilities.neural.learned import Learned
     from mbrace.utilities.neural.referenceless import Referenceless
-    from mbrace.utilities.replay import Replay
+    from mbrace.utilities.replay import Replay, StoredTable
     from mbrace.utilities.rouge_l import RougeL
     from mbrace.utilities.ter import TER
 
@@ -89,6 +89,7 @@ __all__ = [
     "BatchFunction",
     "Bottom",
     "Candidate",
+    "CandidateModel",
     "CausalLM",
     "CentroidReferences",
     "CentroidUtility",
@@ -129,6 +130,7 @@ __all__ = [
     "Sampler",
     "Schedule",
     "Scorer",
+    "SelfScaledUtility",
     "SelfScheduled",
     "Sentence",
     "Seq2Seq",
@@ -136,6 +138,7 @@ __all__ = [
     "ServiceError",
     "Standings",
     "Step",
+    "StoredTable",
     "Summary",
     "Tally",
     "TruncatingUtility",
@@ -165,6 +168,7 @@ _EXTRAS: dict[str, tuple[str, str]] = {
     "BERTScore": ("mbrace.utilities.neural.bertscore", "neural"),
     "BLEU": ("mbrace.utilities.bleu", ""),
     "BLEURT": ("mbrace.utilities.cross.bleurt", "neural"),
+    "CandidateModel": ("mbrace.models.hypotheses", ""),
     "CausalLM": ("mbrace.models.causal", "models"),
     "Comet": ("mbrace.utilities.neural.comet", "neural"),
     "EditDistance": ("mbrace.utilities.edit_distance", ""),
@@ -180,6 +184,7 @@ _EXTRAS: dict[str, tuple[str, str]] = {
     "RougeL": ("mbrace.utilities.rouge_l", ""),
     "Seq2Seq": ("mbrace.models.seq2seq", "models"),
     "Server": ("mbrace.servers.server", "models"),
+    "StoredTable": ("mbrace.utilities.replay", ""),
     "Summary": ("mbrace.jobs.run", ""),
     "TER": ("mbrace.utilities.ter", ""),
     "Unified": ("mbrace.utilities.cross.unified", "neural"),

@@ -10,6 +10,7 @@ from mbrace.decoded import Decoded, Phases
 from mbrace.errors import UserError, check_whole, warn
 from mbrace.methods import Method, check_method, counted, method_of, pruning_with, shared_encodings
 from mbrace.methods import check_source as check_method_source
+from mbrace.pairwise import PairFunction, as_utility
 from mbrace.prune import Confidence, PruningFunction, planner_of, window_pruning
 from mbrace.race import Watch, race
 from mbrace.ranking import check_quality, check_source
@@ -20,7 +21,7 @@ from mbrace.schedule import Schedule, check, is_all
 from mbrace.selection import selection_of
 from mbrace.shortlist import ByQuality, ByRace, Shortlister, check_shortlists, whole_list
 from mbrace.utilities.chrf import ChrF
-from mbrace.utility import PairFunction, ParallelUtility, QualityUtility, Utility, as_utility
+from mbrace.utility import ParallelUtility, QualityUtility, Utility
 from mbrace.windows import CallerCalls, OnError, Run, stream
 
 

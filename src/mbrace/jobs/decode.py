@@ -18,13 +18,14 @@ from mbrace.jobs.run import ErrorPolicy, Outcome, Progress, Summary, run_job
 from mbrace.jobs.settings import AnyUtility, RaceSettings, UtilitySettings, describe_utility, load_utility
 from mbrace.jobs.shortlist import ShortlistSettings, shortlist_settings
 from mbrace.methods import Method, check_method, method_of
+from mbrace.pairwise import PairFunction
 from mbrace.prune import Confidence, PruningFunction
 from mbrace.race import Watch
 from mbrace.records import Record
 from mbrace.sampler import Sampler
 from mbrace.schedule import Schedule
 from mbrace.utilities.chrf import ChrF
-from mbrace.utility import Cost, PairFunction, QualityUtility, Utility, truncated_texts, utility_cost
+from mbrace.utility import Cost, QualityUtility, Utility, truncated_texts, utility_cost
 from mbrace.windows import OnError
 
 Paths: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]]"

@@ -12,10 +12,11 @@ from typing import Any, TypeAlias
 from mbrace.errors import UserError, check_whole
 from mbrace.methods import Method, check_method, method_of, pruning_with
 from mbrace.methods import describe as describe_method
+from mbrace.pairwise import PairFunction, as_utility
 from mbrace.prune import Bottom, Confidence, Halving, PruningFunction
 from mbrace.schedule import Schedule, check, is_all
 from mbrace.selection import selection_of
-from mbrace.utility import PairFunction, QualityUtility, Utility, as_utility
+from mbrace.utility import QualityUtility, Utility
 
 
 @dataclass(frozen=True)

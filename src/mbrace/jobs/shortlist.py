@@ -16,9 +16,10 @@ from mbrace.jobs.settings import (
     load_quality,
     load_utility,
 )
+from mbrace.pairwise import PairFunction
 from mbrace.ranking import check_quality
 from mbrace.shortlist import check_shortlists
-from mbrace.utility import PairFunction, QualityUtility, Utility
+from mbrace.utility import QualityUtility, Utility
 
 
 @dataclass(frozen=True)

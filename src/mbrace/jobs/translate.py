@@ -18,9 +18,10 @@ from mbrace.jobs.shortlist import ShortlistSettings, shortlist_settings
 from mbrace.jobs.sources import source_item, source_items
 from mbrace.methods import Method, check_method, method_of
 from mbrace.models.hypotheses import Hypothesiser, LiveSampler, SamplingSettings, live_candidates
+from mbrace.pairwise import PairFunction
 from mbrace.prune import Confidence, PruningFunction, stops_by_regret
 from mbrace.schedule import Schedule
-from mbrace.utility import PairFunction, QualityUtility, Utility
+from mbrace.utility import QualityUtility, Utility
 
 if TYPE_CHECKING:
     from mbrace.models.hypotheses import CandidateModel

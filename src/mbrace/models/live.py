@@ -21,12 +21,13 @@ from mbrace.models.choice import Truncation
 from mbrace.models.codec import Codec
 from mbrace.models.hypotheses import SamplingSettings, live_candidates
 from mbrace.models.model_sampler import EncodedSources, ModelSampler
+from mbrace.pairwise import PairFunction, as_utility
 from mbrace.prune import Confidence, PruningFunction, stops_by_regret
 from mbrace.sampler import Draws, Want, ids_of, refuse_one_string
 from mbrace.schedule import Schedule, check, is_all
 from mbrace.utilities.chrf import ChrF
 from mbrace.utilities.neural.device import choose_device, without_cudnn_attention
-from mbrace.utility import PairFunction, Utility, as_utility
+from mbrace.utility import Utility
 
 
 @dataclass(frozen=True)

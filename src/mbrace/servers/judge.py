@@ -20,10 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mbrace.errors import UserError
+from mbrace.pairwise import Pairwise
 from mbrace.schedule import doubling
 from mbrace.servers.answers import AnswerFile, key_of
 from mbrace.servers.http import Client, base_url
-from mbrace.utility import Cost, Pairwise, Scorer, Sentence
+from mbrace.utility import Cost, Scorer, Sentence
 
 PROMPT = (
     "Score the translation below from 0 to 100 for how well it says what the reference says, where 0 is no meaning "

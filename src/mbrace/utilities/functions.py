@@ -13,7 +13,8 @@ from types import ModuleType
 from zlib import crc32
 
 from mbrace.errors import UserError
-from mbrace.utility import Pairwise, Utility
+from mbrace.pairwise import Pairwise
+from mbrace.utility import Utility
 
 BATCH_SUFFIX = ":batch"
 
