@@ -189,6 +189,11 @@ translator, {BEAM} beam hypotheses, up to {RACED} arithmetic draws, truth by {TR
 - *utility lost*: by the answer, in standard deviations between hypotheses.
 - *calls ... at equal false pruning*: against those of the plain bootstrap, interpolated between its alphas. Less than
   1.00x would be a gain; empty where the plain bootstrap has no such rate.
+
+**What it says.** With chrF++ at alpha 0.99, corrected strata of 4, 8 and 16 prune a little sooner: 5% to 13% fewer
+calls at about equal false pruning, but only 2% to 4% fewer pseudo-references, and those are what costs time. With the
+learned metric (few sentences) no gain shows. Strata of 2, and strata that are not corrected, prune the best hypothesis
+too often. So races resample among all draws, whatever the sampling; strata are not built in.
 """
 
 
