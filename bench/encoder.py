@@ -24,9 +24,9 @@ import torch
 import transformers
 
 import mbrace
-from mbrace.decoded import Phases
 from mbrace.io.candidates import read_records
 from mbrace.models import choice, past, recorded
+from mbrace.race import Phases
 from mbrace.utilities.neural import pretrained
 from mbrace.utilities.neural.device import bfloat16_speedup, choose_device, choose_dtype, without_cudnn_attention
 from mbrace.utilities.neural.encoder import Encoder, Readout
@@ -305,8 +305,8 @@ def bfloat16_lines(found: dict[str, Any]) -> list[str]:
     times = [found[part]["float32"] / found[part]["bfloat16"] for part in ("seconds", "embedding")]
     return [
         f"Learned metric on this CPU (threads: {found['threads']}), bfloat16 against float32: {times[0]:.2f} times",
-        f"as fast (embedding alone {times[1]:.2f}), {found['equal']} of {found['of']} answers equal; the measurement",
-        f"of `--dtype auto`, which takes bfloat16 from 1.2 on, says {found['auto measures']:.2f}.",
+        f"as fast (embedding alone {times[1]:.2f}), {found['equal']} of {found['of']} answers equal; what",
+        f"`--dtype auto` measures, and takes bfloat16 from 1.2 on, is {found['auto measures']:.2f}.",
     ]
 
 

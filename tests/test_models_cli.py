@@ -553,3 +553,22 @@ def test_translate_neither_replaces_its_sources_nor_goes_on_with_other_options(
     (tmp_path / "o.jsonl.run.json").write_text(json.dumps({"command": "translate", "seed": 3}))
     assert main([*command, "--resume"]) == 2
     assert "o.jsonl: was made with" in capsys.readouterr().err
+
+
+def test_translating_with_a_pool_of_arithmetic_draws_is_resumed_to_the_same_bytes(
+    sources: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def translate(out: Path, *more: str) -> int:
+        options = ["--pool", "--beam", "2", "--sampling", "arithmetic", "--regret", "0.05", "--schedule", "2,4,8"]
+        command = ["translate", str(sources), "--model", str(folder), "-o", str(out), "--device", "cpu", "--json"]
+        return main([*command, *options, "--window", "2", *more])
+
+    whole, cut = tmp_path / "whole.jsonl", tmp_path / "cut.jsonl"
+    assert translate(whole) == 0
+    assert translate(cut) == 0
+    content = cut.read_bytes()
+    cut.write_bytes(content[: len(content) // 2])  # inside a line
+    assert translate(cut, "--resume", "--sampling", "independent") == 2
+    assert "was made with sampling 'arithmetic', not None" in capsys.readouterr().err
+    assert translate(cut, "--resume", "--window", "3") == 0
+    assert cut.read_bytes() == content == whole.read_bytes()

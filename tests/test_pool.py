@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 
 import mbrace
 from mbrace._native import Resamples
+from mbrace.cli import main
 from mbrace.randomness import key
 
 WORDS = ["a", "b", "c", "d", "e"]
@@ -224,3 +227,27 @@ def test_a_race_may_begin_without_hypotheses() -> None:
     assert (best.text, best.index, best.pseudo_references) == ("a", None, 3)
     with pytest.raises(mbrace.UserError, match="hypotheses: empty"):
         mbrace.decode([], ["a b"], utility=overlap)
+
+
+OPTIONS = ["--pool", "--start", "16", "--regret", "0.05", "--exclude-self", "--window", "2"]
+
+
+def test_a_pooled_race_that_stops_by_regret_is_resumed_to_the_same_bytes(
+    tmp_path: Path, demo_rows: list[dict], capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, whole, cut = (tmp_path / name for name in ("in.jsonl", "whole.jsonl", "cut.jsonl"))
+    source.write_text("".join(json.dumps(row) + "\n" for row in demo_rows[:6]), encoding="utf-8")
+    assert main(["decode", str(source), "-o", str(whole), *OPTIONS]) == 0
+    rows = [json.loads(line) for line in whole.read_text(encoding="utf-8").splitlines()]
+    assert any(row["strings"] < rows[0]["strings"] for row in rows)  # they did not all run to the end
+    assert main(["decode", str(source), "-o", str(cut), *OPTIONS]) == 0
+    content = cut.read_bytes()
+    cut.write_bytes(content[: len(content) // 2])  # inside a line
+    for changed, message in (
+        (["--regret", "0.1"], "was made with regret 0.05, not 0.1"),
+        (["--start", "8"], "was made with start 16, not 8"),
+    ):
+        assert main(["decode", str(source), "-o", str(cut), *OPTIONS, "--resume", *changed]) == 2
+        assert message in capsys.readouterr().err
+    assert main(["decode", str(source), "-o", str(cut), *OPTIONS, "--resume", "--window", "5"]) == 0
+    assert cut.read_bytes() == content == whole.read_bytes()
