@@ -20,6 +20,7 @@ from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.helpers import extract_all_char_ngrams, extract_word_ngrams
 
 import mbrace
+from mbrace import _native
 from mbrace.cli import main
 from mbrace.low_rank import chosen_pairs, complete, factorize, starting
 from mbrace.utilities.mixture import Mixture
@@ -313,3 +314,37 @@ def test_the_command_writes_what_the_library_finds(options: str, method: Any, tm
     assert main([*command, "--resume"]) == 0
     assert out.read_bytes() == whole
     assert main([*command[:6], "--resume"]) == 2
+
+
+def test_the_kernel_refuses_aggregates_that_are_none() -> None:
+    [index] = _native.build_indexes([["a", "b"]], char_order=6, word_order=2, whitespace=False)
+    rows = np.arange(2)
+
+    def score(texts: list[str], weights: list[float], rows: NDArray[np.int64] = rows) -> None:
+        aggregates: list[Any] = [[(texts, np.array(weights, dtype=np.float64))]]
+        _native.score_aggregates([index], [rows], aggregates, beta=2, eps_smoothing=False)
+
+    score(["a", "b"], [1, 2])
+    for texts, weights in (
+        ([], []),
+        (["a"], [1, 2]),
+        (["a"], [0]),
+        (["a"], [-1]),
+        (["a"], [np.nan]),
+        (["a"], [np.inf]),
+    ):
+        with pytest.raises(ValueError, match="aggregate"):
+            score(texts, weights)
+    with pytest.raises(IndexError, match="a survivor is not in the index"):
+        score(["a"], [1], np.array([2]))
+    with pytest.raises(ValueError, match="equally long"):
+        _native.score_aggregates([index], [], [], beta=2, eps_smoothing=False)
+
+
+@given(st.lists(sentences, min_size=257, max_size=300, unique=True), texts)
+@settings(max_examples=5)
+def test_more_hypotheses_than_a_block_of_the_kernel_holds(h: list[str], r: list[str]) -> None:
+    found = mbrace.decode(h, r, method="aggregate", nbest=len(h))
+    options = {"char_order": 6, "word_order": 2, "beta": 2}
+    for each in found.nbest[::17]:
+        assert each.utility == pytest.approx(naive_aggregate(each.text, r, options), abs=2e-4)

@@ -28,7 +28,7 @@ from mbrace.utilities.chrf import ChrF
 from mbrace.utilities.replay import Replay
 from mbrace.utility import AggregatingUtility, CentroidUtility, EncodingUtility, QualityUtility, Utility
 
-GROUP = 25  # sentences that are timed together
+GROUP = 25  # sentences that are timed together, at most; there are five groups at least, for an interval
 TOP = 32  # hypotheses that a shortlist leaves
 
 
@@ -273,14 +273,15 @@ def timed_rows(
         some = [replace(record, pseudo_references=_drawn(record)[:96]) for record in records[:2]]
         cut = [replace(record, hypotheses=record.hypotheses[:32], logprobs=None) for record in some]
         study.decode(records[:2] if full_warm_up else cut, way, study.utility)
-    for first in range(0, len(records), GROUP):
-        part = records[first : first + GROUP]
+    size = min(GROUP, max(1, len(records) // 5))
+    for first in range(0, len(records), size):
+        part = records[first : first + size]
         for way in ways:
             began = time.perf_counter()
             answers = study.decode(part, way, study.utility)
             seconds = time.perf_counter() - began
             texts = [answer.text for answer in answers]
-            yield {"way": way.name, "group": first // GROUP, "sentences": len(part), "seconds": seconds, "texts": texts}
+            yield {"way": way.name, "group": first // size, "sentences": len(part), "seconds": seconds, "texts": texts}
         advance(len(part))
 
 

@@ -200,8 +200,8 @@ def _text(tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
             "samples. *Human score* and *other metric*: change of the score against the human reference by the metric "
             "that was decoded with and by one that was not. *Calls* are of the utility (those of a coarse utility or "
             "of quality estimation are in `methods.csv`), *strings* those encoded. In brackets 95% intervals: over "
-            f"sentences, for time over groups of {GROUP} sentences. Time is measured by decoding for real, one thread, "
-            f"on: {'; '.join(devices)}.",
+            f"sentences, for time over groups of up to {GROUP} sentences. Time is measured by decoding for real, "
+            f"one thread, on: {'; '.join(devices)}.",
         ]
     )
 
