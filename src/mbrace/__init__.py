@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from mbrace.jobs.run import Summary
     from mbrace.jobs.translate import translate_file
     from mbrace.models.causal import CausalLM
+    from mbrace.models.mbr_generate import mbr_generate
     from mbrace.models.seq2seq import Seq2Seq
     from mbrace.servers.embeddings import EmbeddingServer
     from mbrace.servers.judge import Judge
@@ -154,6 +155,7 @@ __all__ = [
     "export_file",
     "generate_file",
     "load_function",
+    "mbr_generate",
     "rerank",
     "rerank_corpus",
     "rerank_file",
@@ -187,6 +189,7 @@ _EXTRAS: dict[str, tuple[str, str]] = {
     "export_file": ("mbrace.jobs.export", ""),
     "generate_file": ("mbrace.jobs.generate", ""),
     "load_function": ("mbrace.utilities.functions", ""),
+    "mbr_generate": ("mbrace.models.mbr_generate", "models"),
     "rerank_file": ("mbrace.jobs.rerank", ""),
     "translate_file": ("mbrace.jobs.translate", ""),
 }
