@@ -466,7 +466,7 @@ SERVER = ["--server", "http://127.0.0.1:9", "--server-model", "m"]
         (["--kind", "causal", "--model", "M", "--prompt", "{source}", "--source-prefix", "x"], "--source-prefix: only"),
         ([*SERVER, "--model", "bundled"], "--model and --server: give one of them"),
         ([*SERVER, "--kind", "seq2seq"], "--kind: only valid with --model"),
-        ([*SERVER, "--epsilon", "0.02"], "--epsilon: only valid with --model"),
+        ([*SERVER, "--epsilon", "1.5"], "epsilon 1.5: must be between 0 and 1"),
         ([*SERVER, "--source-language", "de"], "--source-language: only valid with --model"),
     ],
 )
