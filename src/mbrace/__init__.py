@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from mbrace.jobs.generate import generate_file
     from mbrace.jobs.rerank import rerank_file
     from mbrace.jobs.run import Summary
+    from mbrace.jobs.tables import TableDecoder, decode_table, table_records
     from mbrace.jobs.translate import translate_file
     from mbrace.models.causal import CausalLM
     from mbrace.models.mbr_generate import mbr_generate
@@ -138,6 +139,7 @@ __all__ = [
     "Standings",
     "Step",
     "Summary",
+    "TableDecoder",
     "Tally",
     "TruncatingUtility",
     "Unified",
@@ -151,6 +153,7 @@ __all__ = [
     "decode",
     "decode_corpus",
     "decode_file",
+    "decode_table",
     "doubling",
     "export_file",
     "generate_file",
@@ -159,6 +162,7 @@ __all__ = [
     "rerank",
     "rerank_corpus",
     "rerank_file",
+    "table_records",
     "translate_file",
 ]
 
@@ -183,14 +187,20 @@ _EXTRAS: dict[str, tuple[str, str]] = {
     "Seq2Seq": ("mbrace.models.seq2seq", "models"),
     "Server": ("mbrace.servers.server", "models"),
     "Summary": ("mbrace.jobs.run", ""),
+    "TableDecoder": ("mbrace.jobs.tables", "parquet"),
     "TER": ("mbrace.utilities.ter", ""),
     "Unified": ("mbrace.utilities.cross.unified", "neural"),
     "decode_file": ("mbrace.jobs.decode", ""),
+<<<<<<< HEAD
     "export_file": ("mbrace.jobs.export", ""),
+=======
+    "decode_table": ("mbrace.jobs.tables", "parquet"),
+>>>>>>> 0c13566 (Tables in memory: decode_table, table_records and TableDecoder for pandas, polars, datasets and Arrow)
     "generate_file": ("mbrace.jobs.generate", ""),
     "load_function": ("mbrace.utilities.functions", ""),
     "mbr_generate": ("mbrace.models.mbr_generate", "models"),
     "rerank_file": ("mbrace.jobs.rerank", ""),
+    "table_records": ("mbrace.jobs.tables", "parquet"),
     "translate_file": ("mbrace.jobs.translate", ""),
 }
 
