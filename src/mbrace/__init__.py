@@ -191,11 +191,8 @@ _EXTRAS: dict[str, tuple[str, str]] = {
     "TER": ("mbrace.utilities.ter", ""),
     "Unified": ("mbrace.utilities.cross.unified", "neural"),
     "decode_file": ("mbrace.jobs.decode", ""),
-<<<<<<< HEAD
-    "export_file": ("mbrace.jobs.export", ""),
-=======
     "decode_table": ("mbrace.jobs.tables", "parquet"),
->>>>>>> 0c13566 (Tables in memory: decode_table, table_records and TableDecoder for pandas, polars, datasets and Arrow)
+    "export_file": ("mbrace.jobs.export", ""),
     "generate_file": ("mbrace.jobs.generate", ""),
     "load_function": ("mbrace.utilities.functions", ""),
     "mbr_generate": ("mbrace.models.mbr_generate", "models"),

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from mbrace.cli.explain import cut, printable
+from mbrace.decoded import Decoded
 from mbrace.prune import Confidence
-from mbrace.race import Decoded
 from mbrace.recording import RaceRecorder, RecordedStep
 from mbrace.records import Record
 from mbrace.wording import counted

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from mbrace.decode import decode_corpus
+from mbrace.decoded import Decoded
 from mbrace.errors import UserError, require
+from mbrace.io.answer_line import answer_line
 from mbrace.io.jsonl import parse_json, valid_unicode
-from mbrace.io.output import answer_line
-from mbrace.race import Decoded
 from mbrace.records import ALIASES, Location, Record, record_from
 
 ROWS_AT_A_TIME = 64

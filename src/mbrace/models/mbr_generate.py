@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from mbrace.decode import decode_corpus
+from mbrace.decoded import Decoded
 from mbrace.errors import UserError, check_number, check_whole, require
 from mbrace.prune import Confidence, PruningFunction
-from mbrace.race import Decoded
 from mbrace.records import Record
 from mbrace.sampler import Draws, Want
 from mbrace.schedule import doubling
