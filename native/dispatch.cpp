@@ -1,5 +1,6 @@
 // The instruction sets that this machine has.
 #include "count.hpp"
+#include "cpu.hpp"
 
 namespace mbrace {
 
@@ -7,12 +8,9 @@ const std::vector<const Variant*>& variants() {
     static const std::vector<const Variant*> available = [] {
         std::vector<const Variant*> list;
 #if defined(MBRACE_X86)
-        __builtin_cpu_init();
-        if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
-            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw")) {
-            list.push_back(&avx512_variant);
-        }
-        if (__builtin_cpu_supports("avx2")) list.push_back(&avx2_variant);
+        const Cpu cpu = ask_cpu();
+        if (cpu.avx512) list.push_back(&avx512_variant);
+        if (cpu.avx2) list.push_back(&avx2_variant);
 #elif defined(MBRACE_ARM)
         list.push_back(&neon_variant);
 #endif

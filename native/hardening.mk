@@ -3,7 +3,7 @@ SANITIZED := build/venv-sanitize
 FUZZ_SECONDS ?= 60
 KERNEL_TESTS := tests/test_chrf.py tests/test_bleu.py tests/test_native.py
 
-.PHONY: sanitize tsan fuzz neon
+.PHONY: sanitize tsan fuzz neon windows
 
 # The kernel's tests under AddressSanitizer and UndefinedBehaviorSanitizer; the first error ends the run.
 sanitize: $(SANITIZED)/.built
@@ -49,3 +49,12 @@ neon: $(NATIVE)
 	aarch64-linux-gnu-g++ -std=c++20 -O2 -ffp-contract=off -DMBRACE_ARM -static -o build/stress-neon \
 	  $(STRESS) native/count_neon.cpp -pthread
 	qemu-aarch64 build/stress-neon
+
+# The kernel for Windows, on any machine with mingw-w64 (Debian: g++-mingw-w64-x86-64); it is run where there is Wine.
+WINDOWS := x86_64-w64-mingw32-g++-posix -std=c++20 -O2 -Wall -Wextra -ffp-contract=off
+windows: $(NATIVE)
+	mkdir -p build
+	$(WINDOWS) -mavx2 -c -o build/windows-avx2.o native/count_avx2.cpp
+	$(WINDOWS) -mavx512f -mavx512dq -mavx512vl -mavx512bw -c -o build/windows-avx512.o native/count_avx512.cpp
+	$(WINDOWS) -DMBRACE_X86 -static -o build/stress-windows.exe $(STRESS) build/windows-avx2.o build/windows-avx512.o -pthread
+	if command -v wine >/dev/null; then WINEDEBUG=-all wine build/stress-windows.exe; fi

@@ -9,6 +9,10 @@
 #include <new>
 #include <vector>
 
+#if defined(_WIN32)
+#include <malloc.h>
+#endif
+
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define MBRACE_POOL_OFF  // so that sanitizers see every allocation
 #endif
@@ -33,9 +37,8 @@ class Pool {
                 return block;
             }
         }
-        // Aligned to cache lines, so that a column (count.hpp) is never in two of them.
-        void* block = bytes < MIN_BYTES ? std::malloc(bytes ? bytes : 1)
-                                    : std::aligned_alloc(64, kind >= 0 ? std::size_t{1} << kind : (bytes + 63) / 64 * 64);
+        void* block = bytes < MIN_BYTES ? allocate_small(bytes ? bytes : 1)
+                                        : allocate_large(kind >= 0 ? std::size_t{1} << kind : (bytes + 63) / 64 * 64);
         if (!block) throw std::bad_alloc();
         return block;
     }
@@ -51,10 +54,22 @@ class Pool {
                 return;
             }
         }
-        std::free(block);
+        release(block);
     }
 
   private:
+    // Large blocks are aligned to cache lines, so that a column (count.hpp) is never in two of them. What Windows aligns
+    // it must also release, so all blocks are made in the same way there.
+#if defined(_WIN32)
+    static void* allocate_small(std::size_t bytes) { return _aligned_malloc(bytes, alignof(std::max_align_t)); }
+    static void* allocate_large(std::size_t bytes) { return _aligned_malloc(bytes, 64); }
+    static void release(void* block) noexcept { _aligned_free(block); }
+#else
+    static void* allocate_small(std::size_t bytes) { return std::malloc(bytes); }
+    static void* allocate_large(std::size_t bytes) { return std::aligned_alloc(64, bytes); }
+    static void release(void* block) noexcept { std::free(block); }
+#endif
+
     Pool() {
         for (auto& blocks : free_) blocks.reserve(1024);  // give() must not throw
     }

@@ -11,14 +11,15 @@
 #include <type_traits>
 
 #include "bootstrap.hpp"
+#include "cpu.hpp"
 
 #if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
 #include <immintrin.h>
 #define MBRACE_WINS_X86
 #endif
 // Functions marked so are compiled once per instruction set, and the best is chosen when the library is loaded. They
-// compare, round and add in a fixed order, so all give the same bits.
-#if defined(__x86_64__) && defined(__linux__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+// compare, round and add in a fixed order, so all give the same bits. (Only glibc can choose: musl has no such functions.)
+#if defined(__x86_64__) && defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define MBRACE_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
 #define MBRACE_CLONES
@@ -126,9 +127,9 @@ __attribute__((target("avx512f,avx512bw,avx512vnni"))) void compare_avx512(const
 
 Compare best_compare() {
 #ifdef MBRACE_WINS_X86
-    __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vnni")) return compare_avx512;
-    if (__builtin_cpu_supports("avx2")) return compare_avx2;
+    const Cpu cpu = ask_cpu();
+    if (cpu.avx512_vnni) return compare_avx512;
+    if (cpu.avx2) return compare_avx2;
 #endif
     return compare_portable;
 }

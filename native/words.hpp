@@ -71,6 +71,12 @@ class Words {
         std::uint32_t length;
     };
 
+    static constexpr std::uint64_t reversed_bytes(std::uint64_t value) {
+        std::uint64_t out = 0;
+        for (int byte = 0; byte < 8; ++byte, value >>= 8) out = out << 8 | (value & 0xFF);
+        return out;
+    }
+
     static SpelledWord spell(const Segment& segment, const Word& range) {
         const std::uint32_t* letters = segment.points.data() + range.begin;
         const std::uint32_t length = range.end - range.begin;
@@ -78,7 +84,7 @@ class Words {
         std::uint64_t key = 0;
         if (segment.narrow) {
             std::memcpy(&key, segment.bytes.data() + range.begin, 8);
-            if constexpr (std::endian::native == std::endian::big) key = __builtin_bswap64(key);
+            if constexpr (std::endian::native == std::endian::big) key = reversed_bytes(key);
             key &= (1ull << 8 * length) - 1;
         } else {
             std::uint32_t all = 0;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import lzma
 import os
 import subprocess
 import sys
@@ -11,8 +12,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from mbrace.cli import main
+import mbrace
+from mbrace.cli import demo_race, main
 from mbrace.cli.labelled_texts import print_labelled
+from mbrace.recording import RaceRecorder
 
 BLOCKED = """
 import sys
@@ -40,6 +43,119 @@ def test_demo_and_decode_run_without_any_extra(candidates: Path, tmp_path: Path,
     )
     assert parquet.returncode == 2
     assert b"pip install 'mbrace[parquet]'" in parquet.stderr
+
+
+def test_the_demo_fits_80_columns_and_ends_with_commands_that_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.chdir(tmp_path)
+    assert main(["demo", "--sentences", "16"]) == 0
+    shown = capsys.readouterr().out
+    assert "\x1b" not in shown
+    steps = [line for line in shown.splitlines() if line.startswith("step ")]
+    assert len(steps) == 4
+    assert steps[0].startswith("step 1: 16 pseudo-references, 256 -> 16 hypotheses, leader 76.7: The French")
+    assert max(len(line) for line in shown.splitlines() if line not in steps) <= 80
+    commands = [line.split("  ")[1] for line in shown.split("Try next:\n")[1].splitlines()]
+    assert len(commands) == 3
+    for command in commands[1:]:  # the first one needs an extra, and has a test of its own
+        assert main(command.split()[1:]) == 0
+    assert "step 4: 128 pseudo-references" in capsys.readouterr().out
+
+
+def test_the_demo_counts_gains_and_losses_as_a_hand_count_does(capsys: pytest.CaptureFixture[str]) -> None:
+    from sacrebleu.metrics import CHRF
+
+    path = Path(mbrace.__file__).parent / "data" / "newstest.jsonl.xz"
+    from mbrace.io.candidates import read_records
+
+    records = list(read_records(str(path)))[:12]
+    answers = list(mbrace.decode_corpus(records))
+    metric = CHRF(word_order=2)
+
+    def score(text: str, reference: str | None) -> float:
+        return metric.sentence_score(text, [reference or ""]).score
+
+    gains = [
+        score(answer.text, record.reference) - score(record.hypotheses[0], record.reference)
+        for record, answer in zip(records, answers, strict=True)
+    ]
+    better, worse = sum(gain > 1e-9 for gain in gains), sum(gain < -1e-9 for gain in gains)
+    assert better
+    assert main(["demo", "--sentences", "12", "--examples", "1"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert (
+        f"closer to the human reference than beam search's in {better} of 12 sentences, further from it in {worse}."
+        in shown
+    )
+    assert f"MBR {answers[gains.index(max(gains))].text} (" in shown
+
+
+def test_the_bundled_candidates_are_the_first_of_the_experiments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent.parent / "experiments"))
+    import demo_candidates
+
+    with lzma.open(demo_candidates.BUNDLED, "rt", encoding="utf-8") as file:
+        assert list(file) == demo_candidates.bundled_lines()
+
+
+def test_a_race_on_a_terminal_moves_and_elsewhere_is_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo_race, "SECONDS_PER_STEP", 0.0)
+    record = mbrace.Record([f"a b c {n}" for n in range(30)], [f"a b c {n % 3}" for n in range(64)], source="s")
+    shown = {}
+    for terminal in (True, False):
+        console = Console(width=80, file=io.StringIO(), force_terminal=terminal, _environ={"TERM": "xterm"})
+        demo_race.show_race(console, record, mbrace.ChrF(), plain=False)
+        shown[terminal] = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "\x1b[2K" in shown[True]  # a line is drawn over
+    assert "\x1b" not in shown[False]
+    assert "step 1: 16 pseudo-references, 30 -> " in shown[False]
+    console = Console(width=80, file=io.StringIO(), force_terminal=True, _environ={"TERM": "xterm"})
+    demo_race.show_race(console, record, mbrace.ChrF(), plain=True)
+    assert "step 1: 16 pseudo-references, 30 -> " in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_demo_plain_is_the_same_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = []
+    for options in ([], ["--plain"]):
+        assert main(["demo", "--sentences", "1", "--examples", "0", *options]) == 0
+        shown.append(capsys.readouterr().out.split("\n\n")[0])
+    assert shown[0] == shown[1]
+
+
+def test_a_picture_has_a_dot_for_each_hypothesis_and_keeps_its_height() -> None:
+    record = mbrace.Record([f"a b c {n}" for n in range(70)] + ["a b c 0"], [f"a b c {n % 3}" for n in range(64)])
+    prune = mbrace.Confidence(0.9)
+    recorder = RaceRecorder(prune)
+    [answer] = mbrace.decode_corpus([record], prune=prune, watch=recorder)
+    frames = demo_race.race_frames(record, answer, recorder.steps)
+    assert [len(frame.kept) for frame in frames[1:]] == [step.survivors for step in answer.steps]
+    assert [frame.pseudo_references for frame in frames[1:]] == [step.pseudo_references for step in answer.steps]
+    assert frames[-1].utility_calls == answer.utility_calls
+    assert frames[-1].best[0] == (pytest.approx(answer.utility), answer.text)
+    pictures = [demo_race.picture(frame, width=80, dots=demo_race.ASCII).plain for frame in frames]
+    assert {text.count("\n") for text in pictures} == {pictures[0].count("\n")}
+    for text, frame in zip(pictures, frames, strict=True):
+        dots = "".join(text.splitlines()[1:3])
+        assert len(dots) == 70
+        assert dots.count("#") == len(frame.kept)
+        assert dots.count("x") == len(frame.alive - frame.kept)
+        assert max(map(len, text.splitlines())) <= 80
+
+
+def test_candidates_are_saved_once_and_under_an_honest_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "news.jsonl.xz"
+    assert main(["demo", "--save", str(path)]) == 0
+    assert path.read_bytes() == (Path(mbrace.__file__).parent / "data" / "newstest.jsonl.xz").read_bytes()
+    for options, message in (
+        ([str(path)], "exists; give another name"),
+        ([str(tmp_path / "news.jsonl")], "give a name that ends with .jsonl.xz"),
+        ([str(tmp_path / "gone" / "news.jsonl.xz")], "No such file or directory"),
+        ([str(tmp_path / "b.jsonl.xz"), "--translate"], "--translate and --save: give one of them"),
+    ):
+        assert main(["demo", "--save", *options]) == 2
+        assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("options", [["--sentences", "0"], ["--sentences", "-3"], ["--examples", "-1"]])

@@ -11,7 +11,12 @@ import pytest
 from doc_blocks import ROOT, broken_links, run_page, small_files, unfenced
 
 DOCS = ROOT / "docs"
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "custom_generate" / "README.md",
+    *sorted(DOCS.rglob("*.md")),
+]
 NOTEBOOKS = sorted(DOCS.rglob("*.ipynb"))
 
 

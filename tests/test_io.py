@@ -14,6 +14,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import zstandard
@@ -21,6 +22,7 @@ import zstandard
 import mbrace
 import mbrace.io
 from mbrace.errors import UserError
+from mbrace.io import system
 from mbrace.io.atomic import replace_file, replacing
 from mbrace.io.candidates import Bad, read_items
 from mbrace.io.packing import check_packing
@@ -120,3 +122,50 @@ def test_zstandard_without_its_package_says_which_extra_brings_it(
         check_packing("o.jsonl.zst", (".zst", ".gz"))
     with pytest.raises(mbrace.UserError, match=r"mbrace\[zstd\]"):
         list(read_items([str(tmp_path / "in.jsonl.zst")]))
+
+
+def test_bytes_are_read_at_a_position_with_and_without_pread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "bytes"
+    path.write_bytes(bytes(range(100)))
+    descriptor = os.open(path, os.O_RDONLY | system.OPEN)
+    try:
+        os.lseek(descriptor, 7, os.SEEK_SET)
+        found = [
+            system.read_at(descriptor, 5, 90),
+            system.read_at(descriptor, 50, 98),
+            system.read_at(descriptor, 5, 200),
+        ]
+        monkeypatch.delattr(os, "pread")  # as on Windows
+        again = [
+            system.read_at(descriptor, 5, 90),
+            system.read_at(descriptor, 50, 98),
+            system.read_at(descriptor, 5, 200),
+        ]
+        assert found == again == [bytes(range(90, 95)), bytes([98, 99]), b""]
+        assert os.read(descriptor, 1) == b"\x07"  # where it was
+    finally:
+        os.close(descriptor)
+
+
+def test_windows_locks_a_byte_that_no_file_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    held: dict[int, int] = {}
+
+    def locking(descriptor: int, mode: int, count: int) -> None:
+        """The locks of Windows, of one process: by file and byte."""
+        byte = os.lseek(descriptor, 0, os.SEEK_CUR)
+        assert (mode, count) == (2, 1)
+        if held.setdefault(os.fstat(descriptor).st_ino, byte) != byte or byte < 1 << 40:
+            raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(system, "msvcrt", SimpleNamespace(locking=locking, LK_NBLCK=2), raising=False)
+    monkeypatch.setattr(system.sys, "platform", "win32")
+    with open(tmp_path / "out.jsonl", "wb+") as file:
+        file.write(b"line\n")
+        file.flush()
+        system.lock_exclusively(file.fileno())
+        assert os.lseek(file.fileno(), 0, os.SEEK_CUR) == 5
+    assert len(held) == 1
+    with monkeypatch.context() as windows:
+        windows.setattr(system.os, "name", "nt")
+        os.close(system.open_folder(str(tmp_path)))
+    assert (tmp_path / ".lock").exists()

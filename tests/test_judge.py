@@ -5,10 +5,12 @@ from __future__ import annotations
 import gzip
 import hashlib
 import html
+import io
 import json
 import re
 import sqlite3
 import stat
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -20,9 +22,11 @@ from starlette.testclient import TestClient
 
 from mbrace.cli import main
 from mbrace.errors import UserError
+from mbrace.judge import live_count
 from mbrace.judge.app import Site, create_app
 from mbrace.judge.items import PredictionPair, arrange, read_pairs, sample
-from mbrace.judge.serve import judge
+from mbrace.judge.live_count import count_line, progress
+from mbrace.judge.serve import judge, paragraphs
 from mbrace.judge.show import Piece, differences, pieces
 from mbrace.judge.store import Store, open_study
 
@@ -420,3 +424,100 @@ def test_nothing_to_judge_and_bad_addresses_are_said_before_serving(tmp_path: Pa
         judge(files[0], files[1], source=files[3], output=files[5], public_url="ftp://x")
     with pytest.raises(UserError, match=r"cannot listen on 192\.0\.2\.1 port 8000"):
         judge(files[0], files[1], source=files[3], output=files[5], host="192.0.2.1")
+
+
+# ---- names, instructions, the live count
+
+
+def prepared(tmp_path: Path, *options: str, monkeypatch: pytest.MonkeyPatch) -> int:
+    """`mbrace judge` up to the moment it would serve."""
+    monkeypatch.setattr("uvicorn.Server.run", lambda self, sockets: None)
+    return main(["judge", *write_study(tmp_path, 3), "--port", "0", *options])
+
+
+def test_results_have_the_names_that_were_given_and_take_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    database = str(tmp_path / "ratings.db")
+    for options, names in (
+        (["--name-a", "standard MBR"], "A = standard MBR, B = secret-b.jsonl"),
+        (["--name-b", "race"], "A = standard MBR, B = race"),  # goes on, and is renamed
+        ([], "A = standard MBR, B = race"),
+    ):
+        assert prepared(tmp_path, *options, monkeypatch=monkeypatch) == 0
+        capsys.readouterr()
+        assert main(["judge-results", database]) == 0
+        shown = capsys.readouterr().out
+        assert shown.splitlines()[0] == names
+        assert shown.splitlines()[-1] == "No ratings yet."
+    assert main(["judge-results", database, "--name-a", "x", "--name-b", "y"]) == 0
+    assert capsys.readouterr().out.startswith("A = x, B = y\n")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--name-a", " "], "name_a: is blank"),
+        (["--name-a", "x", "--name-b", "x"], "both are x"),
+        (["--instructions", "gone.txt"], "--instructions gone.txt: No such file or directory"),
+        (["--instructions", "blank.txt"], "has no text"),
+        (["--instructions", "long.txt"], "longer than 10,000 characters"),
+        (["--instructions", "bytes.txt"], "not UTF-8 text"),
+    ],
+)
+def test_names_and_instructions_that_say_nothing_are_refused(
+    options: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, content in (("blank.txt", b" \n"), ("long.txt", b"a" * 10_001), ("bytes.txt", b"\xff\xfe\xff")):
+        Path(name).write_bytes(content)
+    assert prepared(tmp_path, *options, monkeypatch=monkeypatch) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "ratings.db").exists()
+
+
+def test_a_blank_name_for_results_is_refused(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["judge-results", store.path, "--name-b", ""]) == 2
+    assert "--name-b: is blank" in capsys.readouterr().err
+
+
+def test_raters_can_read_the_instructions_at_the_start_and_at_every_item(store: Store) -> None:
+    site = Site(instructions=paragraphs("Meaning first.\nThen style.\n\n<b>Not</b> length.\r\n"))
+    assert site.instructions == ("Meaning first.\nThen style.", "<b>Not</b> length.")
+    with TestClient(create_app(store, site), base_url=HOST) as client:
+        for page in ("", "/rate"):
+            shown = client.get(f"/r/{store.tokens[1]}{page}").text
+            assert "Meaning first.\nThen style." in shown
+            assert "&lt;b&gt;Not&lt;/b&gt; length." in shown
+    with TestClient(create_app(store), base_url=HOST) as client:
+        assert "Instructions" not in client.get(f"/r/{store.tokens[1]}").text
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_shows_every_rating_as_it_comes_and_a_file_nothing(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_count, "SECONDS", 0.01)
+    terminal, file = Terminal(), io.StringIO()
+    with live_count.LiveCount(store, terminal), live_count.LiveCount(store, file):
+        for rater, position in ((1, 0), (1, 1), (2, 0)):
+            store.rate(rater, position, "tie", request=f"request-{rater}-{position}")
+            line = count_line(progress(store))
+            deadline = time.monotonic() + 20
+            while line not in terminal.getvalue() and time.monotonic() < deadline:
+                time.sleep(0.01)
+            assert line in terminal.getvalue()
+    assert terminal.getvalue().endswith("\r3 of 20 ratings: rater 1 2 of 10, rater 2 1 of 10\n")
+    assert file.getvalue() == ""
+
+
+def test_many_raters_are_counted_together() -> None:
+    assert count_line({n: (10 if n < 3 else 1, 10) for n in range(6)}) == "33 of 60 ratings; 3 of 6 raters finished"

@@ -96,7 +96,7 @@ def test_the_papers_counts_are_not_significant() -> None:
 
 def test_documentation_shows_the_report_as_it_is() -> None:
     page = (Path(__file__).parent.parent / "docs" / "judge.md").read_text(encoding="utf-8")
-    assert f"```\n{report(evaluate_counts(48, 42, 35))}\n```" in page
+    assert f"```text\n{report(evaluate_counts(48, 42, 35))}\n```" in page
 
 
 @pytest.mark.parametrize(("wins", "losses", "better"), [(60, 30, "A is significantly better than B"),
@@ -126,8 +126,9 @@ def test_nobody_wins_where_the_votes_and_the_bootstrap_favour_different_sides(sw
 
 
 def test_no_ratings_give_no_verdict() -> None:
-    assert evaluate([]).verdict == "There are no ratings to judge by yet."
-    assert evaluate(ratings("sss")).verdict == "There are no ratings to judge by yet."
+    assert evaluate([]).verdict == "No ratings yet."
+    assert report(evaluate([])).splitlines() == ["A = A, B = B", "", "No ratings yet."]
+    assert evaluate(ratings("sss")).verdict == "No ratings yet: 3 answers, all of them skips."
     assert report(evaluate(ratings("sss")))
 
 
@@ -165,6 +166,7 @@ def test_csv_gives_a_spreadsheet_no_formula_to_run() -> None:
 class Arguments:
     level = 0.05
     force = False
+    name_a = name_b = None
 
     def __init__(self, ratings: Path, folder: Path) -> None:
         self.ratings, self.csv, self.json = str(ratings), str(folder / "out.csv"), str(folder / "out.json")

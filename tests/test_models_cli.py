@@ -466,7 +466,7 @@ SERVER = ["--server", "http://127.0.0.1:9", "--server-model", "m"]
         (["--kind", "causal", "--model", "M", "--prompt", "{source}", "--source-prefix", "x"], "--source-prefix: only"),
         ([*SERVER, "--model", "bundled"], "--model and --server: give one of them"),
         ([*SERVER, "--kind", "seq2seq"], "--kind: only valid with --model"),
-        ([*SERVER, "--epsilon", "0.02"], "--epsilon: only valid with --model"),
+        ([*SERVER, "--epsilon", "1.5"], "epsilon 1.5: must be between 0 and 1"),
         ([*SERVER, "--source-language", "de"], "--source-language: only valid with --model"),
     ],
 )
@@ -516,16 +516,23 @@ def test_a_device_that_cannot_be_used_is_named_before_work(
     assert {path.name for path in tmp_path.iterdir()} == {"sources.txt"}
 
 
-def test_the_bundled_translator_translates(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_bundled_translator_translates_as_the_command_with_each_preset_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     from mbrace.cli import demo_translate
 
     monkeypatch.setattr(demo_translate, "SENTENCES", ("Die Katze schläft auf dem Sofa.",))
     monkeypatch.setattr(demo_translate, "BEAM", 8)
     assert main(["demo", "--translate"]) == 0
     shown = capsys.readouterr().out
-    assert "racing MBR" in shown
     assert "The cat" in shown
     assert "sleep" in shown
+    sources = tmp_path / "german.txt"
+    sources.write_text("Die Katze schläft auf dem Sofa.\n")
+    for preset in ("paper", "fast"):
+        out = tmp_path / f"{preset}.txt"
+        assert main(["translate", str(sources), "-o", str(out), "--preset", preset, "--beam", "8"]) == 0
+        assert f"--preset {preset:<5} {out.read_text().strip()}" in shown
 
 
 def test_without_its_packages_the_demo_says_what_to_install(

@@ -51,9 +51,11 @@ if TYPE_CHECKING:
     from mbrace.jobs.generate import generate_file
     from mbrace.jobs.rerank import rerank_file
     from mbrace.jobs.run import Summary
+    from mbrace.jobs.tables import TableDecoder, decode_table, table_records
     from mbrace.jobs.translate import translate_file
     from mbrace.models.causal import CausalLM
     from mbrace.models.hypotheses import CandidateModel
+    from mbrace.models.mbr_generate import mbr_generate
     from mbrace.models.seq2seq import Seq2Seq
     from mbrace.servers.embeddings import EmbeddingServer
     from mbrace.servers.judge import Judge
@@ -140,6 +142,7 @@ __all__ = [
     "Step",
     "StoredTable",
     "Summary",
+    "TableDecoder",
     "Tally",
     "TruncatingUtility",
     "Unified",
@@ -153,13 +156,16 @@ __all__ = [
     "decode",
     "decode_corpus",
     "decode_file",
+    "decode_table",
     "doubling",
     "export_file",
     "generate_file",
     "load_function",
+    "mbr_generate",
     "rerank",
     "rerank_corpus",
     "rerank_file",
+    "table_records",
     "translate_file",
 ]
 
@@ -186,13 +192,17 @@ _EXTRAS: dict[str, tuple[str, str]] = {
     "Server": ("mbrace.servers.server", "models"),
     "StoredTable": ("mbrace.utilities.replay", ""),
     "Summary": ("mbrace.jobs.run", ""),
+    "TableDecoder": ("mbrace.jobs.tables", "parquet"),
     "TER": ("mbrace.utilities.ter", ""),
     "Unified": ("mbrace.utilities.cross.unified", "neural"),
     "decode_file": ("mbrace.jobs.decode", ""),
+    "decode_table": ("mbrace.jobs.tables", "parquet"),
     "export_file": ("mbrace.jobs.export", ""),
     "generate_file": ("mbrace.jobs.generate", ""),
     "load_function": ("mbrace.utilities.functions", ""),
+    "mbr_generate": ("mbrace.models.mbr_generate", "models"),
     "rerank_file": ("mbrace.jobs.rerank", ""),
+    "table_records": ("mbrace.jobs.tables", "parquet"),
     "translate_file": ("mbrace.jobs.translate", ""),
 }
 

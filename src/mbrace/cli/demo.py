@@ -1,4 +1,4 @@
-"""`mbrace demo`: bundled candidates decoded by standard MBR and by racing, side by side."""
+"""`mbrace demo`: bundled newstest candidates by beam search, standard MBR and racing, and one race to watch."""
 
 from __future__ import annotations
 
@@ -9,48 +9,77 @@ from typing import Any
 
 from mbrace.errors import UserError
 
+BUNDLED = "newstest.jsonl.xz"
+WATCHED = "de-en.test.14"  # the race that is shown: it ends early, and MBR says more than beam search
+
 
 def add(commands: Any) -> None:
     """The options of `mbrace demo`."""
     parser: argparse.ArgumentParser = commands.add_parser(
-        "demo", help="race through bundled candidates and compare", description="Decode bundled candidates."
+        "demo",
+        help="watch a race and compare racing with standard MBR, on bundled candidates",
+        description="Decode bundled candidates: news translated from German, 256 hypotheses and 256 pseudo-references "
+        "per sentence.",
     )
     parser.add_argument("--sentences", type=int, default=48, metavar="N", help="sentences to decode (default: all 48)")
     parser.add_argument("--examples", type=int, default=3, metavar="N", help="decisions to show (default: 3)")
+    parser.add_argument("--plain", action="store_true", help="lines instead of a moving picture, on a terminal too")
     parser.add_argument("--translate", action="store_true", help="translate with the bundled model instead")
+    parser.add_argument("--save", metavar="FILE", help="write the bundled candidates to FILE.jsonl.xz, and do no more")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Decode with standard MBR and three settings of the pruning functions, and show what changed."""
+    """Show a race, decisions, and what racing saves."""
     if args.sentences < 1:
         raise UserError(f"--sentences {args.sentences}: must be 1 or more")
     if args.examples < 0:
         raise UserError(f"--examples {args.examples}: must be 0 or more")
+    if args.translate and args.save is not None:
+        raise UserError("--translate and --save: give one of them")
+    if args.save is not None:
+        return _save(args.save)
     if args.translate:
         return _translate()
     from rich.console import Console
-    from rich.table import Table
 
-    from mbrace import Bottom, ChrF, Confidence, decode_corpus
+    from mbrace import ChrF
+    from mbrace.cli.demo_race import show_race
     from mbrace.io.candidates import read_records
 
     console = Console()
-    path = resources.files("mbrace") / "data" / "demo.jsonl.xz"
-    with resources.as_file(path) as file:
-        records = list(read_records(str(file)))[: args.sentences]
+    with resources.as_file(_bundled()) as file:
+        records = list(read_records(str(file)))
     utility = ChrF()
-    list(decode_corpus(records[:1], utility=utility))  # warm up
+    watched = next(record for record in records if record.id == WATCHED)
+    show_race(console, watched, utility, plain=args.plain)
+    records = records[: args.sentences]
+    answers = _compare(console, records, utility)
+    _examples(console, records, answers, utility, args.examples)
+    _explain(console)
+    return 0
+
+
+def _compare(console: Any, records: list[Any], utility: Any) -> list[Any]:
+    """The table: beam search, standard MBR and three settings of the pruning functions; the answers of alpha 0.99."""
+    from rich.table import Table
+
+    from mbrace import Bottom, Confidence, decode_corpus
+
     rules: list[tuple[str, Any]] = [
         ("standard MBR", None),
         ("beta 0.5", Bottom(0.5)),
         ("alpha 0.99", Confidence(0.99)),
         ("alpha 0.9", Confidence(0.9)),
     ]
+    references = [record.reference or "" for record in records]
+    table = Table(title=f"{len(records)} sentences of newstest2018, German to English, chrF++")
+    for heading in ("decoding", "agrees", "chrF++", "utility calls", "saved", "refs", "seconds"):
+        table.add_column(heading, justify="left" if heading == "decoding" else "right", no_wrap=True)
+    first = utility.pairs([record.hypotheses[0] for record in records], references)
+    table.add_row("beam search", "", f"{first.mean():.2f}", "", "", "", "")
+    list(decode_corpus(records[:1], utility=utility))  # warm up
     answers: dict[str, list[Any]] = {}
-    table = Table(title=f"{len(records)} German captions, 256 hypotheses x 256 pseudo-references each, chrF++")
-    for heading in ("pruning", "agrees", "chrF++", "utility calls", "saved", "refs", "seconds"):
-        table.add_column(heading, justify="left" if heading == "pruning" else "right", no_wrap=True)
     for name, prune in rules:
         started = time.perf_counter()
         answers[name] = list(decode_corpus(records, utility=utility, prune=prune))
@@ -59,18 +88,82 @@ def run(args: argparse.Namespace) -> int:
         calls = sum(answer.utility_calls for answer in found)
         full = sum(answer.utility_calls for answer in standard)
         same = sum(a.text == b.text for a, b in zip(found, standard, strict=True))
-        human = utility.pairs([answer.text for answer in found], [record.reference or "" for record in records])
         table.add_row(
             name,
             f"{same}/{len(records)}",
-            f"{human.mean():.2f}",
+            f"{utility.pairs([answer.text for answer in found], references).mean():.2f}",
             f"{calls:,}",
             f"{full / calls:.1f}x",
             f"{sum(a.pseudo_references for a in found) / len(found):.0f}",
             f"{seconds:.3f}",
         )
+    console.print()
     console.print(table)
-    _examples(console, records, answers["alpha 0.99"], args.examples)
+    console.print("agrees: with standard MBR; chrF++: mean against the human references, the metric that also decoded")
+    return answers["alpha 0.99"]
+
+
+def _examples(console: Any, records: list[Any], answers: list[Any], utility: Any, count: int) -> None:
+    """The decisions that gained most against the human reference, and how many gained and lost."""
+    from mbrace.cli.labelled_texts import print_labelled
+
+    references = [record.reference or "" for record in records]
+    before = utility.pairs([record.hypotheses[0] for record in records], references)
+    after = utility.pairs([answer.text for answer in answers], references)
+    gains = after - before
+    console.print(
+        f"\nMBR's answer is closer to the human reference than beam search's in {int((gains > 0).sum())} of "
+        f"{len(records)} sentences, further from it in {int((gains < 0).sum())}."
+    )
+    shown = [place for place in gains.argsort(kind="stable")[::-1].tolist() if gains[place] > 0][:count]
+    if shown:
+        console.print("The largest gains:")
+    for place in shown:
+        record, answer = records[place], answers[place]
+        survivors = " > ".join([str(len(record.hypotheses)), *(str(step.survivors) for step in answer.steps)])
+        print_labelled(
+            console,
+            ("source", "dim", record.source, ""),
+            ("beam search", "dim", f"{record.hypotheses[0]}  ({before[place]:.0f})", ""),
+            ("MBR", "bold green", f"{answer.text}  ({after[place]:.0f})", "bold"),
+            ("reference", "dim", record.reference, ""),
+            ("survivors", "dim", f"{survivors}, expected utility {answer.utility:.2f}", "dim"),
+        )
+
+
+def _explain(console: Any) -> None:
+    """Why the seconds did not fall with the calls, and what to try next."""
+    console.print(
+        "\nFewer calls, but not fewer seconds? A call of chrF++ is a few bit operations here; most of the time goes "
+        "into preparing the strings, which standard MBR must do as well. Calls are the seconds where each is a pass of "
+        "a large network (XCOMET, MetricX) or a question to a judge: there racing can be many times as fast.",
+        highlight=False,
+    )
+    console.print("\nTry next:", style="bold")
+    for command, what in (
+        ("mbrace demo --translate", "the bundled translator"),
+        ("mbrace demo --save news.jsonl.xz", "these candidates"),
+        (f"mbrace decode news.jsonl.xz --explain {WATCHED}", "that race, step by step"),
+    ):
+        console.print(f"  {command:<53}{what}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _bundled() -> Any:
+    return resources.files("mbrace") / "data" / BUNDLED
+
+
+def _save(path: str) -> int:
+    """Write the bundled candidates, never over a file."""
+    from pathlib import Path
+
+    from mbrace.io.atomic import write_file
+
+    if not path.endswith(".jsonl.xz"):
+        raise UserError(f"--save {path}: the file is compressed with xz; give a name that ends with .jsonl.xz")
+    if Path(path).exists():
+        raise UserError(f"--save {path}: exists; give another name")
+    write_file(path, _bundled().read_bytes())
+    print(f"{path}: 48 sentences, each with 256 hypotheses and 256 pseudo-references")
     return 0
 
 
@@ -85,20 +178,3 @@ def _translate() -> int:
     else:
         print(f"mbrace demo --translate: skipped ({reason})")
     return 0
-
-
-def _examples(console: Any, records: list[Any], answers: list[Any], count: int) -> None:
-    """A few decisions: the first of beam search, the choice of MBR, and the number of survivors after each step."""
-    from mbrace.cli.labelled_texts import print_labelled
-
-    changed = [pair for pair in zip(records, answers, strict=True) if pair[1].index != 0]
-    for record, answer in changed[:count]:
-        survivors = " > ".join([str(len(record.hypotheses)), *(str(step.survivors) for step in answer.steps)])
-        print_labelled(
-            console,
-            ("source", "dim", record.source, ""),
-            ("beam search", "dim", record.hypotheses[0], ""),
-            ("MBR", "bold green", answer.text, "bold"),
-            ("reference", "dim", record.reference, ""),
-            ("survivors", "dim", f"{survivors}, expected utility {answer.utility:.2f}", "dim"),
-        )

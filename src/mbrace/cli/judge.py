@@ -6,7 +6,9 @@ import argparse
 import re
 from typing import Any
 
-from mbrace.errors import require
+from mbrace.errors import UserError, require
+
+_INSTRUCTIONS = 10_000  # characters
 
 
 def add(commands: argparse._SubParsersAction[Any]) -> None:
@@ -47,6 +49,11 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         "--source-lang", type=_language, default="", metavar="TAG", help="e.g. de: lets screen readers choose the voice"
     )
     parser.add_argument("--target-lang", type=_language, default="", metavar="TAG", help="e.g. en")
+    parser.add_argument("--name-a", metavar="NAME", help="what results call the first system (default: its file)")
+    parser.add_argument("--name-b", metavar="NAME", help="what results call the second system")
+    parser.add_argument(
+        "--instructions", metavar="FILE", help="text for the raters: what to look for; empty lines part paragraphs"
+    )
     parser.set_defaults(run=run)
 
 
@@ -68,8 +75,27 @@ def run(args: argparse.Namespace) -> int:
         public_url=args.public_url,
         source_lang=args.source_lang,
         target_lang=args.target_lang,
+        name_a=args.name_a,
+        name_b=args.name_b,
+        instructions="" if args.instructions is None else _text_of(args.instructions),
     )
     return 0
+
+
+def _text_of(path: str) -> str:
+    """A short text file."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read(_INSTRUCTIONS + 1)
+    except OSError as error:
+        raise UserError(f"--instructions {path}: {error.strerror}; give a text file") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"--instructions {path}: not UTF-8 text; give a text file") from error
+    if len(text) > _INSTRUCTIONS:
+        raise UserError(f"--instructions {path}: longer than {_INSTRUCTIONS:,} characters; raters will not read that")
+    if not text.strip():
+        raise UserError(f"--instructions {path}: has no text; leave the option out")
+    return text
 
 
 def _positive(text: str) -> int:

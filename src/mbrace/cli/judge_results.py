@@ -17,6 +17,10 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     )
     parser.add_argument("ratings", metavar="DB", help="the ratings file (may be in use by a running server)")
     parser.add_argument("--level", type=_level, default=0.05, help="significance level (default 0.05)")
+    parser.add_argument(
+        "--name-a", metavar="NAME", help="what to call the first system (default: as `mbrace judge` did)"
+    )
+    parser.add_argument("--name-b", metavar="NAME", help="what to call the second system")
     parser.add_argument("--csv", metavar="FILE", help="also write one row per rating")
     parser.add_argument("--json", metavar="FILE", help="also write the report and all ratings")
     parser.add_argument("--force", action="store_true", help="replace FILE if it exists")
@@ -29,6 +33,11 @@ def run(args: argparse.Namespace) -> int:
 
     _check_targets(args)
     study, ratings = read_ratings(args.ratings)
+    given = {"name_a": args.name_a, "name_b": args.name_b}
+    for key, name in given.items():
+        if name is not None and not name.strip():
+            raise UserError(f"--{key.replace('_', '-')}: is blank; give a name, or leave it out")
+    study |= {key: " ".join(name.split()) for key, name in given.items() if name is not None}
     results = evaluate(ratings, study=study, level=args.level)
     print(report(results))
     for path, made in ((args.csv, to_csv(ratings).encode()), (args.json, to_json(results, ratings))):

@@ -6,7 +6,7 @@ import argparse
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from mbrace.errors import UserError, require
+from mbrace.errors import UserError, check_number, require
 
 if TYPE_CHECKING:
     from mbrace.jobs.model_settings import ModelSettings
@@ -74,6 +74,9 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--server-kind", action=Given, choices=["chat", "completions"], default="chat", help="which endpoint (chat)"
     )
+    group.add_argument(
+        "--server-beam-search", action="store_true", help="hypotheses by beam search, which vLLM has (default: samples)"
+    )
     number: dict[str, Any] = {"action": Given, "type": int, "metavar": "N"}
     group.add_argument("--concurrency", **number, default=8, help="requests to the server at a time (8)")
     group.add_argument("--samples-per-request", **number, default=16, help="samples asked for in one request (16)")
@@ -103,7 +106,7 @@ def add_sampling(parser: argparse.ArgumentParser, *, once: str = "--length-alpha
         action=Given,
         type=float,
         default=0.02,
-        help="epsilon sampling's threshold (0.02, but 0 with the next three; 0: the whole distribution)",
+        help="epsilon sampling's threshold (0.02, but 0 with the next three, and with --server; 0: no threshold)",
     )
     group.add_argument("--top-k", type=int, metavar="K", help="draw from the K most probable tokens")
     group.add_argument("--top-p", type=float, metavar="P", help="draw from the most probable tokens of this total")
@@ -132,12 +135,17 @@ def check_model(args: argparse.Namespace) -> None:
             raise UserError("--server: needs --server-model, the model's name there")
         if "model" in given:
             raise UserError("--model and --server: give one of them")
-        ours = ("kind", *languages, "device", "dtype", "epsilon", "length_penalty", "sampling", "draw")
+        ours = ("kind", *languages, "device", "dtype", "sampling", "draw")
         refuse(ours, "--model; not sent to a server")
+        check_number("epsilon", args.epsilon, least=0.0, most=1.0)
+        if not args.server_beam_search:
+            refuse(("length_penalty",), "--model, or with --server-beam-search")
         if args.server_kind == "completions":
             refuse(("system_prompt",), "--server-kind chat")
         return
     refuse(SERVER_OPTIONS, "--server")
+    if args.server_beam_search:
+        raise UserError("--server-beam-search: only valid with --server; a model's hypotheses are always a beam's")
     if args.kind == "causal":
         if args.model == "bundled" or args.prompt is None:
             raise UserError("--kind causal: needs --model and --prompt, with {source} where the source goes")
@@ -156,7 +164,9 @@ def model_settings(args: argparse.Namespace) -> ModelSettings:
     """The model or the server that was asked for."""
     from mbrace.jobs.model_settings import ModelSettings
 
-    return ModelSettings(**{setting.name: getattr(args, setting.name) for setting in fields(ModelSettings)})
+    epsilon = args.epsilon if args.server is not None and "epsilon" in getattr(args, "given", {}) else None
+    names = [setting.name for setting in fields(ModelSettings) if setting.name != "server_epsilon"]
+    return ModelSettings(**{name: getattr(args, name) for name in names}, server_epsilon=epsilon or None)
 
 
 def sampling_settings(args: argparse.Namespace) -> SamplingSettings:

@@ -28,6 +28,7 @@ from mbrace.io.packing import check_packing, pack_all
 from mbrace.io.parquet import write_parquet
 from mbrace.io.resume import PlainLines
 from mbrace.io.settings import refuse_other_settings
+from mbrace.io.system import OPEN, open_folder
 from mbrace.jobs.run import Job
 from mbrace.records import Location
 
@@ -78,7 +79,7 @@ class Folder:
             raise UserError(f"{self.path}: {EXISTS}")
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            self._lock = open_folder(self.path)
         except OSError as error:
             raise UserError(f"{self.path}: {error.strerror}; give an output folder that can be written") from error
         lock(self._lock, str(self.path))
@@ -110,7 +111,7 @@ class Folder:
 
     def _open_journal(self) -> None:
         try:
-            self._journal = os.open(self.path / JOURNAL, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            self._journal = os.open(self.path / JOURNAL, os.O_RDWR | os.O_CREAT | OPEN, 0o666)
         except OSError as error:
             raise UserError(f"{self.path}: {error.strerror}; give an output folder that can be written") from error
 

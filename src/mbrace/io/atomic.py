@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
 from mbrace.errors import UserError
+from mbrace.io.system import OPEN, lock_exclusively
 
 TEMPORARY = ".tmp"  # the suffix of a file that is not complete yet
 
@@ -24,7 +24,7 @@ def replacing(path: Path, *, shared: bool = False) -> Iterator[Path]:
     temporary = path.with_name(f"{path.name}{f'.{os.getpid()}' if shared else ''}{TEMPORARY}")
     try:
         yield temporary
-        with open(temporary, "rb") as file:
+        with open(temporary, "rb+") as file:  # Windows brings to the disk only what may be written
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:
@@ -35,7 +35,7 @@ def replacing(path: Path, *, shared: bool = False) -> Iterator[Path]:
 def replace_file(path: Path, data: bytes, *, shared: bool = False) -> None:
     """Write `data` as the whole file."""
     with replacing(path, shared=shared) as temporary:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | OPEN, 0o666)
         try:
             write_all(descriptor, data)
         finally:
@@ -85,7 +85,7 @@ def write_all(descriptor: int, data: bytes) -> None:
 def lock(descriptor: int, path: str) -> None:
     """Refuse a second run on the same output. The system releases the lock when the process ends, however it ends."""
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock_exclusively(descriptor)
     except OSError as error:
         if error.errno in (errno.EAGAIN, errno.EACCES):
             raise UserError(f"{path}: another mbrace run is writing it; wait for it, or give another output") from None

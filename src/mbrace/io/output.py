@@ -16,6 +16,7 @@ from mbrace.io.packing import PACKED, check_packing, pack, packing_of, pop_full_
 from mbrace.io.parquet import write_parquet
 from mbrace.io.resume import PackedLines, ParquetLines, PlainLines, WrittenLines, begins_like_our_output
 from mbrace.io.run_file import SUFFIX, RunFile
+from mbrace.io.system import OPEN
 from mbrace.io.utility_folder import UtilityFolder
 from mbrace.records import Record
 
@@ -188,7 +189,7 @@ class Output:
 
     def _open(self, path: str, flags: int) -> int:
         try:
-            return os.open(path, flags | os.O_CLOEXEC, 0o666)
+            return os.open(path, flags | OPEN, 0o666)
         except FileExistsError:
             raise UserError(f"{path}: {EXISTS}") from None
         except OSError as error:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from mbrace.io.jsonl import to_json
 from mbrace.io.packing import FIRST_BYTES, DamagedError, Unpacker
 from mbrace.io.parquet import parquet_rows
+from mbrace.io.system import read_at
 
 CHUNK_BYTES = 1 << 20
 LINE_START = b'{"id":'  # how every line of JSON begins that we write
@@ -115,7 +116,7 @@ class ParquetLines(WrittenLines):
 
 def begins_like_our_output(descriptor: int, *, packing: str, text: bool) -> bool:
     """Whether a file begins as our output does, as far as it goes; any other must not be cut and continued."""
-    head = os.pread(descriptor, 1 << 16, 0)
+    head = read_at(descriptor, 1 << 16, 0)
     if packing:
         start = FIRST_BYTES[packing]
         if head[: len(start)] != start[: len(head)]:
@@ -135,7 +136,7 @@ def _cut(descriptor: int, size: int) -> None:
 
 def _chunks(descriptor: int) -> Iterator[bytes]:
     position = 0
-    while chunk := os.pread(descriptor, CHUNK_BYTES, position):
+    while chunk := read_at(descriptor, CHUNK_BYTES, position):
         position += len(chunk)
         yield chunk
 

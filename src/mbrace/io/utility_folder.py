@@ -9,6 +9,7 @@ from pathlib import Path
 from mbrace.errors import UserError
 from mbrace.io.atomic import lock, make_folder, replace_file
 from mbrace.io.jsonl import json_line
+from mbrace.io.system import open_folder
 from mbrace.utilities.table_files import INDEX, NAME, file_name, table_bytes
 from mbrace.utility_table import UtilityTable
 
@@ -34,7 +35,7 @@ class UtilityFolder:
             refuse_existing_tables(str(self.path))
         self._is_new = not self.path.exists()
         make_folder(self.path)
-        descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = open_folder(self.path)
         try:
             lock(descriptor, str(self.path))
         except UserError:

@@ -6,6 +6,7 @@ import itertools
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from mbrace.errors import UserError
@@ -149,13 +150,12 @@ def model_candidates(model: CandidateModel, job: GenerateJob) -> MakeCandidates:
 
 
 def server_candidates(server: Server, job: GenerateJob) -> MakeCandidates:
-    """A server has no beam search: hypotheses are samples too, of a random stream of their own."""
+    """Hypotheses and samples of a server, each as soon as it has arrived."""
 
     def make(sources: Sequence[str], ids: Sequence[str | int]) -> Iterable[tuple[Sequence[str] | None, Draws | None]]:
-        hypotheses = server.stream(sources, job.candidates.beam, ids=ids, stream="hypothesis")
-        draws = server.stream(sources, job.sample, ids=ids)
-        for _ in sources:
-            yield next(hypotheses).texts if job.candidates.beam else None, next(draws) if job.sample else None
+        hypotheses = server.hypotheses(sources, job.candidates.beam, ids=ids) if job.candidates.beam else repeat(None)
+        draws = server.stream(sources, job.sample, ids=ids) if job.sample else repeat(None)
+        yield from zip(hypotheses, draws)  # noqa: B905  (one may be endless)
 
     return make
 

@@ -35,12 +35,15 @@ class ModelSettings:
     system_prompt: str | None = None
     timeout: float = 120.0
     retries: int = 6
+    server_epsilon: float | None = None
+    server_beam_search: bool = False
 
     def describe(self) -> dict[str, Any]:
         """What outputs depend on; of a server's URL, nothing that is secret."""
         left_out = ("device", "concurrency", "timeout", "retries")
         settings = {name: value for name, value in asdict(self).items() if name not in left_out}
-        for name, default in (("samples_per_request", 16), ("max_tokens", 512)):  # None: as before there were any
+        defaults = (("samples_per_request", 16), ("max_tokens", 512), ("server_beam_search", False))
+        for name, default in defaults:  # None: as before there were any
             settings[name] = None if settings[name] == default else settings[name]
         if self.server is not None:
             from mbrace.servers.secrets import hide_credentials
@@ -73,6 +76,9 @@ class ModelSettings:
                 top_k=sampling.top_k,
                 top_p=sampling.top_p,
                 min_p=sampling.min_p,
+                epsilon=self.server_epsilon,
+                beam_search=self.server_beam_search,
+                length_penalty=sampling.length_penalty,
                 max_tokens=self.max_tokens,
                 logprobs=logprobs,
                 seed=seed,

@@ -16,6 +16,7 @@ from mbrace.io.output import Output
 from mbrace.io.packing import pack, pop_full_members
 from mbrace.io.parquet import write_parquet
 from mbrace.io.resume import PackedLines, PlainLines, WrittenLines
+from mbrace.io.system import OPEN
 from mbrace.jobs.unanswered import SetAside, unanswered
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ def _written(path: str, kept: int) -> Iterator[bytes]:
     if path.endswith(".parquet") and not os.path.exists(path + ".part"):
         yield from lines_of(path)
         return
-    descriptor = os.open(path + ".part" if path.endswith(".parquet") else path, os.O_RDONLY)
+    descriptor = os.open(path + ".part" if path.endswith(".parquet") else path, os.O_RDONLY | OPEN)
     try:
         packing = path[-2:] if path.endswith((".gz", ".xz")) else ""
         written: WrittenLines = PackedLines(descriptor, packing) if packing else PlainLines(descriptor)
@@ -116,7 +117,7 @@ def _replace(path: str, lines: Callable[[], Iterator[bytes]]) -> None:
     packing = path[-2:] if path.endswith((".gz", ".xz")) else ""
     target = Path(os.path.realpath(path + ".part" if is_parquet else path))
     with replacing(target) as temporary:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | OPEN, 0o666)
         try:
             waiting: list[bytes] = []
             for line in lines():

@@ -148,10 +148,10 @@ class TranslateJob:
 
 
 def server_hypotheses(server: Server, count: int, group_size: int) -> Hypothesiser:
-    """Hypotheses of a server, which has no beam search: samples of a random stream of their own."""
+    """Hypotheses of a server."""
 
     def make(sources: Any, ids: Any) -> Any:
-        return [draws.texts for draws in server.candidates(sources, count, ids=ids, stream="hypothesis")]
+        return list(server.hypotheses(sources, count, ids=ids))
 
     return Hypothesiser(make, group_size=group_size)
 

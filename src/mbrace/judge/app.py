@@ -51,6 +51,7 @@ class Site:
     origins: Collection[str] = ()  # other origins that forms may come from, such as a proxy that adds TLS
     source_lang: str = ""
     target_lang: str = ""
+    instructions: Collection[str] = ()  # paragraphs for the raters
 
 
 def create_app(store: Store, site: Site | None = None) -> ASGIApp:
@@ -82,7 +83,7 @@ class _Pages:
         turn = await run_in_threadpool(self.store.turn, rater)
         if turn.position:  # the link continues where the rater stopped
             return RedirectResponse(f"/r/{request.path_params['token']}/rate", status_code=303)
-        return self._page("start.html", total=turn.total, base=request.url.path)
+        return self._page("start.html", total=turn.total, base=request.url.path, instructions=self.site.instructions)
 
     async def show(self, request: Request) -> Response:
         rater = self._rater(request)

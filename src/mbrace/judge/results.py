@@ -155,7 +155,7 @@ def evaluate(ratings: Sequence[Rating], *, study: Mapping[str, str] | None = Non
         agreement=_agreement(by_item.values()),
         level=level,
         significant=significant,
-        verdict=_verdict(items, names, level, significant),
+        verdict=_verdict(items, names, level, significant, choices_made["skip"]),
     )
 
 
@@ -203,10 +203,10 @@ def _share_ahead(items: Tally) -> float:
     return max(ahead) if items.wins == items.losses else ahead[items.losses > items.wins]
 
 
-def _verdict(items: Tally, names: tuple[str, str], level: float, significant: bool) -> str:
+def _verdict(items: Tally, names: tuple[str, str], level: float, significant: bool, skipped: int) -> str:
     decided = items.wins + items.losses
     if decided + items.ties == 0:
-        return "There are no ratings to judge by yet."
+        return "No ratings yet." if not skipped else f"No ratings yet: {counted(skipped, 'answer')}, all of them skips."
     counts = f"{items.wins} to {items.losses} with {counted(items.ties, 'tie')}"
     tests = f"sign test p = {items.sign_test:.3g}, ahead in {_share_ahead(items):.1%} of bootstrap resamples"
     if not significant:
@@ -223,6 +223,8 @@ def report(results: Results) -> str:
         share = f"{results.equal} equal ({results.equal / results.total:.1%})"
         given = f"{results.judged} different ones given to raters"
         lines.append(f"{counted(results.total, 'pair')} of predictions: {share}, {given}")
+    if not results.raters:
+        return "\n".join([*lines, "", results.verdict])
     lines += ["", _HEADING]
     lines += [_row(f"rater {rater}", own) for rater, own in results.raters.items()]
     lines += [_row("all ratings", results.ratings), _row("by item", results.items)]

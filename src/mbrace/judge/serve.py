@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 import socket
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import uvicorn
@@ -13,6 +16,7 @@ import uvicorn
 from mbrace.errors import UserError
 from mbrace.judge.app import Site, create_app
 from mbrace.judge.items import read_pairs, sample
+from mbrace.judge.live_count import LiveCount, progress
 from mbrace.judge.store import Store, open_study
 from mbrace.wording import counted
 
@@ -31,23 +35,35 @@ def judge(
     public_url: str | None = None,
     source_lang: str = "",
     target_lang: str = "",
+    name_a: str | None = None,
+    name_b: str | None = None,
+    instructions: str = "",
 ) -> None:
-    """Serve the blind comparison of outputs `a` and `b`; ratings go to the SQLite file `output` (see docs/judge.md)."""
+    """Serve the blind comparison of outputs `a` and `b`; ratings go to the SQLite file `output` (see docs/judge.md).
+
+    `name_a` and `name_b` are what results call the systems (default: the names of the files). Raters never see them;
+    they see `instructions`, paragraphs apart by empty lines, before they begin and whenever they open them again.
+    """
     base = _public(public_url)
-    store = _prepare(a, b, source=source, output=output, raters=raters, items=items, seed=seed)
+    names = _names(a, b, name_a, name_b)
+    given = {"name_a": None if name_a is None else names[0], "name_b": None if name_b is None else names[1]}
+    renamed = {key: name for key, name in given.items() if name is not None}
+    how: dict[str, Any] = {"output": output, "raters": raters, "seed": seed, "renamed": renamed}
+    store = _prepare(a, b, names, source=source, items=items, **how)
     try:
         listener = _listen(host, port)
-        names = {"localhost", "127.0.0.1", "::1", host.lower()}
+        hosts = {"localhost", "127.0.0.1", "::1", host.lower()}
         if not _is_loopback(host):
-            names.add(socket.gethostname().lower())
+            hosts.add(socket.gethostname().lower())
         if base:
-            names.add(urlsplit(base).hostname or "")
+            hosts.add(urlsplit(base).hostname or "")
         site = Site(
-            hosts=names,
+            hosts=hosts,
             any_address=not _is_loopback(host),
             origins=(base,) if base else (),
             source_lang=source_lang,
             target_lang=target_lang,
+            instructions=paragraphs(instructions),
         )
         _print_links(store, base or _address(host, listener.getsockname()[1]))
         if not _is_loopback(host):
@@ -56,17 +72,29 @@ def judge(
         config = uvicorn.Config(
             create_app(store, site), access_log=False, log_level="warning", server_header=False, lifespan="off"
         )
-        try:
-            uvicorn.Server(config).run(sockets=[listener])
-        except KeyboardInterrupt:  # uvicorn raises it again after finishing the open requests
-            pass
-        rated = counted(_done(store), "rating")
+        with LiveCount(store):
+            try:
+                uvicorn.Server(config).run(sockets=[listener])
+            except KeyboardInterrupt:  # uvicorn raises it again after finishing the open requests
+                pass
+        rated = counted(sum(done for done, _ in progress(store).values()), "rating")
         print(f"Stopped. {rated} in {output}; see the results with: mbrace judge-results {output}")
     finally:
         store.close()
 
 
-def _prepare(a: str, b: str, *, source: str, output: str, raters: int, items: int | None, seed: int) -> Store:
+def _prepare(
+    a: str,
+    b: str,
+    names: tuple[str, str],
+    *,
+    source: str,
+    output: str,
+    raters: int,
+    items: int | None,
+    seed: int,
+    renamed: Mapping[str, str],
+) -> Store:
     pairs = read_pairs(a, b, source)
     share = f"{pairs.equal} equal ({pairs.equal / pairs.total:.1%}, not shown), {len(pairs.different)} different"
     print(f"{counted(pairs.total, 'pair')} of predictions: {share}")
@@ -76,13 +104,27 @@ def _prepare(a: str, b: str, *, source: str, output: str, raters: int, items: in
     sampled = f", sampled with seed {seed}" if len(chosen) < len(pairs.different) else ""
     print(f"{counted(len(chosen), 'item')} for each rater{sampled}")
     facts = {**pairs.digests, "seed": str(seed), "items": str(len(chosen))}
-    about = {"name_a": _name(a, b), "name_b": _name(b, a), "equal": str(pairs.equal), "total": str(pairs.total)}
-    return open_study(output, chosen, facts=facts, about=about, seed=seed, raters=raters)
+    about = {"name_a": names[0], "name_b": names[1], "equal": str(pairs.equal), "total": str(pairs.total)}
+    return open_study(output, chosen, facts=facts, about=about, seed=seed, raters=raters, renamed=renamed)
 
 
-def _name(path: str, other: str) -> str:
-    """A short name for the report: the file name, or the whole path if both files have the same name."""
-    return path if Path(path).name == Path(other).name else Path(path).name
+def _names(a: str, b: str, name_a: str | None, name_b: str | None) -> tuple[str, str]:
+    """Names for the report: those given, or the file names, or the whole paths if both files have the same name."""
+    same = Path(a).name == Path(b).name
+    names = [path if same else Path(path).name for path in (a, b)]
+    for place, (option, given) in enumerate((("name_a", name_a), ("name_b", name_b))):
+        if given is not None:
+            if not given.strip():
+                raise UserError(f"{option}: is blank; give a name, or leave it out for the name of the file")
+            names[place] = " ".join(given.split())
+    if names[0] == names[1]:
+        raise UserError(f"name_a and name_b: both are {names[0]}; results could not tell them apart")
+    return names[0], names[1]
+
+
+def paragraphs(text: str) -> tuple[str, ...]:
+    """The paragraphs of a text, which empty lines part."""
+    return tuple(part.strip() for part in re.split(r"\n\s*\n", text.replace("\r\n", "\n")) if part.strip())
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -124,10 +166,6 @@ def _print_links(store: Store, base: str) -> None:
     for rater, token in store.tokens.items():
         turn = store.turn(rater)
         print(f"rater {rater}: {base}/r/{token}  ({turn.position} of {turn.total} done)")
-
-
-def _done(store: Store) -> int:
-    return sum(store.turn(rater).position for rater in store.tokens)
 
 
 def _warn(host: str) -> None:

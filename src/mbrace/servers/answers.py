@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from mbrace.errors import UserError, warn
+from mbrace.io.system import OPEN, read_at
 
 
 class AnswerFile:
@@ -25,7 +26,7 @@ class AnswerFile:
         self._lock = threading.Lock()
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | OPEN, 0o644)
         except OSError as error:
             raise UserError(f"{self.path}: cannot be opened for answers ({error.strerror})") from error
         self._read()
@@ -40,7 +41,7 @@ class AnswerFile:
         if found is None:
             return None
         offset, length = found
-        value = json.loads(os.pread(self._descriptor, length, offset))["answer"]
+        value = json.loads(read_at(self._descriptor, length, offset))["answer"]
         assert isinstance(value, dict)
         return value
 

@@ -12,14 +12,17 @@ import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 from mbrace.errors import ServiceError, UserError
 from mbrace.randomness import key
 from mbrace.records import Record
 from mbrace.sampler import Draws, Want, ids_of, source_of
+from mbrace.servers.choices import choices_of
 from mbrace.servers.http import Client, RequestError
 from mbrace.servers.threads import RequestThreads
+from mbrace.servers.vllm_requests import beam_request, check_beams, check_epsilon, epsilon_probe, with_epsilon
 
 PROMPT = "Translate the following sentence into English. Answer with the translation only.\n\n{source}"
 
@@ -31,6 +34,10 @@ class Server:
     source goes; it is the user's message of a chat, or with `chat=False` the text to complete. `logprobs` asks for
     log-probabilities and gives them to the race, which then weights draws by the model. `timeout` is in seconds per
     answer; a failed request is tried `retries` more times. `options` go into every request unchanged.
+
+    Two things only vLLM has: `epsilon` samples without tokens of a lower probability, where mbrace is installed beside
+    vLLM, and `beam_search` makes hypotheses by beam search, scored log p / length ** `length_penalty`. A server that
+    ignores either is refused.
 
     A request that fails for good is a ServiceError, which ends a run, unless the server answers a plain request: then
     the source is at fault, and the next one can be tried.
@@ -49,6 +56,9 @@ class Server:
         top_k: int | None = None,
         top_p: float | None = None,
         min_p: float | None = None,
+        epsilon: float | None = None,
+        beam_search: bool = False,
+        length_penalty: float = 1.0,
         max_tokens: int = 512,
         logprobs: bool = False,
         seed: int = 0,
@@ -65,7 +75,7 @@ class Server:
             raise UserError("per_request and concurrency: must be 1 or more; retries 0 or more")
         if not 0 <= temperature < math.inf:
             raise UserError(f"temperature {temperature}: must be 0 or more, and finite")
-        for name, value in (("top_p", top_p), ("min_p", min_p)):
+        for name, value in (("top_p", top_p), ("min_p", min_p), ("epsilon", epsilon)):
             if value is not None and not 0 <= value <= 1:
                 raise UserError(f"{name} {value}: must be from 0 to 1")
         if top_k is not None and top_k < 0:
@@ -77,6 +87,10 @@ class Server:
         given: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
         given |= {"stop": stop, "max_tokens": max_tokens}
         self._options = {name: value for name, value in given.items() if value is not None} | dict(options or {})
+        if epsilon:
+            self._options = with_epsilon(self._options, epsilon)
+        self._is_epsilon_checked = not epsilon
+        self._beam_search, self._length_penalty = beam_search, length_penalty
         if logprobs:
             self._options["logprobs"] = True if chat else 0  # completions: the number of alternatives per token
         bearer = api_key if api_key is not None else os.environ.get("OPENAI_API_KEY")
@@ -87,7 +101,7 @@ class Server:
         )
         self._threads = RequestThreads(concurrency)
         self._kept: dict[tuple[str | int, str, int], Future[Draws]] = {}  # of a window that failed, for the next try
-        self._lock = threading.Lock()
+        self._lock, self._checking = threading.Lock(), threading.Lock()
         self.drawn = 0  # pseudo-references received so far (the draws of stream "draw")
 
     def candidates(
@@ -105,6 +119,24 @@ class Server:
         drawer = _ServerDrawer(self, records, stream)
         for want in drawer.request([Want(i, 0, n) for i in range(len(records))]):
             yield drawer.get(want)
+
+    def hypotheses(
+        self, sources: Sequence[str], n: int, *, ids: Sequence[str | int] | None = None
+    ) -> Iterator[Sequence[str]]:
+        """`n` hypotheses per source, as soon as they have arrived: by beam search if the server was made to, otherwise
+        samples of a random stream of their own."""
+        if not self._beam_search:
+            return (draws.texts for draws in self.stream(sources, n, ids=ids, stream="hypothesis"))
+        asked = [self._threads.submit(partial(self._beams, source, n)) for source in sources]
+        return (future.result() for future in asked)
+
+    def _beams(self, source: str, count: int) -> Sequence[str]:
+        """The best outputs of beam search; a blank source has one blank output."""
+        if not source.strip():
+            return [""]
+        texts = [text for text, _ in self._post(beam_request(self._body(source), count, self._length_penalty))]
+        check_beams(texts, count, self._client.url)
+        return texts
 
     def start(self, records: Sequence[Record]) -> _ServerDrawer:
         """Begin a window of races."""
@@ -140,6 +172,7 @@ class Server:
         """All draws of a block. A server that answers with fewer than requested is asked again for the rest."""
         if not (record.source or "").strip():  # a blank source has blank outputs
             return Draws([""] * self._per_request, [0.0] * self._per_request if self._logprobs else None)
+        self._check_epsilon()
         texts: list[str] = []
         logprobs: list[float] | None = []
         while len(texts) < self._per_request:
@@ -155,6 +188,14 @@ class Server:
         if self._logprobs and logprobs is None:
             raise ServiceError(f"{self._client.url}: gives no log-probabilities; leave logprobs out")
         return Draws(texts, logprobs if self._logprobs else None)
+
+    def _check_epsilon(self) -> None:
+        """Before the first sample: see whether the server knows epsilon sampling."""
+        with self._checking:
+            if not self._is_epsilon_checked:
+                texts = [text for text, _ in self._post(epsilon_probe(self._body("a")))]
+                check_epsilon(texts, self._client.url)
+                self._is_epsilon_checked = True
 
     def _post(self, body: dict[str, Any]) -> list[tuple[str, float | None]]:
         """The choices of an answer. If there is none, a plain request tells whether the source is at fault."""
@@ -176,16 +217,7 @@ class Server:
 
     def _choices(self, answer: Any) -> list[tuple[str, float | None]]:
         """Texts and log-probabilities of an answer; ValueError if it has none."""
-        choices = answer.get("choices") if isinstance(answer, dict) else None
-        if not isinstance(choices, list) or not choices:
-            raise ValueError("no choices in the answer")
-        out = []
-        for choice in choices:
-            text = choice["message"].get("content") if self._chat else choice.get("text")
-            if not isinstance(text, str):
-                raise ValueError(_why_no_text(choice))
-            out.append((text.strip(), _logprob(choice.get("logprobs"))))
-        return out
+        return choices_of(answer, chat=self._chat)
 
 
 class _ServerDrawer:
@@ -231,26 +263,3 @@ class _ServerDrawer:
         for (sentence, block), future in self._blocks.items():
             if not future.cancel():
                 self._server.keep(self._records[sentence], self._stream, block, future)
-
-
-def _logprob(found: Any) -> float | None:
-    """The sum over an output's tokens, from the form of either endpoint."""
-    if not isinstance(found, dict):
-        return None
-    if isinstance(found.get("content"), list):
-        values = [token.get("logprob") for token in found["content"]]
-    else:
-        values = found.get("token_logprobs") or []
-    if not values or not all(isinstance(value, int | float) for value in values):
-        return None
-    if not math.isfinite(total := float(sum(values))):
-        raise ValueError(f"log-probabilities of {total}; they must be finite numbers")
-    return total
-
-
-def _why_no_text(choice: dict[str, Any]) -> str:
-    """What a server says about a choice without text."""
-    message = choice.get("message") or {}
-    said = [message.get("refusal"), choice.get("error"), choice.get("finish_reason")]
-    words = "; ".join(" ".join(str(part).split())[:200] for part in said if part)
-    return "a choice without text" + (f": {words}" if words else "")

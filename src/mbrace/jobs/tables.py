@@ -1,0 +1,202 @@
+"""Tables in memory in and out of `decode_corpus`: pandas, polars, Hugging Face datasets, anything that gives Arrow.
+
+A row has the fields of a record in a file (docs/formats.md); what is added has the fields of an answer, with `mbr_` in
+front, since a table already has `pseudo_references`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from mbrace.decode import decode_corpus
+from mbrace.decoded import Decoded
+from mbrace.errors import UserError, require
+from mbrace.io.answer_line import answer_line
+from mbrace.io.jsonl import parse_json, valid_unicode
+from mbrace.records import ALIASES, Location, Record, record_from
+
+ROWS_AT_A_TIME = 64
+FIELDS = (
+    "id",
+    "source",
+    "reference",
+    "hypotheses",
+    *ALIASES["hypotheses"],
+    "pseudo_references",
+    "references",
+    "logprobs",
+)
+NUMBERS = ("index", "utility_calls", "pairs_scored", "strings", "pseudo_references", "quality_calls", "coarse_calls")
+SOMETIMES = ("quality_calls", "coarse_calls", "nbest")  # columns only where there is something in them
+
+
+def table_records(table: Any) -> Iterator[Record]:
+    """The rows of a table as records, for `decode_corpus`: a DataFrame of pandas or polars, a `datasets.Dataset`, a
+    table of pyarrow, or any object with `__arrow_c_stream__`. A row without an id has its number, from 0."""
+    for number, fields in enumerate(_rows(arrow_table(table))):
+        yield _record(fields, number)
+
+
+def decode_table(table: Any, *, prefix: str = "mbr_", **options: Any) -> Any:
+    """The same table with the answers in new columns: `mbr_text`, `mbr_index`, `mbr_utility` and what it cost.
+
+    `table` is what `table_records` takes, and comes back as the same kind: a DataFrame of pandas (with its index) or
+    polars, a `datasets.Dataset`; anything else as a table of pyarrow. `options` are those of `decode_corpus`; a row
+    that `on_error` was told of has nothing in the new columns.
+    """
+    arrow = arrow_table(table)
+    nbest = options.get("nbest", 1)
+    _refuse_collisions(arrow.column_names, prefix)
+    given = options.pop("on_error", None)
+    left_out: set[int] = set()
+
+    def on_error(record: Record, error: Exception) -> None:
+        left_out.add(_row_of(record))
+        given(record, error)
+
+    def records() -> Iterator[Record]:
+        for number, fields in enumerate(_rows(arrow)):
+            try:
+                yield _record(fields, number)
+            except UserError as error:
+                if given is None:
+                    raise
+                left_out.add(number)
+                given(Record((), id=fields.get("id") or number, location=Location("row", number)), error)
+
+    found = iter(list(decode_corpus(records(), **options, on_error=None if given is None else on_error)))
+    aligned = [None if number in left_out else next(found) for number in range(arrow.num_rows)]
+    return _joined(table, arrow, _answers_table(aligned, nbest, prefix))
+
+
+class TableDecoder:
+    """For `Dataset.map(TableDecoder(...), batched=True, with_indices=True)`: adds the columns of `decode_table`.
+
+    `options` are those of `decode_corpus`. With an `id` column, `with_indices` is not needed. Answers do not depend on
+    the batch size or the number of processes.
+    """
+
+    def __init__(self, *, prefix: str = "mbr_", **options: Any) -> None:
+        if "on_error" in options:
+            raise UserError("on_error: a map needs an answer for every row; use decode_table")
+        self._prefix, self._options = prefix, options
+
+    def __call__(self, batch: Mapping[str, Sequence[Any]], indices: Sequence[int] | None = None) -> dict[str, Any]:
+        """The new columns of a batch: lists of as many values as it has rows."""
+        names = [name for name in batch if name in FIELDS]
+        _refuse_collisions(list(batch), self._prefix)
+        if "id" not in names and indices is None:
+            raise UserError("id: no such column; random numbers depend on it: map(..., with_indices=True), or add one")
+        size = len(next(iter(batch.values()))) if batch else 0
+        records = []
+        for place in range(size):
+            fields = {name: _plain(batch[name][place]) for name in names}
+            records.append(_record(fields, place if indices is None else int(indices[place])))
+        answers = decode_corpus(records, **self._options)
+        rows = [_answer_fields(answer, self._options.get("nbest", 1), self._prefix) for answer in answers]
+        return {name: [row[name] for row in rows] for name in rows[0]} if rows else {}
+
+
+def arrow_table(table: Any) -> Any:
+    """A table of pyarrow with the same rows."""
+    pyarrow = require("pyarrow", extra="parquet")
+    kind = _kind(table)
+    try:
+        if isinstance(table, pyarrow.Table):
+            return table
+        if kind == "datasets":
+            return table.with_format("arrow")[:]
+        if kind == "pandas":
+            return pyarrow.Table.from_pandas(table, preserve_index=False)
+        if kind == "polars" and not hasattr(table, "to_arrow"):
+            raise UserError("table: a lazy frame has no rows yet; give table.collect()")
+        if hasattr(table, "__arrow_c_stream__"):
+            return pyarrow.table(table)
+    except (pyarrow.ArrowException, TypeError) as error:
+        raise UserError(
+            f"table: cannot be made an Arrow table ({error}); lists of strings must hold strings alone"
+        ) from error
+    raise UserError(
+        "table: expected a DataFrame of pandas or polars, a datasets.Dataset or an Arrow table, got "
+        f"{type(table).__name__}"
+    )
+
+
+def _kind(table: Any) -> str:
+    """The library that a table is of."""
+    return type(table).__module__.partition(".")[0]
+
+
+def _rows(table: Any) -> Iterator[dict[str, Any]]:
+    """The rows of an Arrow table as dictionaries, a few at a time; only what a record has."""
+    names = [name for name in table.column_names if name in FIELDS]
+    for batch in table.select(names).to_batches(max_chunksize=ROWS_AT_A_TIME):
+        yield from batch.to_pylist()
+
+
+def _record(fields: dict[str, Any], number: int) -> Record:
+    return record_from(fields, location=Location("row", number), default_id=number)
+
+
+def _row_of(record: Record) -> int:
+    assert record.location is not None
+    return record.location.line
+
+
+def _plain(value: Any) -> Any:
+    """A value of a batch: arrays of NumPy and columns of Arrow as lists."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    return value.as_py() if hasattr(value, "as_py") else value
+
+
+def _answer_fields(answer: Decoded, nbest: int, prefix: str) -> dict[str, Any]:
+    """The fields of an answer as files have them."""
+    fields = parse_json(answer_line(answer, text=False, nbest=nbest), "answer")
+    fields["text"] = valid_unicode(fields["text"], "Arrow")
+    return {f"{prefix}{name}": value for name, value in fields.items() if name != "id"}
+
+
+def _refuse_collisions(names: Iterable[str], prefix: str) -> None:
+    added = {f"{prefix}{name}" for name in ("text", "utility", *NUMBERS, "survivors", "nbest")}
+    for name in names:
+        if name in added:
+            raise UserError(f"column {name}: exists; give another prefix than {prefix!r} for the new columns")
+
+
+def _answers_table(answers: Sequence[Decoded | None], nbest: int, prefix: str) -> Any:
+    """A table of pyarrow with a row per answer, of nulls where there is none."""
+    pyarrow = require("pyarrow", extra="parquet")
+    whole, text, number = pyarrow.int64(), pyarrow.string(), pyarrow.float64()
+    types = {"text": text, "utility": number, **dict.fromkeys(NUMBERS, whole), "survivors": pyarrow.list_(whole)}
+    types["nbest"] = pyarrow.list_(pyarrow.struct([("text", text), ("index", whole), ("utility", number)]))
+    rows = [{} if answer is None else _answer_fields(answer, nbest, "") for answer in answers]
+    columns = {}
+    for name, kind in types.items():
+        values = [row.get(name) for row in rows]
+        if name not in SOMETIMES or any(value is not None for value in values):
+            columns[f"{prefix}{name}"] = pyarrow.array(values, type=kind)
+    return pyarrow.table(columns)
+
+
+def _joined(table: Any, arrow: Any, added: Any) -> Any:
+    """The table with more columns, as the kind it was."""
+    kind = _kind(table)
+    if kind == "pandas":
+        out = table.copy(deep=False)
+        for name in added.column_names:
+            out[name] = added[name].to_pandas().to_numpy()
+        return out
+    if kind == "polars":
+        return table.hstack(importlib.import_module("polars").from_arrow(added))
+    if kind == "datasets":
+        datasets = importlib.import_module("datasets")
+        if arrow.num_rows:
+            return datasets.concatenate_datasets([table, datasets.Dataset(added)], axis=1)
+        features = datasets.Features({**table.features, **datasets.Dataset(added).features})
+        return datasets.Dataset.from_dict({name: [] for name in features}, features=features)  # joining drops these
+    for name in added.column_names:
+        arrow = arrow.append_column(name, added[name])
+    return arrow

@@ -1,0 +1,43 @@
+"""The choices of a server's answer: texts and log-probabilities, from the form of either endpoint."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+
+def choices_of(answer: Any, *, chat: bool) -> list[tuple[str, float | None]]:
+    """Texts and log-probabilities of an answer; ValueError if it has none."""
+    choices = answer.get("choices") if isinstance(answer, dict) else None
+    if not isinstance(choices, list) or not choices:
+        raise ValueError("no choices in the answer")
+    out = []
+    for choice in choices:
+        text = choice["message"].get("content") if chat else choice.get("text")
+        if not isinstance(text, str):
+            raise ValueError(_why_no_text(choice))
+        out.append((text.strip(), _logprob(choice.get("logprobs"))))
+    return out
+
+
+def _logprob(found: Any) -> float | None:
+    """The sum over an output's tokens, from the form of either endpoint."""
+    if not isinstance(found, dict):
+        return None
+    if isinstance(found.get("content"), list):
+        values = [token.get("logprob") for token in found["content"]]
+    else:
+        values = found.get("token_logprobs") or []
+    if not values or not all(isinstance(value, int | float) for value in values):
+        return None
+    if not math.isfinite(total := float(sum(values))):
+        raise ValueError(f"log-probabilities of {total}; they must be finite numbers")
+    return total
+
+
+def _why_no_text(choice: dict[str, Any]) -> str:
+    """What a server says about a choice without text."""
+    message = choice.get("message") or {}
+    said = [message.get("refusal"), choice.get("error"), choice.get("finish_reason")]
+    words = "; ".join(" ".join(str(part).split())[:200] for part in said if part)
+    return "a choice without text" + (f": {words}" if words else "")
