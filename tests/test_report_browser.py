@@ -104,6 +104,7 @@ def test_the_answer_is_told_at_the_end_of_a_race_and_not_before(opened: Open) ->
 def test_an_address_opens_a_race_at_its_step_and_follows_what_is_chosen(opened: Open, results: Path) -> None:
     recorded = json.loads(gzip.decompress((results / "out" / "data" / "yy-en.all.chrf.races.json.gz").read_bytes()))
     steps = [len(sentence["races"]["0.99"]["steps"]) for sentence in recorded["sentences"]]
+    assert max(steps) > 2
     longest = steps.index(max(steps)) + 1
     page = opened(f"#pair=yy-en&utility=chrF&sentence={longest}&alpha=0.99&step={max(steps) - 1}")
     assert [page.input_value(f"#{name}") for name in ("pair", "utility", "sentence", "race-alpha", "step")] == [
@@ -194,6 +195,13 @@ def test_axe_finds_nothing_serious(opened: Open, width: str, scheme: str) -> Non
     assert serious_findings(page) == []
     ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (ground == "rgb(255, 255, 255)") == (scheme == "light")
+
+
+def test_axe_would_find_a_control_without_a_name(opened: Open) -> None:
+    page = opened()
+    page.evaluate("document.querySelector('#step').removeAttribute('aria-label')")
+    [finding] = serious_findings(page)
+    assert finding.startswith("critical: Form elements must have labels")
 
 
 def test_one_file_without_references_has_no_empty_part(
