@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from mbrace.cli import main
+from mbrace.experiments.showing import exhausted
 from mbrace.experiments.trials import Outcomes
 
 FIGURES = ("false_pruning", "tradeoff", "survivors", "schedules")
@@ -151,6 +152,13 @@ def test_records_that_make_standard_mbr_right_by_definition_are_named(
     words = (tmp_path / "out" / "RESULTS.md").read_text(encoding="utf-8")
     assert "2 of 3 sentences have no more pseudo-references than the schedule uses" in words
     assert "right by definition: s1, s2." in words
+    assert "right by definition: s1, s2." in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+
+
+def test_of_thousands_of_such_records_a_few_are_named() -> None:
+    about = {"file": "x.jsonl", "label": "chrF++", "sentences": 2998, "exhausted": list(range(1, 2999))}
+    [line] = exhausted([about])
+    assert line.endswith("right by definition: " + ", ".join(map(str, range(1, 21))) + " and 2,978 more.")
 
 
 @pytest.mark.parametrize("module", ["matplotlib", "jinja2", "markdown_it"])

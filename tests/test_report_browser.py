@@ -134,8 +134,9 @@ def test_contents_lead_to_every_section_and_open_what_is_folded(opened: Open) ->
     empty = "parts => parts.filter(part => part.innerText.trim().split('\\n').length < 2).map(part => part.id)"
     assert page.locator("main > section").evaluate_all(empty) == []
     assert page.locator("#paper .claims").is_hidden()
+    page.click("#contents a[href='#paper']")
+    page.wait_for_selector("#paper .claims:visible")
     folded = opened("#paper")
-    folded.click("#paper summary")
     assert folded.locator("#paper .claims").is_visible()
     assert "xx-en.test.jsonl" in folded.inner_text("#paper .claims")
 
@@ -163,6 +164,8 @@ def test_charts_terms_and_races_are_used_by_keyboard_alone(opened: Open) -> None
         assert words in page.inner_text("#explained")
     page.keyboard.press("Escape")
     assert page.locator("#explained").is_hidden()
+    page.locator("#test .choice:visible .term", has_text="RR").focus()
+    assert "1 divided by the rank" in page.inner_text("#explained")
     page.hover("#tradeoff .term[aria-describedby=term-alpha]")
     assert "Confidence pruning" in page.inner_text("#explained")
     page.focus("#play")

@@ -18,7 +18,17 @@ from typing import Any
 from mbrace.errors import UserError, require
 from mbrace.experiments import charts, paper, recommendation
 from mbrace.experiments.sections import Section
-from mbrace.experiments.showing import SETTINGS, SPLITS, described, interval, measure_name, shown, shown_paper, way_of
+from mbrace.experiments.showing import (
+    SETTINGS,
+    SPLITS,
+    described,
+    exhausted,
+    interval,
+    measure_name,
+    shown,
+    shown_paper,
+    way_of,
+)
 from mbrace.experiments.studies import Row
 from mbrace.experiments.terms import terms
 from mbrace.experiments.trials import ALPHAS
@@ -26,6 +36,17 @@ from mbrace.experiments.trials import ALPHAS
 RACES_SIZE = 1_000_000  # the most characters of packed races; the rest of a page is about 250,000
 MEASURES = {"score": "score", "lost": "expected utility, in standard deviations between hypotheses",
             "rr": "reciprocal rank"}  # fmt: skip
+
+# The headings and names of lines of tables that are terms.
+TERM_OF = {
+    "RR": "rr",
+    "reciprocal rank": "rr",
+    "Accuracy": "accuracy",
+    "exact accuracy": "accuracy",
+    "score against the reference": "score",
+    "# utility calls": "calls",
+    **dict(zip(SETTINGS.values(), ("beta", "alpha", "alpha"), strict=True)),
+}
 
 
 def write(
@@ -67,6 +88,7 @@ def write(
         "scored": any("score" in row for row in rows["tradeoff"]),
         "against": alpha_against_beta(rows["alpha_over_beta"], files),
         "tables": test_tables(rows["test_table"], files),
+        "exhausted": [markdown(line) for line in exhausted(about)],
         "settings": SETTINGS,
         "splits": SPLITS,
         "schedule_alphas": [f"{alpha:g}" for alpha in dict.fromkeys(row["alpha"] for row in rows["schedules"])],
@@ -80,6 +102,7 @@ def write(
             for row in sorted(rows["claims"], key=lambda row: str(row["claim"]))
         ],
         "terms": terms(utilities),
+        "term_of": TERM_OF,
         "signatures": list(dict.fromkeys((one["label"], one["utility"]) for one in about)),
     }
     path.write_text(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from mbrace.experiments.studies import Row
 
@@ -67,3 +69,19 @@ def interval(row: Row, kind: str, between: str = " – ") -> str:
     """Both ends of the interval over "sentences" or "trials"; empty if there is none, as with a single trial."""
     low, high = (shown(row["measure"], row[f"{kind}_{end}"]) for end in ("low", "high"))
     return f"{low}{between}{high}" if low and high else ""
+
+
+def exhausted(about: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Which sentences are no test of racing: where R is R*, standard MBR has an accuracy of 1 by definition."""
+    return [
+        f"`{one['file']}`, {one['label']}: {len(ids)} of {one['sentences']} sentences have no more pseudo-references "
+        f"than the schedule uses, so that R is R* and standard MBR right by definition: {_few(ids)}."
+        for one in about
+        if (ids := one.get("exhausted", []))
+    ]
+
+
+def _few(ids: Sequence[str | int]) -> str:
+    """The first ids; a list of thousands tells nobody more."""
+    named = ", ".join(map(str, ids[:20]))
+    return f"{named} and {len(ids) - 20:,} more" if len(ids) > 20 else named

@@ -7,7 +7,17 @@ from typing import Any
 
 from mbrace.experiments import paper, recommendation
 from mbrace.experiments.sections import Section
-from mbrace.experiments.showing import SETTINGS, SPLITS, interval, measure_name, shown, shown_paper, way_of
+from mbrace.experiments.showing import (
+    SETTINGS,
+    SPLITS,
+    described,
+    exhausted,
+    interval,
+    measure_name,
+    shown,
+    shown_paper,
+    way_of,
+)
 from mbrace.experiments.studies import MARGIN, Row
 from mbrace.experiments.tables import slug
 
@@ -48,11 +58,17 @@ def summary(
         "Written by `mbrace experiment`; only the notes are written by hand. `report.html` shows everything.",
         "",
     ]
+    lines += [line for utility in utilities if (line := _explained(utility))]
     for section in sections:
         text = section()
         if text:
             lines += [*text, ""]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _explained(utility: str) -> str:
+    """A sentence on a utility whose name says little."""
+    return "" if described(utility) == utility else f"*{utility}* is {described(utility).split(', ', 1)[1]}.\n"
 
 
 FIGURES = {
@@ -277,18 +293,6 @@ def _candidates(about: Sequence[Mapping[str, Any]]) -> list[str]:
     return ["## Candidates and time", "", *table(headings, lines)]
 
 
-def _few(ids: Sequence[str | int]) -> str:
-    """The first ids; a list of thousands tells nobody more."""
-    named = ", ".join(map(str, ids[:20]))
-    return f"{named} and {len(ids) - 20:,} more" if len(ids) > 20 else named
-
-
 def _exhausted(about: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Which sentences are no test of racing: where R is R*, standard MBR has an accuracy of 1 by definition."""
-    lines = [
-        f"- `{one['file']}`, {one['label']}: {len(ids)} of {one['sentences']} sentences have no more pseudo-references "
-        f"than the schedule uses, so that R is R* and standard MBR right by definition: {_few(ids)}."
-        for one in about
-        if (ids := one.get("exhausted", []))
-    ]
+    lines = [f"- {line}" for line in exhausted(about)]
     return ["**Not every accuracy below is a finding.**", "", *lines] if lines else []

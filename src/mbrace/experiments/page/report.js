@@ -73,6 +73,7 @@
     if (!text.includes("=")) {
       const target = text && $(text);
       for (let part = target; part; part = part.parentElement) if (part.tagName === "DETAILS") part.open = true;
+      for (const part of target ? target.querySelectorAll("details[data-with-section]") : []) part.open = true;
       if (target) target.scrollIntoView();
       return false;
     }
