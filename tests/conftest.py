@@ -76,6 +76,22 @@ def records(rows: list[dict[str, Any]], count: int) -> list[mbrace.Record]:
     return [mbrace.Record(**{name: row[name] for name in fields}) for row in rows[:count]]
 
 
+@pytest.fixture(scope="session")
+def results(tmp_path_factory: pytest.TempPathFactory, demo_rows: list[dict[str, Any]]) -> Path:
+    """`mbrace experiment` on two pairs, one with both splits, for two utilities, into one folder."""
+    from mbrace.cli import main
+
+    home = tmp_path_factory.mktemp("experiment")
+    for name, rows in (("xx-en.valid", demo_rows[:4]), ("xx-en.test", demo_rows[4:7]), ("yy-en", demo_rows[7:10])):
+        cut = [r | {"hypotheses": r["hypotheses"][:30], "pseudo_references": r["pseudo_references"][:80]} for r in rows]
+        (home / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in cut), encoding="utf-8")
+    files = [str(path) for path in sorted(home.glob("*.jsonl"))]
+    options = ["-o", str(home / "out"), "--trials", "2", "--workers", "1", "--races", "3"]
+    assert main(["experiment", *files, *options, "--no-report"]) == 0
+    assert main(["experiment", files[2], *options, "--utility", "chrf"]) == 0
+    return home
+
+
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 QUIET = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
          "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage"]  # fmt: skip

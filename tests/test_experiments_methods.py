@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,8 @@ import pytest
 
 import mbrace
 from mbrace.cli import main
-from mbrace.experiments import methods, methods_section
-from mbrace.experiments.points import COLOURS, MARKERS, SHAPES, place
+from mbrace.experiments import methods, methods_section, report
+from mbrace.experiments.points import COLOURS, MARKERS, Figure, Point, draw
 from mbrace.experiments.strings import MARGIN
 from mbrace.records import Record
 
@@ -174,17 +175,26 @@ def test_the_command_writes_a_table_a_file_and_a_section(tmp_path: Path, capsys:
 
 def test_series_of_the_figure_can_be_told_apart() -> None:
     families = {way.family for way in methods.WAYS}
-    assert len(families) <= len(COLOURS) == len(MARKERS) == len(SHAPES) == len(set(COLOURS))
+    assert len(families) <= len(COLOURS) == len(MARKERS) == len(set(COLOURS)) == len(set(MARKERS))
+    page = Path(report.__file__).parent / "page"
+    shapes = re.findall(r'\bs(\d): "(\w+)"', (page / "charts.js").read_text(encoding="utf-8"))
+    assert [int(number) for number, _ in shapes] == list(range(len(COLOURS)))
+    assert len({shape for _, shape in shapes}) == len(COLOURS)
+    colours = re.findall(r"--s(\d): (#\w+)", (page / "report.css").read_text(encoding="utf-8"))
+    assert len(set(colours)) == len(colours) == 2 * len(COLOURS)  # light and dark
 
 
 def test_labels_do_not_collide() -> None:
     """Points in a heap: each label goes where it hides nothing, as long as there is room."""
-    points = [(100.0 + 9 * n, 100.0 + (n % 3)) for n in range(8)]
-    taken = [(x - 3, y - 3, x + 3, y + 3) for x, y in points]
-    for x, y in points:
-        _, box = place(x, y, "0.99", taken, (0.0, 0.0, 350.0, 190.0))
-        assert not any(
-            min(box[2], other[2]) > max(box[0], other[0]) and min(box[3], other[3]) > max(box[1], other[1])
-            for other in taken
-        )
-        taken.append(box)
+    plt = pytest.importorskip("matplotlib.pyplot")
+    heap = [Point(100.0 + 9 * n, 100.0 + (n % 3), "a", "0.99") for n in range(8)]
+    figure = draw(plt, Figure(x="x", y="y", describes="A heap", panels={"heap": heap}))
+    axis = figure.axes[0]
+    boxes = [text.get_window_extent().extents for text in axis.texts]
+    assert len(boxes) == 8
+    points = axis.transData.transform([(point.x, point.y) for point in heap])
+    for number, box in enumerate(boxes):
+        assert not any(box[0] < x < box[2] and box[1] < y < box[3] for x, y in points)
+        for other in boxes[number + 1 :]:
+            assert not (min(box[2], other[2]) > max(box[0], other[0]) and min(box[3], other[3]) > max(box[1], other[1]))
+    plt.close(figure)

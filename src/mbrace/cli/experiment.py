@@ -144,9 +144,9 @@ def _print_recommended(rows: list[dict[str, Any]]) -> None:
             sentences = "1 sentence" if row["sentences"] == 1 else f"{row['sentences']:,} sentences"
             print(f"\n{row['file']}, {row['utility']}, {sentences}")
             headings = "".join(f"{name:<24}" for found, name in names.items() if found in cells)
-            print(f"  {'':<12}{'fewer calls':<17}{headings}".rstrip())
+            print(f"  {'':<12}{'fewer calls':<19}{headings}".rstrip())
         numbers = "".join(f"{cells[found]:<24}" for found in names if found in cells)
-        print(f"  {row['kind']:<12}{cells['saves']:<17}{numbers}".rstrip())
+        print(f"  {row['kind']:<12}{cells['saves']:<19}{numbers}".rstrip())
         if row["kind"] == "recommended":
             print(textwrap.fill(cells["options"], 78, initial_indent="  ", subsequent_indent="    "))
     print()

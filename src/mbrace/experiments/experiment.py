@@ -131,7 +131,7 @@ def settings_for(schedule: Sequence[int], *, for_figures: bool) -> tuple[Setting
 
 def require_report() -> None:
     """Check that everything `write` needs is installed, before hours of computing rather than after."""
-    for module in ("matplotlib", "altair", "vl_convert", "jinja2", "markdown_it"):
+    for module in ("matplotlib", "jinja2", "markdown_it"):
         require(module, extra="experiments")
 
 
@@ -287,11 +287,11 @@ def write(out: Path, others: Sequence[Path] = (), known: Mapping[Path, Outcomes]
         methods_section.section(methods).save(out)
         write_csv(out / "methods.csv", [row for stored in methods for row in methods_section.summarise(stored)])
     added = sections.load(out)
-    figures.draw(rows, out / "figures", added)
-    notes = out / "notes.md"
-    (out / "RESULTS.md").write_text(summary(about, rows, notes.read_text() if notes.exists() else "", added))
+    drawn = [path.name for path in figures.draw(rows, out / "figures", added)]
+    notes = (out / "notes.md").read_text(encoding="utf-8") if (out / "notes.md").exists() else ""
+    (out / "RESULTS.md").write_text(summary(about, rows, notes, added, drawn), encoding="utf-8")
     recorded = [json.loads(gzip.decompress(p.read_bytes())) for p in sorted((out / "data").glob("*.races.json.gz"))]
-    report.write(out / "report.html", about, _finite(rows), _finite(recorded), added)
+    report.write(out / "report.html", about, _finite(rows), _finite(recorded), added, notes)
     return rows["recommended"]
 
 

@@ -8,20 +8,26 @@ from typing import Any
 
 from mbrace.errors import require
 from mbrace.experiments import points
+from mbrace.experiments.charts import cut_at
+from mbrace.experiments.labels import Label, place
 from mbrace.experiments.sections import Section
+from mbrace.experiments.showing import short_described, way_of
 from mbrace.experiments.studies import Row
+from mbrace.experiments.tables import slug
 
-# Alphas are ordered, so they get shades of one hue; beta and standard MBR get hues of their own.
-ALPHA_COLOURS = {0.8: "#8cc5e3", 0.9: "#4f9fd0", 0.95: "#2a78b5", 0.98: "#1c5493", 0.99: "#0d2f66"}
-ALPHA, BETA, STANDARD, ACCENT = "#1c5493", "#d9772b", "#555555", "#2a9d6f"
-GROWTH_COLOURS = {1.5: "#7b4ea3", 2.0: "#1c5493", 4.0: "#d9772b"}
-LABELS_AT = {1.5: (-4, 6), 2.0: (4, -10), 4.0: (6, 2)}
-PHASE_COLOURS = {
-    "generate H": "#b9c2cc",
-    "generate R": "#7f8fa3",
-    "embed": "#4f9fd0",
-    "utilities": "#1c5493",
-    "pruning": "#d9772b",
+# Alphas are ordered, so they get shades of one hue; others get Okabe and Ito's colours, which readers of every kind of
+# colour vision tell apart. Markers and hatches differ as well.
+ALPHA_COLOURS = {0.8: "#4f9fd0", 0.9: "#2f83ba", 0.95: "#22689f", 0.98: "#184a7d", 0.99: "#0b2a55"}
+ALPHA_MARKERS = dict(zip(ALPHA_COLOURS, "os^Dv", strict=True))
+ALPHA, BETA, STANDARD, ACCENT = "#0072b2", "#d55e00", "#555555", "#009e73"
+GROWTH_COLOURS = {1.5: "#0072b2", 2.0: "#d55e00", 4.0: "#009e73"}
+GROWTH_MARKERS = {1.5: "o", 2.0: "s", 4.0: "^"}
+PHASES = {  # colour and hatch
+    "generate H": ("#d9dee4", ""),
+    "generate R": ("#9aa8b8", ".."),
+    "embed": ("#56b4e9", ""),
+    "utilities": ("#0072b2", "//"),
+    "pruning": ("#d55e00", ""),
 }
 TITLES = {"score": "Score", "accuracy": "Exact accuracy", "rr": "Reciprocal rank"}
 STYLE: dict[str, Any] = {
@@ -68,11 +74,22 @@ def draw(rows: Mapping[str, Sequence[Row]], folder: Path, added: Sequence[Sectio
     with plt.rc_context(STYLE):
         for kind, function in kinds.items():
             for utility in dict.fromkeys(row["utility"] for row in rows.get(kind, [])):
-                figure = function(plt, [row for row in rows[kind] if row["utility"] == utility])
-                written += _save(plt, figure, folder, f"{kind}.{utility.lower().replace(' ', '-')}")
+                own = [row for row in rows[kind] if row["utility"] == utility]
+                written += _save(plt, function(plt, own), folder, f"{kind}.{slug(utility)}")
+                if kind == "tradeoff":
+                    written += _single_panels(plt, own, folder, f"{kind}.{slug(utility)}")
         for section in added:
             if section.figure:
                 written += _save(plt, points.draw(plt, section.figure), folder, section.name)
+    return written
+
+
+def _single_panels(plt: Any, rows: Sequence[Row], folder: Path, name: str) -> list[Path]:
+    """Accuracy against calls in a picture of its own for each pair, which is readable at the width of a README."""
+    written = []
+    for pair in dict.fromkeys(row["pair"] for row in rows):
+        figure = tradeoff(plt, [row for row in rows if row["pair"] == pair], measures=("accuracy",))
+        written += _save(plt, figure, folder, f"{name}.{slug(pair)}")
     return written
 
 
@@ -104,7 +121,8 @@ def false_pruning(plt: Any, rows: Sequence[Row]) -> Any:
             axis.fill_between(
                 sizes, [r["low"] for r in line], [r["high"] for r in line], color=colour, alpha=0.13, linewidth=0
             )
-            axis.plot(sizes, [r["rate"] for r in line], color=colour, marker="o", markersize=3, label=f"α = {alpha:g}")
+            style = {"color": colour, "marker": ALPHA_MARKERS[alpha], "markersize": 3.6}
+            axis.plot(sizes, [r["rate"] for r in line], label=f"α = {alpha:g}", **style)
         axis.set_xscale("log", base=2)
         axis.set_xticks([4, 8, 16, 32, 64], ["4", "8", "16", "32", "64"])
         axis.set_ylim(0, top * 1.03)
@@ -113,69 +131,71 @@ def false_pruning(plt: Any, rows: Sequence[Row]) -> Any:
     return _finish(figure, axes[0], rows, "False pruning", "false pruning rate", "upper right")
 
 
-def tradeoff(plt: Any, rows: Sequence[Row]) -> Any:
-    """Figure 2: score, accuracy and reciprocal rank against utility calls, both pruning functions."""
-    measures = [name for name in TITLES if all(name in row for row in rows)]
-    figure, axes, pairs = _panels(plt, rows, 2.5 * len(measures) + 0.5, len(measures))
+def tradeoff(plt: Any, rows: Sequence[Row], measures: Sequence[str] = tuple(TITLES)) -> Any:
+    """Figure 2: score, accuracy and reciprocal rank against utility calls, both pruning functions.
+
+    Vertical lines are 95% intervals of the paired difference from standard MBR; x is cut as in the paper.
+    """
+    measures = [name for name in measures if all(name in row for row in rows)]
+    figure, axes, pairs = _panels(plt, rows, 2.5 * len(measures) + 0.9, len(measures))
+    named = []
     for column, pair in enumerate(pairs):
         own = [row for row in rows if row["pair"] == pair]
+        end = cut_at(own)
+        shown = [row for row in own if row["value"] > 0 and row["utility_calls"] <= end]
+        shown.sort(key=lambda row: float(row["utility_calls"]))
         standard = next(row for row in own if row["rule"] == "beta" and row["value"] == 0)
         for axis, measure in zip(axes[:, column], measures, strict=True):
-            axis.axhline(standard[measure], color=STANDARD, linewidth=1, linestyle=(0, (4, 3)), label="standard MBR")
+            name = "standard MBR" if len(pairs) > 1 else f"standard MBR, {standard['utility_calls'] / 1000:.0f}k calls"
+            axis.axhline(standard[measure], color=STANDARD, linewidth=1, linestyle=(0, (4, 3)), label=name)
             for rule, colour, marker in (("beta", BETA, "s"), ("alpha", ALPHA, "o")):
-                line = sorted(
-                    (r for r in own if r["rule"] == rule and r["value"] > 0), key=lambda row: row["utility_calls"]
-                )
-                calls, values = [r["utility_calls"] for r in line], [r[measure] for r in line]
-                axis.plot(
-                    calls,
-                    values,
-                    color=colour,
-                    marker=marker,
-                    markersize=4,
-                    label="prune β" if rule == "beta" else "prune α",
-                    zorder=3,
-                )
-            for row in (r for r in own if r["rule"] == "alpha" and measure != "score"):
-                axis.annotate(
-                    f"{row['value']:g}",
-                    (row["utility_calls"], row[measure]),
-                    textcoords="offset points",
-                    xytext=(-3, 5) if row["value"] < 0.98 else (3, -10),  # the last two points are close to each other
-                    fontsize=7,
-                    color=ALPHA,
-                    ha="right" if row["value"] < 0.98 else "left",
-                )
+                line = [row for row in shown if row["rule"] == rule]
+                calls = [row["utility_calls"] for row in line]
+                ends = [
+                    [standard[measure] + row[f"{measure}_minus_standard_{side}"] for row in line]
+                    for side in ("low", "high")
+                ]
+                axis.vlines(calls, *ends, color=colour, linewidth=1.1, alpha=0.6)
+                label = "prune β" if rule == "beta" else "prune α"
+                style = {"color": colour, "marker": marker, "markersize": 4.2, "zorder": 3, "label": label}
+                axis.plot(calls, [row[measure] for row in line], **style)
+            texts = sorted(shown, key=lambda row: str(row["rule"]))  # alphas have the first choice of room
+            colours = {"alpha": ALPHA, "beta": BETA}
+            named.append(
+                (axis, [Label(r["utility_calls"], r[measure], f"{r['value']:g}", colours[r["rule"]]) for r in texts])
+            )
             axis.set_xscale("log")
-            axis.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:g}k")
-            axis.xaxis.set_minor_formatter(lambda value, _: f"{value / 1000:g}k" if value in (5e3, 2e4, 5e4) else "")
+            axis.set_xlim(0.93 * min((row["utility_calls"] for row in shown), default=1) or 1, end or 2)
+            _thousands(axis)
             if column == 0:
                 axis.set_ylabel(TITLES[measure])
         axes[0][column].set_title(pair)
         axes[-1][column].set_xlabel("utility calls per sentence (log scale)")
+    axes[-1][-1].plot(
+        [], [], color=STANDARD, linewidth=1.1, alpha=0.6, label="95% interval of the\ndifference from standard"
+    )
     axes[-1][-1].legend(loc="lower right")
-    figure.suptitle(_title("Speed against accuracy", rows), x=0.01, ha="left", fontsize=11)
+    _suptitle(figure, "Speed against accuracy", rows)
+    _label(figure, named)
     return figure
 
 
 def survivors(plt: Any, rows: Sequence[Row]) -> Any:
-    """Appendix figure: hypotheses left after each time step; bars are means, whiskers span the middle half."""
+    """Appendix figure: hypotheses left after each time step; points are means, lines span the middle half."""
     figure, axes, pairs = _panels(plt, rows, 3.5)
     for axis, pair in zip(axes[0], pairs, strict=True):
         own = [row for row in rows if row["pair"] == pair]
         sizes = sorted({row["pseudo_references"] for row in own})
         for index, (alpha, colour) in enumerate(ALPHA_COLOURS.items()):
-            bars = [row for row in own if row["alpha"] == alpha]
-            at = [sizes.index(row["pseudo_references"]) + (index - 2) * 0.16 for row in bars]
-            means = [row["mean"] for row in bars]
-            axis.bar(at, [mean - 0.8 for mean in means], 0.15, bottom=0.8, color=colour, label=f"α = {alpha:g}")
-            for colour, width in (("white", 1.8), ("#222222", 0.9)):  # a light edge makes it visible on dark bars
-                axis.vlines(at, [r["q25"] for r in bars], [r["q75"] for r in bars], color=colour, linewidth=width)
+            line = [row for row in own if row["alpha"] == alpha]
+            at = [sizes.index(row["pseudo_references"]) + (index - 2) * 0.11 for row in line]
+            axis.vlines(at, [r["q25"] for r in line], [r["q75"] for r in line], color=colour, linewidth=1.2, alpha=0.6)
+            style = {"color": colour, "marker": ALPHA_MARKERS[alpha], "markersize": 4, "linewidth": 0.9}
+            axis.plot(at, [row["mean"] for row in line], label=f"α = {alpha:g}", **style)
         axis.set_yscale("log", base=2)
         axis.set_ylim(0.8, 256)
         axis.set_yticks([1, 2, 4, 8, 16, 32, 64, 128, 256], ["1", "2", "4", "8", "16", "32", "64", "128", "256"])
         axis.set_xticks(range(len(sizes)), [str(size) for size in sizes])
-        axis.grid(visible=False, axis="x")
         axis.set_title(pair)
         axis.set_xlabel("pseudo-references at the time step")
     return _finish(figure, axes[0], rows, "Survivors", "hypotheses left (log scale)", "upper right")
@@ -185,23 +205,14 @@ def schedules(plt: Any, rows: Sequence[Row]) -> Any:
     """First size and growth factor: reciprocal rank against utility calls; the numbers at the points are r_1."""
     alphas = sorted({row["alpha"] for row in rows}, reverse=True)
     figure, axes = plt.subplots(1, len(alphas), figsize=(4.6 * len(alphas), 3.9), squeeze=False)
+    named = []
     for axis, alpha in zip(axes[0], alphas, strict=True):
         own = [row for row in rows if row["alpha"] == alpha]
         for growth, colour in GROWTH_COLOURS.items():
             line = [row for row in own if row["growth"] == growth]
-            calls, values = [row["utility_calls"] for row in line], [row["rr"] for row in line]
-            axis.plot(
-                calls, values, color=colour, marker="o", markersize=4.5, linewidth=1.2, label=f"growth ×{growth:g}"
-            )
-            for row in line:
-                axis.annotate(
-                    str(row["first"]),
-                    (row["utility_calls"], row["rr"]),
-                    textcoords="offset points",
-                    xytext=LABELS_AT[growth],
-                    fontsize=7,
-                    color=colour,
-                )
+            style = {"color": colour, "marker": GROWTH_MARKERS[growth], "markersize": 4.5, "linewidth": 1.2}
+            points = [row["utility_calls"] for row in line], [row["rr"] for row in line]
+            axis.plot(*points, label=f"growth ×{growth:g}", **style)
         for mark, style in (("own", {"marker": "s", "s": 90}), ("recommended", {"marker": "o", "s": 170})):
             chosen = [row for row in own if row[mark]]
             colour = STANDARD if mark == "own" else ACCENT
@@ -209,41 +220,63 @@ def schedules(plt: Any, rows: Sequence[Row]) -> Any:
             points = [row["utility_calls"] for row in chosen], [row["rr"] for row in chosen]
             axis.scatter(*points, facecolors="none", edgecolors=colour, linewidths=1.6, label=text, zorder=4, **style)
         axis.set_xscale("log")
-        axis.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:g}k")
-        axis.xaxis.set_minor_formatter(lambda value, _: f"{value / 1000:g}k" if value in (2e3, 5e3, 2e4) else "")
+        _thousands(axis)
         axis.set_title(f"α = {alpha:g}")
         axis.set_xlabel("utility calls per sentence (log scale)")
+        named.append(
+            (axis, [Label(r["utility_calls"], r["rr"], str(r["first"]), GROWTH_COLOURS[r["growth"]]) for r in own])
+        )
     title = f"Schedules on {rows[0]['pair'].replace('+', ', ')}"
-    return _finish(figure, axes[0], rows, title, "reciprocal rank", "lower right")
+    _finish(figure, axes[0], rows, title, "reciprocal rank", "lower right")
+    _label(figure, named)
+    return figure
+
+
+def _thousands(axis: Any) -> None:
+    """Ticks of a log axis of calls: 2k, 3k, 5k, 10k; each label once."""
+    low, high = axis.get_xlim()
+    for steps in ((1, 2, 5), (1, 1.5, 2, 3, 4, 5, 7)):
+        found = [step * 10.0**power for power in range(7) for step in steps if low <= step * 10.0**power <= high]
+        if len(found) > 3:
+            break
+    axis.set_xticks(found, [f"{value / 1000:g}k" if value >= 1000 else f"{value:g}" for value in found])
+    axis.set_xticks([], minor=True)
+
+
+def _label(figure: Any, named: Sequence[tuple[Any, Sequence[Label]]]) -> None:
+    """Write labels at points, once everything else has its place."""
+    figure.draw_without_rendering()
+    for axis, labels in named:
+        place(axis, labels)
 
 
 def runtimes(plt: Any, rows: Sequence[Row]) -> Any:
     """Table 2 as bars: seconds by phase for racing, standard MBR and beam search."""
-    figure, axes, pairs = _panels(plt, rows, 2.6)
-    for axis, pair in zip(axes[0], pairs, strict=True):
+    pairs = list(dict.fromkeys(row["pair"] for row in rows))
+    figure, axes = plt.subplots(len(pairs), 1, figsize=(7.6, 1.2 + 1.6 * len(pairs)), squeeze=False)
+    for axis, pair in zip(axes[:, 0], pairs, strict=True):
         own = [row for row in rows if row["pair"] == pair]
         methods = list(dict.fromkeys(row["method"] for row in own))[::-1]
         left = dict.fromkeys(methods, 0.0)
-        for phase, colour in PHASE_COLOURS.items():
+        for phase, (colour, hatch) in PHASES.items():
             found = {row["method"]: row["seconds"] for row in own if row["phase"] == phase}
             widths = [found.get(method, 0.0) for method in methods]
-            axis.barh(methods, widths, 0.6, left=[left[m] for m in methods], color=colour, label=phase)
+            style = {"color": colour, "hatch": hatch, "edgecolor": "white", "linewidth": 0.4, "label": phase}
+            axis.barh(methods, widths, 0.6, left=[left[m] for m in methods], **style)
             for method, width in zip(methods, widths, strict=True):
                 left[method] += width
         totals = {row["method"]: row["seconds"] for row in own if row["phase"] == "total"}
         for method in methods:
-            axis.annotate(
-                f"{totals[method]:.2f} s",
-                (left[method], method),
-                textcoords="offset points",
-                xytext=(4, -3),
-                fontsize=8,
-            )
+            text = f"{totals[method]:.2f} s"
+            axis.annotate(text, (left[method], method), textcoords="offset points", xytext=(4, -3), fontsize=8)
         axis.set_xlim(0, max(left.values()) * 1.15)
         axis.grid(visible=False, axis="y")
-        axis.set_title(f"{pair}: {own[0]['sentences']} sentences, {own[0]['device']}")
-        axis.set_xlabel("seconds")
-    axes[0][-1].legend(loc="upper center", bbox_to_anchor=(0.5, -0.25), ncols=5, fontsize=7.5)
+        axis.set_title(f"{pair}: {own[0]['sentences']} sentences, {own[0]['device']}, {way_of(own[0])}", fontsize=8.5)
+        axis.set_xlabel("seconds, whole run")
+    handles = axes[0][0].get_legend_handles_labels()
+    figure.legend(*handles, loc="outside lower center", ncols=5, fontsize=8)
+    title = f"Run times, {short_described(rows[0]['utility'])}"
+    figure.suptitle(title, x=0.01, ha="left", fontsize=11)
     return figure
 
 
@@ -251,10 +284,13 @@ def _finish(figure: Any, axes: Any, rows: Sequence[Row], what: str, y_label: str
     """Add the label of the first panel's y axis, the legend in the last panel and the title."""
     axes[0].set_ylabel(y_label)
     axes[-1].legend(loc=legend)
-    figure.suptitle(_title(what, rows), x=0.01, ha="left", fontsize=11)
+    _suptitle(figure, what, rows)
     return figure
 
 
-def _title(what: str, rows: Sequence[Row]) -> str:
+def _suptitle(figure: Any, what: str, rows: Sequence[Row]) -> None:
+    """What is shown, for which utility, on which set; in smaller letters where it would not fit."""
     split = {"valid": "validation set", "test": "test set"}.get(rows[0]["split"], "all sentences")
-    return f"{what}, {rows[0]['utility']}, {split}"
+    text = f"{what}, {short_described(rows[0]['utility'])}, {split}"
+    inches = figure.get_size_inches()[0]
+    figure.suptitle(text, x=0.01, ha="left", fontsize=min(11.0, 130 * inches / len(text)))

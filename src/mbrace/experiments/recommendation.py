@@ -120,5 +120,10 @@ def shown(row: Row) -> dict[str, str]:
         if name in row and row["kind"] != "standard":
             sign = -1.0 if name == "lost" else 1.0  # shown as a difference, so that minus is worse everywhere
             ends = sorted(sign * row[f"{name}_{end}"] for end in ("low", "high"))
-            cells[name] = f"{sign * row[name]:+.3f} ({ends[0]:+.3f} to {ends[1]:+.3f})"
+            cells[name] = f"{_signed(sign * row[name])} ({_signed(ends[0])} to {_signed(ends[1])})"
     return cells
+
+
+def _signed(value: float) -> str:
+    """Three digits with a sign, and nothing that looks like a loss where there is none."""
+    return f"{value:+.3f}".replace("-0.000", "+0.000")

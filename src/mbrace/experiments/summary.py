@@ -2,63 +2,53 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mbrace.experiments import paper, recommendation
 from mbrace.experiments.sections import Section
+from mbrace.experiments.showing import (
+    SETTINGS,
+    SPLITS,
+    described,
+    exhausted,
+    interval,
+    measure_name,
+    shown,
+    shown_paper,
+    way_of,
+)
 from mbrace.experiments.studies import MARGIN, Row
-
-NAMES = {
-    "score": "Score",
-    "accuracy": "Accuracy",
-    "rr": "RR",
-    "pseudo_references": "# pseudo-refs",
-    "utility_calls": "# utility calls",
-    "pairs_scored": "# pairs scored",
-}
-SETTINGS = {"beta=0": "β = 0", "alpha=0.99": "α = 0.99", "alpha=0.9": "α = 0.9"}
-SPLITS = {"valid": "validation", "test": "test", "all": "the only file"}
-
-
-def shown(measure: str, value: float | None) -> str:
-    """A number; scores have three digits, so that no difference is made or hidden by rounding."""
-    if value is None or math.isnan(value):
-        return ""
-    if measure in ("utility_calls", "pairs_scored"):
-        return f"{value:,.0f}"
-    return f"{value:.{1 if measure == 'pseudo_references' else 3}f}"
-
-
-def shown_paper(measure: str, value: float | None) -> str:
-    """The paper's number as the paper shows it: scores have two digits."""
-    return f"{value:.2f}" if measure == "score" and value is not None else shown(measure, value)
-
-
-def measure_name(measure: str, utility: str) -> str:
-    """How a measure is called in tables; scores say whether their metric decoded."""
-    if measure == "score":
-        return f"Score by {utility}, which decoded"
-    if measure.startswith("score by "):
-        return f"Score by {measure.removeprefix('score by ')}, not decoded with"
-    return NAMES[measure]
+from mbrace.experiments.tables import slug
 
 
 def summary(
-    about: Sequence[Mapping[str, Any]], rows: Mapping[str, Sequence[Row]], notes: str, added: Sequence[Section] = ()
+    about: Sequence[Mapping[str, Any]],
+    rows: Mapping[str, Sequence[Row]],
+    notes: str,
+    added: Sequence[Section] = (),
+    drawn: Sequence[str] = (),
 ) -> str:
-    """The whole page; `notes` is the hand-written text of notes.md, `added` are the sections of other studies."""
+    """The whole page; `notes` is the hand-written text of notes.md, `added` are the sections of other studies.
+
+    `drawn`: names of the files in figures/, those of a study without its panels for one pair.
+    """
+    utilities = list(dict.fromkeys(str(one["label"]) for one in about))
     sections: list[Callable[[], list[str]]] = [
         lambda: _recommended(rows["recommended"]),
         lambda: _exhausted(about),
         lambda: _headline(rows["test_table"]),
         lambda: _claims(rows["claims"]),
         lambda: [notes.strip()] if notes.strip() else [],
+        lambda: _figures("tradeoff", utilities, drawn),
         lambda: _alpha_over_beta(rows["alpha_over_beta"]),
         lambda: _test_table(rows["test_table"]),
         lambda: _runtimes(rows["runtimes"]),
+        lambda: _pictures("runtimes", utilities, drawn),
         lambda: _schedules(rows["schedules"]),
+        lambda: _pictures("schedules", utilities, drawn),
+        lambda: _figures("survivors", utilities, drawn),
+        lambda: _figures("false_pruning", utilities, drawn),
         *(lambda section=section: _added(section) for section in added),
         lambda: _candidates(about),
     ]
@@ -68,11 +58,45 @@ def summary(
         "Written by `mbrace experiment`; only the notes are written by hand. `report.html` shows everything.",
         "",
     ]
+    lines += [line for utility in utilities if (line := _explained(utility))]
     for section in sections:
         text = section()
         if text:
             lines += [*text, ""]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _explained(utility: str) -> str:
+    """A sentence on a utility whose name says little."""
+    return "" if described(utility) == utility else f"*{utility}* is {described(utility).split(', ', 1)[1]}.\n"
+
+
+FIGURES = {
+    "tradeoff": "Speed against accuracy",
+    "survivors": "Survivors",
+    "false_pruning": "False pruning",
+    "schedules": "Reciprocal rank of schedules",
+    "runtimes": "Run times by phase",
+}
+CAPTIONS = {
+    "tradeoff": "Each point is an alpha or a beta; vertical lines are 95% intervals of the paired difference from "
+    "standard MBR (dashed). As in the paper, x is cut: betas further right only approach standard MBR.",
+    "survivors": "Hypotheses left after each time step: points are means, lines span the middle half.",
+    "false_pruning": "How often one application of the rule would lose the hypothesis that wins under R*; bands are "
+    "95% intervals over sentences.",
+}
+
+
+def _figures(study: str, utilities: Sequence[str], drawn: Sequence[str]) -> list[str]:
+    """A section of the figures of a study."""
+    pictures = _pictures(study, utilities, drawn)
+    return [f"## {FIGURES[study]}", "", CAPTIONS[study], "", *pictures] if pictures else []
+
+
+def _pictures(study: str, utilities: Sequence[str], drawn: Sequence[str]) -> list[str]:
+    """The figures of a study, one for each utility."""
+    names = {utility: f"{study}.{slug(utility)}.png" for utility in utilities}
+    return [f"![{FIGURES[study]}, {utility}](figures/{name})" for utility, name in names.items() if name in drawn]
 
 
 def table(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> list[str]:
@@ -127,6 +151,8 @@ def _verdict(row: Row) -> str:
 
 
 def _alpha_over_beta(rows: Sequence[Row]) -> list[str]:
+    if not rows:
+        return []
     text = [
         "## Alpha against beta at equal utility calls",
         "",
@@ -189,12 +215,6 @@ def _interval(row: Row, kind: str) -> str:
     return f"**{shown(row['measure'], row['value'])}** ({interval(row, kind)})"
 
 
-def interval(row: Row, kind: str, between: str = " – ") -> str:
-    """Both ends of the interval over "sentences" or "trials"; empty if there is none, as with a single trial."""
-    low, high = (shown(row["measure"], row[f"{kind}_{end}"]) for end in ("low", "high"))
-    return f"{low}{between}{high}" if low and high else ""
-
-
 def _runtimes(rows: Sequence[Row]) -> list[str]:
     if not rows:
         return []
@@ -204,7 +224,7 @@ def _runtimes(rows: Sequence[Row]) -> list[str]:
         own = [row for row in rows if (row["pair"], row["utility"]) == (pair, utility)]
         text += [
             f"{pair}, {utility}: {own[0]['sentences']} sentences, mean of {own[0]['trials']} trials, "
-            f"{own[0]['device']}. "
+            f"{own[0]['device']}, {way_of(own[0])}. "
             "The paper: 100 de-en sentences, COMET, one Quadro RTX 8000, one sentence at a time.",
             "",
         ]
@@ -274,11 +294,5 @@ def _candidates(about: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _exhausted(about: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Which sentences are no test of racing: where R is R*, standard MBR has an accuracy of 1 by definition."""
-    lines = [
-        f"- `{one['file']}`, {one['label']}: {len(ids)} of {one['sentences']} sentences have no more pseudo-references "
-        f"than the schedule uses, so that R is R* and standard MBR right by definition: {', '.join(map(str, ids))}."
-        for one in about
-        if (ids := one.get("exhausted", []))
-    ]
+    lines = [f"- {line}" for line in exhausted(about)]
     return ["**Not every accuracy below is a finding.**", "", *lines] if lines else []

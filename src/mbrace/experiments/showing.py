@@ -1,0 +1,87 @@
+"""How numbers, measures and utilities are written, in RESULTS.md, in figures and on the page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mbrace.experiments.studies import Row
+
+NAMES = {
+    "score": "Score",
+    "accuracy": "Accuracy",
+    "rr": "RR",
+    "pseudo_references": "# pseudo-refs",
+    "utility_calls": "# utility calls",
+    "pairs_scored": "# pairs scored",
+}
+SETTINGS = {"beta=0": "β = 0", "alpha=0.99": "α = 0.99", "alpha=0.9": "α = 0.9"}
+SPLITS = {"valid": "validation", "test": "test", "all": "the only file"}
+
+
+def shown(measure: str, value: float | None) -> str:
+    """A number; scores have three digits, so that no difference is made or hidden by rounding."""
+    if value is None or math.isnan(value):
+        return ""
+    if measure in ("utility_calls", "pairs_scored"):
+        return f"{value:,.0f}"
+    return f"{value:.{1 if measure == 'pseudo_references' else 3}f}"
+
+
+def shown_paper(measure: str, value: float | None) -> str:
+    """The paper's number as the paper shows it: scores have two digits."""
+    return f"{value:.2f}" if measure == "score" and value is not None else shown(measure, value)
+
+
+DESCRIBED = "learned, a small neural metric of mbrace's own, trained on translations that people rated"
+
+
+def described(utility: str) -> str:
+    """The name of a utility, and what it is where the name alone says little."""
+    if utility.split(" ")[0] != "learned":
+        return utility
+    model = utility.removeprefix("learned").strip()
+    return f"{DESCRIBED} ({model})" if model else DESCRIBED
+
+
+def short_described(utility: str) -> str:
+    """The name of a utility for the title of a figure."""
+    return f"{utility} (a small neural metric)" if utility.split(" ")[0] == "learned" else utility
+
+
+def way_of(row: Row) -> str:
+    """How a run time was taken; rows of earlier versions do not say."""
+    drawn = row.get("draw", "step by step")
+    return f"{row['window']} sentences at a time, pseudo-references drawn {drawn}"
+
+
+def measure_name(measure: str, utility: str) -> str:
+    """How a measure is called in tables; scores say whether their metric decoded."""
+    if measure == "score":
+        return f"Score by {utility}, which decoded"
+    if measure.startswith("score by "):
+        return f"Score by {measure.removeprefix('score by ')}, not decoded with"
+    return NAMES[measure]
+
+
+def interval(row: Row, kind: str, between: str = " – ") -> str:
+    """Both ends of the interval over "sentences" or "trials"; empty if there is none, as with a single trial."""
+    low, high = (shown(row["measure"], row[f"{kind}_{end}"]) for end in ("low", "high"))
+    return f"{low}{between}{high}" if low and high else ""
+
+
+def exhausted(about: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Which sentences are no test of racing: where R is R*, standard MBR has an accuracy of 1 by definition."""
+    return [
+        f"`{one['file']}`, {one['label']}: {len(ids)} of {one['sentences']} sentences have no more pseudo-references "
+        f"than the schedule uses, so that R is R* and standard MBR right by definition: {_few(ids)}."
+        for one in about
+        if (ids := one.get("exhausted", []))
+    ]
+
+
+def _few(ids: Sequence[str | int]) -> str:
+    """The first ids; a list of thousands tells nobody more."""
+    named = ", ".join(map(str, ids[:20]))
+    return f"{named} and {len(ids) - 20:,} more" if len(ids) > 20 else named

@@ -1,0 +1,141 @@
+"""What the page draws and says, before a browser sees it: points of charts, labels, packed races, notes, names."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mbrace.errors import UserError
+from mbrace.experiments import charts, figures, labels, report
+from mbrace.experiments.points import Figure, Point
+from mbrace.experiments.sections import Section
+from mbrace.experiments.showing import described, short_described
+from mbrace.experiments.terms import terms
+
+SHARED = {"pair": "de-en", "utility": "chrF++", "split": "valid"}
+
+
+def tradeoff_row(rule: str, value: float, calls: float, accuracy: float, low: float, high: float) -> dict[str, Any]:
+    ends = {"accuracy_minus_standard_low": low, "accuracy_minus_standard_high": high}
+    row = {"rule": rule, "value": value, "utility_calls": calls, "accuracy": accuracy, "pseudo_references": 200.4}
+    return SHARED | row | ends
+
+
+TRADEOFF = [
+    tradeoff_row("beta", 0.0, 65000, 0.75, 0, 0),
+    tradeoff_row("alpha", 0.9, 5000, 0.65, -0.12, -0.08),
+    tradeoff_row("alpha", 0.99, 10000, 0.74, -0.02, 0.005),
+    tradeoff_row("beta", 0.5, 15900, 0.75, -0.01, 0.01),
+    tradeoff_row("beta", 0.4, 16100, 0.75, -0.01, 0.01),
+]
+
+
+def test_a_trade_off_ends_where_it_is_cut_and_has_intervals_of_the_difference() -> None:
+    chart = charts.tradeoff(TRADEOFF, "accuracy")
+    assert chart["x"]["high"] == 1.6 * 10000
+    alpha, beta = chart["series"]
+    assert [point["label"] for point in alpha["points"]] == ["0.9", "0.99"]
+    assert [point["label"] for point in beta["points"]] == ["0.5"]  # 0.4 makes more calls than 16,000
+    assert alpha["points"][0] == {
+        "x": 5000.0, "y": 0.65, "low": 0.63, "high": 0.67, "label": "0.9", "more": "200 pseudo-references",
+    }  # fmt: skip
+    assert chart["lines"] == [{"y": 0.75, "name": "standard MBR, 65,000 calls"}]
+
+
+def test_a_panel_of_a_section_keeps_intervals_labels_and_the_colour_of_its_series() -> None:
+    panels = {"one": [Point(1, 2, "a")], "two": [Point(3, 4, "b", "x", x_low=2, x_high=5, y_low=3.5, y_high=4.5)]}
+    chart = charts.panel(Figure(x="calls", y="score", describes="Words", panels=panels, log_x=True, joined=True), "two")
+    assert chart["x"] == {"title": "calls", "log": True}
+    [series] = chart["series"]
+    assert (series["name"], series["style"], series["joined"]) == ("b", "s1", True)
+    assert series["points"] == [{"x": 3.0, "y": 4.0, "low": 3.5, "high": 4.5, "from": 2.0, "to": 5.0, "label": "x"}]
+
+
+def test_labels_of_a_figure_cover_neither_each_other_nor_a_point() -> None:
+    plt = pytest.importorskip("matplotlib.pyplot")
+    random = np.random.default_rng(0)
+    figure, axis = plt.subplots(figsize=(5, 4), dpi=100)
+    x, y = random.random(30), random.random(30)
+    axis.plot(x, y, "o")
+    figure.draw_without_rendering()
+    placed = labels.place(
+        axis, [labels.Label(*at, f"{number}", "k") for number, at in enumerate(zip(x, y, strict=True))]
+    )
+    boxes = [text.get_window_extent().extents for text in axis.texts]
+    assert placed == len(boxes) > 20
+    inner = [box + np.array([1.5, 2, -1.5, -2]) for box in boxes]  # of the letters, without the room around them
+    spots = axis.transData.transform(np.column_stack([x, y]))
+    for number, (left, low, right, high) in enumerate(inner):
+        assert not any(left < px < right and low < py < high for px, py in spots)
+        for other in inner[number + 1 :]:
+            assert not (left < other[2] and other[0] < right and low < other[3] and other[1] < high)
+    plt.close(figure)
+
+
+def race(text: str) -> dict[str, Any]:
+    kept = {"source": text, "reference": None, "hypotheses": [text], "winner": 0, "races": {"0.99": {"steps": []}}}
+    return kept | {"id": "7", "expected": [1.0], "human": [None]}
+
+
+def test_packed_races_come_back_whole_and_fewer_where_they_would_be_too_large() -> None:
+    random = np.random.default_rng(0)
+    sentences = [race("".join(random.choice(list("abcdefgh"), 400))) for _ in range(20)]
+    files = [
+        {"pair": "a", "sentences": sentences},
+        {"pair": "b", "sentences": sentences[:3]},
+        {"pair": "c", "sentences": []},
+    ]
+    packed, count = report.pack_races(files)
+    assert count == 23
+    found = json.loads(gzip.decompress(base64.b64decode(packed)))
+    assert [file["pair"] for file in found] == ["a", "b"]
+    assert [one["source"] for one in found[0]["sentences"]] == [one["source"] for one in sentences]
+    smaller, fewer = report.pack_races(files, limit=len(packed) // 2)
+    assert len(smaller) <= len(packed) // 2
+    assert 3 < fewer < 23
+    assert report.pack_races(files, limit=10) == ("", 0)
+    assert report.pack_races([]) == ("", 0)
+
+
+@pytest.mark.parametrize(
+    ("notes", "title", "text"),
+    [
+        ("## What it says\n\nA **word**.\n", "What it says", "<p>A <strong>word</strong>.</p>\n"),
+        ("Only words <b>.\n", "Notes", "<p>Only words &lt;b&gt;.</p>\n"),
+    ],
+)
+def test_notes_are_shown_under_their_own_title(notes: str, title: str, text: str) -> None:
+    assert report.shown_notes(notes) == {"title": title, "text": text}
+
+
+@pytest.mark.parametrize("notes", ["", " \n", "## A title alone\n"])
+def test_empty_notes_are_not_shown(notes: str) -> None:
+    assert report.shown_notes(notes) is None
+
+
+def test_a_section_may_not_have_the_name_of_a_part_of_the_page(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="section 'viewer': the page has a part of that name"):
+        report.write(tmp_path / "report.html", [], {}, [], [Section(name="viewer", title="Mine", text="Words")])
+
+
+def test_what_learned_means_is_said_and_what_needs_no_words_gets_none() -> None:
+    assert described("chrF++") == short_described("chrF++") == "chrF++"
+    assert described("learned").startswith("learned, a small neural metric")
+    assert described("learned multi").endswith("(multi)")
+    assert short_described("learned multi") == "learned multi (a small neural metric)"
+    assert "learned" in terms(["chrF++", "learned multi"])
+    assert "learned" not in terms(["chrF++"])
+
+
+def test_alphas_and_growth_factors_differ_in_colour_and_in_marker() -> None:
+    for colours, markers in (
+        (figures.ALPHA_COLOURS, figures.ALPHA_MARKERS),
+        (figures.GROWTH_COLOURS, figures.GROWTH_MARKERS),
+    ):
+        assert len(set(colours.values())) == len(set(markers.values())) == len(colours)
