@@ -180,6 +180,13 @@ Numbers<std::int64_t> wins_py(const Resamples& resamples, Table<Number> utilitie
     return wins;
 }
 
+template <class T>
+Numbers<T> numbers_of(const std::vector<T>& values) {
+    Numbers<T> numbers = make_numbers<T>(values.size());
+    std::copy(values.begin(), values.end(), numbers.data());
+    return numbers;
+}
+
 // A Tally, and the strings whose buffers it reads again later.
 struct PyTally : Tally {
     using Tally::Tally;
@@ -243,8 +250,15 @@ struct PyTally : Tally {
         Tally::keep({rows.data(), rows.data() + rows.size()});
     }
 
-    nb::object table() {
-        fill_left_out();
+    const double* checked(const std::optional<Weights>& weights) const {
+        if (weights && weights->size() != columns()) throw nb::value_error(NOT_ONE_EACH);
+        return weights ? weights->data() : nullptr;
+    }
+
+    Numbers<double> expected_utilities(std::optional<Weights> weights) { return numbers_of(expected(checked(weights))); }
+
+    nb::object table(std::optional<Weights> weights) {
+        fill_left_out(checked(weights));
         return std::visit(
             [&](const auto& known) {
                 auto copy = make_table<std::remove_const_t<std::remove_pointer_t<decltype(known.data())>>>(
@@ -255,13 +269,6 @@ struct PyTally : Tally {
             utilities());
     }
 };
-
-template <class T>
-Numbers<T> numbers_of(const std::vector<T>& values) {
-    Numbers<T> numbers = make_numbers<T>(values.size());
-    std::copy(values.begin(), values.end(), numbers.data());
-    return numbers;
-}
 
 nb::list decide_window_py(nb::list tallies, nb::list resamples, nb::list weights, std::size_t nbest, double max_losing_wins,
                           double max_regret, int threads) {
@@ -392,7 +399,9 @@ NB_MODULE(_native, module) {
         .def_prop_ro("alive", [](const PyTally& tally) { return numbers_of(tally.alive()); }, nb::rv_policy::automatic)
         .def_prop_ro("counts", [](const PyTally& tally) { return numbers_of(tally.counts()); }, nb::rv_policy::automatic)
         .def_prop_ro("draws", [](const PyTally& tally) { return tally.draws(); })
-        .def_prop_ro("utilities", &PyTally::table, nb::rv_policy::automatic);
+        .def("expected_utilities", &PyTally::expected_utilities, "weights"_a.none())
+        .def_prop_ro("utilities", [](PyTally& tally) { return tally.table(std::nullopt); }, nb::rv_policy::automatic)
+        .def("utilities_under", &PyTally::table, "weights"_a.none());
     module.def("decide_window", &decide_window_py, "tallies"_a, "resamples"_a, "weights"_a, nb::kw_only(), "nbest"_a,
                "max_losing_wins"_a, "max_regret"_a = 0.0, "threads"_a = 1);
     module.def("distinct", &distinct_py, "texts"_a);

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <numeric>
 #include <type_traits>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -110,17 +111,21 @@ class Tally {
         alive_.resize(rows.size());
     }
 
-    // Brings the cells of draws that are left out up to date with the other draws. Sums are exact (`expected_utilities`),
-    // so that the order of the draws changes no bit.
-    void fill_left_out() {
-        with_utilities([&](auto& known) { fill_left_out(known.data()); });
+    // Brings the cells of draws that are left out up to date with the other draws, for `utilities`. `weights` of each
+    // pseudo-reference, its copies together; null: its count.
+    void fill_left_out(const double* weights) {
+        with_utilities([&](auto& known) { fill_left_out(known.data(), weights); });
+    }
+
+    // Expected utilities of those alive. Sums are exact, so that the order of the draws changes no bit.
+    std::vector<double> expected(const double* weights) {
+        return std::visit([&](auto& known) { return expected(known.data(), weights); }, utilities_);
     }
 
     // One step of a race (see `decide`): drops the pruned hypotheses and returns the expected utilities of the survivors.
     // Where the expected regret of answering now is at most `max_regret` of the spread, only the `nbest` survive.
     std::vector<double> decide(const Resamples* resamples, const double* weights, std::size_t nbest,
                                double max_losing_wins, double max_regret = 0) {
-        fill_left_out();
         return std::visit(
             [&](auto& known) { return decide(known.data(), resamples, weights, nbest, max_losing_wins, max_regret); },
             utilities_);
@@ -150,9 +155,9 @@ class Tally {
 
   private:
     template <class Number>
-    std::vector<double> decide(const Number* utilities, const Resamples* resamples, const double* weights,
-                               std::size_t nbest, double max_losing_wins, double max_regret) {
-        std::vector<double> means(alive_.size());
+    std::vector<double> decide(Number* utilities, const Resamples* resamples, const double* weights, std::size_t nbest,
+                               double max_losing_wins, double max_regret) {
+        std::vector<double> means = expected(utilities, weights);
         const std::vector<std::int64_t> ones(weights ? columns_ : 0, 1);  // with weights, a repeated draw counts once
         const std::vector<std::int64_t> survivors =
             mbrace::decide(resamples, utilities, alive_.size(), columns_, weights ? ones.data() : counts_.data(),
@@ -171,23 +176,48 @@ class Tally {
     }
 
     template <class Number>
-    void fill_left_out(Number* utilities) {
+    std::vector<double> expected(Number* utilities, const double* weights) {
+        const std::vector<std::pair<std::size_t, double>> without_own = fill_left_out(utilities, weights);
+        std::vector<double> means(alive_.size());
+        const std::vector<double> shares = shares_of(weights);
+        expected_utilities(utilities, alive_.size(), columns_, shares.data(), means.data());
+        for (const auto& [row, mean] : without_own) means[row] = mean;  // a filled cell is rounded, this is not
+        return means;
+    }
+
+    std::vector<double> shares_of(const double* weights) const {
+        if (weights) return {weights, weights + columns_};
+        return {counts_.begin(), counts_.begin() + static_cast<std::ptrdiff_t>(columns_)};
+    }
+
+    // Returns the rows with a draw that is left out, and the expected utility of each without it. With weights, all copies
+    // of a string together have its weight: as long as one is not left out, nothing changes.
+    template <class Number>
+    std::vector<std::pair<std::size_t, double>> fill_left_out(Number* utilities, const double* weights) {
         constexpr double PART = 0x1p-32;  // of each utility is added up, so that no sum is too large for a double
-        if (own_.empty()) return;
-        std::vector<double> weights(counts_.begin(), counts_.begin() + static_cast<std::ptrdiff_t>(columns_));
-        const double scored = std::accumulate(weights.begin(), weights.end(), 0.0);
-        if (scored < 2) return;
+        std::vector<std::pair<std::size_t, double>> means;
+        if (own_.empty()) return means;
+        std::vector<double> shares = shares_of(weights);
         for (const Own& own : own_) {
             const auto found = std::lower_bound(alive_.begin(), alive_.end(), own.hypothesis);
             if (found == alive_.end() || *found != own.hypothesis) continue;
-            Number* row = utilities + static_cast<std::size_t>(found - alive_.begin()) * columns_;
+            const auto index = static_cast<std::size_t>(found - alive_.begin());
+            Number* row = utilities + index * columns_;
             row[own.column] = static_cast<Number>(own.utility);
-            const double copies = weights[own.column] -= 1;  // the draws of this string that are not left out
-            double mean;
-            expected_utilities(row, 1, columns_, weights.data(), &mean);
-            weights[own.column] += 1;
-            row[own.column] = static_cast<Number>((copies * (own.utility * PART) + mean * PART) / (copies + 1) / PART);
+            const auto copies = static_cast<double>(counts_[own.column] - 1);  // that are not left out
+            if (weights && copies > 0) continue;
+            const double share = shares[own.column];
+            shares[own.column] = weights ? 0 : copies;
+            if (std::any_of(shares.begin(), shares.end(), [](double other) { return other > 0; })) {
+                double mean;
+                expected_utilities(row, 1, columns_, shares.data(), &mean);
+                row[own.column] =
+                    static_cast<Number>((copies * (own.utility * PART) + mean * PART) / (copies + 1) / PART);
+                means.emplace_back(index, mean);
+            }
+            shares[own.column] = share;
         }
+        return means;
     }
 
     template <class Number>

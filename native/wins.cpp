@@ -227,17 +227,14 @@ class Differences {
         : utilities_(utilities), rival_(utilities + rival * distinct), counts_(counts), weights_(weights),
           distinct_(distinct), draws_(draws), pairs_((draws + 1) / 2), coarse_(hypotheses * pairs_), lowest_(hypotheses),
           highest_(hypotheses) {
-        double largest = 0;
-        for (std::size_t h = 0; h < hypotheses; ++h) {
-            const Number* row = utilities + h * distinct;
-            if (weights) {
-                range(row, rival_, weights, distinct, &lowest_[h], &highest_[h]);
-            } else {
-                range(row, rival_, distinct, &lowest_[h], &highest_[h]);
-            }
-            largest = std::max({largest, -lowest_[h], highest_[h]});
-        }
+        double largest = measure(hypotheses);
         if (largest == 0) return;
+        if (std::is_same_v<Number, float> && !weights && !(largest < 0x1p120 && largest > 0x1p-100)) {
+            // A difference, or the grid's scale, may be beyond a float: weights of one have all computed in double.
+            ones_.assign(distinct, 1.0);
+            weights = weights_ = ones_.data();
+            largest = measure(hypotheses);
+        }
         int exponent;
         std::frexp(largest * static_cast<double>(draws), &exponent);
         fine_scale_ = std::ldexp(1.0, 52 - exponent);
@@ -289,6 +286,21 @@ class Differences {
     }
 
   private:
+    // Finds the range of each hypothesis' differences; returns the largest magnitude.
+    double measure(std::size_t hypotheses) {
+        double largest = 0;
+        for (std::size_t h = 0; h < hypotheses; ++h) {
+            const Number* row = utilities_ + h * distinct_;
+            if (weights_) {
+                range(row, rival_, weights_, distinct_, &lowest_[h], &highest_[h]);
+            } else {
+                range(row, rival_, distinct_, &lowest_[h], &highest_[h]);
+            }
+            largest = std::max({largest, -lowest_[h], highest_[h]});
+        }
+        return largest;
+    }
+
     double difference(std::size_t h, std::size_t c) const {
         const double plain = static_cast<double>(utilities_[h * distinct_ + c]) - static_cast<double>(rival_[c]);
         return weights_ ? plain * weights_[c] : plain;
@@ -301,6 +313,7 @@ class Differences {
     std::size_t distinct_;
     std::size_t draws_;
     std::size_t pairs_;  // of draws
+    std::vector<double> ones_;  // in place of no weights
     double fine_scale_ = 0, coarse_scale_ = 0;
     std::vector<std::int32_t> coarse_;       // [hypothesis][pair of draws]
     std::vector<double> lowest_, highest_;  // [hypothesis]: weighted differences
@@ -355,8 +368,12 @@ class WeightedSum {
 
     // utilities[0] * weights[0] + utilities[1] * weights[1] + ..., over the total of the weights.
     double mean(const float* utilities) {
+        if (total_bits_ == 0) {  // products of floats and doubles would be rounded one by one
+            const std::vector<double> doubles(utilities, utilities + count_);
+            return mean(doubles.data());
+        }
         // A utility of exponent e is less than 2^(e+1) and a multiple of 2^(e-23).
-        if (total_bits_ > 0 && total_bits_ + exponent_range(utilities, count_) + 1 + 23 <= 53) {
+        if (total_bits_ + exponent_range(utilities, count_) + 1 + 23 <= 53) {
             return plain_sum(utilities, weights_, count_) / total_;
         }
         return sum_in_two_steps(utilities) / total_;
@@ -606,14 +623,9 @@ std::vector<std::int64_t> best_rows(const std::vector<double>& means, std::size_
 template <class Number>
 std::vector<std::int64_t> decide(const Resamples* resamples, const Number* utilities, std::size_t hypotheses,
                                  std::size_t distinct, const std::int64_t* counts, const double* weights,
-                                 std::size_t nbest, double max_losing_wins, double* means) {
-    std::vector<double> share(distinct), draw_weights(weights ? distinct : 0);  // of all copies of a draw together; of one
-    for (std::size_t c = 0; c < distinct; ++c) {
-        const auto count = static_cast<double>(counts[c]);
-        share[c] = weights ? weights[c] : count;
-        if (weights) draw_weights[c] = share[c] / count;
-    }
-    expected_utilities(utilities, hypotheses, distinct, share.data(), means);
+                                 std::size_t nbest, double max_losing_wins, const double* means) {
+    std::vector<double> draw_weights(weights ? distinct : 0);  // of one copy
+    for (std::size_t c = 0; c < draw_weights.size(); ++c) draw_weights[c] = weights[c] / static_cast<double>(counts[c]);
     std::vector<std::int64_t> survivors(hypotheses);
     std::iota(survivors.begin(), survivors.end(), 0);
     if (!resamples || hypotheses <= nbest) return survivors;
@@ -635,8 +647,8 @@ template double Resamples::regret(const float*, std::size_t, std::size_t, const 
 template double Resamples::regret(const double*, std::size_t, std::size_t, const std::int64_t*, const double*,
                                   const std::vector<std::int64_t>&, double) const;
 template std::vector<std::int64_t> decide(const Resamples*, const float*, std::size_t, std::size_t, const std::int64_t*,
-                                          const double*, std::size_t, double, double*);
+                                          const double*, std::size_t, double, const double*);
 template std::vector<std::int64_t> decide(const Resamples*, const double*, std::size_t, std::size_t, const std::int64_t*,
-                                          const double*, std::size_t, double, double*);
+                                          const double*, std::size_t, double, const double*);
 
 }  // namespace mbrace

@@ -132,7 +132,7 @@ def test_a_race_decodes_with_bertscore(tmp_path: Path) -> None:
 def test_layers_of_well_known_encoders_are_the_originals(tmp_path: Path) -> None:
     assert [known_layer(name) for name in ("roberta-large", "FacebookAI/roberta-large", "mine")] == [17, 17, None]
     made = tiny_encoders.make(tmp_path, "bert")
-    with pytest.raises(mbrace.UserError, match="bert-score has chosen no layer for it; give layer"):
+    with pytest.raises(mbrace.UserError, match="bert-score has chosen no layer for it; give one, such as layer=9"):
         BERTScore(made, device="cpu")
     with pytest.raises(mbrace.UserError, match=r"layer 4: .*bert has 3; give a number from 0 to 3"):
         BERTScore(made, layer=4, device="cpu")

@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import lzma
+import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -201,3 +202,24 @@ def test_flat_files_that_do_not_fit_are_named(
         Path(file).write_bytes(content.encode("utf-8", "surrogateescape"))
     assert decode("--hypotheses", "h", "--references", "r", *options, "-o", "out") == 2
     assert capsys.readouterr().err.startswith(f"mbrace: error: {message}")
+
+
+def test_a_named_pipe_is_an_input_like_any_other(tmp_path: Path) -> None:
+    record = '{"id": 1, "hypotheses": ["a b", "a c"], "pseudo_references": ["a b", "a d"]}\n'
+    (tmp_path / "c.jsonl").write_text(record)
+    pipe, out = tmp_path / "pipe", tmp_path / "o.jsonl"
+    os.mkfifo(pipe)
+    with subprocess.Popen([*COMMAND, "decode", "pipe", "-o", "o.jsonl"], cwd=tmp_path) as process:
+        pipe.write_text(record)  # an input that is opened twice would wait for a second writer
+        assert process.wait(timeout=60) == 0
+    assert main(["decode", str(tmp_path / "c.jsonl"), "-o", str(tmp_path / "wanted.jsonl")]) == 0
+    assert out.read_bytes() == (tmp_path / "wanted.jsonl").read_bytes()
+
+
+@pytest.mark.parametrize("words", [["--cite"], ["completion", "bash"]])
+def test_a_full_disk_behind_standard_output_is_one_line(words: list[str]) -> None:
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run([*COMMAND, *words], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert ended.returncode == 2
+    assert ended.stderr.startswith("mbrace: error: a file or standard output: No space left on device")
+    assert len(ended.stderr.splitlines()) == 1

@@ -29,6 +29,10 @@ def naive_halving(hypotheses: list[str], references: list[str], budget: int, nbe
     alive = list(dict.fromkeys(hypotheses))
     rounds = max(1, math.ceil(math.log2(len(alive) / nbest)))
     used, calls, means = 0, 0, [0.0] * len(alive)
+    if 1 < len(alive) <= nbest:  # nobody to drop: the budget orders the list
+        used = min(budget // len(alive), len(references))
+        calls = used * len(alive)
+        means = [math.fsum(overlap(h, r) for r in references[:used]) / used for h in alive]
     for _ in range(rounds):
         pulls = max(1, math.floor(budget / (len(alive) * rounds)))
         while pulls * len(alive) + calls > budget:

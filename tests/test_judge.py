@@ -259,7 +259,7 @@ def test_study_continues_with_the_same_links_and_more_raters_can_join(tmp_path: 
 
 def test_ratings_file_of_other_inputs_or_not_ours_is_refused_untouched(tmp_path: Path) -> None:
     study(tmp_path / "r.db").close()
-    with pytest.raises(UserError, match=r"holds ratings of a study with other data \(A\) and seed None, not '1'"):
+    with pytest.raises(UserError, match=r"holds ratings of a study with other data \(A\) and no seed, not '1'"):
         open_study(str(tmp_path / "r.db"), [], facts={"A": "y", "seed": "1"}, about={}, seed=0, raters=1)
     (tmp_path / "note.txt").write_text("not a database, but something dear to its owner")
     with pytest.raises(UserError, match=r"note\.txt"):

@@ -384,9 +384,21 @@ def test_means_of_any_numbers_are_the_same_in_every_order(seed: int, distinct: i
         order = rng.permutation(distinct)
         again = _native.expected_utilities(np.ascontiguousarray(table[:, order]), weights[order])
         assert again.tobytes() == means.tobytes()
+    total = sum(Fraction(float(weight)) for weight in weights)
     for row, mean in zip(table.astype(float), means, strict=True):
-        products = [Fraction(float(product)) for product in row * weights]
-        assert mean == float(sum(products)) / float(sum(Fraction(float(weight)) for weight in weights))
+        products = [Fraction(u) * Fraction(w) for u, w in zip(row.tolist(), weights.tolist(), strict=True)]
+        exact = sum(products) / total
+        if whole:
+            assert mean == float(sum(products)) / float(total)
+        # What the sum leaves out is less than 2^-64 of the largest product; it and the division are rounded once each.
+        rounding = abs(exact) * Fraction(3, 2**53) + max(map(abs, products)) / total / 2**64
+        assert abs(Fraction(float(mean)) - exact) <= rounding
+
+
+def test_equal_sums_of_weighted_floats_are_equal_though_products_of_them_are_not_exact() -> None:
+    table = np.array([[3, 5, 0], [4, 4, 0], [0, 8, 0], [1, 7, 0], [2, 6, 0]], dtype=np.float32)
+    for share in (0.2, 0.1, 1 / 3, 0.7):
+        assert len(set(_native.expected_utilities(table, np.array([share, share, 0.05])).tolist())) == 1
 
 
 @given(st.lists(st.text(alphabet="aβ中😀\ud800 ", max_size=20), max_size=300))

@@ -67,7 +67,12 @@ def naive_pool(
         alive = [text for text, stays in zip(alive, keep, strict=True) if stays]
         means = means[keep]
         survivors.append(len(alive))
-    best = alive[int(np.argmax(means))] if survivors else alive[0]
+    if not survivors:
+        return alive[0], survivors, calls, pairs
+    # Of equal ones: the first given, else the first drawn one by its text, whatever the order of the draws.
+    given = list(dict.fromkeys(hypotheses))
+    equal = [text for text, mean in zip(alive, means, strict=True) if mean == max(means)]
+    best = min(equal, key=lambda text: (0, given.index(text), "") if text in given else (1, 0, text))
     return best, survivors, calls, pairs
 
 

@@ -278,7 +278,7 @@ def test_expected_utilities_are_added_up_without_rounding_and_divided_last() -> 
         utilities, weights = rng.random((5, distinct), dtype=np.float32) * 100, rng.dirichlet(np.ones(distinct))
         expected = []
         for row in utilities.astype(float):
-            total = sum(Fraction(value * weight) for value, weight in zip(row, weights, strict=True))
+            total = sum(Fraction(value) * Fraction(weight) for value, weight in zip(row, weights, strict=True))
             expected.append(float(total) / float(sum(map(Fraction, weights))))
         found = expected_utilities(utilities, weights)
         assert found.tolist() == expected

@@ -72,7 +72,16 @@ def test_a_table_holds_every_pair_that_was_scored_and_nan_elsewhere(
         )
 
 
-@pytest.mark.parametrize("options", [{}, {"pool": True}, {"exclude_self": True, "alone": True}, {"logprobs": True}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"pool": True},
+        {"exclude_self": True, "alone": True},
+        {"logprobs": True},
+        {"exclude_self": True, "pool": True, "logprobs": True},
+    ],
+)
 def test_expected_utilities_of_a_table_are_those_of_the_answer(options: dict[str, Any], demo_rows: list[Row]) -> None:
     for row in demo_rows[:3]:
         given = dict(options)

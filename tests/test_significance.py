@@ -268,4 +268,4 @@ def test_more_systems_are_each_compared_with_the_first_and_corrected(tmp_path: P
     assert printed.count("A - C") == 2
     assert printed.count(", Holm ") == 8
     assert main(["compare", paths[0], *options]) == 2
-    assert "1 systems: give 2 to 26 files" in capsys.readouterr().err
+    assert "1 system: give 2 to 26 files" in capsys.readouterr().err

@@ -153,7 +153,14 @@ class Tally:
 
     @property
     def utilities(self) -> Utilities:
-        """(alive, distinct), a copy; of doubles if one of the tables was."""
+        """(alive, distinct), a copy; of doubles if one of the tables was. Where a draw is left out of a hypothesis'
+        expected utility, the mean of the others stands in its place."""
+
+    def utilities_under(self, weights: NDArray[np.float64] | None) -> Utilities:
+        """The same with weights, (distinct,), as in `decide_window`."""
+
+    def expected_utilities(self, weights: NDArray[np.float64] | None) -> NDArray[np.float64]:
+        """(alive,): the expected utilities that `decide_window` would decide by."""
 
 def decide_window(
     tallies: list[Tally],

@@ -267,7 +267,8 @@ class Halving:
 
     The budget is shared out evenly over the rounds that halving needs: each draws floor(budget / (alive x rounds)) new
     pseudo-references, at least one, and keeps the better half of the hypotheses under all pseudo-references so far. A
-    round that the budget does not pay for is not begun. In a race for the n best, halving ends with those n.
+    round that the budget does not pay for is not begun. In a race for the n best, halving ends with those n; if there
+    are no more to begin with, all of the budget orders them.
     """
 
     budget: int
@@ -282,10 +283,10 @@ class Halving:
                 f"budget {self.budget}: is spent before each of {state.hypotheses} different hypotheses is scored "
                 "once; give more, or fewer hypotheses"
             )
-        if state.alive <= state.nbest:
-            return 0
-        rounds = (math.ceil(state.hypotheses / state.nbest) - 1).bit_length()  # log2, rounded up
         affordable = (self.budget - state.utility_calls) // state.alive
+        if state.alive <= state.nbest:
+            return 0 if state.draws else affordable  # nobody is left to drop: one round, which orders the list
+        rounds = (math.ceil(state.hypotheses / state.nbest) - 1).bit_length()  # log2, rounded up
         return min(affordable, max(1, self.budget // (state.alive * rounds)))
 
     def __call__(self, standings: Standings) -> NDArray[np.bool_]:

@@ -10,7 +10,7 @@ from typing import NamedTuple, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from mbrace._native import Tally, expected_utilities
+from mbrace._native import Tally
 from mbrace.decoded import Candidate, Decoded, Step
 from mbrace.errors import UserError
 from mbrace.prune import RaceState, SelfScheduled, Standings
@@ -162,14 +162,14 @@ class Runner:
 
     def standings(self, seed: int) -> Standings:
         """What a pruning function sees now."""
-        utilities, counts, weights = self.tally.utilities, self.tally.counts, self.weights()
+        counts, weights = self.tally.counts, self.weights()
         if weights is not None:
             counts = np.ones_like(counts)
-        means = expected_utilities(utilities, counts.astype(np.float64) if weights is None else weights)
+        means = self.tally.expected_utilities(weights)
         alive = self.tally.alive.tolist()
         indices = [self._index_of(row) for row in alive]
         return Standings(
-            utilities=utilities,
+            utilities=self.tally.utilities_under(weights),
             counts=counts,
             weights=counts / self.tally.draws if weights is None else weights,
             means=means,
@@ -191,28 +191,29 @@ class Runner:
     def end(self, sentence: int) -> Finalists:
         """The hypotheses that are left, to be chosen from; `sentence` is the index into the window."""
         assert self.means is not None  # the race was open
-        weights, counts, alive = self.weights(), self.tally.counts, self.tally.alive
+        weights, order = self.weights(), self._in_order()
+        alive = self.tally.alive[order]
         self.finalists = Finalists(
             record=self.record,
             sentence=sentence,
             rows=alive,
             texts=[self.hypotheses[row] for row in alive.tolist()],
-            means=self.means,
-            utilities=self.tally.utilities,
-            weights=counts / self.tally.draws if weights is None else weights,
+            means=self.means[order],
+            utilities=self.tally.utilities_under(weights)[order],
+            weights=self.tally.counts.astype(np.float64) if weights is None else weights,
             columns={text: column for column, text in enumerate(self.references)},
         )
         return self.finalists
 
     def result(self, utility: Utility) -> Decoded:
         """Line 12: the best of the survivors under all pseudo-references so far."""
-        alive, means = self.tally.alive.tolist(), self.means
-        order = range(len(alive)) if means is None else np.argsort(-means, kind="stable").tolist()
-        compared = 0
+        alive, means, order, compared = self.tally.alive.tolist(), self.means, self._in_order(), 0
         if self.finalists is not None:
-            order, compared = self.finalists.chosen, self.finalists.calls
+            order, compared = order[self.finalists.chosen], self.finalists.calls
+        elif means is not None:
+            order = order[np.argsort(-means[order], kind="stable")]
         ranked = []
-        for rank in order if self._for_survivors else order[: self.nbest]:
+        for rank in (order if self._for_survivors else order[: self.nbest]).tolist():
             row = alive[rank]
             mean = None if means is None else float(means[rank])
             ranked.append(Candidate(self.hypotheses[row], self._index_of(row), mean))
@@ -230,6 +231,16 @@ class Runner:
             strings=self.tally.strings if self.steps else 0,
             utilities=self._utility_table(utility) if self._keep_utilities else None,
         )
+
+    def _in_order(self) -> NDArray[np.int64]:
+        """Indexes into those alive, in the order in which equal ones are preferred: the hypotheses given, then those
+        that were drawn, by their text: not in the order of the draws, which the seed decides."""
+        alive = self.tally.alive
+        if not self.entry.pool:
+            return np.arange(len(alive))
+        drawn = np.flatnonzero(alive >= self._given)
+        by_text = sorted(drawn.tolist(), key=lambda rank: self.hypotheses[alive[rank]])
+        return np.array([*range(len(alive) - len(drawn)), *by_text], dtype=np.int64)
 
     def _index_of(self, row: int) -> int | None:
         """The caller's index of the first copy of a distinct hypothesis; None for one that was only drawn."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from mbrace._native import expected_utilities
 from mbrace.errors import UserError, check_number
 from mbrace.records import Record
 from mbrace.utility import Ask, Scorer
@@ -60,7 +61,7 @@ class Finalists:
     texts: Sequence[str]
     means: NDArray[np.float64]  # expected utilities
     utilities: NDArray[np.floating]  # (hypotheses, distinct pseudo-references)
-    weights: NDArray[np.float64]  # (distinct pseudo-references,) shares in the expectation
+    weights: NDArray[np.float64]  # (distinct pseudo-references,) in the expectation, to any scale
     columns: Mapping[str, int]  # column of each pseudo-reference
     chosen: list[int] = field(default_factory=list)  # in the order of the n-best list
     calls: int = 0  # pairs of hypotheses that were scored to choose
@@ -180,7 +181,6 @@ def _worth(
 ) -> NDArray[np.float64]:
     """(rows,): what each row together with others is worth, of which `others` are the best utilities, (columns,).
 
-    The same bits for the same rows together, whichever of them is the row: a sum of maxima in the order of the columns.
+    The same bits for the same rows together, whichever of them is the row, and in every order of the columns.
     """
-    worth: NDArray[np.float64] = (weights * np.maximum(values, others)).sum(axis=1)
-    return worth
+    return expected_utilities(np.maximum(values, others), weights)

@@ -44,20 +44,20 @@ class UtilityTable:
     def expected(self) -> NDArray[np.float64]:
         """(hypotheses,): expected utilities as the race computed them; NaN for a hypothesis that was not scored against
         every pseudo-reference."""
-        expected = np.full(len(self.hypotheses), np.nan)
+        found = np.full(len(self.hypotheses), np.nan)
         full = np.flatnonzero(np.isfinite(self.utilities).all(axis=1))
         if len(full) and len(self.pseudo_references):
-            counts = self.counts.astype(np.float64)
-            values = self._with_left_out(counts)
-            expected[full] = expected_utilities(values[full], counts if self.weights is None else self.weights)
-        return expected
+            found[full] = expected_utilities(self.utilities[full], self._shares)
+        for row, column in self.left_out.tolist():
+            shares = self._shares.copy()
+            if self.weights is None:
+                shares[column] -= 1
+            elif self.counts[column] == 1:  # with weights, all copies together have the string's weight
+                shares[column] = 0
+            if shares.any() and np.isfinite(found[row]):
+                found[row] = expected_utilities(self.utilities[row : row + 1], shares)[0]
+        return found
 
-    def _with_left_out(self, counts: NDArray[np.float64]) -> NDArray[np.floating]:
-        """The utilities, where a draw that is left out is worth the mean of the row's other draws."""
-        values = self.utilities.copy()
-        for row, column in self.left_out.tolist() if counts.sum() >= 2 else []:
-            others = counts.copy()
-            others[column] -= 1
-            mean = expected_utilities(values[row : row + 1], others)[0] if np.isfinite(values[row]).all() else np.nan
-            values[row, column] = (others[column] * float(values[row, column]) + mean) / counts[column]
-        return values
+    @property
+    def _shares(self) -> NDArray[np.float64]:
+        return self.counts.astype(np.float64) if self.weights is None else self.weights

@@ -6,7 +6,7 @@ import argparse
 import errno
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from mbrace.cli.messages import plain_messages, print_error
 from mbrace.cli.parser import make_parser
@@ -20,38 +20,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     _silence_other_bars()
     arguments = list(sys.argv[1:] if arguments is None else arguments)
-    try:
-        if not arguments:
-            make_parser().print_help()
-            return 0
-        if any(len(word) > 3 and "--config".startswith(word.partition("=")[0]) for word in arguments):
-            from mbrace.cli.config import with_config
-
-            arguments = with_config(arguments)
-        parser = make_parser(arguments[0])
-        args = parser.parse_args(arguments)
-        args.arguments, args.parser = arguments, parser
-        with plain_messages(_level(args)):
-            return _run(args)
-    except UserError as error:  # a mistake in the options
-        print_error(error)
-        return 2
-    except BrokenPipeError:  # the reader of our output has stopped (`| head`): not an error
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
+    return _status_of(lambda: _run(arguments))
 
 
-def _run(args: argparse.Namespace) -> int:
+def _run(arguments: list[str]) -> int:
     """Run a command; the exit status."""
+    if not arguments:
+        make_parser().print_help()
+        return 0
+    if any(len(word) > 3 and "--config".startswith(word.partition("=")[0]) for word in arguments):
+        from mbrace.cli.config import with_config
+
+        arguments = with_config(arguments)
+    parser = make_parser(arguments[0])
+    args = parser.parse_args(arguments)
+    args.arguments, args.parser = arguments, parser
+    with plain_messages(_level(args)):
+        return _status_of(lambda: args.run(args))
+
+
+def _status_of(run: Callable[[], int]) -> int:
+    """The exit status of what is run; where it fails, one line on stderr says why."""
     try:
-        status: int = args.run(args)
+        status = run()
         sys.stdout.flush()
         return status
     except UserError as error:
         print_error(error)
         return 3 if isinstance(error, ServiceError) else 2
-    except BrokenPipeError:
-        raise
+    except BrokenPipeError:  # the reader of our output has stopped (`| head`): not an error
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
     except OSError as error:  # a full disk, most likely, where nothing nearer says what is kept
         remedy = "make room and run again" if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else "see there"
         print_error(error, f"{error.filename or 'a file or standard output'}: {error.strerror or error}; {remedy}")

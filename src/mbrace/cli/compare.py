@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
     if args.seed < 0:
         raise UserError(f"--seed {args.seed}: must be 0 or more")
     if not 2 <= len(args.systems) <= len(LETTERS):
-        raise UserError(f"{len(args.systems)} systems: give 2 to {len(LETTERS)} files of translations")
+        raise UserError(f"{counted(len(args.systems), 'system')}: give 2 to {len(LETTERS)} files of translations")
     systems, references, sources = read_aligned(args.systems, args.reference, args.source)
     if utility.needs_source and sources is None:
         raise UserError(f"--utility {args.utility}: scores with the source; give --source S")
@@ -110,5 +110,5 @@ def _print(about: dict[str, Any], found: Sequence[Sequence[dict[str, Any]]]) -> 
             )
             print(
                 f"  paired approximate randomisation: p = {row['p_randomisation']:.4f}{holm['p_randomisation']} "
-                f"({about['shuffles']} shuffles)"
+                f"({counted(about['shuffles'], 'shuffle')})"
             )

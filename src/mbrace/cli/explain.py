@@ -30,6 +30,9 @@ def run_explain(job: DecodeJob, items: Iterable[Item], args: argparse.Namespace)
         "-o": args.output != "-",
         "--ray": args.ray is not None,
         "--save-utilities": args.save_utilities is not None,
+        "--text": args.text,
+        "--resume": args.resume,
+        "--force": args.force,
     }
     for option, is_given in others.items():
         if is_given:

@@ -16,10 +16,16 @@ from mbrace.errors import MbraceWarning
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 # Parameters of the library, as its messages name them; out is the only one whose option has another name.
 PARAMETERS = (
-    "cache force gpus_per_worker num_candidates num_references on_error out public_url resume retry_errors "
+    "cache force gpus_per_worker layer num_candidates num_references on_error out public_url resume retry_errors "
     "save_utilities schedule seed shard_size text workers"
 )
 PARAMETER = re.compile(rf'(?<![\w/.-])({PARAMETERS.replace(" ", "|")})=("?)([^\s",;:)]+)\2|^(spm)(?=: )')
+# Classes of the library that a message recommends, and what loads them here.
+CLASSES = {
+    "mbrace.Comet": "--utility comet",
+    "mbrace.Unified": "--utility unified",
+    "mbrace.Referenceless": "`mbrace rerank --qe` or `--qe`",
+}
 log = logging.getLogger("mbrace")
 
 
@@ -46,9 +52,13 @@ def as_options(message: str) -> str:
     def option(found: re.Match[str]) -> str:
         if found[4]:
             return f"--{found[4]}"
+        if found[1] == "layer":
+            return f"--utility-option {found[0]}"
         name = "-o" if found[1] == "out" else f"--{found[1].replace('_', '-')}"
         return f"{name} {found[3]}".removesuffix(" True")
 
+    for class_name, options in CLASSES.items():
+        message = re.sub(rf"{re.escape(class_name)}\b", options, message)
     return PARAMETER.sub(option, message)
 
 

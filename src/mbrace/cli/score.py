@@ -65,7 +65,9 @@ def read_aligned(
 ) -> tuple[list[Sequence[str]], list[Sequence[str]], Sequence[str] | None]:
     """The texts of each output and of each file of references, and the sources (or None), by id or else by line."""
     from mbrace.io.aligned import align_texts, read_texts
+    from mbrace.io.inputs import check_stdin
 
+    check_stdin([*outputs, *references, source or ""])
     systems = [read_texts(path, "text") for path in outputs]
     others = [read_texts(path, "reference") for path in references]
     others += [] if source is None else [read_texts(source, "source")]

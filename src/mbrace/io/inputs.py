@@ -57,10 +57,19 @@ def expand(patterns: Sequence[str]) -> list[str]:
 
 def check_inputs(paths: Iterable[str], output: str) -> None:
     """Before the output is made, refuse a file that cannot be read, and an output that is also an input."""
+    paths = list(paths)
+    check_stdin(paths)
     for path in paths:
         if path == "-" or "://" in path:
             continue
-        with open_input(path):
-            pass
+        if os.path.isfile(path) or os.path.isdir(path) or not os.path.exists(path):
+            with open_input(path):  # not a pipe, which can be opened only once
+                pass
         if os.path.exists(output) and os.path.samefile(path, output):
             raise UserError(f"{output}: is an input too; give another output")
+
+
+def check_stdin(paths: Iterable[str]) -> None:
+    """Refuse to read standard input as two inputs: each would get a part of its lines."""
+    if sum(path == "-" for path in paths) > 1:
+        raise UserError("-: standard input is given twice; give a file for one of them")

@@ -24,10 +24,17 @@ def refuse_other_settings(
         raise UserError(f"{file}: not written by mbrace; {remedy}")
     before = {**before, **{name: before[early] for name, early in EARLY_NAMES.items() if early in before}}
     others = [
-        f"other data ({name})" if name in data else f"{name.replace('_', '-')} {before.get(name)!r}, not {value!r}"
+        f"other data ({name})" if name in data else _difference(name, before, value)
         for name, value in parse_json(to_json(now), file).items()
         if before.get(name) != value and (name in before or value)
     ]
     if others:
         more = [f"{len(others) - 3} more"] if len(others) > 3 else []
         raise UserError(f"{file}: {made} with {' and '.join(others[:3] + more)}; {remedy}")
+
+
+def _difference(name: str, before: Mapping[str, Any], now: Any) -> str:
+    """How a message tells two values of a setting apart; None is what an option has that is not given."""
+    option = name.replace("_", "-")
+    made = f"{option} {before.get(name)!r}" if before.get(name) is not None else f"the default {option}"
+    return f"{made if name in before else f'no {option}'}, not {'the default' if now is None else repr(now)}"

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import orjson
 
 from mbrace.io.aligned import Texts, align_texts, read_texts
+from mbrace.io.inputs import check_stdin
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ class Pairs:
 
 def read_pairs(a: str, b: str, source: str) -> Pairs:
     """Pair two outputs of `mbrace decode`, JSON Lines with id and text or plain lines, with their sources."""
+    check_stdin([a, b, source])
     texts_a, texts_b, sources = read_texts(a, "text"), read_texts(b, "text"), read_texts(source, "source")
     ids, (of_a, of_b, of_source) = align_texts([texts_a, texts_b], [sources])
     items = [PredictionPair(*map(_storable, row)) for row in zip(ids, of_source, of_a, of_b, strict=True)]

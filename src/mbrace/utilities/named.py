@@ -129,6 +129,10 @@ def check_utility(name: str, options: Mapping[str, str] | None = None, *, model:
     if name not in NAMED:
         if ":" not in name:
             raise UserError(f"utility {name}: unknown; choose from {', '.join(NAMED)}, {FORMS}")
+        front, _, rest = name.partition(":")
+        if front in NAMED:  # no module: a mixture, or meant to be one
+            weight = rest.partition("+")[0]
+            raise UserError(f"utility {name}: {weight!r} is no weight of {front}; write name:weight+name:weight")
         known: list[str] = []
     else:
         named = NAMED[name]

@@ -48,10 +48,18 @@ def load_quality(
 def _class_of(model: str) -> tuple[str, str]:
     from mbrace.utilities.neural import checkpoint, pretrained
 
-    if "metricx" in pretrained.label(model).lower() or (Path(model).expanduser() / "config.json").is_file():
+    settings = pretrained.read_json(Path(model).expanduser() / "config.json", dict)
+    if settings is not None and settings.get("model_type") != "mt5":
+        kind = f"model_type {settings.get('model_type')!r}"
+        raise UserError(
+            f"{model}: {kind}: estimates no quality; give CometKiwi, XCOMET, a referenceless COMET or MetricX"
+        )
+    if settings is not None or "metricx" in pretrained.label(model).lower():
         return _METRICX
-    kind = checkpoint.class_of(model)
-    if kind not in _COMET_CLASSES:
+    metric = checkpoint.class_of(model)
+    if metric not in _COMET_CLASSES:
         known = ", ".join(_COMET_CLASSES)
-        raise UserError(f"{model}: metric class {kind}: needs references; for quality give one of {known}, or MetricX")
-    return _COMET_CLASSES[kind]
+        raise UserError(
+            f"{model}: metric class {metric}: needs references; for quality give one of {known}, or MetricX"
+        )
+    return _COMET_CLASSES[metric]

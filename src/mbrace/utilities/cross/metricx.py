@@ -128,7 +128,10 @@ def _version(label: str, given: str | None) -> str:
     named = re.search(r"metricx[-_]?(\d\d)", label.lower())
     version = str(given) if given is not None else named[1] if named else None
     if version is None:
-        raise UserError(f"{label}: version: not in the model's name; give version='24' or version='23'")
+        raise UserError(
+            f"{label}: version: not in the model's name; give version='24' or version='23', or a folder whose name "
+            "has it, such as metricx-24-large"
+        )
     if version not in VERSIONS:
         raise UserError(f"{label}: version {version}: is not supported; give a checkpoint of {' or '.join(VERSIONS)}")
     return version

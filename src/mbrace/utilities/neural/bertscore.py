@@ -176,7 +176,7 @@ def _choose_layer(name: str, layer: int | None) -> int:
         raise UserError(f"{name}: cannot be served by BERTScore; give an encoder that transformers reads")
     chosen = known_layer(name) if layer is None else layer
     if chosen is None:
-        raise UserError(f"{name}: bert-score has chosen no layer for it; give layer")
+        raise UserError(f"{name}: bert-score has chosen no layer for it; give one, such as layer=9")
     folder = pretrained.find(name, weights=False)
     pretrained.check_config(folder)
     with pretrained.reading(folder / "config.json", "a configuration"):
