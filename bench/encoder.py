@@ -24,9 +24,9 @@ import torch
 import transformers
 
 import mbrace
+from mbrace.decoded import Phases
 from mbrace.io.candidates import read_records
 from mbrace.models import choice, past, recorded
-from mbrace.race import Phases
 from mbrace.utilities.neural import pretrained
 from mbrace.utilities.neural.device import bfloat16_speedup, choose_device, choose_dtype, without_cudnn_attention
 from mbrace.utilities.neural.encoder import Encoder, Readout

@@ -18,11 +18,12 @@ from torch import Tensor
 from mbrace.decode import decode_corpus
 from mbrace.decoded import Decoded
 from mbrace.errors import UserError, check_number, check_whole, require
+from mbrace.pairwise import PairFunction
 from mbrace.prune import Confidence, PruningFunction
 from mbrace.records import Record
 from mbrace.sampler import Draws, Want
 from mbrace.schedule import doubling
-from mbrace.utility import PairFunction, Utility
+from mbrace.utility import Utility
 
 Inputs: TypeAlias = dict[str, Any]
 TRUNCATION = ("top_k", "top_p", "min_p", "typical_p", "eta_cutoff", "epsilon_cutoff", "top_h")
