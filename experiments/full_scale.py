@@ -1,6 +1,6 @@
 """The paper's evaluation at its own scale, on one machine with a GPU: train, generate, score, race; only outcomes stay.
 
-    python experiments/full_scale.py run DATA OUT [--minutes 19] [--small]
+    python experiments/full_scale.py run DATA OUT [--minutes 20] [--small]
 
 DATA has train.PAIR.tsv.* (source, target, origin), valid.PAIR.* and test.PAIR.* (source, reference), and NAME.spm for
 each model if there is one. `run` does everything side by side: two translators are trained (German and Turkish into

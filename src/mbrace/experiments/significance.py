@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from statistics import NormalDist
 from typing import Any, TypeAlias
 
@@ -100,10 +101,16 @@ def sentence_interval(values: NDArray[np.float64], *, resamples: int = 2000, see
     """
     averages = values if values.ndim == 1 else values.mean(axis=1)
     count = len(averages)
-    draws = np.random.default_rng(seed).multinomial(count, np.full(count, 1 / count), size=resamples)
-    means = draws @ averages / count
+    means = _resampled_counts(count, resamples, seed) @ averages / count
     low, high = np.percentile(means, [2.5, 97.5])
     return float(low), float(high)
+
+
+@lru_cache(maxsize=2)
+def _resampled_counts(count: int, resamples: int, seed: int) -> NDArray[np.float64]:
+    """How often each resample has each sentence, (resamples, sentences); drawn once for many intervals."""
+    draws = np.random.default_rng(seed).multinomial(count, np.full(count, 1 / count), size=resamples)
+    return draws.astype(np.float64)
 
 
 @dataclass(frozen=True)
