@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mbrace.experiments.parts import CandidateSet, Job, JobFolder, Scored
+from mbrace.experiments.part_files import CandidateSet, Job, Scored
+from mbrace.experiments.parts import JobFolder
 from mbrace.experiments.tables import compute
 from mbrace.io.sentence_pairs import read_pairs
 from mbrace.records import Record

@@ -15,7 +15,8 @@ from conftest import overlap
 import mbrace
 from mbrace.errors import UserError
 from mbrace.experiments import experiment
-from mbrace.experiments.parts import CandidateSet, Job, JobFolder, Scored, collect, digest
+from mbrace.experiments.part_files import CandidateSet, Job, Scored
+from mbrace.experiments.parts import JobFolder, collect, digest
 from mbrace.experiments.tables import CandidateFile, compute
 from mbrace.experiments.trials import Outcomes
 from mbrace.records import Record

@@ -275,7 +275,7 @@ def translate(sources: Path, folder: Path, out: Path, *more: str) -> int:
 
 def test_translate_equals_generating_and_decoding_by_hand(sources: Path, folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "o.jsonl"
-    assert translate(sources, folder, out) == 0
+    assert translate(sources, folder, out, "--preset", "paper") == 0
     model = mbrace.Seq2Seq(folder, tokenizer=tiny.tokenizer())
     for row in map(json.loads, out.read_text().splitlines()):
         source = SOURCES[row["id"] - 1]
@@ -289,11 +289,26 @@ def test_translate_equals_generating_and_decoding_by_hand(sources: Path, folder:
         )
 
 
+def test_translate_is_fast_by_default_and_fast_is_regret_and_arithmetic_draws(
+    sources: Path, folder: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "o.jsonl"
+    assert translate(sources, folder, out) == 0
+    model = mbrace.Seq2Seq(folder, tokenizer=tiny.tokenizer())
+    for row in map(json.loads, out.read_text().splitlines()):
+        source = SOURCES[row["id"] - 1]
+        draws = model.sample([source], 16, seed=3, ids=[row["id"]], sampling="arithmetic")[0].texts
+        hypotheses = model.beam([source], k=4)[0].texts
+        prune = mbrace.Confidence(0.99, regret=0.04)
+        want = mbrace.decode(hypotheses, iter(draws), schedule=[4, 16], seed=3, id=row["id"], prune=prune)
+        assert (row["text"], row["utility"], row["utility_calls"]) == (want.text, want.utility, want.utility_calls)
+
+
 @pytest.mark.parametrize("more", [[], ["--coarse-top", "2"]])
 def test_translate_shares_its_draws_between_the_coarse_utility_and_the_dear_one(
     more: list[str], sources: Path, folder: Path, tmp_path: Path
 ) -> None:
-    options = ["--utility", "bleu", "--coarse", "chrf++", *more]
+    options = ["--utility", "bleu", "--coarse", "chrf++", "--preset", "paper", *more]
     rows = []
     for name, draw in {"lazy": ["--draw", "lazy"], "ahead": ["--draw", "ahead", "--window", "64"]}.items():
         out = tmp_path / f"{name}.jsonl"
@@ -387,11 +402,14 @@ def test_sources_that_end_in_a_failure_are_translated_up_to_it() -> None:
 
 
 def test_a_cluster_worker_sets_aside_only_the_source_at_fault(sources: Path, folder: Path, tmp_path: Path) -> None:
+    from mbrace.cli.options import apply_preset
     from mbrace.cli.parser import make_parser
     from mbrace.cli.translate import job_from
 
     command = ["translate", str(sources), "--model", str(folder), "--beam", "4", "--schedule", "4,16"]
-    job = job_from(make_parser().parse_args([*command, "--seed", "3", "--device", "cpu", "--json"]))
+    args = make_parser().parse_args([*command, "--seed", "3", "--device", "cpu", "--json"])
+    apply_preset(args, "translate")
+    job = job_from(args)
     texts = [*SOURCES[:3], "a " * 3000, SOURCES[4]]
     items = [job.item(f"{text}\n".encode(), "s.txt", number, "") for number, text in enumerate(texts, 1)]
     outcomes = list(job.start(1)(items, skip=True))
@@ -576,6 +594,6 @@ def test_translating_with_a_pool_of_arithmetic_draws_is_resumed_to_the_same_byte
     content = cut.read_bytes()
     cut.write_bytes(content[: len(content) // 2])  # inside a line
     assert translate(cut, "--resume", "--sampling", "independent") == 2
-    assert "was made with sampling 'arithmetic', not None" in capsys.readouterr().err
+    assert "was made with sampling 'arithmetic', not the default" in capsys.readouterr().err
     assert translate(cut, "--resume", "--window", "3") == 0
     assert cut.read_bytes() == content == whole.read_bytes()

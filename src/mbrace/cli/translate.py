@@ -37,7 +37,7 @@ def add(commands: Any) -> None:
     add_utility(parser)
     add_model(parser)
     add_sampling(parser)
-    add_race(parser)
+    add_race(parser, preset="fast")
     add_shortlist(parser)
     add_method(parser)
     add_cluster(parser)

@@ -11,18 +11,23 @@ import contextlib
 import gzip
 import hashlib
 import json
-import pickle
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from mbrace.errors import UserError
-from mbrace.experiments.experiment import Facts, describe, facts, settings_for
+from mbrace.experiments.experiment import describe, facts, settings_for
+from mbrace.experiments.part_files import (
+    Job,
+    Part,
+    Scored,
+    packed_job,
+    packed_part,
+    unpacked_job,
+    unpacked_part,
+)
 from mbrace.experiments.races import record_sentence, spread_evenly
 from mbrace.experiments.tables import Table, compute, other_scores, slug
 from mbrace.experiments.trials import SIZES, Outcomes, run_part
@@ -30,61 +35,6 @@ from mbrace.io.atomic import replace_file
 from mbrace.records import Record
 from mbrace.utilities.bleu import BLEU
 from mbrace.utilities.chrf import ChrF
-
-
-@dataclass(frozen=True)
-class CandidateSet:
-    """One set of one pair: `sentences` in all, of which `races` are recorded for the report if it is for figures."""
-
-    name: str
-    split: str
-    sentences: int
-    trials: int = 10
-    seed: int = 0
-    races: int = 12
-
-    @property
-    def for_figures(self) -> bool:
-        """Whether all settings are raced, or those of the test table only."""
-        return self.split != "test"
-
-
-@dataclass(frozen=True)
-class Scored:
-    """A utility's tables of some sentences, as `compute` gives them, under the label of its results."""
-
-    label: str
-    name: str
-    schedule: tuple[int, ...]
-    tables: Sequence[NDArray[np.float32]]
-
-
-@dataclass(frozen=True)
-class Job:
-    """Sentences number `first` .. of a set, and the tables that are there already."""
-
-    set: CandidateSet
-    first: int
-    records: Sequence[Record]
-    scored: Sequence[Scored] = ()
-
-    @property
-    def file_name(self) -> str:
-        """Sorts by set, validation last, then by number: `de-en.test.00120`."""
-        return f"{self.set.name}.{self.set.split}.{self.first:05d}"
-
-
-@dataclass(frozen=True)
-class Part:
-    """What stays of a job: outcomes, facts and recorded races by label; SHA-256 digests of its records."""
-
-    job: Job  # without records and tables
-    outcomes: Mapping[str, Outcomes]
-    facts: Mapping[str, Sequence[Facts]]
-    races: Mapping[str, Sequence[Mapping[str, Any]]]
-    signatures: Mapping[str, tuple[str, tuple[int, ...]]]
-    digests: Sequence[str]
-    seconds: Mapping[str, float]
 
 
 def race_job(job: Job) -> Part:
@@ -139,7 +89,7 @@ class JobFolder:
     def add(self, job: Job) -> None:
         """Write a job for the workers. It is not forced to the disk, for it does not live long."""
         path = self.jobs / f"{job.file_name}.new"
-        path.write_bytes(pickle.dumps(job, protocol=5))
+        path.write_bytes(packed_job(job))
         path.rename(path.with_suffix(".job"))
 
     def waiting(self) -> int:
@@ -177,8 +127,8 @@ class JobFolder:
         if path is None:
             return None
         try:
-            job = pickle.loads(path.read_bytes())
-            replace_file(self.parts / f"{path.stem}.part", pickle.dumps(race_job(job), protocol=5))
+            job = unpacked_job(path.read_bytes())
+            replace_file(self.parts / f"{path.stem}.part", packed_part(race_job(job)))
         except Exception as error:
             path.with_suffix(".error").write_text(f"{type(error).__name__}: {error}\n")
             path.rename(path.with_suffix(".failed"))
@@ -189,7 +139,7 @@ class JobFolder:
     def read(self, name: str, split: str) -> Iterator[Part]:
         """The parts of a set that are there, in order."""
         for path in sorted(self.parts.glob(f"{name}.{split}.*.part")):
-            yield pickle.loads(path.read_bytes())
+            yield unpacked_part(path.read_bytes())
 
 
 def collect(folder: JobFolder, name: str, split: str, out: Path, extra: Mapping[str, Any]) -> dict[str, Any]:

@@ -91,28 +91,37 @@ class Outcomes:
     def save(self, path: Path) -> None:
         """One file, written whole or not at all."""
         path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path, shared=True) as temporary, open(temporary, "wb") as file:
+            np.savez_compressed(file, allow_pickle=False, **self.arrays())
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Everything as arrays of numbers and one of text, for a file."""
         header = {"about": self.about, "sizes": self.sizes, "settings": [vars(s) for s in self.settings]}
         arrays = {**self.measures, "survivors": self.survivors, "pruned": self.pruned}
         header["other_scores"] = list(self.other_scores)
         arrays |= {f"other_{index}": values for index, values in enumerate(self.other_scores.values())}
-        with replacing(path, shared=True) as temporary, open(temporary, "wb") as file:
-            np.savez_compressed(file, allow_pickle=False, header=np.array(json.dumps(header)), **arrays)
+        return {"header": np.array(json.dumps(header)), **arrays}
 
     @classmethod
     def load(cls, path: Path) -> Outcomes:
         """What `save` wrote."""
         try:
             with np.load(path) as stored:
-                header = json.loads(str(stored["header"]))
-                settings = tuple(Setting(**{**s, "schedule": tuple(s["schedule"])}) for s in header["settings"])
-                measures = {name: stored[name] for name in MEASURES if name != "lost" or name in stored}  # came later
-                survivors, pruned = stored["survivors"], stored["pruned"]
-                others = {n: stored[f"other_{index}"] for index, n in enumerate(header.get("other_scores", []))}
+                return cls.of_arrays(stored)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UserError(
                 f"{path}: not outcomes of `mbrace experiment` ({error}); delete it and run again"
             ) from error
-        return cls(settings, measures, survivors, pruned, tuple(header["sizes"]), header["about"], others)
+
+    @classmethod
+    def of_arrays(cls, stored: Mapping[str, NDArray[Any]]) -> Outcomes:
+        """What `arrays` gave."""
+        header = json.loads(str(stored["header"]))
+        settings = tuple(Setting(**{**s, "schedule": tuple(s["schedule"])}) for s in header["settings"])
+        measures = {name: stored[name] for name in MEASURES if name != "lost" or name in stored}  # came later
+        others = {n: stored[f"other_{index}"] for index, n in enumerate(header.get("other_scores", []))}
+        survivors, pruned, sizes = stored["survivors"], stored["pruned"], tuple(header["sizes"])
+        return cls(settings, measures, survivors, pruned, sizes, header["about"], others)
 
     @classmethod
     def join(cls, parts: Sequence[Outcomes]) -> Outcomes:

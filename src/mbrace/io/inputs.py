@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from mbrace.errors import UserError
+from mbrace.io.manifest import Manifest
 from mbrace.io.reading import open_input
 from mbrace.io.remote import expand_url
 
@@ -37,8 +38,6 @@ def expand(patterns: Sequence[str]) -> list[str]:
         if pattern == "-" or (os.path.exists(pattern) and not os.path.isdir(pattern)):
             found = [pattern]
         elif os.path.isdir(pattern):
-            from mbrace.io.manifest import Manifest
-
             found = [str(path) for path in Manifest.read(Path(pattern)).paths(complete=True)]
         elif not any(character in pattern for character in "*?["):
             found = [pattern]  # opening it says what is wrong

@@ -117,7 +117,7 @@ def _names(a: str, b: str, name_a: str | None, name_b: str | None) -> tuple[str,
             if not given.strip():
                 raise UserError(f"{option}: is blank; give a name, or leave it out for the name of the file")
             names[place] = " ".join(given.split())
-    if names[0] == names[1]:
+    if names[0] == names[1] and (name_a, name_b) != (None, None):
         raise UserError(f"name_a and name_b: both are {names[0]}; results could not tell them apart")
     return names[0], names[1]
 

@@ -1,0 +1,157 @@
+"""Jobs and parts of an experiment (see parts.py) and their files: arrays of numbers and JSON, nothing that is run."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mbrace.experiments.experiment import Facts
+from mbrace.experiments.trials import Outcomes
+from mbrace.records import Record
+
+
+@dataclass(frozen=True)
+class CandidateSet:
+    """One set of one pair: `sentences` in all, of which `races` are recorded for the report if it is for figures."""
+
+    name: str
+    split: str
+    sentences: int
+    trials: int = 10
+    seed: int = 0
+    races: int = 12
+
+    @property
+    def for_figures(self) -> bool:
+        """Whether all settings are raced, or those of the test table only."""
+        return self.split != "test"
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A utility's tables of some sentences, as `compute` gives them, under the label of its results."""
+
+    label: str
+    name: str
+    schedule: tuple[int, ...]
+    tables: Sequence[NDArray[np.float32]]
+
+
+@dataclass(frozen=True)
+class Job:
+    """Sentences number `first` .. of a set, and the tables that are there already."""
+
+    set: CandidateSet
+    first: int
+    records: Sequence[Record]
+    scored: Sequence[Scored] = ()
+
+    @property
+    def file_name(self) -> str:
+        """Sorts by set, validation last, then by number: `de-en.test.00120`."""
+        return f"{self.set.name}.{self.set.split}.{self.first:05d}"
+
+
+@dataclass(frozen=True)
+class Part:
+    """What stays of a job: outcomes, facts and recorded races by label; SHA-256 digests of its records."""
+
+    job: Job  # without records and tables
+    outcomes: Mapping[str, Outcomes]
+    facts: Mapping[str, Sequence[Facts]]
+    races: Mapping[str, Sequence[Mapping[str, Any]]]
+    signatures: Mapping[str, tuple[str, tuple[int, ...]]]
+    digests: Sequence[str]
+    seconds: Mapping[str, float]
+
+
+def packed_job(job: Job) -> bytes:
+    """The bytes of a job's file."""
+    header = {
+        "set": asdict(job.set),
+        "first": job.first,
+        "records": [[r.id, r.source, r.reference, list(r.hypotheses), _draws(r)] for r in job.records],
+        "scored": [[each.label, each.name, each.schedule] for each in job.scored],
+    }
+    tables = {
+        f"{which}.{number}": table for which, each in enumerate(job.scored) for number, table in enumerate(each.tables)
+    }
+    return _packed(header, tables)
+
+
+def unpacked_job(data: bytes) -> Job:
+    """What `packed_job` packed."""
+    header, arrays = _unpacked(data)
+    records = [
+        Record(hypotheses, draws, id=name, source=source, reference=reference)
+        for name, source, reference, hypotheses, draws in header["records"]
+    ]
+    scored = [
+        Scored(label, name, tuple(schedule), [arrays[f"{which}.{number}"] for number in range(len(records))])
+        for which, (label, name, schedule) in enumerate(header["scored"])
+    ]
+    return Job(CandidateSet(**header["set"]), header["first"], records, scored)
+
+
+def packed_part(part: Part) -> bytes:
+    """The bytes of a part's file."""
+    header = {
+        "set": asdict(part.job.set),
+        "first": part.job.first,
+        "labels": list(part.outcomes),
+        "facts": {label: [asdict(each) for each in found] for label, found in part.facts.items()},
+        "races": dict(part.races),
+        "signatures": dict(part.signatures),
+        "digests": list(part.digests),
+        "seconds": dict(part.seconds),
+    }
+    arrays = {
+        f"{which}.{name}": array
+        for which, outcomes in enumerate(part.outcomes.values())
+        for name, array in outcomes.arrays().items()
+    }
+    return _packed(header, arrays)
+
+
+def unpacked_part(data: bytes) -> Part:
+    """What `packed_part` packed."""
+    header, arrays = _unpacked(data)
+    outcomes = {}
+    for which, label in enumerate(header["labels"]):
+        own = f"{which}."
+        outcomes[label] = Outcomes.of_arrays(
+            {name.removeprefix(own): array for name, array in arrays.items() if name.startswith(own)}
+        )
+    return Part(
+        Job(CandidateSet(**header["set"]), header["first"], ()),
+        outcomes,
+        {label: [Facts(**each) for each in found] for label, found in header["facts"].items()},
+        header["races"],
+        {label: (name, tuple(schedule)) for label, (name, schedule) in header["signatures"].items()},
+        header["digests"],
+        header["seconds"],
+    )
+
+
+def _draws(record: Record) -> list[str]:
+    draws = record.pseudo_references
+    assert isinstance(draws, Sequence)
+    return list(draws)
+
+
+def _packed(header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> bytes:
+    out = io.BytesIO()
+    text = np.frombuffer(json.dumps(header).encode("ascii"), dtype=np.uint8)  # any text is ASCII in JSON
+    np.savez(out, allow_pickle=False, header=text, **arrays)
+    return out.getvalue()
+
+
+def _unpacked(data: bytes) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    with np.load(io.BytesIO(data), allow_pickle=False) as stored:
+        return json.loads(stored["header"].tobytes()), {name: stored[name] for name in stored.files if name != "header"}
