@@ -14,7 +14,7 @@ from mbrace.utility import Ask, Scorer, Sentence, Utility
 
 ITERATIONS = 10  # of alternating least squares; the paper's
 # For utilities of deviation 1 (see `complete`). The paper's 0.1, for its own utilities as they are, lost more on our
-# validation sets.
+# validation set of de-en, with chrF++.
 REGULARIZATION = 1.0
 
 
