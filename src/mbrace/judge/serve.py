@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import ipaddress
 import re
+import signal
 import socket
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -68,19 +71,38 @@ def judge(
         _print_links(store, base or _address(host, listener.getsockname()[1]))
         if not _is_loopback(host):
             _warn(host)
-        print("Serving; Ctrl-C stops. Ratings are kept, and the same command continues.", flush=True)
         config = uvicorn.Config(
             create_app(store, site), access_log=False, log_level="warning", server_header=False, lifespan="off"
         )
-        with LiveCount(store):
+        server = uvicorn.Server(config)
+        with _ended_by_interrupt(server), LiveCount(store):
+            print("Serving; Ctrl-C stops. Ratings are kept, and the same command continues.", flush=True)
             try:
-                uvicorn.Server(config).run(sockets=[listener])
+                server.run(sockets=[listener])
             except KeyboardInterrupt:  # uvicorn raises it again after finishing the open requests
                 pass
         rated = counted(sum(done for done, _ in progress(store).values()), "rating")
         print(f"Stopped. {rated} in {output}; see the results with: mbrace judge-results {output}")
     finally:
         store.close()
+
+
+@contextmanager
+def _ended_by_interrupt(server: Any) -> Iterator[None]:
+    """Inside, Ctrl-C ends the server also before uvicorn listens for it: Python can lose an interrupt that comes while a
+    module is imported."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(*_: object) -> None:
+        server.should_exit = True
+
+    before = signal.signal(signal.SIGINT, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _prepare(
