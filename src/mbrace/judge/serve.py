@@ -89,8 +89,8 @@ def judge(
 
 @contextmanager
 def _ended_by_interrupt(server: Any) -> Iterator[None]:
-    """Inside, Ctrl-C ends the server also before uvicorn listens for it: Python can lose an interrupt that comes while a
-    module is imported."""
+    """Inside, Ctrl-C ends the server also before uvicorn listens for it: Python can lose an interrupt that comes while
+    it imports a module."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
