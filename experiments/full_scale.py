@@ -6,13 +6,14 @@ DATA has train.PAIR.tsv.* (source, target, origin), valid.PAIR.* and test.PAIR.*
 each model if there is one. `run` does everything side by side: two translators are trained (German and Turkish into
 English share one; English into Estonian), then processes on the GPU generate 256 beam hypotheses and 1,024 epsilon
 samples per sentence and score them with the learned metric, while workers on the CPU score with chrF++ and run the
-trials (see mbrace.experiments.parts). OUT/results is what `mbrace experiment -o results --report-only OUT/results`
-reads. Each stage is a command of its own, skips what is done, and may be called again:
+trials (see mbrace.experiments.parts) and the study of strings (strings_study.py). OUT/results is what
+`mbrace experiment -o results --report-only OUT/results` reads. Each stage is a command of its own, skips what is done,
+and may be called again:
 
     train MODEL       OUT/models/MODEL
     generate PAIR     job files; OUT/scores/PAIR.json and its beam-5 translations; --shard 0/2 does every second block
     work              takes up job files until there are no more
-    collect           OUT/results/data from the parts that are there
+    collect           OUT/results/data from the parts that are there; OUT/kept: candidates for `--methods`
     runtimes PAIR     Table 2
     pack FOLDER       tar files of at most 15 MB with the results and logs
     watch             prints how far a run is, until it ends or --minutes are over
@@ -24,6 +25,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import lzma
 import os
 import platform
 import subprocess
@@ -31,9 +33,11 @@ import sys
 import tarfile
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from strings_study import join_shares
 from translators import METRIC_OF, MODEL_OF, MODELS, SPLITS, generate, guarded, log, one, train
 
 from mbrace.experiments.parts import JobFolder, collect
@@ -72,8 +76,28 @@ def collect_all(args: argparse.Namespace) -> None:
             )
     (args.out / "results").mkdir(exist_ok=True)
     (args.out / "results" / "candidates.json").write_text(json.dumps({"made": made, **found}, indent=1) + "\n")
+    guarded(
+        "collect strings", lambda: log(f"strings: {join_shares(args.out / 'strings', args.out / 'results' / 'data')}")
+    )
+    guarded("collect candidates", lambda: log(f"candidates: {joined_candidates(args)}"))
     for name, one_set in found.items():
         log(f"{name}: {one_set['sentences']} of {one_set['of']} sentences, sha256 {one_set['sha256'][:16]}")
+
+
+def joined_candidates(args: argparse.Namespace) -> list[str]:
+    """Join the candidates that stay: OUT/kept/PAIR.test.SAMPLING.jsonl.xz."""
+    target = args.out / "kept"
+    target.mkdir(exist_ok=True)
+    names = sorted({path.name.rsplit(".", 2)[0] for path in (args.out / "candidates").glob("*.jsonl")})
+    with ThreadPoolExecutor() as pool:  # lzma lets other threads run
+        list(pool.map(lambda name: join_one(args.out / "candidates", name, target), names))
+    return names
+
+
+def join_one(folder: Path, name: str, target: Path) -> None:
+    pair, sampling = name.rsplit(".", 1)
+    data = b"".join(path.read_bytes() for path in sorted(folder.glob(f"{name}.*.jsonl")))
+    (target / f"{pair}.test.{sampling}.jsonl.xz").write_bytes(lzma.compress(data))
 
 
 def runtimes(args: argparse.Namespace) -> None:
@@ -198,7 +222,12 @@ def pack(args: argparse.Namespace) -> None:
     """Results, scores and logs as tar files of at most 15 MB each: they hold files that are compressed already."""
     target = Path(args.name)
     target.mkdir(parents=True, exist_ok=True)
-    paths = [path for part in ("results", "scores", "logs") for path in (args.out / part).rglob("*") if path.is_file()]
+    paths = [
+        path
+        for part in ("results", "scores", "logs", "kept")
+        for path in (args.out / part).rglob("*")
+        if path.is_file()
+    ]
     paths += [*args.out.glob("models/*/training.json"), *args.out.glob("*.json"), *args.out.glob("*.log")]
     paths += [*(args.out / "jobs").glob("*.error")][:20]
     groups: list[tuple[int, list[Path]]] = []
@@ -228,7 +257,7 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("name", nargs="?", default="", help="the model, pair or folder of the stage")
     parser.add_argument("--minutes", type=float, help="of the whole run, of training, or of watching")
-    parser.add_argument("--train", type=float, metavar="MINUTES", help="of training in a run (3.3 and 2.7)")
+    parser.add_argument("--train", type=float, metavar="MINUTES", help="of training in a run (9.5 and 6)")
     parser.add_argument("--reserve", type=float, default=150, help="seconds of a run for trials and Table 2 (150)")
     parser.add_argument("--until", type=float, default=0.0, help="seconds since 1970 after which no new work is begun")
     parser.add_argument("--shard", default="0/1", help="N/M: blocks N, N + M, ... of a pair")

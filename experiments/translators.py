@@ -9,12 +9,15 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from strings_study import StringsStudy
+
 from mbrace.experiments.part_files import CandidateSet, Job, Scored
 from mbrace.experiments.parts import JobFolder
+from mbrace.experiments.strings import RACED
 from mbrace.experiments.tables import compute
 from mbrace.io.sentence_pairs import read_pairs
 from mbrace.records import Record
@@ -38,10 +41,12 @@ class Model:
 
 # Two decoder layers instead of six: half the time to train and a third to sample, at the same encoder.
 MODELS = {
-    "to-en": Model(("de-en", "tr-en"), 20000, 3.3, 0.1, 32768),
-    "en-et": Model(("en-et",), 12000, 2.7, 0.3, 16384),
+    "to-en": Model(("de-en", "tr-en"), 20000, 9.5, 0.1, 32768),
+    "en-et": Model(("en-et",), 12000, 6.0, 0.3, 16384),
 }
 MODEL_OF = {pair: name for name, model in MODELS.items() for pair in model.pairs}
+STRINGS = ("de-en", "tr-en")  # pairs of the study of strings (strings_study.py)
+KEPT = 200  # test sentences per pair whose candidates stay, rounded up to whole blocks
 METRIC_OF = {"de-en": "en", "tr-en": "en", "en-et": "multilingual"}
 
 
@@ -146,6 +151,7 @@ def generate(args: argparse.Namespace) -> None:
     block, per_job = (4, 2) if args.small else (BLOCK, JOB)
     if number == 0:
         guarded(f"{pair}: beam 5", lambda: score_beam(args, model, pair))
+    strings = StringsStudy(args.out, pair, number, small=args.small) if pair in STRINGS and metric else None
     for split in SPLITS:
         chosen, pairs = set_of(args, pair, split)
         for start in range(0, len(pairs), block):
@@ -153,7 +159,7 @@ def generate(args: argparse.Namespace) -> None:
                 continue
             if args.until and time.time() > args.until:
                 log(f"{pair} {number}: out of time at {split} {start}")
-                return
+                break
             firsts = range(start, min(start + block, len(pairs)), per_job)
             if all(folder.known(Job(chosen, first, ()).file_name) for first in firsts):
                 continue
@@ -163,12 +169,14 @@ def generate(args: argparse.Namespace) -> None:
             for rows in (model.rows, model.rows // 2, model.rows // 4):  # fewer at a time if memory runs out
                 model.rows = max(64, rows)
                 try:
-                    block_jobs(args, model, metric, label, chosen, start, part)
+                    block_jobs(args, model, metric, label, chosen, start, part, strings)
                     break
                 except Exception:
                     log(f"{pair} {split} {start}: FAILED with {model.rows} rows at a time")
                     traceback.print_exc()
                     free_memory()
+    if strings is not None:
+        guarded(f"{pair} {number}: study of strings", strings.finish)
     log(f"{pair} {number}: generated")
 
 
@@ -180,20 +188,34 @@ def free_memory() -> None:
 
 
 def block_jobs(
-    args: argparse.Namespace, model: Any, metric: Any, label: str, chosen: CandidateSet, start: int, pairs: Any
+    args: argparse.Namespace,
+    model: Any,
+    metric: Any,
+    label: str,
+    chosen: CandidateSet,
+    start: int,
+    pairs: Any,
+    strings: StringsStudy | None,
 ) -> None:
     """Candidates of one block, its learned tables, and its job files."""
     began = time.monotonic()
     folder, per_job = JobFolder(args.out), 2 if args.small else JOB
-    beam, samples = (8, 16) if args.small else (256, 1024)
+    beam, samples, raced = (8, 16, 8) if args.small else (256, 1024, RACED)
     sources, ids = [s for s, _ in pairs], [f"{chosen.name}.{chosen.split}.{start + i}" for i in range(len(pairs))]
     beams = model.beam(sources, k=beam)
     draws = model.sample(sources, samples, epsilon=0.02, ids=ids, seed=1)
+    test = chosen.split == "test"
+    kept = test and start < (4 if args.small else KEPT)
+    even = None
+    if test and (kept or strings is not None):
+        even = model.sample(sources, raced, epsilon=0.02, ids=ids, seed=2, sampling="arithmetic")
     made = time.monotonic()
     records = [
         Record(list(b.texts), list(d.texts), id=name, source=source, reference=reference)
         for b, d, name, (source, reference) in zip(beams, draws, ids, pairs, strict=True)
     ]
+    if metric is not None:
+        metric = metric.remembering()
     for first in range(0, len(records), per_job):
         some = records[first : first + per_job]
         scored = []
@@ -203,8 +225,40 @@ def block_jobs(
                 lambda: scored.append(Scored(label, metric.name, metric.schedule, compute(some, metric))),  # noqa: B023
             )
         folder.add(Job(chosen, start + first, some, scored))
+    if even is not None:
+        evenly = [
+            replace(record, pseudo_references=[*drawn.texts, *record.pseudo_references[raced:]])  # type: ignore[index]
+            for record, drawn in zip(records, even, strict=True)
+        ]
+        if strings is not None:
+            guarded(f"{chosen.name} {start}: strings", lambda: strings.add(records, evenly, metric))
+        if kept:
+            logprobs = [(own.logprobs, spread.logprobs) for own, spread in zip(draws, even, strict=True)]
+            keep(args.out, chosen.name, start, records, evenly, logprobs)
     took = f"{made - began:.1f} s to generate, {time.monotonic() - made:.1f} s to score"
     log(f"{chosen.name} {chosen.split} {start}: {len(records)} sentences, {took}")
+
+
+def keep(out: Path, pair: str, start: int, records: list[Record], evenly: list[Record], logprobs: list[Any]) -> None:
+    """Candidates of the first test sentences stay, for `mbrace experiment --methods`: a file with independent draws
+    and one whose first draws are arithmetic; each draw with its log-probability."""
+    folder = out / "candidates"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, some in (("independent", records), ("arithmetic", evenly)):
+        with (folder / f"{pair}.{name}.{start:05d}.jsonl").open("w", encoding="utf-8") as file:
+            for record, (independent, even) in zip(some, logprobs, strict=True):
+                known = list(independent)
+                if name == "arithmetic":
+                    known = [*even, *known[len(even) :]]
+                fields = {
+                    "id": record.id,
+                    "source": record.source,
+                    "reference": record.reference,
+                    "hypotheses": record.hypotheses,
+                    "pseudo_references": record.pseudo_references,
+                    "logprobs": [round(float(value), 3) for value in known],
+                }
+                file.write(json.dumps(fields, ensure_ascii=False) + "\n")
 
 
 def score_beam(args: argparse.Namespace, model: Any, pair: str) -> None:
