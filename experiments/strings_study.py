@@ -17,10 +17,9 @@ from mbrace.experiments.strings import RACED, WAYS, StringsTable, strings_rows, 
 from mbrace.experiments.strings_section import ENDING, save_rows
 from mbrace.records import Record
 
-STUDIED = ("standard 256 + 256", "standard 128 + 128", "standard 64 + 64", "alpha 0.99", "regret 0.02", "regret 0.04",
-           "pool from beam 16, regret 0.08", "pool from beam 64, regret 0.02", "pool from beam 64, regret 0.04",
-           "pool from beam 128, regret 0.04")  # fmt: skip
-CHOSEN = tuple(way for way in WAYS if way.name in STUDIED)
+LEFT_OUT = ("standard 16 + 16", "pool from beam 16, regret 0.02", "pool from beam 16, regret 0.04",
+            "pool from beam 128, regret 0.02", "pool from beam 128, regret 0.08")  # fmt: skip
+CHOSEN = tuple(way for way in WAYS if way.name not in LEFT_OUT)
 Rows = list[dict[str, Any]]
 
 
@@ -83,7 +82,7 @@ def join_shares(folder: Path, out: Path) -> dict[str, int]:
     for path in sorted(folder.glob(f"*/*{ENDING}")):
         stored = json.loads(gzip.decompress(path.read_bytes()))
         found.setdefault(path.name, (stored["about"], []))[1].extend(stored["rows"])
-    order = {name: number for number, name in enumerate(STUDIED)}
+    order = {way.name: number for number, way in enumerate(CHOSEN)}
     for about, rows in found.values():
         rows.sort(key=lambda row: (order[row["way"]], int(str(row["id"]).rsplit(".", 1)[1])))
         save_rows(rows, out, about)

@@ -41,8 +41,8 @@ class Model:
 
 # Two decoder layers instead of six: half the time to train and a third to sample, at the same encoder.
 MODELS = {
-    "to-en": Model(("de-en", "tr-en"), 20000, 9.5, 0.1, 32768),
-    "en-et": Model(("en-et",), 12000, 6.0, 0.3, 16384),
+    "to-en": Model(("de-en", "tr-en"), 20000, 9.0, 0.1, 32768),
+    "en-et": Model(("en-et",), 12000, 5.5, 0.3, 16384),
 }
 MODEL_OF = {pair: name for name, model in MODELS.items() for pair in model.pairs}
 STRINGS = ("de-en", "tr-en")  # pairs of the study of strings (strings_study.py)
