@@ -21,11 +21,15 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 import mbrace
-from mbrace.experiments.strings import RACED, STANDARD, StringsTable, strings_rows, strings_tables, summarise
+from mbrace.experiments.claims import CHRF_MARGIN, margins
+from mbrace.experiments.significance import equivalence
+from mbrace.experiments.strings import MARGIN, RACED, STANDARD, StringsTable, strings_rows, strings_tables, summarise
 from mbrace.experiments.strings_section import load_rows, save_rows
+from mbrace.experiments.trials import Outcomes
 from mbrace.io.sentence_pairs import read_pairs
 from mbrace.models.vocabulary import Vocabulary
 from mbrace.records import Record
@@ -161,36 +165,44 @@ def translate(args: argparse.Namespace) -> None:
 
 
 SHOWN = ("standard 256 + 256", "standard 128 + 128", "standard 64 + 64", "alpha 0.99", "regret 0.02", "regret 0.04",
-         "pool from beam 64, regret 0.04", "pool from beam 128, regret 0.04")  # fmt: skip
+         "pool from beam 16, regret 0.08", "pool from beam 64, regret 0.04",
+         "pool from beam 128, regret 0.04")  # fmt: skip
 
 ABOUT = """# Fewer strings
 
-How much is lost when fewer strings are made and encoded. Two translators trained in 4.3 minutes each on one H200; the
-first 500 sentences of newstest2018; 256 beam hypotheses, 256 draws to race with, 768 independent draws held out. Made
-by `python experiments/strings.py DATA OUT --train --study` and `--report`; rows of every sentence are in `data/`.
+How much is lost when fewer strings are made and encoded. {sentences} of newstest2018, by the
+translators of [RESULTS.md](RESULTS.md); 256 beam hypotheses, 256 draws to race with, 768 independent draws held out.
+Made by `python experiments/full_scale.py run DATA OUT`, this page by `python experiments/strings.py DATA results
+--report`; rows of every sentence are in `data/`. What counts as equal was [written down before](rules.md).
 
 - *strings*: distinct strings encoded per sentence, and as a share of standard MBR's.
 - *utility*: expected utility on the held-out draws minus standard MBR's, in standard deviations between hypotheses
-  (95% interval). Margin fixed before the run: not lower than -0.05.
-- *decoded with*, *other metric*: change of the score against the human reference, by the metric that was decoded with
-  and by the one that was not. The margin for chrF++ was 0.2.
+  (95% interval). **Equal** if the interval is above -{margin}.
+- *decoded with*, *other metric*: change of the score against the human reference (90% interval), by the metric that
+  was decoded with and by the one that was not. **Equal**: the interval is inside the margin ({margins}). **Worse**:
+  below it altogether. **Lower**, **higher**: not inside the margin, and below or above 0.
 - The baseline of every row is standard MBR with 256 + 256 independent draws; `arithmetic` rows draw evenly.
 
-**What it says.** Stopping by regret keeps the quality and saves a fifth (chrF++) to a third (learned metric) of the
-strings; with arithmetic draws its loss of utility is a hundredth of a standard deviation or less. A pool saves 60% to
-75% of the strings at equal expected utility, but it games the metric: decoding with the learned metric, chrF++ falls by
-0.5 to 0.9, outside the margin. So `--preset fast` stops by regret and does not pool (decided after seeing this table:
-by the validation sets, where that fall was smaller and within its interval, it would have pooled). Plain standard MBR
-with as few strings as a pool is clearly worse by expected utility. Intervals of the human scores are wider than the
-margin for most rows: 500 sentences do not show equivalence within 0.2 chrF++, only that no large difference was found.
-"""
+{said}"""
 
 
 def report(args: argparse.Namespace) -> None:
-    """Write OUT/STRINGS.md from the rows in OUT/data."""
-    lines = [ABOUT]
+    """Write OUT/STRINGS.md from the rows in OUT/data; OUT/strings-notes.md says what they say."""
     stored = [row for row in load_rows(args.out / "data") if row["split"] == "test"]
-    for pair in sorted({row["pair"] for row in stored}):
+    pairs = sorted({row["pair"] for row in stored})
+    counts = {pair: len({row["id"] for row in stored if row["pair"] == pair}) for pair in pairs}
+    margin_of = {pair: {"chrF++": CHRF_MARGIN, "learned": learned_margin(args.out / "data", pair)} for pair in pairs}
+    notes = args.out / "strings-notes.md"
+    lines = [
+        ABOUT.format(
+            sentences=" and ".join(f"{count:,} sentences ({pair})" for pair, count in counts.items()),
+            margin=MARGIN,
+            margins=f"{CHRF_MARGIN} chrF++; "
+            + ", ".join(f"{margin_of[pair]['learned']:.4f} learned on {pair}" for pair in pairs),
+            said=notes.read_text(encoding="utf-8") if notes.exists() else "",
+        )
+    ]
+    for pair in pairs:
         rows = [row for row in stored if row["pair"] == pair]
         for utility, other in (("learned", "chrF++"), ("chrF++", "learned")):
             lines.append(f"\n## {pair}, decoded with {utility}\n")
@@ -202,22 +214,41 @@ def report(args: argparse.Namespace) -> None:
                 chosen = [row for row in own if row["sampling"] == sampling and row["way"] in SHOWN]
                 if sampling == "arithmetic":
                     chosen = base + [{**row, "way": f"{row['way']}, arithmetic"} for row in chosen]
-                shown = [s for s in summarise(chosen) if sampling == "independent" or sampling in s["way"]]
-                lines += [_line(found, utility, other) for found in shown]
-    (args.out / "STRINGS.md").write_text("\n".join(lines) + "\n")
+                for found in summarise(chosen):
+                    if sampling == "independent" or sampling in found["way"]:
+                        of_way = [row for row in chosen if row["way"] == found["way"]]
+                        changes = [_change(of_way, base, name, margin_of[pair][name]) for name in (utility, other)]
+                        lines.append(_line(found, changes))
+    (args.out / "STRINGS.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def _line(found: dict[str, Any], utility: str, other: str) -> str:
-    def change(field: str) -> str:
-        low, high = found[f"{field} interval"]
-        digits = 2 if "chrF" in field else 3
-        return f"{found[f'{field} change']:+.{digits}f} [{low:+.{digits}f}, {high:+.{digits}f}]"
+def learned_margin(data: Path, pair: str) -> float:
+    """As for the claims of RESULTS.md: as large a part of what separates sentences as 0.2 chrF++ is."""
+    learned, lexical = (Outcomes.load(data / f"{pair}.valid.{name}.npz") for name in ("learned", "chrf++"))
+    return margins(learned, lexical)["score"]
 
+
+def _change(rows: list[dict[str, Any]], base: list[dict[str, Any]], metric: str, margin: float) -> str:
+    """The change of a human score with its 90% interval, and the verdict."""
+    assert [row["id"] for row in rows] == [row["id"] for row in base]
+    ours, standard = (np.array([row[f"human {metric}"] for row in each]) for each in (rows, base))
+    test = equivalence(ours, standard, margin)
+    below, above = ("worse" if test.high < -margin else "lower" if test.high < 0 else ""), "higher" * (test.low > 0)
+    verdict = "equal" if test.inside else below or above
+    digits = 2 if metric == "chrF++" else 3
+    value = f"{test.difference:+.{digits}f} [{test.low:+.{digits}f}, {test.high:+.{digits}f}]"
+    return f"{value} **{verdict}**" if verdict else value
+
+
+def _line(found: dict[str, Any], changes: list[str]) -> str:
     low, high = found["utility interval"]
-    worth = f"{found['utility']:+.3f} [{low:+.3f}, {high:+.3f}]"
+    worth = f"{found['utility']:+.3f} [{low:+.3f}, {high:+.3f}]" + (" **equal**" if low > -MARGIN else "")
     share, calls = found["share of strings"], found["utility_calls"]
-    humans = f"{change(f'human {utility}')} | {change(f'human {other}')}"
-    return f"| {found['way']} | {found['strings']:.0f} | {share:.2f}x | {calls:,.0f} | {worth} | {humans} |"
+    if found["way"] == STANDARD.name:
+        worth, changes = "0", ["0", "0"]
+    return (
+        f"| {found['way']} | {found['strings']:.0f} | {share:.2f}x | {calls:,.0f} | {worth} | {' | '.join(changes)} |"
+    )
 
 
 def synchronize() -> None:

@@ -85,5 +85,9 @@ def join_shares(folder: Path, out: Path) -> dict[str, int]:
     order = {way.name: number for number, way in enumerate(CHOSEN)}
     for about, rows in found.values():
         rows.sort(key=lambda row: (order[row["way"]], int(str(row["id"]).rsplit(".", 1)[1])))
-        save_rows(rows, out, about)
+        save_rows([{name: _short(value) for name, value in row.items()} for row in rows], out, about)
     return {name: len({row["id"] for row in rows}) for name, (_, rows) in found.items()}
+
+
+def _short(value: Any) -> Any:
+    return round(value, 5) if isinstance(value, float) else value
