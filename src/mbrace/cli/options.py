@@ -18,7 +18,10 @@ from mbrace.utilities.named import FORMS, NAMED, check_utility, uses_model
 from mbrace.utility import Cost, Utility
 from mbrace.wording import counted
 
-QE_HELP = "estimates quality from the source: folder or hub name of CometKiwi, XCOMET, a referenceless COMET, MetricX"
+QE_HELP = (
+    "estimates quality from the source: `learned` (small, comes with mbrace[multilingual]), or the folder or hub name "
+    "of CometKiwi, XCOMET, a referenceless COMET, MetricX"
+)
 
 
 def add_utility(parser: argparse.ArgumentParser) -> None:

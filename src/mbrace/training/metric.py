@@ -1,14 +1,15 @@
-"""Train a learned metric, a COMET head on a frozen encoder, from human judgements.
+"""Train a learned metric or quality estimator, a COMET head on a frozen encoder, from human judgements.
 
-The result is a checkpoint in COMET's layout that names its encoder instead of holding its weights
-(`encoder_weights: reference`); `Comet` and `Learned` load it like any other.
+A metric compares a translation with a reference, a quality estimator with its source; all else is the same. The
+result is a checkpoint in COMET's layout that names its encoder instead of holding its weights (`encoder_weights:
+reference`); `Comet` and `Learned` load a metric like any other, `Referenceless` a quality estimator.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from mbrace.training.metric_head import MetricHead, Recipe, checkpoint_files, ro
 from mbrace.training.metric_vectors import Progress, Vectors, comet_kind
 from mbrace.utilities.chrf import ChrF
 from mbrace.utilities.neural import pretrained
+from mbrace.utilities.neural.referenceless import KIND as QUALITY
 
 __all__ = ["Recipe", "Trained", "train_metric"]
 
@@ -42,21 +44,29 @@ def train_metric(
     *,
     hold_out: Sequence[str] = (),
     encoder: str = pretrained.MINILM,
+    quality: bool = False,
     recipe: Recipe | None = None,
     seed: int = 0,
     cache: str | None = None,
     device: str | None = None,
     say: Progress = lambda message: None,
 ) -> Trained:
-    """Train on `judgements` outside the language pairs `hold_out` and write a checkpoint to the folder `out`."""
+    """Train on `judgements` outside the language pairs `hold_out` and write a checkpoint to the folder `out`.
+
+    `quality` says that they are of translations with their sources, for a quality estimator. Judgements of the split
+    `dev` decide when to stop, if there are any, and those of `test` are held out as well.
+    """
     recipe = recipe or Recipe()
+    if quality:  # a copy of the source is no translation
+        recipe = replace(recipe, copied=recipe.worst)
     if not 0 <= seed < 2**64:
         raise UserError(f"seed={seed}: must be from 0 to 2**64 - 1")
-    held = [row for row in judgements if row.pair in hold_out]
+    held = [row for row in judgements if row.pair in hold_out or row.split == "test"]
     unknown = set(hold_out) - {row.pair for row in judgements}
     if unknown:
         raise UserError(f"hold out {', '.join(sorted(unknown))}: no judgement of such a language pair")
-    rest = [row for row in judgements if row.pair not in hold_out]
+    tested = [row for row in judgements if row.split == "test"]
+    rest = _apart([row for row in judgements if row.pair not in hold_out], tested)
     if len(rest) < 100:
         raise UserError(f"{len(rest)} judgements to train on: give at least 100")
     train, validation = _split(rest, recipe, seed)
@@ -81,10 +91,10 @@ def train_metric(
     head = MetricHead(vectors, recipe, seed)
     found = Trained(judgements=len(rest))
     found.validation, found.epoch = head.fit(train, validation, say=say)
-    head.save(Path(out), encoder)
-    for pair in hold_out:
+    head.save(Path(out), encoder, QUALITY if quality else "regression_metric")
+    for pair in dict.fromkeys([*hold_out, *sorted(row.pair for row in held)]):
         rows = [row for row in held if row.pair == pair]
-        found.held_out[pair] = agreement(rows, {"learned": head.scores(rows)}, vectors)
+        found.held_out[pair] = agreement(rows, {"learned": head.scores(rows)}, vectors, quality=quality)
     return found
 
 
@@ -104,23 +114,40 @@ def _check_writable(parameter: str, given: str, file: Path) -> None:
 
 def _split(rows: Sequence[Judgement], recipe: Recipe, seed: int) -> tuple[list[Judgement], list[Judgement]]:
     """Judgements for training and for validation; they share no translation and no reference."""
+    validation = [row for row in rows if row.split == "dev"]
+    if validation:
+        return _apart(rows, validation), validation
     pool = [row for row in rows if not row.post_edited] or list(rows)
     references = sorted({row.reference for row in pool})
     order = np.random.default_rng(seed).permutation(len(references))
     chosen = {references[index] for index in order[: max(1, round(recipe.validation * len(references)))]}
     validation = [row for row in pool if row.reference in chosen]
-    seen = {text for row in validation for text in (row.translation, row.reference)}
-    return [row for row in rows if row.translation not in seen and row.reference not in seen], validation
+    return _apart(rows, validation), validation
 
 
-def agreement(rows: Sequence[Judgement], scores: dict[str, Any], vectors: Vectors) -> dict[str, tuple[float, float]]:
-    """Pearson and Kendall of `scores`, of chrF++ and of the cosine (last layer) with the human scores."""
+def _apart(rows: Sequence[Judgement], others: Sequence[Judgement]) -> list[Judgement]:
+    """The rows that share no text with others, such as those for validation."""
+    seen = {text for row in others for text in (row.translation, row.reference)}
+    return [row for row in rows if row.translation not in seen and row.reference not in seen]
+
+
+def agreement(
+    rows: Sequence[Judgement], scores: dict[str, Any], vectors: Vectors, *, quality: bool = False
+) -> dict[str, tuple[float, float]]:
+    """Pearson and Kendall with the human scores: of `scores`, of the cosine (last layer), and of chrF++, or of the
+    ratio of lengths where translations are compared with sources (`quality`)."""
     hypotheses, references = [row.translation for row in rows], [row.reference for row in rows]
     h, r = (vectors.values[vectors.rows(texts), -1].float() for texts in (hypotheses, references))
-    metrics = {
-        **scores,
-        "cosine": torch.nn.functional.cosine_similarity(h, r).numpy(),
-        "chrF++": ChrF().pairs(hypotheses, references),
-    }
+    metrics = {**scores, "cosine": torch.nn.functional.cosine_similarity(h, r).numpy()}
+    if quality:
+        metrics["lengths"] = length_ratios(hypotheses, references)
+    else:
+        metrics["chrF++"] = ChrF().pairs(hypotheses, references)
     human = [row.score for row in rows]
     return {name: (pearson(found, human), kendall(found, human)) for name, found in metrics.items()}
+
+
+def length_ratios(translations: Sequence[str], sources: Sequence[str]) -> list[float]:
+    """The shorter text's characters over the longer one's: what a quality estimator must beat."""
+    sizes = [(len(translation) + 1, len(source) + 1) for translation, source in zip(translations, sources, strict=True)]
+    return [min(both) / max(both) for both in sizes]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +14,9 @@ from mbrace.errors import UserError
 from mbrace.io.reading import read_lines
 
 REFERENCES = ("ref", "pe")  # an independent reference, or a post-edit of the translation itself
+SOURCES = ("src",)
 SCORES = ("z", "score")
+SPLITS = {"": "", "train": "train", "dev": "dev", "valid": "dev", "validation": "dev", "test": "test"}
 
 
 @dataclass(frozen=True)
@@ -24,20 +26,26 @@ class Judgement:
     origin: str  # the file's name
     pair: str  # such as de-en
     translation: str
-    reference: str
+    reference: str  # what the translation is compared with: for a quality estimator, its source
     score: float
     post_edited: bool  # the reference is a post-edit, which agrees with the translation more than it should
+    split: str = ""  # train, dev or test, if the file says so; read for quality estimators only
 
 
-def read_judgements(path: str, *, target: str | None = None) -> list[Judgement]:
-    """The rows of a TSV file with columns lp, mt, ref or pe, and z or score; `target` keeps `*-TARGET`."""
+def read_judgements(path: str, *, target: str | None = None, quality: bool = False) -> list[Judgement]:
+    """The rows of a TSV file with columns lp, mt, ref or pe, and z or score; `target` keeps `*-TARGET`.
+
+    For a quality estimator (`quality`) `src` takes the place of ref or pe, and a column `split` is kept to.
+    """
     lines = read_lines(path)
     header = next(lines, "").split("\t")
     columns = {column: index for index, column in enumerate(header)}
-    reference = next((column for column in REFERENCES if column in columns), None)
+    others = SOURCES if quality else REFERENCES
+    reference = next((column for column in others if column in columns), None)
     score = next((column for column in SCORES if column in columns), None)
     if reference is None or score is None or not {"lp", "mt"} <= columns.keys():
-        raise UserError(f"{path}:1: header must name lp, mt, ref or pe, and z or score; found {', '.join(header)}")
+        wanted = f"lp, mt, {' or '.join(others)}, and z or score"
+        raise UserError(f"{path}:1: header must name {wanted}; found {', '.join(header)}")
     rows: list[Judgement] = []
     for number, line in enumerate(lines, start=2):
         fields = line.split("\t")
@@ -52,8 +60,11 @@ def read_judgements(path: str, *, target: str | None = None) -> list[Judgement]:
             raise UserError(f"{path}:{number}: {score}: {fields[columns[score]]!r} is not a number") from None
         if not math.isfinite(value):
             raise UserError(f"{path}:{number}: {score}: {value} is not finite; give a number, or leave the line out")
+        split = fields[columns["split"]] if quality and "split" in columns else ""
+        if split not in SPLITS:
+            raise UserError(f"{path}:{number}: split: {split!r} is not one of train, dev, test")
         texts = fields[columns["mt"]], fields[columns[reference]]
-        rows.append(Judgement(Path(path).name, pair, *texts, score=value, post_edited=reference == "pe"))
+        rows.append(Judgement(Path(path).name, pair, *texts, value, reference == "pe", SPLITS[split]))
     if not rows:
         raise UserError(f"{path}: no judgement" + (f" of a translation into {target}" if target else ""))
     return _standardised(rows)
@@ -69,8 +80,7 @@ def _standardised(rows: Sequence[Judgement]) -> list[Judgement]:
     found = []
     for row in rows:
         mean, deviation = moments[row.pair]
-        score = float((row.score - mean) / deviation)
-        found.append(Judgement(row.origin, row.pair, row.translation, row.reference, score, row.post_edited))
+        found.append(replace(row, score=float((row.score - mean) / deviation)))
     return found
 
 
@@ -83,6 +93,17 @@ def unseen(rows: Sequence[Judgement], trained: Sequence[Judgement]) -> list[Judg
 def pearson(left: Sequence[float] | NDArray[np.floating], right: Sequence[float] | NDArray[np.floating]) -> float:
     """Pearson's correlation."""
     return float(np.corrcoef(left, right)[0, 1])
+
+
+def spearman(left: Sequence[float] | NDArray[np.floating], right: Sequence[float] | NDArray[np.floating]) -> float:
+    """Spearman's correlation: Pearson's of the ranks, where equal values share the mean of theirs."""
+    return pearson(_ranks(left), _ranks(right))
+
+
+def _ranks(values: Sequence[float] | NDArray[np.floating]) -> NDArray[np.float64]:
+    _, places, counts = np.unique(np.asarray(values, float), return_inverse=True, return_counts=True)
+    ranks: NDArray[np.float64] = (np.cumsum(counts) - (counts - 1) / 2)[places]
+    return ranks
 
 
 def kendall(left: Sequence[float] | NDArray[np.floating], right: Sequence[float] | NDArray[np.floating]) -> float:

@@ -24,7 +24,7 @@ class Recipe:
 
     Judgements with an independent reference weigh `independent_weight` times as much as those with a post-edit. A share
     `extremes` of each batch are made-up pairs that nobody judged but a race may meet: a translation of another
-    sentence, which should score `worst`, and the reference itself, which should score `best`.
+    sentence, which should score `worst`, and a copy of the reference, which should score `copied`.
     """
 
     hidden_sizes: tuple[int, ...] = (256, 64)
@@ -39,7 +39,7 @@ class Recipe:
     independent_weight: float = 4.0
     extremes: float = 0.1
     worst: float = -2.5
-    best: float = 1.3
+    copied: float = 1.3
 
 
 class MetricHead:
@@ -60,7 +60,7 @@ class MetricHead:
         self.mean, self.deviation = torch.zeros(4 * units), torch.ones(4 * units)
 
     def features(self, translations: Tensor, references: Tensor) -> Tensor:
-        """COMET's features without the source, [h, r, h*r, |h-r|], for rows of `vectors.values`."""
+        """COMET's features of two texts, [h, r, h*r, |h-r|], for rows of `vectors.values`; r may be the source."""
         weights = self.mix.softmax(0)
         h, r = (
             torch.einsum("l,nlu->nu", weights, self.vectors.values[rows].float()) for rows in (translations, references)
@@ -126,7 +126,7 @@ class MetricHead:
         recipe, (h, r, human, weight) = self.recipe, data
         size = min(recipe.batch, len(h))
         extremes = round(recipe.extremes * size)
-        made_up = torch.cat([torch.full((extremes,), recipe.worst), torch.full((extremes,), recipe.best)])
+        made_up = torch.cat([torch.full((extremes,), recipe.worst), torch.full((extremes,), recipe.copied)])
         self.network.train()
         order = torch.randperm(len(h))
         for begin in range(0, len(h) - size + 1, size):
@@ -149,8 +149,9 @@ class MetricHead:
             found.append(0.0 if constant else pearson(scores[rows], [validation[row].score for row in rows]))
         return float(np.mean(found))
 
-    def save(self, folder: Path, encoder: str) -> None:
-        """Write COMET's layout: hparams.yaml and checkpoints/model.ckpt, with the encoder by name only."""
+    def save(self, folder: Path, encoder: str, kind: str) -> None:
+        """Write COMET's layout for its class `kind`: hparams.yaml and checkpoints/model.ckpt, with the encoder by name
+        only."""
         yaml = require("yaml", extra="neural")
         state = {
             f"layerwise_attention.scalar_parameters.{n}": value.view(1) for n, value in enumerate(self.mix.detach())
@@ -162,7 +163,7 @@ class MetricHead:
         scaled = weight / self.deviation  # W((x - mean) / deviation) + b = (W/deviation)x + (b - (W/deviation) mean)
         state["estimator.ff.0.weight"], state["estimator.ff.0.bias"] = scaled, bias - scaled @ self.mean
         settings = {
-            "class_identifier": "regression_metric",
+            "class_identifier": kind,
             "encoder_model": comet_kind(encoder),
             "pretrained_model": str(Path(encoder).resolve()) if Path(encoder).is_dir() else encoder,
             "encoder_weights": "reference",

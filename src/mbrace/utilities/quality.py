@@ -26,7 +26,8 @@ def load_quality(
     dtype: str | None = None,
     batch_tokens: int | None = None,
 ) -> QualityUtility:
-    """The quality utility of a checkpoint's folder or hub name: CometKiwi, XCOMET, a referenceless COMET, MetricX.
+    """The quality utility of a checkpoint's folder or hub name: CometKiwi, XCOMET, a referenceless COMET, MetricX; or
+    `learned`, the small one that ships with mbrace.
 
     `threads` 0 is all cores.
     """
@@ -35,6 +36,9 @@ def load_quality(
         from mbrace.utilities.neural.device import limit_threads
 
         limit_threads(threads)
+    from mbrace.utilities.neural.referenceless import locate
+
+    model = str(locate(model))
     module, name = _class_of(model)
     made: Any = getattr(importlib.import_module(module), name)
     utility: QualityUtility = made(model, device=device, dtype=dtype, batch_tokens=batch_tokens)

