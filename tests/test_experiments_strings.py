@@ -39,6 +39,15 @@ def test_what_a_way_chose_is_worth_its_mean_over_the_draws_held_out() -> None:
     assert rows[2]["strings"] <= rows[0]["strings"]
 
 
+def test_a_table_does_not_change_when_it_is_used() -> None:
+    # a thread pickles tables for other processes while this one goes on
+    table = strings.strings_tables([record(0)], mbrace.ChrF(), {})[0]
+    before = dict(vars(table))
+    assert table.rows[table.texts[3]] == 3
+    list(strings.strings_rows(table, mbrace.ChrF()))
+    assert vars(table) == before
+
+
 def row(way: str, number: int, *, worth: float, strings: int, human: float, other: float) -> dict[str, object]:
     counts = {"strings": strings, "utility_calls": 10 * strings, "pseudo_references": strings // 2, "drawn": strings}
     scores = {"human chrF++": human, "human BLEU": other}

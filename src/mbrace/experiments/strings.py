@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -75,9 +74,9 @@ class StringsTable:
         """The record's."""
         return self.record.id
 
-    @cached_property
+    @property
     def rows(self) -> dict[str, int]:
-        """By string that may win."""
+        """By string that may win. Made anew each time: a table that changes cannot be sent to another process."""
         return {text: row for row, text in enumerate(self.texts)}
 
 
