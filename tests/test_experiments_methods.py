@@ -173,6 +173,43 @@ def test_the_command_writes_a_table_a_file_and_a_section(tmp_path: Path, capsys:
     assert "x.methods.json.gz: not what `mbrace experiment --methods` writes" in capsys.readouterr().err
 
 
+def test_arithmetic_draws_stand_beside_independent_ones() -> None:
+    """In one table, all against standard MBR with independent draws; the advice says how to draw so."""
+    even = stored(standard={"worth": 1.01}, prune_beta={"worth": 1.2, "seconds": 0.1}, regret={"worth": 0.5})
+    even["about"]["sampling"] = "arithmetic"
+    found = methods_section.joined([even, stored(prune_beta={"worth": 0.0})])
+    assert len(found) == 1
+    rows = {row["way"]: row for row in methods_section.summarise(found[0])}
+    assert len(rows) == 2 * len(methods.WAYS)
+    assert rows["prune_beta 0.5"]["utility lost"] == pytest.approx(-1)
+    assert rows["prune_beta 0.5, arithmetic draws"]["utility lost"] == pytest.approx(0.2)
+    assert rows["standard MBR, arithmetic draws"]["utility lost"] == pytest.approx(0.01)
+    assert {row["sampling"] for name, row in rows.items() if name.endswith("draws")} == {"arithmetic"}
+    said = methods_section.recommendation(list(rows.values()))[0]
+    assert said.startswith(
+        "cheap utility: prune_beta 0.5, arithmetic draws (`--sampling arithmetic --prune bottom --beta 0.5`), 104 ms"
+    )
+    section = methods_section.section(found)
+    assert section.figure is not None
+    panels = {title: len(points) for title, points in section.figure.panels.items()}
+    own = "de-en, chrF++, one core"
+    assert panels == {own: len(methods.WAYS), f"{own}, arithmetic draws": len(methods.WAYS)}
+    assert "*Arithmetic draws*: samples that cover the model's distribution evenly" in section.text
+    lines = methods_section.terminal(list(rows.values()))
+    assert sum(line.startswith("  prune_beta 0.5 ") for line in lines) == 2
+    even["rows"][0]["id"] = "another sentence"
+    apart = methods_section.joined([even, stored()])
+    assert [table["about"]["sampling"] for table in apart] == ["independent", "arithmetic"]
+
+
+def test_a_second_file_of_the_same_pair_does_not_replace_the_first(tmp_path: Path) -> None:
+    paths = [
+        methods_section.save([], [], tmp_path, stored()["about"] | {"sampling": kind})
+        for kind in ("independent", "arithmetic")
+    ]
+    assert paths[0] != paths[1]
+
+
 def test_series_of_the_figure_can_be_told_apart() -> None:
     families = {way.family for way in methods.WAYS}
     assert len(families) <= len(COLOURS) == len(MARKERS) == len(set(COLOURS)) == len(set(MARKERS))

@@ -51,6 +51,7 @@ def run_methods(args: argparse.Namespace, out: Path, label_of: Callable[[argpars
             times = list(methods.timed_rows(study, timed, ways, full_warm_up=gpu, advance=advance))
         about = {"pair": file.name, "split": file.split, "utility": label}
         about |= {"signature": utility.name, "digest": file.digest, "sampling": args.drawn or "independent"}
+        about |= {} if qe is None else {"qe": qe.name}
         embeds = isinstance(utility, EncodingUtility)
         methods_section.save(rows, times, out / "data", about | {"device": device, "where": where, "embeds": embeds})
     found = methods_section.load(out / "data")

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mbrace.errors import UserError
-from mbrace.experiments.methods import GROUP, STANDARD, WAYS, Way
+from mbrace.experiments.methods import GROUP, STANDARD, WAYS
+from mbrace.experiments.methods_joined import ARITHMETIC, BY_NAME, is_arithmetic, joined, way_of
 from mbrace.experiments.points import Figure, Point
 from mbrace.experiments.sections import Section
 from mbrace.experiments.significance import student
@@ -22,7 +23,6 @@ from mbrace.experiments.tables import slug
 from mbrace.io.atomic import replace_file
 
 ENDING = ".methods.json.gz"
-BY_NAME = {way.name: way for way in WAYS}
 LOST = "utility lost"
 COUNTS = ("utility_calls", "pairs_scored", "other_calls", "strings", "drawn")
 HEADINGS = ("", "utility lost", "agrees with R*", "human score", "other metric", "calls", "strings", "ms per sentence")
@@ -58,6 +58,7 @@ def save(
         differ = sum(chosen[timed["way"], one] != text for one, text in zip(own, timed["texts"], strict=True))
         kept.append({name: value for name, value in timed.items() if name != "texts"} | {"differ": differ})
     words = [about["pair"], about["split"], slug(about["utility"]), slug(about["device"])[:24].strip("-")]
+    words += [about["sampling"]] if about["sampling"] != "independent" else []
     path = folder / (".".join(words) + ENDING)
     folder.mkdir(parents=True, exist_ok=True)
     judged = [{name: value for name, value in row.items() if name != "text"} for row in rows]
@@ -67,7 +68,8 @@ def save(
 
 
 def load(folder: Path) -> list[dict[str, Any]]:
-    """What was saved in a folder: of each file `about`, `rows` and `times`."""
+    """What was saved in a folder: of each file `about`, `rows` and `times`. Arithmetic draws for the same sentences
+    are joined to the independent ones, as further ways."""
     found = []
     for path in sorted(folder.glob("*" + ENDING)):
         try:
@@ -78,13 +80,14 @@ def load(folder: Path) -> list[dict[str, Any]]:
                 f"{path}: not what `mbrace experiment --methods` writes ({error!r}); delete it and run again"
             ) from error
         found.append(stored)
-    return found
+    return joined(found)
 
 
 def summarise(stored: Mapping[str, Any], *, resamples: int = 2000, seed: int = 0) -> list[dict[str, Any]]:
     """A row per way with 95% intervals: by bootstrap over sentences, for seconds by Student's t over groups of
-    sentences. `utility lost` is the expected utility on held-out samples minus that of standard MBR, in standard
-    deviations between hypotheses; a human score comes with its change from standard MBR's."""
+    sentences. `utility lost` is the expected utility on held-out samples minus that of standard MBR (with independent
+    draws, if there are any), in standard deviations between hypotheses; a human score comes with its change from
+    standard MBR's."""
     by_way: dict[str, list[Mapping[str, Any]]] = {}
     for row in stored["rows"]:
         by_way.setdefault(row["way"], []).append(row)
@@ -93,7 +96,8 @@ def summarise(stored: Mapping[str, Any], *, resamples: int = 2000, seed: int = 0
     spread = _column(base, "spread")
     found = []
     for way, own in by_way.items():
-        summary: dict[str, Any] = {**stored["about"], "way": way, "sentences": len(own)}
+        sampling = "arithmetic" if way.endswith(ARITHMETIC) else stored["about"]["sampling"]
+        summary: dict[str, Any] = {**stored["about"], "sampling": sampling, "way": way, "sentences": len(own)}
         lost = _column(own, "worth") - _column(base, "worth")
         ratios = lost[picks].mean(axis=1) / spread[picks].mean(axis=1)
         summary |= _interval(LOST, float(lost.mean() / spread.mean()), ratios)
@@ -122,7 +126,7 @@ def _seconds(times: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def recommended(rows: Sequence[Mapping[str, Any]], situation: Situation) -> Mapping[str, Any] | None:
     """The rule: of the ways whose loss of utility is shown to be below the margin, and whose score against the human
     reference has not fallen by any metric, the one that costs least in this situation."""
-    able = [row for row in rows if BY_NAME[row["way"]].any_utility or not situation.any_utility]
+    able = [row for row in rows if way_of(row).any_utility or not situation.any_utility]
     safe = [row for row in able if row[f"{LOST} low"] >= -MARGIN and not _fallen(row)]
     return min(safe, key=lambda row: (row[situation.cost], row["seconds"])) if safe else None
 
@@ -138,7 +142,7 @@ def recommendation(rows: Sequence[Mapping[str, Any]]) -> list[str]:
             continue
         factor = 1000 if situation.cost == "seconds" else 1
         cost, full = best[situation.cost] * factor, standard[situation.cost] * factor
-        told = f"`{BY_NAME[best['way']].options}`"
+        told = f"`{'--sampling arithmetic ' if is_arithmetic(best) else ''}{way_of(best).options}`"
         compared = f"{_short(cost)} {situation.unit} instead of {_short(full)}"
         if best["way"] == STANDARD.name:
             compared = "nothing cheaper was shown to lose nothing"
@@ -166,7 +170,7 @@ def section(found: Sequence[Mapping[str, Any]]) -> Section:
             y="utility minus standard MBR's",
             describes="Expected utility lost against the time per sentence of every method, in a panel per pair and "
             "utility; standard MBR is at 0.",
-            panels={title: _points(rows) for title, rows in tables.items()},
+            panels=_panels(tables),
             log_x=True,
         ),
         order=45,
@@ -182,6 +186,17 @@ def _text(tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
     first = next(iter(tables.values()))[0]
     devices = dict.fromkeys(rows[0]["device"] for rows in tables.values())
     advice = [f"- **{title}**: {'; '.join(recommendation(rows))}." for title, rows in tables.items()]
+    every = [row for rows in tables.values() for row in rows]
+    models = dict.fromkeys(str(row["qe"]) for row in every if row.get("qe"))
+    further = []
+    if any(map(is_arithmetic, every)):
+        further.append(
+            "*Arithmetic draws*: samples that cover the model's distribution evenly (`--sampling arithmetic`). Where "
+            "both kinds were measured, all are compared with standard MBR on independent draws; a choice is judged on "
+            "held-out samples of its own kind, so differences between the kinds hold the chance of both sets."
+        )
+    if models:
+        further.append(f"The quality shortlist is by {', '.join(models)}.")
     return "\n".join(
         [
             "All published ways to make MBR cheaper on the same candidates, each by the decoder's own loop.",
@@ -202,6 +217,7 @@ def _text(tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
             "of quality estimation are in `methods.csv`), *strings* those encoded. In brackets 95% intervals: over "
             f"sentences, for time over groups of up to {GROUP} sentences. Time is measured by decoding for real, "
             f"one thread, on: {'; '.join(devices)}.",
+            *further,
         ]
     )
 
@@ -239,11 +255,15 @@ def terminal(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """The table for a terminal: the interval of the utility only, to fit 80 columns."""
     lines = [f"{_title(rows[0])}: {rows[0]['sentences']:,} sentences, {rows[0]['device']}"]
     lines.append(f"  {'':<32}{'utility lost':<24}{'R*':>5}{'calls':>8}{'ms':>9}")
+    added = False
     for row in rows:
+        if row["way"].endswith(ARITHMETIC) and not added:
+            added = True
+            lines.append("  with arithmetic draws, against standard MBR with independent ones:")
         low, high = row[f"{LOST} low"], row[f"{LOST} high"]
         lost = f"{row[LOST]:+.3f} ({low:+.3f}..{high:+.3f})"
         calls, spent = f"{row['utility_calls']:,.0f}", _short(1000 * row["seconds"])
-        lines.append(f"  {row['way']:<32}{lost:<24}{row['agrees']:>5.2f}{calls:>8}{spent:>9}")
+        lines.append(f"  {row['way'].removesuffix(ARITHMETIC):<32}{lost:<24}{row['agrees']:>5.2f}{calls:>8}{spent:>9}")
     return lines + [f"  {said}" for said in recommendation(rows)]
 
 
@@ -251,10 +271,21 @@ def _short(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
+def _panels(tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, list[Point]]:
+    """A panel per table, and a second one for arithmetic draws, which would hide the first."""
+    panels = {}
+    for title, rows in tables.items():
+        for kind, added in (("", False), (ARITHMETIC, True)):
+            shown = [row for row in rows if row["way"].endswith(ARITHMETIC) == added]
+            if shown:
+                panels[title + kind] = _points(shown)
+    return panels
+
+
 def _points(rows: Sequence[Mapping[str, Any]]) -> list[Point]:
     points = []
     for row in rows:
-        way: Way = BY_NAME[row["way"]]
+        way = way_of(row)
         ends = {"y_low": row[f"{LOST} low"], "y_high": row[f"{LOST} high"]}
         points.append(Point(1000 * row["seconds"], row[LOST], way.family, way.label, **ends))
     families = list(dict.fromkeys(way.family for way in WAYS))
