@@ -23,7 +23,7 @@ from mbrace.io.atomic import TEMPORARY, lock, replace_file, write_all
 from mbrace.io.candidates import Bad, lines_of, repeated_id
 from mbrace.io.jsonl import json_line, parse_json
 from mbrace.io.manifest import NAME, SHARD, Manifest, Shard, check_name
-from mbrace.io.output import EXISTS
+from mbrace.io.output_files import EXISTS, errors_path
 from mbrace.io.packing import check_packing, pack_all
 from mbrace.io.parquet import write_parquet
 from mbrace.io.resume import PlainLines
@@ -52,7 +52,7 @@ class Folder:
         self, output: str, job: Job, inputs: list[str], *, size: int, resume: bool, force: bool, text: bool
     ) -> None:
         self.path = Path(output)
-        self.errors_path = Path(str(self.path) + ".errors.jsonl")
+        self.errors_path = Path(errors_path(str(self.path)))
         self.done: dict[BlockKey, FinishedShard] = {}
         self.options: dict[str, Any] | None = None  # of the command line, for the manifest
         self.text = text

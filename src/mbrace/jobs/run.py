@@ -13,7 +13,8 @@ from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 from mbrace.decoded import Phases
 from mbrace.errors import ServiceError, UserError
 from mbrace.io.candidates import Bad, Item
-from mbrace.io.output import Output, refuse_existing
+from mbrace.io.output import Output
+from mbrace.io.output_files import OutputFiles
 from mbrace.io.utility_folder import UtilityFolder, refuse_existing_tables
 from mbrace.jobs.progress import progress_bar
 from mbrace.jobs.signals import Stop
@@ -145,7 +146,7 @@ def run_job(
     if retry_errors and not resume:
         raise UserError("retry_errors=True: only valid with resume=True")
     if not (resume or force):
-        refuse_existing(output)
+        OutputFiles(output).refuse_existing()
         if isinstance(job, SavingJob) and job.save_utilities is not None:
             refuse_existing_tables(job.save_utilities)
     worker = job.start(threads)
