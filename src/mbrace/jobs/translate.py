@@ -132,7 +132,6 @@ class TranslateJob:
         else:
             short = race.pool or stops_by_regret(race.options()["prune"])
             settings: dict[str, Any] = {"seed": race.seed, "window": race.window, "short": short}
-            settings["encode_ahead"] = not self.shortlist.describe()  # else not all hypotheses race
             raced = [utility] if others["coarse"] is None else [utility, others["coarse"]]
             longest = max(raced, key=lambda each: each.schedule[-1])
             hypotheses, sampler = live_candidates(

@@ -107,15 +107,13 @@ def live_candidates(
     draw: str | None,
     window: int,
     short: bool = False,
-    encode_ahead: bool = False,
 ) -> tuple[Hypothesiser, LiveSampler]:
     """What translating with a model races over: hypotheses by beam search, and a sampler of pseudo-references.
 
     `draw` is "ahead" (all pseudo-references at once) or "lazy" (step by step while a race is open); None is lazy on a
     CPU, whose time goes with the rows, and ahead on a GPU, which takes as long for 16 rows as for 256: where races are
     `short` (with a pool, or stopped by regret) in blocks that end at 64, 128, ... A beam of 0 is no beam search: what
-    is drawn races. With `encode_ahead`, all hypotheses are going to race with this utility: one that encodes strings on
-    a GPU begins while the first pseudo-references are drawn.
+    is drawn races.
     """
     if draw not in (None, "ahead", "lazy"):
         raise UserError(f"draw {draw!r}: unknown; choose ahead or lazy")
@@ -128,8 +126,7 @@ def live_candidates(
         ahead = doubling(min(64, last), last)
     sampler = model.sampler(seed=seed, ahead=ahead, **settings.options())
     make = beam_hypotheses(model, settings.beam, alpha=settings.length_penalty)
-    begin = getattr(utility, "encode_ahead", None) if encode_ahead else None
-    return Hypothesiser(make, group_size=window, begin=begin), sampler
+    return Hypothesiser(make, group_size=window), sampler
 
 
 def beam_hypotheses(model: CandidateModel, beam: int, *, alpha: float = 1.0) -> MakeHypotheses:
@@ -145,14 +142,8 @@ class Hypothesiser:
     Sources whose answers an earlier run wrote are never looked at, so that resuming costs no beam search for them.
     """
 
-    def __init__(
-        self,
-        make: MakeHypotheses,
-        *,
-        group_size: int = 64,
-        begin: Callable[[Sequence[str]], None] | None = None,  # told of hypotheses as soon as they are made
-    ) -> None:
-        self._make, self._group_size, self._begin = make, group_size, begin
+    def __init__(self, make: MakeHypotheses, *, group_size: int = 64) -> None:
+        self._make, self._group_size = make, group_size
         self.seconds = 0.0  # spent on hypotheses so far
 
     def records(self, sources: Iterable[str], *, name: str = "") -> Iterator[Record]:
@@ -174,8 +165,6 @@ class Hypothesiser:
         started = time.perf_counter()
         found = self._make([record.source or "" for record in records], [record.id for record in records])
         self.seconds += time.perf_counter() - started
-        if self._begin is not None:  # where there is one hypothesis, there is no race
-            self._begin([text for texts in found if len(set(texts)) > 1 for text in texts])
         return found
 
 

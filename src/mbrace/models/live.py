@@ -191,7 +191,7 @@ class LiveModel:
         sizes = schedule if schedule is None or is_all(schedule) else check(schedule)
         short = pool or stops_by_regret(prune)
         hypotheses, sampler = live_candidates(
-            self, settings, chosen, sizes, seed=seed, draw=draw, window=window, short=short, encode_ahead=True
+            self, settings, chosen, sizes, seed=seed, draw=draw, window=window, short=short
         )
         return decode_corpus(
             hypotheses.records(sources, name="sources"),

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from mbrace.aggregates import Aggregate, Centroid
 from mbrace.errors import UserError, require
 from mbrace.schedule import doubling
-from mbrace.utilities.neural.ahead import EncodedAhead
 from mbrace.utilities.neural.bank import Bank, Rows, TextEncoder
 from mbrace.utilities.neural.clusters import k_means
 from mbrace.utilities.neural.head import Head
@@ -206,7 +205,6 @@ class NeuralUtility(Rebuilt):
     encoder: TextEncoder
     head: Head
     needs_source: bool
-    _ahead: EncodedAhead | None = None
     _bank: Bank | None = None  # of a copy that remembers
 
     @property
@@ -216,7 +214,7 @@ class NeuralUtility(Rebuilt):
 
     def start(self, sentences: Sequence[Sentence]) -> RaceScorer:
         """Begin the races of a window."""
-        bank = self._bank or Bank(self.encoder, self._ahead)
+        bank = self._bank or Bank(self.encoder)
         return RaceScorer(self.encoder, self.head, sentences, reads_source=self.needs_source, bank=bank)
 
     def start_aggregates(self, sentences: Sequence[Sentence]) -> GroupScorer:
@@ -233,15 +231,8 @@ class NeuralUtility(Rebuilt):
             return self
         kept = object.__new__(type(self))  # a copy would load the model again
         kept.__dict__.update(self.__dict__)
-        kept._bank = Bank(self.encoder, self._ahead)
+        kept._bank = Bank(self.encoder)
         return kept
-
-    def encode_ahead(self, texts: Sequence[str]) -> None:
-        """Strings that a race is going to ask for: on a GPU they are encoded from now on (see ahead.py)."""
-        if self.encoder.device.type == "cuda" and texts:
-            if self._ahead is None:
-                self._ahead = EncodedAhead(self.encoder.embed, self.encoder.device)
-            self._ahead.begin(texts)
 
     def pairs(
         self, hypotheses: Sequence[str], references: Sequence[str], sources: Sequence[str] | None = None
