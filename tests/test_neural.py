@@ -22,7 +22,7 @@ from mbrace.utilities.neural.device import without_cudnn_attention
 from mbrace.utilities.neural.embedding import Embedding
 from mbrace.utilities.neural.encoder import Encoder
 from mbrace.utilities.neural.head import Estimator, TorchKernels
-from mbrace.utilities.neural.pairs import Block, all_pairs
+from mbrace.utilities.neural.pairs import PairBlock, all_pairs
 
 sys.path.insert(0, str(Path(__file__).parent / "oracle"))
 import tiny
@@ -90,7 +90,7 @@ def test_factored_head_is_the_plain_concatenation(
     for rows, columns in ((5, 7), (1, 3), (70, 2)):
         h, r, s = (torch.randn(n, 16, dtype=dtype) for n in (rows, columns, 1))
         names = np.arange(rows), 1000 + np.arange(columns)
-        blocks.append(Block(h, head.prepare(h, s), r, names))
+        blocks.append(PairBlock(h, head.prepare(h, s), r, names))
         expected.append(plain(head, h, r, s))
     found = head.score_together(blocks) if together else head.score(blocks)
     for table, wanted in zip(found, expected, strict=True):
@@ -104,7 +104,7 @@ def test_mirrored_pairs_share_their_part_and_keep_their_own_score(features: int)
     bank, s = torch.randn(30, 16), torch.randn(1, 16)
     some, others, few = np.arange(5, 25), np.random.default_rng(0).permutation(np.arange(0, 22)), np.arange(25, 30)
     sides = [(some, others), (few, some), (others, others), (few, few[::-1].copy())]
-    blocks = [Block(bank[h], head.prepare(bank[h], s), bank[r], (h, r)) for h, r in sides]
+    blocks = [PairBlock(bank[h], head.prepare(bank[h], s), bank[r], (h, r)) for h, r in sides]
     for found in (head.score(blocks), head.score_together(blocks)):
         for table, (h, r) in zip(found, sides, strict=True):
             torch.testing.assert_close(table.double(), plain(head, bank[h], bank[r], s), atol=1e-5, rtol=1e-5)
@@ -223,7 +223,7 @@ def test_a_head_without_memory_for_all_pairs_takes_fewer_and_says_so_once(monkey
     torch.manual_seed(3)
     head = random_head(6, (24, 8), torch.float32)
     vectors, s, names = torch.randn(60, 16), torch.randn(1, 16), np.arange(60)
-    block = Block(vectors, head.prepare(vectors, s), vectors, (names, names))
+    block = PairBlock(vectors, head.prepare(vectors, s), vectors, (names, names))
     shared, most = TorchKernels.shared, 200
 
     def small_only(

@@ -27,7 +27,7 @@ from mbrace.io.output_files import EXISTS, errors_path
 from mbrace.io.packing import check_packing, pack_all
 from mbrace.io.parquet import write_parquet
 from mbrace.io.resume import PlainLines
-from mbrace.io.settings import refuse_other_settings
+from mbrace.io.same_settings import refuse_other_settings
 from mbrace.io.system import OPEN, open_folder
 from mbrace.jobs.run import Job
 from mbrace.records import Location

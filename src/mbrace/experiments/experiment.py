@@ -30,7 +30,7 @@ from mbrace.experiments.studies import Row
 from mbrace.experiments.tables import CandidateFile, Table, slug, tables
 from mbrace.experiments.trials import SIZES, STOPPING, TEST, TRADEOFF, Outcomes, Setting, run_trials
 from mbrace.io.atomic import make_folder
-from mbrace.io.settings import refuse_other_settings
+from mbrace.io.same_settings import refuse_other_settings
 from mbrace.utilities.bleu import BLEU
 from mbrace.utilities.chrf import ChrF
 from mbrace.utility import Utility

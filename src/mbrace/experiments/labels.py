@@ -30,7 +30,7 @@ class Label:
     colour: str
 
 
-def place(axis: Any, labels: Sequence[Label], *, size: float = 7.0) -> int:
+def place_labels(axis: Any, labels: Sequence[Label], *, size: float = 7.0) -> int:
     """Write the labels that there is room for, the first ones first; returns how many. The layout must be final."""
     figure = axis.figure
     points = figure.dpi / 72

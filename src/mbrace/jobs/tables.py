@@ -91,9 +91,9 @@ class TableDecoder:
             raise UserError("id: no such column; random numbers depend on it: map(..., with_indices=True), or add one")
         size = len(next(iter(batch.values()))) if batch else 0
         records = []
-        for place in range(size):
-            fields = {name: _plain(batch[name][place]) for name in names}
-            records.append(_record(fields, place if indices is None else int(indices[place])))
+        for row in range(size):
+            fields = {name: _plain(batch[name][row]) for name in names}
+            records.append(_record(fields, row if indices is None else int(indices[row])))
         answers = decode_corpus(records, **self._options)
         rows = [_answer_fields(answer, self._options.get("nbest", 1), self._prefix) for answer in answers]
         return {name: [row[name] for row in rows] for name in rows[0]} if rows else {}

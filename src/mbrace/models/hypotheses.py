@@ -27,7 +27,7 @@ class LiveSampler(Sampler, Protocol):
         """Pseudo-references drawn so far."""
 
 
-class Texts(Protocol):
+class OutputTexts(Protocol):
     """The outputs of one source."""
 
     @property
@@ -40,7 +40,7 @@ class CandidateModel(Protocol):
 
     device: Any  # a torch device, or anything with a `type` such as "cpu"
 
-    def beam(self, sources: Sequence[str], k: int = 256, *, alpha: float = 1.0) -> Sequence[Texts]:
+    def beam(self, sources: Sequence[str], k: int = 256, *, alpha: float = 1.0) -> Sequence[OutputTexts]:
         """The k best outputs of each source, scored log p / length ** alpha."""
         ...
 

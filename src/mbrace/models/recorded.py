@@ -105,7 +105,7 @@ def _trial(device: torch.device) -> bool:
 
 
 def _record(step: Callable[[], None], device: torch.device) -> Any:
-    return _captured(step, device, *_place(device)[:2])
+    return _captured(step, device, *_stream_and_memory(device)[:2])
 
 
 def _captured(step: Callable[[], object], device: torch.device, stream: Any, pool: Any) -> Any:
@@ -123,7 +123,7 @@ def _captured(step: Callable[[], object], device: torch.device, stream: Any, poo
 
 
 @cache
-def _place(device: torch.device) -> tuple[Any, Any, Any]:
+def _stream_and_memory(device: torch.device) -> tuple[Any, Any, Any]:
     """The stream and the memory of recordings on a device: one of each, so that memory is used again by the next; and a
     recording that is kept, since memory is given up with its last one."""
     make_stream: Any = torch.cuda.Stream

@@ -19,7 +19,7 @@ from typing import Any
 from mbrace.errors import UserError, require
 from mbrace.io.atomic import make_folder, replace_file
 from mbrace.io.jsonl import json_line, parse_json
-from mbrace.io.settings import refuse_other_settings
+from mbrace.io.same_settings import refuse_other_settings
 from mbrace.models.vocabulary import Vocabulary
 from mbrace.training.batches import Corpus
 from mbrace.training.loop import SentencePairs, TrainingRun, print_on_stderr

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from mbrace.cores import cores
 from mbrace.errors import UserError, require
-from mbrace.utilities.tables import Alphabet, TableUtility
+from mbrace.utilities.table_utility import Alphabet, TableUtility
 
 ERROR_RATES = {"wer": "words", "cer": "characters"}  # what each counts
 SIMILARITIES = {  # rapidfuzz's module of each

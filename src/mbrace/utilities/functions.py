@@ -30,16 +30,16 @@ def load_function(text: str) -> Utility:
     name, batch = text, False
     if name.endswith(BATCH_SUFFIX):
         name, batch = name.removesuffix(BATCH_SUFFIX), True
-    place, colon, attribute = name.rpartition(":")
-    if not (colon and place and attribute):
+    module, colon, attribute = name.rpartition(":")
+    if not (colon and module and attribute):
         raise UserError(f"utility {text}: give package.module:function or path/to/file.py:function")
-    is_file = place.endswith(".py") or os.sep in place
-    found: object = _from_file(text, Path(place)) if is_file else _from_module(text, place)
+    is_file = module.endswith(".py") or os.sep in module
+    found: object = _from_file(text, Path(module)) if is_file else _from_module(text, module)
     for part in attribute.split("."):
         try:
             found = getattr(found, part)
         except AttributeError:
-            raise UserError(f"utility {text}: there is no {attribute} in {place}") from None
+            raise UserError(f"utility {text}: there is no {attribute} in {module}") from None
     if isinstance(found, Utility) and not isinstance(found, type):
         if batch:
             raise UserError(f"utility {text}: {BATCH_SUFFIX} is for functions; {attribute} is a utility already")

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from mbrace.cores import cores
 from mbrace.errors import UserError, require
-from mbrace.utilities.tables import Alphabet, TableUtility
+from mbrace.utilities.table_utility import Alphabet, TableUtility
 
 _WORD = re.compile(r"[a-z0-9]+")
 

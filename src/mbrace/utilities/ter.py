@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mbrace.errors import require
-from mbrace.utilities.tables import TableUtility
+from mbrace.utilities.table_utility import TableUtility
 
 
 @dataclass(frozen=True, kw_only=True)

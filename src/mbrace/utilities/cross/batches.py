@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mbrace.errors import UserError, warn
-from mbrace.utilities.cross.tokens import Tokens
+from mbrace.utilities.cross.pieces import Pieces
 from mbrace.utilities.neural.device import without_cudnn_attention
 from mbrace.utilities.neural.encoder import FEWEST_ROWS
 
@@ -31,18 +31,18 @@ Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
-class Rows:
+class InputRows:
     """Inputs of a network, each the pieces of one row of `pieces` end to end."""
 
     positions: NDArray[np.int64]  # (rows,): where the caller wants their outputs
-    pieces: NDArray[np.int64]  # (rows, parts): numbers in `Tokens`
+    pieces: NDArray[np.int64]  # (rows, parts): numbers in `Pieces`
 
 
 @dataclass(frozen=True)
 class Batch:
     """Rows on their way to the network."""
 
-    rows: Rows
+    rows: InputRows
     ids: Tensor  # (rows, tokens)
     lengths: Tensor  # (rows,)
     even: bool  # whether all rows have one length: nothing is padded
@@ -52,12 +52,12 @@ class Batch:
 
     def part(self, begin: int, end: int) -> Batch:
         """Some of its rows."""
-        rows = Rows(self.rows.positions[begin:end], self.rows.pieces[begin:end])
+        rows = InputRows(self.rows.positions[begin:end], self.rows.pieces[begin:end])
         return Batch(rows, self.ids[begin:end], self.lengths[begin:end], self.even)
 
     def repeated(self, times: int) -> Batch:
         """The batch several times over."""
-        rows = Rows(np.tile(self.rows.positions, times), np.tile(self.rows.pieces, (times, 1)))
+        rows = InputRows(np.tile(self.rows.positions, times), np.tile(self.rows.pieces, (times, 1)))
         return Batch(rows, self.ids.repeat(times, 1), self.lengths.repeat(times), self.even)
 
 
@@ -65,7 +65,7 @@ class Batch:
 Forward: TypeAlias = Callable[[Batch], tuple[Tensor, ...]]
 
 
-class Stream:
+class BatchStream:
     """Batches of at most `batch_tokens` tokens; `truncated` counts rows that were over `limit` tokens and cut."""
 
     def __init__(
@@ -83,23 +83,23 @@ class Stream:
         self._told_memory = False
 
     def run(
-        self, tokens: Tokens, chunks: Iterable[Rows], forward: Forward
-    ) -> Iterator[tuple[Rows, tuple[Tensor, ...]]]:
+        self, pieces: Pieces, chunks: Iterable[InputRows], forward: Forward
+    ) -> Iterator[tuple[InputRows, tuple[Tensor, ...]]]:
         """Outputs of all rows, batch by batch. `chunks` is read, and its strings tokenised, in the other thread."""
-        for batch in in_thread(self._batches(tokens, chunks)):
+        for batch in in_thread(self._batches(pieces, chunks)):
             yield from self._outputs(batch, forward)
 
-    def _batches(self, tokens: Tokens, chunks: Iterable[Rows]) -> Iterator[Batch]:
+    def _batches(self, pieces: Pieces, chunks: Iterable[InputRows]) -> Iterator[Batch]:
         for chunk in chunks:
-            tokens.ensure(chunk.pieces)
-            whole = tokens.lengths[chunk.pieces].sum(axis=1)
+            pieces.ensure(chunk.pieces)
+            whole = pieces.lengths[chunk.pieces].sum(axis=1)
             lengths = np.minimum(whole, self._limit)
             self.truncated += int((whole > self._limit).sum())
             for index in split(lengths, self.batch_tokens, mixed=self.device.type != "cpu"):
-                rows, own = Rows(chunk.positions[index], chunk.pieces[index]), lengths[index]
+                rows, own = InputRows(chunk.positions[index], chunk.pieces[index]), lengths[index]
                 # An input without a token is one of padding, as the original would have it.
                 width = max(1, int(own.max()))
-                ids = torch.from_numpy(tokens.join(rows.pieces, width, self._pad))
+                ids = torch.from_numpy(pieces.join(rows.pieces, width, self._pad))
                 batch = Batch(rows, ids, torch.from_numpy(np.maximum(own, 1)), bool((own == width).all()))
                 self.rows, self.tokens = self.rows + len(index), self.tokens + int(own.sum())
                 self.padded += width * len(index)
@@ -107,7 +107,7 @@ class Stream:
                     batch = replace(batch, ids=batch.ids.pin_memory(), lengths=batch.lengths.pin_memory())
                 yield batch
 
-    def _outputs(self, batch: Batch, forward: Forward) -> Iterator[tuple[Rows, tuple[Tensor, ...]]]:
+    def _outputs(self, batch: Batch, forward: Forward) -> Iterator[tuple[InputRows, tuple[Tensor, ...]]]:
         """The outputs of one batch; a GPU that is out of memory gets it in halves."""
         try:
             outputs = self._forward(batch, forward)

@@ -19,9 +19,9 @@ from torch import Tensor
 
 from mbrace.errors import UserError
 from mbrace.utilities.cross import mt5
-from mbrace.utilities.cross.batches import Batch, Rows, Stream
+from mbrace.utilities.cross.batches import Batch, BatchStream, InputRows
+from mbrace.utilities.cross.pieces import EMPTY, Pieces, valid
 from mbrace.utilities.cross.scorer import HYPOTHESIS, REFERENCE, SOURCE, CrossUtility, chunks
-from mbrace.utilities.cross.tokens import EMPTY, Tokens, valid
 from mbrace.utilities.neural import pretrained
 from mbrace.utilities.neural.device import choose_device, choose_dtype
 
@@ -74,18 +74,18 @@ class MetricX(CrossUtility):
         chosen_device = choose_device(device)
         chosen_dtype = choose_dtype(dtype, chosen_device)
         folder = pretrained.find(str(model))
-        shape = mt5.Shape.read(folder / "config.json")
+        shape = mt5.MT5Shape.read(folder / "config.json")
         words = _find_tokenizer(folder, tokenizer)
         made = pretrained.tokenizer(words, "T5TokenizerFast", shape.vocab_size)
-        network = mt5.Network(shape, mt5.read_weights(folder, shape), chosen_device, chosen_dtype)
+        network = mt5.MT5Network(shape, mt5.read_weights(folder, shape), chosen_device, chosen_dtype)
         limit = VERSIONS[version].limit - 1
-        stream = Stream(pad=0, limit=limit, device=chosen_device, batch_tokens=batch_tokens)
+        stream = BatchStream(pad=0, limit=limit, device=chosen_device, batch_tokens=batch_tokens)
         kind = f"metricx-{version}{'-qe' if qe else ''}"
         name = f"{kind}|{label}|negated|{str(chosen_dtype).removeprefix('torch.')}"
         self._assemble(name, version, qe, network, made, stream)
 
     def _assemble(
-        self, name: str, version: str, qe: bool, network: mt5.Network, tokenizer: Any, stream: Stream
+        self, name: str, version: str, qe: bool, network: mt5.MT5Network, tokenizer: Any, stream: BatchStream
     ) -> None:
         self.name, self.network, self.tokenizer, self.stream = name, network, tokenizer, stream
         self.version = VERSIONS[version]
@@ -182,11 +182,11 @@ class MetricXSession:
 
     def __init__(self, utility: MetricX) -> None:
         self.utility = utility
-        self.tokens = Tokens(utility.tokenize)
+        self.pieces = Pieces(utility.tokenize)
 
     def number(self, texts: Iterable[str], role: str) -> NDArray[np.int64]:
         """The numbers of strings in a role: tokenised with the word that names it."""
-        return self.tokens.number(texts, role)
+        return self.pieces.number(texts, role)
 
     def scores(
         self, hypotheses: NDArray[np.int64], references: NDArray[np.int64], sources: NDArray[np.int64]
@@ -202,20 +202,20 @@ class MetricXSession:
     def _run(self, roles: Sequence[str], columns: dict[str, NDArray[np.int64]]) -> NDArray[np.float32]:
         positions, logits = [], []
         rows = self._rows(roles, [columns[role] for role in roles])
-        for done, (logit,) in self.utility.stream.run(self.tokens, rows, self._forward):
+        for done, (logit,) in self.utility.stream.run(self.pieces, rows, self._forward):
             positions.append(done.positions)
             logits.append(logit)
         order = np.argsort(np.concatenate(positions))
         return -torch.cat(logits).clamp(0.0, MOST).cpu().numpy()[order]
 
-    def _rows(self, roles: Sequence[str], columns: Sequence[NDArray[np.int64]]) -> Iterator[Rows]:
+    def _rows(self, roles: Sequence[str], columns: Sequence[NDArray[np.int64]]) -> Iterator[InputRows]:
         """The inputs, joined from their strings; one with a string that cannot be joined is tokenised as a whole."""
         for chunk in chunks(columns):
-            self.tokens.ensure(chunk.pieces)
-            apart = np.flatnonzero((self.tokens.lengths[chunk.pieces] == -2).any(axis=1))
+            self.pieces.ensure(chunk.pieces)
+            apart = np.flatnonzero((self.pieces.lengths[chunk.pieces] == -2).any(axis=1))
             if len(apart):
-                texts = [[self.tokens.text(number) for number in row] for row in chunk.pieces[apart].tolist()]
-                wholes = self.tokens.number((_input(roles, row) for row in texts), WHOLE)
+                texts = [[self.pieces.text(number) for number in row] for row in chunk.pieces[apart].tolist()]
+                wholes = self.pieces.number((_input(roles, row) for row in texts), WHOLE)
                 chunk.pieces[apart] = EMPTY
                 chunk.pieces[apart, 0] = wholes
             yield chunk

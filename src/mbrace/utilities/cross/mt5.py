@@ -28,7 +28,7 @@ FIRST = 0  # the token the decoder begins with
 
 
 @dataclass(frozen=True)
-class Shape:
+class MT5Shape:
     """The settings of config.json that the network needs."""
 
     d_model: int
@@ -44,7 +44,7 @@ class Shape:
     tie_word_embeddings: bool = False
 
     @staticmethod
-    def read(path: Path) -> Shape:
+    def read(path: Path) -> MT5Shape:
         """Of a config.json, refusing what is not mT5's."""
         config = pretrained.read_json(path, dict)
         if config is None:
@@ -57,14 +57,14 @@ class Shape:
         if config["num_decoder_layers"] is None:
             config["num_decoder_layers"] = config.get("num_layers")
         found = {}
-        for name, kind in Shape.__annotations__.items():
-            if name not in config and hasattr(Shape, name):
+        for name, kind in MT5Shape.__annotations__.items():
+            if name not in config and hasattr(MT5Shape, name):
                 continue  # the default, which is transformers' too
             value = config.get(name)
             if kind == "int" and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
                 raise UserError(f"{path}: {name} {value!r}: must be a number from 1")
             found[name] = value
-        shape = Shape(**found)
+        shape = MT5Shape(**found)
         if shape.vocab_size <= SCORED:
             message = f"vocab_size {shape.vocab_size}: MetricX scores with token {SCORED}, so it has more"
             raise UserError(f"{path}: {message}")
@@ -95,7 +95,7 @@ class Shape:
         return shapes
 
 
-def read_weights(folder: Path, shape: Shape) -> dict[str, Tensor]:
+def read_weights(folder: Path, shape: MT5Shape) -> dict[str, Tensor]:
     """The weights in a folder, safetensors first, as names to tensors; missing and misshapen ones are refused."""
     files = _files(folder)
     state: dict[str, Tensor] = {}
@@ -138,10 +138,10 @@ def _files(folder: Path) -> list[Path]:
     raise UserError(f"{folder}: has no weights (model.safetensors or pytorch_model.bin); copy or download them again")
 
 
-class Network:
+class MT5Network:
     """From a batch of token ids to the logit of `SCORED`, (rows,) in float32."""
 
-    def __init__(self, shape: Shape, state: Mapping[str, Tensor], device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(self, shape: MT5Shape, state: Mapping[str, Tensor], device: torch.device, dtype: torch.dtype) -> None:
         self.shape = shape
 
         def get(*names: str) -> Tensor:

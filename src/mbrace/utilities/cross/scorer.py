@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from mbrace.errors import UserError, warn
 from mbrace.schedule import doubling
-from mbrace.utilities.cross.batches import CHUNK, Rows, Stream
+from mbrace.utilities.cross.batches import CHUNK, BatchStream, InputRows
 from mbrace.utilities.rebuilt import Rebuilt
 from mbrace.utility import Ask, Sentence, refuse_quality_only
 
@@ -48,7 +48,7 @@ class CrossUtility(Rebuilt):
     needs_source: bool
     reads_references: bool  # else it estimates quality only
     reads_sources: bool
-    stream: Stream
+    stream: BatchStream
     _told_truncation = False
 
     def session(self) -> Session:
@@ -165,10 +165,10 @@ def _distinct(columns: Sequence[NDArray[np.int64]]) -> tuple[list[NDArray[np.int
     return [column[first] for column in columns], index.ravel()
 
 
-def chunks(parts: Sequence[NDArray[np.int64] | int], size: int = CHUNK) -> Iterator[Rows]:
+def chunks(parts: Sequence[NDArray[np.int64] | int], size: int = CHUNK) -> Iterator[InputRows]:
     """Rows of aligned columns of piece numbers (or one for all rows), a chunk at a time."""
     count = max(len(part) for part in parts if not isinstance(part, int))
     for begin in range(0, count, size):
         end = min(begin + size, count)
         columns = [np.full(end - begin, part) if isinstance(part, int) else part[begin:end] for part in parts]
-        yield Rows(np.arange(begin, end), np.stack(columns, axis=1).astype(np.int64))
+        yield InputRows(np.arange(begin, end), np.stack(columns, axis=1).astype(np.int64))

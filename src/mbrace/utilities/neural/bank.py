@@ -31,7 +31,7 @@ class TextEncoder(Protocol):
         ...
 
 
-class Rows:
+class GrowingRows:
     """Rows of numbers on a device, added step by step."""
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class Bank:
     def __init__(self, encoder: TextEncoder) -> None:
         self._encoder = encoder
         self._numbers: dict[str, int] = {}
-        self._vectors = Rows()
+        self._vectors = GrowingRows()
 
     def add(self, texts: Iterable[str]) -> None:
         """Embed the strings not known yet, in one stream."""

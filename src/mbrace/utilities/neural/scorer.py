@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from mbrace.aggregates import Aggregate, Centroid
 from mbrace.errors import UserError, require
 from mbrace.schedule import doubling
-from mbrace.utilities.neural.bank import Bank, Rows, TextEncoder
+from mbrace.utilities.neural.bank import Bank, GrowingRows, TextEncoder
 from mbrace.utilities.neural.clusters import k_means
 from mbrace.utilities.neural.head import Head
-from mbrace.utilities.neural.pairs import Block
+from mbrace.utilities.neural.pairs import PairBlock
 from mbrace.utilities.rebuilt import Rebuilt
 from mbrace.utility import Ask, Sentence
 
@@ -64,7 +64,7 @@ class RaceScorer:
         self.encode_seconds = 0.0
         self._encoder, self._head, self._reads_source = encoder, head, reads_source
         self._bank = Bank(encoder) if bank is None else bank
-        self._prepared = Rows()  # the head's parts of hypotheses
+        self._prepared = GrowingRows()  # the head's parts of hypotheses
         self._sentences = sentences
         self._encoded = [_Encoded() for _ in sentences]
         if reads_source:
@@ -138,7 +138,7 @@ class RaceScorer:
                 self._encoded[sentence].add(indexes, rows, first)
                 first += len(rows)
 
-    def _blocks(self, asks: Sequence[Ask]) -> list[Block]:
+    def _blocks(self, asks: Sequence[Ask]) -> list[PairBlock]:
         """The vectors of all asks, looked up in three calls: a GPU waits longer for each than it takes."""
         if not asks:
             return []
@@ -154,7 +154,7 @@ class RaceScorer:
             zip((each[0] for each in rows), references, strict=True),
             strict=True,
         )
-        return [Block(*each) for each in sides]
+        return [PairBlock(*each) for each in sides]
 
 
 class GroupScorer(RaceScorer):

@@ -13,7 +13,7 @@ EMPTY = 0  # the number of the piece without tokens
 Tokenize = Callable[[Sequence[tuple[str, str]]], Sequence[Sequence[int] | None]]
 
 
-class Tokens:
+class Pieces:
     """Pieces of rows by number. A piece is a string in a role ("source", "candidate" ...) or token ids that are given.
 
     Strings are numbered at once (`number`) and tokenised when a row first needs them (`ensure`), so that this can
