@@ -165,5 +165,5 @@ def test_weights_in_parts_are_read_together(tmp_path: Path) -> None:
     found = BLEURT(made, device="cpu").pairs(tiny.HYPOTHESES, tiny.REFERENCES)
     np.testing.assert_allclose(found, SCORES["bleurt"]["bleurt-20"], atol=1e-5, rtol=0)
     (made / "pytorch_model-00002-of-00002.bin").unlink()
-    with pytest.raises(mbrace.UserError, match=r"its part pytorch_model-00002-of-00002.bin is missing"):
+    with pytest.raises(mbrace.UserError, match=r"pytorch_model-00002-of-00002.bin: missing, though the index names it"):
         BLEURT(made, device="cpu")

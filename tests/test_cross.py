@@ -17,10 +17,11 @@ import torch
 
 import mbrace
 from mbrace.utilities.cross import spans
-from mbrace.utilities.cross.batches import BUCKET, Batch, BatchStream, InputRows, in_thread, split
+from mbrace.utilities.cross.batches import BUCKET, Batch, BatchStream, InputRows, split
 from mbrace.utilities.cross.metricx import MetricX
 from mbrace.utilities.cross.pieces import Pieces
 from mbrace.utilities.cross.unified import Unified
+from mbrace.utilities.neural.background import made_ahead
 from mbrace.utilities.neural.referenceless import Referenceless
 
 sys.path.insert(0, str(Path(__file__).parent / "oracle"))
@@ -142,14 +143,14 @@ def test_an_error_in_the_thread_is_raised_where_its_items_are_used() -> None:
         yield 1
         raise mbrace.UserError("broken")
 
-    stream = in_thread(items())
+    stream = made_ahead(items())
     assert next(stream) == 1
     with pytest.raises(mbrace.UserError, match="broken"):
         next(stream)
 
 
 def test_a_reader_that_stops_early_ends_the_thread() -> None:
-    endless = in_thread(itertools.count())
+    endless = made_ahead(itertools.count())
     assert next(endless) == 0
     endless.close()  # type: ignore[attr-defined]  # joins the thread: would hang
 
@@ -420,7 +421,7 @@ def test_a_metricx_configuration_that_does_not_fit_is_refused_by_name(
     ("missing", "message"),
     [
         ("config.json", "has no config.json"),
-        ("model.safetensors", "has no weights .model.safetensors or pytorch_model.bin"),
+        ("model.safetensors", "has no weights .model.safetensors, pytorch_model.bin"),
     ],
 )
 def test_a_missing_file_of_metricx_is_named(missing: str, message: str, metricx_folder: Path, tmp_path: Path) -> None:

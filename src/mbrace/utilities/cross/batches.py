@@ -7,11 +7,9 @@ shorter rows, but never with rows more than `BUCKET` - 1 tokens shorter: that is
 
 from __future__ import annotations
 
-import queue
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -20,14 +18,12 @@ from torch import Tensor
 
 from mbrace.errors import UserError, warn
 from mbrace.utilities.cross.pieces import Pieces
+from mbrace.utilities.neural.background import made_ahead
 from mbrace.utilities.neural.device import without_cudnn_attention
 from mbrace.utilities.neural.encoder import FEWEST_ROWS
 
 BUCKET = 8  # tokens: rows of one batch differ in length by less
 CHUNK = 1 << 17  # rows sorted at a time: what bounds the memory of a call
-_AHEAD = 4  # batches prepared ahead of the device
-
-Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -86,7 +82,7 @@ class BatchStream:
         self, pieces: Pieces, chunks: Iterable[InputRows], forward: Forward
     ) -> Iterator[tuple[InputRows, tuple[Tensor, ...]]]:
         """Outputs of all rows, batch by batch. `chunks` is read, and its strings tokenised, in the other thread."""
-        for batch in in_thread(self._batches(pieces, chunks)):
+        for batch in made_ahead(self._batches(pieces, chunks)):
             yield from self._outputs(batch, forward)
 
     def _batches(self, pieces: Pieces, chunks: Iterable[InputRows]) -> Iterator[Batch]:
@@ -161,41 +157,3 @@ def split(lengths: NDArray[np.int64], batch_tokens: int, *, mixed: bool) -> Iter
         end = min(end, begin + room)
         yield order[begin:end]
         begin = end
-
-
-def in_thread(items: Iterable[Item]) -> Iterator[Item]:
-    """The items, made in a thread a few ahead of where they are used. What it raises is raised here."""
-    made: queue.Queue[tuple[Item | None, BaseException | None]] = queue.Queue(maxsize=_AHEAD)
-    stop = threading.Event()
-
-    def hand_over(entry: tuple[Item | None, BaseException | None]) -> None:
-        while not stop.is_set():
-            try:
-                made.put(entry, timeout=0.1)
-                return
-            except queue.Full:
-                continue
-
-    def work() -> None:
-        try:
-            for item in items:
-                hand_over((item, None))
-                if stop.is_set():
-                    return
-            hand_over((None, None))
-        except BaseException as error:  # handed over whatever it is, else the reader would wait for ever
-            hand_over((None, error))
-
-    thread = threading.Thread(target=work, name="mbrace-batches", daemon=True)
-    thread.start()
-    try:
-        while True:
-            item, error = made.get()
-            if error is not None:
-                raise error
-            if item is None:
-                return
-            yield item
-    finally:
-        stop.set()
-        thread.join()

@@ -20,15 +20,16 @@ from torch import Tensor
 from mbrace.errors import UserError
 from mbrace.utilities.cross import mt5
 from mbrace.utilities.cross.batches import Batch, BatchStream, InputRows
-from mbrace.utilities.cross.pieces import EMPTY, Pieces, valid
+from mbrace.utilities.cross.pieces import EMPTY, Pieces
 from mbrace.utilities.cross.scorer import HYPOTHESIS, REFERENCE, SOURCE, CrossUtility, chunks
 from mbrace.utilities.neural import pretrained
 from mbrace.utilities.neural.device import choose_device, choose_dtype
+from mbrace.utilities.neural.tokens import valid_unicode
 
 TOKENIZER = "google/mt5-xl"  # the one of the published recipe; MetricX's own repositories have none
 LABELS = {HYPOTHESIS: "candidate", REFERENCE: "reference", SOURCE: "source"}
 WHOLE = "whole"  # the role of an input that is tokenised as one text
-MOST = 25.0  # errors
+MOST = 25.0  # the highest score of errors
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ class MetricX(CrossUtility):
         shape = mt5.MT5Shape.read(folder / "config.json")
         words = _find_tokenizer(folder, tokenizer)
         made = pretrained.tokenizer(words, "T5TokenizerFast", shape.vocab_size)
-        network = mt5.MT5Network(shape, mt5.read_weights(folder, shape), chosen_device, chosen_dtype)
+        network = mt5.MT5Network(shape, mt5.read_mt5_weights(folder, shape), chosen_device, chosen_dtype)
         limit = VERSIONS[version].limit - 1
         stream = BatchStream(pad=0, limit=limit, device=chosen_device, batch_tokens=batch_tokens)
         kind = f"metricx-{version}{'-qe' if qe else ''}"
@@ -103,22 +104,22 @@ class MetricX(CrossUtility):
         backend = self.tokenizer.backend_tokenizer
         backend.no_padding()
         backend.no_truncation()
-        return [encoding.ids for encoding in backend.encode_batch(valid(texts), add_special_tokens=False)]
+        return [encoding.ids for encoding in backend.encode_batch(valid_unicode(texts), add_special_tokens=False)]
 
     def tokenize(self, entries: Sequence[tuple[str, str]]) -> list[list[int] | None]:
         """Token ids of strings with the word that names their role, as they are inside an input; None for a string
         whose tokens depend on its neighbours."""
         if not self._joins:
             return [self.encode([text])[0] if role == WHOLE else None for role, text in entries]
-        before, after = self.encode(["x"])[0], self.encode(["x"])[0]
+        neighbour = self.encode(["x"])[0]  # before and after each string
         framed = [text if role == WHOLE else f"x {LABELS[role]}: {text} x" for role, text in entries]
         found: list[list[int] | None] = []
         for (role, text), ids in zip(entries, self.encode(framed), strict=True):
-            end = len(ids) - len(after)
+            begin, end = len(neighbour), len(ids) - len(neighbour)
             if role == WHOLE:
                 found.append(ids)
-            elif _is_plain(text) and ids[: len(before)] == before and ids[end:] == after:
-                found.append(ids[len(before) : end])
+            elif _is_plain(text) and ids[:begin] == neighbour and ids[end:] == neighbour:
+                found.append(ids[begin:end])
             else:
                 found.append(None)
         return found

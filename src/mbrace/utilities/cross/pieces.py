@@ -93,8 +93,3 @@ class Pieces:
         self._starts[numbers] = self._used + np.cumsum(sizes) - sizes
         self.lengths[numbers] = lengths
         self._used += len(flat)
-
-
-def valid(texts: Iterable[str]) -> list[str]:
-    """Texts as tokenizers take them, valid Unicode only: a lone surrogate is a question mark to them."""
-    return [text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8") for text in texts]

@@ -17,15 +17,17 @@ from torch import Tensor
 
 from mbrace.utilities.cross import spans
 from mbrace.utilities.cross.batches import Batch, BatchStream, InputRows
-from mbrace.utilities.cross.pieces import Pieces, valid
+from mbrace.utilities.cross.pieces import Pieces
 from mbrace.utilities.cross.scorer import CrossUtility, Timer, chunks
 from mbrace.utilities.cross.unified_network import KINDS, UnifiedNetwork, build_network, check_settings
 from mbrace.utilities.neural import checkpoint as layout
 from mbrace.utilities.neural import pretrained
 from mbrace.utilities.neural.device import choose_device, choose_dtype
 from mbrace.utilities.neural.pairs import to_device
+from mbrace.utilities.neural.tokens import valid_unicode
 
-SCORE_WEIGHTS = (0.12, 0.33, 0.33)  # XCOMET's, of the three inputs; what is left is for the error spans
+SCORE_WEIGHTS = (0.12, 0.33, 0.33)  # XCOMET's, of the three inputs
+SPANS_WEIGHT = 0.22  # and of the error spans
 
 
 class Unified(CrossUtility):
@@ -68,7 +70,7 @@ class Unified(CrossUtility):
         backend = self.network.tokenizer.backend_tokenizer
         backend.no_padding()
         backend.enable_truncation(self.network.positions - 2)
-        encodings = backend.encode_batch(valid(texts))
+        encodings = backend.encode_batch(valid_unicode(texts))
         self.stream.truncated += sum(1 for encoding in encodings if encoding.overflowing)
         return [encoding.ids for encoding in encodings]
 
@@ -123,7 +125,7 @@ class UnifiedSession:
         weighted = zip(inputs, SCORE_WEIGHTS, strict=True)
         score = sum(np.minimum(each, 1) * np.float32(weight) for each, weight in weighted)
         labels = spans.mixed([self._source_labels.take(slots), by_reference[1], by_both[1]])
-        return np.asarray(score + spans.scores(labels) * np.float32(0.22), dtype=np.float32)
+        return np.asarray(score + spans.scores(labels) * np.float32(SPANS_WEIGHT), dtype=np.float32)
 
     def qualities(self, hypotheses: NDArray[np.int64], sources: NDArray[np.int64]) -> NDArray[np.float32]:
         """Scores (hypotheses,) with their sources alone."""
@@ -132,7 +134,8 @@ class UnifiedSession:
         if self.network.labels is None:
             return score
         found = np.minimum(score, 1) * np.float32(sum(SCORE_WEIGHTS))
-        return np.asarray(found + spans.scores(self._source_labels.take(slots)) * np.float32(0.22), dtype=np.float32)
+        of_spans = spans.scores(self._source_labels.take(slots))
+        return np.asarray(found + of_spans * np.float32(SPANS_WEIGHT), dtype=np.float32)
 
     def _with_sources(self, hypotheses: NDArray[np.int64], sources: NDArray[np.int64]) -> NDArray[np.int64]:
         """Where the scores of (mt, src) are; those not known yet are run first."""

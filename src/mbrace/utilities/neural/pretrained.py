@@ -157,6 +157,12 @@ def reading(path: Path, kind: str) -> Iterator[None]:
         raise UserError(message) from error
 
 
+def is_archive(path: Path) -> bool:
+    """Whether torch can map a file's weights into memory: files of old versions are no zip archives."""
+    with path.open("rb") as file:
+        return file.read(4) == b"PK\x03\x04"
+
+
 def _reason(error: Exception) -> str:
     """The first line of an error's message, or its kind if it has none."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
