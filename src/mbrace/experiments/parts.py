@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from mbrace.errors import UserError
-from mbrace.experiments.experiment import describe, facts, settings_for
+from mbrace.experiments.experiment import settings_for
+from mbrace.experiments.facts import describe, facts
 from mbrace.experiments.part_files import (
     Job,
     Part,
