@@ -44,19 +44,19 @@ def retry_set_aside(
     unanswered(items, output, set_aside.append)
     if not set_aside:
         return 0
-    again = [each for each in set_aside if not each.is_answered]
+    to_retry = [each for each in set_aside if not each.is_answered]
     outcomes: dict[int, Outcome] = {}
     failure: UserError | None = None
     try:
-        made = worker(until(each.item for each in again), skip=skip)
-        for each, outcome in zip(again, made, strict=False):
+        made = worker(until(each.item for each in to_retry), skip=skip)
+        for each, outcome in zip(to_retry, made, strict=False):
             outcomes[each.position] = outcome
     except UserError as error:  # what was answered before is kept
         failure = error
     files, text, kept = output.files, output.text, output.written.kept
     errors = list(_errors(files, set_aside, outcomes))
     _forget_digests(files)
-    _replace(files, lambda: _merged(_written(files, kept), {each.position for each in again}, outcomes, text=text))
+    _replace(files, lambda: _merged(_written(files, kept), {each.position for each in to_retry}, outcomes, text=text))
     if errors:
         replace_file(Path(files.errors), b"".join(errors))
     else:

@@ -160,8 +160,10 @@ def run_job(
             with Output(output, resume=True, text=job.text, settings=settings, tables=tables) as before:
                 before.interrupted = True  # it is only read
                 retried = _retry(worker, items, before, skip=skip, stop=stop)
-        how: dict[str, Any] = {"resume": resume, "force": force, "tables": tables, "options": options}
-        out = stack.enter_context(Output(output, text=job.text, settings=settings, **how))
+        opened = Output(
+            output, resume=resume, force=force, text=job.text, settings=settings, tables=tables, options=options
+        )
+        out = stack.enter_context(opened)
         if isinstance(progress, bool):
             progress = progress and not (output == "-" and sys.stdout.isatty())  # one terminal for one of them
             progress = stack.enter_context(progress_bar(settings.get("command", "running"), total, shown=progress))

@@ -29,7 +29,7 @@ FIELDS = (
     "logprobs",
 )
 NUMBERS = ("index", "utility_calls", "pairs_scored", "strings", "pseudo_references", "quality_calls", "coarse_calls")
-SOMETIMES = ("quality_calls", "coarse_calls", "nbest")  # columns only where there is something in them
+OPTIONAL = ("quality_calls", "coarse_calls", "nbest")  # columns that are added only if an answer has a value
 
 
 def table_records(table: Any) -> Iterator[Record]:
@@ -176,7 +176,7 @@ def _answers_table(answers: Sequence[Decoded | None], nbest: int, prefix: str) -
     columns = {}
     for name, kind in types.items():
         values = [row.get(name) for row in rows]
-        if name not in SOMETIMES or any(value is not None for value in values):
+        if name not in OPTIONAL or any(value is not None for value in values):
             columns[f"{prefix}{name}"] = pyarrow.array(values, type=kind)
     return pyarrow.table(columns)
 

@@ -104,7 +104,7 @@ def _biased(logits: Tensor, bias: Tensor | None) -> Tensor:
     return logits.float() if bias is None else logits.float() + bias
 
 
-class Numbers:
+class IndependentUniforms:
     """The random numbers of the rows of a grid, one per row and time step, independent of each other."""
 
     def __init__(self, sentences: Tensor, draws: Tensor) -> None:
@@ -123,7 +123,7 @@ class Numbers:
         self._streams = self._streams[rows]
 
 
-class EvenNumbers(Numbers):
+class ArithmeticUniforms(IndependentUniforms):
     """Arithmetic sampling (Vilnis et al. 2023): one number per row chooses the whole output.
 
     The id is the one whose interval of the cumulative distribution holds the number; the number's position within that

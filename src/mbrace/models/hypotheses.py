@@ -106,14 +106,14 @@ def live_candidates(
     seed: int,
     draw: str | None,
     window: int,
-    short: bool = False,
+    short_races: bool = False,
 ) -> tuple[Hypothesiser, LiveSampler]:
     """What translating with a model races over: hypotheses by beam search, and a sampler of pseudo-references.
 
     `draw` is "ahead" (all pseudo-references at once) or "lazy" (step by step while a race is open); None is lazy on a
-    CPU, whose time goes with the rows, and ahead on a GPU, which takes as long for 16 rows as for 256: where races are
-    `short` (with a pool, or stopped by regret) in blocks that end at 64, 128, ... A beam of 0 is no beam search: what
-    is drawn races.
+    CPU, whose time goes with the rows, and ahead on a GPU, which takes as long for 16 rows as for 256: with
+    `short_races` (with a pool, or stopped by regret) in blocks that end at 64, 128, ... A beam of 0 is no beam search:
+    what is drawn races.
     """
     if draw not in (None, "ahead", "lazy"):
         raise UserError(f"draw {draw!r}: unknown; choose ahead or lazy")
@@ -122,7 +122,7 @@ def live_candidates(
     last = check(utility.schedule if schedule is None else schedule)[-1]
     on_gpu = model.device.type == "cuda"
     ahead: tuple[int, ...] = (last,) if draw == "ahead" or (draw is None and on_gpu) else ()
-    if short and draw is None and on_gpu:
+    if short_races and draw is None and on_gpu:
         ahead = doubling(min(64, last), last)
     sampler = model.sampler(seed=seed, ahead=ahead, **settings.options())
     make = beam_hypotheses(model, settings.beam, alpha=settings.length_penalty)
