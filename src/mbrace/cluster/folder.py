@@ -45,7 +45,7 @@ class FinishedShard:
         self.ids: NDArray[np.uint64] = np.frombuffer(ids, dtype=np.uint64)
 
 
-class Folder:
+class ShardFolder:
     """The state of a run on disk: `done` are its finished shards by block."""
 
     def __init__(
@@ -277,7 +277,7 @@ class Folder:
                 os.close(descriptor)
         self._journal = self._lock = -1
 
-    def __enter__(self) -> Folder:
+    def __enter__(self) -> ShardFolder:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:

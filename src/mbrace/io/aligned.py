@@ -102,11 +102,11 @@ def align_texts(outputs: Sequence[Texts], others: Sequence[Texts]) -> tuple[Sequ
         _check_ids(file, leader)
     _warn_of_part(leader, others, len(ids))
     wanted = set(ids)
-    moved = [file.path for file in files if file.ids and [i for i in file.ids if i in wanted] != list(ids)]
+    reordered = [file.path for file in files if file.ids and [i for i in file.ids if i in wanted] != list(ids)]
     lines = [file.path for file in files if file.ids is None]
-    if moved and lines:
+    if reordered and lines:
         raise UserError(
-            f"{lines[0]}: has no ids, and {leader.path} and {moved[0]} have theirs in different orders; "
+            f"{lines[0]}: has no ids, and {leader.path} and {reordered[0]} have theirs in different orders; "
             "give it as JSON Lines with id, or put them in one order"
         )
     return ids, [_in_order(file, ids) for file in files]

@@ -102,7 +102,7 @@ class Output:
                     os.close(self._descriptor)
                     raise UserError(f"{self.path}:1: not an answer of mbrace; use force=True to replace the file")
                 self.written = written_lines(self._descriptor, self._packing)
-                # a torn first line of JSON is known by its beginning, any text could be a stranger's
+                # a torn first line of JSON is recognised by its beginning; plain text could be anybody's
                 is_text = self.text and os.fstat(self._descriptor).st_size > 0
                 self._continues = is_text or self.written.line is not None
         if os.path.exists(files.errors):
@@ -141,7 +141,7 @@ class Output:
         self._tables = tables
 
     def _begin(self) -> None:
-        """There is something new: it takes the place of the older output, if one is still there, in one step.
+        """Replace the older output, if one is still there, in one step, now that there is something new.
 
         OUT.run.json goes first and comes last, so that it is never next to an output that it does not describe.
         """
@@ -196,7 +196,7 @@ class Output:
             raise UserError(f"{self.path}: is finished, but the input has more records; use force=True to start over")
         if bad is not None:
             if self._errors < 0:
-                self._write(self._descriptor, b"", self.path)  # an older output makes room, its errors go
+                self._write(self._descriptor, b"", self.path)  # replaces an older output and deletes its errors
                 self._open_errors()
             self._write(self._errors, bad.to_line(), self.files.errors)
             self.skipped += 1

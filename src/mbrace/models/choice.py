@@ -100,7 +100,7 @@ def add_logprobs(logits: Tensor, bias: Tensor | None, scores: Tensor) -> Tensor:
 
 
 def _biased(logits: Tensor, bias: Tensor | None) -> Tensor:
-    """float32"""
+    """Logits in float32, with the bias added."""
     return logits.float() if bias is None else logits.float() + bias
 
 

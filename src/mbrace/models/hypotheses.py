@@ -194,6 +194,8 @@ class _GroupHypotheses:
 
 
 class _Hypotheses(Sequence[str]):
+    """The hypotheses of one record of a group, made when they are first looked at."""
+
     def __init__(self, group: _GroupHypotheses, number: int) -> None:
         self._group, self._number = group, number
 

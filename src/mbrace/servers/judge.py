@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +22,7 @@ from mbrace.errors import UserError
 from mbrace.pairwise import Pairwise
 from mbrace.schedule import doubling
 from mbrace.servers.answers import AnswerFile, key_of
+from mbrace.servers.chat import chat_messages, choices_of
 from mbrace.servers.http import Client, base_url
 from mbrace.utility import Cost, Scorer, Sentence
 
@@ -77,9 +77,8 @@ class Judge:
         self._pattern = None if pattern is None else _compile(pattern)
         given = {"temperature": temperature, "max_tokens": max_tokens}
         self._options = {name: value for name, value in given.items() if value is not None} | dict(options or {})
-        bearer = api_key if api_key is not None else os.environ.get("OPENAI_API_KEY")
         address = base_url(url) + "/chat/completions"
-        self._client = Client(address, key=bearer, retries=retries, timeout=timeout, connections=concurrency)
+        self._client = Client(address, key=api_key, retries=retries, timeout=timeout, connections=concurrency)
         self._pool = ThreadPoolExecutor(concurrency, thread_name_prefix="mbrace-judge")
         self._file = None if answers is None else AnswerFile(answers)
         self._scores: dict[bytes, float] = {}
@@ -188,8 +187,7 @@ class Judge:
         # In one pass: a text that holds "{reference}" itself stays as it is.
         content = re.sub(r"\{(?:source|hypothesis|reference)\}", lambda field: texts[field.group()], self._prompt)
         content = content.encode("utf-8", "replace").decode("utf-8")  # lone surrogates cannot be sent
-        start = [] if self._system is None else [{"role": "system", "content": self._system}]
-        return {"model": self._model, **self._options, "messages": [*start, {"role": "user", "content": content}]}
+        return {"model": self._model, **self._options, "messages": chat_messages(content, self._system)}
 
     def _again(self, body: dict[str, Any], text: str) -> dict[str, Any]:
         """The question with the answer that was no number, and what was wrong with it."""
@@ -199,14 +197,8 @@ class Judge:
 
 
 def _read(answer: Any) -> tuple[str, Cost]:
-    """The text of an answer and what it cost; ValueError if it is none."""
-    choices = answer.get("choices") if isinstance(answer, dict) else None
-    if not isinstance(choices, list) or not choices:
-        raise ValueError("no choices in the answer")
-    text = choices[0]["message"].get("content")
-    if not isinstance(text, str):
-        raise ValueError("a choice without text")
-    return text, cost_of(answer)
+    """The text of an answer and what it cost; ValueError if it has none."""
+    return choices_of(answer, chat=True)[0][0], cost_of(answer)
 
 
 def cost_of(answer: Any) -> Cost:

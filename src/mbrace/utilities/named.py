@@ -137,7 +137,7 @@ def check_utility(name: str, options: Mapping[str, str] | None = None, *, model:
     else:
         named = NAMED[name]
         if model is not None and not named.neural:
-            neural = ", ".join(each for each, of in NAMED.items() if of.neural)
+            neural = ", ".join(other for other, made in NAMED.items() if made.neural)
             raise UserError(f"model {model}: only valid with utility {neural}, not {name}")
         if named.needs_model and model is None and "model" not in options:
             raise UserError(f"utility {name}: needs a model, a checkpoint's folder or a name on the model hub")

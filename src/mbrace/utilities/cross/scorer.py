@@ -94,12 +94,12 @@ class CrossUtility(Rebuilt):
         self, session: Session, roles: Sequence[str], columns: Sequence[NDArray[np.int64]]
     ) -> NDArray[np.float32]:
         """Scores of distinct pairs, given as columns of numbers; of hypotheses where `roles` has no reference."""
-        of = dict(zip(roles, columns, strict=True))
-        nothing = np.empty(0, dtype=np.int64)
-        if REFERENCE in of:
-            found = session.scores(of[HYPOTHESIS], of[REFERENCE], of.get(SOURCE, nothing))
+        by_role = dict(zip(roles, columns, strict=True))
+        no_sources = np.empty(0, dtype=np.int64)
+        if REFERENCE in by_role:
+            found = session.scores(by_role[HYPOTHESIS], by_role[REFERENCE], by_role.get(SOURCE, no_sources))
         else:
-            found = session.qualities(of[HYPOTHESIS], of[SOURCE])
+            found = session.qualities(by_role[HYPOTHESIS], by_role[SOURCE])
         if self.truncated and not self._told_truncation:
             self._told_truncation = True
             warn(f"{self.name}: text over the metric's length limit is cut there, as the original cuts it")

@@ -112,7 +112,7 @@ class BERTScore(Rebuilt):
         return TokenBank(self.encoder, self._weigh)
 
     def score(self, precision: Tensor, recall: Tensor, empty: NDArray[np.bool_]) -> Tensor:
-        """The measure from precision and recall; where a text is `empty`, 0 before rescaling, as in the original."""
+        """The measure, rescaled. For an `empty` text, precision and recall (not f1) are 0 before, as originally."""
         if self._measure == "f1":
             found = 2 * precision * recall / (precision + recall)
         else:

@@ -24,7 +24,7 @@ class PairBlock:
     hypotheses: Tensor  # (hypotheses, units)
     prepared: Tensor  # (hypotheses, ...): what `Head.prepare` made of them
     references: Tensor  # (references, units)
-    names: tuple[NDArray[np.int64], NDArray[np.int64]]  # a number for each string of the two sides: equal if it is
+    names: tuple[NDArray[np.int64], NDArray[np.int64]]  # of the strings on both sides: equal strings have equal numbers
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class _Encoded:
+class _EncodedHypotheses:
     """Of each hypothesis of one sentence, its row in the bank and its row among the head's parts; -1: not encoded."""
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ class RaceScorer:
         self._bank = Bank(encoder) if bank is None else bank
         self._prepared = GrowingRows()  # the head's parts of hypotheses
         self._sentences = sentences
-        self._encoded = [_Encoded() for _ in sentences]
+        self._encoded = [_EncodedHypotheses() for _ in sentences]
         if reads_source:
             for sentence in sentences:
                 if sentence.source is None:
@@ -182,10 +182,10 @@ class GroupScorer(RaceScorer):
         torch = require("torch", extra="neural")
         first = ask.references[0]
         if isinstance(first, Centroid):
-            of = first.clustering
-            vectors = self._bank[self._bank.numbers(of.texts)]
-            centres, shares = k_means(vectors, of.weights, len(ask.references), of.seed)
-            if not of.equal:
+            clustering = first.clustering
+            vectors = self._bank[self._bank.numbers(clustering.texts)]
+            centres, shares = k_means(vectors, clustering.weights, len(ask.references), clustering.seed)
+            if not clustering.equal:
                 self._shares[ask.sentence] = shares
             return self._bank.add_vectors(centres)
         return self._bank.add_vectors(torch.stack([self._mean(each) for each in ask.references]))
