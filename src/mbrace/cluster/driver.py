@@ -3,7 +3,7 @@
     files -> read (tasks) -> blocks of lines -> workers (actors, each with the utility loaded once) -> results -> folder
 
 Ray Data holds readers back while blocks wait, so memory is bounded. When a worker or a node dies, Ray starts another
-and gives it the block again; a block's result is the same whoever makes it, and is written once, here.
+and gives it the block again; a block's result does not depend on the worker, and is written once, here.
 """
 
 from __future__ import annotations

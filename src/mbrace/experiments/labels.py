@@ -16,7 +16,7 @@ SPOTS = (
     (4, -4, "right"), (-4, -4, "left"), (0, 11, "middle"), (0, -11, "middle"), (9, 9, "right"), (-9, 9, "left"),
     (9, -9, "right"), (-9, -9, "left"),
 )  # fmt: skip
-STEP = 3.0  # what is drawn is taken as small boxes so many pixels apart
+STEP = 3.0  # pixels between the small boxes that stand for what is drawn
 MARKER = 3.2  # half of a marker's size in points
 
 

@@ -134,7 +134,7 @@ def _check_ids(one: Texts, other: Texts) -> None:
 
 
 def _warn_of_part(leader: Texts, others: Sequence[Texts], count: int) -> None:
-    """Files of other sources may share some ids, such as line numbers: the texts paired by them would be strangers."""
+    """Files of other sources may share ids, such as line numbers: texts paired by them would not belong together."""
     for file in others:
         if file.ids is not None and len(file.ids) > count:
             left_out = f"{len(file.ids) - count} of its {counted(len(file.ids), 'record')} are not in {leader.path}"

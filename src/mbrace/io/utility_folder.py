@@ -84,7 +84,7 @@ class UtilityFolder:
 
 
 def refuse_existing_tables(path: str) -> None:
-    """Refuse a folder that holds tables already: early, before what takes long."""
+    """Refuse a folder that holds tables already: early, before anything slow."""
     if os.path.isdir(path) and _ours(Path(path)):
         raise UserError(f"{path}: {ABOUT_EXISTING}")
 

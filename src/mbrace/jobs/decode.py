@@ -104,7 +104,7 @@ class DecodeJob:
     reads_records: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be before anything is loaded."""
+        """Refuse settings that do not go together, before anything is loaded."""
         self.shortlist.check(self.race)
         check_method(method_of(self.race.method), nbest=self.race.nbest, keep_utilities=self.save_utilities is not None)
 

@@ -96,7 +96,7 @@ class ExportJob:
     reads_records: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        """Refuse what makes no sense."""
+        """Refuse settings that do not go together or have no effect."""
         if self.format not in FORMATS:
             raise UserError(f"format {self.format!r}: unknown; choose from {', '.join(FORMATS)}")
         if "{source}" not in self.prompt:

@@ -137,7 +137,7 @@ def _replace(files: OutputFiles, lines: Callable[[], Iterator[bytes]]) -> None:
 
 
 def _forget_digests(files: OutputFiles) -> None:
-    """The records answered are others now; the run that goes on counts them anew."""
+    """Other records are answered now: the run that goes on computes their digests again."""
     file = Path(files.run_file)
     if file.exists():
         settings = parse_json(file.read_bytes(), file)

@@ -81,7 +81,7 @@ class Job(Protocol):
 
     @property
     def reads_records(self) -> bool:
-        """Whether an input line is a record; blank lines at the end are none then."""
+        """Whether an input line is a record; blank lines at the end of a file are then left out."""
 
     def describe(self) -> dict[str, Any]:
         """What the output depends on, as JSON values: a run is resumed only with the same."""

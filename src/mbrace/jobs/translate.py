@@ -114,7 +114,7 @@ class TranslateJob:
     reads_records: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be before anything is loaded."""
+        """Refuse settings that do not go together, before anything is loaded."""
         self.shortlist.check(self.race)
         check_method(method_of(self.race.method), nbest=self.race.nbest, keep_utilities=self.save_utilities is not None)
 

@@ -165,7 +165,7 @@ def open_study(
         os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
         sql = sqlite3.connect(path, isolation_level=None, timeout=30)
     except (OSError, sqlite3.Error) as error:
-        raise UserError(f"{path}: cannot be opened: {error}") from error
+        raise UserError(f"{path}: cannot be opened: {error}; give a file that can be written") from error
     try:
         sql.execute("BEGIN IMMEDIATE")
         if sql.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0:

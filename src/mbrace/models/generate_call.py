@@ -57,7 +57,7 @@ class GenerateCall:
     def of(
         cls, model: Any, inputs: Tensor | None, config: Any, tokenizer: Any, rows: int | None, kwargs: Inputs
     ) -> GenerateCall:
-        """What was asked for; an error says what cannot be had."""
+        """What was asked for; an error says what is not supported."""
         if tokenizer is None:
             raise UserError("tokenizer: missing; utilities compare texts, so give the model's: tokenizer=...")
         for name in NOT_SUPPORTED:

@@ -103,7 +103,9 @@ def end_ids(model: Any, default: Any) -> tuple[int, ...]:
     ids = getattr(model.generation_config, "eos_token_id", None)
     ids = default if ids is None else ids
     if ids is None:
-        raise UserError(f"model type {model.config.model_type!r}: has no end of sequence id")
+        raise UserError(
+            f"model type {model.config.model_type!r}: has no end of sequence id; set generation_config.eos_token_id"
+        )
     return tuple(int(number) for number in (ids if isinstance(ids, list | tuple) else [ids]))
 
 
@@ -116,7 +118,10 @@ def load(name: str, tokenizer: Any, kind: str) -> tuple[Any, Any]:
             model = getattr(transformers, kind).from_pretrained(name)
             tokenizer = tokenizer or transformers.AutoTokenizer.from_pretrained(name)
     except (OSError, ValueError, KeyError) as error:
-        raise UserError(f"model {name!r} cannot be loaded: {str(error).splitlines()[0]}") from error
+        reason = str(error).splitlines()[0]
+        raise UserError(
+            f"model {name!r} cannot be loaded: {reason}; give a folder, or a name on the model hub"
+        ) from error
     return model, tokenizer
 
 

@@ -135,7 +135,7 @@ class EmbeddingServer(NeuralUtility):
 
 
 def _read(answer: Any, count: int) -> tuple[list[NDArray[np.float32]], Cost]:
-    """The vectors of an answer in the order asked for, and what it cost; ValueError if it is none."""
+    """The vectors of an answer in the order asked for, and what it cost; ValueError if it has none."""
     data = answer.get("data") if isinstance(answer, dict) else None
     if not isinstance(data, list) or len(data) != count:
         raise ValueError(f"not {count} embeddings in the answer")

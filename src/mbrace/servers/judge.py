@@ -40,9 +40,9 @@ class Judge:
 
     `url` is the server's, with or without /v1; `model` is the model's name there. An answer must be one number from
     `lowest` to `highest` and nothing else; with `pattern`, a regular expression with one group, the number is what the
-    group matches in the only match. Any other answer is told so and asked for again, `attempts` times in all, then
-    refused in the server's words. `answers` is a file that keeps answers by what was asked. `concurrency`, `retries`,
-    `timeout` and `api_key` are those of `Server`; `options` go into every request unchanged.
+    group matches in the only match. After any other answer the question is asked again, with what was wrong, `attempts`
+    times in all; then the error quotes the answer. `answers` is a file that keeps answers by what was asked.
+    `concurrency`, `retries`, `timeout` and `api_key` are those of `Server`; `options` go into every request unchanged.
     """
 
     schedule = doubling(8, 256)
@@ -171,7 +171,7 @@ class Judge:
                 self._scores[key] = score
 
     def _number(self, text: str) -> float | None:
-        """The number that an answer is; None if it is none, or out of range."""
+        """The number in an answer; None if it is not one number, or out of range."""
         if self._pattern is not None:
             found = self._pattern.findall(text)
             if len(found) != 1:

@@ -39,7 +39,9 @@ def load_function(text: str) -> Utility:
         try:
             found = getattr(found, part)
         except AttributeError:
-            raise UserError(f"utility {text}: there is no {attribute} in {module}") from None
+            raise UserError(
+                f"utility {text}: there is no {attribute} in {module}; name a function that it has"
+            ) from None
     if isinstance(found, Utility) and not isinstance(found, type):
         if batch:
             raise UserError(f"utility {text}: {BATCH_SUFFIX} is for functions; {attribute} is a utility already")
@@ -52,7 +54,7 @@ def load_function(text: str) -> Utility:
 
 def _from_file(text: str, path: Path) -> ModuleType:
     if not path.is_file():
-        raise UserError(f"utility {text}: {path}: no such file")
+        raise UserError(f"utility {text}: {path}: no such file; give the path of a Python file")
     path = path.resolve()
     # two files may have one name, and neither may hide a module that is installed
     name = f"mbrace_utility_{path.stem}_{crc32(os.fsencode(path)):x}"

@@ -54,7 +54,7 @@ NAMED: dict[str, NamedUtility] = {
     "bleurt": NamedUtility(f"{_CROSS}.bleurt", "BLEURT", neural=True, needs_model=True),
     "unified": NamedUtility(f"{_CROSS}.unified", "Unified", neural=True, needs_model=True),
     "metricx": NamedUtility(f"{_CROSS}.metricx", "MetricX", neural=True, needs_model=True),
-    # Of a room above this one: imported by whoever makes them.
+    # In a package above this one, and so imported only when they are made.
     "judge": NamedUtility("mbrace.servers.judge", "Judge", server=True),
     "embedding-server": NamedUtility("mbrace.servers.embeddings", "EmbeddingServer", server=True),
 }

@@ -1,7 +1,7 @@
 """Rows of token ids through a network: one length-sorted stream of batches over all open sentences.
 
 A thread tokenises, sorts and joins rows ahead of the device. On a CPU a batch holds rows of one length only, so that a
-row's score is the same bits in any company (see `neural.encoder`). On a GPU a batch that is not half full goes on with
+row's score is the same bits in any batch (see `neural.encoder`). On a GPU a batch that is not half full goes on with
 shorter rows, but never with rows more than `BUCKET` - 1 tokens shorter: that is all the padding there is.
 """
 

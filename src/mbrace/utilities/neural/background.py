@@ -1,4 +1,4 @@
-"""Items that a thread makes ahead of their use, so that whoever uses them (a GPU, mostly) need not wait."""
+"""Items that a thread makes ahead of their use, so that the device that uses them need not wait."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def bfloat16_speedup() -> float:
 
 @contextlib.contextmanager
 def without_cudnn_attention() -> Iterator[None]:
-    """Inside, torch's attention is any but cuDNN's, which plans anew for every shape: longer than a batch itself takes.
+    """Inside, torch uses any attention but cuDNN's, which makes a new plan for every shape, slower than a batch itself.
 
     The switch is the whole process's, so the last thread to leave puts it back as it was.
     """

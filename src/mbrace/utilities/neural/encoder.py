@@ -270,8 +270,8 @@ class Encoder:
 
 
 def _batch_tokens(device: torch.device, units: int) -> int:
-    """Tokens in a batch: on a GPU with memory to spare so many, for a small network, that it takes longer to compute
-    than to start."""
+    """Tokens in a batch: many on a GPU with memory to spare if the network is small, so that computing a batch takes
+    longer than starting it."""
     if device.type != "cuda":
         return 2048
     return 131072 if units <= 512 and torch.cuda.mem_get_info(device)[0] > 16 << 30 else 32768

@@ -65,7 +65,7 @@ def download(name: str, patterns: list[str] | None = None) -> Path:
     """The hub's snapshot of `name`, from the cache if it is there (HF_HOME and HF_HUB_OFFLINE apply)."""
     hub = require("huggingface_hub", extra="neural")
     if name.count("/") > 1 or name.startswith((".", "/", "~")) or name.endswith(".ckpt"):
-        raise UserError(f"{name}: no such file or folder")
+        raise UserError(f"{name}: no such file or folder; give one, or a name on the model hub")
     try:
         return Path(hub.snapshot_download(name, allow_patterns=patterns))
     except Exception as error:  # the hub's client raises many kinds, some from its HTTP library
