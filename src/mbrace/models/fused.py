@@ -15,7 +15,7 @@ from torch import Tensor
 from mbrace.errors import warn
 from mbrace.models import kernels
 from mbrace.models.chosen_ids import ChosenIds
-from mbrace.utilities.neural.device import launch
+from mbrace.utilities.neural.device import first_line, launch
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
@@ -30,7 +30,7 @@ def usable(device: torch.device) -> bool:
     try:
         return _trial(device)
     except Exception as error:  # such as no compiler for Triton's launcher: the plain way is always right
-        warn(f"decoding goes on without Triton kernels: {str(error).splitlines()[:1]}")
+        warn(f"decoding goes on without Triton kernels: {first_line(error)}")
         return False
 
 

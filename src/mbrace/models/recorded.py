@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from mbrace.errors import warn
+from mbrace.utilities.neural.device import first_line
 
 MOST_ROWS = 16384  # more rows keep a GPU busy for longer than the host takes to start a step
 _failed: set[torch.device] = set()  # devices on which a recording has failed
@@ -55,7 +56,7 @@ def record(step: Callable[[], None], device: torch.device) -> Any:
         return _record(step, device)
     except Exception as error:  # such as too little memory, or an operation that cannot be recorded
         _failed.add(device)
-        warn(f"decoding goes on without CUDA graphs: {_first_line(error)}")
+        warn(f"decoding goes on without CUDA graphs: {first_line(error)}")
         return None
 
 
@@ -78,7 +79,7 @@ def _works(device: torch.device) -> bool:
     try:
         return _trial(device)
     except Exception as error:  # the plain way is always right
-        warn(f"decoding goes on without CUDA graphs: {_first_line(error)}")
+        warn(f"decoding goes on without CUDA graphs: {first_line(error)}")
         return False
 
 
@@ -130,7 +131,3 @@ def _stream_and_memory(device: torch.device) -> tuple[Any, Any, Any]:
     stream, pool = make_stream(device), torch.cuda.graph_pool_handle()
     kept = torch.zeros(1, device=device)
     return stream, pool, (_captured(lambda: kept.add_(1), device, stream, pool), kept)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -14,7 +14,7 @@ from mbrace.models.generic import Seq2SeqDecoder
 from mbrace.models.live import BeamOutputs, Limits, LiveModel, device_for
 from mbrace.models.marian import MarianDecoder
 from mbrace.models.vocabulary import Vocabulary
-from mbrace.utilities.neural.device import choose_dtype
+from mbrace.utilities.neural.device import choose_dtype, first_line
 
 __all__ = ["BeamOutputs", "Seq2Seq"]
 
@@ -118,9 +118,8 @@ def load(name: str, tokenizer: Any, kind: str) -> tuple[Any, Any]:
             model = getattr(transformers, kind).from_pretrained(name)
             tokenizer = tokenizer or transformers.AutoTokenizer.from_pretrained(name)
     except (OSError, ValueError, KeyError) as error:
-        reason = str(error).splitlines()[0]
         raise UserError(
-            f"model {name!r} cannot be loaded: {reason}; give a folder, or a name on the model hub"
+            f"model {name!r} cannot be loaded: {first_line(error)}; give a folder, or a name on the model hub"
         ) from error
     return model, tokenizer
 

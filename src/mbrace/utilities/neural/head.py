@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from mbrace.errors import UserError, require, warn
+from mbrace.utilities.neural.device import first_line
 from mbrace.utilities.neural.encoder import FEWEST_ROWS
 from mbrace.utilities.neural.pairs import PairBlock, PairIndices, all_pairs
 
@@ -247,8 +248,7 @@ def choose_kernels(head: Estimator, device: torch.device) -> PairKernels:
         part, first = torch.zeros_like(head.layers[0][1])[None], torch.zeros(1, dtype=torch.int64, device=device)
         kernels.finish(kernels.shared(one, one, first, first), part, part, first, first)
     except Exception as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        warn(f"the head runs without Triton's kernels, slower ({reason})")
+        warn(f"the head runs without Triton's kernels, slower ({first_line(error)})")
         return TorchKernels(head)
     return kernels
 
