@@ -55,7 +55,11 @@ class Output:
         self._is_stream, self._is_parquet, self._packing = files.is_stream, files.is_parquet, files.packing
         self._run_file = None if settings is None or self._is_stream else RunFile(path, settings, options)
         self._lines: list[bytes] = []  # not written yet
-        self._failed = self._is_finished = self._is_new = self._continues = self._has_started = False
+        self._failed = False  # a write has
+        self._is_finished = False  # a Parquet file that is resumed is complete
+        self._is_new = False  # this run has made the file of lines
+        self._continues = False  # there is something of an earlier run to go on from
+        self._has_started = False  # `start` was called
         self._has_begun = True  # False while an older output is still there in full
         self._descriptor = self._errors = self._replaced = -1
         self._tables: UtilityFolder | None = None
