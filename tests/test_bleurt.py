@@ -55,6 +55,14 @@ def test_a_pairs_score_does_not_depend_on_its_batch(tmp_path: Path) -> None:
     assert whole.tolist() == alone
 
 
+def test_equal_pairs_are_scored_once(tmp_path: Path) -> None:
+    bleurt = BLEURT(tiny.make(tmp_path, "bleurt-base"), device="cpu")
+    scorer = bleurt.start([Sentence(0, None, ["a word", "another"]), Sentence(1, None, ["another", "third"])])
+    tables = scorer.score([Ask(0, np.arange(2), ["x", "y"]), Ask(1, np.arange(2), ["y", "x"])])
+    assert bleurt.stream.rows == 6  # of 8: "another" is a hypothesis of both sentences
+    assert tables[0][1].tolist() == tables[1][0, ::-1].tolist()
+
+
 def test_a_race_decodes_with_bleurt(tmp_path: Path) -> None:
     utility = mbrace.BLEURT(tiny.make(tmp_path, "bleurt-base"), device="cpu")
     assert isinstance(utility, mbrace.Utility)

@@ -75,7 +75,8 @@ class BatchStream:
         self.rows = 0  # sent through a network so far
         self.tokens = 0  # of these rows, padding not counted
         self.padded = 0  # of these rows, padding counted
-        self._pad, self._limit = pad, limit
+        self.limit = limit  # tokens in a row
+        self._pad = pad
         self._told_memory = False
 
     def run(
@@ -89,8 +90,8 @@ class BatchStream:
         for chunk in chunks:
             pieces.ensure(chunk.pieces)
             whole = pieces.lengths[chunk.pieces].sum(axis=1)
-            lengths = np.minimum(whole, self._limit)
-            self.truncated += int((whole > self._limit).sum())
+            lengths = np.minimum(whole, self.limit)
+            self.truncated += int((whole > self.limit).sum())
             for index in split(lengths, self.batch_tokens, mixed=self.device.type != "cpu"):
                 rows, own = InputRows(chunk.positions[index], chunk.pieces[index]), lengths[index]
                 # An input without a token is one of padding, as the original would have it.

@@ -55,6 +55,12 @@ class Pieces:
         key = self._keys[number]
         return key[1] if key else ""
 
+    def ids(self, number: int) -> list[int]:
+        """The token ids of a piece that is tokenised."""
+        start = int(self._starts[number])
+        ids: list[int] = self._ids[start : start + int(self.lengths[number])].tolist()
+        return ids
+
     def ensure(self, numbers: NDArray[np.int64]) -> None:
         """Tokenise those of these pieces that are not tokenised yet."""
         distinct = np.unique(numbers)
