@@ -225,8 +225,8 @@ class Bench:
         lengths = []
         for texts, role in zip(sides, ("hypothesis", "reference", "source"), strict=True):
             numbers = session.number(texts, role)
-            session.tokens.ensure(numbers)
-            lengths.append(session.tokens.lengths[numbers])
+            session.pieces.ensure(numbers)
+            lengths.append(session.pieces.lengths[numbers])
         h, r, source = lengths[0], lengths[1], int(lengths[2][0])
         pairs = h.sum() * len(r) + r.sum() * len(h)
         if isinstance(self.model, MetricXLarge):

@@ -16,10 +16,10 @@ import torch
 import transformers
 
 from mbrace.utilities.cross import mt5
-from mbrace.utilities.cross.batches import Stream
+from mbrace.utilities.cross.batches import BatchStream
 from mbrace.utilities.cross.metricx import MetricX
 from mbrace.utilities.cross.unified import Unified
-from mbrace.utilities.cross.unified_network import Network
+from mbrace.utilities.cross.unified_network import UnifiedNetwork
 from mbrace.utilities.neural.encoder import Readout
 
 BATCH = 8  # mbrs's
@@ -57,12 +57,12 @@ class MetricXLarge:
 
     def __init__(self, tokenizer: Any, device: torch.device, dtype: torch.dtype, *, tiny: bool) -> None:
         sizes = (16, 4, 24, 4, 2, 2) if tiny else (1024, 64, 2816, 16, 24, 24)
-        self.shape = mt5.Shape(*sizes, vocab_size=250112)
+        self.shape = mt5.MT5Shape(*sizes, vocab_size=250112)
         self.device, self.dtype, self.tokenizer = device, dtype, tokenizer
         weights = RandomWeights(self.shape.weights(), device, dtype)
-        network = mt5.Network(self.shape, weights, device, dtype)
+        network = mt5.MT5Network(self.shape, weights, device, dtype)
         self.utility = object.__new__(MetricX)
-        stream = Stream(pad=tokenizer.pad_token_id, limit=1535, device=device)
+        stream = BatchStream(pad=tokenizer.pad_token_id, limit=1535, device=device)
         self.utility._assemble("metricx-24|random", "24", False, network, tokenizer, stream)
         assert self.utility._joins
 
@@ -136,7 +136,7 @@ class XcometXL:
         made = [(torch.randn(b, a) / a**0.5, torch.randn(b)) for a, b in itertools.pairwise(head)]
         self.head = [(weight.to(device), bias.to(device)) for weight, bias in made]
         self.labels = (torch.randn(4, units) / units**0.5).to(device), torch.zeros(4, device=device)
-        network = Network(
+        network = UnifiedNetwork(
             model=self.model,
             tokenizer=tokenizer,
             readout=Readout("cls", tuple([1 / (layers + 1)] * (layers + 1))),
@@ -146,7 +146,7 @@ class XcometXL:
             labels=self.labels,
         )
         self.utility = object.__new__(Unified)
-        stream = Stream(pad=tokenizer.pad_token_id, limit=network.positions, device=device)
+        stream = BatchStream(pad=tokenizer.pad_token_id, limit=network.positions, device=device)
         self.utility._assemble("xcomet|random", ["mt", "src", "ref"], network, stream)
 
     def linear_flops(self) -> float:

@@ -92,8 +92,6 @@ def main() -> None:
     for name in args.only:
         arguments, limit = PARTS[name]
         ends[name] = run(name, [*arguments, *(["--tiny"] if args.tiny else [])], 600 if args.tiny else limit, args.out)
-        if name == "translating" and ends[name].startswith("failed"):  # perhaps what is done in the background
-            ends[f"{name} without encoding ahead"] = run(name, [*arguments, "--not-ahead"], limit, args.out)
         print(name, ends[name], flush=True)
         for line in (args.out / f"{name}.log").read_text(encoding="utf-8", errors="replace").splitlines()[-6:]:
             print("   ", line[:240], flush=True)

@@ -32,7 +32,7 @@ from mbrace.decoded import Phases
 from mbrace.io.candidates import read_records
 from mbrace.utilities.neural.encoder import Encoder, Readout
 from mbrace.utilities.neural.head import Estimator
-from mbrace.utilities.neural.pairs import Block, to_device
+from mbrace.utilities.neural.pairs import PairBlock, to_device
 from mbrace.utilities.neural.scorer import NeuralUtility, RaceScorer
 from mbrace.utility import Ask, Sentence
 
@@ -194,7 +194,7 @@ class Bench:
                 heights, widths = ([len(side) for side in names] for names in zip(*blocks, strict=True))
                 parts = [x.split(heights) for x in (hypotheses, head.prepare(hypotheses, s))]
                 whole = zip(*parts, references.split(widths), blocks, strict=True)
-                return head.score([Block(h, prepared, r, (names[0], names[1])) for h, prepared, r, names in whole])
+                return head.score([PairBlock(h, prepared, r, (names[0], names[1])) for h, prepared, r, names in whole])
 
             h, r = vectors[:size], vectors[size:]
             runs: list[tuple[str, Callable[[], list[torch.Tensor]], int]] = [

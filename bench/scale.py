@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 import mbrace
-from mbrace.cluster.folder import Folder
+from mbrace.cluster.folder import ShardFolder
 from mbrace.cluster.shards import Result, blocks
 
 DEMO = Path(mbrace.__file__).parent / "data" / "demo.jsonl.xz"
@@ -135,7 +135,7 @@ def ends(source: Path, folder: Path) -> dict[str, float]:
     rates["bytes an answer"] = sum(map(len, answers)) / len(answers)
     ids = np.arange(1, len(answers) + 1, dtype=np.uint64)
     job: Any = Idle()
-    with Folder(str(folder / "ends"), job, [str(sample)], size=1024, resume=False, force=True, text=False) as out:
+    with ShardFolder(str(folder / "ends"), job, [str(sample)], size=1024, resume=False, force=True, text=False) as out:
         started = time.perf_counter()
         for number in range(100):
             shard = (ids + np.uint64(number * len(ids))).tobytes()

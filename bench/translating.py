@@ -143,11 +143,10 @@ class Way:
         phases, options = Phases(), dict(self.options)
         settings = SamplingSettings(self.beam, sampling=options.pop("sampling", "independent"))
         pool, draw = options.pop("pool", False), options.pop("draw", None)
-        ahead = options.pop("encode_ahead", True)
         window = len(sources)
         short = pool or stops_by_regret(self.prune)
         hypotheses, sampler = live_candidates(
-            model, settings, utility, schedule, seed=0, draw=draw, window=window, short=short, encode_ahead=ahead
+            model, settings, utility, schedule, seed=0, draw=draw, window=window, short_races=short
         )
         records = hypotheses.records(sources)
         answers = list(
@@ -185,7 +184,6 @@ def ways(size: int) -> list[Way]:
         Way("fast", fast_beam, regret, fast),
         Way("pool from beam 64, regret 0.04", min(size, 64), mbrace.Confidence(0.99, regret=0.04), pool),
         Way("pool from beam 16, regret 0.08", min(size, 16), mbrace.Confidence(0.99, regret=0.08), pool),
-        Way("fast, encoding not ahead", fast_beam, regret, {**fast, "encode_ahead": False}),
         Way("racing, alpha 0.99", size, mbrace.Confidence(0.99)),
         Way(f"beam {size}", size, False),
     ]
@@ -291,7 +289,6 @@ def main() -> None:
     parser.add_argument("--device")
     parser.add_argument("--dtype", help="of the metric's encoder")
     parser.add_argument("--only", nargs="*", help="ways whose name begins so")
-    parser.add_argument("--not-ahead", action="store_true", help="encode hypotheses only when a race asks for them")
     parser.add_argument("--plain", action="store_true", help="also without recorded steps")
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--tiny", action="store_true")
@@ -314,8 +311,6 @@ def main() -> None:
     pages: list[str] = []
     for way in ways(size):
         way.size = 8 if args.tiny else None
-        if args.not_ahead:
-            way.options["encode_ahead"] = False
         if args.only and not any(way.name.startswith(name) for name in (*args.only, "beam 10", "standard")):
             continue
         way(model, utility, warm)

@@ -55,6 +55,14 @@ def test_a_pairs_score_does_not_depend_on_its_batch(tmp_path: Path) -> None:
     assert whole.tolist() == alone
 
 
+def test_equal_pairs_are_scored_once(tmp_path: Path) -> None:
+    bleurt = BLEURT(tiny.make(tmp_path, "bleurt-base"), device="cpu")
+    scorer = bleurt.start([Sentence(0, None, ["a word", "another"]), Sentence(1, None, ["another", "third"])])
+    tables = scorer.score([Ask(0, np.arange(2), ["x", "y"]), Ask(1, np.arange(2), ["y", "x"])])
+    assert bleurt.stream.rows == 6  # of 8: "another" is a hypothesis of both sentences
+    assert tables[0][1].tolist() == tables[1][0, ::-1].tolist()
+
+
 def test_a_race_decodes_with_bleurt(tmp_path: Path) -> None:
     utility = mbrace.BLEURT(tiny.make(tmp_path, "bleurt-base"), device="cpu")
     assert isinstance(utility, mbrace.Utility)
@@ -165,5 +173,5 @@ def test_weights_in_parts_are_read_together(tmp_path: Path) -> None:
     found = BLEURT(made, device="cpu").pairs(tiny.HYPOTHESES, tiny.REFERENCES)
     np.testing.assert_allclose(found, SCORES["bleurt"]["bleurt-20"], atol=1e-5, rtol=0)
     (made / "pytorch_model-00002-of-00002.bin").unlink()
-    with pytest.raises(mbrace.UserError, match=r"its part pytorch_model-00002-of-00002.bin is missing"):
+    with pytest.raises(mbrace.UserError, match=r"pytorch_model-00002-of-00002.bin: missing, though the index names it"):
         BLEURT(made, device="cpu")

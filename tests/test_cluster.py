@@ -24,7 +24,7 @@ import mbrace
 import mbrace.io.atomic
 from mbrace.cli import main
 from mbrace.cluster import Manifest, run
-from mbrace.cluster.folder import Folder
+from mbrace.cluster.folder import ShardFolder
 from mbrace.cluster.shards import add_costs, blocks, costs, process_block
 from mbrace.errors import UserError
 from mbrace.io.candidates import Item, id_prefixes, item_from, read_items
@@ -148,7 +148,7 @@ def errors(output: Path) -> bytes | None:
 
 def simulate(work: Work, inputs: list[str], output: Path, order: list[int], stop_after: int | None = None) -> None:
     """What a cluster does, in this process: blocks in any order, some twice, perhaps not to the end."""
-    with Folder(str(output), work, inputs, size=3, resume=True, force=False, text=work.text) as folder:
+    with ShardFolder(str(output), work, inputs, size=3, resume=True, force=False, text=work.text) as folder:
         worker = work.start(1)
         found = [b for place, path in enumerate(inputs) for b in blocks(path, place, size=3, done={})]
         found = [block for block in found if (block.input, block.number) not in folder.done]
@@ -218,10 +218,10 @@ def test_a_shard_torn_by_a_crash_is_made_again(tmp_path: Path, rows: list[Row]) 
 def test_two_runs_on_one_folder_are_refused(tmp_path: Path, rows: list[Row]) -> None:
     (tmp_path / "in.jsonl").write_bytes(lines(rows[:3]))
     work, inputs = Work(str(tmp_path)), [str(tmp_path / "in.jsonl")]
-    with Folder(str(tmp_path / "out"), work, inputs, size=3, resume=False, force=False, text=False):
+    with ShardFolder(str(tmp_path / "out"), work, inputs, size=3, resume=False, force=False, text=False):
         for resume in (True, False):
             with pytest.raises(UserError, match="another mbrace run is writing it"):
-                Folder(str(tmp_path / "out"), work, inputs, size=3, resume=resume, force=not resume, text=False)
+                ShardFolder(str(tmp_path / "out"), work, inputs, size=3, resume=resume, force=not resume, text=False)
 
 
 def test_resuming_with_other_options_or_input_is_refused(tmp_path: Path, rows: list[Row]) -> None:
@@ -243,7 +243,7 @@ def test_finished_shards_of_an_input_of_other_content_but_the_same_size_are_noti
     source.write_bytes(lines(rows[:12]))
     work, inputs = Work(str(tmp_path)), [str(source)]
     simulate(work, inputs, out, [])
-    with Folder(str(out), work, inputs, size=3, resume=True, force=False, text=False) as folder:
+    with ShardFolder(str(out), work, inputs, size=3, resume=True, force=False, text=False) as folder:
         folder.check_inputs(3)
         source.write_bytes(source.read_bytes().swapcase())
         with pytest.raises(UserError, match=r"in.jsonl:1: .*not those that the output was made from"):
@@ -255,7 +255,7 @@ def test_force_keeps_the_shards_of_the_older_run_until_the_first_new_one(tmp_pat
     work, inputs, out = Work(str(tmp_path), seed=1), [str(tmp_path / "in.jsonl")], tmp_path / "out"
     simulate(Work(str(tmp_path)), inputs, out, [])
     before = {path.name: path.read_bytes() for path in out.iterdir()}
-    with Folder(str(out), work, inputs, size=12, resume=False, force=True, text=False) as folder:
+    with ShardFolder(str(out), work, inputs, size=12, resume=False, force=True, text=False) as folder:
         folder.write_errors()  # as after a signal
         assert {path.name: path.read_bytes() for path in out.iterdir()} == before
         (block,) = blocks(inputs[0], 0, size=12, done={})

@@ -17,10 +17,11 @@ import torch
 
 import mbrace
 from mbrace.utilities.cross import spans
-from mbrace.utilities.cross.batches import BUCKET, Batch, Rows, Stream, in_thread, split
+from mbrace.utilities.cross.batches import BUCKET, Batch, BatchStream, InputRows, split
 from mbrace.utilities.cross.metricx import MetricX
-from mbrace.utilities.cross.tokens import Tokens
+from mbrace.utilities.cross.pieces import Pieces
 from mbrace.utilities.cross.unified import Unified
+from mbrace.utilities.neural.background import made_ahead
 from mbrace.utilities.neural.referenceless import Referenceless
 
 sys.path.insert(0, str(Path(__file__).parent / "oracle"))
@@ -71,7 +72,7 @@ def ids_of(entries: Any) -> list[list[int]]:
 def test_rows_are_joined_cut_and_padded_as_lists_would_be() -> None:
     random = np.random.default_rng(0)
     texts = ["".join(random.choice(list("abcdefg"), size=random.integers(0, 9))) for _ in range(40)]
-    tokens = Tokens(ids_of)
+    tokens = Pieces(ids_of)
     first, numbers = tokens.fixed([1, 2]), tokens.number(texts)
     rows = np.stack([np.full(200, first), random.choice(numbers, 200), random.choice(numbers, 200)], axis=1)
     tokens.ensure(rows)
@@ -88,7 +89,7 @@ def test_a_string_is_tokenised_once() -> None:
         seen.update(text for _, text in entries)
         return ids_of(entries)
 
-    tokens = Tokens(counted)
+    tokens = Pieces(counted)
     for texts in (["a", "b", "a"], ["b", "c"]):
         tokens.ensure(tokens.number(texts))
     assert seen == Counter("abc")
@@ -113,7 +114,7 @@ def test_a_batch_for_a_gpu_is_half_full_where_the_bucket_allows_it() -> None:
 
 
 def test_a_gpu_out_of_memory_is_halved_and_said_once() -> None:
-    stream, tokens = Stream(pad=0, limit=50, device=CPU, batch_tokens=10_000), Tokens(ids_of)
+    stream, tokens = BatchStream(pad=0, limit=50, device=CPU, batch_tokens=10_000), Pieces(ids_of)
     numbers = tokens.number([f"{number:03}" for number in range(30)])
 
     def small_only(batch: Batch) -> tuple[torch.Tensor]:
@@ -122,7 +123,7 @@ def test_a_gpu_out_of_memory_is_halved_and_said_once() -> None:
         return (batch.ids.sum(dim=1),)
 
     with pytest.warns(UserWarning, match="out of memory") as caught:
-        outputs = list(stream.run(tokens, [Rows(np.arange(30), numbers[:, None])], small_only))
+        outputs = list(stream.run(tokens, [InputRows(np.arange(30), numbers[:, None])], small_only))
     assert len(caught) == 1
     assert stream.batch_tokens == 3 * 3  # 30 rows, 15, 7, then 3 and 4, which fit
     found = dict(
@@ -134,7 +135,7 @@ def test_a_gpu_out_of_memory_is_halved_and_said_once() -> None:
         raise torch.cuda.OutOfMemoryError("no room")
 
     with pytest.raises(mbrace.UserError, match="out of memory for one input of 3 tokens"):
-        list(stream.run(tokens, [Rows(np.arange(1), numbers[:1, None])], never))
+        list(stream.run(tokens, [InputRows(np.arange(1), numbers[:1, None])], never))
 
 
 def test_an_error_in_the_thread_is_raised_where_its_items_are_used() -> None:
@@ -142,14 +143,14 @@ def test_an_error_in_the_thread_is_raised_where_its_items_are_used() -> None:
         yield 1
         raise mbrace.UserError("broken")
 
-    stream = in_thread(items())
+    stream = made_ahead(items())
     assert next(stream) == 1
     with pytest.raises(mbrace.UserError, match="broken"):
         next(stream)
 
 
 def test_a_reader_that_stops_early_ends_the_thread() -> None:
-    endless = in_thread(itertools.count())
+    endless = made_ahead(itertools.count())
     assert next(endless) == 0
     endless.close()  # type: ignore[attr-defined]  # joins the thread: would hang
 
@@ -420,7 +421,7 @@ def test_a_metricx_configuration_that_does_not_fit_is_refused_by_name(
     ("missing", "message"),
     [
         ("config.json", "has no config.json"),
-        ("model.safetensors", "has no weights .model.safetensors or pytorch_model.bin"),
+        ("model.safetensors", "has no weights .model.safetensors, pytorch_model.bin"),
     ],
 )
 def test_a_missing_file_of_metricx_is_named(missing: str, message: str, metricx_folder: Path, tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ from scipy import stats
 import mbrace
 from mbrace.cli import main
 from mbrace.experiments import studies
-from mbrace.experiments.claims import claims, margins, ratio_interval
-from mbrace.experiments.significance import equivalence
+from mbrace.experiments.claims import claims, margins
+from mbrace.experiments.significance import equivalence, ratio_interval
 from mbrace.experiments.tables import CandidateFile, other_scores, tables
 from mbrace.experiments.trials import FAST, MEASURES, STANDARD, TEST, TRADEOFF, Outcomes, Setting, run_trials
 

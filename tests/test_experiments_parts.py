@@ -16,7 +16,7 @@ import mbrace
 from mbrace.errors import UserError
 from mbrace.experiments import experiment
 from mbrace.experiments.part_files import CandidateSet, Job, Scored
-from mbrace.experiments.parts import JobFolder, collect, digest
+from mbrace.experiments.parts import JobFolder, collect, record_digest
 from mbrace.experiments.tables import CandidateFile, compute
 from mbrace.experiments.trials import Outcomes
 from mbrace.records import Record
@@ -124,9 +124,9 @@ def test_validation_jobs_which_are_long_come_first(tmp_path: Path, records: list
 
 def test_a_digest_tells_records_apart() -> None:
     one = Record(["a", "b"], ["c", "d"], id=1, source="s", reference="r")
-    assert digest(one) == digest(Record(["a", "b"], ["c", "d"], id=1, source="s", reference="r"))
+    assert record_digest(one) == record_digest(Record(["a", "b"], ["c", "d"], id=1, source="s", reference="r"))
     for other in (
         Record(["a", "b"], ["d", "c"], id=1, source="s", reference="r"),
         Record(["a", "b"], ["c", "d"], id=1),
     ):
-        assert digest(one) != digest(other)
+        assert record_digest(one) != record_digest(other)

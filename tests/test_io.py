@@ -26,7 +26,7 @@ from mbrace.io import system
 from mbrace.io.atomic import replace_file, replacing
 from mbrace.io.candidates import Bad, read_items
 from mbrace.io.packing import check_packing
-from mbrace.io.settings import refuse_other_settings
+from mbrace.io.same_settings import refuse_other_settings
 
 
 @pytest.mark.parametrize("shared", [False, True])

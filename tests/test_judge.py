@@ -24,7 +24,7 @@ from mbrace.cli import main
 from mbrace.errors import UserError
 from mbrace.judge import live_count
 from mbrace.judge.app import Site, create_app
-from mbrace.judge.items import PredictionPair, arrange, read_pairs, sample
+from mbrace.judge.items import PredictionPair, arrange, read_prediction_pairs, sample
 from mbrace.judge.live_count import count_line, progress
 from mbrace.judge.serve import judge, paragraphs
 from mbrace.judge.show import Piece, differences, pieces
@@ -68,7 +68,7 @@ def test_pairs_come_by_id_and_equal_ones_are_counted(tmp_path: Path) -> None:
     a = write_jsonl(tmp_path / "a.jsonl", [{"id": n, "text": t} for n, t in ((1, "one"), (2, "two"), (3, "three"))])
     b = write_jsonl(tmp_path / "b.jsonl", [{"id": n, "text": t} for n, t in ((3, "drei"), (1, "one "), (2, "zwei"))])
     s = write_jsonl(tmp_path / "s.jsonl", [{"id": n, "source": f"s{n}", "hypotheses": ["x"]} for n in (0, 3, 2, 1)])
-    pairs = read_pairs(a, b, s)
+    pairs = read_prediction_pairs(a, b, s)
     assert (pairs.total, pairs.equal) == (3, 1)  # "one " and "one" look the same
     assert pairs.different == [PredictionPair("2", "s2", "two", "zwei"), PredictionPair("3", "s3", "three", "drei")]
 
@@ -77,7 +77,7 @@ def test_plain_gzipped_lines_are_paired_in_order(tmp_path: Path) -> None:
     (tmp_path / "a.txt.gz").write_bytes(gzip.compress("eins\nzw\u2028ei\n".encode()))
     (tmp_path / "b.txt").write_text("eins\r\n\r\n", newline="")
     (tmp_path / "s.txt").write_text("one\ntwo\n")
-    pairs = read_pairs(*(str(tmp_path / name) for name in ("a.txt.gz", "b.txt", "s.txt")))
+    pairs = read_prediction_pairs(*(str(tmp_path / name) for name in ("a.txt.gz", "b.txt", "s.txt")))
     assert (pairs.equal, pairs.different) == (1, [PredictionPair("2", "two", "zw\u2028ei", "")])
 
 
@@ -123,7 +123,7 @@ def test_files_that_do_not_fit_are_refused_by_name_and_line(
     for name, text in (("a.jsonl", a), ("b.jsonl", b), ("s.txt", s)):
         (tmp_path / name).write_text(text)
     with pytest.raises(UserError, match=message):
-        read_pairs(*(str(tmp_path / name) for name in ("a.jsonl", "b.jsonl", "s.txt")))
+        read_prediction_pairs(*(str(tmp_path / name) for name in ("a.jsonl", "b.jsonl", "s.txt")))
 
 
 def test_pairs_are_read_from_parquet_too(tmp_path: Path) -> None:
@@ -132,17 +132,17 @@ def test_pairs_are_read_from_parquet_too(tmp_path: Path) -> None:
     parquet.write_table(pyarrow.table(table), tmp_path / "a.parquet")
     b = write_jsonl(tmp_path / "b.jsonl", [{"id": "1", "text": "one"}, {"id": "2", "text": "zwei"}])
     parquet.write_table(pyarrow.table({"id": [1, 2], "source": ["s1", "s2"]}), tmp_path / "s.parquet")
-    pairs = read_pairs(str(tmp_path / "a.parquet"), b, str(tmp_path / "s.parquet"))
+    pairs = read_prediction_pairs(str(tmp_path / "a.parquet"), b, str(tmp_path / "s.parquet"))
     assert (pairs.equal, pairs.different) == (1, [PredictionPair("1", "s1", "eins", "one")])
     with pytest.raises(UserError, match=r"s\.parquet:1: text: missing; give records with a string `text`"):
-        read_pairs(str(tmp_path / "s.parquet"), b, b)
+        read_prediction_pairs(str(tmp_path / "s.parquet"), b, b)
 
 
 def test_a_study_is_recognised_by_the_digest_it_always_had(tmp_path: Path) -> None:
     a = write_jsonl(tmp_path / "a.jsonl", [{"id": 1, "text": "\ud83d"}, {"id": "x", "text": "two"}])
     (tmp_path / "s.txt").write_text("\ufeffone\ntwo\n", encoding="utf-8")
     expected = [[["1", "x"], ["\ufffd", "two"]], [None, ["one", "two"]]]
-    digests = read_pairs(a, a, str(tmp_path / "s.txt")).digests
+    digests = read_prediction_pairs(a, a, str(tmp_path / "s.txt")).digests
     hashed = [hashlib.sha256(json.dumps(e, ensure_ascii=False, separators=(",", ":")).encode()) for e in expected]
     assert [digests["A"], digests["source"]] == [h.hexdigest() for h in hashed]
 
@@ -150,9 +150,9 @@ def test_a_study_is_recognised_by_the_digest_it_always_had(tmp_path: Path) -> No
 def test_bytes_that_are_not_utf8_and_missing_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"fine\n\xff\n")
     with pytest.raises(UserError, match=r"a\.txt:2: invalid UTF-8"):
-        read_pairs(*[str(tmp_path / "a.txt")] * 3)
+        read_prediction_pairs(*[str(tmp_path / "a.txt")] * 3)
     with pytest.raises(UserError, match=r"none\.txt: No such file"):
-        read_pairs(*[str(tmp_path / "none.txt")] * 3)
+        read_prediction_pairs(*[str(tmp_path / "none.txt")] * 3)
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_an_option_that_is_no_number_is_told_what_is_wanted(
 def test_half_a_surrogate_pair_is_replaced_so_that_it_can_be_stored_and_shown(tmp_path: Path) -> None:
     for name, text in (("a.jsonl", r'{"text": "\ud83d"}'), ("b.jsonl", r'{"text": "\ud83d\ude00"}'), ("s.txt", "s")):
         (tmp_path / name).write_text(text)
-    pairs = read_pairs(*(str(tmp_path / name) for name in ("a.jsonl", "b.jsonl", "s.txt")))
+    pairs = read_prediction_pairs(*(str(tmp_path / name) for name in ("a.jsonl", "b.jsonl", "s.txt")))
     assert pairs.different == [PredictionPair("1", "s", "\ufffd", "\U0001f600")]
 
 

@@ -151,13 +151,13 @@ def beams_of(case: Case, count: int) -> tuple[torch.Tensor, ...]:
 
 def test_nothing_is_drawn_for_a_race_that_is_over(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[int] = []
-    sample = module._Call.sample
+    sample = module.GenerateCall.sample
 
     def counted(self: Any, numbers: Any, count: int) -> Any:
         drawn.append(len(numbers) * count)
         return sample(self, numbers, count)
 
-    monkeypatch.setattr(module._Call, "sample", counted)
+    monkeypatch.setattr(module.GenerateCall, "sample", counted)
     options: dict[str, Any] = {"num_beams": 4, "num_references": 64, **LENGTH}
     torch.manual_seed(7)
     mbrace.mbr_generate(case.model, **case.inputs, tokenizer=case.tokenizer, prune=mbrace.Confidence(0.6), **options)

@@ -13,6 +13,7 @@ import torch
 import mbrace
 from mbrace.models.choice import choose
 from mbrace.models.draw_keys import draw_keys, uniforms
+from mbrace.models.hypotheses import Hypothesiser
 from mbrace.records import Record
 from mbrace.sampler import Want
 
@@ -218,6 +219,21 @@ def test_drawing_ahead_gives_the_same_answers_and_draws_for_all(translator: mbra
     ahead = list(mbrace.decode_corpus(records, sampler=sampler, schedule=[4, 8, 64]))
     assert ahead == lazy
     assert sampler.drawn >= 16 * len(sources)
+
+
+def test_hypotheses_are_made_a_group_at_a_time_when_the_first_of_it_is_looked_at() -> None:
+    asked: list[list[str]] = []
+
+    def make(sources: Any, ids: Any) -> list[list[str]]:
+        asked.append(list(sources))
+        return [[f"{source} {number}"] for source, number in zip(sources, ids, strict=True)]
+
+    records = list(Hypothesiser(make, group_size=2).records(["a", "b", "c", "d", "e"]))
+    assert asked == []
+    assert list(records[3].hypotheses) == ["d 4"]
+    assert asked == [["c", "d"]]
+    assert [list(record.hypotheses) for record in records] == [["a 1"], ["b 2"], ["c 3"], ["d 4"], ["e 5"]]
+    assert asked == [["c", "d"], ["a", "b"], ["e"]]
 
 
 def test_translate_is_beam_search_sampling_and_a_race(translator: mbrace.Seq2Seq) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
+import threading
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,10 +18,11 @@ import mbrace
 from mbrace.cli import main
 from mbrace.utilities.neural import checkpoint, pretrained
 from mbrace.utilities.neural.comet import Comet
+from mbrace.utilities.neural.device import without_cudnn_attention
 from mbrace.utilities.neural.embedding import Embedding
 from mbrace.utilities.neural.encoder import Encoder
 from mbrace.utilities.neural.head import Estimator, TorchKernels
-from mbrace.utilities.neural.pairs import Block, all_pairs
+from mbrace.utilities.neural.pairs import PairBlock, all_pairs
 
 sys.path.insert(0, str(Path(__file__).parent / "oracle"))
 import tiny
@@ -88,7 +90,7 @@ def test_factored_head_is_the_plain_concatenation(
     for rows, columns in ((5, 7), (1, 3), (70, 2)):
         h, r, s = (torch.randn(n, 16, dtype=dtype) for n in (rows, columns, 1))
         names = np.arange(rows), 1000 + np.arange(columns)
-        blocks.append(Block(h, head.prepare(h, s), r, names))
+        blocks.append(PairBlock(h, head.prepare(h, s), r, names))
         expected.append(plain(head, h, r, s))
     found = head.score_together(blocks) if together else head.score(blocks)
     for table, wanted in zip(found, expected, strict=True):
@@ -102,7 +104,7 @@ def test_mirrored_pairs_share_their_part_and_keep_their_own_score(features: int)
     bank, s = torch.randn(30, 16), torch.randn(1, 16)
     some, others, few = np.arange(5, 25), np.random.default_rng(0).permutation(np.arange(0, 22)), np.arange(25, 30)
     sides = [(some, others), (few, some), (others, others), (few, few[::-1].copy())]
-    blocks = [Block(bank[h], head.prepare(bank[h], s), bank[r], (h, r)) for h, r in sides]
+    blocks = [PairBlock(bank[h], head.prepare(bank[h], s), bank[r], (h, r)) for h, r in sides]
     for found in (head.score(blocks), head.score_together(blocks)):
         for table, (h, r) in zip(found, sides, strict=True):
             torch.testing.assert_close(table.double(), plain(head, bank[h], bank[r], s), atol=1e-5, rtol=1e-5)
@@ -221,7 +223,7 @@ def test_a_head_without_memory_for_all_pairs_takes_fewer_and_says_so_once(monkey
     torch.manual_seed(3)
     head = random_head(6, (24, 8), torch.float32)
     vectors, s, names = torch.randn(60, 16), torch.randn(1, 16), np.arange(60)
-    block = Block(vectors, head.prepare(vectors, s), vectors, (names, names))
+    block = PairBlock(vectors, head.prepare(vectors, s), vectors, (names, names))
     shared, most = TorchKernels.shared, 200
 
     def small_only(
@@ -416,6 +418,26 @@ def test_no_source_for_a_metric_that_reads_it_is_an_error(comet: Comet) -> None:
         mbrace.decode(["a", "b"], ["a", "c"], utility=comet)
     with pytest.raises(mbrace.UserError, match="give sources"):
         comet.pairs(["a"], ["b"])
+
+
+def test_the_switch_of_attention_is_put_back_by_the_last_thread() -> None:
+    switches = torch.backends.cuda
+    assert switches.cudnn_sdp_enabled()
+    entered, leave = threading.Event(), threading.Event()
+
+    def other() -> None:
+        with without_cudnn_attention():
+            entered.set()
+            leave.wait(10)
+
+    thread = threading.Thread(target=other)
+    with without_cudnn_attention():
+        thread.start()
+        assert entered.wait(10)
+    assert not switches.cudnn_sdp_enabled()  # the other thread is inside
+    leave.set()
+    thread.join()
+    assert switches.cudnn_sdp_enabled()
 
 
 def test_wrong_device_and_dtype_are_named(folder: Path) -> None:

@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from test_neural import plain
 
 from mbrace.utilities.neural.head import Estimator, TorchKernels, choose_kernels
-from mbrace.utilities.neural.pairs import Block
+from mbrace.utilities.neural.pairs import PairBlock
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 if not INTERPRETED and not torch.cuda.is_available():
@@ -50,7 +50,7 @@ def test_kernels_compute_the_plain_concatenation(
     blocks, expected = [], []
     for rows, columns in ((5, 7), (1, 3), (18, 2)):
         h, r, s = (torch.randn(n, 24).to(DEVICE, dtype) for n in (rows, columns, 1))
-        blocks.append(Block(h, head.prepare(h, s), r, (np.arange(rows), 1000 + np.arange(columns))))
+        blocks.append(PairBlock(h, head.prepare(h, s), r, (np.arange(rows), 1000 + np.arange(columns))))
         expected.append(plain(head, h, r, s))
     for table, wanted in zip(head.score_together(blocks), expected, strict=True):
         torch.testing.assert_close(table.double(), wanted, atol=tolerance, rtol=tolerance)
@@ -63,7 +63,7 @@ def test_twins_share_their_part_and_keep_their_own_score() -> None:
     bank, s = torch.randn(14, 16).to(DEVICE), torch.randn(1, 16).to(DEVICE)
     rows, columns = np.arange(2, 12), np.random.default_rng(0).permutation(np.arange(0, 11))
     h, r = bank[torch.from_numpy(rows)], bank[torch.from_numpy(columns)]
-    found = head.score([Block(h, head.prepare(h, s), r, (rows, columns))])[0]
+    found = head.score([PairBlock(h, head.prepare(h, s), r, (rows, columns))])[0]
     torch.testing.assert_close(found.double(), plain(head, h, r, s), atol=1e-5, rtol=1e-5)
 
 
@@ -76,7 +76,7 @@ def test_other_activations(activation: torch.nn.Module) -> None:
         head._kernels(DEVICE), TorchKernels if isinstance(activation, torch.nn.GELU) else fused.TritonKernels
     )
     h, r = torch.randn(3, 16).to(DEVICE), torch.randn(4, 16).to(DEVICE)
-    block = Block(h, head.prepare(h, None), r, (np.arange(3), 1000 + np.arange(4)))
+    block = PairBlock(h, head.prepare(h, None), r, (np.arange(3), 1000 + np.arange(4)))
     wanted = head.aligned(h.repeat_interleave(4, 0), r.repeat(3, 1), None).view(3, 4)
     torch.testing.assert_close(head.score_together([block])[0], wanted, atol=1e-5, rtol=1e-5)
 

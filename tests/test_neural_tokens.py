@@ -51,7 +51,7 @@ def test_a_batch_is_its_rows_padded() -> None:
     strings = TokenBatch.copy(tokens, order, torch.device("cpu"), pad=pad)
     assert strings.ids().tolist() == [[0, 8, 9], [3, 4, 2], [5, 6, 0], [7, 0, 0]]
     assert strings.attended().int().tolist() == [[1, 1, 1], [1, 1, 1], [1, 1, 0], [1, 0, 0]]
-    assert strings.padded.tolist() == [True, False, False, False]
+    assert strings.holds_pad.tolist() == [True, False, False, False]
     assert strings[:2].even
     assert not strings[1:].even
     assert strings[2:].ids().tolist() == [[5, 6], [7, 0]]

@@ -64,7 +64,7 @@ def test_labels_of_a_figure_cover_neither_each_other_nor_a_point() -> None:
     x, y = random.random(30), random.random(30)
     axis.plot(x, y, "o")
     figure.draw_without_rendering()
-    placed = labels.place(
+    placed = labels.place_labels(
         axis, [labels.Label(*at, f"{number}", "k") for number, at in enumerate(zip(x, y, strict=True))]
     )
     boxes = [text.get_window_extent().extents for text in axis.texts]

@@ -49,7 +49,9 @@ def content(path: Path) -> Any:
     return parquet.read_table(path).to_pylist()
 
 
-@pytest.mark.parametrize("name", ["o.jsonl", "o.jsonl.gz", "o.jsonl.xz", "o.parquet", "o.txt"])
+@pytest.mark.parametrize(
+    "name", ["o.jsonl", "o.jsonl.gz", "o.jsonl.xz", "o.jsonl.bz2", "o.jsonl.zst", "o.parquet", "o.txt"]
+)
 def test_the_output_is_that_of_a_run_without_failures(tmp_path: Path, name: str) -> None:
     source, out = write_input(tmp_path), tmp_path / name
     how: dict[str, Any] = {

@@ -3,7 +3,7 @@
     files -> read (tasks) -> blocks of lines -> workers (actors, each with the utility loaded once) -> results -> folder
 
 Ray Data holds readers back while blocks wait, so memory is bounded. When a worker or a node dies, Ray starts another
-and gives it the block again; a block's result is the same whoever makes it, and is written once, here.
+and gives it the block again; a block's result does not depend on the worker, and is written once, here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from mbrace.cluster.folder import Folder
+from mbrace.cluster.folder import ShardFolder
 from mbrace.cluster.pool import READER_CPUS, NodeMonitor, Pool, nodes_of, plan, workers_that_fit
 from mbrace.cluster.shards import Block, Result, add_costs, blocks, changed, failed, process_block
 from mbrace.errors import ServiceError, UserError, require
@@ -81,7 +81,7 @@ def run(
         raise UserError(f"shard_size={shard_size}: must be 1 or more")
     started = time.perf_counter()
     summary, skip = Summary(), on_error == "skip"
-    with Folder(output, job, paths, size=shard_size, resume=resume, force=force, text=job.text) as folder:
+    with ShardFolder(output, job, paths, size=shard_size, resume=resume, force=force, text=job.text) as folder:
         folder.options = options
         summary.kept = sum(done.shard.answers for done in folder.done.values())
         if folder.complete:
@@ -113,7 +113,7 @@ class NodesLost(Exception):  # noqa: N818
 
 def _collect(
     results: Iterator[Result],
-    folder: Folder,
+    folder: ShardFolder,
     summary: Summary,
     stop: Stop,
     progress: Callable[[int, float], None],
@@ -137,8 +137,8 @@ class _Connection:
     def __init__(self, address: str | None) -> None:
         self._ray = require("ray", extra="cluster")
         require("ray.data", extra="cluster")
-        self._mine = not self._ray.is_initialized()
-        if not self._mine:
+        self._started_here = not self._ray.is_initialized()
+        if not self._started_here:
             return
         os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
         options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
@@ -157,7 +157,7 @@ class _Connection:
         return self._ray
 
     def __exit__(self, *error: object) -> None:
-        if self._mine:
+        if self._started_here:
             self._ray.shutdown()
 
 
@@ -176,7 +176,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _results(
-    ray: Any, pool: Pool, job: Job, paths: list[str], size: int, folder: Folder, *, threads: int, skip: bool
+    ray: Any, pool: Pool, job: Job, paths: list[str], size: int, folder: ShardFolder, *, threads: int, skip: bool
 ) -> Iterator[Result]:
     """The results of all blocks that are not done, as they come."""
     data = ray.data

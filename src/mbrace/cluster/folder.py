@@ -23,11 +23,11 @@ from mbrace.io.atomic import TEMPORARY, lock, replace_file, write_all
 from mbrace.io.candidates import Bad, lines_of, repeated_id
 from mbrace.io.jsonl import json_line, parse_json
 from mbrace.io.manifest import NAME, SHARD, Manifest, Shard, check_name
-from mbrace.io.output import EXISTS
+from mbrace.io.output_files import EXISTS, errors_path
 from mbrace.io.packing import check_packing, pack_all
 from mbrace.io.parquet import write_parquet
 from mbrace.io.resume import PlainLines
-from mbrace.io.settings import refuse_other_settings
+from mbrace.io.same_settings import refuse_other_settings
 from mbrace.io.system import OPEN, open_folder
 from mbrace.jobs.run import Job
 from mbrace.records import Location
@@ -45,14 +45,14 @@ class FinishedShard:
         self.ids: NDArray[np.uint64] = np.frombuffer(ids, dtype=np.uint64)
 
 
-class Folder:
+class ShardFolder:
     """The state of a run on disk: `done` are its finished shards by block."""
 
     def __init__(
         self, output: str, job: Job, inputs: list[str], *, size: int, resume: bool, force: bool, text: bool
     ) -> None:
         self.path = Path(output)
-        self.errors_path = Path(str(self.path) + ".errors.jsonl")
+        self.errors_path = Path(errors_path(str(self.path)))
         self.done: dict[BlockKey, FinishedShard] = {}
         self.options: dict[str, Any] | None = None  # of the command line, for the manifest
         self.text = text
@@ -277,7 +277,7 @@ class Folder:
                 os.close(descriptor)
         self._journal = self._lock = -1
 
-    def __enter__(self) -> Folder:
+    def __enter__(self) -> ShardFolder:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:

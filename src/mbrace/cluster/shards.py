@@ -70,7 +70,7 @@ def blocks(
 ) -> Iterator[Block]:
     """The blocks of a file, `size` lines each; those already `done` with the same digest are skipped ("": any).
 
-    Blank lines at the end of a file of `records` are none.
+    At the end of a file of `records`, blank lines are left out.
     """
     lines: list[bytes] = []
     first, number, taken = 1, 0, 0

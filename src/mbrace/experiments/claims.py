@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mbrace.experiments import paper
-from mbrace.experiments.significance import equivalence, sentence_interval
+from mbrace.experiments.significance import equivalence, ratio_interval, sentence_interval
 from mbrace.experiments.studies import Row, alpha_over_beta, identity, label
 from mbrace.experiments.trials import FAST, STANDARD, Outcomes, Setting
 
@@ -133,16 +133,6 @@ def _fewer_calls(test: Outcomes) -> Row:
     if high < wanted:
         return row | {"holds": False, "verdict": f"contradicted: 95% interval below {wanted:g}"}
     return row | {"holds": None, "verdict": f"not shown: 95% interval includes {wanted:g}"}
-
-
-def ratio_interval(
-    a: NDArray[np.float64], b: NDArray[np.float64], *, resamples: int = 2000, seed: int = 0
-) -> tuple[float, float]:
-    """95% interval of sum(a) / sum(b) over sentences, by bootstrap; both are (sentences,)."""
-    draws = np.random.default_rng(seed).multinomial(len(a), np.full(len(a), 1 / len(a)), size=resamples)
-    draws = draws[draws @ b > 0]  # sentences without a race make no calls
-    low, high = np.percentile((draws @ a) / (draws @ b), [2.5, 97.5])
-    return float(low), float(high)
 
 
 def _alpha_beats_beta(valid: Outcomes) -> Row:

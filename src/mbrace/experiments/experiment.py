@@ -16,21 +16,19 @@ import math
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import numpy as np
-
-from mbrace.errors import UserError, require, warn
+from mbrace.errors import UserError, require
 from mbrace.experiments import recommendation, studies
 from mbrace.experiments.claims import claims, margins
+from mbrace.experiments.facts import describe, facts, warn_of_exhausted
 from mbrace.experiments.races import record_races
 from mbrace.experiments.studies import Row
 from mbrace.experiments.tables import CandidateFile, Table, slug, tables
 from mbrace.experiments.trials import SIZES, STOPPING, TEST, TRADEOFF, Outcomes, Setting, run_trials
 from mbrace.io.atomic import make_folder
-from mbrace.io.settings import refuse_other_settings
+from mbrace.io.same_settings import refuse_other_settings
 from mbrace.utilities.bleu import BLEU
 from mbrace.utilities.chrf import ChrF
 from mbrace.utility import Utility
@@ -109,7 +107,7 @@ def run(
                     advance=raced,
                 )
             finished = time.perf_counter()
-            _warn_of_exhausted(file, stored, utility.schedule[-1])
+            warn_of_exhausted(file, stored, utility.schedule[-1])
             outcomes.about = _about(file, utility, label, stored, trials, seed) | {
                 "key": key,
                 "seconds": {"tables": round(built - started, 2), "races": round(finished - built, 2)},
@@ -161,52 +159,6 @@ def _about(
         "trials": trials,
         "seed": seed,
     }
-
-
-@dataclass(frozen=True)
-class Facts:
-    """What is told about one sentence of a candidate file: counts, and the range of its human scores (NaN: none)."""
-
-    id: str | int
-    hypotheses: int
-    pseudo_references: int
-    distinct: int
-    lowest: float
-    highest: float
-
-
-def facts(table: Table) -> Facts:
-    """The facts of one table."""
-    human = table.human
-    counts = len(table.hypotheses), len(table.draws), len(table.columns)
-    return Facts(table.record.id, *counts, float(human.min()), float(human.max()))
-
-
-def describe(sentences: Sequence[Facts], largest: int) -> dict[str, Any]:
-    """The facts of all sentences together; `largest`: the last size of the schedule."""
-    references = all(math.isfinite(one.lowest) and math.isfinite(one.highest) for one in sentences)
-    # scores between 0 and 1, give or take a little, are multiplied by 100 for display, as the paper does with COMET's
-    small = references and min(s.lowest for s in sentences) >= -0.25 and max(s.highest for s in sentences) <= 1.25
-    return {
-        "sentences": len(sentences),
-        "hypotheses": round(float(np.mean([one.hypotheses for one in sentences])), 1),
-        "pseudo_references": min(one.pseudo_references for one in sentences),
-        "exhausted": [one.id for one in sentences if one.pseudo_references <= largest],
-        "distinct": round(float(np.mean([one.distinct / one.pseudo_references for one in sentences])), 3),
-        "references": references,
-        "scale": 100 if small else 1,
-    }
-
-
-def _warn_of_exhausted(file: CandidateFile, stored: Sequence[Table], largest: int) -> None:
-    """Some records are no test of racing: all their pseudo-references are used, so that R is R*."""
-    ids = [table.record.id for table in stored if len(table.draws) <= largest]
-    if ids:
-        named = ", ".join(map(repr, ids[:5])) + (f" and {len(ids) - 5} more" if len(ids) > 5 else "")
-        warn(
-            f"{file.path}: {len(ids)} of {len(stored)} records have no more than {largest} pseudo-references, so that "
-            f"R is R* and standard MBR right by definition; give more of them (the paper: 1024): {named}"
-        )
 
 
 def gather(out: Path, others: Sequence[Path] = (), known: Mapping[Path, Outcomes] | None = None) -> list[Outcomes]:

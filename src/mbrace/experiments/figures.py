@@ -9,7 +9,7 @@ from typing import Any
 from mbrace.errors import require
 from mbrace.experiments import points
 from mbrace.experiments.charts import cut_at
-from mbrace.experiments.labels import Label, place
+from mbrace.experiments.labels import Label, place_labels
 from mbrace.experiments.sections import Section
 from mbrace.experiments.showing import short_described, way_of
 from mbrace.experiments.studies import Row
@@ -247,7 +247,7 @@ def _label(figure: Any, named: Sequence[tuple[Any, Sequence[Label]]]) -> None:
     """Write labels at points, once everything else has its place."""
     figure.draw_without_rendering()
     for axis, labels in named:
-        place(axis, labels)
+        place_labels(axis, labels)
 
 
 def runtimes(plt: Any, rows: Sequence[Row]) -> Any:

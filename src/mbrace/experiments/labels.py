@@ -16,7 +16,7 @@ SPOTS = (
     (4, -4, "right"), (-4, -4, "left"), (0, 11, "middle"), (0, -11, "middle"), (9, 9, "right"), (-9, 9, "left"),
     (9, -9, "right"), (-9, -9, "left"),
 )  # fmt: skip
-STEP = 3.0  # what is drawn is taken as small boxes so many pixels apart
+STEP = 3.0  # pixels between the small boxes that stand for what is drawn
 MARKER = 3.2  # half of a marker's size in points
 
 
@@ -30,7 +30,7 @@ class Label:
     colour: str
 
 
-def place(axis: Any, labels: Sequence[Label], *, size: float = 7.0) -> int:
+def place_labels(axis: Any, labels: Sequence[Label], *, size: float = 7.0) -> int:
     """Write the labels that there is room for, the first ones first; returns how many. The layout must be final."""
     figure = axis.figure
     points = figure.dpi / 72

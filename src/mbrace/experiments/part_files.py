@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mbrace.experiments.experiment import Facts
+from mbrace.experiments.facts import Facts
 from mbrace.experiments.trials import Outcomes
 from mbrace.records import Record
 

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from mbrace.errors import UserError
-from mbrace.experiments.experiment import describe, facts, settings_for
+from mbrace.experiments.experiment import settings_for
+from mbrace.experiments.facts import describe, facts
 from mbrace.experiments.part_files import (
     Job,
     Part,
@@ -68,11 +69,11 @@ def race_job(job: Job) -> Part:
             if index in recorded
         ]
     seconds = {"tables": built - started, "races": time.perf_counter() - built}
-    digests = [digest(record) for record in records]
+    digests = [record_digest(record) for record in records]
     return Part(replace(job, records=(), scored=()), **found, digests=digests, seconds=seconds)
 
 
-def digest(record: Record) -> str:
+def record_digest(record: Record) -> str:
     """SHA-256 of a record's texts as a JSON line."""
     texts = [record.id, record.source, record.reference, list(record.hypotheses), list(record.pseudo_references)]  # type: ignore[arg-type]
     return hashlib.sha256(json.dumps(texts, ensure_ascii=False).encode("utf-8", "surrogatepass")).hexdigest()

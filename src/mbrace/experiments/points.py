@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mbrace.experiments.labels import Label, place
+from mbrace.experiments.labels import Label, place_labels
 
 # Okabe and Ito's colours, which readers of every kind of colour vision tell apart; markers differ as well.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f", "#000000")
@@ -80,7 +80,9 @@ def draw(plt: Any, figure: Figure) -> Any:
     colour_of = {series: COLOURS[number % len(COLOURS)] for number, series in enumerate(figure.series)}
     for axis, points in zip(axes.flat, figure.panels.values(), strict=False):
         labelled = [point for point in points if point.label]
-        place(axis, [Label(point.x, point.y, point.label, colour_of[point.series]) for point in labelled], size=7.5)
+        place_labels(
+            axis, [Label(point.x, point.y, point.label, colour_of[point.series]) for point in labelled], size=7.5
+        )
     return drawn
 
 

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from mbrace.experiments.significance import sentence_interval
+from mbrace.experiments.significance import ratio_interval, sentence_interval
 from mbrace.experiments.studies import Row, identity
 from mbrace.experiments.trials import STANDARD, Outcomes, Setting
 
@@ -70,31 +70,15 @@ def _row(outcomes: Outcomes, setting: Setting, values: Values, standard: Values)
     row |= {"schedule": " ".join(map(str, schedule if setting != STANDARD else schedule[-1:]))}
     row |= {"regret": setting.regret, "sentences": outcomes.about["sentences"], "file": outcomes.about["file"]}
     row |= {name: float(values[name].mean()) for name in ("utility_calls", "pseudo_references")}
-    low, high = _ratio_interval(standard["utility_calls"], values["utility_calls"])
-    row |= {"saves": _ratio(standard["utility_calls"].mean(), values["utility_calls"].mean())}
-    row |= {"saves_low": low, "saves_high": high}
+    of_standard, own = (each["utility_calls"].mean(axis=1) for each in (standard, values))
+    row["saves"] = float(of_standard.mean() / own.mean()) if own.any() else 1.0  # 1 where there was no race at all
+    row["saves_low"], row["saves_high"] = ratio_interval(of_standard, own, resamples=1000)
     for name in ("score", "accuracy", "rr", "lost"):
         if name in values:
             difference = values[name] - standard[name]
             row[name] = float(difference.mean())
             row[f"{name}_low"], row[f"{name}_high"] = sentence_interval(difference)
     return row
-
-
-def _ratio_interval(
-    above: NDArray[np.float64], below: NDArray[np.float64], *, resamples: int = 1000
-) -> tuple[float, float]:
-    """95% interval of mean(above) / mean(below) when sentences are resampled; both are (sentences, trials)."""
-    count = len(above)
-    weights = np.random.default_rng(0).multinomial(count, np.full(count, 1 / count), size=resamples)
-    ratios = [_ratio(*pair) for pair in zip(weights @ above.mean(axis=1), weights @ below.mean(axis=1), strict=True)]
-    low, high = np.percentile(ratios, [2.5, 97.5])
-    return float(low), float(high)
-
-
-def _ratio(above: float, below: float) -> float:
-    """1 where there was no race at all: both are 0."""
-    return float(above / below) if below else 1.0
 
 
 MEASURES = {

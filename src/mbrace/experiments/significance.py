@@ -106,7 +106,22 @@ def sentence_interval(values: NDArray[np.float64], *, resamples: int = 2000, see
     return float(low), float(high)
 
 
-@lru_cache(maxsize=2)
+def ratio_interval(
+    a: NDArray[np.float64], b: NDArray[np.float64], *, resamples: int = 2000, seed: int = 0
+) -> tuple[float, float]:
+    """95% interval of sum(a) / sum(b) over sentences, by bootstrap; both are (sentences,), such as counts of calls.
+
+    Resamples in which `b` is 0 are left out (sentences without a race make no calls); 1 to 1 if it is 0 in all.
+    """
+    counts = _resampled_counts(len(a), resamples, seed)
+    counts = counts[counts @ b > 0]
+    if not len(counts):
+        return 1.0, 1.0
+    low, high = np.percentile((counts @ a) / (counts @ b), [2.5, 97.5])
+    return float(low), float(high)
+
+
+@lru_cache(maxsize=4)
 def _resampled_counts(count: int, resamples: int, seed: int) -> NDArray[np.float64]:
     """How often each resample has each sentence, (resamples, sentences); drawn once for many intervals."""
     draws = np.random.default_rng(seed).multinomial(count, np.full(count, 1 / count), size=resamples)

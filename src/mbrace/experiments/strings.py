@@ -27,7 +27,7 @@ MARGIN = 0.05  # of the standard deviation between hypotheses: less is no loss (
 
 @dataclass(frozen=True)
 class Way:
-    """A way to choose: so many beam hypotheses and pseudo-references, and how they race."""
+    """A way to choose: how many beam hypotheses and pseudo-references, and how they race."""
 
     name: str
     beam: int = 256
@@ -61,7 +61,7 @@ class StringsTable:
     """Utilities of every string that may win against every pseudo-reference, raced and held out, of one record."""
 
     record: Record
-    texts: list[str]  # beam hypotheses first, then draws that are none; (rows)
+    texts: list[str]  # (rows): beam hypotheses first, then draws that are not among them
     utilities: NDArray[np.floating]  # (rows, columns)
     columns: dict[str, int]  # by pseudo-reference
     worth: NDArray[np.float64]  # (rows,) mean utility against the held-out draws

@@ -102,11 +102,11 @@ def align_texts(outputs: Sequence[Texts], others: Sequence[Texts]) -> tuple[Sequ
         _check_ids(file, leader)
     _warn_of_part(leader, others, len(ids))
     wanted = set(ids)
-    moved = [file.path for file in files if file.ids and [i for i in file.ids if i in wanted] != list(ids)]
+    reordered = [file.path for file in files if file.ids and [i for i in file.ids if i in wanted] != list(ids)]
     lines = [file.path for file in files if file.ids is None]
-    if moved and lines:
+    if reordered and lines:
         raise UserError(
-            f"{lines[0]}: has no ids, and {leader.path} and {moved[0]} have theirs in different orders; "
+            f"{lines[0]}: has no ids, and {leader.path} and {reordered[0]} have theirs in different orders; "
             "give it as JSON Lines with id, or put them in one order"
         )
     return ids, [_in_order(file, ids) for file in files]
@@ -134,7 +134,7 @@ def _check_ids(one: Texts, other: Texts) -> None:
 
 
 def _warn_of_part(leader: Texts, others: Sequence[Texts], count: int) -> None:
-    """Files of other sources may share some ids, such as line numbers: the texts paired by them would be strangers."""
+    """Files of other sources may share ids, such as line numbers: texts paired by them would not belong together."""
     for file in others:
         if file.ids is not None and len(file.ids) > count:
             left_out = f"{len(file.ids) - count} of its {counted(len(file.ids), 'record')} are not in {leader.path}"

@@ -1,4 +1,4 @@
-"""Files that are there in full or not at all, whatever happens, and that one process writes at a time."""
+"""Files that are there in full or not at all, even after a crash; and a lock, so that one process writes an output."""
 
 from __future__ import annotations
 

@@ -181,9 +181,13 @@ def read_flat(
     for number, groups in enumerate(without_blank_end(together, _all_blank), 1):
         for (path, _), group in zip(given[1:], groups[1:], strict=True):
             if groups[0] is not None and group is None:
-                raise UserError(f"{path}: ends before source {number}, which {hypotheses} has")
+                raise UserError(
+                    f"{path}: ends before source {number}, which {hypotheses} has; give both for every source"
+                )
             if groups[0] is None and group is not None:
-                raise UserError(f"{path}: has more sources than {hypotheses}, which has {number - 1}")
+                raise UserError(
+                    f"{path}: has more sources than {hypotheses}, which has {number - 1}; give both for every source"
+                )
         pool = groups[0] if references is None else groups[1]
         text = None if source is None else groups[-1][0]
         location = Location(hypotheses, (number - 1) * num_candidates + 1)

@@ -6,35 +6,37 @@ import glob
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 from mbrace.errors import UserError
 from mbrace.io.manifest import Manifest
 from mbrace.io.reading import open_input
 from mbrace.io.remote import expand_url
 
-Thing = TypeVar("Thing")
+Value = TypeVar("Value")
+Paths: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]]"
 
 
-class Rereadable(Generic[Thing]):
-    """What can be read again from its beginning."""
+class Rereadable(Generic[Value]):
+    """An iterable that is read again from its beginning each time it is iterated over."""
 
-    def __init__(self, read: Callable[[], Iterator[Thing]]) -> None:
+    def __init__(self, read: Callable[[], Iterator[Value]]) -> None:
         self._read = read
 
-    def __iter__(self) -> Iterator[Thing]:
+    def __iter__(self) -> Iterator[Value]:
         return self._read()
 
 
-def rereadable(read: Callable[[], Iterator[Thing]], paths: Iterable[str]) -> Iterable[Thing]:
-    """What `read` reads from files: again, as often as it is iterated over, unless one of them is a stream."""
+def rereadable(read: Callable[[], Iterator[Value]], paths: Iterable[str]) -> Iterable[Value]:
+    """What `read` reads from the files `paths`: as often as it is iterated over, unless one of them is a stream."""
     return Rereadable(read) if all(os.path.isfile(path) or "://" in path for path in paths) else read()
 
 
-def expand(patterns: Sequence[str]) -> list[str]:
+def expand(patterns: Paths) -> list[str]:
     """The files that patterns name, those of one glob in order of their names; a folder of shards by its manifest."""
     paths: list[str] = []
-    for pattern in patterns:
+    for given in [patterns] if isinstance(patterns, str | os.PathLike) else patterns:
+        pattern = os.fspath(given)
         if pattern == "-" or (os.path.exists(pattern) and not os.path.isdir(pattern)):
             found = [pattern]
         elif os.path.isdir(pattern):

@@ -13,7 +13,7 @@ from mbrace.io.reading import decode_line
 
 
 def parse_json(line: bytes, where: object) -> Any:
-    """One JSON value. orjson refuses lone surrogates, which are legal here: the standard parser has the last word."""
+    """One JSON value. Lone surrogates are allowed here: what orjson refuses, the standard parser tries."""
     try:
         return orjson.loads(line)
     except orjson.JSONDecodeError:

@@ -71,9 +71,11 @@ class Manifest:
             shards = [Shard(**shard) for shard in fields["shards"]]
             manifest = cls(folder, fields["work"], list(fields["inputs"]), fields["complete"] is True, shards)
             if fields["format"] != 1:
-                raise UserError(f"{path}: format: {fields['format']!r} is not known to this version of mbrace")
+                raise UserError(
+                    f"{path}: format: {fields['format']!r} is not known to this version of mbrace; update it"
+                )
         except (TypeError, KeyError) as error:
-            raise UserError(f"{path}: not a manifest of mbrace ({error})") from None
+            raise UserError(f"{path}: not a manifest of mbrace ({error}); give a folder that a cluster wrote") from None
         for shard in shards:
             check_name(shard.file, path)
         return manifest
@@ -93,4 +95,4 @@ class Manifest:
 def check_name(name: object, where: Path) -> None:
     """Refuse a shard that is not a plain name such as part-00000-00000.jsonl: a path could lead out of the folder."""
     if not isinstance(name, str) or not SHARD.fullmatch(name):
-        raise UserError(f"{where}: shards: {name!r} is not the name of a shard")
+        raise UserError(f"{where}: shards: {name!r} is not the name of a shard; give a folder that a cluster wrote")

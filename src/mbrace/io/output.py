@@ -4,30 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import os
-import stat
 import sys
 from pathlib import Path
 from typing import Any
 
 from mbrace.errors import UserError, require
-from mbrace.io.atomic import TEMPORARY, lock, write_all
+from mbrace.io.atomic import lock, write_all
 from mbrace.io.candidates import Bad, lines_of
-from mbrace.io.packing import PACKED, check_packing, pack, packing_of, pop_full_members
+from mbrace.io.output_files import EXISTS, OutputFiles
+from mbrace.io.packing import PACKED, check_packing, pack, pop_full_members
 from mbrace.io.parquet import write_parquet
-from mbrace.io.resume import PackedLines, ParquetLines, PlainLines, WrittenLines, begins_like_our_output
-from mbrace.io.run_file import SUFFIX, RunFile
+from mbrace.io.resume import ParquetLines, PlainLines, WrittenLines, begins_like_our_output, written_lines
+from mbrace.io.run_file import RunFile
 from mbrace.io.system import OPEN
 from mbrace.io.utility_folder import UtilityFolder
 from mbrace.records import Record
-
-PARTIAL = ".part"  # the suffix of a Parquet file's rows while there is no Parquet file
-EXISTS = "exists; use resume=True to continue it or force=True to replace it"
-
-
-def refuse_existing(path: str) -> None:
-    """Refuse an output that exists, or that was begun: early, before what takes long."""
-    if path != "-" and not _is_device(path) and (os.path.exists(path) or os.path.exists(path + PARTIAL)):
-        raise UserError(f"{path}: {EXISTS}")
 
 
 class Output:
@@ -60,14 +51,15 @@ class Output:
         self.written = self.written_errors = WrittenLines()
         self.skipped = 0  # records set aside, those of the runs before included
         self.interrupted = False  # set when a run ends early without an error
-        self._is_stream = path == "-" or _is_device(path)
-        self._is_parquet = path.endswith(".parquet") and not self._is_stream
-        self._packing = "" if self._is_stream else packing_of(path)
-        self._file = path + PARTIAL if self._is_parquet else path  # where lines are written
-        self._errors_path = path + ".errors.jsonl"
+        self.files = files = OutputFiles(path)
+        self._is_stream, self._is_parquet, self._packing = files.is_stream, files.is_parquet, files.packing
         self._run_file = None if settings is None or self._is_stream else RunFile(path, settings, options)
         self._lines: list[bytes] = []  # not written yet
-        self._failed = self._is_finished = self._is_new = self._continues = self._has_started = False
+        self._failed = False  # a write has
+        self._is_finished = False  # a Parquet file that is resumed is complete
+        self._is_new = False  # this run has made the file of lines
+        self._continues = False  # there is something of an earlier run to go on from
+        self._has_started = False  # `start` was called
         self._has_begun = True  # False while an older output is still there in full
         self._descriptor = self._errors = self._replaced = -1
         self._tables: UtilityFolder | None = None
@@ -90,49 +82,40 @@ class Output:
 
     def _open_files(self, resume: bool, force: bool) -> None:
         """Open, lock, and on resume look at what is there."""
-        exists = os.path.exists(self.path) or os.path.exists(self._file)
-        if exists and not (resume or force):
-            raise UserError(f"{self.path}: {EXISTS}")
+        files, exists = self.files, self.files.exists
+        if not (resume or force):
+            files.refuse_existing()
         self._has_begun = not (exists and force)
-        self._is_finished = self._is_parquet and resume and exists and not os.path.exists(self._file)
+        self._is_finished = resume and files.is_finished_parquet
         if self._is_finished:
             try:
                 self.written, self._continues = ParquetLines(self.path), True
             except UserError as error:
                 raise UserError(f"{error}; use force=True to start over") from error
-        elif force and os.path.exists(self._file):
-            self._replaced = self._open(self._file, os.O_RDWR)
+        elif force and os.path.exists(files.lines):
+            self._replaced = self._open(files.lines, os.O_RDWR)
             lock(self._replaced, self.path)
-            self._descriptor = self._open(self._new_file, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+            self._descriptor = self._open(files.replacement, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
             lock(self._descriptor, self.path)
         else:
-            self._is_new = not os.path.exists(self._file)
-            self._descriptor = self._open(self._file, os.O_RDWR | os.O_CREAT | (0 if exists else os.O_EXCL))
+            self._is_new = not os.path.exists(files.lines)
+            self._descriptor = self._open(files.lines, os.O_RDWR | os.O_CREAT | (0 if exists else os.O_EXCL))
             lock(self._descriptor, self.path)
             if resume:
                 if not begins_like_our_output(self._descriptor, packing=self._packing, text=self.text):
                     os.close(self._descriptor)
                     raise UserError(f"{self.path}:1: not an answer of mbrace; use force=True to replace the file")
-                self.written = self._written_lines()
-                # a torn first line of JSON is known by its beginning, any text could be a stranger's
+                self.written = written_lines(self._descriptor, self._packing)
+                # a torn first line of JSON is recognised by its beginning; plain text could be anybody's
                 is_text = self.text and os.fstat(self._descriptor).st_size > 0
                 self._continues = is_text or self.written.line is not None
-        if os.path.exists(self._errors_path):
+        if os.path.exists(files.errors):
             if resume:
                 self._open_errors()
                 self.written_errors = PlainLines(self._errors)
                 self._continues |= self.written_errors.line is not None
             elif self._has_begun:
-                os.unlink(self._errors_path)
-
-    @property
-    def _new_file(self) -> str:
-        """Where the first lines are written when they replace an older output."""
-        return os.path.realpath(self._file) + TEMPORARY
-
-    def _written_lines(self) -> WrittenLines:
-        """The complete lines of the file."""
-        return PackedLines(self._descriptor, self._packing) if self._packing else PlainLines(self._descriptor)
+                os.unlink(files.errors)
 
     def _check_run_file(self) -> None:
         """Compare the settings with those of the run that is continued, or write them for the next."""
@@ -162,19 +145,19 @@ class Output:
         self._tables = tables
 
     def _begin(self) -> None:
-        """There is something new: it takes the place of the older output, if one is still there, in one step.
+        """Replace the older output, if one is still there, in one step, now that there is something new.
 
         OUT.run.json goes first and comes last, so that it is never next to an output that it does not describe.
         """
         if self._has_begun:
             return
         self._has_begun = True
-        for path in (self._errors_path, self.path + SUFFIX):
+        for path in (self.files.errors, self.files.run_file):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
         if self._replaced >= 0:
             os.fsync(self._descriptor)
-            os.replace(self._new_file, os.path.realpath(self._file))
+            os.replace(self.files.replacement, os.path.realpath(self.files.lines))
             os.close(self._replaced)
             self._replaced = -1
         if self._run_file is not None:
@@ -198,7 +181,7 @@ class Output:
     def _open_errors(self) -> None:
         if self._is_stream:
             raise UserError('on_error="skip": failed records are written to OUT.errors.jsonl; give an output file')
-        self._errors = self._open(self._errors_path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+        self._errors = self._open(self.files.errors, os.O_RDWR | os.O_CREAT | os.O_APPEND)
 
     def start(self) -> None:
         """Drop the lines of `written` and `written_errors` that were not kept; what is added comes after the others."""
@@ -208,7 +191,7 @@ class Output:
         self.skipped = self.written_errors.kept
         if self._errors >= 0 and not self.skipped:
             os.close(self._errors)
-            os.unlink(self._errors_path)
+            os.unlink(self.files.errors)
             self._errors = -1
 
     def add(self, line: bytes | None, bad: Bad | None = None) -> None:
@@ -217,9 +200,9 @@ class Output:
             raise UserError(f"{self.path}: is finished, but the input has more records; use force=True to start over")
         if bad is not None:
             if self._errors < 0:
-                self._write(self._descriptor, b"", self.path)  # an older output makes room, its errors go
+                self._write(self._descriptor, b"", self.path)  # replaces an older output and deletes its errors
                 self._open_errors()
-            self._write(self._errors, bad.to_line(), self._errors_path)
+            self._write(self._errors, bad.to_line(), self.files.errors)
             self.skipped += 1
         if line is not None:
             self._lines.append(line)
@@ -264,7 +247,7 @@ class Output:
 
     def _is_empty(self) -> bool:
         """Whether there is nothing to go on from: no complete line, and no record set aside."""
-        return self._errors < 0 and self._written_lines().line is None
+        return self._errors < 0 and written_lines(self._descriptor, self._packing).line is None
 
     def close(self, *, complete: bool = True) -> None:
         """Write what is left and close the file; a `complete` Parquet file gets its name."""
@@ -294,13 +277,13 @@ class Output:
         if complete:
             self._begin()
         if self._is_parquet and complete:
-            write_parquet(lambda: lines_of(self._file), Path(self.path))
-            os.unlink(self._file)
+            write_parquet(lambda: lines_of(self.files.lines), Path(self.path))
+            os.unlink(self.files.lines)
         never_used = not complete and self._is_empty()
         if self._replaced >= 0:
-            os.unlink(self._new_file)
+            os.unlink(self.files.replacement)
         elif never_used and self._is_new:
-            os.unlink(self._file)
+            os.unlink(self.files.lines)
         if self._run_file is None or not self._has_begun:
             return
         if never_used and self._is_new:
@@ -314,11 +297,3 @@ class Output:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.close(complete=kind is None and not self.interrupted)
-
-
-def _is_device(path: str) -> bool:
-    """A pipe or a device such as /dev/null, which is written as a stream."""
-    try:
-        return not stat.S_ISREG(os.stat(path).st_mode) and not os.path.isdir(path)
-    except OSError:
-        return False

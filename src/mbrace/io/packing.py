@@ -33,7 +33,7 @@ def packing_of(path: str) -> str:
 
 
 def without_packing(path: str) -> str:
-    """The name without an ending that tells its packing."""
+    """The name without the suffix of its packing."""
     packing = packing_of(path)
     return path.removesuffix(f".{packing}") if packing else path
 

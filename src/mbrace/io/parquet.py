@@ -35,7 +35,7 @@ def parquet_rows(path: str, columns: Sequence[str] | None = None) -> Iterator[di
     except FileNotFoundError as error:
         raise UserError(f"{path}: No such file or directory; give a file that can be read") from error
     except (pyarrow.ArrowException, OSError) as error:
-        raise UserError(f"{path}: not a Parquet file that can be read ({error})") from error
+        raise UserError(f"{path}: not a Parquet file that can be read ({error}); make the file again") from error
 
 
 def write_parquet(lines: Callable[[], Iterable[bytes]], path: Path) -> None:

@@ -55,7 +55,7 @@ def byte_lines(path: str) -> Generator[bytes]:
 
 
 def is_blank(row: object) -> bool:
-    """Whether a row is a line without anything to see."""
+    """Whether a row is a blank line."""
     return isinstance(row, bytes) and not row.strip()
 
 

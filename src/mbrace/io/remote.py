@@ -18,7 +18,7 @@ def filesystem_of(url: str) -> tuple[Any, str]:
     try:
         filesystem, path = fs.FileSystem.from_uri(url)
     except Exception as error:
-        raise UserError(f"{url}: not a URL that pyarrow reads ({error})") from error
+        raise UserError(f"{url}: not a URL that pyarrow reads ({error}); give one such as s3://bucket/file") from error
     return filesystem, path
 
 
@@ -30,7 +30,7 @@ def expand_url(pattern: str) -> list[str]:
     try:
         infos = filesystem.get_file_info(fs.FileSelector(folder, recursive=True))
     except OSError as error:
-        raise UserError(f"{pattern}: cannot be listed ({error})") from error
+        raise UserError(f"{pattern}: cannot be listed ({error}); check the address and your rights there") from error
     start = pattern[: len(pattern) - len(path)] if pattern.endswith(path) else pattern.partition("://")[0] + "://"
     return sorted(start + i.path for i in infos if i.type == fs.FileType.File and fnmatch.fnmatch(i.path, path))
 
@@ -48,4 +48,4 @@ def open_url(url: str) -> Iterator[BinaryIO]:
     except (UserError, GeneratorExit):
         raise
     except (OSError, EOFError, lzma.LZMAError) as error:
-        raise UserError(f"{url}: cannot be read ({error})") from error
+        raise UserError(f"{url}: cannot be read ({error}); check the address and your rights there") from error

@@ -114,6 +114,11 @@ class ParquetLines(WrittenLines):
         self.line = None if row is None else to_json(row)
 
 
+def written_lines(descriptor: int, packing: str) -> WrittenLines:
+    """The complete lines of a file that is packed so ("": not at all)."""
+    return PackedLines(descriptor, packing) if packing else PlainLines(descriptor)
+
+
 def begins_like_our_output(descriptor: int, *, packing: str, text: bool) -> bool:
     """Whether a file begins as our output does, as far as it goes; any other must not be cut and continued."""
     head = read_at(descriptor, 1 << 16, 0)

@@ -12,7 +12,7 @@ from typing import Any
 from mbrace.errors import UserError
 from mbrace.io.atomic import replace_file
 from mbrace.io.jsonl import json_line, parse_json, to_json
-from mbrace.io.settings import refuse_other_settings
+from mbrace.io.same_settings import refuse_other_settings
 from mbrace.records import Record
 
 SUFFIX = ".run.json"

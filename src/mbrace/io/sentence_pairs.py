@@ -26,7 +26,8 @@ def read_pairs(*paths: str | Path, origins: Collection[str] | None = None) -> li
     pairs = [(source, target) for source, target in pairs if source.strip() and target.strip()]
     if not pairs:
         names = " ".join(map(str, paths))
-        raise UserError(f"{names}: no sentence pairs" + (f" of origin {', '.join(origins)}" if origins else ""))
+        wanted = f" of origin {', '.join(origins)}" if origins else ""
+        raise UserError(f"{names}: no sentence pairs{wanted}; give files with text on both sides")
     return pairs
 
 

@@ -34,7 +34,7 @@ def open_folder(path: str | os.PathLike[str]) -> int:
 
 
 def lock_exclusively(descriptor: int) -> None:
-    """Take a lock that ends with the process; OSError if another process has it, or if there are none here."""
+    """Take a lock that ends with the process; OSError if another process has it, or there are no locks here."""
     if sys.platform == "win32":
         far = 1 << 40  # a byte that no file of ours has: Windows lets nobody read one that is locked
         before = os.lseek(descriptor, 0, os.SEEK_CUR)

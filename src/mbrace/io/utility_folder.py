@@ -62,7 +62,7 @@ class UtilityFolder:
         self._noted.append(identity)
 
     def finish(self) -> None:
-        """Write the index of the records that were noted, and close the folder; one that was made for nothing goes."""
+        """Write the index of the records that were noted, and close the folder; a new one that is empty is removed."""
         if self._descriptor < 0:
             return
         try:
@@ -84,7 +84,7 @@ class UtilityFolder:
 
 
 def refuse_existing_tables(path: str) -> None:
-    """Refuse a folder that holds tables already: early, before what takes long."""
+    """Refuse a folder that holds tables already: early, before anything slow."""
     if os.path.isdir(path) and _ours(Path(path)):
         raise UserError(f"{path}: {ABOUT_EXISTING}")
 

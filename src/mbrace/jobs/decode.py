@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar
 
 from mbrace.decode import decode_corpus
 from mbrace.decoded import Decoded
 from mbrace.io.answer_line import answer_line
 from mbrace.io.candidates import Item, item_from, read_items
-from mbrace.io.inputs import check_inputs, expand, rereadable
+from mbrace.io.inputs import Paths, check_inputs, expand, rereadable
 from mbrace.io.utility_folder import UtilityFolder
 from mbrace.jobs.outcomes import answer_items
 from mbrace.jobs.run import ErrorPolicy, Outcome, Progress, Summary, run_job
@@ -27,8 +27,6 @@ from mbrace.schedule import Schedule
 from mbrace.utilities.chrf import ChrF
 from mbrace.utility import Cost, QualityUtility, Utility, truncated_texts, utility_cost
 from mbrace.windows import OnError
-
-Paths: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]]"
 
 
 def decode_file(
@@ -78,12 +76,19 @@ def decode_file(
     shortlist = shortlist_settings(qe, qe_top, coarse, coarse_top)
     saved = None if save_utilities is None else os.fspath(save_utilities)
     job = DecodeJob(chosen, race, shuffle=shuffle, text=text, shortlist=shortlist, save_utilities=saved)
-    given = [inputs] if isinstance(inputs, (str, os.PathLike)) else inputs
-    paths, out = expand([os.fspath(path) for path in given]), os.fspath(output)
+    paths, out = expand(inputs), os.fspath(output)
     check_inputs(paths, out)
-    how: dict[str, Any] = {"resume": resume, "force": force, "on_error": on_error, "progress": progress}
-    how["retry_errors"] = retry_errors
-    return run_job(job, rereadable(lambda: read_items(paths), paths), out, threads=threads, **how)
+    return run_job(
+        job,
+        rereadable(lambda: read_items(paths), paths),
+        out,
+        threads=threads,
+        resume=resume,
+        force=force,
+        retry_errors=retry_errors,
+        on_error=on_error,
+        progress=progress,
+    )
 
 
 @dataclass(frozen=True)
@@ -99,7 +104,7 @@ class DecodeJob:
     reads_records: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be before anything is loaded."""
+        """Refuse settings that do not go together, before anything is loaded."""
         self.shortlist.check(self.race)
         check_method(method_of(self.race.method), nbest=self.race.nbest, keep_utilities=self.save_utilities is not None)
 
@@ -204,7 +209,7 @@ class DecodeWorker:
             answer,
             self.schedule,
             self.utility,
-            self.pool or self.exclude_self or self.method is not None,
+            first_step_has_all=not (self.pool or self.exclude_self or self.method is not None),
         )
 
     def _count_outside(self) -> None:
@@ -218,17 +223,22 @@ class DecodeWorker:
 
 
 def _standard_calls(
-    record: Record, listed: int | None, answer: Decoded, schedule: Schedule, utility: Utility, some: bool
+    record: Record,
+    listed: int | None,
+    answer: Decoded,
+    schedule: Schedule,
+    utility: Utility,
+    *,
+    first_step_has_all: bool,
 ) -> int:
     """|H| x |R| of standard MBR with `listed` pseudo-references (None: as many as are wanted).
 
-    Equal hypotheses are one, to the paper too. All of them are asked about in the first step of a race, unless only
-    `some` may be.
+    Equal hypotheses are one, to the paper too. If the first step of a race asks about all of them, it tells |H|.
     """
     shortened = answer.quality_calls or answer.coarse_calls
     if not answer.steps and not shortened:
         hypotheses = 1
-    elif some or shortened:
+    elif shortened or not first_step_has_all:
         hypotheses = len(set(record.hypotheses))
     else:
         hypotheses = answer.steps[0].utility_calls // answer.steps[0].pseudo_references

@@ -14,10 +14,9 @@ import numpy as np
 from mbrace.errors import RecordError, UserError, check_number
 from mbrace.io.aligned import read_texts
 from mbrace.io.candidates import Bad, Item, SeenIds, id_prefixes, location_of, repeated_id, rows_of
-from mbrace.io.inputs import check_inputs, expand, rereadable
+from mbrace.io.inputs import Paths, check_inputs, expand, rereadable
 from mbrace.io.jsonl import json_line, parse_json
 from mbrace.io.reading import name_of, without_blank_end
-from mbrace.jobs.decode import Paths
 from mbrace.jobs.run import ErrorPolicy, Outcome, Progress, Summary, run_job
 from mbrace.records import Location, Record, kind
 from mbrace.utilities.table_files import file_name, read_table
@@ -60,11 +59,10 @@ def export_file(
         system,
         min_gap,
     )
-    given = [answers] if isinstance(answers, (str, os.PathLike)) else answers
-    paths, out = expand([os.fspath(path) for path in given]), os.fspath(output)
+    paths, out = expand(answers), os.fspath(output)
     check_inputs([*paths, *([] if job.sources is None else [job.sources])], out)
-    how: dict[str, Any] = {"resume": resume, "force": force, "on_error": on_error, "progress": progress}
-    return run_job(job, rereadable(lambda: read_answers(paths, job), paths), out, **how)
+    items = rereadable(lambda: read_answers(paths, job), paths)
+    return run_job(job, items, out, resume=resume, force=force, on_error=on_error, progress=progress)
 
 
 def read_answers(paths: Sequence[str], job: ExportJob) -> Iterator[Item]:
@@ -98,7 +96,7 @@ class ExportJob:
     reads_records: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        """Refuse what makes no sense."""
+        """Refuse settings that do not go together or have no effect."""
         if self.format not in FORMATS:
             raise UserError(f"format {self.format!r}: unknown; choose from {', '.join(FORMATS)}")
         if "{source}" not in self.prompt:
@@ -163,8 +161,8 @@ class ExportWorker:
         assert isinstance(item, Answer)
         source = self.sources.get(str(item.id)) if item.source is None else item.source
         if source is None:
-            told = "has no record of this id" if self.job.sources else "give the file it was decoded from as sources"
-            return Bad(location_of(item), item.id, f"source: missing; {self.job.sources or 'sources'}: {told}")
+            remedy = "has no record of this id" if self.job.sources else "give the file it was decoded from as sources"
+            return Bad(location_of(item), item.id, f"source: missing; {self.job.sources or 'sources'}: {remedy}")
         prompt = self.job.prompt.replace("{source}", source)
         if self.job.format == "sft":
             return json_line({"id": item.id, **self._completion(prompt, item.hypotheses[0])})
@@ -176,7 +174,7 @@ class ExportWorker:
 
     def _completion(self, prompt: str, text: str) -> dict[str, Any]:
         if self.job.chat:
-            return {"messages": [*self._asked(prompt), {"role": "assistant", "content": text}]}
+            return {"messages": [*self._prompt_messages(prompt), {"role": "assistant", "content": text}]}
         return {"prompt": prompt, "completion": text}
 
     def _preference(self, prompt: str, best: str, utility: float, worst: str, worst_utility: float) -> dict[str, Any]:
@@ -184,9 +182,9 @@ class ExportWorker:
         if not self.job.chat:
             return {"prompt": prompt, "chosen": best, "rejected": worst, **scores}
         chosen, rejected = ([{"role": "assistant", "content": text}] for text in (best, worst))
-        return {"prompt": self._asked(prompt), "chosen": chosen, "rejected": rejected, **scores}
+        return {"prompt": self._prompt_messages(prompt), "chosen": chosen, "rejected": rejected, **scores}
 
-    def _asked(self, prompt: str) -> list[dict[str, str]]:
+    def _prompt_messages(self, prompt: str) -> list[dict[str, str]]:
         system = [] if self.job.system is None else [{"role": "system", "content": self.job.system}]
         return [*system, {"role": "user", "content": prompt}]
 

@@ -75,9 +75,19 @@ def generate_file(
     aligned = None if references is None else os.fspath(references)
     check_inputs(filter(None, (path, aligned)), out)
     items = rereadable(lambda: itertools.islice(source_items(path, job.item, aligned), limit), [path])
-    how: dict[str, Any] = {"resume": resume, "force": force, "on_error": on_error, "progress": progress}
-    how["retry_errors"] = retry_errors
-    return run_job(job, items, out, threads=threads, minutes=minutes, total=limit, **how)
+    return run_job(
+        job,
+        items,
+        out,
+        threads=threads,
+        resume=resume,
+        force=force,
+        retry_errors=retry_errors,
+        on_error=on_error,
+        minutes=minutes,
+        progress=progress,
+        total=limit,
+    )
 
 
 @dataclass(frozen=True)

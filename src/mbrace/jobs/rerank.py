@@ -11,8 +11,7 @@ from mbrace.decoded import Decoded
 from mbrace.errors import UserError
 from mbrace.io.answer_line import answer_line
 from mbrace.io.candidates import Item, item_from, read_items
-from mbrace.io.inputs import check_inputs, expand
-from mbrace.jobs.decode import Paths
+from mbrace.io.inputs import Paths, check_inputs, expand
 from mbrace.jobs.outcomes import answer_items
 from mbrace.jobs.run import ErrorPolicy, Outcome, Progress, Summary, run_job
 from mbrace.jobs.settings import AnyQuality, QualitySettings, describe_quality, load_quality
@@ -40,11 +39,18 @@ def rerank_file(
     `qe` is a quality utility, or the folder or hub name of a checkpoint; the rest is as for `decode_file`.
     """
     job = RerankJob(QualitySettings(qe) if isinstance(qe, str) else qe, nbest=nbest, window=window, text=text)
-    given = [inputs] if isinstance(inputs, (str, os.PathLike)) else inputs
-    paths, out = expand([os.fspath(path) for path in given]), os.fspath(output)
+    paths, out = expand(inputs), os.fspath(output)
     check_inputs(paths, out)
-    how: dict[str, Any] = {"resume": resume, "force": force, "on_error": on_error, "progress": progress}
-    return run_job(job, read_items(paths), out, threads=threads, **how)
+    return run_job(
+        job,
+        read_items(paths),
+        out,
+        threads=threads,
+        resume=resume,
+        force=force,
+        on_error=on_error,
+        progress=progress,
+    )
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,11 @@ from mbrace.io.atomic import replace_file, replacing, write_all
 from mbrace.io.candidates import Item, lines_of
 from mbrace.io.jsonl import json_line, parse_json
 from mbrace.io.output import Output
+from mbrace.io.output_files import OutputFiles
 from mbrace.io.packing import pack, pop_full_members
 from mbrace.io.parquet import write_parquet
-from mbrace.io.resume import PackedLines, PlainLines, WrittenLines
+from mbrace.io.resume import written_lines
+from mbrace.io.run_file import DIGESTS
 from mbrace.io.system import OPEN
 from mbrace.jobs.unanswered import SetAside, unanswered
 
@@ -42,23 +44,23 @@ def retry_set_aside(
     unanswered(items, output, set_aside.append)
     if not set_aside:
         return 0
-    again = [each for each in set_aside if not each.is_answered]
+    to_retry = [each for each in set_aside if not each.is_answered]
     outcomes: dict[int, Outcome] = {}
     failure: UserError | None = None
     try:
-        made = worker(until(each.item for each in again), skip=skip)
-        for each, outcome in zip(again, made, strict=False):
+        made = worker(until(each.item for each in to_retry), skip=skip)
+        for each, outcome in zip(to_retry, made, strict=False):
             outcomes[each.position] = outcome
     except UserError as error:  # what was answered before is kept
         failure = error
-    path, text, kept = output.path, output.text, output.written.kept
-    errors = list(_errors(path, set_aside, outcomes))
-    _forget_digests(path)
-    _replace(path, lambda: _merged(_written(path, kept), {each.position for each in again}, outcomes, text=text))
+    files, text, kept = output.files, output.text, output.written.kept
+    errors = list(_errors(files, set_aside, outcomes))
+    _forget_digests(files)
+    _replace(files, lambda: _merged(_written(files, kept), {each.position for each in to_retry}, outcomes, text=text))
     if errors:
-        replace_file(Path(path + ".errors.jsonl"), b"".join(errors))
+        replace_file(Path(files.errors), b"".join(errors))
     else:
-        os.unlink(path + ".errors.jsonl")
+        os.unlink(files.errors)
     if failure is not None:
         raise failure
     return sum(bad is None for _, bad in outcomes.values())
@@ -79,9 +81,9 @@ def _merged(
             return
 
 
-def _errors(path: str, set_aside: Sequence[SetAside], outcomes: Mapping[int, Outcome]) -> Iterator[bytes]:
+def _errors(files: OutputFiles, set_aside: Sequence[SetAside], outcomes: Mapping[int, Outcome]) -> Iterator[bytes]:
     """The lines of what stays set aside."""
-    with open(path + ".errors.jsonl", "rb") as file:
+    with open(files.errors, "rb") as file:
         for each, line in zip(set_aside, file, strict=False):
             if each.position in outcomes:
                 bad = outcomes[each.position][1]
@@ -91,15 +93,14 @@ def _errors(path: str, set_aside: Sequence[SetAside], outcomes: Mapping[int, Out
                 yield line
 
 
-def _written(path: str, kept: int) -> Iterator[bytes]:
-    """The lines of an output."""
-    if path.endswith(".parquet") and not os.path.exists(path + ".part"):
-        yield from lines_of(path)
+def _written(files: OutputFiles, kept: int) -> Iterator[bytes]:
+    """The first `kept` lines of an output."""
+    if files.is_finished_parquet:
+        yield from lines_of(files.path)
         return
-    descriptor = os.open(path + ".part" if path.endswith(".parquet") else path, os.O_RDONLY | OPEN)
+    descriptor = os.open(files.lines, os.O_RDONLY | OPEN)
     try:
-        packing = path[-2:] if path.endswith((".gz", ".xz")) else ""
-        written: WrittenLines = PackedLines(descriptor, packing) if packing else PlainLines(descriptor)
+        written = written_lines(descriptor, files.packing)
         for _ in range(kept):
             assert written.line is not None
             yield written.line
@@ -108,15 +109,13 @@ def _written(path: str, kept: int) -> Iterator[bytes]:
         os.close(descriptor)
 
 
-def _replace(path: str, lines: Callable[[], Iterator[bytes]]) -> None:
+def _replace(files: OutputFiles, lines: Callable[[], Iterator[bytes]]) -> None:
     """Write the lines as the whole output, in one step, packed as its name says."""
-    is_parquet = path.endswith(".parquet")
-    if is_parquet and not os.path.exists(path + ".part"):
-        write_parquet(lines, Path(path))
+    if files.is_finished_parquet:
+        write_parquet(lines, Path(files.path))
         return
-    packing = path[-2:] if path.endswith((".gz", ".xz")) else ""
-    target = Path(os.path.realpath(path + ".part" if is_parquet else path))
-    with replacing(target) as temporary:
+    packing = files.packing
+    with replacing(Path(os.path.realpath(files.lines))) as temporary:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | OPEN, 0o666)
         try:
             waiting: list[bytes] = []
@@ -130,15 +129,17 @@ def _replace(path: str, lines: Callable[[], Iterator[bytes]]) -> None:
             if waiting:
                 write_all(descriptor, pack(waiting, packing))
         except OSError as error:
-            raise UserError(f"{path}: {error.strerror}; what is there stays: make room and try again") from error
+            raise UserError(
+                f"{files.path}: {error.strerror}; the older file is kept as it was: make room and try again"
+            ) from error
         finally:
             os.close(descriptor)
 
 
-def _forget_digests(path: str) -> None:
-    """The records answered are others now; the run that goes on counts them anew."""
-    file = Path(path + ".run.json")
+def _forget_digests(files: OutputFiles) -> None:
+    """Other records are answered now: the run that goes on computes their digests again."""
+    file = Path(files.run_file)
     if file.exists():
         settings = parse_json(file.read_bytes(), file)
-        if isinstance(settings, dict) and settings.pop("input_digests", None) is not None:
+        if isinstance(settings, dict) and settings.pop(DIGESTS, None) is not None:
             replace_file(file, json_line(settings))

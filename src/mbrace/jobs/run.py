@@ -13,7 +13,8 @@ from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 from mbrace.decoded import Phases
 from mbrace.errors import ServiceError, UserError
 from mbrace.io.candidates import Bad, Item
-from mbrace.io.output import Output, refuse_existing
+from mbrace.io.output import Output
+from mbrace.io.output_files import OutputFiles
 from mbrace.io.utility_folder import UtilityFolder, refuse_existing_tables
 from mbrace.jobs.progress import progress_bar
 from mbrace.jobs.signals import Stop
@@ -80,7 +81,7 @@ class Job(Protocol):
 
     @property
     def reads_records(self) -> bool:
-        """Whether an input line is a record; blank lines at the end are none then."""
+        """Whether an input line is a record; blank lines at the end of a file are then left out."""
 
     def describe(self) -> dict[str, Any]:
         """What the output depends on, as JSON values: a run is resumed only with the same."""
@@ -145,7 +146,7 @@ def run_job(
     if retry_errors and not resume:
         raise UserError("retry_errors=True: only valid with resume=True")
     if not (resume or force):
-        refuse_existing(output)
+        OutputFiles(output).refuse_existing()
         if isinstance(job, SavingJob) and job.save_utilities is not None:
             refuse_existing_tables(job.save_utilities)
     worker = job.start(threads)
@@ -159,8 +160,10 @@ def run_job(
             with Output(output, resume=True, text=job.text, settings=settings, tables=tables) as before:
                 before.interrupted = True  # it is only read
                 retried = _retry(worker, items, before, skip=skip, stop=stop)
-        how: dict[str, Any] = {"resume": resume, "force": force, "tables": tables, "options": options}
-        out = stack.enter_context(Output(output, text=job.text, settings=settings, **how))
+        opened = Output(
+            output, resume=resume, force=force, text=job.text, settings=settings, tables=tables, options=options
+        )
+        out = stack.enter_context(opened)
         if isinstance(progress, bool):
             progress = progress and not (output == "-" and sys.stdout.isatty())  # one terminal for one of them
             progress = stack.enter_context(progress_bar(settings.get("command", "running"), total, shown=progress))

@@ -135,7 +135,7 @@ class RaceSettings:
         object.__setattr__(self, "method", method_of(self.method))
         selection_of(self.select, self.diversity, nbest=self.nbest, prune=self._prune())
         entry: dict[str, Any] = {"pool": self.pool, "exclude_self": self.exclude_self}
-        check_method(self._way(), nbest=self.nbest, **entry, select=self.select)
+        check_method(self._loaded_method(), nbest=self.nbest, **entry, select=self.select)
 
     def describe(self) -> dict[str, Any]:
         """What answers depend on."""
@@ -148,7 +148,7 @@ class RaceSettings:
             "start": self.start,
             "select": None if self.select == "best" else self.select,
             "diversity": self.diversity,
-            "method": describe_method(self._way()),
+            "method": describe_method(self._loaded_method()),
         }  # None where older descriptions have nothing
         return {**rule.describe(), "schedule": sizes, "seed": self.seed, "nbest": self.nbest, **entry}
 
@@ -161,15 +161,15 @@ class RaceSettings:
 
     def check_utility(self, utility: Utility) -> None:
         """Refuse a utility that cannot do the method."""
-        way = self._way()
-        if way is not None:
-            way.check(utility)
+        method = self._loaded_method()
+        if method is not None:
+            method.check(utility)
 
     def _prune(self) -> PruningFunction | None:
         loaded = self.prune.load() if isinstance(self.prune, PruneSettings) else self.prune
-        return pruning_with(self._way(), loaded)
+        return pruning_with(self._loaded_method(), loaded)
 
-    def _way(self) -> Method | None:
+    def _loaded_method(self) -> Method | None:
         return method_of(self.method)
 
 

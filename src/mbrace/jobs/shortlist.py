@@ -44,7 +44,7 @@ class ShortlistSettings:
         return settings
 
     def check(self, race: RaceSettings) -> None:
-        """Refuse what cannot be, before anything is loaded."""
+        """Refuse settings that do not go together, before anything is loaded."""
         prune, tops = race.options()["prune"], {"qe_top": self.qe_top, "coarse_top": self.coarse_top}
         check_shortlists(qe=self.qe, coarse=self.coarse, **tops, prune=prune, nbest=race.nbest, pool=race.pool)
 

@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM end a run in order: the current window is finished and written. A second one ends it at once."""
+"""SIGINT and SIGTERM let the current window finish and be written; a second signal ends the run at once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
 from typing import Any, TypeVar
 
-Thing = TypeVar("Thing")
+Value = TypeVar("Value")
 
 
 class _Interrupted(Exception):  # noqa: N818
@@ -16,8 +16,8 @@ class _Interrupted(Exception):  # noqa: N818
 
 
 class Stop:
-    """While it is entered, the first signal is remembered in `signal`; waiting for input is broken off, and `interrupt`
-    is called, which is to end waits for a server."""
+    """In its `with` block, the first signal is noted in `signal`, ends a wait for input, and calls `interrupt`, which
+    ends waits for a server."""
 
     def __init__(self, interrupt: Callable[[], None] | None = None) -> None:
         self.signal: int | None = None
@@ -25,7 +25,7 @@ class Stop:
         self._reading = False
         self._old: dict[int, Any] = {}
 
-    def read(self, source: Iterator[Thing]) -> Thing | None:
+    def read(self, source: Iterator[Value]) -> Value | None:
         """The next of `source`; None at its end, or once a signal came."""
         try:
             self._reading = True

@@ -29,7 +29,7 @@ FIELDS = (
     "logprobs",
 )
 NUMBERS = ("index", "utility_calls", "pairs_scored", "strings", "pseudo_references", "quality_calls", "coarse_calls")
-SOMETIMES = ("quality_calls", "coarse_calls", "nbest")  # columns only where there is something in them
+OPTIONAL = ("quality_calls", "coarse_calls", "nbest")  # columns that are added only if an answer has a value
 
 
 def table_records(table: Any) -> Iterator[Record]:
@@ -91,9 +91,9 @@ class TableDecoder:
             raise UserError("id: no such column; random numbers depend on it: map(..., with_indices=True), or add one")
         size = len(next(iter(batch.values()))) if batch else 0
         records = []
-        for place in range(size):
-            fields = {name: _plain(batch[name][place]) for name in names}
-            records.append(_record(fields, place if indices is None else int(indices[place])))
+        for row in range(size):
+            fields = {name: _plain(batch[name][row]) for name in names}
+            records.append(_record(fields, row if indices is None else int(indices[row])))
         answers = decode_corpus(records, **self._options)
         rows = [_answer_fields(answer, self._options.get("nbest", 1), self._prefix) for answer in answers]
         return {name: [row[name] for row in rows] for name in rows[0]} if rows else {}
@@ -176,7 +176,7 @@ def _answers_table(answers: Sequence[Decoded | None], nbest: int, prefix: str) -
     columns = {}
     for name, kind in types.items():
         values = [row.get(name) for row in rows]
-        if name not in SOMETIMES or any(value is not None for value in values):
+        if name not in OPTIONAL or any(value is not None for value in values):
             columns[f"{prefix}{name}"] = pyarrow.array(values, type=kind)
     return pyarrow.table(columns)
 

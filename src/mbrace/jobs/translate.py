@@ -86,10 +86,17 @@ def translate_file(
     )
     path, out = os.fspath(sources), os.fspath(output)
     check_inputs([path], out)
-    how: dict[str, Any] = {"resume": resume, "force": force, "on_error": on_error, "progress": progress}
-    how["retry_errors"] = retry_errors
-    items = rereadable(lambda: source_items(path, job.item), [path])
-    return run_job(job, items, out, threads=threads, **how)
+    return run_job(
+        job,
+        rereadable(lambda: source_items(path, job.item), [path]),
+        out,
+        threads=threads,
+        resume=resume,
+        force=force,
+        retry_errors=retry_errors,
+        on_error=on_error,
+        progress=progress,
+    )
 
 
 @dataclass(frozen=True)
@@ -107,7 +114,7 @@ class TranslateJob:
     reads_records: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be before anything is loaded."""
+        """Refuse settings that do not go together, before anything is loaded."""
         self.shortlist.check(self.race)
         check_method(method_of(self.race.method), nbest=self.race.nbest, keep_utilities=self.save_utilities is not None)
 
@@ -130,13 +137,16 @@ class TranslateJob:
         if isinstance(model, Server):
             hypotheses, sampler = server_hypotheses(model, self.candidates.beam, race.window), model
         else:
-            short = race.pool or stops_by_regret(race.options()["prune"])
-            settings: dict[str, Any] = {"seed": race.seed, "window": race.window, "short": short}
-            settings["encode_ahead"] = not self.shortlist.describe()  # else not all hypotheses race
             raced = [utility] if others["coarse"] is None else [utility, others["coarse"]]
-            longest = max(raced, key=lambda each: each.schedule[-1])
             hypotheses, sampler = live_candidates(
-                model, self.candidates, longest, race.schedule, draw=self.draw, **settings
+                model,
+                self.candidates,
+                max(raced, key=lambda each: each.schedule[-1]),
+                race.schedule,
+                seed=race.seed,
+                draw=self.draw,
+                window=race.window,
+                short_races=race.pool or stops_by_regret(race.options()["prune"]),
             )
         others["utility_folder"] = None if self.save_utilities is None else UtilityFolder(self.save_utilities)
         races = DecodeWorker(utility, **race.options(), sampler=sampler, text=self.text, **others)

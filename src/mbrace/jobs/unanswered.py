@@ -101,7 +101,7 @@ def _check_same(item: Item, line: bytes, number: int, output: Output) -> None:
 
 
 def _location(line: bytes, output: Output) -> Location:
-    where = f"{output.path}.errors.jsonl"
+    where = output.files.errors
     fields = parse_json(line, where)
     if not isinstance(fields, dict):
         raise UserError(f"{where}: resume=True: not written by mbrace; use force=True to start over")

@@ -22,7 +22,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mbrace.judge.show import differences, pieces
-from mbrace.judge.store import Outcome, Store
+from mbrace.judge.store import RatingOutcome, Store
 
 _HERE = Path(__file__).parent
 _BODY_BYTES = 64 * 1024  # enough for the comment and a few short fields
@@ -138,7 +138,7 @@ class _Pages:
             raise HTTPException(404, "This link is not valid. Please check that you have copied all of it.")
         return rater
 
-    def _answer(self, request: Request, outcome: Outcome) -> Response:
+    def _answer(self, request: Request, outcome: RatingOutcome) -> Response:
         if outcome == "ahead":
             raise HTTPException(409, "There is nothing to change there. Please open your link again.")
         query = "?stale" if outcome == "stale" else ""

@@ -25,7 +25,7 @@ class PredictionPair:
 
 
 @dataclass(frozen=True)
-class Pairs:
+class PredictionPairs:
     """All that two output files hold: the items whose predictions differ, and how many were equal."""
 
     different: Sequence[PredictionPair]
@@ -37,7 +37,7 @@ class Pairs:
         return len(self.different) + self.equal
 
 
-def read_pairs(a: str, b: str, source: str) -> Pairs:
+def read_prediction_pairs(a: str, b: str, source: str) -> PredictionPairs:
     """Pair two outputs of `mbrace decode`, JSON Lines with id and text or plain lines, with their sources."""
     check_stdin([a, b, source])
     texts_a, texts_b, sources = read_texts(a, "text"), read_texts(b, "text"), read_texts(source, "source")
@@ -45,7 +45,7 @@ def read_pairs(a: str, b: str, source: str) -> Pairs:
     items = [PredictionPair(*map(_storable, row)) for row in zip(ids, of_source, of_a, of_b, strict=True)]
     different = [item for item in items if _seen(item.a) != _seen(item.b)]
     digests = {"A": _digest(texts_a), "B": _digest(texts_b), "source": _digest(sources)}
-    return Pairs(different, len(items) - len(different), digests)
+    return PredictionPairs(different, len(items) - len(different), digests)
 
 
 def sample(items: Sequence[PredictionPair], count: int | None, seed: int) -> list[PredictionPair]:

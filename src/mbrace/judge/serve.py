@@ -18,7 +18,7 @@ import uvicorn
 
 from mbrace.errors import UserError
 from mbrace.judge.app import Site, create_app
-from mbrace.judge.items import read_pairs, sample
+from mbrace.judge.items import read_prediction_pairs, sample
 from mbrace.judge.live_count import LiveCount, progress
 from mbrace.judge.store import Store, open_study
 from mbrace.wording import counted
@@ -117,7 +117,7 @@ def _prepare(
     seed: int,
     renamed: Mapping[str, str],
 ) -> Store:
-    pairs = read_pairs(a, b, source)
+    pairs = read_prediction_pairs(a, b, source)
     share = f"{pairs.equal} equal ({pairs.equal / pairs.total:.1%}, not shown), {len(pairs.different)} different"
     print(f"{counted(pairs.total, 'pair')} of predictions: {share}")
     if not pairs.different:
@@ -134,11 +134,11 @@ def _names(a: str, b: str, name_a: str | None, name_b: str | None) -> tuple[str,
     """Names for the report: those given, or the file names, or the whole paths if both files have the same name."""
     same = Path(a).name == Path(b).name
     names = [path if same else Path(path).name for path in (a, b)]
-    for place, (option, given) in enumerate((("name_a", name_a), ("name_b", name_b))):
+    for index, (option, given) in enumerate((("name_a", name_a), ("name_b", name_b))):
         if given is not None:
             if not given.strip():
                 raise UserError(f"{option}: is blank; give a name, or leave it out for the name of the file")
-            names[place] = " ".join(given.split())
+            names[index] = " ".join(given.split())
     if names[0] == names[1] and (name_a, name_b) != (None, None):
         raise UserError(f"name_a and name_b: both are {names[0]}; results could not tell them apart")
     return names[0], names[1]

@@ -14,11 +14,11 @@ from datetime import datetime, timezone
 from typing import Literal
 
 from mbrace.errors import UserError
-from mbrace.io.settings import refuse_other_settings
+from mbrace.io.same_settings import refuse_other_settings
 from mbrace.judge.items import PredictionPair, arrange
 
 Choice = Literal["A", "B", "tie", "skip"]
-Outcome = Literal["saved", "repeated", "stale", "ahead"]
+RatingOutcome = Literal["saved", "repeated", "stale", "ahead"]
 
 _APPLICATION = 0x6D62726A  # "mbrj", marks the file as ours
 _VERSION = 1
@@ -90,7 +90,7 @@ class Store:
             return Turn(position, total, None, False)
         return Turn(position, total, PredictionPair(*row[:4]), bool(row[4]), undone[0] if undone else "")
 
-    def rate(self, rater: int, position: int, side: str, *, comment: str = "", request: str) -> Outcome:
+    def rate(self, rater: int, position: int, side: str, *, comment: str = "", request: str) -> RatingOutcome:
         """Save "left", "right", "tie" or "skip" for the rater's item at `position`; on disk when this returns."""
         with self._transaction() as sql:
             outcome = self._outcome(rater, position, request, expected=self._position(rater))
@@ -104,7 +104,7 @@ class Store:
                 self._log(rater, position, "rate", choice, comment, request, at)
         return outcome
 
-    def undo(self, rater: int, position: int, *, request: str) -> Outcome:
+    def undo(self, rater: int, position: int, *, request: str) -> RatingOutcome:
         """Take back the rating at `position`, which must be the rater's last one."""
         with self._transaction() as sql:
             outcome = self._outcome(rater, position, request, expected=self._position(rater) - 1)
@@ -118,7 +118,7 @@ class Store:
         count: int = self._connection.execute("SELECT count(*) FROM rating WHERE rater = ?", (rater,)).fetchone()[0]
         return count
 
-    def _outcome(self, rater: int, position: int, request: str, *, expected: int) -> Outcome:
+    def _outcome(self, rater: int, position: int, request: str, *, expected: int) -> RatingOutcome:
         query = "SELECT 1 FROM event WHERE rater = ? AND request = ?"
         if self._connection.execute(query, (rater, request)).fetchone():
             return "repeated"
@@ -165,7 +165,7 @@ def open_study(
         os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
         sql = sqlite3.connect(path, isolation_level=None, timeout=30)
     except (OSError, sqlite3.Error) as error:
-        raise UserError(f"{path}: cannot be opened: {error}") from error
+        raise UserError(f"{path}: cannot be opened: {error}; give a file that can be written") from error
     try:
         sql.execute("BEGIN IMMEDIATE")
         if sql.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from mbrace.errors import UserError
-from mbrace.models.chosen import Chosen
+from mbrace.models.chosen_ids import ChosenIds
 from mbrace.models.draw_keys import draw_keys, even_points, uniforms
 
 SCALE = 2.0**40  # probabilities become whole numbers: multiples of 1 / SCALE
@@ -71,12 +71,12 @@ def kernels_for(device: torch.device) -> ModuleType | None:
     return fused if fused.usable(device) else None
 
 
-def next_ids(logits: Tensor, bias: Tensor | None, u: Tensor, truncation: Truncation) -> Chosen:
+def next_ids(logits: Tensor, bias: Tensor | None, u: Tensor, truncation: Truncation) -> ChosenIds:
     """The ids that the numbers u (rows,) choose; logits are (rows, ids), to which bias (ids,) is added."""
     plain = truncation.temperature == 1.0 and not truncation.top_k and truncation.top_p in (None, 1.0)
     fused = kernels_for(logits.device) if plain else None
     if fused is not None:
-        chosen: Chosen = fused.next_ids(
+        chosen: ChosenIds = fused.next_ids(
             logits, bias, u, epsilon=truncation.epsilon or 0.0, min_p=truncation.min_p or 0.0
         )
         return chosen
@@ -87,7 +87,7 @@ def next_ids(logits: Tensor, bias: Tensor | None, u: Tensor, truncation: Truncat
         logprobs = weights.gather(1, ids[:, None])[:, 0].log()
     else:
         logprobs = logits.gather(1, ids[:, None])[:, 0] - logits.logsumexp(-1)
-    return Chosen(ids, before, size, total, logprobs)
+    return ChosenIds(ids, before, size, total, logprobs)
 
 
 def add_logprobs(logits: Tensor, bias: Tensor | None, scores: Tensor) -> Tensor:
@@ -100,11 +100,11 @@ def add_logprobs(logits: Tensor, bias: Tensor | None, scores: Tensor) -> Tensor:
 
 
 def _biased(logits: Tensor, bias: Tensor | None) -> Tensor:
-    """float32"""
+    """Logits in float32, with the bias added."""
     return logits.float() if bias is None else logits.float() + bias
 
 
-class Numbers:
+class IndependentUniforms:
     """The random numbers of the rows of a grid, one per row and time step, independent of each other."""
 
     def __init__(self, sentences: Tensor, draws: Tensor) -> None:
@@ -115,7 +115,7 @@ class Numbers:
         numbers: Tensor = uniforms(self._streams, time)
         return numbers
 
-    def advance(self, chosen: Chosen) -> None:
+    def advance(self, chosen: ChosenIds) -> None:
         """Note what the numbers of the last time step chose."""
 
     def select(self, rows: Tensor) -> None:
@@ -123,7 +123,7 @@ class Numbers:
         self._streams = self._streams[rows]
 
 
-class EvenNumbers(Numbers):
+class ArithmeticUniforms(IndependentUniforms):
     """Arithmetic sampling (Vilnis et al. 2023): one number per row chooses the whole output.
 
     The id is the one whose interval of the cumulative distribution holds the number; the number's position within that
@@ -142,7 +142,7 @@ class EvenNumbers(Numbers):
         exact = self._widths > 2.0**-24
         return self._points.copy_(torch.where(exact, self._points, super().at(time)))
 
-    def advance(self, chosen: Chosen) -> None:
+    def advance(self, chosen: ChosenIds) -> None:
         """The position of each number within the interval that it chose is the next number."""
         points = (self._points * chosen.total - chosen.before) / chosen.size
         self._points.copy_(points.clamp(0.0, 1.0 - 2.0**-53))

@@ -6,7 +6,8 @@ from typing import Any
 
 from mbrace.randomness import digest
 
-GOLDEN = -0x61C8864680B583EB  # 0x9E3779B97F4A7C15 as a signed 64-bit integer
+# SplitMix64's constants, as signed 64-bit integers
+GOLDEN = -0x61C8864680B583EB  # 0x9E3779B97F4A7C15
 FIRST = -0x40A7B892E31B1A47  # 0xBF58476D1CE4E5B9
 SECOND = -0x6B2FB644ECCEEE15  # 0x94D049BB133111EB
 

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from mbrace.errors import warn
 from mbrace.models import kernels
-from mbrace.models.chosen import Chosen
-from mbrace.utilities.neural.device import launch
+from mbrace.models.chosen_ids import ChosenIds
+from mbrace.utilities.neural.device import first_line, launch
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
@@ -30,7 +30,7 @@ def usable(device: torch.device) -> bool:
     try:
         return _trial(device)
     except Exception as error:  # such as no compiler for Triton's launcher: the plain way is always right
-        warn(f"decoding goes on without Triton kernels: {str(error).splitlines()[:1]}")
+        warn(f"decoding goes on without Triton kernels: {first_line(error)}")
         return False
 
 
@@ -57,7 +57,7 @@ def _trial(device: torch.device) -> bool:
     return bool(right.all()) and close
 
 
-def next_ids(logits: Tensor, bias: Tensor | None, uniforms: Tensor, *, epsilon: float, min_p: float) -> Chosen:
+def next_ids(logits: Tensor, bias: Tensor | None, uniforms: Tensor, *, epsilon: float, min_p: float) -> ChosenIds:
     """What choice.choose gives for logits (rows, ids) plus bias (ids,), at temperature 1."""
     logits = logits.contiguous()
     ids = torch.empty(len(logits), dtype=torch.int64, device=logits.device)
@@ -67,7 +67,7 @@ def next_ids(logits: Tensor, bias: Tensor | None, uniforms: Tensor, *, epsilon: 
         kernels.next_ids, len(logits), logits, logits if bias is None else bias, uniforms, ids, befores, sizes, totals,
         logprobs, logits.shape[1], float(epsilon), float(min_p), HAS_BIAS=bias is not None, **_block(logits.shape[1]),
     )  # fmt: skip
-    return Chosen(ids, befores, sizes, totals, logprobs)
+    return ChosenIds(ids, befores, sizes, totals, logprobs)
 
 
 def add_logprobs(logits: Tensor, bias: Tensor | None, scores: Tensor) -> Tensor:

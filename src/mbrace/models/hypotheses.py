@@ -27,7 +27,7 @@ class LiveSampler(Sampler, Protocol):
         """Pseudo-references drawn so far."""
 
 
-class Texts(Protocol):
+class OutputTexts(Protocol):
     """The outputs of one source."""
 
     @property
@@ -40,7 +40,7 @@ class CandidateModel(Protocol):
 
     device: Any  # a torch device, or anything with a `type` such as "cpu"
 
-    def beam(self, sources: Sequence[str], k: int = 256, *, alpha: float = 1.0) -> Sequence[Texts]:
+    def beam(self, sources: Sequence[str], k: int = 256, *, alpha: float = 1.0) -> Sequence[OutputTexts]:
         """The k best outputs of each source, scored log p / length ** alpha."""
         ...
 
@@ -106,16 +106,14 @@ def live_candidates(
     seed: int,
     draw: str | None,
     window: int,
-    short: bool = False,
-    encode_ahead: bool = False,
+    short_races: bool = False,
 ) -> tuple[Hypothesiser, LiveSampler]:
     """What translating with a model races over: hypotheses by beam search, and a sampler of pseudo-references.
 
     `draw` is "ahead" (all pseudo-references at once) or "lazy" (step by step while a race is open); None is lazy on a
-    CPU, whose time goes with the rows, and ahead on a GPU, which takes as long for 16 rows as for 256: where races are
-    `short` (with a pool, or stopped by regret) in blocks that end at 64, 128, ... A beam of 0 is no beam search: what
-    is drawn races. With `encode_ahead`, all hypotheses are going to race with this utility: one that encodes strings on
-    a GPU begins while the first pseudo-references are drawn.
+    CPU, whose time goes with the rows, and ahead on a GPU, which takes as long for 16 rows as for 256: with
+    `short_races` (with a pool, or stopped by regret) in blocks that end at 64, 128, ... A beam of 0 is no beam search:
+    what is drawn races.
     """
     if draw not in (None, "ahead", "lazy"):
         raise UserError(f"draw {draw!r}: unknown; choose ahead or lazy")
@@ -124,12 +122,11 @@ def live_candidates(
     last = check(utility.schedule if schedule is None else schedule)[-1]
     on_gpu = model.device.type == "cuda"
     ahead: tuple[int, ...] = (last,) if draw == "ahead" or (draw is None and on_gpu) else ()
-    if short and draw is None and on_gpu:
+    if short_races and draw is None and on_gpu:
         ahead = doubling(min(64, last), last)
     sampler = model.sampler(seed=seed, ahead=ahead, **settings.options())
     make = beam_hypotheses(model, settings.beam, alpha=settings.length_penalty)
-    begin = getattr(utility, "encode_ahead", None) if encode_ahead else None
-    return Hypothesiser(make, group_size=window, begin=begin), sampler
+    return Hypothesiser(make, group_size=window), sampler
 
 
 def beam_hypotheses(model: CandidateModel, beam: int, *, alpha: float = 1.0) -> MakeHypotheses:
@@ -145,14 +142,8 @@ class Hypothesiser:
     Sources whose answers an earlier run wrote are never looked at, so that resuming costs no beam search for them.
     """
 
-    def __init__(
-        self,
-        make: MakeHypotheses,
-        *,
-        group_size: int = 64,
-        begin: Callable[[Sequence[str]], None] | None = None,  # told of hypotheses as soon as they are made
-    ) -> None:
-        self._make, self._group_size, self._begin = make, group_size, begin
+    def __init__(self, make: MakeHypotheses, *, group_size: int = 64) -> None:
+        self._make, self._group_size = make, group_size
         self.seconds = 0.0  # spent on hypotheses so far
 
     def records(self, sources: Iterable[str], *, name: str = "") -> Iterator[Record]:
@@ -174,8 +165,6 @@ class Hypothesiser:
         started = time.perf_counter()
         found = self._make([record.source or "" for record in records], [record.id for record in records])
         self.seconds += time.perf_counter() - started
-        if self._begin is not None:  # where there is one hypothesis, there is no race
-            self._begin([text for texts in found if len(set(texts)) > 1 for text in texts])
         return found
 
 
@@ -205,6 +194,8 @@ class _GroupHypotheses:
 
 
 class _Hypotheses(Sequence[str]):
+    """The hypotheses of one record of a group, made when they are first looked at."""
+
     def __init__(self, group: _GroupHypotheses, number: int) -> None:
         self._group, self._number = group, number
 

@@ -189,9 +189,15 @@ class LiveModel:
             raise UserError(f"beam {beam}: must be 1 or more; 0 is for a pool")
         settings = SamplingSettings(beam, epsilon=epsilon, sampling=sampling)
         sizes = schedule if schedule is None or is_all(schedule) else check(schedule)
-        short = pool or stops_by_regret(prune)
         hypotheses, sampler = live_candidates(
-            self, settings, chosen, sizes, seed=seed, draw=draw, window=window, short=short, encode_ahead=True
+            self,
+            settings,
+            chosen,
+            sizes,
+            seed=seed,
+            draw=draw,
+            window=window,
+            short_races=pool or stops_by_regret(prune),
         )
         return decode_corpus(
             hypotheses.records(sources, name="sources"),

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from mbrace.errors import warn
+from mbrace.utilities.neural.device import first_line
 
 MOST_ROWS = 16384  # more rows keep a GPU busy for longer than the host takes to start a step
 _failed: set[torch.device] = set()  # devices on which a recording has failed
@@ -55,7 +56,7 @@ def record(step: Callable[[], None], device: torch.device) -> Any:
         return _record(step, device)
     except Exception as error:  # such as too little memory, or an operation that cannot be recorded
         _failed.add(device)
-        warn(f"decoding goes on without CUDA graphs: {_first_line(error)}")
+        warn(f"decoding goes on without CUDA graphs: {first_line(error)}")
         return None
 
 
@@ -78,7 +79,7 @@ def _works(device: torch.device) -> bool:
     try:
         return _trial(device)
     except Exception as error:  # the plain way is always right
-        warn(f"decoding goes on without CUDA graphs: {_first_line(error)}")
+        warn(f"decoding goes on without CUDA graphs: {first_line(error)}")
         return False
 
 
@@ -105,7 +106,7 @@ def _trial(device: torch.device) -> bool:
 
 
 def _record(step: Callable[[], None], device: torch.device) -> Any:
-    return _captured(step, device, *_place(device)[:2])
+    return _captured(step, device, *_stream_and_memory(device)[:2])
 
 
 def _captured(step: Callable[[], object], device: torch.device, stream: Any, pool: Any) -> Any:
@@ -123,14 +124,10 @@ def _captured(step: Callable[[], object], device: torch.device, stream: Any, poo
 
 
 @cache
-def _place(device: torch.device) -> tuple[Any, Any, Any]:
+def _stream_and_memory(device: torch.device) -> tuple[Any, Any, Any]:
     """The stream and the memory of recordings on a device: one of each, so that memory is used again by the next; and a
     recording that is kept, since memory is given up with its last one."""
     make_stream: Any = torch.cuda.Stream
     stream, pool = make_stream(device), torch.cuda.graph_pool_handle()
     kept = torch.zeros(1, device=device)
     return stream, pool, (_captured(lambda: kept.add_(1), device, stream, pool), kept)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from mbrace.models.choice import EvenNumbers, Numbers, Truncation, add_logprobs, next_ids
+from mbrace.models.choice import ArithmeticUniforms, IndependentUniforms, Truncation, add_logprobs, next_ids
 from mbrace.models.recorded import Recorder
 
 
@@ -77,7 +77,7 @@ def sample(
 
     All are int64 tensors (sources,) on the decoder's device; `limits` is the most ids of a row. The result has
     max(counts) rows per source (empty beyond its own count) and log-probabilities under the full model. `arithmetic`
-    spreads the draws of a source evenly over the model's distribution (see `EvenNumbers`).
+    spreads the draws of a source evenly over the model's distribution (see `ArithmeticUniforms`).
     """
     search = _Sampling(decoder, memory, keys, first, counts, limits, start, ends, truncation, arithmetic)
     for time in range(int(limits.max())):
@@ -134,7 +134,7 @@ class _Sampling(_Search):
         total, device = sources * self.width, keys.device
         super().__init__(device, total)
         numbers = torch.arange(self.width, device=device)
-        kind = EvenNumbers if arithmetic else Numbers
+        kind = ArithmeticUniforms if arithmetic else IndependentUniforms
         self.random = kind(keys[:, None], first[:, None] + numbers)
         self.alive = (numbers < counts[:, None]).flatten()
         self.limit = limits.repeat_interleave(self.width)

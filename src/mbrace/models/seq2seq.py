@@ -14,7 +14,7 @@ from mbrace.models.generic import Seq2SeqDecoder
 from mbrace.models.live import BeamOutputs, Limits, LiveModel, device_for
 from mbrace.models.marian import MarianDecoder
 from mbrace.models.vocabulary import Vocabulary
-from mbrace.utilities.neural.device import choose_dtype
+from mbrace.utilities.neural.device import choose_dtype, first_line
 
 __all__ = ["BeamOutputs", "Seq2Seq"]
 
@@ -103,7 +103,9 @@ def end_ids(model: Any, default: Any) -> tuple[int, ...]:
     ids = getattr(model.generation_config, "eos_token_id", None)
     ids = default if ids is None else ids
     if ids is None:
-        raise UserError(f"model type {model.config.model_type!r}: has no end of sequence id")
+        raise UserError(
+            f"model type {model.config.model_type!r}: has no end of sequence id; set generation_config.eos_token_id"
+        )
     return tuple(int(number) for number in (ids if isinstance(ids, list | tuple) else [ids]))
 
 
@@ -116,7 +118,9 @@ def load(name: str, tokenizer: Any, kind: str) -> tuple[Any, Any]:
             model = getattr(transformers, kind).from_pretrained(name)
             tokenizer = tokenizer or transformers.AutoTokenizer.from_pretrained(name)
     except (OSError, ValueError, KeyError) as error:
-        raise UserError(f"model {name!r} cannot be loaded: {str(error).splitlines()[0]}") from error
+        raise UserError(
+            f"model {name!r} cannot be loaded: {first_line(error)}; give a folder, or a name on the model hub"
+        ) from error
     return model, tokenizer
 
 

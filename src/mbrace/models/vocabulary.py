@@ -59,7 +59,10 @@ class Vocabulary:
                 minloglevel=2,
             )
         except RuntimeError as error:
-            raise UserError(f"SentencePiece could not learn {size} pieces from {len(chosen)} lines: {error}") from error
+            raise UserError(
+                f"SentencePiece could not learn {size} pieces from {len(chosen)} lines: {error}; "
+                "ask for fewer pieces, or give more text"
+            ) from error
         return Vocabulary(model.getvalue())
 
     def encode(self, lines: Sequence[str], *, threads: int = 16) -> list[NDArray[np.uint16]]:

@@ -1,1 +1,1 @@
-"""Generating with an OpenAI-compatible server."""
+"""What an OpenAI-compatible server does for us: candidates (`server`), scores (`judge`), embeddings (`embeddings`)."""

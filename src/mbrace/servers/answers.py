@@ -28,14 +28,16 @@ class AnswerFile:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | OPEN, 0o644)
         except OSError as error:
-            raise UserError(f"{self.path}: cannot be opened for answers ({error.strerror})") from error
+            raise UserError(
+                f"{self.path}: cannot be opened for answers ({error.strerror}); give a file that can be written"
+            ) from error
         self._read()
 
     def __len__(self) -> int:
         return len(self._lines)
 
     def get(self, key: bytes) -> dict[str, Any] | None:
-        """The answer to what has this key; None if there is none."""
+        """The answer kept under this key; None if there is none."""
         with self._lock:
             found = self._lines.get(key)
         if found is None:
@@ -52,9 +54,11 @@ class AnswerFile:
             try:
                 written = os.write(self._descriptor, line)  # with O_APPEND, whole and after all others
             except OSError as error:
-                raise UserError(f"{self.path}: cannot be written ({error.strerror})") from error
+                raise UserError(
+                    f"{self.path}: cannot be written ({error.strerror}); make room and run again"
+                ) from error
             if written < len(line):
-                raise UserError(f"{self.path}: cannot be written (the disk is full)")
+                raise UserError(f"{self.path}: cannot be written (the disk is full); make room and run again")
             end = os.lseek(self._descriptor, 0, os.SEEK_CUR)
             self._lines[key] = end - len(line), len(line)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import os
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -118,9 +117,8 @@ class EmbeddingServer(NeuralUtility):
     ) -> None:
         if per_request < 1 or concurrency < 1 or retries < 0:
             raise UserError("per_request and concurrency: must be 1 or more; retries 0 or more")
-        bearer = api_key if api_key is not None else os.environ.get("OPENAI_API_KEY")
         address = base_url(url) + "/embeddings"
-        client = Client(address, key=bearer, retries=retries, timeout=timeout, connections=concurrency)
+        client = Client(address, key=api_key, retries=retries, timeout=timeout, connections=concurrency)
         body = {"model": model, "encoding_format": "float", **(options or {})}
         self._server = ServerEncoder(client, body, per_request=per_request, concurrency=concurrency, answers=answers)
         self.encoder, self.head = self._server, Cosine()
@@ -137,7 +135,7 @@ class EmbeddingServer(NeuralUtility):
 
 
 def _read(answer: Any, count: int) -> tuple[list[NDArray[np.float32]], Cost]:
-    """The vectors of an answer in the order asked for, and what it cost; ValueError if it is none."""
+    """The vectors of an answer in the order asked for, and what it cost; ValueError if it has none."""
     data = answer.get("data") if isinstance(answer, dict) else None
     if not isinstance(data, list) or len(data) != count:
         raise ValueError(f"not {count} embeddings in the answer")

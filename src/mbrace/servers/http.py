@@ -6,6 +6,7 @@ import email.utils
 import json
 import logging
 import math
+import os
 import random
 import re
 import threading
@@ -55,12 +56,12 @@ class _Failure:
     @property
     def is_of_service(self) -> bool:
         """Whether other requests would fail as well."""
-        may_be_one = self.status == 0 or self.status >= 500 or self.status in REQUEST_AT_FAULT | RETRIED - {429}
-        return self.unreachable or not may_be_one
+        may_be_this_one = self.status == 0 or self.status >= 500 or self.status in REQUEST_AT_FAULT | RETRIED - {429}
+        return self.unreachable or not may_be_this_one
 
 
 class Client:
-    """Posts to one address from many threads, with retries."""
+    """Posts to one address from many threads, with retries. `key` is by default that in OPENAI_API_KEY."""
 
     def __init__(
         self,
@@ -73,6 +74,7 @@ class Client:
         connections: int = 8,
     ) -> None:
         self._httpx = require("httpx", extra="models")
+        key = os.environ.get("OPENAI_API_KEY") if key is None else key
         self.url = hide_credentials(url)  # as messages show it
         try:
             self._secrets = secrets_of(url, key)
@@ -135,8 +137,8 @@ class Client:
             response = self._client.post(self._url, json=body)
         except httpx.RequestError as error:  # time-outs, refused and cut connections
             words = f"{type(error).__name__} ({error})" if str(error) else type(error).__name__
-            may_be_one = isinstance(error, (httpx.ReadTimeout, httpx.ReadError, httpx.RemoteProtocolError))
-            return None, _Failure(self._hide(words), unreachable=not may_be_one)
+            may_be_this_one = isinstance(error, (httpx.ReadTimeout, httpx.ReadError, httpx.RemoteProtocolError))
+            return None, _Failure(self._hide(words), unreachable=not may_be_this_one)
         after = response.headers.get("retry-after")
         try:
             found = json.loads(response.content)
@@ -145,10 +147,10 @@ class Client:
         else:
             unreadable = ""
         if response.status_code != 200:
-            words = _words(response.text if found is None else found)
+            words = _message_of(response.text if found is None else found)
             return None, _Failure(self._hide(words), response.status_code, after)
         if isinstance(found, dict) and found.get("error") and not found.get("choices"):  # an error all the same
-            return None, _Failure(self._hide(f"the server says: {_words(found)}"), _status_in(found), after)
+            return None, _Failure(self._hide(f"the server says: {_message_of(found)}"), _status_in(found), after)
         try:
             if unreadable:
                 raise ValueError(unreadable)
@@ -231,7 +233,7 @@ def _status_in(found: dict[str, Any]) -> int:
     return int(str(code)) if re.fullmatch("[45][0-9][0-9]", str(code)) else 0
 
 
-def _words(found: Any) -> str:
+def _message_of(found: Any) -> str:
     """The server's error message, on one line."""
     error = found.get("error", found) if isinstance(found, dict) else found
     message = error.get("message", error) if isinstance(error, dict) else error

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +22,7 @@ from mbrace.errors import UserError
 from mbrace.pairwise import Pairwise
 from mbrace.schedule import doubling
 from mbrace.servers.answers import AnswerFile, key_of
+from mbrace.servers.chat import chat_messages, choices_of
 from mbrace.servers.http import Client, base_url
 from mbrace.utility import Cost, Scorer, Sentence
 
@@ -40,9 +40,9 @@ class Judge:
 
     `url` is the server's, with or without /v1; `model` is the model's name there. An answer must be one number from
     `lowest` to `highest` and nothing else; with `pattern`, a regular expression with one group, the number is what the
-    group matches in the only match. Any other answer is told so and asked for again, `attempts` times in all, then
-    refused in the server's words. `answers` is a file that keeps answers by what was asked. `concurrency`, `retries`,
-    `timeout` and `api_key` are those of `Server`; `options` go into every request unchanged.
+    group matches in the only match. After any other answer the question is asked again, with what was wrong, `attempts`
+    times in all; then the error quotes the answer. `answers` is a file that keeps answers by what was asked.
+    `concurrency`, `retries`, `timeout` and `api_key` are those of `Server`; `options` go into every request unchanged.
     """
 
     schedule = doubling(8, 256)
@@ -77,9 +77,8 @@ class Judge:
         self._pattern = None if pattern is None else _compile(pattern)
         given = {"temperature": temperature, "max_tokens": max_tokens}
         self._options = {name: value for name, value in given.items() if value is not None} | dict(options or {})
-        bearer = api_key if api_key is not None else os.environ.get("OPENAI_API_KEY")
         address = base_url(url) + "/chat/completions"
-        self._client = Client(address, key=bearer, retries=retries, timeout=timeout, connections=concurrency)
+        self._client = Client(address, key=api_key, retries=retries, timeout=timeout, connections=concurrency)
         self._pool = ThreadPoolExecutor(concurrency, thread_name_prefix="mbrace-judge")
         self._file = None if answers is None else AnswerFile(answers)
         self._scores: dict[bytes, float] = {}
@@ -172,7 +171,7 @@ class Judge:
                 self._scores[key] = score
 
     def _number(self, text: str) -> float | None:
-        """The number that an answer is; None if it is none, or out of range."""
+        """The number in an answer; None if it is not one number, or out of range."""
         if self._pattern is not None:
             found = self._pattern.findall(text)
             if len(found) != 1:
@@ -188,8 +187,7 @@ class Judge:
         # In one pass: a text that holds "{reference}" itself stays as it is.
         content = re.sub(r"\{(?:source|hypothesis|reference)\}", lambda field: texts[field.group()], self._prompt)
         content = content.encode("utf-8", "replace").decode("utf-8")  # lone surrogates cannot be sent
-        start = [] if self._system is None else [{"role": "system", "content": self._system}]
-        return {"model": self._model, **self._options, "messages": [*start, {"role": "user", "content": content}]}
+        return {"model": self._model, **self._options, "messages": chat_messages(content, self._system)}
 
     def _again(self, body: dict[str, Any], text: str) -> dict[str, Any]:
         """The question with the answer that was no number, and what was wrong with it."""
@@ -199,14 +197,8 @@ class Judge:
 
 
 def _read(answer: Any) -> tuple[str, Cost]:
-    """The text of an answer and what it cost; ValueError if it is none."""
-    choices = answer.get("choices") if isinstance(answer, dict) else None
-    if not isinstance(choices, list) or not choices:
-        raise ValueError("no choices in the answer")
-    text = choices[0]["message"].get("content")
-    if not isinstance(text, str):
-        raise ValueError("a choice without text")
-    return text, cost_of(answer)
+    """The text of an answer and what it cost; ValueError if it has none."""
+    return choices_of(answer, chat=True)[0][0], cost_of(answer)
 
 
 def cost_of(answer: Any) -> Cost:

@@ -7,7 +7,6 @@ block), so a race gets the same draws step by step as all at once. If a block fa
 from __future__ import annotations
 
 import math
-import os
 import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +18,7 @@ from mbrace.errors import ServiceError, UserError
 from mbrace.randomness import key
 from mbrace.records import Record
 from mbrace.sampler import Draws, Want, ids_of, source_of
-from mbrace.servers.choices import choices_of
+from mbrace.servers.chat import chat_messages, choices_of
 from mbrace.servers.http import Client, RequestError
 from mbrace.servers.threads import RequestThreads
 from mbrace.servers.vllm_requests import beam_request, check_beams, check_epsilon, epsilon_probe, with_epsilon
@@ -93,11 +92,10 @@ class Server:
         self._beam_search, self._length_penalty = beam_search, length_penalty
         if logprobs:
             self._options["logprobs"] = True if chat else 0  # completions: the number of alternatives per token
-        bearer = api_key if api_key is not None else os.environ.get("OPENAI_API_KEY")
         path = "/chat/completions" if chat else "/completions"
         version = "" if re.search(r"/v1/?($|[?#])", url) else "/v1"
         self._client = Client(
-            url, version + path, key=bearer, retries=retries, timeout=timeout, connections=concurrency
+            url, version + path, key=api_key, retries=retries, timeout=timeout, connections=concurrency
         )
         self._threads = RequestThreads(concurrency)
         self._kept: dict[tuple[str | int, str, int], Future[Draws]] = {}  # of a window that failed, for the next try
@@ -212,8 +210,7 @@ class Server:
         body: dict[str, Any] = {"model": self._model, **self._options}
         if not self._chat:
             return body | {"prompt": text}
-        start = [] if self._system is None else [{"role": "system", "content": self._system}]
-        return body | {"messages": [*start, {"role": "user", "content": text}]}
+        return body | {"messages": chat_messages(text, self._system)}
 
     def _choices(self, answer: Any) -> list[tuple[str, float | None]]:
         """Texts and log-probabilities of an answer; ValueError if it has none."""

@@ -1,4 +1,4 @@
-"""Threads that wait for a server. Nobody waits for them: a program that is told to end does so at once."""
+"""Threads that wait for a server. A program that is told to end does not wait for them."""
 
 from __future__ import annotations
 

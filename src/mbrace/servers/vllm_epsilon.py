@@ -46,11 +46,11 @@ class Epsilon(*_interfaces()):  # type: ignore[misc]
         if arguments.get(ARGUMENT) is not None and epsilon_of(sampling_params) is None:
             raise ValueError(f"{ARGUMENT} {arguments[ARGUMENT]!r}: must be a number from 0 to 1")
 
-    def __init__(self, vllm_config: Any, place: Any, is_pin_memory: bool | None = None) -> None:
+    def __init__(self, vllm_config: Any, device_or_requests: Any, is_pin_memory: bool | None = None) -> None:
         """V1 gives the device and whether memory is pinned, V2 the state of the requests, which has the device."""
-        self._device = getattr(place, "device", place)
+        self._device = getattr(device_or_requests, "device", device_or_requests)
         self._wanted: dict[int, tuple[float, float]] = {}  # epsilon and temperature, by row (V1) or slot (V2)
-        self._size = int(getattr(place, "max_num_reqs", 0))  # V2: slots; V1: rows of the batch
+        self._size = int(getattr(device_or_requests, "max_num_reqs", 0))  # V2: slots; V1: rows of the batch
         self._tensors: tuple[Any, Any] | None = None  # epsilons and temperatures on the device, made when needed
 
     def is_argmax_invariant(self) -> bool:
@@ -103,14 +103,14 @@ class Epsilon(*_interfaces()):  # type: ignore[misc]
         dropped = p < torch.minimum(epsilons[:, None], p.amax(-1, keepdim=True))
         return logits.masked_fill_(dropped, -math.inf)
 
-    def _set(self, place: int, epsilon: float | None, temperature: float) -> None:
+    def _set(self, slot: int, epsilon: float | None, temperature: float) -> None:
         if epsilon:
-            self._wanted[place] = (epsilon, temperature)
+            self._wanted[slot] = (epsilon, temperature)
         else:
-            self._wanted.pop(place, None)
+            self._wanted.pop(slot, None)
 
     def _to_device(self, torch: Any) -> tuple[Any, Any]:
-        values = [self._wanted.get(place, (0.0, 1.0)) for place in range(self._size)]
+        values = [self._wanted.get(slot, (0.0, 1.0)) for slot in range(self._size)]
         both = torch.tensor(values, dtype=torch.float32).to(self._device)
         self._tensors = both[:, 0], both[:, 1]
         return self._tensors

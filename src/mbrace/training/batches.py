@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import queue
-import threading
-from collections.abc import Generator, Sequence
+import contextlib
+import itertools
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+
+from mbrace.utilities.neural.background import made_ahead
 
 Ids = NDArray[np.uint16]
 
@@ -71,44 +73,21 @@ def prefetch(
 
     A thread pads (and pins) up to 16 batches ahead, so that the training loop never waits for them.
     """
-    ready: queue.Queue[tuple[Any, Any, int] | BaseException] = queue.Queue(maxsize=16)
-    stop = threading.Event()
     pin = device.type == "cuda"
 
-    def put(item: tuple[Any, Any, int] | BaseException) -> None:
-        while not stop.is_set():
-            try:
-                ready.put(item, timeout=0.1)
-                return
-            except queue.Full:
-                pass
+    def padded() -> Iterator[tuple[Any, Any, int]]:
+        number = 0
+        for epoch in itertools.count():
+            plan = corpus.plan(tokens, np.random.default_rng([seed, epoch]))
+            for batch in plan[max(0, first - number) :]:
+                source, target, count = corpus.padded(batch, pad)
+                ids = torch.from_numpy(source), torch.from_numpy(target)
+                yield (ids[0].pin_memory(), ids[1].pin_memory(), count) if pin else (*ids, count)
+            number += len(plan)
 
-    def work() -> None:
-        try:
-            number, epoch = 0, 0
-            while not stop.is_set():
-                plan = corpus.plan(tokens, np.random.default_rng([seed, epoch]))
-                for batch in plan[max(0, first - number) :]:
-                    source, target, count = corpus.padded(batch, pad)
-                    ids = torch.from_numpy(source), torch.from_numpy(target)
-                    put((ids[0].pin_memory(), ids[1].pin_memory(), count) if pin else (*ids, count))
-                    if stop.is_set():
-                        return
-                number, epoch = number + len(plan), epoch + 1
-        except BaseException as error:  # passed to the training loop, which raises it
-            put(error)
-
-    thread = threading.Thread(target=work, name="batches", daemon=True)
-    thread.start()
-    try:
-        while True:
-            item = ready.get()
-            if isinstance(item, BaseException):
-                raise item
-            yield item[0].to(device, non_blocking=True), item[1].to(device, non_blocking=True), item[2]
-    finally:
-        stop.set()
-        thread.join()
+    with contextlib.closing(made_ahead(padded(), most=16)) as batches:
+        for source, target, count in batches:
+            yield source.to(device, non_blocking=True), target.to(device, non_blocking=True), count
 
 
 def _flat(rows: Sequence[Ids]) -> tuple[Ids, NDArray[np.int64]]:

@@ -19,7 +19,7 @@ from typing import Any
 from mbrace.errors import UserError, require
 from mbrace.io.atomic import make_folder, replace_file
 from mbrace.io.jsonl import json_line, parse_json
-from mbrace.io.settings import refuse_other_settings
+from mbrace.io.same_settings import refuse_other_settings
 from mbrace.models.vocabulary import Vocabulary
 from mbrace.training.batches import Corpus
 from mbrace.training.loop import SentencePairs, TrainingRun, print_on_stderr
@@ -57,12 +57,12 @@ def train(
         out = finished / "unfinished"
         if not force and not out.exists():
             raise UserError(
-                f"{finished}: has a finished model; use force=True to train it anew, or give another folder"
+                f"{finished}: has a finished model; use force=True to train it again, or give another folder"
             )
     made_of = _made_of(pairs, valid, options, spm)
     if not force:
         _check_same(out, made_of)
-    make_folder(finished)  # before what takes long
+    make_folder(finished)  # before anything slow
     vocabulary = _vocabulary(pairs, None if force else out / "source.spm", options, spm)
     corpora = [
         Corpus.of(
@@ -73,7 +73,9 @@ def train(
         for part in (pairs, valid)
     ]
     if not all(map(len, corpora)):
-        raise UserError(f"no training or validation pair has at most {options.longest} pieces per side")
+        raise UserError(
+            f"no training or validation pair has at most {options.longest} pieces per side; give shorter sentences"
+        )
     for name in ("training.json", "state.pt", "source.spm") if force else ():
         (out / name).unlink(missing_ok=True)
     make_folder(out)

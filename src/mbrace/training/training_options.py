@@ -20,17 +20,17 @@ class TrainingOptions:
     vocabulary: int | None = None
     minutes: float | None = None
     steps: int | None = None
-    tokens: int = 16384
-    rate: float | None = None
-    warmup: int = 1000
+    tokens: int = 16384  # padded ids per side of a batch
+    rate: float | None = None  # the highest learning rate; None, here and for dropout and vocabulary: that of the size
+    warmup: int = 1000  # steps
     dropout: float | None = None
-    clip: float = 1.0
+    clip: float = 1.0  # the largest norm of the gradients
     seed: int = 0
     validate_every: int | None = None  # steps; None: twelve times in the budget, or 1000 steps without one
-    patience: int = 10
-    average: int = 5
-    chrf_sentences: int = 100
-    longest: int = 200
+    patience: int = 10  # validations without a lower loss, after which training ends
+    average: int = 5  # checkpoints
+    chrf_sentences: int = 100  # translated at each validation
+    longest: int = 200  # ids per side; longer pairs are left out
     device: str | None = None
     bfloat16: bool | None = None  # None: only on a GPU
     threads: int = field(default_factory=cores)

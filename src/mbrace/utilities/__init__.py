@@ -1,1 +1,1 @@
-"""Utilities: string metrics and, in `neural`, learned ones."""
+"""Utilities: string metrics here; `neural` encodes each string once, `cross` reads both strings of a pair together."""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from mbrace.cores import cores
 from mbrace.errors import UserError, require
-from mbrace.utilities.tables import Alphabet, TableUtility
+from mbrace.utilities.string_metric import Alphabet, StringMetric
 
 ERROR_RATES = {"wer": "words", "cer": "characters"}  # what each counts
 SIMILARITIES = {  # rapidfuzz's module of each
@@ -24,7 +24,7 @@ UNITS = ("characters", "words")
 
 
 @dataclass(frozen=True, kw_only=True)
-class EditDistance(TableUtility[str]):
+class EditDistance(StringMetric[str]):
     """An edit distance, turned so that higher is better.
 
     `kind` wer and cer are the negated error rate, minus edits (Levenshtein) per reference word or character: 0 is a

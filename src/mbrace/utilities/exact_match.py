@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mbrace.errors import UserError
-from mbrace.utilities.tables import TableUtility
+from mbrace.utilities.string_metric import StringMetric
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExactMatch(TableUtility[str | None]):
+class ExactMatch(StringMetric[str | None]):
     r"""1 where hypothesis and reference give the same answer, else 0.
 
     The answer is what `pattern` matches last in a text: its first group that took part, or the whole match of a

@@ -30,16 +30,18 @@ def load_function(text: str) -> Utility:
     name, batch = text, False
     if name.endswith(BATCH_SUFFIX):
         name, batch = name.removesuffix(BATCH_SUFFIX), True
-    place, colon, attribute = name.rpartition(":")
-    if not (colon and place and attribute):
+    module, colon, attribute = name.rpartition(":")
+    if not (colon and module and attribute):
         raise UserError(f"utility {text}: give package.module:function or path/to/file.py:function")
-    is_file = place.endswith(".py") or os.sep in place
-    found: object = _from_file(text, Path(place)) if is_file else _from_module(text, place)
+    is_file = module.endswith(".py") or os.sep in module
+    found: object = _from_file(text, Path(module)) if is_file else _from_module(text, module)
     for part in attribute.split("."):
         try:
             found = getattr(found, part)
         except AttributeError:
-            raise UserError(f"utility {text}: there is no {attribute} in {place}") from None
+            raise UserError(
+                f"utility {text}: there is no {attribute} in {module}; name a function that it has"
+            ) from None
     if isinstance(found, Utility) and not isinstance(found, type):
         if batch:
             raise UserError(f"utility {text}: {BATCH_SUFFIX} is for functions; {attribute} is a utility already")
@@ -52,7 +54,7 @@ def load_function(text: str) -> Utility:
 
 def _from_file(text: str, path: Path) -> ModuleType:
     if not path.is_file():
-        raise UserError(f"utility {text}: {path}: no such file")
+        raise UserError(f"utility {text}: {path}: no such file; give the path of a Python file")
     path = path.resolve()
     # two files may have one name, and neither may hide a module that is installed
     name = f"mbrace_utility_{path.stem}_{crc32(os.fsencode(path)):x}"

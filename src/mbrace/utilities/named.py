@@ -54,7 +54,7 @@ NAMED: dict[str, NamedUtility] = {
     "bleurt": NamedUtility(f"{_CROSS}.bleurt", "BLEURT", neural=True, needs_model=True),
     "unified": NamedUtility(f"{_CROSS}.unified", "Unified", neural=True, needs_model=True),
     "metricx": NamedUtility(f"{_CROSS}.metricx", "MetricX", neural=True, needs_model=True),
-    # Of a room above this one: imported by whoever makes them.
+    # In a package above this one, and so imported only when they are made.
     "judge": NamedUtility("mbrace.servers.judge", "Judge", server=True),
     "embedding-server": NamedUtility("mbrace.servers.embeddings", "EmbeddingServer", server=True),
 }
@@ -137,7 +137,7 @@ def check_utility(name: str, options: Mapping[str, str] | None = None, *, model:
     else:
         named = NAMED[name]
         if model is not None and not named.neural:
-            neural = ", ".join(each for each, of in NAMED.items() if of.neural)
+            neural = ", ".join(other for other, made in NAMED.items() if made.neural)
             raise UserError(f"model {model}: only valid with utility {neural}, not {name}")
         if named.needs_model and model is None and "model" not in options:
             raise UserError(f"utility {name}: needs a model, a checkpoint's folder or a name on the model hub")

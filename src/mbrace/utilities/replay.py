@@ -132,13 +132,13 @@ class _ReplayScorer:
 
     def __init__(self, name: str, races: Sequence[tuple[Sentence, StoredTable]]) -> None:
         self._name = name
-        self._races = [_Race(name, sentence, table) for sentence, table in races]
+        self._sentences = [_StoredSentence(name, sentence, table) for sentence, table in races]
 
     def score(self, asks: Sequence[Ask]) -> list[NDArray[np.floating]]:
-        return [self._races[ask.sentence].score(ask) for ask in asks]
+        return [self._sentences[ask.sentence].score(ask) for ask in asks]
 
 
-class _Race:
+class _StoredSentence:
     """One sentence of the window and its table."""
 
     def __init__(self, name: str, sentence: Sentence, table: StoredTable) -> None:

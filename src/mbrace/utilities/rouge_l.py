@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 
 from mbrace.cores import cores
 from mbrace.errors import UserError, require
-from mbrace.utilities.tables import Alphabet, TableUtility
+from mbrace.utilities.string_metric import Alphabet, StringMetric
 
 _WORD = re.compile(r"[a-z0-9]+")
 
 
 @dataclass(frozen=True, kw_only=True)
-class RougeL(TableUtility[str]):
+class RougeL(StringMetric[str]):
     """F-measure of the longest common subsequence of words, from 0 to 1 (Lin 2004).
 
     Equal to the rougeL fmeasure of Google's rouge-score without stemming. Its words are runs of a-z and 0-9 after

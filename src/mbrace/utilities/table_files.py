@@ -59,7 +59,7 @@ def read_table(path: Path) -> UtilityTable:
             arrays = {name: stored[name] for name in stored.files}
         about = json.loads(arrays["about"].astype(np.uint8).tobytes())
         if about["format"] != FORMAT:
-            raise UserError(f"{path}: format {about['format']!r} is not known to this version of mbrace")
+            raise UserError(f"{path}: format {about['format']!r} is not known to this version of mbrace; update it")
         table = UtilityTable(
             id=about["id"],
             utility=about["utility"],

@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mbrace.errors import require
-from mbrace.utilities.tables import TableUtility
+from mbrace.utilities.string_metric import StringMetric
 
 
 @dataclass(frozen=True, kw_only=True)
-class TER(TableUtility[tuple[str, ...]]):
+class TER(StringMetric[tuple[str, ...]]):
     """Negated TER (Snover et al. 2006): minus sacreBLEU's score with the same options, so that higher is better.
 
     0 is a perfect match, -100 as many edits as the reference has words, and it may fall below that. sacreBLEU counts

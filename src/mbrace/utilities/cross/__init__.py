@@ -1,6 +1,6 @@
 """Cross-encoders (extra `mbrace[neural]`): they read hypothesis and reference together, a forward pass per pair.
 
-`tokens` holds each string's token ids, `batches` joins them into rows and streams the rows through a network, `scorer`
-plays that in a race. The utilities are `unified` (UniTE, XCOMET with its `spans`, CometKiwi; `unified_network`) and
-`metricx` (on the network in `mt5`). `bleurt` (`bleurt_network`, `bleurt_tokens`) has batches of its own.
+`pieces` holds each string's token ids, `batches` joins them into rows and streams the rows through a network, `scorer`
+plays that in a race. The utilities are `unified` (UniTE, XCOMET with its `spans`, CometKiwi; `unified_network`),
+`metricx` (on the network in `mt5`) and `bleurt` (`bleurt_network`, `bleurt_tokens`).
 """

@@ -1,17 +1,15 @@
 """Rows of token ids through a network: one length-sorted stream of batches over all open sentences.
 
 A thread tokenises, sorts and joins rows ahead of the device. On a CPU a batch holds rows of one length only, so that a
-row's score is the same bits in any company (see `neural.encoder`). On a GPU a batch that is not half full goes on with
+row's score is the same bits in any batch (see `neural.encoder`). On a GPU a batch that is not half full goes on with
 shorter rows, but never with rows more than `BUCKET` - 1 tokens shorter: that is all the padding there is.
 """
 
 from __future__ import annotations
 
-import queue
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -19,30 +17,28 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mbrace.errors import UserError, warn
-from mbrace.utilities.cross.tokens import Tokens
+from mbrace.utilities.cross.pieces import Pieces
+from mbrace.utilities.neural.background import made_ahead
 from mbrace.utilities.neural.device import without_cudnn_attention
 from mbrace.utilities.neural.encoder import FEWEST_ROWS
 
 BUCKET = 8  # tokens: rows of one batch differ in length by less
 CHUNK = 1 << 17  # rows sorted at a time: what bounds the memory of a call
-_AHEAD = 4  # batches prepared ahead of the device
-
-Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
-class Rows:
+class InputRows:
     """Inputs of a network, each the pieces of one row of `pieces` end to end."""
 
     positions: NDArray[np.int64]  # (rows,): where the caller wants their outputs
-    pieces: NDArray[np.int64]  # (rows, parts): numbers in `Tokens`
+    pieces: NDArray[np.int64]  # (rows, parts): numbers in `Pieces`
 
 
 @dataclass(frozen=True)
 class Batch:
     """Rows on their way to the network."""
 
-    rows: Rows
+    rows: InputRows
     ids: Tensor  # (rows, tokens)
     lengths: Tensor  # (rows,)
     even: bool  # whether all rows have one length: nothing is padded
@@ -52,12 +48,12 @@ class Batch:
 
     def part(self, begin: int, end: int) -> Batch:
         """Some of its rows."""
-        rows = Rows(self.rows.positions[begin:end], self.rows.pieces[begin:end])
+        rows = InputRows(self.rows.positions[begin:end], self.rows.pieces[begin:end])
         return Batch(rows, self.ids[begin:end], self.lengths[begin:end], self.even)
 
     def repeated(self, times: int) -> Batch:
         """The batch several times over."""
-        rows = Rows(np.tile(self.rows.positions, times), np.tile(self.rows.pieces, (times, 1)))
+        rows = InputRows(np.tile(self.rows.positions, times), np.tile(self.rows.pieces, (times, 1)))
         return Batch(rows, self.ids.repeat(times, 1), self.lengths.repeat(times), self.even)
 
 
@@ -65,7 +61,7 @@ class Batch:
 Forward: TypeAlias = Callable[[Batch], tuple[Tensor, ...]]
 
 
-class Stream:
+class BatchStream:
     """Batches of at most `batch_tokens` tokens; `truncated` counts rows that were over `limit` tokens and cut."""
 
     def __init__(
@@ -79,27 +75,28 @@ class Stream:
         self.rows = 0  # sent through a network so far
         self.tokens = 0  # of these rows, padding not counted
         self.padded = 0  # of these rows, padding counted
-        self._pad, self._limit = pad, limit
+        self.limit = limit  # tokens in a row
+        self._pad = pad
         self._told_memory = False
 
     def run(
-        self, tokens: Tokens, chunks: Iterable[Rows], forward: Forward
-    ) -> Iterator[tuple[Rows, tuple[Tensor, ...]]]:
+        self, pieces: Pieces, chunks: Iterable[InputRows], forward: Forward
+    ) -> Iterator[tuple[InputRows, tuple[Tensor, ...]]]:
         """Outputs of all rows, batch by batch. `chunks` is read, and its strings tokenised, in the other thread."""
-        for batch in in_thread(self._batches(tokens, chunks)):
+        for batch in made_ahead(self._batches(pieces, chunks)):
             yield from self._outputs(batch, forward)
 
-    def _batches(self, tokens: Tokens, chunks: Iterable[Rows]) -> Iterator[Batch]:
+    def _batches(self, pieces: Pieces, chunks: Iterable[InputRows]) -> Iterator[Batch]:
         for chunk in chunks:
-            tokens.ensure(chunk.pieces)
-            whole = tokens.lengths[chunk.pieces].sum(axis=1)
-            lengths = np.minimum(whole, self._limit)
-            self.truncated += int((whole > self._limit).sum())
+            pieces.ensure(chunk.pieces)
+            whole = pieces.lengths[chunk.pieces].sum(axis=1)
+            lengths = np.minimum(whole, self.limit)
+            self.truncated += int((whole > self.limit).sum())
             for index in split(lengths, self.batch_tokens, mixed=self.device.type != "cpu"):
-                rows, own = Rows(chunk.positions[index], chunk.pieces[index]), lengths[index]
+                rows, own = InputRows(chunk.positions[index], chunk.pieces[index]), lengths[index]
                 # An input without a token is one of padding, as the original would have it.
                 width = max(1, int(own.max()))
-                ids = torch.from_numpy(tokens.join(rows.pieces, width, self._pad))
+                ids = torch.from_numpy(pieces.join(rows.pieces, width, self._pad))
                 batch = Batch(rows, ids, torch.from_numpy(np.maximum(own, 1)), bool((own == width).all()))
                 self.rows, self.tokens = self.rows + len(index), self.tokens + int(own.sum())
                 self.padded += width * len(index)
@@ -107,7 +104,7 @@ class Stream:
                     batch = replace(batch, ids=batch.ids.pin_memory(), lengths=batch.lengths.pin_memory())
                 yield batch
 
-    def _outputs(self, batch: Batch, forward: Forward) -> Iterator[tuple[Rows, tuple[Tensor, ...]]]:
+    def _outputs(self, batch: Batch, forward: Forward) -> Iterator[tuple[InputRows, tuple[Tensor, ...]]]:
         """The outputs of one batch; a GPU that is out of memory gets it in halves."""
         try:
             outputs = self._forward(batch, forward)
@@ -161,41 +158,3 @@ def split(lengths: NDArray[np.int64], batch_tokens: int, *, mixed: bool) -> Iter
         end = min(end, begin + room)
         yield order[begin:end]
         begin = end
-
-
-def in_thread(items: Iterable[Item]) -> Iterator[Item]:
-    """The items, made in a thread a few ahead of where they are used. What it raises is raised here."""
-    made: queue.Queue[tuple[Item | None, BaseException | None]] = queue.Queue(maxsize=_AHEAD)
-    stop = threading.Event()
-
-    def hand_over(entry: tuple[Item | None, BaseException | None]) -> None:
-        while not stop.is_set():
-            try:
-                made.put(entry, timeout=0.1)
-                return
-            except queue.Full:
-                continue
-
-    def work() -> None:
-        try:
-            for item in items:
-                hand_over((item, None))
-                if stop.is_set():
-                    return
-            hand_over((None, None))
-        except BaseException as error:  # handed over whatever it is, else the reader would wait for ever
-            hand_over((None, error))
-
-    thread = threading.Thread(target=work, name="mbrace-batches", daemon=True)
-    thread.start()
-    try:
-        while True:
-            item, error = made.get()
-            if error is not None:
-                raise error
-            if item is None:
-                return
-            yield item
-    finally:
-        stop.set()
-        thread.join()

@@ -1,14 +1,12 @@
 """BLEURT as a utility: `BLEURT("lucadiliello/BLEURT-20")`, or any folder that `bleurt-pytorch` saved.
 
-A pair is `[CLS] reference [SEP] hypothesis [SEP]`, one forward pass. Each string is tokenised once; the package itself
-is not needed, and no code of a checkpoint runs.
+A pair is `[CLS] reference [SEP] hypothesis [SEP]`, one forward pass. The package itself is not needed, and no code of a
+checkpoint runs.
 """
 
 from __future__ import annotations
 
-import itertools
-import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +15,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mbrace.errors import UserError, require, warn
-from mbrace.schedule import doubling
+from mbrace.errors import UserError, check_whole, require
+from mbrace.utilities.cross.batches import Batch, BatchStream, InputRows
 from mbrace.utilities.cross.bleurt_network import BleurtNetwork, BleurtShape
 from mbrace.utilities.cross.bleurt_tokens import read_tokens
+from mbrace.utilities.cross.pieces import Pieces
+from mbrace.utilities.cross.scorer import CrossEncoder, chunks
 from mbrace.utilities.neural import pretrained
 from mbrace.utilities.neural.checkpoint import check_finite, check_keys, check_shapes
-from mbrace.utilities.neural.device import choose_device, choose_dtype, without_cudnn_attention
-from mbrace.utilities.neural.encoder import FEWEST_ROWS
+from mbrace.utilities.neural.device import choose_device, choose_dtype
+from mbrace.utilities.neural.pairs import to_device
 from mbrace.utilities.neural.weights import read_weights
-from mbrace.utilities.rebuilt import Rebuilt
-from mbrace.utility import Ask, Sentence
 
-_CHUNK = 1 << 17  # pairs sorted at a time: what bounds the memory of a call
+_AROUND = 3  # tokens of a row that are no part of its texts: [CLS] and two [SEP]
 
 # What `bleurt-pytorch` takes where config.json does not say; `embedding_size` may be null.
 _SIZES = {
@@ -43,7 +41,7 @@ _SIZES = {
 }
 
 
-class BLEURT(Rebuilt):
+class BLEURT(CrossEncoder):
     """BLEURT's score of a hypothesis given a reference: about 0 for unrelated texts to about 1 for equal ones.
 
     `model` is a folder or a hub name of a checkpoint of `bleurt-pytorch` (`lucadiliello/BLEURT-20`, `-D12`, ...).
@@ -52,7 +50,6 @@ class BLEURT(Rebuilt):
     """
 
     needs_source = False
-    schedule = doubling(8, 256)
 
     def __init__(
         self,
@@ -62,147 +59,81 @@ class BLEURT(Rebuilt):
         dtype: str | None = None,
         batch_tokens: int | None = None,
     ) -> None:
-        if batch_tokens is not None and batch_tokens < 1:
-            raise UserError(f"batch_tokens {batch_tokens}: must be 1 or more")
-        self.device = choose_device(device)
-        number = choose_dtype(dtype, self.device)
+        if batch_tokens is not None:
+            check_whole("batch_tokens", batch_tokens, least=1)
+        chosen_device = choose_device(device)
+        chosen_dtype = choose_dtype(dtype, chosen_device)
         folder = pretrained.find(str(model))
         settings = pretrained.read_json(folder / "config.json", dict)
         if settings is None:
             raise UserError(f"{folder}: has no config.json; copy or download the model again")
         shape = _shape(settings, folder / "config.json")
-        self._tokens = read_tokens(folder, shape.vocab_size)
+        self.tokens = read_tokens(folder, shape.vocab_size)
         activation = _activation(settings, folder / "config.json")
         epsilon = float(settings.get("layer_norm_eps", 1e-12))
         weights = _read_weights(folder, shape)
-        self._network = BleurtNetwork(shape, weights, activation, epsilon, device=self.device, dtype=number)
-        self._limit = min(shape.max_position_embeddings, self._tokens.limit)
-        self.batch_tokens = batch_tokens or (32768 if self.device.type == "cuda" else 2048)
-        self.truncated = 0
-        self._told_memory = self._told_truncation = False
-        self.name = f"bleurt|{pretrained.label(model)}|encoder:{str(number).removeprefix('torch.')}"
+        self.network = BleurtNetwork(shape, weights, activation, epsilon, device=chosen_device, dtype=chosen_dtype)
+        limit = min(shape.max_position_embeddings, self.tokens.limit)
+        self.stream = BatchStream(pad=0, limit=limit, device=chosen_device, batch_tokens=batch_tokens)
+        self.name = f"bleurt|{pretrained.label(model)}|encoder:{str(chosen_dtype).removeprefix('torch.')}"
 
-    def start(self, sentences: Sequence[Sentence]) -> _BleurtScorer:
-        """Begin the races of a window."""
-        return _BleurtScorer(self, sentences)
+    def session(self) -> BleurtSession:
+        """What a window needs."""
+        return BleurtSession(self)
 
-    def pairs(
-        self, hypotheses: Sequence[str], references: Sequence[str], sources: Sequence[str] | None = None
+
+class BleurtSession:
+    """The strings of a window."""
+
+    single_seconds = 0.0  # nothing is scored apart from the pairs
+
+    def __init__(self, utility: BLEURT) -> None:
+        self.utility = utility
+        self.pieces = Pieces(lambda entries: utility.tokens([text for _, text in entries]))
+        self._start = self.pieces.fixed([utility.tokens.start])
+        self._end = self.pieces.fixed([utility.tokens.end])
+        self._shortened: dict[tuple[int, int], int] = {}  # (piece, tokens kept): the piece of those tokens
+
+    def number(self, texts: Iterable[str], role: str) -> NDArray[np.int64]:
+        """The numbers of strings, the same in every role: they are tokenised alike."""
+        return self.pieces.number(texts)
+
+    def scores(
+        self, hypotheses: NDArray[np.int64], references: NDArray[np.int64], sources: NDArray[np.int64]
     ) -> NDArray[np.float32]:
-        """Scores (pairs,) of hypothesis i against reference i; equal pairs are scored once."""
-        if len(hypotheses) != len(references):
-            raise UserError(f"pairs: lists of different lengths ({len(hypotheses)}, {len(references)})")
-        tokens = self.tokenise([*hypotheses, *references])
-        distinct = dict.fromkeys(zip(hypotheses, references, strict=True))
-        scores = self.score_tokens((tokens[h], tokens[r]) for h, r in distinct)
-        found = dict(zip(distinct, scores.tolist(), strict=True))
-        return np.array([found[pair] for pair in zip(hypotheses, references, strict=True)], dtype=np.float32)
+        """Scores (pairs,) of distinct pairs."""
+        positions, scores = [], []
+        rows = self._rows(hypotheses, references)
+        for done, (score,) in self.utility.stream.run(self.pieces, rows, self._forward):
+            positions.append(done.positions)
+            scores.append(score)
+        order = np.argsort(np.concatenate(positions))
+        return torch.cat(scores).cpu().numpy()[order]
 
-    def tokenise(self, texts: Sequence[str]) -> dict[str, list[int]]:
-        """Token ids of each distinct text."""
-        distinct = list(dict.fromkeys(texts))
-        return dict(zip(distinct, self._tokens(distinct), strict=True))
+    def _rows(self, hypotheses: NDArray[np.int64], references: NDArray[np.int64]) -> Iterator[InputRows]:
+        """The pairs; one over the limit has shortened texts."""
+        stream = self.utility.stream
+        for chunk in chunks([self._start, references, self._end, hypotheses, self._end]):
+            self.pieces.ensure(chunk.pieces)
+            lengths = self.pieces.lengths[chunk.pieces]
+            for row in np.flatnonzero(lengths.sum(axis=1) > stream.limit).tolist():
+                kept = _cut(int(lengths[row, 1]), int(lengths[row, 3]), stream.limit - _AROUND)
+                for column, length in zip((1, 3), kept, strict=True):
+                    chunk.pieces[row, column] = self._first_tokens(int(chunk.pieces[row, column]), length)
+                stream.truncated += 1
+            yield chunk
 
-    def score_tokens(self, pairs: Iterable[tuple[list[int], list[int]]]) -> NDArray[np.float32]:
-        """Scores (pairs,) of (hypothesis, reference) token ids, in length-sorted batches."""
-        remaining = iter(pairs)
-        chunks = iter(lambda: list(itertools.islice(remaining, _CHUNK)), [])
-        return np.concatenate([np.empty(0, dtype=np.float32), *map(self._score_chunk, chunks)])
+    def _first_tokens(self, number: int, length: int) -> int:
+        """The number of the piece that has the first tokens of another."""
+        if (number, length) not in self._shortened:
+            self._shortened[number, length] = self.pieces.fixed(self.pieces.ids(number)[:length])
+        return self._shortened[number, length]
 
-    def _score_chunk(self, pairs: list[tuple[list[int], list[int]]]) -> NDArray[np.float32]:
-        rows = [self._joined(hypothesis, reference) for hypothesis, reference in pairs]
-        scores = np.empty(len(rows), dtype=np.float32)
-        with torch.inference_mode():
-            parts, order = [], []
-            for batch in self._batches([len(ids) for ids, _ in rows]):
-                parts.append(self._scores([rows[index] for index in batch]))
-                order += batch
-            if parts:
-                scores[order] = torch.cat(parts).cpu().numpy()  # one copy from the device
-        return scores
-
-    def _joined(self, hypothesis: list[int], reference: list[int]) -> tuple[list[int], int]:
-        """A pair's ids, and how many of them are the first segment's."""
-        room = self._limit - 3
-        first, second = len(reference), len(hypothesis)
-        if first + second > room:  # the longer side loses its last token until both fit; of equal ones the second
-            self.truncated += 1
-            first, second = _cut(first, second, room)
-            if not self._told_truncation:
-                self._told_truncation = True
-                warn(f"a pair over BLEURT's limit of {self._limit} tokens is cut there")
-        start, end = self._tokens.start, self._tokens.end
-        return [start, *reference[:first], end, *hypothesis[:second], end], first + 2
-
-    def _batches(self, lengths: Sequence[int]) -> Iterator[list[int]]:
-        """Indexes in batches of at most `batch_tokens` padded tokens, longest first. On a CPU a batch holds one length,
-        so that nothing is padded and a pair's score does not depend on the batch it came in."""
-        order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
-        enough = 0 if self.device.type == "cpu" else self.batch_tokens // 2
-        batch: list[int] = []
-        for index in order:
-            if batch:
-                longest, size = lengths[batch[0]], len(batch)
-                changes = lengths[index] != lengths[batch[-1]]
-                if (size + 1) * longest > self.batch_tokens or (changes and size * longest >= enough):
-                    yield batch
-                    batch = []
-            batch.append(index)
-        if batch:
-            yield batch
-
-    def _scores(self, rows: list[tuple[list[int], int]]) -> Tensor:
-        """Scores of one batch; a GPU that is out of memory gets it in halves."""
-        try:
-            return self._forward(rows)
-        except torch.cuda.OutOfMemoryError:
-            if len(rows) == 1:
-                message = f"the GPU is out of memory for one pair of {len(rows[0][0])} tokens; use the CPU"
-                raise UserError(message) from None
-        torch.cuda.empty_cache()
-        half = len(rows) // 2
-        self.batch_tokens = min(self.batch_tokens, half * max(len(ids) for ids, _ in rows))
-        if not self._told_memory:
-            self._told_memory = True
-            warn(f"the GPU is out of memory: going on with batches of {self.batch_tokens} tokens or fewer")
-        return torch.cat([self._scores(rows[:half]), self._scores(rows[half:])])
-
-    def _forward(self, rows: list[tuple[list[int], int]]) -> Tensor:
-        count, longest = len(rows), max(len(ids) for ids, _ in rows)
-        if self.device.type == "cpu":  # repeated rows bring a small product to the path of a large one
-            fewest = FEWEST_ROWS * torch.get_num_threads()
-            rows = rows * -(-fewest // (count * longest)) if count * longest < fewest else rows
-        ids = torch.tensor([row + [0] * (longest - len(row)) for row, _ in rows])
-        sizes = torch.tensor([[len(row), first] for row, first in rows])
-        if self.device.type == "cuda":
-            ids, sizes = ids.pin_memory(), sizes.pin_memory()
-        ids, sizes = ids.to(self.device, non_blocking=True), sizes.to(self.device, non_blocking=True)
-        positions = torch.arange(longest, device=self.device)[None]
-        attended = None if all(len(row) == longest for row, _ in rows) else positions < sizes[:, :1]
-        with without_cudnn_attention():
-            return self._network(ids, (positions >= sizes[:, 1:]).long(), attended)[:count]
-
-
-class _BleurtScorer:
-    """The Scorer of one window: strings are tokenised once, the pairs of all asks share batches."""
-
-    def __init__(self, utility: BLEURT, sentences: Sequence[Sentence]) -> None:
-        self.encode_seconds = 0.0
-        self._utility, self._sentences = utility, sentences
-        self._tokens: dict[str, list[int]] = {}
-
-    def score(self, asks: Sequence[Ask]) -> list[NDArray[np.float32]]:
-        """One table per ask, (hypotheses, references)."""
-        began = time.perf_counter()
-        sides = [([self._sentences[a.sentence].hypotheses[i] for i in a.hypotheses], list(a.references)) for a in asks]
-        new = (text for side in sides for texts in side for text in texts if text not in self._tokens)
-        self._tokens |= self._utility.tokenise(list(new))
-        self.encode_seconds += time.perf_counter() - began
-        pairs = ((h, r) for hypotheses, references in sides for h in hypotheses for r in references)
-        flat = self._utility.score_tokens((self._tokens[h], self._tokens[r]) for h, r in pairs)
-        shapes = [(len(hypotheses), len(references)) for hypotheses, references in sides]
-        tables = np.split(flat, np.cumsum([rows * columns for rows, columns in shapes])[:-1])
-        return [table.reshape(shape) for table, shape in zip(tables, shapes, strict=True)]
+    def _forward(self, batch: Batch) -> tuple[Tensor, ...]:
+        tokens = torch.arange(batch.ids.shape[1], device=batch.ids.device)[None]
+        attended = None if batch.even else tokens < batch.lengths[:, None]
+        first = to_device(self.pieces.lengths[batch.rows.pieces[:, 1]] + 2, batch.ids.device)  # of the first segment
+        return (self.utility.network(batch.ids, (tokens >= first[:, None]).long(), attended),)
 
 
 def _cut(first: int, second: int, room: int) -> tuple[int, int]:

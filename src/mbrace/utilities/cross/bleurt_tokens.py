@@ -10,6 +10,7 @@ from typing import Any
 
 from mbrace.errors import UserError, require
 from mbrace.utilities.neural import pretrained
+from mbrace.utilities.neural.tokens import valid_unicode
 
 _SENTENCEPIECE = ("spm.model", "sent_piece.model")
 _WORD_PIECES = ("tokenizer.json", "vocab.txt")
@@ -40,7 +41,7 @@ class WordPieces(BleurtTokens):
         """Ids of each text."""
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
-        return [each.ids for each in self._tokenizer.encode_batch(_valid(texts), add_special_tokens=False)]
+        return [each.ids for each in self._tokenizer.encode_batch(valid_unicode(texts), add_special_tokens=False)]
 
 
 class SentencePieces(BleurtTokens):
@@ -73,7 +74,7 @@ class SentencePieces(BleurtTokens):
 
     def __call__(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of each text."""
-        return [self._ids(text) if "[" in text else self._model.encode(text) for text in _valid(texts)]
+        return [self._ids(text) if "[" in text else self._model.encode(text) for text in valid_unicode(texts)]
 
     def _ids(self, text: str) -> list[int]:
         ids: list[int] = []
@@ -92,8 +93,3 @@ def read_tokens(folder: Path, vocabulary: int) -> BleurtTokens:
             return SentencePieces(folder, folder / name, vocabulary)
     names = ", ".join([*_WORD_PIECES, *_SENTENCEPIECE])
     raise UserError(f"{folder}: has no tokenizer ({names}); copy or download its files again")
-
-
-def _valid(texts: Sequence[str]) -> list[str]:
-    """Tokenizers take valid Unicode only; a lone surrogate, legal elsewhere, is a question mark to them."""
-    return [text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8") for text in texts]

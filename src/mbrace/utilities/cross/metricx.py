@@ -19,16 +19,17 @@ from torch import Tensor
 
 from mbrace.errors import UserError
 from mbrace.utilities.cross import mt5
-from mbrace.utilities.cross.batches import Batch, Rows, Stream
+from mbrace.utilities.cross.batches import Batch, BatchStream, InputRows
+from mbrace.utilities.cross.pieces import EMPTY, Pieces
 from mbrace.utilities.cross.scorer import HYPOTHESIS, REFERENCE, SOURCE, CrossUtility, chunks
-from mbrace.utilities.cross.tokens import EMPTY, Tokens, valid
 from mbrace.utilities.neural import pretrained
 from mbrace.utilities.neural.device import choose_device, choose_dtype
+from mbrace.utilities.neural.tokens import valid_unicode
 
 TOKENIZER = "google/mt5-xl"  # the one of the published recipe; MetricX's own repositories have none
 LABELS = {HYPOTHESIS: "candidate", REFERENCE: "reference", SOURCE: "source"}
 WHOLE = "whole"  # the role of an input that is tokenised as one text
-MOST = 25.0  # errors
+MOST = 25.0  # the highest score of errors
 
 
 @dataclass(frozen=True)
@@ -74,18 +75,18 @@ class MetricX(CrossUtility):
         chosen_device = choose_device(device)
         chosen_dtype = choose_dtype(dtype, chosen_device)
         folder = pretrained.find(str(model))
-        shape = mt5.Shape.read(folder / "config.json")
+        shape = mt5.MT5Shape.read(folder / "config.json")
         words = _find_tokenizer(folder, tokenizer)
         made = pretrained.tokenizer(words, "T5TokenizerFast", shape.vocab_size)
-        network = mt5.Network(shape, mt5.read_weights(folder, shape), chosen_device, chosen_dtype)
+        network = mt5.MT5Network(shape, mt5.read_mt5_weights(folder, shape), chosen_device, chosen_dtype)
         limit = VERSIONS[version].limit - 1
-        stream = Stream(pad=0, limit=limit, device=chosen_device, batch_tokens=batch_tokens)
+        stream = BatchStream(pad=0, limit=limit, device=chosen_device, batch_tokens=batch_tokens)
         kind = f"metricx-{version}{'-qe' if qe else ''}"
         name = f"{kind}|{label}|negated|{str(chosen_dtype).removeprefix('torch.')}"
         self._assemble(name, version, qe, network, made, stream)
 
     def _assemble(
-        self, name: str, version: str, qe: bool, network: mt5.Network, tokenizer: Any, stream: Stream
+        self, name: str, version: str, qe: bool, network: mt5.MT5Network, tokenizer: Any, stream: BatchStream
     ) -> None:
         self.name, self.network, self.tokenizer, self.stream = name, network, tokenizer, stream
         self.version = VERSIONS[version]
@@ -103,22 +104,22 @@ class MetricX(CrossUtility):
         backend = self.tokenizer.backend_tokenizer
         backend.no_padding()
         backend.no_truncation()
-        return [encoding.ids for encoding in backend.encode_batch(valid(texts), add_special_tokens=False)]
+        return [encoding.ids for encoding in backend.encode_batch(valid_unicode(texts), add_special_tokens=False)]
 
     def tokenize(self, entries: Sequence[tuple[str, str]]) -> list[list[int] | None]:
         """Token ids of strings with the word that names their role, as they are inside an input; None for a string
         whose tokens depend on its neighbours."""
         if not self._joins:
             return [self.encode([text])[0] if role == WHOLE else None for role, text in entries]
-        before, after = self.encode(["x"])[0], self.encode(["x"])[0]
+        neighbour = self.encode(["x"])[0]  # before and after each string
         framed = [text if role == WHOLE else f"x {LABELS[role]}: {text} x" for role, text in entries]
         found: list[list[int] | None] = []
         for (role, text), ids in zip(entries, self.encode(framed), strict=True):
-            end = len(ids) - len(after)
+            begin, end = len(neighbour), len(ids) - len(neighbour)
             if role == WHOLE:
                 found.append(ids)
-            elif _is_plain(text) and ids[: len(before)] == before and ids[end:] == after:
-                found.append(ids[len(before) : end])
+            elif _is_plain(text) and ids[:begin] == neighbour and ids[end:] == neighbour:
+                found.append(ids[begin:end])
             else:
                 found.append(None)
         return found
@@ -182,11 +183,11 @@ class MetricXSession:
 
     def __init__(self, utility: MetricX) -> None:
         self.utility = utility
-        self.tokens = Tokens(utility.tokenize)
+        self.pieces = Pieces(utility.tokenize)
 
     def number(self, texts: Iterable[str], role: str) -> NDArray[np.int64]:
         """The numbers of strings in a role: tokenised with the word that names it."""
-        return self.tokens.number(texts, role)
+        return self.pieces.number(texts, role)
 
     def scores(
         self, hypotheses: NDArray[np.int64], references: NDArray[np.int64], sources: NDArray[np.int64]
@@ -202,20 +203,20 @@ class MetricXSession:
     def _run(self, roles: Sequence[str], columns: dict[str, NDArray[np.int64]]) -> NDArray[np.float32]:
         positions, logits = [], []
         rows = self._rows(roles, [columns[role] for role in roles])
-        for done, (logit,) in self.utility.stream.run(self.tokens, rows, self._forward):
+        for done, (logit,) in self.utility.stream.run(self.pieces, rows, self._forward):
             positions.append(done.positions)
             logits.append(logit)
         order = np.argsort(np.concatenate(positions))
         return -torch.cat(logits).clamp(0.0, MOST).cpu().numpy()[order]
 
-    def _rows(self, roles: Sequence[str], columns: Sequence[NDArray[np.int64]]) -> Iterator[Rows]:
+    def _rows(self, roles: Sequence[str], columns: Sequence[NDArray[np.int64]]) -> Iterator[InputRows]:
         """The inputs, joined from their strings; one with a string that cannot be joined is tokenised as a whole."""
         for chunk in chunks(columns):
-            self.tokens.ensure(chunk.pieces)
-            apart = np.flatnonzero((self.tokens.lengths[chunk.pieces] == -2).any(axis=1))
+            self.pieces.ensure(chunk.pieces)
+            apart = np.flatnonzero((self.pieces.lengths[chunk.pieces] == -2).any(axis=1))
             if len(apart):
-                texts = [[self.tokens.text(number) for number in row] for row in chunk.pieces[apart].tolist()]
-                wholes = self.tokens.number((_input(roles, row) for row in texts), WHOLE)
+                texts = [[self.pieces.text(number) for number in row] for row in chunk.pieces[apart].tolist()]
+                wholes = self.pieces.number((_input(roles, row) for row in texts), WHOLE)
                 chunk.pieces[apart] = EMPTY
                 chunk.pieces[apart, 0] = wholes
             yield chunk

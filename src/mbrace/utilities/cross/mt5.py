@@ -17,18 +17,19 @@ import torch
 import torch.nn.functional as functional
 from torch import Tensor
 
-from mbrace.errors import UserError, require
+from mbrace.errors import UserError
 from mbrace.utilities.cross.batches import Batch
-from mbrace.utilities.neural import checkpoint as layout
 from mbrace.utilities.neural import pretrained
+from mbrace.utilities.neural.checkpoint import check_keys, check_shapes
 from mbrace.utilities.neural.encoder import FEWEST_ROWS
+from mbrace.utilities.neural.weights import read_weights
 
 SCORED = 250089  # the token <extra_id_10>, whose logit is the score
 FIRST = 0  # the token the decoder begins with
 
 
 @dataclass(frozen=True)
-class Shape:
+class MT5Shape:
     """The settings of config.json that the network needs."""
 
     d_model: int
@@ -44,7 +45,7 @@ class Shape:
     tie_word_embeddings: bool = False
 
     @staticmethod
-    def read(path: Path) -> Shape:
+    def read(path: Path) -> MT5Shape:
         """Of a config.json, refusing what is not mT5's."""
         config = pretrained.read_json(path, dict)
         if config is None:
@@ -57,14 +58,14 @@ class Shape:
         if config["num_decoder_layers"] is None:
             config["num_decoder_layers"] = config.get("num_layers")
         found = {}
-        for name, kind in Shape.__annotations__.items():
-            if name not in config and hasattr(Shape, name):
+        for name, kind in MT5Shape.__annotations__.items():
+            if name not in config and hasattr(MT5Shape, name):
                 continue  # the default, which is transformers' too
             value = config.get(name)
             if kind == "int" and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
                 raise UserError(f"{path}: {name} {value!r}: must be a number from 1")
             found[name] = value
-        shape = Shape(**found)
+        shape = MT5Shape(**found)
         if shape.vocab_size <= SCORED:
             message = f"vocab_size {shape.vocab_size}: MetricX scores with token {SCORED}, so it has more"
             raise UserError(f"{path}: {message}")
@@ -95,18 +96,9 @@ class Shape:
         return shapes
 
 
-def read_weights(folder: Path, shape: Shape) -> dict[str, Tensor]:
-    """The weights in a folder, safetensors first, as names to tensors; missing and misshapen ones are refused."""
-    files = _files(folder)
-    state: dict[str, Tensor] = {}
-    for file in files:
-        with pretrained.reading(file, "weights by name"):
-            if file.suffix == ".safetensors":
-                state |= require("safetensors.torch", extra="neural").load_file(str(file))
-            else:
-                state |= torch.load(file, map_location="cpu", weights_only=True, mmap=layout.is_archive(file))
-    if not all(isinstance(value, torch.Tensor) for value in state.values()):
-        raise UserError(f"{files[0]}: holds something else than weights by name; it is not MetricX's")
+def read_mt5_weights(folder: Path, shape: MT5Shape) -> dict[str, Tensor]:
+    """The weights in a folder, by name; missing and misshapen ones are refused."""
+    path, state = read_weights(folder)
     copies = [state.pop(f"{side}.embed_tokens.weight", None) for side in ("encoder", "decoder")]
     if "shared.weight" not in state and copies[0] is not None:
         state["shared.weight"] = copies[0]
@@ -114,34 +106,15 @@ def read_weights(folder: Path, shape: Shape) -> dict[str, Tensor]:
     wanted = shape.weights()
     if shape.tie_word_embeddings:
         state.pop("lm_head.weight", None)
-    layout.check_keys(set(state), set(wanted), "", files[0])
-    layout.check_shapes(state, wanted, "", files[0])
+    check_keys(set(state), set(wanted), "", path)
+    check_shapes(state, wanted, "", path)
     return state
 
 
-def _files(folder: Path) -> list[Path]:
-    """The files of a folder's weights: one, or several named in an index."""
-    for name in ("model.safetensors", "pytorch_model.bin"):
-        if (folder / name).is_file():
-            return [folder / name]
-        index = pretrained.read_json(folder / f"{name}.index.json", dict)
-        if index is None:
-            continue
-        names = index.get("weight_map")
-        if not isinstance(names, dict) or not all(isinstance(each, str) for each in names.values()):
-            raise UserError(f"{folder / name}.index.json: has no weight_map of file names; download the model again")
-        files = [folder / Path(each).name for each in dict.fromkeys(names.values())]
-        for file in files:
-            if not file.is_file():
-                raise UserError(f"{file}: missing, though the index names it; copy or download the model again")
-        return files
-    raise UserError(f"{folder}: has no weights (model.safetensors or pytorch_model.bin); copy or download them again")
-
-
-class Network:
+class MT5Network:
     """From a batch of token ids to the logit of `SCORED`, (rows,) in float32."""
 
-    def __init__(self, shape: Shape, state: Mapping[str, Tensor], device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(self, shape: MT5Shape, state: Mapping[str, Tensor], device: torch.device, dtype: torch.dtype) -> None:
         self.shape = shape
 
         def get(*names: str) -> Tensor:

@@ -11,15 +11,15 @@ from numpy.typing import NDArray
 
 from mbrace.errors import UserError, warn
 from mbrace.schedule import doubling
-from mbrace.utilities.cross.batches import CHUNK, Rows, Stream
+from mbrace.utilities.cross.batches import CHUNK, BatchStream, InputRows
 from mbrace.utilities.rebuilt import Rebuilt
 from mbrace.utility import Ask, Sentence, refuse_quality_only
 
-HYPOTHESIS, REFERENCE, SOURCE = "hypothesis", "reference", "source"
+HYPOTHESIS, REFERENCE, SOURCE = ROLES = ("hypothesis", "reference", "source")
 
 
-class Session(Protocol):
-    """Lives as long as one window and holds what was tokenised for it, and scored per hypothesis."""
+class PairSession(Protocol):
+    """Lives as long as one window and holds what was tokenised for it."""
 
     @property
     def single_seconds(self) -> float:
@@ -35,23 +35,25 @@ class Session(Protocol):
         """Scores (pairs,) of distinct pairs; `sources` is empty where the utility does not read them."""
         ...
 
+
+class QualitySession(PairSession, Protocol):
+    """A session of a utility that also scores a hypothesis with its source alone."""
+
     def qualities(self, hypotheses: NDArray[np.int64], sources: NDArray[np.int64]) -> NDArray[np.float32]:
         """Scores (hypotheses,) of distinct hypotheses with their sources alone."""
         ...
 
 
-class CrossUtility(Rebuilt):
-    """What Unified and MetricX share: both ways to score pairs, and the quality of a hypothesis with its source."""
+class CrossEncoder(Rebuilt):
+    """What BLEURT, Unified and MetricX share: both ways to score pairs."""
 
     name: str
     schedule = doubling(8, 256)
     needs_source: bool
-    reads_references: bool  # else it estimates quality only
-    reads_sources: bool
-    stream: Stream
+    stream: BatchStream
     _told_truncation = False
 
-    def session(self) -> Session:
+    def session(self) -> PairSession:
         """What a window needs."""
         raise NotImplementedError
 
@@ -73,43 +75,53 @@ class CrossUtility(Rebuilt):
         if self.needs_source and sources is None:
             raise UserError(f"{self.name} scores with the source: give sources")
         used = [hypotheses, references, *([sources] if self.needs_source and sources is not None else [])]
-        return self._aligned(used, [HYPOTHESIS, REFERENCE, SOURCE][: len(used)])
+        session = self.session()
+        columns, index = _numbered(session, used, ROLES[: len(used)])
+        return self.score(session, columns)[index]
+
+    def score(self, session: PairSession, columns: Sequence[NDArray[np.int64]]) -> NDArray[np.float32]:
+        """Scores of distinct pairs, as columns of numbers: hypotheses, references and, if it reads them, sources."""
+        hypotheses, references, *sources = columns
+        if not len(hypotheses):
+            return np.empty(0, dtype=np.float32)
+        found = session.scores(hypotheses, references, sources[0] if sources else np.empty(0, dtype=np.int64))
+        self._warn_of_truncation()
+        return found
+
+    def _warn_of_truncation(self) -> None:
+        if self.truncated and not self._told_truncation:
+            self._told_truncation = True
+            limit = f"length limit of {self.stream.limit} tokens"
+            warn(f"{self.name}: text over the metric's {limit} is cut there, as the original cuts it")
+
+
+class CrossUtility(CrossEncoder):
+    """A cross-encoder that may also estimate the quality of a hypothesis with its source alone: Unified and MetricX."""
+
+    reads_references: bool  # else it estimates quality only
+    reads_sources: bool
+
+    def session(self) -> QualitySession:
+        """What a window needs."""
+        raise NotImplementedError
 
     def quality(self, hypotheses: Sequence[str], sources: Sequence[str]) -> NDArray[np.float32]:
         """Scores (hypotheses,) of hypothesis i with source i and no reference; equal ones are scored once."""
         if not self.reads_sources:
             raise UserError(f"{self.name} does not read the source, so it cannot estimate quality without a reference")
-        return self._aligned([hypotheses, sources], [HYPOTHESIS, SOURCE])
-
-    def _aligned(self, used: Sequence[Sequence[str]], roles: Sequence[str]) -> NDArray[np.float32]:
-        if len({len(texts) for texts in used}) > 1:
-            raise UserError(f"pairs: lists of different lengths ({', '.join(str(len(texts)) for texts in used)})")
-        if not used[0]:
-            return np.empty(0, dtype=np.float32)
         session = self.session()
-        distinct, index = _distinct([session.number(texts, role) for texts, role in zip(used, roles, strict=True)])
-        return self.score(session, roles, distinct)[index]
-
-    def score(
-        self, session: Session, roles: Sequence[str], columns: Sequence[NDArray[np.int64]]
-    ) -> NDArray[np.float32]:
-        """Scores of distinct pairs, given as columns of numbers; of hypotheses where `roles` has no reference."""
-        of = dict(zip(roles, columns, strict=True))
-        nothing = np.empty(0, dtype=np.int64)
-        if REFERENCE in of:
-            found = session.scores(of[HYPOTHESIS], of[REFERENCE], of.get(SOURCE, nothing))
-        else:
-            found = session.qualities(of[HYPOTHESIS], of[SOURCE])
-        if self.truncated and not self._told_truncation:
-            self._told_truncation = True
-            warn(f"{self.name}: text over the metric's length limit is cut there, as the original cuts it")
-        return found
+        columns, index = _numbered(session, [hypotheses, sources], [HYPOTHESIS, SOURCE])
+        if not len(index):
+            return np.empty(0, dtype=np.float32)
+        found = session.qualities(*columns)
+        self._warn_of_truncation()
+        return found[index]
 
 
 class CrossScorer:
     """The Scorer of one window."""
 
-    def __init__(self, utility: CrossUtility, sentences: Sequence[Sentence]) -> None:
+    def __init__(self, utility: CrossEncoder, sentences: Sequence[Sentence]) -> None:
         self._utility, self._sentences = utility, sentences
         self._session = utility.session()
         if utility.needs_source:
@@ -137,7 +149,7 @@ class CrossScorer:
         if not used or not len(used[0]):
             return [np.empty(shape, dtype=np.float32) for shape in shapes]
         distinct, index = _distinct(used)
-        flat = self._utility.score(self._session, [HYPOTHESIS, REFERENCE, SOURCE][: len(used)], distinct)[index]
+        flat = self._utility.score(self._session, distinct)[index]
         parts = np.split(flat, np.cumsum([rows * width for rows, width in shapes])[:-1])
         return [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
 
@@ -155,6 +167,16 @@ class Timer:
         self.seconds += time.perf_counter() - self._began
 
 
+def _numbered(
+    session: PairSession, used: Sequence[Sequence[str]], roles: Sequence[str]
+) -> tuple[list[NDArray[np.int64]], NDArray[np.int64]]:
+    """The distinct rows of aligned lists of strings, as columns of numbers, and for each row which of them it is."""
+    if len({len(texts) for texts in used}) > 1:
+        raise UserError(f"pairs: lists of different lengths ({', '.join(str(len(texts)) for texts in used)})")
+    columns = [session.number(texts, role) for texts, role in zip(used, roles, strict=True)]
+    return _distinct(columns) if used[0] else (columns, columns[0])
+
+
 def _distinct(columns: Sequence[NDArray[np.int64]]) -> tuple[list[NDArray[np.int64]], NDArray[np.int64]]:
     """The distinct rows of aligned columns, and for each row which of them it is."""
     key = columns[0]
@@ -165,10 +187,10 @@ def _distinct(columns: Sequence[NDArray[np.int64]]) -> tuple[list[NDArray[np.int
     return [column[first] for column in columns], index.ravel()
 
 
-def chunks(parts: Sequence[NDArray[np.int64] | int], size: int = CHUNK) -> Iterator[Rows]:
+def chunks(parts: Sequence[NDArray[np.int64] | int], size: int = CHUNK) -> Iterator[InputRows]:
     """Rows of aligned columns of piece numbers (or one for all rows), a chunk at a time."""
     count = max(len(part) for part in parts if not isinstance(part, int))
     for begin in range(0, count, size):
         end = min(begin + size, count)
         columns = [np.full(end - begin, part) if isinstance(part, int) else part[begin:end] for part in parts]
-        yield Rows(np.arange(begin, end), np.stack(columns, axis=1).astype(np.int64))
+        yield InputRows(np.arange(begin, end), np.stack(columns, axis=1).astype(np.int64))

@@ -16,16 +16,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mbrace.utilities.cross import spans
-from mbrace.utilities.cross.batches import Batch, Rows, Stream
+from mbrace.utilities.cross.batches import Batch, BatchStream, InputRows
+from mbrace.utilities.cross.pieces import Pieces
 from mbrace.utilities.cross.scorer import CrossUtility, Timer, chunks
-from mbrace.utilities.cross.tokens import Tokens, valid
-from mbrace.utilities.cross.unified_network import KINDS, Network, build_network, check_settings
+from mbrace.utilities.cross.unified_network import KINDS, UnifiedNetwork, build_network, check_settings
 from mbrace.utilities.neural import checkpoint as layout
 from mbrace.utilities.neural import pretrained
 from mbrace.utilities.neural.device import choose_device, choose_dtype
 from mbrace.utilities.neural.pairs import to_device
+from mbrace.utilities.neural.tokens import valid_unicode
 
-SCORE_WEIGHTS = (0.12, 0.33, 0.33)  # XCOMET's, of the three inputs; what is left is for the error spans
+SCORE_WEIGHTS = (0.12, 0.33, 0.33)  # XCOMET's, of the three inputs
+SPANS_WEIGHT = 0.22  # and of the error spans
 
 
 class Unified(CrossUtility):
@@ -49,12 +51,12 @@ class Unified(CrossUtility):
         read = layout.read(model, KINDS, (*layout.PARTS, "hidden2tag.", "wordloss."))
         segments, network = check_settings(read), build_network(read, chosen_device, chosen_dtype)
         pad = network.tokenizer.pad_token_id
-        stream = Stream(pad=pad, limit=network.positions, device=chosen_device, batch_tokens=batch_tokens)
+        stream = BatchStream(pad=pad, limit=network.positions, device=chosen_device, batch_tokens=batch_tokens)
         kind = "unified" if network.labels is None else "xcomet"
         name = f"{kind}|{pretrained.label(model)}|encoder:{str(chosen_dtype).removeprefix('torch.')}"
         self._assemble(name, segments, network, stream)
 
-    def _assemble(self, name: str, segments: Sequence[str], network: Network, stream: Stream) -> None:
+    def _assemble(self, name: str, segments: Sequence[str], network: UnifiedNetwork, stream: BatchStream) -> None:
         self.name, self.network, self.stream = name, network, stream
         self.reads_sources, self.reads_references = "src" in segments, "ref" in segments
         self.needs_source = self.reads_sources and self.reads_references
@@ -68,7 +70,7 @@ class Unified(CrossUtility):
         backend = self.network.tokenizer.backend_tokenizer
         backend.no_padding()
         backend.enable_truncation(self.network.positions - 2)
-        encodings = backend.encode_batch(valid(texts))
+        encodings = backend.encode_batch(valid_unicode(texts))
         self.stream.truncated += sum(1 for encoding in encodings if encoding.overflowing)
         return [encoding.ids for encoding in encodings]
 
@@ -78,11 +80,11 @@ class UnifiedSession:
 
     def __init__(self, utility: Unified) -> None:
         self.utility, self.network = utility, utility.network
-        self.tokens = Tokens(self._tokenize)
+        self.pieces = Pieces(self._tokenize)
         tokenizer = self.network.tokenizer
-        self._first = self.tokens.fixed([tokenizer.cls_token_id])
-        self._between = self.tokens.fixed([tokenizer.sep_token_id] * (2 if self.network.doubles_separator else 1))
-        self._last = self.tokens.fixed([tokenizer.sep_token_id])
+        self._first = self.pieces.fixed([tokenizer.cls_token_id])
+        self._between = self.pieces.fixed([tokenizer.sep_token_id] * (2 if self.network.doubles_separator else 1))
+        self._last = self.pieces.fixed([tokenizer.sep_token_id])
         self._labelled: dict[str, int] = {}  # tokens of a string that the labels of its spans are read from
         self._source_slots: dict[tuple[int, int], int] = {}  # (hypothesis, source): where its score is
         self._source_scores = np.empty(0, dtype=np.float32)
@@ -96,7 +98,7 @@ class UnifiedSession:
 
     def number(self, texts: Iterable[str], role: str) -> NDArray[np.int64]:
         """The numbers of strings, the same in every role: a segment is tokenised alike anywhere."""
-        return self.tokens.number(texts)
+        return self.pieces.number(texts)
 
     def scores(
         self, hypotheses: NDArray[np.int64], references: NDArray[np.int64], sources: NDArray[np.int64]
@@ -123,7 +125,7 @@ class UnifiedSession:
         weighted = zip(inputs, SCORE_WEIGHTS, strict=True)
         score = sum(np.minimum(each, 1) * np.float32(weight) for each, weight in weighted)
         labels = spans.mixed([self._source_labels.take(slots), by_reference[1], by_both[1]])
-        return np.asarray(score + spans.scores(labels) * np.float32(0.22), dtype=np.float32)
+        return np.asarray(score + spans.scores(labels) * np.float32(SPANS_WEIGHT), dtype=np.float32)
 
     def qualities(self, hypotheses: NDArray[np.int64], sources: NDArray[np.int64]) -> NDArray[np.float32]:
         """Scores (hypotheses,) with their sources alone."""
@@ -132,7 +134,8 @@ class UnifiedSession:
         if self.network.labels is None:
             return score
         found = np.minimum(score, 1) * np.float32(sum(SCORE_WEIGHTS))
-        return np.asarray(found + spans.scores(self._source_labels.take(slots)) * np.float32(0.22), dtype=np.float32)
+        of_spans = spans.scores(self._source_labels.take(slots))
+        return np.asarray(found + of_spans * np.float32(SPANS_WEIGHT), dtype=np.float32)
 
     def _with_sources(self, hypotheses: NDArray[np.int64], sources: NDArray[np.int64]) -> NDArray[np.int64]:
         """Where the scores of (mt, src) are; those not known yet are run first."""
@@ -157,11 +160,11 @@ class UnifiedSession:
             parts += [self._between, other]
         positions, scores, labels, counts = [], [], [], []
         stream = self.utility.stream
-        for rows, outputs in stream.run(self.tokens, chunks([*parts, self._last]), self._forward):
+        for rows, outputs in stream.run(self.pieces, chunks([*parts, self._last]), self._forward):
             positions.append(rows.positions)
             scores.append(outputs[0])
             if self.network.labels is not None:
-                count = np.minimum(self._label_counts(rows), self.tokens.lengths[rows.pieces].sum(axis=1))
+                count = np.minimum(self._label_counts(rows), self.pieces.lengths[rows.pieces].sum(axis=1))
                 counts.append(count)
                 labels.append(spans.flat(outputs[1], count))
         order = np.argsort(np.concatenate(positions))
@@ -171,17 +174,17 @@ class UnifiedSession:
         return found, spans.Labels.of(torch.cat(labels).cpu().numpy(), np.concatenate(counts)).take(order)
 
     def _forward(self, batch: Batch) -> tuple[Tensor, ...]:
-        own = to_device(self.tokens.lengths[batch.rows.pieces[:, 1]] + 2, batch.ids.device)
+        own = to_device(self.pieces.lengths[batch.rows.pieces[:, 1]] + 2, batch.ids.device)
         labelled = 0 if self.network.labels is None else int(self._label_counts(batch.rows).max())
         return self.network(batch, own, labelled)
 
-    def _label_counts(self, rows: Rows) -> NDArray[np.int64]:
+    def _label_counts(self, rows: InputRows) -> NDArray[np.int64]:
         """How many tokens of each row the spans are read from: as many as the hypothesis had before `<pad>` was taken
         out of it, special tokens included, as the original counts them."""
         own = rows.pieces[:, 1]
         numbers, index = np.unique(own, return_inverse=True)
-        extra = np.array([self._labelled.get(self.tokens.text(number), 0) for number in numbers.tolist()])
-        return self.tokens.lengths[own] + 2 + extra[index.ravel()]  # type: ignore[no-any-return]
+        extra = np.array([self._labelled.get(self.pieces.text(number), 0) for number in numbers.tolist()])
+        return self.pieces.lengths[own] + 2 + extra[index.ravel()]  # type: ignore[no-any-return]
 
     def _tokenize(self, entries: Sequence[tuple[str, str]]) -> list[list[int]]:
         """Each string without special tokens around it, and without a literal `<pad>` in it, as the original joins."""

@@ -1,6 +1,7 @@
-"""Neural utilities (extra `mbrace[neural]`): COMET checkpoints, sentence embeddings, and the learned metrics we ship.
+"""Neural utilities that encode each string once (extra `mbrace[neural]`).
 
 `checkpoint` reads COMET's layout, `pretrained` finds transformers, `encoder` turns strings into vectors, `head` scores
-`pairs` of vectors, `scorer` does so in a race, and `comet`, `embedding` and `learned` are the utilities made of these
-parts. `mbrace.training.metric` trains a learned metric.
+`pairs` of vectors, `scorer` does so in a race; `comet`, `embedding`, `learned` and `referenceless` are made of these
+parts. `bertscore` keeps a vector per token (`token_vectors`, `matching`). `mbrace.training.metric` trains a learned
+metric.
 """

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from mbrace.utilities.neural.ahead import EncodedAhead
 from mbrace.utilities.neural.pairs import to_device
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ class TextEncoder(Protocol):
         ...
 
 
-class Rows:
+class GrowingRows:
     """Rows of numbers on a device, added step by step."""
 
     def __init__(self) -> None:
@@ -60,24 +59,17 @@ class Rows:
 class Bank:
     """Vectors of distinct strings. Each string goes through the encoder once."""
 
-    def __init__(self, encoder: TextEncoder, ahead: EncodedAhead | None = None) -> None:
-        self._encoder, self._ahead = encoder, ahead
+    def __init__(self, encoder: TextEncoder) -> None:
+        self._encoder = encoder
         self._numbers: dict[str, int] = {}
-        self._vectors = Rows()
+        self._vectors = GrowingRows()
 
     def add(self, texts: Iterable[str]) -> None:
-        """Embed the strings not known yet, in one stream; those that were encoded ahead are there."""
+        """Embed the strings not known yet, in one stream."""
         new = [text for text in dict.fromkeys(texts) if text not in self._numbers]
-        if self._ahead is not None:
-            for begun, vectors in self._ahead.take(new):
-                self._store(begun, vectors)
-            new = [text for text in new if text not in self._numbers]
         if new:
-            self._store(new, self._encoder.embed(new))
-
-    def _store(self, texts: Sequence[str], vectors: Tensor) -> None:
-        first = self._vectors.add(vectors)
-        self._numbers.update(zip(texts, range(first, first + len(texts)), strict=True))
+            first = self._vectors.add(self._encoder.embed(new))
+            self._numbers.update(zip(new, range(first, first + len(new)), strict=True))
 
     def add_vectors(self, vectors: Tensor) -> NDArray[np.int64]:
         """Vectors of no string; returns their rows."""

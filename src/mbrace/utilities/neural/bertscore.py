@@ -112,7 +112,7 @@ class BERTScore(Rebuilt):
         return TokenBank(self.encoder, self._weigh)
 
     def score(self, precision: Tensor, recall: Tensor, empty: NDArray[np.bool_]) -> Tensor:
-        """The measure from precision and recall; where a text is `empty`, 0 before rescaling, as in the original."""
+        """The measure, rescaled. For an `empty` text, precision and recall (not f1) are 0 before, as originally."""
         if self._measure == "f1":
             found = 2 * precision * recall / (precision + recall)
         else:
@@ -193,7 +193,7 @@ def _texts(idf: Sequence[str] | str | Path) -> Sequence[str]:
     try:
         return Path(idf).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{idf}: cannot be read as text ({error})") from error
+        raise UserError(f"{idf}: cannot be read as text ({error}); give a UTF-8 file of one text per line") from error
 
 
 def read_baseline(file: Path, layer: int, column: str) -> float:
@@ -209,5 +209,8 @@ def read_baseline(file: Path, layer: int, column: str) -> float:
     except UserError:
         raise
     except (OSError, KeyError, TypeError, ValueError, csv.Error) as error:
-        raise UserError(f"{file}: cannot be read as baselines (LAYER,P,R,F): {error!r}") from error
-    raise UserError(f"{file}: has no baseline for layer {layer} (LAYER,P,R,F)")
+        raise UserError(
+            f"{file}: cannot be read as baselines (LAYER,P,R,F): {error!r}; "
+            "give a file of bert-score's rescale_baseline folder"
+        ) from error
+    raise UserError(f"{file}: has no baseline for layer {layer} (LAYER,P,R,F); give another layer, or no baseline")

@@ -129,19 +129,13 @@ def _load(path: Path) -> Any:
     torch = require("torch", extra="neural")
     with pretrained.reading(path, "a checkpoint of weights and plain values only"):
         # Memory-mapped, so that weights are copied once only. Files of old torch versions are not archives.
-        return torch.load(path, map_location="cpu", weights_only=True, mmap=is_archive(path))
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=pretrained.is_archive(path))
 
 
 def _near(path: Path) -> tuple[Path, Path]:
     """The file's own folder (if it was copied with its settings), then the one above, as in COMET's layout."""
     folder = path.absolute().parent
     return folder, folder.parent
-
-
-def is_archive(path: Path) -> bool:
-    """Whether torch can map a file's weights: those of old versions are no zip archives."""
-    with path.open("rb") as file:
-        return file.read(4) == b"PK\x03\x04"
 
 
 def locate(model: str) -> Path:

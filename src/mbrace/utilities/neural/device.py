@@ -20,6 +20,11 @@ _inside: list[None] = []  # one for every call of `without_cudnn_attention` that
 _before: list[bool] = []  # whether cuDNN's attention was on before the first of them
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message, or its kind if it has none: libraries append whole reports."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
 def choose_device(device: str | None) -> torch.device:
     """`device` by name; by default a GPU if there is one, else the CPU."""
     torch = require("torch", extra="neural")
@@ -27,7 +32,7 @@ def choose_device(device: str | None) -> torch.device:
         chosen = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         torch.empty(1, device=chosen)
     except Exception as error:
-        raise UserError(f"device {device}: cannot be used ({str(error).splitlines()[0]}); try cpu or cuda") from error
+        raise UserError(f"device {device}: cannot be used ({first_line(error)}); try cpu or cuda") from error
     return chosen  # type: ignore[no-any-return]
 
 
@@ -78,7 +83,7 @@ def bfloat16_speedup() -> float:
 
 @contextlib.contextmanager
 def without_cudnn_attention() -> Iterator[None]:
-    """Inside, torch's attention is any but cuDNN's, which plans anew for every shape: longer than a batch itself takes.
+    """Inside, torch uses any attention but cuDNN's, which makes a new plan for every shape, slower than a batch itself.
 
     The switch is the whole process's, so the last thread to leave puts it back as it was.
     """

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from mbrace.errors import UserError, warn
 from mbrace.utilities.neural.device import without_cudnn_attention
-from mbrace.utilities.neural.tokens import TokenBatch, Tokens, batch_end, whole_texts
+from mbrace.utilities.neural.tokens import TokenBatch, Tokens, batch_end, valid_unicode, whole_texts
 from mbrace.utilities.neural.words import WordTokenizer
 
 FEWEST_ROWS = 8  # per thread: for fewer than about 4 rows a CPU computes matrix products otherwise, with other rounding
@@ -132,8 +132,7 @@ class Encoder:
 
     def tokenize(self, texts: Sequence[str]) -> Tokens:
         """Token ids with the special tokens around them, cut to the length limit."""
-        # Tokenizers take valid Unicode only; a lone surrogate, allowed elsewhere, becomes a question mark.
-        valid = [text.encode("utf-8", "replace").decode("utf-8") if not text.isascii() else text for text in texts]
+        valid = valid_unicode(texts)
         if self._words is None:
             tokens, cut = whole_texts(self._tokenizer, valid, self._max_length)
         else:
@@ -183,9 +182,9 @@ class Encoder:
     def _tokenised(self, texts: Sequence[str]) -> Iterator[tuple[NDArray[np.int64], Tokens]]:
         """Indices of texts in chunks, those of the most characters first, and their tokens.
 
-        In this order a GPU works on long strings while a thread tokenises shorter ones.
-        For a GPU a thread tokenises the next chunk while the GPU works on the last; chunks begin small, so that it
-        need not wait for the first. On a CPU a thread would only take cores away from the network.
+        For a GPU a thread tokenises the next chunk, of shorter texts, while the GPU works on the one before; chunks
+        begin small, so that it need not wait for the first. On a CPU a thread would only take cores away from the
+        network.
         """
         order = np.argsort(-np.fromiter(map(len, texts), np.int64, len(texts)), kind="stable")
         size, begin, chunks = _FIRST_TOKENISED if self.pads else _TOKENISED, 0, []
@@ -237,7 +236,7 @@ class Encoder:
         """Vectors of one batch of token ids, (rows, units)."""
         ids, lengths = self._enough_rows(rows)
         states = self._states(ids, None if rows.even else rows.attended())
-        kept = None if rows.even and not rows.padded.any() else ids != self._pad
+        kept = None if rows.even and not rows.holds_pad.any() else ids != self._pad
         return self.readout(states, kept, lengths)[: len(rows)]
 
     def _enough_rows(self, rows: TokenBatch) -> tuple[Tensor, Tensor]:
@@ -271,8 +270,8 @@ class Encoder:
 
 
 def _batch_tokens(device: torch.device, units: int) -> int:
-    """Tokens in a batch: on a GPU with memory to spare so many, for a small network, that it takes longer to compute
-    than to start."""
+    """Tokens in a batch: many on a GPU with memory to spare if the network is small, so that computing a batch takes
+    longer than starting it."""
     if device.type != "cuda":
         return 2048
     return 131072 if units <= 512 and torch.cuda.mem_get_info(device)[0] > 16 << 30 else 32768

@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from mbrace.errors import UserError, require, warn
+from mbrace.utilities.neural.device import first_line
 from mbrace.utilities.neural.encoder import FEWEST_ROWS
-from mbrace.utilities.neural.pairs import Block, PairIndices, all_pairs
+from mbrace.utilities.neural.pairs import PairBlock, PairIndices, all_pairs
 
 # Bytes of the pairs scored at a time: what fits the cache is fastest on a CPU; a GPU needs large products.
 _BLOCK_BYTES = {"cpu": 8 << 20, "cuda": 5 << 28}
@@ -31,7 +32,7 @@ class Head(Protocol):
         """What does not depend on the reference, a row per hypothesis. `sources` has as many rows, or one."""
         ...
 
-    def score(self, blocks: Sequence[Block]) -> list[Tensor]:
+    def score(self, blocks: Sequence[PairBlock]) -> list[Tensor]:
         """A table (hypotheses, references) per block, float32."""
         ...
 
@@ -47,7 +48,7 @@ class Cosine:
         """Nothing to prepare: (hypotheses, 0)."""
         return hypotheses[:, :0]
 
-    def score(self, blocks: Sequence[Block]) -> list[Tensor]:
+    def score(self, blocks: Sequence[PairBlock]) -> list[Tensor]:
         """One matrix product per block."""
         return [linear(block.hypotheses, block.references) for block in blocks]
 
@@ -123,10 +124,10 @@ class Estimator:
             part += linear(torch.cat([hypotheses * sources, (hypotheses - sources).abs()], dim=1), self._source)
         return part
 
-    def score(self, blocks: Sequence[Block]) -> list[Tensor]:
+    def score(self, blocks: Sequence[PairBlock]) -> list[Tensor]:
         """All pairs of all blocks. On a GPU blocks share matrix products, as many blocks at a time as fill it; on a CPU
         each block has its own, so that a sentence's scores are the same bits whatever else the window holds."""
-        groups: list[list[Block]] = []
+        groups: list[list[PairBlock]] = []
         room = 0
         for block in blocks:
             pairs = len(block.hypotheses) * len(block.references)
@@ -142,7 +143,7 @@ class Estimator:
         size = self._bytes or _BLOCK_BYTES["cpu" if of.device.type == "cpu" else "cuda"]
         return max(_FEWEST_PAIRS, size // (of.element_size() * self._width))
 
-    def score_together(self, blocks: Sequence[Block]) -> list[Tensor]:
+    def score_together(self, blocks: Sequence[PairBlock]) -> list[Tensor]:
         """All pairs of all blocks in shared matrix products, in pieces that fit memory."""
         if not blocks:
             return []
@@ -247,8 +248,7 @@ def choose_kernels(head: Estimator, device: torch.device) -> PairKernels:
         part, first = torch.zeros_like(head.layers[0][1])[None], torch.zeros(1, dtype=torch.int64, device=device)
         kernels.finish(kernels.shared(one, one, first, first), part, part, first, first)
     except Exception as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        warn(f"the head runs without Triton's kernels, slower ({reason})")
+        warn(f"the head runs without Triton's kernels, slower ({first_line(error)})")
         return TorchKernels(head)
     return kernels
 

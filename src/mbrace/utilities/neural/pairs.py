@@ -18,13 +18,13 @@ _TWINS_FROM = 1 << 20  # pairs at a time on a GPU: finding the twins of fewer ta
 
 
 @dataclass(frozen=True)
-class Block:
+class PairBlock:
     """One ask as vectors: hypotheses x references of one sentence."""
 
     hypotheses: Tensor  # (hypotheses, units)
     prepared: Tensor  # (hypotheses, ...): what `Head.prepare` made of them
     references: Tensor  # (references, units)
-    names: tuple[NDArray[np.int64], NDArray[np.int64]]  # a number for each string of the two sides: equal if it is
+    names: tuple[NDArray[np.int64], NDArray[np.int64]]  # of the strings on both sides: equal strings have equal numbers
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def to_device(indices: NDArray[np.int64], device: torch.device) -> Tensor:
     return torch.from_numpy(indices).to(device, non_blocking=True)
 
 
-def all_pairs(blocks: Sequence[Block]) -> PairIndices:
+def all_pairs(blocks: Sequence[PairBlock]) -> PairIndices:
     """All pairs of all blocks; rows and columns count through the blocks. Only a few indices of each block are copied
     to the device; the pairs are made there."""
     device = blocks[0].references.device
@@ -65,7 +65,7 @@ def all_pairs(blocks: Sequence[Block]) -> PairIndices:
     return PairIndices(rows[:end], columns[:end], rows[end:], columns[end:], positions)
 
 
-def _on_both_sides(block: Block) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _on_both_sides(block: PairBlock) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Indices of the strings on both sides, among hypotheses and among references. None if fewer than a tenth of the
     pairs would have a twin: k strings on both sides make k(k-1)/2 twins."""
     _, rows, columns = np.intersect1d(*block.names, return_indices=True)

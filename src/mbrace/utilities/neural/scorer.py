@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 from mbrace.aggregates import Aggregate, Centroid
 from mbrace.errors import UserError, require
 from mbrace.schedule import doubling
-from mbrace.utilities.neural.ahead import EncodedAhead
-from mbrace.utilities.neural.bank import Bank, Rows, TextEncoder
+from mbrace.utilities.neural.bank import Bank, GrowingRows, TextEncoder
 from mbrace.utilities.neural.clusters import k_means
 from mbrace.utilities.neural.head import Head
-from mbrace.utilities.neural.pairs import Block
+from mbrace.utilities.neural.pairs import PairBlock
 from mbrace.utilities.rebuilt import Rebuilt
 from mbrace.utility import Ask, Sentence
 
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class _Encoded:
+class _EncodedHypotheses:
     """Of each hypothesis of one sentence, its row in the bank and its row among the head's parts; -1: not encoded."""
 
     def __init__(self) -> None:
@@ -65,9 +64,9 @@ class RaceScorer:
         self.encode_seconds = 0.0
         self._encoder, self._head, self._reads_source = encoder, head, reads_source
         self._bank = Bank(encoder) if bank is None else bank
-        self._prepared = Rows()  # the head's parts of hypotheses
+        self._prepared = GrowingRows()  # the head's parts of hypotheses
         self._sentences = sentences
-        self._encoded = [_Encoded() for _ in sentences]
+        self._encoded = [_EncodedHypotheses() for _ in sentences]
         if reads_source:
             for sentence in sentences:
                 if sentence.source is None:
@@ -139,7 +138,7 @@ class RaceScorer:
                 self._encoded[sentence].add(indexes, rows, first)
                 first += len(rows)
 
-    def _blocks(self, asks: Sequence[Ask]) -> list[Block]:
+    def _blocks(self, asks: Sequence[Ask]) -> list[PairBlock]:
         """The vectors of all asks, looked up in three calls: a GPU waits longer for each than it takes."""
         if not asks:
             return []
@@ -155,7 +154,7 @@ class RaceScorer:
             zip((each[0] for each in rows), references, strict=True),
             strict=True,
         )
-        return [Block(*each) for each in sides]
+        return [PairBlock(*each) for each in sides]
 
 
 class GroupScorer(RaceScorer):
@@ -183,10 +182,10 @@ class GroupScorer(RaceScorer):
         torch = require("torch", extra="neural")
         first = ask.references[0]
         if isinstance(first, Centroid):
-            of = first.clustering
-            vectors = self._bank[self._bank.numbers(of.texts)]
-            centres, shares = k_means(vectors, of.weights, len(ask.references), of.seed)
-            if not of.equal:
+            clustering = first.clustering
+            vectors = self._bank[self._bank.numbers(clustering.texts)]
+            centres, shares = k_means(vectors, clustering.weights, len(ask.references), clustering.seed)
+            if not clustering.equal:
                 self._shares[ask.sentence] = shares
             return self._bank.add_vectors(centres)
         return self._bank.add_vectors(torch.stack([self._mean(each) for each in ask.references]))
@@ -206,7 +205,6 @@ class NeuralUtility(Rebuilt):
     encoder: TextEncoder
     head: Head
     needs_source: bool
-    _ahead: EncodedAhead | None = None
     _bank: Bank | None = None  # of a copy that remembers
 
     @property
@@ -216,7 +214,7 @@ class NeuralUtility(Rebuilt):
 
     def start(self, sentences: Sequence[Sentence]) -> RaceScorer:
         """Begin the races of a window."""
-        bank = self._bank or Bank(self.encoder, self._ahead)
+        bank = self._bank or Bank(self.encoder)
         return RaceScorer(self.encoder, self.head, sentences, reads_source=self.needs_source, bank=bank)
 
     def start_aggregates(self, sentences: Sequence[Sentence]) -> GroupScorer:
@@ -233,15 +231,8 @@ class NeuralUtility(Rebuilt):
             return self
         kept = object.__new__(type(self))  # a copy would load the model again
         kept.__dict__.update(self.__dict__)
-        kept._bank = Bank(self.encoder, self._ahead)
+        kept._bank = Bank(self.encoder)
         return kept
-
-    def encode_ahead(self, texts: Sequence[str]) -> None:
-        """Strings that a race is going to ask for: on a GPU they are encoded from now on (see ahead.py)."""
-        if self.encoder.device.type == "cuda" and texts:
-            if self._ahead is None:
-                self._ahead = EncodedAhead(self.encoder.embed, self.encoder.device)
-            self._ahead.begin(texts)
 
     def pairs(
         self, hypotheses: Sequence[str], references: Sequence[str], sources: Sequence[str] | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -51,29 +51,29 @@ class TokenBatch:
     starts: Tensor  # (strings,): where each string begins in `flat`
     lengths: Tensor  # (strings,)
     host_lengths: NDArray[np.int64]  # `lengths`, to be read without waiting for the device
-    padded: NDArray[np.bool_]  # (strings,) whether the text itself holds the padding token
+    holds_pad: NDArray[np.bool_]  # (strings,) whether the text itself holds the padding token
     pad: int
 
     @classmethod
     def copy(cls, tokens: Tokens, order: NDArray[np.int64], device: torch.device, *, pad: int) -> TokenBatch:
         """All strings of `tokens`, in the order given, by one copy to the device."""
         lengths, starts = tokens.lengths[order], tokens.starts[order]
-        padded = np.zeros(len(tokens), dtype=bool)
+        holds_pad = np.zeros(len(tokens), dtype=bool)
         found = np.flatnonzero(tokens.flat == pad)
         if len(found):
-            padded = np.isin(order, np.searchsorted(tokens.starts, found, side="right") - 1)
+            holds_pad = np.isin(order, np.searchsorted(tokens.starts, found, side="right") - 1)
         joined = torch.from_numpy(np.concatenate([tokens.flat, starts.astype(np.int32), lengths.astype(np.int32)]))
         if device.type == "cuda":
             joined = joined.pin_memory()
         sizes = (len(tokens.flat), len(order), len(order))
         flat, starts_there, lengths_there = joined.to(device, non_blocking=True).long().split_with_sizes(sizes)
-        return cls(flat, starts_there, lengths_there, lengths, padded, pad)
+        return cls(flat, starts_there, lengths_there, lengths, holds_pad, pad)
 
     def __len__(self) -> int:
         return len(self.host_lengths)
 
     def __getitem__(self, part: slice) -> TokenBatch:
-        cut = (self.starts[part], self.lengths[part], self.host_lengths[part], self.padded[part])
+        cut = (self.starts[part], self.lengths[part], self.host_lengths[part], self.holds_pad[part])
         return TokenBatch(self.flat, *cut, self.pad)
 
     @property
@@ -109,6 +109,11 @@ def batch_end(lengths: NDArray[np.int64], changes: NDArray[np.int64], begin: int
     end = min(len(lengths), begin + max(1, most // longest))
     later = np.searchsorted(changes, begin + max(1, -(-half_full // longest)))
     return min(end, int(changes[later])) if later < len(changes) else end
+
+
+def valid_unicode(texts: Iterable[str]) -> list[str]:
+    """Texts as tokenizers take them: a lone surrogate, which is allowed elsewhere, becomes a question mark."""
+    return [text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8") for text in texts]
 
 
 def whole_texts(tokenizer: Any, texts: Sequence[str], limit: int) -> tuple[Tokens, int]:

@@ -28,7 +28,9 @@ def _read_parts(index: Path) -> dict[str, Tensor]:
     state: dict[str, Tensor] = {}
     for part in sorted(set(parts.values())):
         if not (index.parent / part).is_file():
-            raise UserError(f"{index}: its part {part} is missing; copy or download the model again")
+            raise UserError(
+                f"{index.parent / part}: missing, though the index names it; copy or download the model again"
+            )
         state |= _read_file(index.parent / part)
     return state
 
@@ -37,7 +39,7 @@ def _read_file(file: Path) -> dict[str, Tensor]:
     with pretrained.reading(file, "weights by name and plain values only"):
         if file.suffix == ".safetensors":
             return require("safetensors.torch", extra="neural").load_file(str(file))  # type: ignore[no-any-return]
-        state = torch.load(file, map_location="cpu", weights_only=True)
+        state = torch.load(file, map_location="cpu", weights_only=True, mmap=pretrained.is_archive(file))
     if not isinstance(state, dict) or not all(isinstance(value, torch.Tensor) for value in state.values()):
         raise UserError(f"{file}: must hold weights by name; it is damaged, or of another kind")
     return state

@@ -142,10 +142,10 @@ def _around(tokenizer: Any) -> tuple[list[int], list[int]] | None:
     tokenizer.no_truncation()
     tokenizer.no_padding()
     inner, outer = (tokenizer.encode("a", add_special_tokens=special).ids for special in (False, True))
-    places = [i for i in range(len(outer) - len(inner) + 1) if outer[i : i + len(inner)] == inner]
-    if not inner or len(places) != 1:
+    starts = [i for i in range(len(outer) - len(inner) + 1) if outer[i : i + len(inner)] == inner]
+    if not inner or len(starts) != 1:
         return None
-    before, after = outer[: places[0]], outer[places[0] + len(inner) :]
+    before, after = outer[: starts[0]], outer[starts[0] + len(inner) :]
     return (before, after) if tokenizer.encode("").ids == before + after else None
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Prepared = TypeVar("Prepared")
 
 
-class TableUtility(ABC, Generic[Prepared]):
+class StringMetric(ABC, Generic[Prepared]):
     """A utility made of two steps: prepare a string, and score prepared hypotheses against prepared references."""
 
     schedule: ClassVar[tuple[int, ...]] = (16, 32, 64, 128, 256)
@@ -37,9 +37,9 @@ class TableUtility(ABC, Generic[Prepared]):
     def table(self, hypotheses: Sequence[Prepared], references: Sequence[Prepared]) -> NDArray[np.floating]:
         """(hypotheses, references): their utilities."""
 
-    def start(self, sentences: Sequence[Sentence]) -> TableScorer[Prepared]:
+    def start(self, sentences: Sequence[Sentence]) -> StringMetricScorer[Prepared]:
         """Begin the races of a window."""
-        return TableScorer(self, sentences)
+        return StringMetricScorer(self, sentences)
 
     def pairs(
         self, hypotheses: Sequence[str], references: Sequence[str], sources: Sequence[str] | None = None
@@ -61,10 +61,10 @@ class TableUtility(ABC, Generic[Prepared]):
         return prepared
 
 
-class TableScorer(Generic[Prepared]):
+class StringMetricScorer(Generic[Prepared]):
     """The races of one window: a string is prepared when it is first asked about, and once, whatever its role."""
 
-    def __init__(self, utility: TableUtility[Prepared], sentences: Sequence[Sentence]) -> None:
+    def __init__(self, utility: StringMetric[Prepared], sentences: Sequence[Sentence]) -> None:
         self._utility = utility
         self._sentences = sentences
         self._preparers = [utility.preparer() for _ in sentences]

@@ -13,7 +13,7 @@ EMPTY = 0  # the number of the piece without tokens
 Tokenize = Callable[[Sequence[tuple[str, str]]], Sequence[Sequence[int] | None]]
 
 
-class Tokens:
+class Pieces:
     """Pieces of rows by number. A piece is a string in a role ("source", "candidate" ...) or token ids that are given.
 
     Strings are numbered at once (`number`) and tokenised when a row first needs them (`ensure`), so that this can
@@ -55,6 +55,12 @@ class Tokens:
         key = self._keys[number]
         return key[1] if key else ""
 
+    def ids(self, number: int) -> list[int]:
+        """The token ids of a piece that is tokenised."""
+        start = int(self._starts[number])
+        ids: list[int] = self._ids[start : start + int(self.lengths[number])].tolist()
+        return ids
+
     def ensure(self, numbers: NDArray[np.int64]) -> None:
         """Tokenise those of these pieces that are not tokenised yet."""
         distinct = np.unique(numbers)
@@ -93,8 +99,3 @@ class Tokens:
         self._starts[numbers] = self._used + np.cumsum(sizes) - sizes
         self.lengths[numbers] = lengths
         self._used += len(flat)
-
-
-def valid(texts: Iterable[str]) -> list[str]:
-    """Texts as tokenizers take them, valid Unicode only: a lone surrogate is a question mark to them."""
-    return [text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8") for text in texts]

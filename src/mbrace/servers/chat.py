@@ -1,9 +1,15 @@
-"""The choices of a server's answer: texts and log-probabilities, from the form of either endpoint."""
+"""What goes into a chat request, and the choices (texts, log-probabilities) in the answer of either endpoint."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
+
+
+def chat_messages(text: str, system: str | None) -> list[dict[str, str]]:
+    """The messages of a request: the user's text, after a system message if there is one."""
+    first = [] if system is None else [{"role": "system", "content": system}]
+    return [*first, {"role": "user", "content": text}]
 
 
 def choices_of(answer: Any, *, chat: bool) -> list[tuple[str, float | None]]:

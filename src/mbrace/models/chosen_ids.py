@@ -1,4 +1,4 @@
-"""What the choice of the next ids gives, by plain torch or by Triton kernels."""
+"""The next ids that were chosen, by plain torch (`choice.py`) or by Triton kernels (`fused.py`)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Chosen:
+class ChosenIds:
     """The ids chosen for rows, (rows,), and each id's interval: `before` and `size` of `total` in whole numbers."""
 
     ids: Tensor
