@@ -165,7 +165,7 @@ def translate(args: argparse.Namespace) -> None:
 
 
 SHOWN = ("standard 256 + 256", "standard 128 + 128", "standard 64 + 64", "alpha 0.99", "regret 0.02", "regret 0.04",
-         "pool from beam 16, regret 0.08", "pool from beam 64, regret 0.04",
+         "pool from beam 16, regret 0.08", "pool from beam 64, regret 0.04", "pool from beam 64, regret 0.02",
          "pool from beam 128, regret 0.04")  # fmt: skip
 
 ABOUT = """# Fewer strings
