@@ -145,7 +145,7 @@ def fast_sentences() -> str:
     fast, racing, beam = (ways[name]["seconds"] / standard for name in ("fast", "racing, alpha 0.99", "beam 10"))
     return (
         f"At COMET-22's size it is {times:.2f} times as fast as unpruned. Translating took {fast:.2f} of standard "
-        f"MBR's time (racing alone: {racing:.2f}; beam 10: {beam:.2f}); standard MBR ran first there, which flatters them."
+        f"MBR's time (racing alone: {racing:.2f}; beam 10: {beam:.2f}); standard MBR ran first, which flatters them."
     )
 
 

@@ -365,12 +365,21 @@ def test_run_times_are_of_the_same_sources_decoded_as_translate_does(
     model, sources = FakeModel(), [f"a b {n}" for n in range(70)]
     model.device = SimpleNamespace(type=device)
     rows = runtimes.run_times(model, mbrace.ChrF(), sources, pair="x", label="chrF++", trials=1, hypotheses=3)
-    wide = [texts for k, texts in model.searched if k == 3][1:]  # the first is the warm-up
+    wide = [texts for k, texts in model.searched if k == 3][2:]  # the first run, of all sources, is the warm-up
     assert [len(texts) for texts in wide] == [64, 6] * 2  # windows of 64, for racing and for standard MBR
     assert [texts for k, texts in model.searched if k == 10][1:] == [sources]
     assert sum(wide[:2], []) == sum(wide[2:], []) == sources  # noqa: RUF017
     assert model.asked == {"ahead": ahead, "epsilon": 0.02, "temperature": 1.0, "sampling": "independent"}
     assert {row["draw"] for row in rows} == {shown}
+
+
+def test_racing_and_standard_mbr_take_turns_in_going_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran = []
+    monkeypatch.setattr(runtimes, "_race", lambda *given: ran.append(given[3]) or {"total": 1.0})
+    runtimes.run_times(FakeModel(), mbrace.ChrF(), ["a"], pair="x", label="chrF++", trials=3, hypotheses=3)
+    racing, standard = True, False
+    order = [racing, standard, standard, racing, racing, standard]
+    assert [prune is not None for prune in ran] == [standard, *order]  # after a warm-up
 
 
 def test_sources_are_lines_columns_or_a_field_and_others_are_named(tmp_path: Path) -> None:
