@@ -91,6 +91,8 @@ class _Turn(NamedTuple):
 
     def asks(self) -> list[Ask]:
         """Those alive against what is new, and newcomers against all pseudo-references so far."""
+        for rows in (self.alive, self.newcomers):
+            rows.setflags(write=False)
         asks = [Ask(self.sentence, self.alive, tuple(self.new))] if len(self.alive) and self.new else []
         if len(self.newcomers):
             asks.append(Ask(self.sentence, self.newcomers, tuple(self.runner.references)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import NamedTuple, overload
+from typing import TYPE_CHECKING, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,9 @@ from mbrace.records import Record, check_logprobs
 from mbrace.sampler import Draws
 from mbrace.selection import BEST, Finalists, Selection
 from mbrace.utility import Ask, Sentence, Utility
-from mbrace.utility_table import UtilityTable
+
+if TYPE_CHECKING:
+    from mbrace.utility_table import UtilityTable
 
 
 class Entry(NamedTuple):
@@ -256,6 +258,8 @@ class Runner:
 
     def _utility_table(self, utility: Utility) -> UtilityTable:
         """What was scored."""
+        from mbrace.utility_table import UtilityTable
+
         kind = np.result_type(np.float32, *(values.dtype for _, _, values in self._scored))
         table = np.full((len(self.hypotheses), len(self.references)), np.nan, dtype=kind)
         for rows, first, values in self._scored:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from mbrace.errors import UserError
 from mbrace.randomness import generator
@@ -16,8 +16,7 @@ from mbrace.records import Record
 from mbrace.wording import counted
 
 
-@dataclass(frozen=True)
-class Draws:
+class Draws(NamedTuple):
     """Pseudo-references as drawn, repeated ones included, and their log-probabilities where the source knows them."""
 
     texts: Sequence[str]

@@ -7,9 +7,9 @@ for every core.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,20 +28,16 @@ class Sentence(NamedTuple):
     hypotheses: Sequence[str]
 
 
-@dataclass(frozen=True)
-class Ask:
+class Ask(NamedTuple):
     """Score these hypotheses of a sentence against these distinct pseudo-references.
 
-    Asks say what to encode: a hypothesis that no ask names costs nothing, and no pair is asked for twice. Nothing in
-    one can be changed.
+    Asks say what to encode: a hypothesis that no ask names costs nothing, and no pair is asked for twice. A race makes
+    them so that nothing in one can be changed.
     """
 
     sentence: int  # index into the window given to `start`
     hypotheses: NDArray[np.int64]  # indexes into `Sentence.hypotheses`, in growing order
     references: Sequence[str]
-
-    def __post_init__(self) -> None:
-        self.hypotheses.setflags(write=False)
 
 
 class Scorer(Protocol):
@@ -178,28 +174,6 @@ class SelfScaledUtility(Protocol):
     @property
     def scales_by_first_table(self) -> bool:
         """Whether it does."""
-
-
-@dataclass(frozen=True)
-class GroupUtility:
-    """A utility over what stands for many pseudo-references: `begin` is one of its methods above."""
-
-    utility: Any
-    begin: Callable[[Sequence[Sentence]], Scorer]
-    name = property(lambda self: self.utility.name)
-    schedule = property(lambda self: self.utility.schedule)
-    needs_source = property(lambda self: self.utility.needs_source)
-
-    def start(self, sentences: Sequence[Sentence]) -> Scorer:
-        """Begin the races of a window."""
-        return self.begin(sentences)
-
-    def pairs(
-        self, hypotheses: Sequence[str], references: Sequence[str], sources: Sequence[str] | None = None
-    ) -> NDArray[np.floating]:
-        """Scores of aligned pairs of strings."""
-        found: NDArray[np.floating] = self.utility.pairs(hypotheses, references, sources)
-        return found
 
 
 @runtime_checkable

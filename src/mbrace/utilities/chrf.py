@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mbrace import _native
-from mbrace.aggregates import Aggregate
 from mbrace.cores import cores
 from mbrace.errors import UserError, check_number, check_whole
 
@@ -225,6 +224,8 @@ class ChrFAggregateScorer(ChrFScorer):
     """The same where each reference is an `Aggregate`: it has the mean of the n-gram counts of its texts."""
 
     def _references(self, references: Sequence[str]) -> list[Any]:
+        from mbrace.aggregates import Aggregate
+
         aggregates = [each for each in references if isinstance(each, Aggregate)]
         return [(self._utility._prepared(each.texts), each.weights) for each in aggregates]
 
