@@ -18,7 +18,7 @@ from mbrace.sampler import Listed, Sampler
 from mbrace.schedule import Schedule, check, is_all
 from mbrace.selection import selection_of
 from mbrace.utilities.chrf import ChrF
-from mbrace.utility import ParallelUtility, QualityUtility, Utility
+from mbrace.utility import ParallelUtility, QualityUtility, Utility, parallel_of
 from mbrace.windows import CallerCalls, OnError, Run, stream
 
 
@@ -199,13 +199,13 @@ def decode_corpus(
         if before is not None:
             before.check(record)
 
-    parallel = chosen if isinstance(chosen, ParallelUtility) else None
-    single = None
+    parallel, single = parallel_of(chosen), None
+    threads = 1 if parallel is None else parallel.workers
     shortens = before is not None and bool(before.shortlisters)
-    if parallel is not None and sampler is None and watch is None and not shortens:  # these see a whole window
+    if parallel is not None and threads > 1 and sampler is None and watch is None and not shortens:
         single = _single_threaded(run, parallel, phases)
-    # A live source and what comes before a race are asked for the whole window; a utility may be faster on a few
-    # sentences at a time.
+    # A live source and what comes before a race are asked for the whole window, as a watcher sees it; a utility may be
+    # faster on a few sentences at a time.
     whole = sampler is not None or shortens or parallel is None
     group_size = window if whole or parallel is None else min(window, parallel.group_size)
     return stream(
@@ -214,7 +214,7 @@ def decode_corpus(
         window=window,
         group_size=group_size,
         run_single_threaded=single,
-        threads=1 if parallel is None else parallel.workers,
+        threads=threads,
         calls=calls,
         check=check_one,
         on_error=on_error,

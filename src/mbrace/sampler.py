@@ -273,7 +273,8 @@ class _Source:
             if len(texts) > want.count:
                 raise self._record.error(f"pseudo_references: asked for {want.count} more, got {len(texts)}")
             return Draws(texts)
-        return _part(Draws(self._texts, self._logprobs), want)
+        part = slice(want.first, want.first + want.count)
+        return Draws(self._texts[part], None if self._logprobs is None else self._logprobs[part])
 
 
 class _ListedDrawer:

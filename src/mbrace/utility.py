@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, cast, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mbrace.errors import UserError
+from mbrace.protocols import implements
 
 
 class Sentence(NamedTuple):
@@ -97,9 +98,10 @@ class QualityUtility(Protocol):
 
 def refuse_quality_only(utility: object) -> None:
     """Refuse as a utility of a race what scores a hypothesis without a reference."""
-    if isinstance(utility, QualityUtility) and not utility.reads_references:
+    quality = quality_of(utility)
+    if quality is not None and not quality.reads_references:
         raise UserError(
-            f"utility {utility.name}: estimates quality from the source and reads no reference, so it cannot be the "
+            f"utility {quality.name}: estimates quality from the source and reads no reference, so it cannot be the "
             "utility of a race; choose the best hypothesis by it alone (`mbrace rerank`), or let it choose which "
             "hypotheses race (`qe`)"
         )
@@ -120,6 +122,24 @@ class ParallelUtility(Protocol):
     def single_threaded(self) -> Utility:
         """The same utility on one thread, which may score from several threads at once."""
         ...
+
+
+# What an object can do, asked in every call of `decode`: the object as what it is, or None.
+
+
+def utility_of(thing: object) -> Utility | None:
+    """An object that scores pairs."""
+    return cast(Utility, thing) if implements(thing, Utility) else None
+
+
+def quality_of(thing: object) -> QualityUtility | None:
+    """An object that estimates quality."""
+    return cast(QualityUtility, thing) if implements(thing, QualityUtility) else None
+
+
+def parallel_of(utility: Utility) -> ParallelUtility | None:
+    """A utility that works on several threads."""
+    return cast(ParallelUtility, utility) if implements(utility, ParallelUtility) else None
 
 
 @runtime_checkable
