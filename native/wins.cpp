@@ -72,10 +72,10 @@ __attribute__((target("avx2"))) void compare_avx2(const std::int32_t* const* row
                                                   const std::int16_t* block, std::int32_t margin, Certain* certain) {
     constexpr std::size_t VECTORS = 2, STEP = 8 * VECTORS;  // so few that the sums of all rows stay in registers
     const __m256i high = _mm256_set1_epi32(margin), low = _mm256_set1_epi32(-margin);
-    std::fill_n(certain, GROUP_ROWS, Certain{0, 0});
     for (std::size_t first = 0; first < BLOCK_RESAMPLES; first += STEP) {
         __m256i sums[GROUP_ROWS][VECTORS];
         for (auto& row : sums) row[0] = row[1] = _mm256_setzero_si256();
+#pragma GCC unroll 2
         for (std::size_t p = 0; p < pairs; ++p) {
             const auto* counts = reinterpret_cast<const __m256i*>(block + (p * BLOCK_RESAMPLES + first) * 2);
             for (std::size_t v = 0; v < VECTORS; ++v) {
@@ -89,9 +89,9 @@ __attribute__((target("avx2"))) void compare_avx2(const std::int32_t* const* row
         for (std::size_t row = 0; row < GROUP_ROWS; ++row) {
             for (std::size_t v = 0; v < VECTORS; ++v) {
                 const __m256i above = _mm256_cmpgt_epi32(sums[row][v], high), below = _mm256_cmpgt_epi32(low, sums[row][v]);
-                const std::size_t lane = first + 8 * v;
-                certain[row].above |= static_cast<std::uint64_t>(_mm256_movemask_ps(_mm256_castsi256_ps(above))) << lane;
-                certain[row].below |= static_cast<std::uint64_t>(_mm256_movemask_ps(_mm256_castsi256_ps(below))) << lane;
+                const std::size_t byte = first / 8 + v;  // of the eight of a word: the least significant comes first
+                reinterpret_cast<unsigned char*>(&certain[row].above)[byte] = _mm256_movemask_ps(_mm256_castsi256_ps(above));
+                reinterpret_cast<unsigned char*>(&certain[row].below)[byte] = _mm256_movemask_ps(_mm256_castsi256_ps(below));
             }
         }
     }
