@@ -15,7 +15,7 @@ from pathlib import Path
 from chrf import machine
 from texts import candidates, newstest_records
 
-from mbrace.decode import decode
+from mbrace.decoding import decode
 from mbrace.io.answer_line import answer_line
 from mbrace.io.candidates import read_items
 

@@ -28,8 +28,8 @@ from unittest import mock
 import torch
 
 import mbrace
-from mbrace.decode import decode_corpus
 from mbrace.decoded import Phases
+from mbrace.decoding import decode_corpus
 from mbrace.io.candidates import read_records
 from mbrace.jobs.presets import PRESETS
 from mbrace.models import recorded, search

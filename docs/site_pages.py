@@ -102,7 +102,7 @@ def python_reference() -> str:
 
 
 SUBJECTS = (
-    ("Decoding", ("mbrace.decode", "mbrace.rerank", "mbrace.jobs")),
+    ("Decoding", ("mbrace.decoding", "mbrace.reranking", "mbrace.jobs")),
     ("Records and answers", ("mbrace.records", "mbrace.decoded")),
     ("Pruning and schedules", ("mbrace.prune", "mbrace.schedule")),
     ("Utilities", ("mbrace.utilities",)),

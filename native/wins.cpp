@@ -72,10 +72,10 @@ __attribute__((target("avx2"))) void compare_avx2(const std::int32_t* const* row
                                                   const std::int16_t* block, std::int32_t margin, Certain* certain) {
     constexpr std::size_t VECTORS = 2, STEP = 8 * VECTORS;  // so few that the sums of all rows stay in registers
     const __m256i high = _mm256_set1_epi32(margin), low = _mm256_set1_epi32(-margin);
-    std::fill_n(certain, GROUP_ROWS, Certain{0, 0});
     for (std::size_t first = 0; first < BLOCK_RESAMPLES; first += STEP) {
         __m256i sums[GROUP_ROWS][VECTORS];
         for (auto& row : sums) row[0] = row[1] = _mm256_setzero_si256();
+#pragma GCC unroll 2
         for (std::size_t p = 0; p < pairs; ++p) {
             const auto* counts = reinterpret_cast<const __m256i*>(block + (p * BLOCK_RESAMPLES + first) * 2);
             for (std::size_t v = 0; v < VECTORS; ++v) {
@@ -89,9 +89,9 @@ __attribute__((target("avx2"))) void compare_avx2(const std::int32_t* const* row
         for (std::size_t row = 0; row < GROUP_ROWS; ++row) {
             for (std::size_t v = 0; v < VECTORS; ++v) {
                 const __m256i above = _mm256_cmpgt_epi32(sums[row][v], high), below = _mm256_cmpgt_epi32(low, sums[row][v]);
-                const std::size_t lane = first + 8 * v;
-                certain[row].above |= static_cast<std::uint64_t>(_mm256_movemask_ps(_mm256_castsi256_ps(above))) << lane;
-                certain[row].below |= static_cast<std::uint64_t>(_mm256_movemask_ps(_mm256_castsi256_ps(below))) << lane;
+                const std::size_t byte = first / 8 + v;  // of the eight of a word: the least significant comes first
+                reinterpret_cast<unsigned char*>(&certain[row].above)[byte] = _mm256_movemask_ps(_mm256_castsi256_ps(above));
+                reinterpret_cast<unsigned char*>(&certain[row].below)[byte] = _mm256_movemask_ps(_mm256_castsi256_ps(below));
             }
         }
     }
@@ -218,18 +218,19 @@ void round_row(const double* own, const double* rival, std::size_t distinct, dou
 // (fewer if totals would not fit 32 bits), so that totals are sums of products of 16-bit integers. A coarse total differs
 // from the fine one by at most half a step per draw, and a little for the rounding of differences: only totals closer to
 // zero than this margin are added up again on the fine grid. Without weights the coarse grid is computed in float: the sign
-// of a difference is exact there too.
+// of a difference is exact there too. Each hypothesis has a coarse grid of its own, so that few totals of one that is
+// nearly the rival are within the margin; with `one_grid` all have the same, and their totals can be compared.
 template <class Number>  // float or double
 class Differences {
   public:
     Differences(const Number* utilities, std::size_t hypotheses, std::size_t distinct, const std::int64_t* counts,
-                std::size_t draws, const double* weights, std::size_t rival, bool round_all = false)
+                std::size_t draws, const double* weights, std::size_t rival, bool one_grid = false)
         : utilities_(utilities), rival_(utilities + rival * distinct), counts_(counts), weights_(weights),
           distinct_(distinct), draws_(draws), pairs_((draws + 1) / 2), coarse_(hypotheses * pairs_), lowest_(hypotheses),
           highest_(hypotheses) {
         double largest = measure(hypotheses);
         if (largest == 0) return;
-        if (std::is_same_v<Number, float> && !weights && !(largest < 0x1p120 && largest > 0x1p-100)) {
+        if (std::is_same_v<Number, float> && !weights && !(largest < 0x1p120 && largest > 0x1p-80)) {
             // A difference, or the grid's scale, may be beyond a float: weights of one have all computed in double.
             ones_.assign(distinct, 1.0);
             weights = weights_ = ones_.data();
@@ -238,8 +239,10 @@ class Differences {
         int exponent;
         std::frexp(largest * static_cast<double>(draws), &exponent);
         fine_scale_ = std::ldexp(1.0, 52 - exponent);
-        const double scale = std::min(32767.0, 2147483647.0 / static_cast<double>(draws + 2) - 1) / largest;
-        coarse_scale_ = scale;
+        const double steps = std::min(32767.0, 2147483647.0 / static_cast<double>(draws + 2) - 1);
+        coarse_scale_ = steps / largest;
+        // So that a step of the fine grid is, for all draws together, small compared with a step of a row's coarse grid.
+        const double smallest = largest * static_cast<double>(draws) * 0x1p-30;
         std::vector<std::uint32_t> column_of;  // [draw]
         if (distinct < draws) {
             for (std::size_t c = 0; c < distinct; ++c) {
@@ -248,9 +251,10 @@ class Differences {
         }
         std::vector<std::int16_t> row(distinct);
         for (std::size_t h = 0; h < hypotheses; ++h) {
-            if (decided(h) && !round_all) continue;
+            if (decided(h) && !one_grid) continue;
             auto* out = reinterpret_cast<std::int16_t*>(&coarse_[h * pairs_]);
             std::int16_t* grid = distinct < draws ? row.data() : out;
+            const double scale = one_grid ? coarse_scale_ : steps / std::max({-lowest_[h], highest_[h], smallest});
             if (weights) {
                 round_row(utilities + h * distinct, rival_, weights, distinct, scale, grid);
             } else {
@@ -264,7 +268,7 @@ class Differences {
     bool decided(std::size_t h) const { return lowest_[h] >= 0 || highest_[h] < 0; }
     bool wins_all(std::size_t h) const { return lowest_[h] >= 0; }
 
-    // Steps of the coarse grid per unit of utility (times weight); 0: all hypotheses are equal.
+    // With one grid: steps of the coarse grid per unit of utility (times weight); 0: all hypotheses are equal.
     double coarse_scale() const { return coarse_scale_; }
 
     // The coarse grid, a pair of draws in each word.

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+import subprocess
+import sys
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -91,6 +95,18 @@ def test_every_public_name_is_there_and_listed() -> None:
     for name in mbrace.__all__:
         assert getattr(mbrace, name) is not None
         assert name in dir(mbrace)
+
+
+def test_a_public_name_is_imported_from_where_type_checkers_see_it() -> None:
+    tree = ast.parse(Path(mbrace.__file__).read_text())
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.level == 0]
+    seen = {alias.name: node.module for node in imports for alias in node.names}
+    assert {name: seen[name] for name in mbrace.__all__} == mbrace._MODULES
+
+
+def test_importing_the_package_imports_no_numpy() -> None:
+    command = "import mbrace, sys; assert 'numpy' not in sys.modules; mbrace.prune.Confidence; mbrace.decode(['a'])"
+    subprocess.run([sys.executable, "-c", command], check=True)
 
 
 def test_every_protocol_of_the_core_is_public() -> None:

@@ -327,19 +327,26 @@ def test_resamples_equal_a_transcription_of_the_published_generator() -> None:
     assert resamples(seed, owners, 4, bootstraps).tolist() == rows
 
 
-def test_wins_of_many_draws_equal_a_product_in_exact_arithmetic() -> None:
+@pytest.mark.parametrize(("draws", "hypotheses", "bootstraps"), [(301, 37, 130), (5001, 9, 66)])
+def test_wins_of_many_draws_equal_a_product_in_exact_arithmetic(draws: int, hypotheses: int, bootstraps: int) -> None:
     """Odd numbers of draws and hypotheses, near ties, and totals far from 32 bits."""
     rng = np.random.default_rng(8)
-    utilities = np.round(rng.normal(40, 3, (37, 301)), 1).astype(np.float32)
-    utilities[5:20] = utilities[4] + rng.choice(np.float32([0, 1e-4, -1e-4]), (15, 301))
-    resamples = _native.Resamples(3, 301, 130)
+    utilities = np.round(rng.normal(40, 3, (hypotheses, draws)), 1).astype(np.float32)
+    near = hypotheses // 2
+    utilities[5 : 5 + near] = utilities[4]
+    utilities[5 : 5 + near, ::7] += rng.choice(np.float32([0, 1e-4, -1e-4, 4e-6, -4e-6]), (near, (draws + 6) // 7))
+    utilities[5, ::7] = utilities[4, ::7] + np.resize(np.float32([4e-6, -4e-6]), (draws + 6) // 7)  # nearly the rival
+    resamples = _native.Resamples(3, draws, bootstraps)
     differences = (utilities.astype(np.float64) - utilities[4].astype(np.float64)) * 2.0**20
     whole = np.rint(differences).astype(object)  # utilities are float32 below 64: 2**20 of them are whole numbers
     assert (whole == differences).all()
     expected = (whole @ resamples.counts().astype(int).astype(object).T >= 0).sum(axis=1)
+    assert 0 < expected[5] < bootstraps
     for portable in (False, True):
-        wins = resamples.wins(utilities, np.ones(301, dtype=np.int64), np.ones(301), 4, portable=portable)
+        wins = resamples.wins(utilities, np.ones(draws, dtype=np.int64), np.ones(draws), 4, portable=portable)
         np.testing.assert_array_equal(wins, expected.astype(int))
+        equal = resamples.wins(utilities, np.ones(draws, dtype=np.int64), None, 4, portable=portable)
+        np.testing.assert_array_equal(equal, expected.astype(int))
 
 
 def test_counts_that_are_not_those_of_the_draws_are_refused() -> None:

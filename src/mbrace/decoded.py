@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, NamedTuple
 
-from mbrace.utility_table import UtilityTable
+if TYPE_CHECKING:
+    from mbrace.utility_table import UtilityTable
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(NamedTuple):
     """One time step: pseudo-references drawn so far, survivors after pruning, and what the step cost."""
 
     pseudo_references: int

@@ -44,7 +44,7 @@ def warn(message: str) -> None:
 
 def check_whole(name: str, value: object, *, least: int | None = None) -> None:
     """Refuse a value that is not a whole number (an int, or a NumPy integer) of at least `least`."""
-    if isinstance(value, bool) or not isinstance(value, Integral):
+    if type(value) is not int and (isinstance(value, bool) or not isinstance(value, Integral)):
         raise UserError(f"{name} {value!r}: must be a whole number")
     if least is not None and value < least:
         raise UserError(f"{name} {value}: must be {least} or more")

@@ -3,55 +3,53 @@ not the race. `docs/methods.md` has them side by side."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, Protocol, TypeAlias
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from mbrace.aggregates import Grouped, aggregated, clustered
 from mbrace.decoded import Decoded, Step
 from mbrace.errors import UserError, check_number, check_whole
 from mbrace.low_rank import Completed, pairs_to_score
-from mbrace.prune import Confidence, PruningFunction
-from mbrace.records import Record
+from mbrace.method_names import Method, name_of
 from mbrace.runner import Entry
-from mbrace.sampler import Sampler, SharedDraws, is_function
+from mbrace.sampler import Sampler, SharedDraws
 from mbrace.schedule import Schedule
 from mbrace.shortlist import ByRace, Shortlist, Shortlister
 from mbrace.utility import (
     AggregatingUtility,
     CentroidUtility,
     EncodingUtility,
-    GroupUtility,
+    Scorer,
     SelfScaledUtility,
+    Sentence,
     Utility,
 )
 
 
-class Method(Protocol):
-    """What a race scores in place of every hypothesis against every pseudo-reference."""
+@dataclass(frozen=True)
+class _GroupUtility:
+    """A utility over what stands for many pseudo-references: `begin` is one of its methods."""
 
-    @property
-    def prunes(self) -> bool:
-        """Whether a pruning function goes with it."""
+    utility: Any
+    begin: Callable[[Sequence[Sentence]], Scorer]
+    name = property(lambda self: self.utility.name)
+    schedule = property(lambda self: self.utility.schedule)
+    needs_source = property(lambda self: self.utility.needs_source)
 
-    def check(self, utility: Utility) -> None:
-        """Refuse a utility that cannot do it."""
-        ...
+    def start(self, sentences: Sequence[Sentence]) -> Scorer:
+        """Begin the races of a window."""
+        return self.begin(sentences)
 
-    def utility(self, utility: Utility, seed: int) -> Utility:
-        """The utility of the race."""
-        ...
-
-    def sampler(self, sampler: Sampler, seed: int) -> Sampler:
-        """The source of its pseudo-references."""
-        ...
-
-    def shortlister(self, utility: Utility, schedule: Schedule, seed: int, nbest: int) -> Shortlister | None:
-        """What shortens the list of hypotheses before the race."""
-        ...
-
-    def calls(self, step: Step) -> Step:
-        """What a step of the race cost, of what the race counted."""
-        ...
+    def pairs(
+        self, hypotheses: Sequence[str], references: Sequence[str], sources: Sequence[str] | None = None
+    ) -> NDArray[np.floating]:
+        """Scores of aligned pairs of strings."""
+        found: NDArray[np.floating] = self.utility.pairs(hypotheses, references, sources)
+        return found
 
 
 class _Unchanged:
@@ -100,7 +98,7 @@ class AggregateReferences(_Unchanged):
     def utility(self, utility: Utility, seed: int) -> Utility:
         """The utility over aggregates."""
         assert isinstance(utility, AggregatingUtility)
-        return GroupUtility(utility, utility.start_aggregates)
+        return _GroupUtility(utility, utility.start_aggregates)
 
     def sampler(self, sampler: Sampler, seed: int) -> Sampler:
         """Aggregates of draws."""
@@ -153,7 +151,7 @@ class CentroidReferences(_Unchanged):
     def utility(self, utility: Utility, seed: int) -> Utility:
         """The utility over centroids."""
         assert isinstance(utility, CentroidUtility)
-        return GroupUtility(utility, utility.start_centroids)
+        return _GroupUtility(utility, utility.start_centroids)
 
     def sampler(self, sampler: Sampler, seed: int) -> Sampler:
         """Centroids of draws."""
@@ -188,86 +186,9 @@ class LowRank(_Unchanged):
 
     def calls(self, step: Step) -> Step:
         """The fraction of what the race counted."""
-        return replace(
-            step,
+        return step._replace(
             utility_calls=pairs_to_score(step.utility_calls, self.fraction),
             pairs_scored=pairs_to_score(step.pairs_scored, self.fraction),
-        )
-
-
-AnyMethod: TypeAlias = AggregateReferences | AggregateToFine | CentroidReferences | LowRank
-METHODS: dict[str, type[AnyMethod]] = {
-    "aggregate": AggregateReferences,
-    "aggregate-to-fine": AggregateToFine,
-    "centroid": CentroidReferences,
-    "low-rank": LowRank,
-}
-RACE = "race"  # the name of no method
-
-
-def method_of(method: Method | str | None) -> Method | None:
-    """A method by its name with its defaults, or as it is; None is the race itself."""
-    if method is None or method == RACE:
-        return None
-    if isinstance(method, str):
-        if method not in METHODS:
-            raise UserError(f"method {method!r}: unknown; choose from {', '.join([RACE, *METHODS])}")
-        return METHODS[method]()
-    if isinstance(method, type) or not hasattr(method, "shortlister"):
-        raise UserError(f"method {method!r}: give a name such as 'aggregate', or an object such as mbrace.LowRank()")
-    return method
-
-
-def name_of(method: object) -> str:
-    """What options call a method."""
-    return next((name for name, kind in METHODS.items() if isinstance(method, kind)), type(method).__name__)
-
-
-def describe(method: Method | None) -> str | None:
-    """A method and its numbers, for a run's settings."""
-    if method is None:
-        return None
-    numbers = (
-        {each.name: getattr(method, each.name) for each in fields(method)} if isinstance(method, AnyMethod) else {}
-    )
-    return " ".join([name_of(method), *(f"{name}={value}" for name, value in numbers.items())])
-
-
-def pruning_with(method: Method | None, prune: PruningFunction | None) -> PruningFunction | None:
-    """The pruning function of a race with a method: none where the method has no use for one. The default one may stand
-    for none; any other is refused."""
-    if method is None or method.prunes:
-        return prune
-    if prune is not None and prune != Confidence():
-        raise UserError(f"prune {prune!r}: only valid without method {name_of(method)}, which prunes none; give None")
-    return None
-
-
-def check_method(method: Method | None, *, nbest: int, **others: Any) -> None:
-    """Refuse options that do not go with a method: `pool`, `exclude_self`, `select`, `keep_utilities`."""
-    if method is None:
-        return
-    name = name_of(method)
-    if others.get("pool"):
-        raise UserError(f"pool: only valid without method {name}, for which all hypotheses are there from the start")
-    if method.prunes:
-        if isinstance(method, AggregateToFine) and method.fine_top < nbest:
-            raise UserError(f"fine_top {method.fine_top}: must be at least nbest ({nbest})")
-        return
-    if others.get("exclude_self"):
-        raise UserError(f"exclude_self: only valid without method {name}, which scores no single pseudo-references")
-    if others.get("select", "best") != "best":
-        raise UserError(f"select {others['select']!r}: only valid without method {name}, which has no full scores")
-    if others.get("keep_utilities"):
-        raise UserError(f"utilities: cannot be saved with method {name}, which does not score every pair")
-
-
-def check_source(method: Method | None, record: Record, schedule: Schedule) -> None:
-    """Refuse a source of pseudo-references that cannot say what "all" is."""
-    if method is not None and not method.prunes and schedule == "all" and is_function(record.pseudo_references):
-        raise record.error(
-            f'schedule "all": method {name_of(method)} takes all pseudo-references at once, and a function has no last '
-            "one; give the sizes"
         )
 
 
@@ -282,7 +203,7 @@ def counted(method: Method, each: Shortlist, answer: Decoded, draws: SharedDraws
         return answer
     drawn = draws.drawn(each.record)
     raced = each.coarse_strings or {each.record.hypotheses[index] for index in each.indices}
-    steps = tuple(replace(method.calls(step), pseudo_references=len(drawn)) for step in answer.steps)
+    steps = tuple(method.calls(step)._replace(pseudo_references=len(drawn)) for step in answer.steps)
     return replace(
         answer,
         utility_calls=sum(step.utility_calls for step in steps),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from types import FunctionType
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from mbrace.errors import UserError
 from mbrace.schedule import doubling
-from mbrace.utility import Ask, Sentence, Utility, refuse_quality_only
+from mbrace.utility import Ask, Sentence, Utility, refuse_quality_only, utility_of
 
 PairFunction: TypeAlias = Callable[[str, str], float] | Callable[[str, str, str], float]
 BatchFunction: TypeAlias = (
@@ -61,10 +62,12 @@ class Pairwise:
                     "return one number per pair"
                 )
             return values
-        return np.array([self._number(texts) for texts in zip(*columns, strict=True)], dtype=np.float64)
+        found = [self.function(*texts) for texts in zip(*columns, strict=True)]
+        if set(map(type, found)) != {float}:
+            found = [self._number(value) for value in found]
+        return np.array(found, dtype=np.float64)
 
-    def _number(self, texts: tuple[str, ...]) -> float:
-        value = self.function(*texts)
+    def _number(self, value: Any) -> float:
         try:
             return float(value)
         except OverflowError:
@@ -103,6 +106,8 @@ class _PairwiseScorer:
 
 def _takes_source(function: Callable[..., Any]) -> bool:
     """Whether a function has a third argument that must be given, or one named source or sources."""
+    if isinstance(function, FunctionType) and not vars(function) and function.__code__.co_argcount < 3:
+        return False  # without the time that a signature takes; what wraps another function has attributes
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):  # some functions written in C
@@ -118,8 +123,8 @@ def as_utility(utility: Utility | PairFunction) -> Utility:
         name = utility.__name__
         raise UserError(f"utility {name}: is a class; give an object of it, such as mbrace.{name}()")
     refuse_quality_only(utility)
-    if isinstance(utility, Utility):
-        return utility
+    if (ready := utility_of(utility)) is not None:
+        return ready
     if callable(utility):
         return Pairwise(utility)
     raise UserError(f"utility {utility!r}: give a utility such as mbrace.ChrF(), or function(hypothesis, reference)")

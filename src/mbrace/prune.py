@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from mbrace._native import Resamples, Tally, decide_window
 from mbrace.errors import UserError, check_number, check_whole
+from mbrace.protocols import implements
 from mbrace.randomness import key
 
 
@@ -123,7 +124,7 @@ class SelfScheduled(Protocol):
 
 def planner_of(prune: object) -> SelfScheduled | None:
     """A pruning function that has a schedule of its own."""
-    return prune if isinstance(prune, SelfScheduled) else None
+    return cast(SelfScheduled, prune) if implements(prune, SelfScheduled) else None
 
 
 class KeepAll:

@@ -21,7 +21,7 @@ from mbrace.runner import Entry, Runner
 from mbrace.sampler import Drawer, Sampler, Want, checked_draws, is_function
 from mbrace.schedule import Schedule, largest, steps
 from mbrace.selection import BEST, Selection, choose
-from mbrace.utility import Ask, ParallelUtility, Scorer, Utility
+from mbrace.utility import Ask, Scorer, Utility, parallel_of
 from mbrace.wording import counted
 
 Watch: TypeAlias = Callable[[Record, NDArray[np.int64], Standings, NDArray[np.bool_]], None]
@@ -68,14 +68,16 @@ def race(
     window = [runner for runner in runners if runner.is_open]
     if window:
         phases = Phases() if phases is None else phases
-        threads = utility.workers if isinstance(utility, ParallelUtility) else 1
+        parallel = parallel_of(utility)
+        threads = 1 if parallel is None else parallel.workers
         drawer, scorer = _start(window, sampler, utility, phases)
+        name = utility.name
         for wants in _time_steps(window, prune, schedule, planner or planner_of(prune), utility):  # line 4
             turns = _draw(window, wants, drawer, phases)  # lines 5 to 8: R_t
-            _score(turns, scorer, utility.name, phases)  # the utilities of H_t against what is new in R_t
+            _score(turns, scorer, name, phases)  # the utilities of H_t against what is new in R_t
             _prune(turns, prune, seed, watch, threads, phases)  # line 9: H_t+1
         if selection.rule != "best":
-            _select(window, selection, scorer, utility.name, phases)
+            _select(window, selection, scorer, name, phases)
     return [runner.result(utility) for runner in runners]  # line 12
 
 
@@ -91,8 +93,12 @@ class _Turn(NamedTuple):
 
     def asks(self) -> list[Ask]:
         """Those alive against what is new, and newcomers against all pseudo-references so far."""
-        asks = [Ask(self.sentence, self.alive, tuple(self.new))] if len(self.alive) and self.new else []
+        asks = []
+        if len(self.alive) and self.new:
+            self.alive.setflags(write=False)
+            asks.append(Ask(self.sentence, self.alive, tuple(self.new)))
         if len(self.newcomers):
+            self.newcomers.setflags(write=False)
             asks.append(Ask(self.sentence, self.newcomers, tuple(self.runner.references)))
         return asks
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import NamedTuple, overload
+from typing import TYPE_CHECKING, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,13 @@ from mbrace.records import Record, check_logprobs
 from mbrace.sampler import Draws
 from mbrace.selection import BEST, Finalists, Selection
 from mbrace.utility import Ask, Sentence, Utility
-from mbrace.utility_table import UtilityTable
+
+if TYPE_CHECKING:
+    from mbrace.utility_table import UtilityTable
+
+
+NOBODY = np.empty(0, dtype=np.int64)  # indices of no hypothesis
+NOBODY.setflags(write=False)
 
 
 class Entry(NamedTuple):
@@ -114,19 +120,20 @@ class Runner:
 
     def let_in(self, new: Sequence[str]) -> NDArray[np.int64]:
         """With `pool`, new pseudo-references that were not hypotheses become hypotheses; their indices."""
+        if not self.entry.pool:
+            return NOBODY
         first = len(self.hypotheses)
-        if self.entry.pool:
-            newcomers = [text for text in new if text not in self._rows]
-            self.hypotheses += newcomers
-            self._rows.update(zip(newcomers, range(first, len(self.hypotheses)), strict=True))
+        newcomers = [text for text in new if text not in self._rows]
+        self.hypotheses += newcomers
+        self._rows.update(zip(newcomers, range(first, len(self.hypotheses)), strict=True))
         return np.arange(first, len(self.hypotheses))
 
     def score(self, ask: Ask, table: NDArray[np.floating], name: str, *, entering: bool = False) -> None:
         """Append the utilities of an ask, or with `entering` those of newcomers; refuse what was not asked for."""
         shape = (len(ask.hypotheses), len(ask.references))
-        if np.shape(table) != shape:
-            raise self.record.error(f"utility {name} returned shape {np.shape(table)}, expected {shape}")
         values = np.ascontiguousarray(table)
+        if values.shape != shape:
+            raise self.record.error(f"utility {name} returned shape {np.shape(table)}, expected {shape}")
         if values.dtype.char not in "fd":
             values = values.astype(np.float32 if values.dtype == np.float16 else np.float64)
         cell = self.tally.enter(values) if entering else self.tally.add(values)
@@ -207,11 +214,8 @@ class Runner:
 
     def result(self, utility: Utility) -> Decoded:
         """Line 12: the best of the survivors under all pseudo-references so far."""
-        alive, means, order, compared = self.tally.alive.tolist(), self.means, self._in_order(), 0
-        if self.finalists is not None:
-            order, compared = order[self.finalists.chosen], self.finalists.calls
-        elif means is not None:
-            order = order[np.argsort(-means[order], kind="stable")]
+        alive, means, order = self.tally.alive.tolist(), self.means, self._ranking()
+        compared = 0 if self.finalists is None else self.finalists.calls
         ranked = []
         for rank in (order if self._for_survivors else order[: self.nbest]).tolist():
             row = alive[rank]
@@ -231,6 +235,17 @@ class Runner:
             strings=self.tally.strings if self.steps else 0,
             utilities=self._utility_table(utility) if self._keep_utilities else None,
         )
+
+    def _ranking(self) -> NDArray[np.int64]:
+        """Indexes into those alive, best first, or as they were chosen."""
+        if self.finalists is not None:
+            return self._in_order()[self.finalists.chosen]
+        if self.means is None:
+            return self._in_order()
+        if not self.entry.pool:
+            return np.argsort(-self.means, kind="stable")
+        order = self._in_order()
+        return order[np.argsort(-self.means[order], kind="stable")]
 
     def _in_order(self) -> NDArray[np.int64]:
         """Indexes into those alive, in the order in which equal ones are preferred: the hypotheses given, then those
@@ -256,6 +271,8 @@ class Runner:
 
     def _utility_table(self, utility: Utility) -> UtilityTable:
         """What was scored."""
+        from mbrace.utility_table import UtilityTable
+
         kind = np.result_type(np.float32, *(values.dtype for _, _, values in self._scored))
         table = np.full((len(self.hypotheses), len(self.references)), np.nan, dtype=kind)
         for rows, first, values in self._scored:

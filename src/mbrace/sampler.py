@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from mbrace.errors import UserError
 from mbrace.randomness import generator
@@ -16,8 +16,7 @@ from mbrace.records import Record
 from mbrace.wording import counted
 
 
-@dataclass(frozen=True)
-class Draws:
+class Draws(NamedTuple):
     """Pseudo-references as drawn, repeated ones included, and their log-probabilities where the source knows them."""
 
     texts: Sequence[str]
@@ -274,7 +273,8 @@ class _Source:
             if len(texts) > want.count:
                 raise self._record.error(f"pseudo_references: asked for {want.count} more, got {len(texts)}")
             return Draws(texts)
-        return _part(Draws(self._texts, self._logprobs), want)
+        part = slice(want.first, want.first + want.count)
+        return Draws(self._texts[part], None if self._logprobs is None else self._logprobs[part])
 
 
 class _ListedDrawer:

@@ -42,12 +42,13 @@ def selection_of(rule: str, diversity: float | None, *, nbest: int, prune: objec
     """The selection of these options, checked: all hypotheses need full scores, so none may be pruned."""
     if diversity is not None and rule != "diverse":
         raise UserError(f'diversity {diversity}: only valid with select="diverse"')
+    if rule == "best":
+        return BEST
     selection = Selection(rule, DIVERSITY if diversity is None else diversity)
-    if rule != "best":
-        if nbest < 2:
-            raise UserError(f'select="{rule}": chooses several; give nbest=2 or more')
-        if prune is not None:
-            raise UserError(f'select="{rule}": chooses among hypotheses with full scores; give prune=None')
+    if nbest < 2:
+        raise UserError(f'select="{rule}": chooses several; give nbest=2 or more')
+    if prune is not None:
+        raise UserError(f'select="{rule}": chooses among hypotheses with full scores; give prune=None')
     return selection
 
 

@@ -7,14 +7,15 @@ for every core.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, cast, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mbrace.errors import UserError
+from mbrace.protocols import implements
 
 
 class Sentence(NamedTuple):
@@ -28,20 +29,16 @@ class Sentence(NamedTuple):
     hypotheses: Sequence[str]
 
 
-@dataclass(frozen=True)
-class Ask:
+class Ask(NamedTuple):
     """Score these hypotheses of a sentence against these distinct pseudo-references.
 
-    Asks say what to encode: a hypothesis that no ask names costs nothing, and no pair is asked for twice. Nothing in
-    one can be changed.
+    Asks say what to encode: a hypothesis that no ask names costs nothing, and no pair is asked for twice. A race makes
+    them so that nothing in one can be changed.
     """
 
     sentence: int  # index into the window given to `start`
     hypotheses: NDArray[np.int64]  # indexes into `Sentence.hypotheses`, in growing order
     references: Sequence[str]
-
-    def __post_init__(self) -> None:
-        self.hypotheses.setflags(write=False)
 
 
 class Scorer(Protocol):
@@ -101,9 +98,10 @@ class QualityUtility(Protocol):
 
 def refuse_quality_only(utility: object) -> None:
     """Refuse as a utility of a race what scores a hypothesis without a reference."""
-    if isinstance(utility, QualityUtility) and not utility.reads_references:
+    quality = quality_of(utility)
+    if quality is not None and not quality.reads_references:
         raise UserError(
-            f"utility {utility.name}: estimates quality from the source and reads no reference, so it cannot be the "
+            f"utility {quality.name}: estimates quality from the source and reads no reference, so it cannot be the "
             "utility of a race; choose the best hypothesis by it alone (`mbrace rerank`), or let it choose which "
             "hypotheses race (`qe`)"
         )
@@ -124,6 +122,24 @@ class ParallelUtility(Protocol):
     def single_threaded(self) -> Utility:
         """The same utility on one thread, which may score from several threads at once."""
         ...
+
+
+# What an object can do, asked in every call of `decode`: the object as what it is, or None.
+
+
+def utility_of(thing: object) -> Utility | None:
+    """An object that scores pairs."""
+    return cast(Utility, thing) if implements(thing, Utility) else None
+
+
+def quality_of(thing: object) -> QualityUtility | None:
+    """An object that estimates quality."""
+    return cast(QualityUtility, thing) if implements(thing, QualityUtility) else None
+
+
+def parallel_of(utility: Utility) -> ParallelUtility | None:
+    """A utility that works on several threads."""
+    return cast(ParallelUtility, utility) if implements(utility, ParallelUtility) else None
 
 
 @runtime_checkable
@@ -178,28 +194,6 @@ class SelfScaledUtility(Protocol):
     @property
     def scales_by_first_table(self) -> bool:
         """Whether it does."""
-
-
-@dataclass(frozen=True)
-class GroupUtility:
-    """A utility over what stands for many pseudo-references: `begin` is one of its methods above."""
-
-    utility: Any
-    begin: Callable[[Sequence[Sentence]], Scorer]
-    name = property(lambda self: self.utility.name)
-    schedule = property(lambda self: self.utility.schedule)
-    needs_source = property(lambda self: self.utility.needs_source)
-
-    def start(self, sentences: Sequence[Sentence]) -> Scorer:
-        """Begin the races of a window."""
-        return self.begin(sentences)
-
-    def pairs(
-        self, hypotheses: Sequence[str], references: Sequence[str], sources: Sequence[str] | None = None
-    ) -> NDArray[np.floating]:
-        """Scores of aligned pairs of strings."""
-        found: NDArray[np.floating] = self.utility.pairs(hypotheses, references, sources)
-        return found
 
 
 @runtime_checkable

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from queue import SimpleQueue
-from typing import Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from mbrace.decoded import Decoded
 from mbrace.errors import ServiceError, UserError
 from mbrace.groups import run_group, take
 from mbrace.records import Record
 from mbrace.sampler import remember
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future, ThreadPoolExecutor
 
 OnError: TypeAlias = Callable[[Record, Exception], None]
 Run: TypeAlias = Callable[[Sequence[Record]], list[Decoded]]  # the race of a group of records
@@ -50,6 +52,8 @@ def stream(
     with ExitStack() as stack:
         lanes: ThreadPoolExecutor | None = None
         if run_single_threaded is not None and 1 < threads <= window:
+            from concurrent.futures import ThreadPoolExecutor
+
             lanes = stack.enter_context(ThreadPoolExecutor(threads, initializer=calls.begin_thread))
             stack.callback(calls.close)
             size = min(size, window // threads)
@@ -95,6 +99,8 @@ class CallerCalls:
         def call(argument: Argument) -> Value:
             if not getattr(self._thread, "is_other", False):
                 return function(argument)
+            from concurrent.futures import Future
+
             answer: Future[Value] = Future()
             self._waiting.put((lambda: answer.set_result(function(argument)), answer))
             if self._closed:
@@ -118,6 +124,8 @@ class CallerCalls:
 
     def close(self) -> None:
         """Nobody waits any more: races that still want a call fail."""
+        from concurrent.futures import CancelledError
+
         self._closed = True
         while not self._waiting.empty():
             handed = self._waiting.get()

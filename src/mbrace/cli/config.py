@@ -59,12 +59,15 @@ def given_options(arguments: Sequence[str], parser: Parser) -> dict[str, Any]:
 
     `parser` has parsed them before; it is changed, and of no other use after this.
     """
-    from mbrace.servers.secrets import hide_credentials
 
     def shown(value: Any) -> Any:
         if isinstance(value, list):
             return [shown(entry) for entry in value]
-        return hide_credentials(value) if isinstance(value, str) and "://" in value else value
+        if isinstance(value, str) and "://" in value:
+            from mbrace.servers.secrets import hide_credentials
+
+            return hide_credentials(value)
+        return value
 
     given = vars(_made_lenient(parser).parse_args(arguments))
     return {name.replace("_", "-"): shown(value) for name, value in given.items() if name not in NOT_KEPT}

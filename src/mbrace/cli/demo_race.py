@@ -51,7 +51,7 @@ def race_frames(record: Record, answer: Decoded, steps: Sequence[RecordedStep]) 
 
 def show_race(console: Any, record: Record, utility: Any, *, plain: bool) -> None:
     """Race one record with confidence pruning and show how it went."""
-    from mbrace.decode import decode_corpus
+    from mbrace.decoding import decode_corpus
 
     prune = Confidence(0.99)
     recorder = RaceRecorder(prune)

@@ -6,9 +6,8 @@ import argparse
 from typing import Any
 
 from mbrace.errors import UserError
-from mbrace.methods import METHODS, RACE, Method, method_of
+from mbrace.method_names import METHODS, RACE, Method, method_class, method_of
 
-UNPRUNED = [name for name, kind in METHODS.items() if not kind.prunes]
 USED = {
     "aggregates": ("aggregate", "aggregate-to-fine"),
     "fine_top": ("aggregate-to-fine",),
@@ -45,6 +44,12 @@ def add_method(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def prunes(args: argparse.Namespace) -> bool:
+    """Whether a pruning function goes with the method that was asked for."""
+    name = getattr(args, "method", RACE)
+    return name == RACE or bool(method_class(name).prunes)
+
+
 def method_from(args: argparse.Namespace) -> Method | None:
     """The method that was asked for, checked; None is the race."""
     name = getattr(args, "method", RACE)
@@ -60,7 +65,8 @@ def method_from(args: argparse.Namespace) -> Method | None:
     if weights is not None:
         options["weighted"] = weights == "counts"
     try:
-        return METHODS[name](**options)
+        made: Method = method_class(name)(**options)
+        return made
     except UserError as error:
         option, _, rest = str(error).partition(" ")
         raise UserError(f"--{option.replace('_', '-')} {rest}") from None

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from mbrace.cli.messages import say
-from mbrace.cli.methods import UNPRUNED, method_from
+from mbrace.cli.methods import method_from, prunes
 from mbrace.errors import UserError
 from mbrace.jobs.presets import PRESETS
 from mbrace.jobs.settings import PruneSettings, RaceSettings, UtilitySettings
@@ -249,8 +249,7 @@ def _check_selection(args: argparse.Namespace) -> None:
 def set_default_prune(args: argparse.Namespace) -> None:
     """`--prune` if it was not given."""
     if args.prune is None:
-        unpruned = getattr(args, "method", None) in UNPRUNED
-        args.prune = "confidence" if args.select == "best" and not unpruned else "none"
+        args.prune = "confidence" if args.select == "best" and prunes(args) else "none"
 
 
 def apply_preset(args: argparse.Namespace, command: str) -> None:

@@ -17,11 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from mbrace.decode import decode_corpus
 from mbrace.decoded import Decoded
+from mbrace.decoding import decode_corpus
 from mbrace.errors import UserError
 from mbrace.experiments.strings import RACED, StringsTable, strings_tables
-from mbrace.methods import AggregateReferences, AggregateToFine, CentroidReferences, LowRank, Method
+from mbrace.method_names import Method
+from mbrace.methods import AggregateReferences, AggregateToFine, CentroidReferences, LowRank
 from mbrace.prune import Bottom, Confidence, Halving, PruningFunction
 from mbrace.records import Record
 from mbrace.utilities.chrf import ChrF

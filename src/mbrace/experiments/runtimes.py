@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from mbrace.cores import cores
-from mbrace.decode import decode_corpus
 from mbrace.decoded import Phases
+from mbrace.decoding import decode_corpus
 from mbrace.errors import require
 from mbrace.experiments.studies import Row
 from mbrace.experiments.tables import CandidateFile, slug

@@ -56,7 +56,7 @@ def byte_lines(path: str) -> Generator[bytes]:
 
 def is_blank(row: object) -> bool:
     """Whether a row is a blank line."""
-    return isinstance(row, bytes) and not row.strip()
+    return isinstance(row, bytes) and (not row or row.isspace())  # strip() would copy the row
 
 
 def without_blank_end(rows: Iterable[Row], is_blank: Callable[[Row], bool] = is_blank) -> Iterator[Row]:

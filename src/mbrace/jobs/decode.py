@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
-from mbrace.decode import decode_corpus
 from mbrace.decoded import Decoded
+from mbrace.decoding import decode_corpus
 from mbrace.io.answer_line import answer_line
 from mbrace.io.candidates import Item, item_from, read_items
 from mbrace.io.inputs import Paths, check_inputs, expand, rereadable
@@ -17,7 +17,7 @@ from mbrace.jobs.outcomes import answer_items
 from mbrace.jobs.run import ErrorPolicy, Outcome, Progress, Summary, run_job
 from mbrace.jobs.settings import AnyUtility, RaceSettings, UtilitySettings, describe_utility, load_utility
 from mbrace.jobs.shortlist import ShortlistSettings, shortlist_settings
-from mbrace.methods import Method, check_method, method_of
+from mbrace.method_names import Method, check_method, method_of
 from mbrace.pairwise import PairFunction
 from mbrace.prune import Confidence, PruningFunction
 from mbrace.race import Watch

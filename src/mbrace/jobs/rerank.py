@@ -16,7 +16,7 @@ from mbrace.jobs.outcomes import answer_items
 from mbrace.jobs.run import ErrorPolicy, Outcome, Progress, Summary, run_job
 from mbrace.jobs.settings import AnyQuality, QualitySettings, describe_quality, load_quality
 from mbrace.records import Record
-from mbrace.rerank import rerank_corpus
+from mbrace.reranking import rerank_corpus
 from mbrace.utility import QualityUtility, truncated_texts
 
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from mbrace.errors import UserError, check_whole
-from mbrace.methods import Method, check_method, method_of, pruning_with
-from mbrace.methods import describe as describe_method
+from mbrace.method_names import Method, check_method, method_of, pruning_with
+from mbrace.method_names import describe as describe_method
 from mbrace.pairwise import PairFunction, as_utility
 from mbrace.prune import Bottom, Confidence, Halving, PruningFunction
 from mbrace.schedule import Schedule, check, is_all

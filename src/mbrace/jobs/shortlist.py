@@ -17,8 +17,6 @@ from mbrace.jobs.settings import (
     load_utility,
 )
 from mbrace.pairwise import PairFunction
-from mbrace.ranking import check_quality
-from mbrace.shortlist import check_shortlists
 from mbrace.utility import QualityUtility, Utility
 
 
@@ -45,6 +43,10 @@ class ShortlistSettings:
 
     def check(self, race: RaceSettings) -> None:
         """Refuse settings that do not go together, before anything is loaded."""
+        if self == ShortlistSettings():
+            return
+        from mbrace.shortlist import check_shortlists
+
         prune, tops = race.options()["prune"], {"qe_top": self.qe_top, "coarse_top": self.coarse_top}
         check_shortlists(qe=self.qe, coarse=self.coarse, **tops, prune=prune, nbest=race.nbest, pool=race.pool)
 
@@ -52,6 +54,8 @@ class ShortlistSettings:
         """The options of `decode_corpus`, with utilities that run with `threads` threads (0: all cores)."""
         qe = None if self.qe is None else load_quality(self.qe, threads)
         if qe is not None:
+            from mbrace.ranking import check_quality
+
             check_quality(qe)
         coarse = None if self.coarse is None else load_utility(self.coarse, threads)
         return {"qe": qe, "qe_top": self.qe_top, "coarse": coarse, "coarse_top": self.coarse_top}

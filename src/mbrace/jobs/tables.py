@@ -10,8 +10,8 @@ import importlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from mbrace.decode import decode_corpus
 from mbrace.decoded import Decoded
+from mbrace.decoding import decode_corpus
 from mbrace.errors import UserError, require
 from mbrace.io.answer_line import answer_line
 from mbrace.io.jsonl import parse_json, valid_unicode

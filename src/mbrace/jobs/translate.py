@@ -16,7 +16,7 @@ from mbrace.jobs.run import ErrorPolicy, Outcome, Progress, Summary, run_job
 from mbrace.jobs.settings import AnyUtility, RaceSettings, UtilitySettings, describe_utility, load_utility
 from mbrace.jobs.shortlist import ShortlistSettings, shortlist_settings
 from mbrace.jobs.sources import source_item, source_items
-from mbrace.methods import Method, check_method, method_of
+from mbrace.method_names import Method, check_method, method_of
 from mbrace.models.hypotheses import Hypothesiser, LiveSampler, SamplingSettings, live_candidates
 from mbrace.pairwise import PairFunction
 from mbrace.prune import Confidence, PruningFunction, stops_by_regret

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mbrace.decode import decode_corpus
 from mbrace.decoded import Decoded
+from mbrace.decoding import decode_corpus
 from mbrace.errors import UserError
 from mbrace.models import search
 from mbrace.models.choice import Truncation

@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mbrace import _native
-from mbrace.aggregates import Aggregate
 from mbrace.cores import cores
 from mbrace.errors import UserError, check_number, check_whole
 
@@ -188,7 +187,7 @@ class ChrFScorer:
         """Index the hypotheses that are new, up to the last one asked about."""
         ends: dict[int, int] = {}
         for ask in asks:
-            end = int(ask.hypotheses.max()) + 1
+            end = int(ask.hypotheses[-1]) + 1
             if end > max(self._starts[ask.sentence][-1], ends.get(ask.sentence, 0)):
                 ends[ask.sentence] = end
         if not ends:
@@ -225,6 +224,8 @@ class ChrFAggregateScorer(ChrFScorer):
     """The same where each reference is an `Aggregate`: it has the mean of the n-gram counts of its texts."""
 
     def _references(self, references: Sequence[str]) -> list[Any]:
+        from mbrace.aggregates import Aggregate
+
         aggregates = [each for each in references if isinstance(each, Aggregate)]
         return [(self._utility._prepared(each.texts), each.weights) for each in aggregates]
 

@@ -8,20 +8,17 @@ from typing import Any
 
 from mbrace.decoded import Decoded, Phases
 from mbrace.errors import UserError, check_whole, warn
-from mbrace.methods import Method, check_method, counted, method_of, pruning_with, shared_encodings
-from mbrace.methods import check_source as check_method_source
+from mbrace.method_names import Method, method_of
 from mbrace.pairwise import PairFunction, as_utility
 from mbrace.prune import Confidence, PruningFunction, planner_of, window_pruning
 from mbrace.race import Watch, race
-from mbrace.ranking import check_quality, check_source
 from mbrace.records import PseudoReferences, Record, check_record
 from mbrace.runner import Entry
-from mbrace.sampler import Listed, Sampler, SharedDraws
+from mbrace.sampler import Listed, Sampler
 from mbrace.schedule import Schedule, check, is_all
 from mbrace.selection import selection_of
-from mbrace.shortlist import ByQuality, ByRace, Shortlister, check_shortlists, whole_list
 from mbrace.utilities.chrf import ChrF
-from mbrace.utility import ParallelUtility, QualityUtility, Utility
+from mbrace.utility import ParallelUtility, QualityUtility, Utility, parallel_of
 from mbrace.windows import CallerCalls, OnError, Run, stream
 
 
@@ -145,75 +142,71 @@ def decode_corpus(
     check_whole("seed", seed)
     _check_objects(prune, sampler)
     chosen = as_utility(ChrF() if utility is None else utility)
-    way = method_of(method)
-    prune = pruning_with(way, prune)
-    entering: dict[str, Any] = {"pool": pool, "exclude_self": exclude_self}
-    check_method(way, nbest=nbest, **entering, select=select, keep_utilities=keep_utilities)
-    if way is not None:
-        way.check(chosen)
     if schedule is not None and not is_all(schedule):
         schedule = check(schedule)
     if schedule == "all" and sampler is not None:
         raise UserError('schedule "all": a live source has no last pseudo-reference; give the sizes')
-    source = sampler if sampler is not None else Listed(seed=seed, shuffle=shuffle)
-    longest = chosen.schedule[-1] if schedule is None else None
     if start is not None and (start < 0 or not pool):
         raise UserError(f"start {start}: must be 0 or more, and is only valid with pool")
+    source = sampler if sampler is not None else Listed(seed=seed, shuffle=shuffle)
+    longest = chosen.schedule[-1] if schedule is None else None
     entry = Entry(pool, exclude_self, start)
+    way, before = method_of(method), None
+    if any(given is not None for given in (way, qe, qe_top, coarse, coarse_top)):
+        from mbrace.preparation import Preparation  # a plain race starts sooner without it
+
+        before = Preparation(
+            chosen,
+            way,
+            qe=qe,
+            qe_top=qe_top,
+            coarse=None if coarse is None else as_utility(coarse),
+            coarse_top=coarse_top,
+            prune=prune,
+            schedule=schedule,
+            seed=seed,
+            nbest=nbest,
+            entry=entry,
+            select=select,
+            keep_utilities=keep_utilities,
+        )
+        prune = before.prune
     selection = selection_of(select, diversity, nbest=nbest, prune=prune)
-    tops = {"qe_top": qe_top, "coarse_top": coarse_top}
-    check_shortlists(qe=qe, coarse=coarse, **tops, prune=prune, nbest=nbest, pool=pool)
-    shortlisters: list[Shortlister] = []
-    if qe is not None and qe_top is not None:
-        check_quality(qe)
-        shortlisters.append(ByQuality(qe, qe_top))
-    if coarse is not None:
-        shortlisters.append(ByRace(as_utility(coarse), coarse_top, prune, schedule, seed, nbest, entry))
     planner = planner_of(prune)
     if planner is not None and pool:
         raise UserError(f"prune {prune!r}: only valid without pool, which lets in hypotheses that its schedule omits")
     calls = CallerCalls()
     if prune is not None and window_pruning(prune) is None:
         prune = calls.wrap(prune)
+    options: dict[str, Any] = {
+        "prune": prune,
+        "schedule": schedule,
+        "seed": seed,
+        "nbest": nbest,
+        "entry": entry,
+        "watch": watch,
+        "planner": planner,
+        "keep_utilities": keep_utilities,
+        "selection": selection,
+    }
 
     def run(group: Sequence[Record], utility: Utility = chosen, phases: Phases | None = phases) -> list[Decoded]:
-        options: dict[str, Any] = {"prune": prune, "schedule": schedule, "seed": seed, "nbest": nbest}
-        options |= {
-            "entry": entry,
-            "watch": watch,
-            "phases": phases,
-            "planner": planner,
-            "keep_utilities": keep_utilities,
-            "selection": selection,
-        }
-        if not shortlisters and way is None:
-            return race(group, utility, sampler=source, **options)
-        draws, lists = SharedDraws(source, group), [whole_list(record) for record in group]
-        utility = utility if way is None else shared_encodings(way, utility)
-        own = None if way is None else way.shortlister(utility, schedule, seed, nbest)
-        for shorten in [*shortlisters, own]:
-            lists = lists if shorten is None else shorten(lists, draws, phases)
-        starting = [each.indices for each in lists]
-        if way is None:
-            answers = race(group, utility, sampler=draws, starting=starting, **options)
-        else:
-            answers = race(
-                group, way.utility(utility, seed), sampler=way.sampler(draws, seed), starting=starting, **options
-            )
-        found = [each.count(answer, draws) for each, answer in zip(lists, answers, strict=True)]
-        return found if way is None else [counted(way, *each, draws) for each in zip(lists, found, strict=True)]
+        run_races = race if before is None else before.race
+        return run_races(group, utility, sampler=source, phases=phases, **options)
 
     def check_one(record: Record) -> None:
-        _check_record(record, longest, pool=pool, live=sampler is not None, qe=qe)
-        check_method_source(way, record, schedule)
+        _check_record(record, longest, pool=pool, live=sampler is not None)
+        if before is not None:
+            before.check(record)
 
-    parallel = chosen if isinstance(chosen, ParallelUtility) else None
-    single = None
-    if parallel is not None and sampler is None and watch is None and not shortlisters:  # these see a whole window
+    parallel, single = parallel_of(chosen), None
+    threads = 1 if parallel is None else parallel.workers
+    shortens = before is not None and bool(before.shortlisters)
+    if parallel is not None and threads > 1 and sampler is None and watch is None and not shortens:
         single = _single_threaded(run, parallel, phases)
-    # A live source and what comes before a race are asked for the whole window; a utility may be faster on a few
-    # sentences at a time.
-    whole = sampler is not None or bool(shortlisters) or parallel is None
+    # A live source and what comes before a race are asked for the whole window, as a watcher sees it; a utility may be
+    # faster on a few sentences at a time.
+    whole = sampler is not None or shortens or parallel is None
     group_size = window if whole or parallel is None else min(window, parallel.group_size)
     return stream(
         records,
@@ -221,7 +214,7 @@ def decode_corpus(
         window=window,
         group_size=group_size,
         run_single_threaded=single,
-        threads=1 if parallel is None else parallel.workers,
+        threads=threads,
         calls=calls,
         check=check_one,
         on_error=on_error,
@@ -243,12 +236,8 @@ def _single_threaded(run: Callable[..., list[Decoded]], utility: ParallelUtility
     return run_single_threaded
 
 
-def _check_record(
-    record: Record, longest: int | None, *, pool: bool, live: bool, qe: QualityUtility | None = None
-) -> None:
+def _check_record(record: Record, longest: int | None, *, pool: bool, live: bool) -> None:
     check_record(record, pool=pool, live=live)
-    if qe is not None:
-        check_source(record, qe)
     given = record.listed(live=live)
     if longest is not None and isinstance(given, Sequence) and len(given) > longest:
         warn(
