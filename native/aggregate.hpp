@@ -164,7 +164,7 @@ inline double score_aggregates(const std::vector<AggregateAsk>& asks, const Form
         worker.encoding += looked_up - before;
         worker.counting += Clock::now() - looked_up;
     });
-    return encoding_share(workers);
+    return finish_call(workers);
 }
 
 }  // namespace mbrace

@@ -203,7 +203,7 @@ inline void add_hypotheses(const std::vector<BleuIndex*>& indexes, const std::ve
 
 // Returns the share of the time that went into reading references (the rest is per pair).
 inline double score_bleu_window(const std::vector<BleuAsk>& asks, const BleuFormula& formula, int threads) {
-    constexpr std::size_t CHUNK = 32;  // references to a task
+    constexpr std::size_t CHUNK = 32;  // references per task
     struct Task {
         std::size_t ask, first;
     };
@@ -261,7 +261,7 @@ inline double score_bleu_window(const std::vector<BleuAsk>& asks, const BleuForm
 // statistics[pair] = tokens of the hypothesis, of the reference, then matches and n-grams of the hypothesis by order.
 inline void bleu_statistics(Tokenizer tokenizer, int order, const std::vector<Text>& hypotheses,
                             const std::vector<Text>& references, int threads, std::int64_t* statistics) {
-    constexpr std::size_t CHUNK = 64;
+    constexpr std::size_t CHUNK = 64;  // pairs per task
     std::vector<BleuReader> readers(std::max(threads, 1));
     parallel((hypotheses.size() + CHUNK - 1) / CHUNK, threads, [&](int worker, std::size_t t) {
         BleuReader& reader = readers[worker];

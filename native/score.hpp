@@ -99,8 +99,9 @@ inline std::vector<std::shared_ptr<Index>> build_indexes(const Options& options,
     return indexes;
 }
 
-// At the end of a call: the share of its time that went into reading and numbering references.
-inline double encoding_share(Workers& workers) {
+// At the end of a call: keeps the workers for the next one, and returns the share of the time that went into reading
+// and numbering references.
+inline double finish_call(Workers& workers) {
     double encoding = 0, counting = 0;
     for (const auto& worker : workers) {
         if (!worker) continue;
@@ -166,7 +167,7 @@ inline double score_window(const std::vector<Ask>& asks, const Formula& formula,
             before = counted;
         }
     });
-    return encoding_share(workers);
+    return finish_call(workers);
 }
 
 // Aligned pairs: writes scores[i] of (hypotheses[i], references[i]), and totals[order][3]: the n-grams of the hypotheses
@@ -174,7 +175,7 @@ inline double score_window(const std::vector<Ask>& asks, const Formula& formula,
 inline void score_pairs(const Options& options, const Formula& formula, const std::vector<Text>& hypotheses,
                         const std::vector<Text>& references, const Variant& variant, int threads, float* scores,
                         std::int64_t* totals) {
-    constexpr std::size_t CHUNK = 64;
+    constexpr std::size_t CHUNK = 64;  // pairs per task
     const int orders = options.orders();
     std::mutex adding;
     Workers workers(threads);

@@ -1,3 +1,6 @@
+// Three steps, each only for what the one before left open: differences from the rival that say who wins every resample;
+// totals on a coarse grid of 16-bit integers, many resamples at a time (AVX-512, AVX2 or portable); and, where a total is
+// too close to zero to tell, the exact sum on a fine grid. At the end, the decisions of a step for a window of sentences.
 #include "wins.hpp"
 
 #include <algorithm>
