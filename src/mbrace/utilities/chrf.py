@@ -187,7 +187,7 @@ class ChrFScorer:
         """Index the hypotheses that are new, up to the last one asked about."""
         ends: dict[int, int] = {}
         for ask in asks:
-            end = int(ask.hypotheses[-1]) + 1
+            end = int(ask.hypotheses.max()) + 1
             if end > max(self._starts[ask.sentence][-1], ends.get(ask.sentence, 0)):
                 ends[ask.sentence] = end
         if not ends:
