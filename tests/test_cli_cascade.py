@@ -62,5 +62,8 @@ def test_a_run_is_resumed_byte_for_byte_and_only_with_the_same_coarse_utility(
     for other in (["--coarse", "chrf"], ["--coarse-top", "4"]):
         assert decode(candidates, "-o", part, *options, *other, "--resume") == 2
         assert "coarse" in capsys.readouterr().err
+    for left_out in (["--utility", "bleu", "--window", "1"], options[:4]):  # options that are missing now
+        assert decode(candidates, "-o", part, *left_out, "--resume") == 2
+        assert "coarse" in capsys.readouterr().err
     assert decode(candidates, "-o", part, *options, "--resume") == 0
     assert part.read_bytes() == whole.read_bytes()

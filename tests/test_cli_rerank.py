@@ -103,6 +103,9 @@ def test_a_run_is_resumed_byte_for_byte(
     assert run(command, tmp_path, "-o", whole, *options) == 0
     part.write_bytes(b"".join(whole.read_bytes().splitlines(keepends=True)[:2]))
     shutil.copy(f"{whole}.run.json", f"{part}.run.json")
+    if command == "decode":
+        assert main(["decode", str(tmp_path / "in.jsonl"), "-o", str(part), "--resume"]) == 2
+        assert "and qe-top 3, not without it; give the same options" in capsys.readouterr().err
     assert run(command, tmp_path, "-o", part, *options, "--resume") == 0
     assert part.read_bytes() == whole.read_bytes()
     assert "2 kept from before" in capsys.readouterr().err

@@ -354,6 +354,19 @@ def test_translate_goes_on_where_it_stopped_without_another_beam_search(
     assert searched == SOURCES[4:]
 
 
+def test_translating_goes_on_only_with_the_coarse_utility_it_was_begun_with(
+    sources: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, coarse = tmp_path / "o.jsonl", ["--utility", "bleu", "--coarse", "chrf", "--coarse-top", "2"]
+    assert translate(sources, folder, out, *coarse) == 0
+    whole = out.read_bytes()
+    out.write_bytes(b"".join(whole.splitlines(keepends=True)[:4]))
+    assert translate(sources, folder, out, "--resume", *coarse[:2]) == 2
+    assert "was made with coarse 'chrf', not without it and coarse-top 2, not without it" in capsys.readouterr().err
+    assert translate(sources, folder, out, "--resume", *coarse) == 0
+    assert out.read_bytes() == whole
+
+
 def test_a_source_that_is_too_long_costs_only_its_own_translation(
     sources: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

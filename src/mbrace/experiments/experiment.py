@@ -136,7 +136,8 @@ def require_report() -> None:
 def _refuse_other_utility(target: Path, outcomes: Outcomes, utility: str) -> None:
     """Outcomes may be replaced by newer ones of the same utility, never by those of another model or precision."""
     remedy = "give another folder, or delete it"
-    refuse_other_settings(outcomes.about, {"utility": utility}, file=target, remedy=remedy)
+    before = {name: value for name, value in outcomes.about.items() if name == "utility"}
+    refuse_other_settings(before, {"utility": utility}, file=target, remedy=remedy)
 
 
 def _key(*inputs: object) -> str:

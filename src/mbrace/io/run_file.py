@@ -82,7 +82,8 @@ class RunFile:
             )
         before = parse_json(Path(self.path).read_bytes(), self.path)
         remedy = "give the same options, another output, or force=True to start over"
-        refuse_other_settings(before, self._settings, file=self._output, remedy=remedy)
+        besides = (OPTIONS, DIGESTS)
+        refuse_other_settings(before, self._settings, file=self._output, remedy=remedy, besides=besides)
         self._options = {OPTIONS: before[OPTIONS]} if OPTIONS in before else {}  # those it was begun with
         digests = before.get(DIGESTS)
         self.inputs = InputDigest(digests if isinstance(digests, dict) else None)

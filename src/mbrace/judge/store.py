@@ -174,7 +174,8 @@ def open_study(
             check_ours(sql, path)
             known = dict(sql.execute("SELECT key, value FROM study"))
             made, remedy = "holds ratings of a study", "give the files and options it was begun with, or another output"
-            refuse_other_settings(known, facts, file=path, made=made, data=("A", "B", "source"), remedy=remedy)
+            before = {name: value for name, value in known.items() if name in facts}
+            refuse_other_settings(before, facts, file=path, made=made, data=("A", "B", "source"), remedy=remedy)
             names = [(value, key) for key, value in (renamed or {}).items()]
             sql.executemany("UPDATE study SET value = ? WHERE key = ?", names)
         _add_raters(sql, len(items), seed, raters)
