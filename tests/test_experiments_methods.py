@@ -13,7 +13,7 @@ import pytest
 
 import mbrace
 from mbrace.cli import main
-from mbrace.experiments import methods, methods_section, report
+from mbrace.experiments import methods, methods_rule, methods_section, report
 from mbrace.experiments.points import COLOURS, MARKERS, Figure, Point, draw
 from mbrace.experiments.strings import MARGIN
 from mbrace.records import Record
@@ -120,13 +120,13 @@ def test_the_rule_takes_the_cheapest_that_loses_nothing() -> None:
     by_name = {row["way"]: row for row in found}
     assert by_name["prune_beta 0.5"]["utility lost"] == pytest.approx(-0.9 * MARGIN)
     assert by_name["standard MBR"]["seconds"] == pytest.approx(2.0 * 52 / 50)
-    best = {s.name: methods_section.recommended(found, s) for s in (methods_section.CHEAP, methods_section.CROSS)}
+    best = {s.name: methods_rule.recommended(found, s) for s in (methods_rule.CHEAP, methods_rule.CROSS)}
     assert best["cheap utility"] is not None
     assert best["cheap utility"]["way"] == "prune_beta 0.5"
     cross = best["cross-encoder or judge"]
     assert cross is not None
     assert cross["way"].startswith("low rank")
-    said = methods_section.recommendation(found)
+    said = methods_rule.recommendation(found)
     assert said[0] == (
         "cheap utility: prune_beta 0.5 (`--prune bottom --beta 0.5`), 520 ms per sentence instead of 2,080"
     )
@@ -185,7 +185,7 @@ def test_arithmetic_draws_stand_beside_independent_ones() -> None:
     assert rows["prune_beta 0.5, arithmetic draws"]["utility lost"] == pytest.approx(0.2)
     assert rows["standard MBR, arithmetic draws"]["utility lost"] == pytest.approx(0.01)
     assert {row["sampling"] for name, row in rows.items() if name.endswith("draws")} == {"arithmetic"}
-    said = methods_section.recommendation(list(rows.values()))[0]
+    said = methods_rule.recommendation(list(rows.values()))[0]
     assert said.startswith(
         "cheap utility: prune_beta 0.5, arithmetic draws (`--sampling arithmetic --prune bottom --beta 0.5`), 104 ms"
     )
@@ -200,6 +200,40 @@ def test_arithmetic_draws_stand_beside_independent_ones() -> None:
     even["rows"][0]["id"] = "another sentence"
     apart = methods_section.joined([even, stored()])
     assert [table["about"]["sampling"] for table in apart] == ["independent", "arithmetic"]
+
+
+def test_times_are_compared_within_a_run() -> None:
+    """The run with arithmetic draws had the machine to itself: all its times are a tenth, and nothing is gained."""
+    even = stored(**{way.name.split()[0].strip(","): {"seconds": 0.1} for way in methods.WAYS})
+    even["about"]["sampling"] = "arithmetic"
+    rows = methods_section.summarise(methods_section.joined([even, stored(prune_beta={"seconds": 0.5})])[0])
+    assert methods_rule.recommendation(rows)[0] == (
+        "cheap utility: prune_beta 0.5 (`--prune bottom --beta 0.5`), 520 ms per sentence instead of 1,040"
+    )
+    even["times"] = [row | ({"seconds": 0.5} if row["way"] == "prune_beta 0.5" else {}) for row in even["times"]]
+    rows = methods_section.summarise(methods_section.joined([even, stored(prune_beta={"seconds": 0.5})])[0])
+    assert methods_rule.recommendation(rows)[0].endswith("--beta 0.5`), 20 ms per sentence instead of 104")
+
+
+def test_few_sentences_recommend_nothing() -> None:
+    table = stored(prune_beta={"seconds": 0.5})
+    for number in (29, 1):
+        few = table | {"rows": [row for row in table["rows"] if row["id"] < number]}
+        said = methods_section.terminal(methods_section.summarise(few))
+        assert said[-1] == f"  no recommendation: {number} sentence{'s' * (number > 1)}, and it takes 30 or more"
+        assert ("(+0.000..+0.000)" in "".join(said)) == (number > 1)  # one sentence has no interval
+    enough = table | {"rows": [row for row in table["rows"] if row["id"] < 30]}
+    assert len(methods_rule.recommendation(methods_section.summarise(enough))) == 3
+
+
+def test_hypotheses_of_equal_worth_leave_nothing_to_measure() -> None:
+    table = stored()
+    for row in table["rows"]:
+        row["spread"] = 0.0
+    with pytest.raises(mbrace.UserError, match=r"c.jsonl: hypotheses: all of a record have the same utility"):
+        methods.check_spread(table["rows"], "c.jsonl")
+    few = table | {"rows": [row | {"spread": float(row["id"] == 0)} for row in table["rows"] if row["id"] < 2]}
+    assert all(np.isfinite(row["utility lost low"]) for row in methods_section.summarise(few))
 
 
 def test_a_second_file_of_the_same_pair_does_not_replace_the_first(tmp_path: Path) -> None:

@@ -231,8 +231,8 @@ def _strings(args: argparse.Namespace, out: Path) -> None:
     utility = utility_from(args)
     label = _label(args, utility)
     other: dict[str, Utility] = {"BLEU": BLEU()} if label.startswith("chrF") else {"chrF++": ChrF()}
-    for path in expand(args.candidates):
-        file = CandidateFile.from_path(path)
+    for file in map(CandidateFile.from_path, expand(args.candidates)):
+        file.check_races(args.limit)
         records = file.records(args.limit)
         judged = all(record.reference is not None for record in records)
         with progress_bar(f"strings of {file.name} {file.split}", len(records)) as advance:

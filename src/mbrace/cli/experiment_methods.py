@@ -35,8 +35,8 @@ def run_methods(args: argparse.Namespace, out: Path, label_of: Callable[[argpars
     other: dict[str, Utility] = {"BLEU": BLEU()} if label.startswith("chrF") else {"chrF++": ChrF()}
     study = methods.Study(utility, qe, args.seed)
     device, where = _device(utility, threads)
-    for path in expand(args.candidates):
-        file = CandidateFile.from_path(path)
+    for file in map(CandidateFile.from_path, expand(args.candidates)):
+        file.check_races(args.limit)
         records = file.records(args.limit)
         methods.check_records(records)
         ways = study.ways(records)
@@ -45,6 +45,7 @@ def run_methods(args: argparse.Namespace, out: Path, label_of: Callable[[argpars
         with progress_bar(f"choices on {file.name} {file.split}", len(records), shown=shows_progress()) as advance:
             processes = args.workers or cores()
             rows = methods.quality_rows(study, records, metrics, ways, workers=processes, advance=advance)
+        methods.check_spread(rows, file.path)
         timed = records[: args.timed or TIMED]
         with progress_bar(f"seconds on {file.name} {file.split}", len(timed), shown=shows_progress()) as advance:
             gpu = where not in ("one core", f"{threads} cores")

@@ -190,6 +190,12 @@ def check_records(records: Sequence[Record]) -> None:
             )
 
 
+def check_spread(rows: Sequence[Mapping[str, Any]], path: str) -> None:
+    """Refuse hypotheses between which there is nothing to choose."""
+    if not any(row["spread"] for row in rows):
+        raise UserError(f"{path}: hypotheses: all of a record have the same utility, in every record; give other ones")
+
+
 def quality_rows(
     study: Study,
     records: Sequence[Record],

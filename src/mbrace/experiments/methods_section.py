@@ -1,5 +1,4 @@
-"""What the study of methods found: a table with intervals, a figure, and a recommendation per situation by a rule that
-was written before the numbers were there."""
+"""What the study of methods found: a table with intervals, a figure, and what its rule recommends."""
 
 from __future__ import annotations
 
@@ -7,7 +6,7 @@ import gzip
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,32 +14,18 @@ from numpy.typing import NDArray
 from mbrace.errors import UserError
 from mbrace.experiments.methods import GROUP, STANDARD, WAYS
 from mbrace.experiments.methods_joined import ARITHMETIC, BY_NAME, is_arithmetic, joined, way_of
+from mbrace.experiments.methods_rule import FEWEST, LOST, recommendation, short
 from mbrace.experiments.points import Figure, Point
 from mbrace.experiments.sections import Section
 from mbrace.experiments.significance import student
 from mbrace.experiments.strings import MARGIN, RACED
 from mbrace.experiments.tables import slug
 from mbrace.io.atomic import replace_file
+from mbrace.wording import counted
 
 ENDING = ".methods.json.gz"
-LOST = "utility lost"
 COUNTS = ("utility_calls", "pairs_scored", "other_calls", "strings", "drawn")
 HEADINGS = ("", "utility lost", "agrees with R*", "human score", "other metric", "calls", "strings", "ms per sentence")
-
-
-class Situation(NamedTuple):
-    """What is dear, and so which of the methods that lose nothing is recommended: the one with the least of `cost`."""
-
-    name: str
-    cost: str
-    unit: str
-    any_utility: bool = False  # only methods that can do with a utility that scores pairs alone
-
-
-CHEAP = Situation("cheap utility", "seconds", "ms per sentence")
-ENCODER = Situation("encoder", "seconds", "ms per sentence")
-CROSS = Situation("cross-encoder or judge", "utility_calls", "calls", any_utility=True)
-GENERATION = Situation("generating is dear", "drawn", "strings drawn")
 
 
 def save(
@@ -94,13 +79,16 @@ def summarise(stored: Mapping[str, Any], *, resamples: int = 2000, seed: int = 0
     base = by_way[STANDARD.name]
     picks = np.random.default_rng(seed).integers(0, len(base), (resamples, len(base)))
     spread = _column(base, "spread")
+    if not spread.any():
+        raise ValueError("no record has hypotheses of different utilities")
+    picks = picks[spread[picks].any(axis=1)]
+    spreads = spread[picks].mean(axis=1)
     found = []
     for way, own in by_way.items():
         sampling = "arithmetic" if way.endswith(ARITHMETIC) else stored["about"]["sampling"]
         summary: dict[str, Any] = {**stored["about"], "sampling": sampling, "way": way, "sentences": len(own)}
         lost = _column(own, "worth") - _column(base, "worth")
-        ratios = lost[picks].mean(axis=1) / spread[picks].mean(axis=1)
-        summary |= _interval(LOST, float(lost.mean() / spread.mean()), ratios)
+        summary |= _interval(LOST, float(lost.mean() / spread.mean()), lost[picks].mean(axis=1) / spreads)
         worth = _column(own, "worth")
         summary |= _interval("expected utility", float(worth.mean()), worth[picks].mean(axis=1))
         humans = [name for name in own[0] if name.startswith("human ")]
@@ -121,38 +109,6 @@ def _seconds(times: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     half = student(0.975, len(groups) - 1) * float(groups.std(ddof=1)) / len(groups) ** 0.5 if len(groups) > 1 else 0.0
     ends = {"seconds low": max(0.0, mean - half), "seconds high": mean + half}
     return {"seconds": mean, **ends, "timed": int(sizes.sum()), "timed choices that differ": _sum(times, "differ")}
-
-
-def recommended(rows: Sequence[Mapping[str, Any]], situation: Situation) -> Mapping[str, Any] | None:
-    """The rule: of the ways whose loss of utility is shown to be below the margin, and whose score against the human
-    reference has not fallen by any metric, the one that costs least in this situation."""
-    able = [row for row in rows if way_of(row).any_utility or not situation.any_utility]
-    safe = [row for row in able if row[f"{LOST} low"] >= -MARGIN and not _fallen(row)]
-    return min(safe, key=lambda row: (row[situation.cost], row["seconds"])) if safe else None
-
-
-def recommendation(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Sentences to act on, for the situations that a table can speak about."""
-    standard = next(row for row in rows if row["way"] == STANDARD.name)
-    first = ENCODER if standard["embeds"] else CHEAP
-    said = []
-    for situation in (first, CROSS, GENERATION):
-        best = recommended(rows, situation)
-        if best is None:  # not even standard MBR: its own loss is 0, so it is always safe
-            continue
-        factor = 1000 if situation.cost == "seconds" else 1
-        cost, full = best[situation.cost] * factor, standard[situation.cost] * factor
-        told = f"`{'--sampling arithmetic ' if is_arithmetic(best) else ''}{way_of(best).options}`"
-        compared = f"{_short(cost)} {situation.unit} instead of {_short(full)}"
-        if best["way"] == STANDARD.name:
-            compared = "nothing cheaper was shown to lose nothing"
-        said.append(f"{situation.name}: {best['way']} ({told}), {compared}")
-    return said
-
-
-def _fallen(row: Mapping[str, Any]) -> bool:
-    ends = [value for name, value in row.items() if name.startswith("human ") and name.endswith(" change high")]
-    return any(high < 0 for high in ends)
 
 
 def section(found: Sequence[Mapping[str, Any]]) -> Section:
@@ -193,7 +149,8 @@ def _text(tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
         further.append(
             "*Arithmetic draws*: samples that cover the model's distribution evenly (`--sampling arithmetic`). Where "
             "both kinds were measured, all are compared with standard MBR on independent draws; a choice is judged on "
-            "held-out samples of its own kind, so differences between the kinds hold the chance of both sets."
+            "held-out samples of its own kind, so differences between the kinds hold the chance of both sets. Each "
+            "kind was timed in a run of its own: its time is to be compared with standard MBR's of the same kind."
         )
     if models:
         further.append(f"The quality shortlist is by {', '.join(models)}.")
@@ -209,7 +166,8 @@ def _text(tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
             "utility of the table; calls for a cross-encoder or a judge, and only methods that need no embeddings; "
             "and strings drawn where generating is dear.",
             "",
-            f"{first['sentences']:,} sentences per table, {RACED} samples to choose with, the others held out. "
+            f"{first['sentences']:,} sentences per table (with fewer than {FEWEST}, nothing is recommended), {RACED} "
+            "samples to choose with, the others held out. "
             "*Utility lost*: expected utility on the samples held out minus standard MBR's, in standard deviations "
             "between hypotheses. *Agrees with R\\**: the choice is at least as good as the best hypothesis under all "
             "samples. *Human score* and *other metric*: change of the score against the human reference by the metric "
@@ -253,7 +211,7 @@ def _between(row: Mapping[str, Any], field: str, sign: str, digits: int, factor:
 
 def terminal(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """The table for a terminal: the interval of the utility only, to fit 80 columns."""
-    lines = [f"{_title(rows[0])}: {rows[0]['sentences']:,} sentences, {rows[0]['device']}"]
+    lines = [f"{_title(rows[0])}: {counted(rows[0]['sentences'], 'sentence')}, {rows[0]['device']}"]
     lines.append(f"  {'':<32}{'utility lost':<24}{'R*':>5}{'calls':>8}{'ms':>9}")
     added = False
     for row in rows:
@@ -261,14 +219,10 @@ def terminal(rows: Sequence[Mapping[str, Any]]) -> list[str]:
             added = True
             lines.append("  with arithmetic draws, against standard MBR with independent ones:")
         low, high = row[f"{LOST} low"], row[f"{LOST} high"]
-        lost = f"{row[LOST]:+.3f} ({low:+.3f}..{high:+.3f})"
-        calls, spent = f"{row['utility_calls']:,.0f}", _short(1000 * row["seconds"])
+        lost = f"{row[LOST]:+.3f}" + (f" ({low:+.3f}..{high:+.3f})" if row["sentences"] > 1 else "")
+        calls, spent = f"{row['utility_calls']:,.0f}", short(1000 * row["seconds"])
         lines.append(f"  {row['way'].removesuffix(ARITHMETIC):<32}{lost:<24}{row['agrees']:>5.2f}{calls:>8}{spent:>9}")
     return lines + [f"  {said}" for said in recommendation(rows)]
-
-
-def _short(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _panels(tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, list[Point]]:
