@@ -7,7 +7,7 @@ from threading import Lock
 from typing import Any
 
 from mbrace.decoded import Decoded, Phases
-from mbrace.errors import UserError, check_whole, warn
+from mbrace.errors import LARGEST, UserError, check_whole, warn
 from mbrace.method_names import Method, method_of
 from mbrace.pairwise import PairFunction, as_utility
 from mbrace.prune import Confidence, PruningFunction, planner_of, window_pruning
@@ -138,7 +138,7 @@ def decode_corpus(
     were given, or with `on_error` is handed to that function and left out.
     """
     for name, value in (("window", window), ("nbest", nbest)):
-        check_whole(name, value, least=1)
+        check_whole(name, value, least=1, most=LARGEST)
     check_whole("seed", seed)
     _check_objects(prune, sampler)
     chosen = as_utility(ChrF() if utility is None else utility)

@@ -42,12 +42,18 @@ def warn(message: str) -> None:
     warnings.warn(message, MbraceWarning, stacklevel=level)
 
 
-def check_whole(name: str, value: object, *, least: int | None = None) -> None:
-    """Refuse a value that is not a whole number (an int, or a NumPy integer) of at least `least`."""
+LARGEST = 2**63 - 1  # the largest whole number that an option may be
+MOST_THREADS = 1024
+
+
+def check_whole(name: str, value: object, *, least: int | None = None, most: int | None = None) -> None:
+    """Refuse a value that is not a whole number (an int, or a NumPy integer) from `least` to `most`."""
     if type(value) is not int and (isinstance(value, bool) or not isinstance(value, Integral)):
         raise UserError(f"{name} {value!r}: must be a whole number")
     if least is not None and value < least:
         raise UserError(f"{name} {value}: must be {least} or more")
+    if most is not None and value > most:
+        raise UserError(f"{name} {value}: must be {most:,} or less")
 
 
 def check_number(name: str, value: object, *, least: float, most: float = math.inf) -> None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from mbrace.aggregates import Grouped, aggregated, clustered
 from mbrace.decoded import Decoded, Step
-from mbrace.errors import UserError, check_number, check_whole
+from mbrace.errors import LARGEST, UserError, check_number, check_whole
 from mbrace.low_rank import Completed, pairs_to_score
 from mbrace.method_names import Method, name_of
 from mbrace.runner import Entry
@@ -28,6 +28,8 @@ from mbrace.utility import (
     Sentence,
     Utility,
 )
+
+MOST_RANK = 1024  # more is no saving, and is all in memory
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,7 @@ class AggregateReferences(_Unchanged):
     aggregates: int = 1
 
     def __post_init__(self) -> None:
-        check_whole("aggregates", self.aggregates, least=1)
+        check_whole("aggregates", self.aggregates, least=1, most=LARGEST)
 
     def check(self, utility: Utility) -> None:
         """It must know how to average references."""
@@ -115,8 +117,8 @@ class AggregateToFine(_Unchanged):
     prunes: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check_whole("fine_top", self.fine_top, least=1)
-        check_whole("aggregates", self.aggregates, least=1)
+        check_whole("fine_top", self.fine_top, least=1, most=LARGEST)
+        check_whole("aggregates", self.aggregates, least=1, most=LARGEST)
 
     def check(self, utility: Utility) -> None:
         """As for aggregation."""
@@ -141,7 +143,7 @@ class CentroidReferences(_Unchanged):
     weighted: bool = False
 
     def __post_init__(self) -> None:
-        check_whole("centroids", self.centroids, least=1)
+        check_whole("centroids", self.centroids, least=1, most=LARGEST)
 
     def check(self, utility: Utility) -> None:
         """It must have embeddings."""
@@ -168,7 +170,7 @@ class LowRank(_Unchanged):
     fraction: float = 0.125
 
     def __post_init__(self) -> None:
-        check_whole("rank", self.rank, least=1)
+        check_whole("rank", self.rank, least=1, most=MOST_RANK)
         check_number("fraction", self.fraction, least=0, most=1)
         if self.fraction == 0:
             raise UserError("fraction 0: must be above 0")

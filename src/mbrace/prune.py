@@ -18,9 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mbrace._native import Resamples, Tally, decide_window
-from mbrace.errors import UserError, check_number, check_whole
+from mbrace.errors import LARGEST, UserError, check_number, check_whole
 from mbrace.protocols import implements
 from mbrace.randomness import key
+
+MOST_BOOTSTRAPS = 100_000  # all are in memory at once, for every draw
 
 
 @dataclass(frozen=True)
@@ -170,7 +172,7 @@ class Confidence:
 
     def __post_init__(self) -> None:
         check_number("alpha", self.alpha, least=0, most=1)
-        check_whole("bootstraps", self.bootstraps, least=1)
+        check_whole("bootstraps", self.bootstraps, least=1, most=MOST_BOOTSTRAPS)
         check_number("regret", self.regret, least=0)
 
     @property
@@ -275,7 +277,7 @@ class Halving:
     budget: int
 
     def __post_init__(self) -> None:
-        check_whole("budget", self.budget, least=1)
+        check_whole("budget", self.budget, least=1, most=LARGEST)
 
     def draws(self, state: RaceState) -> int:
         """t_r of the paper's Algorithm 1."""

@@ -32,7 +32,7 @@ def _run(arguments: list[str]) -> int:
     if not arguments:
         make_parser().print_help()
         return 0
-    if any(len(word) > 3 and "--config".startswith(word.partition("=")[0]) for word in arguments):
+    if any(word.partition("=")[0] == "--config" for word in arguments):
         from mbrace.cli.config import with_config
 
         arguments = with_config(arguments)

@@ -70,7 +70,7 @@ def _translate(model: Any, sources: list[str], preset: str) -> tuple[list[str], 
     from mbrace.cli.options import apply_preset
     from mbrace.cli.translate import add, job_from
 
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(allow_abbrev=False)
     add(parser.add_subparsers())
     args = parser.parse_args(["translate", "--preset", preset, "--beam", str(BEAM)])
     apply_preset(args, "translate")

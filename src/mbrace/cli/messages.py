@@ -20,6 +20,8 @@ PARAMETERS = (
     "save_utilities schedule seed shard_size text workers"
 )
 PARAMETER = re.compile(rf'(?<![\w/.-])({PARAMETERS.replace(" ", "|")})=("?)([^\s",;:)]+)\2|^(spm)(?=: )')
+# Those that a message about their values begins with.
+FIRST = re.compile(r"^(alpha|beta|bootstraps|budget|diversity|nbest|regret|schedule|threads|window)(?= [^:]+: )")
 # Classes of the library that a message recommends, and what loads them here.
 CLASSES = {
     "mbrace.Comet": "--utility comet",
@@ -59,7 +61,7 @@ def as_options(message: str) -> str:
 
     for class_name, options in CLASSES.items():
         message = re.sub(rf"{re.escape(class_name)}\b", options, message)
-    return PARAMETER.sub(option, message)
+    return PARAMETER.sub(option, FIRST.sub(r"--\1", message))
 
 
 class _LinesOnStderr(logging.Handler):

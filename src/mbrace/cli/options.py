@@ -8,7 +8,7 @@ from typing import Any
 
 from mbrace.cli.messages import say
 from mbrace.cli.methods import method_from, prunes
-from mbrace.errors import UserError
+from mbrace.errors import MOST_THREADS, UserError
 from mbrace.jobs.presets import PRESETS
 from mbrace.jobs.settings import PruneSettings, RaceSettings, UtilitySettings
 from mbrace.schedule import Schedule, check
@@ -61,11 +61,16 @@ def add_utility(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--judge-answers", metavar="FILE", help="keeps answers, so that none is paid for twice")
 
 
+def check_threads(threads: int) -> None:
+    """Refuse a number of threads that cannot be."""
+    if not 0 <= threads <= MOST_THREADS:
+        raise UserError(f"--threads {threads}: must be 0 (all cores) or more, and at most {MOST_THREADS:,}")
+
+
 def utility_settings(args: argparse.Namespace) -> UtilitySettings:
     """The utility that was asked for, checked."""
     name, options = args.utility, _utility_options([*args.utility_option, *_judge_options(args)])
-    if args.threads < 0:
-        raise UserError(f"--threads {args.threads}: must be 0 (all cores) or more")
+    check_threads(args.threads)
     try:
         check_utility(name, dict(options), model=args.metric_model if uses_model(name) else None)
     except UserError as error:

@@ -7,7 +7,7 @@ import importlib
 from typing import Any, NoReturn
 
 from mbrace.cli.messages import LEVELS
-from mbrace.errors import UserError
+from mbrace.errors import LARGEST, UserError
 
 COMMANDS = (
     "decode",
@@ -29,11 +29,23 @@ COMMANDS = (
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose mistakes are one line, like every other error."""
+    """A parser whose mistakes are one line, like every other error, and that takes options by their full names only."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options, allow_abbrev=False)
+        self.register("type", int, _whole)
 
     def error(self, message: str) -> NoReturn:
         """Raise it."""
         raise UserError(f"{message}; see {self.prog} --help")
+
+
+def _whole(text: str) -> int:
+    """A whole number that fits into 64 bits."""
+    value = int(text)
+    if abs(value) > LARGEST:
+        raise argparse.ArgumentTypeError(f"{text}: must be {LARGEST:,} or less, and not below minus that")
+    return value
 
 
 class _Cite(argparse.Action):

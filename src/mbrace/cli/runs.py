@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from mbrace.cli.messages import log, say, shows_progress
-from mbrace.cli.options import cost_text, report_truncated
+from mbrace.cli.options import check_threads, cost_text, report_truncated
 from mbrace.errors import UserError
 from mbrace.utility import Cost
 from mbrace.wording import counted
@@ -79,8 +79,7 @@ def check_output(args: argparse.Namespace) -> None:
         raise UserError("--retry-errors: not with --ray; give the records set aside as an input of their own")
     if args.window is not None and args.window < 1:
         raise UserError(f"--window {args.window}: must be 1 or more")
-    if args.threads < 0:
-        raise UserError(f"--threads {args.threads}: must be 0 (all cores) or more")
+    check_threads(args.threads)
     if getattr(args, "text", False) and args.nbest > 1:
         raise UserError(f"--nbest {args.nbest}: plain text has one line per source; leave out --text for JSON Lines")
     if args.on_error == "skip" and args.output == "-":

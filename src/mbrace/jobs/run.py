@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 from mbrace.decoded import Phases
-from mbrace.errors import ServiceError, UserError
+from mbrace.errors import MOST_THREADS, ServiceError, UserError, check_whole
 from mbrace.io.candidates import Bad, Item
 from mbrace.io.output import Output
 from mbrace.io.output_files import OutputFiles
@@ -141,6 +141,7 @@ def run_job(
     """
     if on_error not in ("stop", "skip"):
         raise UserError(f'on_error {on_error!r}: unknown; choose "stop" or "skip"')
+    check_whole("threads", threads, least=0, most=MOST_THREADS)
     if resume and force:
         raise UserError("resume and force: give one of them")
     if retry_errors and not resume:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from mbrace.errors import UserError, check_whole
+from mbrace.errors import LARGEST, UserError, check_whole
 from mbrace.method_names import Method, check_method, method_of, pruning_with
 from mbrace.method_names import describe as describe_method
 from mbrace.pairwise import PairFunction, as_utility
@@ -131,7 +131,7 @@ class RaceSettings:
         if self.schedule is not None and not is_all(self.schedule):
             object.__setattr__(self, "schedule", check(self.schedule))
         for name in ("window", "nbest"):
-            check_whole(name, getattr(self, name), least=1)
+            check_whole(name, getattr(self, name), least=1, most=LARGEST)
         object.__setattr__(self, "method", method_of(self.method))
         selection_of(self.select, self.diversity, nbest=self.nbest, prune=self._prune())
         entry: dict[str, Any] = {"pool": self.pool, "exclude_self": self.exclude_self}
