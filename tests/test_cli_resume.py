@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import resource
 import shutil
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -98,6 +100,40 @@ def test_resume_with_another_input_is_refused_and_the_output_kept(
 def test_standard_output_cannot_be_resumed(candidates: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert decode(candidates, "--resume") == 2
     assert "cannot continue standard output" in capsys.readouterr().err
+
+
+SLOW = """
+import time
+
+def slow(hypothesis, reference):
+    time.sleep(0.1)
+    return float(hypothesis == reference)
+"""
+
+
+@pytest.mark.parametrize(("options", "told"), [([], True), (["--quiet"], False)])
+def test_the_first_signal_says_how_many_sentences_are_finished_and_the_second_ends_the_run(
+    options: list[str], told: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "slow.py").write_text(SLOW)
+    (tmp_path / "c.jsonl").write_bytes(lines([{**GOOD, "id": number} for number in range(40)]))
+    out = tmp_path / "out.jsonl"
+    run = start(
+        tmp_path / "c.jsonl", "-o", out, "--window", "12", "--utility", f"{tmp_path / 'slow.py'}:slow", *options
+    )
+    feed_and_wait(run, b"", out, 100)
+    run.send_signal(signal.SIGINT)
+    time.sleep(0.3)  # else the two are one
+    run.send_signal(signal.SIGINT)
+    _, errors = run.communicate(timeout=60)
+    assert run.returncode == 130
+    says = [line for line in errors.decode().splitlines() if "Ctrl-C" in line]
+    assert len(says) == told
+    if told:
+        wanted = r"mbrace: finishing (1[0-2]|[2-9]) sentences that are under way; Ctrl-C again stops at once"
+        assert re.fullmatch(wanted, says[0])
+    assert len(out.read_bytes().splitlines()) < 40
+    assert not told or b"interrupted" in errors
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz"])

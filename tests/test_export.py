@@ -118,7 +118,7 @@ def test_the_worst_of_saved_utilities_has_full_scores(folder: Path, demo_rows: l
 
 def test_a_gap_leaves_out_pairs_that_hardly_differ(folder: Path) -> None:
     options = ("--sources", "@c.jsonl", "--format", "preference", "--min-gap")
-    assert export(folder, *options, "0.6") == 0
+    assert export(folder, *options, "0.6") == 2  # nothing is left
     gaps = {row["id"]: row["score_chosen"] - row["score_rejected"] for row in written(folder / "out.jsonl")}
     assert export(folder, *options, "0.3", output="more.jsonl") == 0
     assert gaps == {}

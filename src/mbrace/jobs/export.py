@@ -20,9 +20,13 @@ from mbrace.io.reading import name_of, without_blank_end
 from mbrace.jobs.run import ErrorPolicy, Outcome, Progress, Summary, run_job
 from mbrace.records import Location, Record, kind
 from mbrace.utilities.table_files import file_name, read_table
+from mbrace.wording import counted
 
 FORMATS = ("sft", "preference")
 PROMPT = "{source}"
+# Why an answer is left out
+NOT_SAVED = "no utilities were saved for it"
+NONE_WORSE = "no hypothesis with a full score is worse"
 
 
 def export_file(
@@ -117,7 +121,11 @@ class ExportJob:
 
     def start(self, threads: int = 0) -> ExportWorker:
         """Read the sources."""
-        return ExportWorker(self, {} if self.sources is None else _sources(self.sources))
+        if self.sources is None:
+            return ExportWorker(self, {})
+        found = read_texts(self.sources, "source")
+        ids = found.ids if found.ids is not None else [str(number) for number in range(1, len(found.texts) + 1)]
+        return ExportWorker(self, dict(zip(ids, found.texts, strict=True)), numbered=found.ids is None)
 
     def item(self, row: bytes | dict[str, Any], file: str, number: int, prefix: str) -> Item:
         """The answer of a line."""
@@ -140,9 +148,10 @@ class ExportWorker:
     """Makes lines of answers."""
 
     job: ExportJob
-    sources: Mapping[str, str]
+    sources: Mapping[str, str]  # by id
     summary: Summary = field(default_factory=Summary)
     left_out: dict[str, int] = field(default_factory=dict)  # by reason: how many answers had no worse hypothesis
+    numbered: bool = False  # the file of sources has no ids: its lines are counted
 
     def __call__(self, items: Iterable[Item], *, skip: bool) -> Iterator[Outcome]:
         """One outcome per item."""
@@ -155,14 +164,17 @@ class ExportWorker:
                 yield None, found
             else:
                 raise found.error()
+        if self.left_out and not self.summary.sentences and not self.summary.kept:
+            reason = max(self.left_out, key=lambda each: self.left_out[each])
+            every = counted(sum(self.left_out.values()), "record")
+            raise UserError(f"format=preference: no pairs, {every} left out; {reason}: {_remedy(reason)}")
 
     def _line(self, item: Record) -> bytes | Bad:
         """The line of an answer, or why there is none."""
         assert isinstance(item, Answer)
         source = self.sources.get(str(item.id)) if item.source is None else item.source
         if source is None:
-            remedy = "has no record of this id" if self.job.sources else "give the file it was decoded from as sources"
-            return Bad(location_of(item), item.id, f"source: missing; {self.job.sources or 'sources'}: {remedy}")
+            return Bad(location_of(item), item.id, f"source: missing; {self._source_remedy()}")
         prompt = self.job.prompt.replace("{source}", source)
         if self.job.format == "sft":
             return json_line({"id": item.id, **self._completion(prompt, item.hypotheses[0])})
@@ -171,6 +183,16 @@ class ExportWorker:
             self.left_out[rejected] = self.left_out.get(rejected, 0) + 1
             return Bad(location_of(item), item.id, rejected)
         return json_line({"id": item.id, **self._preference(prompt, item.hypotheses[0], *rejected)})
+
+    def _source_remedy(self) -> str:
+        if self.job.sources is None:
+            return "give the file it was decoded from by sources=FILE"
+        if not self.numbered:
+            return f"{self.job.sources}: has no record of this id; give the file that it was decoded from"
+        return (
+            f"{self.job.sources}: a text, which fits only answers whose ids are its line numbers, from 1 to "
+            f"{len(self.sources)}; give the candidate file that it was decoded from, which has ids"
+        )
 
     def _completion(self, prompt: str, text: str) -> dict[str, Any]:
         if self.job.chat:
@@ -194,7 +216,7 @@ class ExportWorker:
         if self.job.utilities is not None:
             path = Path(self.job.utilities) / file_name(item.id)
             if not path.exists():
-                return "no utilities were saved for it"
+                return NOT_SAVED
             table = read_table(path)
             texts, utilities = table.hypotheses, table.expected().tolist()
         scored = [(value, text) for text, value in zip(texts, utilities, strict=True) if _is_score(value)]
@@ -206,8 +228,18 @@ class ExportWorker:
         worst, text = min(scored, key=lambda each: each[0] or 0.0)
         assert worst is not None
         if not best - worst > 0 or best - worst < self.job.min_gap:
-            return "no hypothesis with a full score is worse" + (" by min_gap" if self.job.min_gap else "")
+            return NONE_WORSE + (" by min_gap" if self.job.min_gap else "")
         return best, text, worst
+
+
+def _remedy(reason: str) -> str:
+    """What gives pairs, where answers were left out for this reason."""
+    if reason == NOT_SAVED:
+        return "give the folder of `mbrace decode --save-utilities DIR` that wrote these answers"
+    if reason.startswith(NONE_WORSE):
+        more = "decode records with more hypotheses that differ"
+        return f"give a smaller min_gap=X, or {more}" if reason.endswith("min_gap") else more
+    return "decode with --nbest 2 or more, or with --save-utilities DIR and export with utilities=DIR"
 
 
 def _is_score(value: float | None) -> bool:
@@ -234,10 +266,3 @@ def _answer(fields: Mapping[str, Any], location: Location) -> Answer:
         if isinstance(value, bool) or not isinstance(value, int | float | None):
             raise RecordError(location, f"utility: expected a number, got {kind(value)}")
     return Answer(texts, None, fields["id"], source, location=location, utilities=utilities)
-
-
-def _sources(path: str) -> dict[str, str]:
-    """Sources by id, or by the number of their line where the file has no ids."""
-    found = read_texts(path, "source")
-    ids = found.ids if found.ids is not None else [str(number) for number in range(1, len(found.texts) + 1)]
-    return dict(zip(ids, found.texts, strict=True))

@@ -192,6 +192,8 @@ def run_worker(
     advance(summary.kept)
     end = None if minutes is None else time.monotonic() + 60 * minutes
     pending: deque[Item] = deque()  # read, and without an outcome so far
+    if stop is not None:
+        stop.under_way = lambda: len(pending)
     try:
         for line, bad in worker(_remember(_until(rest, stop, end), pending), skip=skip):
             item = pending.popleft()

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
 from typing import Any, TypeVar
 
+from mbrace.wording import counted
+
 Value = TypeVar("Value")
+log = logging.getLogger("mbrace")
 
 
 class _Interrupted(Exception):  # noqa: N818
@@ -17,10 +23,12 @@ class _Interrupted(Exception):  # noqa: N818
 
 class Stop:
     """In its `with` block, the first signal is noted in `signal`, ends a wait for input, and calls `interrupt`, which
-    ends waits for a server."""
+    ends waits for a server. A line on stderr says how many sentences are still to be finished, of which there are
+    `under_way()`."""
 
     def __init__(self, interrupt: Callable[[], None] | None = None) -> None:
         self.signal: int | None = None
+        self.under_way: Callable[[], int] = lambda: 0
         self._interrupt = interrupt
         self._reading = False
         self._old: dict[int, Any] = {}
@@ -40,6 +48,7 @@ class Stop:
         if self.signal is not None:
             raise KeyboardInterrupt
         self.signal = number
+        _say_what_is_left(self.under_way())
         if self._interrupt is not None:
             self._interrupt()
         if self._reading:
@@ -56,3 +65,13 @@ class Stop:
     ) -> None:
         for number, handler in self._old.items():
             signal.signal(number, handler)
+
+
+def _say_what_is_left(count: int) -> None:
+    """Not by `print`: the signal may have come in the middle of another one, which cannot be called again there."""
+    if not count or not log.isEnabledFor(logging.WARNING):
+        return
+    under_way = f"{counted(count, 'sentence')} that {'is' if count == 1 else 'are'} under way"
+    message = f"mbrace: finishing {under_way}; Ctrl-C again stops at once\n"
+    with contextlib.suppress(OSError):
+        os.write(2, f"{chr(10) if os.isatty(2) else ''}{message}".encode())  # after ^C, or in a progress bar
