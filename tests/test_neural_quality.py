@@ -96,12 +96,18 @@ def test_training_learns_from_sources_and_its_folder_estimates_quality(
         Learned(out, device="cpu")
 
 
-def test_a_trained_head_is_computed_as_by_hand(tmp_path: Path) -> None:
+def test_a_trained_head_is_computed_as_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With a tiny encoder, whose numbers are large enough for a slip in the order of features to show."""
     table, out = judgements(tmp_path / "j.tsv"), tmp_path / "qe"
     encoder = tiny.make_pretrained(tmp_path)
     options = ["--encoder", str(encoder), "--device", "cpu", "--epochs", "2"]
     assert main(["train-metric", str(table), "-o", str(out), "--quality", *options]) == 0
+    splits: dict[str, list[list[str]]] = {"train": [], "dev": [], "test": []}
+    for line in table.read_text().splitlines()[1:]:
+        splits[line.split("\t")[1]].append(line.split("\t")[2:4])
+    others = {text for name in ("dev", "test") for texts in splits[name] for text in texts}
+    trained = sum(not others & set(texts) for texts in splits["train"])
+    assert f"trained on {trained} judgements; " in capsys.readouterr().out
     estimator = Referenceless(out, device="cpu")
     hypotheses, sources = ["red old", "new calm fast", "tall"], ["blue old", "slow", "red red warm"]
     want = by_hand(out, estimator, hypotheses, sources)

@@ -109,6 +109,29 @@ def test_unequal_lengths_are_refused() -> None:
         paired_tests(np.ones((3, 1)), np.ones((2, 1)), averages(3))
 
 
+def test_one_sentence_that_differs_is_no_evidence(tmp_path: Path, capsys: Any) -> None:
+    """The bootstrap's p is how often the sentence is drawn one time more than on average, or oftener."""
+    a, b = np.zeros((48, 1)), np.zeros((48, 1))
+    a[7] = 1.0
+    found = paired_tests(a, b, averages(48))
+    times = (np.random.default_rng(12345).choice(48, size=(1000, 48)) == 7).sum(axis=1)
+    often = int((times >= 1 + times.mean()).sum())
+    assert found.p_bootstrap == (often + 1) / 1001
+    assert 0.05 < found.p_bootstrap < 0.3
+    assert (found.p_randomisation, found.differ, found.few_differ) == (1.0, 1, True)
+    texts = [f"line {number}" for number in range(48)]
+    for name, lines in (("r", texts), ("a", texts), ("b", [*texts[:-1], "x"]), ("c", ["x"] * 10 + texts[10:])):
+        (tmp_path / name).write_text("\n".join(lines) + "\n")
+    for name, says in (
+        ("a", "0 of 48 sentences differ\n"),
+        ("b", "1 of 48 sentences differ; with so few, trust the randomisation\n"),
+        ("c", "10 of 48 sentences differ\n"),
+    ):
+        files = [str(tmp_path / other) for other in ("a", name, "r")]
+        assert main(["compare", *files[:2], "--reference", files[2], "--shuffles", "100"]) == 0
+        assert capsys.readouterr().out.count(f"  {says}") == 2  # the average and the corpus
+
+
 def test_compare_reads_text_and_decoded_json(tmp_path: Path, systems: Any, capsys: Any) -> None:
     first, second, references = systems
     (tmp_path / "a.txt").write_text("\n".join(first) + "\n", encoding="utf-8")

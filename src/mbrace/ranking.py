@@ -79,9 +79,10 @@ def check_quality(qe: object) -> None:
 
 
 def check_source(record: Record, qe: QualityUtility) -> str:
-    """The source of a record; it is an error if there is none."""
-    if record.source is None:
-        raise record.error(f"source: missing; {qe.name} estimates quality from the source")
+    """The source of a record; it is an error if there is none, or nothing in it."""
+    if record.source is None or not record.source.strip():
+        found = "missing" if record.source is None else "empty"
+        raise record.error(f"source: {found}; {qe.name} estimates quality from the source: give one, or on_error=skip")
     return record.source
 
 

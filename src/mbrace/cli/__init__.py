@@ -57,7 +57,8 @@ def _status_of(run: Callable[[], int]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except OSError as error:  # a full disk, most likely, where nothing nearer says what is kept
-        remedy = "make room and run again" if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else "see there"
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        remedy = "make room and run again" if full else "give a file or a folder that can be read and written"
         print_error(error, f"{error.filename or 'a file or standard output'}: {error.strerror or error}; {remedy}")
         return 2
     except KeyboardInterrupt:

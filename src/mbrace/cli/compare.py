@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from mbrace.cli.options import add_utility, utility_from
 from mbrace.cli.score import read_aligned
-from mbrace.errors import UserError
+from mbrace.errors import UserError, check_whole
 from mbrace.wording import counted
 
 if TYPE_CHECKING:
     from mbrace.experiments.significance import Comparison
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+MOST = 1_000_000  # resamples or shuffles
 
 
 def add(commands: Any) -> None:
@@ -60,8 +61,7 @@ def run(args: argparse.Namespace) -> int:
 
     utility = utility_from(args)
     for option in ("resamples", "shuffles"):
-        if getattr(args, option) < 1:
-            raise UserError(f"--{option} {getattr(args, option)}: must be 1 or more")
+        check_whole(f"--{option}", getattr(args, option), least=1, most=MOST)
     if args.seed < 0:
         raise UserError(f"--seed {args.seed}: must be 0 or more")
     if not 2 <= len(args.systems) <= len(LETTERS):
@@ -88,7 +88,10 @@ def _corrected(tests: Sequence[Comparison]) -> list[dict[str, Any]]:
 
     names = ("p_bootstrap", "p_randomisation")
     corrected = {f"{name}_holm": holm([getattr(test, name) for test in tests]) for name in names}
-    rows = [{**asdict(test), **{name: values[n] for name, values in corrected.items()}} for n, test in enumerate(tests)]
+    rows = [
+        {**asdict(test), "few_differ": test.few_differ, **{name: values[n] for name, values in corrected.items()}}
+        for n, test in enumerate(tests)
+    ]
     return [{("score_a" if k == "a" else "score_b" if k == "b" else k): v for k, v in row.items()} for row in rows]
 
 
@@ -112,3 +115,5 @@ def _print(about: dict[str, Any], found: Sequence[Sequence[dict[str, Any]]]) -> 
                 f"  paired approximate randomisation: p = {row['p_randomisation']:.4f}{holm['p_randomisation']} "
                 f"({counted(about['shuffles'], 'shuffle')})"
             )
+            trusted = "; with so few, trust the randomisation" if row["few_differ"] else ""
+            print(f"  {row['differ']:,} of {counted(about['sentences'], 'sentence')} differ{trusted}")

@@ -193,6 +193,7 @@ def _label(args: argparse.Namespace, utility: Utility) -> str:
 
 def _runtimes(args: argparse.Namespace, out: Path) -> None:
     from mbrace.experiments import experiment, runtimes
+    from mbrace.io.atomic import make_folder
 
     if args.sources is None:
         raise UserError("--runtimes: give --sources FILE")
@@ -200,6 +201,7 @@ def _runtimes(args: argparse.Namespace, out: Path) -> None:
     if report:
         experiment.require_report()
     sources, pair = runtimes.read_sources(args.sources, args.sentences)
+    make_folder(out)
     model, utility = runtimes.load_model(args.model, getattr(args, "device", None)), utility_from(args)
     rows = runtimes.run_times(
         model,
@@ -220,6 +222,7 @@ def _runtimes(args: argparse.Namespace, out: Path) -> None:
 def _strings(args: argparse.Namespace, out: Path) -> None:
     from mbrace.experiments import experiment, strings, strings_section
     from mbrace.experiments.tables import CandidateFile
+    from mbrace.io.atomic import make_folder
     from mbrace.io.inputs import expand
     from mbrace.jobs.progress import progress_bar
     from mbrace.utilities.bleu import BLEU
@@ -234,6 +237,7 @@ def _strings(args: argparse.Namespace, out: Path) -> None:
     for file in map(CandidateFile.from_path, expand(args.candidates)):
         file.check_races(args.limit)
         records = file.records(args.limit)
+        make_folder(out)
         judged = all(record.reference is not None for record in records)
         with progress_bar(f"strings of {file.name} {file.split}", len(records)) as advance:
             metrics = {label: utility, **other} if judged else {}

@@ -20,6 +20,7 @@ def run_methods(args: argparse.Namespace, out: Path, label_of: Callable[[argpars
     """Measure every file, and write what was found."""
     from mbrace.experiments import experiment, methods, methods_section
     from mbrace.experiments.tables import CandidateFile
+    from mbrace.io.atomic import make_folder
     from mbrace.io.inputs import expand
     from mbrace.jobs.progress import progress_bar
     from mbrace.utilities.bleu import BLEU
@@ -39,6 +40,7 @@ def run_methods(args: argparse.Namespace, out: Path, label_of: Callable[[argpars
         file.check_races(args.limit)
         records = file.records(args.limit)
         methods.check_records(records)
+        make_folder(out)
         ways = study.ways(records)
         judged = all(record.reference is not None for record in records)
         metrics = {label: utility, **other} if judged else {}

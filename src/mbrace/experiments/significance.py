@@ -25,6 +25,7 @@ from mbrace.utility import CorpusUtility, Utility
 FromTotals: TypeAlias = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 
 PART_VALUES = 1 << 21  # random numbers in memory at a time
+FEW = 10  # sentences that differ; with more, a bootstrap can tell systems apart
 ROUNDING = 1e-10  # equal sums may differ by this much when added in another order
 STUDENT = {  # Student's t at a probability, for 1 .. 10 degrees of freedom
     0.975: (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
@@ -141,6 +142,13 @@ class Comparison:
     wins: float
     p_bootstrap: float
     p_randomisation: float
+    differ: int  # sentences with other scores
+
+    @property
+    def few_differ(self) -> bool:
+        """Whether so few sentences differ that only randomisation is to be trusted: the bootstrap's p is then how often
+        a resample happens to draw them twice as often as others or more, whichever system they speak for."""
+        return 0 < self.differ < FEW
 
 
 def paired_tests(
@@ -187,6 +195,7 @@ def paired_tests(
         wins=float(np.mean(differences > 0)),
         p_bootstrap=_p_value(centred, observed),
         p_randomisation=_p_value(np.concatenate(shuffled), observed),
+        differ=int(np.count_nonzero((a != b).any(axis=1))),
     )
 
 

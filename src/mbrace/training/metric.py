@@ -29,8 +29,8 @@ __all__ = ["Recipe", "Trained", "train_metric"]
 
 @dataclass
 class Trained:
-    """The result of training: the best validation correlation and its epoch, the number of judgements, and for each
-    held-out language pair the agreement of each metric with people, (Pearson, Kendall)."""
+    """The result of training: the best validation correlation and its epoch, the number of judgements trained on, and
+    for each held-out language pair the agreement of each metric with people, (Pearson, Kendall)."""
 
     validation: float = 0.0
     epoch: int = 0
@@ -68,12 +68,18 @@ def train_metric(
     tested = [row for row in judgements if row.split == "test"]
     rest = _apart([row for row in judgements if row.pair not in hold_out], tested)
     if len(rest) < 100:
-        raise UserError(f"{len(rest)} judgements to train on: give at least 100")
+        files = ", ".join(dict.fromkeys(row.origin for row in judgements))
+        raise UserError(
+            f"{files}: {len(rest)} judgements to train on: give at least 100 whose split is not test, whose language"
+            f" pair is not held out, and that share no text with those ({len(judgements)} were read, {len(held)} of"
+            " them held out)"
+        )
     train, validation = _split(rest, recipe, seed)
     if len(train) < 2:
         raise UserError(
             f"{len(train)} of {len(rest)} judgements are left to train on: the others share a translation or a"
-            " reference with those kept for validation; is a column empty, or one text everywhere?"
+            f" {'source' if quality else 'reference'} with those kept for validation; is a column empty, or one text"
+            " everywhere?"
         )
     if not rows_by_pair(validation):
         raise UserError(
@@ -89,7 +95,7 @@ def train_metric(
     texts = [text for row in judgements for text in (row.translation, row.reference)]
     vectors = Vectors(encoder, texts, cache=cache, device=device, say=say)
     head = MetricHead(vectors, recipe, seed)
-    found = Trained(judgements=len(rest))
+    found = Trained(judgements=len(train))
     found.validation, found.epoch = head.fit(train, validation, say=say)
     head.save(Path(out), encoder, QUALITY if quality else "regression_metric")
     for pair in dict.fromkeys([*hold_out, *sorted(row.pair for row in held)]):

@@ -16,6 +16,7 @@ from mbrace.io.reading import read_lines
 REFERENCES = ("ref", "pe")  # an independent reference, or a post-edit of the translation itself
 SOURCES = ("src",)
 SCORES = ("z", "score")
+LARGEST_SCORE = 1_000_000  # or minus that
 SPLITS = {"": "", "train": "train", "dev": "dev", "valid": "dev", "validation": "dev", "test": "test"}
 
 
@@ -60,6 +61,8 @@ def read_judgements(path: str, *, target: str | None = None, quality: bool = Fal
             raise UserError(f"{path}:{number}: {score}: {fields[columns[score]]!r} is not a number") from None
         if not math.isfinite(value):
             raise UserError(f"{path}:{number}: {score}: {value} is not finite; give a number, or leave the line out")
+        if abs(value) > LARGEST_SCORE:
+            raise UserError(f"{path}:{number}: {score}: {value} is beyond {LARGEST_SCORE:,}; give a person's score")
         split = fields[columns["split"]] if quality and "split" in columns else ""
         if split not in SPLITS:
             raise UserError(f"{path}:{number}: split: {split!r} is not one of train, dev, test")
