@@ -52,7 +52,7 @@ def check_whole(name: str, value: object, *, least: int | None = None, most: int
         raise UserError(f"{name} {value!r}: must be a whole number")
     if least is not None and value < least:
         raise UserError(f"{name} {value}: must be {least} or more")
-    if most is not None and value > most:
+    if most is not None and int(value) > most:
         raise UserError(f"{name} {value}: must be {most:,} or less")
 
 
