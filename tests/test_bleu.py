@@ -196,6 +196,7 @@ def test_it_keeps_the_contracts_and_travels() -> None:
         ({"smooth_method": "floor", "smooth_value": -1}, "smooth_value -1 must be"),
         ({"max_ngram_order": 0}, "max_ngram_order 0 must be 1 to 24"),
         ({"threads": 0}, "threads 0 must be at least 1"),
+        ({"threads": 10**20}, "threads 100000000000000000000: must be 1,024 or less"),
     ],
 )
 def test_wrong_options_are_refused_by_name(options: dict[str, Any], message: str) -> None:

@@ -200,6 +200,8 @@ def test_abilities_are_the_written_ones() -> None:
         (lambda: mbrace.EditDistance(kind="wer", unit="characters"), "unit characters: wer counts words"),
         (lambda: mbrace.EditDistance(threads=0), "threads 0 must be at least 1"),
         (lambda: mbrace.RougeL(threads=0), "threads 0 must be at least 1"),
+        (lambda: mbrace.EditDistance(threads=10**20), "threads 100000000000000000000: must be 1,024 or less"),
+        (lambda: mbrace.RougeL(threads=10**20), "threads 100000000000000000000: must be 1,024 or less"),
         (lambda: mbrace.ExactMatch(pattern="("), r"pattern '\(': missing \)"),
         (lambda: mbrace.TER().pairs(["a"], []), "1 hypotheses but 0 references"),
     ],

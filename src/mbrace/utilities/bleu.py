@@ -61,8 +61,10 @@ class BLEU:
                 raise UserError(f"BLEU: smooth_value {self.smooth_value} must be a finite number of at least 0")
         if not 1 <= self.max_ngram_order <= MAX_ORDER:
             raise UserError(f"BLEU: max_ngram_order {self.max_ngram_order} must be 1 to {MAX_ORDER}")
+        if self.threads is not None and self.threads < 1:
+            raise UserError(f"BLEU: threads {self.threads} must be at least 1")
         if self.threads is not None:
-            check_whole("BLEU: threads", self.threads, least=1, most=MOST_THREADS)
+            check_whole("BLEU: threads", self.threads, most=MOST_THREADS)
         if self.tokenize not in NATIVE_TOKENIZERS:
             _sacrebleu_tokenizer(self.tokenize)
 

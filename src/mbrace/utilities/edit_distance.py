@@ -50,8 +50,10 @@ class EditDistance(StringMetric[str]):
             raise UserError(f"edit distance: unit {self.unit}: unknown; choose from {', '.join(UNITS)}")
         if self.unit not in (None, self._unit):
             raise UserError(f"edit distance: unit {self.unit}: {self.kind} counts {self._unit}")
+        if self.threads is not None and self.threads < 1:
+            raise UserError(f"edit distance: threads {self.threads} must be at least 1")
         if self.threads is not None:
-            check_whole("edit distance: threads", self.threads, least=1, most=MOST_THREADS)
+            check_whole("edit distance: threads", self.threads, most=MOST_THREADS)
         self._distance()
 
     @property
