@@ -101,7 +101,7 @@ def test_a_record_without_source_is_named_and_costs_no_other() -> None:
         mbrace.decode_corpus(records, qe=CommonWords(), qe_top=1, on_error=note),
     ):
         assert [each.id for each in run] == [0, 2]
-    message = "record 1: source: missing; common-words estimates quality from the source"
+    message = "record 1: source: missing; common-words estimates quality from the source: give one, or on_error=skip"
     assert failed == [(1, message)] * 2
 
 

@@ -9,6 +9,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from mbrace.cli.options import add_utility, utility_from
+from mbrace.cli.parser import seed
 from mbrace.cli.score import read_aligned
 from mbrace.errors import UserError, check_whole
 from mbrace.wording import counted
@@ -49,7 +50,7 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--shuffles", type=int, default=10000, metavar="N", help="randomisation trials (default: 10000)"
     )
-    parser.add_argument("--seed", type=int, default=12345, help="random seed (default: 12345, sacreBLEU's)")
+    parser.add_argument("--seed", type=seed, default=12345, help="random seed (default: 12345, sacreBLEU's)")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
     add_utility(parser)
     parser.set_defaults(run=run)

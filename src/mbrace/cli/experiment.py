@@ -11,6 +11,7 @@ from typing import Any
 from mbrace.cli.messages import shows_progress
 from mbrace.cli.models import Given
 from mbrace.cli.options import QE_HELP, add_utility, utility_from
+from mbrace.cli.parser import seed
 from mbrace.cores import cores
 from mbrace.errors import UserError
 from mbrace.utilities.named import NAMED
@@ -33,7 +34,7 @@ def add(commands: Any) -> None:
     )
     parser.add_argument("-o", "--output", required=True, metavar="DIR", help="where everything is written")
     parser.add_argument("--trials", type=int, default=10, metavar="N", help="random trials (default: 10)")
-    parser.add_argument("--seed", type=int, default=0, help="random seed (default: 0)")
+    parser.add_argument("--seed", type=seed, default=0, help="random seed (default: 0)")
     parser.add_argument("--limit", type=int, metavar="N", help="only the first N sentences of each file")
     parser.add_argument("--workers", type=int, metavar="N", help="processes to use (default: one per core)")
     parser.add_argument("--races", type=int, default=12, metavar="N", help="races shown in the report (default: 12)")

@@ -9,6 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from mbrace.cli.models import add_model, add_sampling, check_model, model_settings, sampling_settings
+from mbrace.cli.parser import seed
 from mbrace.cli.runs import add_cluster, add_resume, check_output, run_here, run_on_cluster
 from mbrace.errors import UserError
 
@@ -38,7 +39,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument("--minutes", type=float, metavar="M", help="stop after M minutes; what is done is kept")
     parser.add_argument("--logprobs", action="store_true", help="write the pseudo-references' log-probabilities")
     parser.add_argument("--sample", type=int, default=1024, metavar="N", help="pseudo-references (1024; 0: none)")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=seed, default=0)
     add_model(parser)
     add_sampling(parser, once="--alpha")
     add_cluster(parser)

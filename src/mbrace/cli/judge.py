@@ -6,6 +6,7 @@ import argparse
 import re
 from typing import Any
 
+from mbrace.cli.parser import seed
 from mbrace.errors import UserError, require
 
 _INSTRUCTIONS = 10_000  # characters
@@ -39,7 +40,9 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         metavar="N",
         help="number of differing items to show, or `all` (default 125)",
     )
-    parser.add_argument("--seed", type=int, default=0, help="seed for the sample, the orders and the sides (default 0)")
+    parser.add_argument(
+        "--seed", type=seed, default=0, help="seed for the sample, the orders and the sides (default 0)"
+    )
     parser.add_argument(
         "--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1: this machine only; 0.0.0.0: all)"
     )

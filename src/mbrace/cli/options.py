@@ -8,6 +8,7 @@ from typing import Any
 
 from mbrace.cli.messages import say
 from mbrace.cli.methods import method_from, prunes
+from mbrace.cli.parser import seed
 from mbrace.errors import MOST_THREADS, UserError
 from mbrace.jobs.presets import PRESETS
 from mbrace.jobs.settings import PruneSettings, RaceSettings, UtilitySettings
@@ -206,7 +207,7 @@ def add_race(parser: argparse.ArgumentParser, *, preset: str = "paper") -> None:
         metavar="SIZES",
         help="growing sample sizes, such as 16,32,64,128,256, or `all` to go on to the last pseudo-reference",
     )
-    group.add_argument("--seed", type=int, default=0, help="random seed (default: 0)")
+    group.add_argument("--seed", type=seed, default=0, help="random seed (default: 0)")
     group.add_argument("--nbest", type=int, default=1, metavar="N", help="keep and write the N best (default: 1)")
     group.add_argument(
         "--select",

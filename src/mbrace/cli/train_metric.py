@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mbrace.cli.messages import shows_progress
+from mbrace.cli.parser import seed
 from mbrace.errors import UserError, require
 
 
@@ -42,7 +43,7 @@ def add(commands: Any) -> None:
     )
     parser.add_argument("--hold-out", default="", metavar="PAIRS", help="only for evaluation, such as de-en,tr-en")
     parser.add_argument("--epochs", type=int, default=None, metavar="N", help="maximum number of epochs (default: 12)")
-    parser.add_argument("--seed", type=int, default=0, help="random seed (default: 0)")
+    parser.add_argument("--seed", type=seed, default=0, help="random seed (default: 0)")
     parser.add_argument("--cache", metavar="FILE", help="file to keep the encoder's vectors in between runs")
     parser.add_argument("--device", metavar="DEVICE", help="device for the encoder (default: a GPU if there is one)")
     parser.add_argument("--force", action="store_true", help="replace DIR's checkpoint if it exists")
