@@ -20,7 +20,9 @@ from mbrace.experiments.parts import JobFolder
 from mbrace.experiments.strings import RACED
 from mbrace.experiments.tables import compute
 from mbrace.io.sentence_pairs import read_pairs
+from mbrace.jobs.generate import candidate_line
 from mbrace.records import Record
+from mbrace.sampler import Draws
 
 NEWS = {"newstest2008-2016": 2, "newstest2019-2020": 2, "newstest2016": 4, "ntrex": 4, "flores": 4, "mlqe-wikipedia": 3}
 SPLITS = ("valid", "test")
@@ -226,39 +228,35 @@ def block_jobs(
             )
         folder.add(Job(chosen, start + first, some, scored))
     if even is not None:
-        evenly = [
-            replace(record, pseudo_references=[*drawn.texts, *record.pseudo_references[raced:]])  # type: ignore[index]
-            for record, drawn in zip(records, even, strict=True)
-        ]
+        spread = [first_drawn(evenly, drawn) for evenly, drawn in zip(even, draws, strict=True)]
         if strings is not None:
-            guarded(f"{chosen.name} {start}: strings", lambda: strings.add(records, evenly, metric))
+            arithmetic = [
+                replace(record, pseudo_references=drawn.texts) for record, drawn in zip(records, spread, strict=True)
+            ]
+            guarded(f"{chosen.name} {start}: strings", lambda: strings.add(records, arithmetic, metric))
         if kept:
-            logprobs = [(own.logprobs, spread.logprobs) for own, spread in zip(draws, even, strict=True)]
-            keep(args.out, chosen.name, start, records, evenly, logprobs)
+            keep(args.out, start, chosen.name, records, {"independent": draws, "arithmetic": spread})
     took = f"{made - began:.1f} s to generate, {time.monotonic() - made:.1f} s to score"
     log(f"{chosen.name} {chosen.split} {start}: {len(records)} sentences, {took}")
 
 
-def keep(out: Path, pair: str, start: int, records: list[Record], evenly: list[Record], logprobs: list[Any]) -> None:
-    """Candidates of the first test sentences stay, for `mbrace experiment --methods`: a file with independent draws
-    and one whose first draws are arithmetic; each draw with its log-probability."""
+def first_drawn(first: Draws, rest: Draws) -> Draws:
+    """Some draws in place of as many of the first of others."""
+    assert first.logprobs is not None
+    assert rest.logprobs is not None
+    count = len(first.texts)
+    return Draws([*first.texts, *rest.texts[count:]], [*first.logprobs, *rest.logprobs[count:]])
+
+
+def keep(out: Path, start: int, pair: str, records: list[Record], drawn: dict[str, list[Draws]]) -> None:
+    """Candidates of the first test sentences stay, for `mbrace experiment --methods`: a file per way of drawing, with
+    the log-probability of each draw."""
     folder = out / "candidates"
     folder.mkdir(parents=True, exist_ok=True)
-    for name, some in (("independent", records), ("arithmetic", evenly)):
-        with (folder / f"{pair}.{name}.{start:05d}.jsonl").open("w", encoding="utf-8") as file:
-            for record, (independent, even) in zip(some, logprobs, strict=True):
-                known = list(independent)
-                if name == "arithmetic":
-                    known = [*even, *known[len(even) :]]
-                fields = {
-                    "id": record.id,
-                    "source": record.source,
-                    "reference": record.reference,
-                    "hypotheses": record.hypotheses,
-                    "pseudo_references": record.pseudo_references,
-                    "logprobs": [round(float(value), 3) for value in known],
-                }
-                file.write(json.dumps(fields, ensure_ascii=False) + "\n")
+    for name, draws in drawn.items():
+        with (folder / f"{pair}.{name}.{start:05d}.jsonl").open("wb") as file:
+            for record, own in zip(records, draws, strict=True):
+                file.write(candidate_line(record, record.hypotheses, own, logprobs=True))
 
 
 def score_beam(args: argparse.Namespace, model: Any, pair: str) -> None:
