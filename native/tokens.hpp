@@ -56,7 +56,7 @@ class Tokens {
 
         written_.assign(1, ' ');
         for (const std::uint32_t c : points) {
-            if (stands_alone(c)) {
+            if (is_own_token(c)) {
                 written_.insert(written_.end(), {' ', c, ' '});
             } else {
                 written_.push_back(c);
@@ -72,8 +72,8 @@ class Tokens {
         pass([&](std::uint32_t a, std::uint32_t b) { return is_digit(a) && b == '-'; }, false);
     }
 
-    // The class [\{-\~\[-\` -\&\(-\+\:-\@\/]: ASCII punctuation but for ' , - .
-    static bool stands_alone(std::uint32_t c) {
+    // 13a puts spaces around these: the class [\{-\~\[-\` -\&\(-\+\:-\@\/], the space and ASCII punctuation but for ' , - .
+    static bool is_own_token(std::uint32_t c) {
         return (c >= '{' && c <= '~') || (c >= '[' && c <= '`') || (c >= ' ' && c <= '&') || (c >= '(' && c <= '+') ||
                (c >= ':' && c <= '@') || c == '/';
     }

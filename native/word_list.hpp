@@ -13,7 +13,7 @@ namespace mbrace {
 
 // Whether a space next to this code point may be a cut: a printable ASCII character, a Latin or Cyrillic letter, an
 // ideograph or a syllable. None of them is whitespace, joins with a space, or becomes one when a text is normalised.
-inline bool stands_alone(std::uint32_t c) {
+inline bool may_border_cut(std::uint32_t c) {
     return (c > 0x20 && c < 0x7F) || (c >= 0xC0 && c < 0x250) || (c >= 0x400 && c < 0x482) || (c >= 0x48A && c < 0x530) ||
            (c >= 0x4E00 && c < 0xA000) || (c >= 0xAC00 && c < 0xD7A4);
 }
@@ -39,7 +39,7 @@ class WordList {
         const Point* points = static_cast<const Point*>(text.data);
         std::size_t begin = 0;
         for (std::size_t at = 1; at + 1 < text.length; ++at) {
-            if (points[at] != ' ' || !stands_alone(points[at - 1]) || !stands_alone(points[at + 1])) continue;
+            if (points[at] != ' ' || !may_border_cut(points[at - 1]) || !may_border_cut(points[at + 1])) continue;
             numbers.push_back(add({points + begin, at - begin, text.kind}));
             begin = at + 1;
         }
