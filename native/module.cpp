@@ -14,12 +14,13 @@
 #include <string>
 
 #include "count.hpp"
+#include "expected_utilities.hpp"
 #include "index.hpp"
 #include "parallel.hpp"
 #include "python.hpp"
+#include "resamples.hpp"
 #include "score.hpp"
 #include "tally.hpp"
-#include "wins.hpp"
 #include "word_list.hpp"
 
 namespace nb = nanobind;

@@ -11,9 +11,9 @@
 
 #include "bleu.hpp"
 #include "parallel.hpp"
+#include "resamples.hpp"
 #include "score.hpp"
 #include "tally.hpp"
-#include "wins.hpp"
 
 using namespace mbrace;
 

@@ -12,9 +12,11 @@
 #include <variant>
 #include <vector>
 
+#include "decide.hpp"
 #include "distinct.hpp"
+#include "expected_utilities.hpp"
 #include "pool.hpp"
-#include "wins.hpp"
+#include "resamples.hpp"
 
 namespace mbrace {
 

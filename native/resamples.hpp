@@ -1,21 +1,19 @@
-// In how many bootstrap resamples each hypothesis beats the leader (Algorithm 2, lines 4 to 8), without rounding errors;
-// expected utilities; and which hypotheses a step of the race prunes.
+// Bootstrap resamples, and what is estimated from them: in how many each hypothesis beats the leader (Algorithm 2, lines 4
+// to 8), and the regret of answering now. Counts of wins are exact: no rounding error decides one.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
-namespace mbrace {
+#include "resample_blocks.hpp"
 
-enum class WinsVariant { best, portable };  // instruction sets; both give the same numbers of wins
+namespace mbrace {
 
 // Bootstrap resamples of `draws` pseudo-references, as counts: how often draw r is in resample b. They depend only on the
 // seed, the number of draws and the number of resamples, so one object serves every sentence of a run.
 class Resamples {
   public:
-    static constexpr std::size_t BLOCK_RESAMPLES = 64;  // resamples whose counts are stored together
-
     Resamples(std::uint64_t seed, std::uint32_t draws, std::size_t bootstraps);
 
     std::size_t draws() const { return draws_; }
@@ -44,26 +42,7 @@ class Resamples {
     std::size_t draws_;
     std::size_t bootstraps_;
     std::size_t block_size_;  // numbers in a block
-    std::vector<std::int16_t> counts_;  // block after block; within one see count_index in wins.cpp
+    std::vector<std::int16_t> counts_;  // block after block; within one see count_index
 };
-
-// Expected utilities: for each row of (hypotheses, distinct), the sum of weight times utility over the sum of the weights.
-// Sums are exact and rounded once, the division comes last: the result is the same on every machine and in every order
-// of the columns, and hypotheses whose weighted utilities add up to the same number have equal expected utilities.
-void expected_utilities(const float* utilities, std::size_t hypotheses, std::size_t distinct, const double* weights,
-                        double* means);
-void expected_utilities(const double* utilities, std::size_t hypotheses, std::size_t distinct, const double* weights,
-                        double* means);
-
-// The `count` best rows by mean (of equal ones the first), in growing order.
-std::vector<std::int64_t> best_rows(const std::vector<double>& means, std::size_t count);
-
-// One step of a race: returns the survivors, in growing order: the `nbest` by expected utility, `means` (of equal ones the
-// first), and those that win more than `max_losing_wins` resamples against the last of these; all if there are no
-// resamples. `weights`: of each pseudo-reference, its copies together; null: its count.
-template <class Number>  // float or double
-std::vector<std::int64_t> decide(const Resamples* resamples, const Number* utilities, std::size_t hypotheses,
-                                 std::size_t distinct, const std::int64_t* counts, const double* weights,
-                                 std::size_t nbest, double max_losing_wins, const double* means);
 
 }  // namespace mbrace

@@ -1,0 +1,23 @@
+// One step of a race: which hypotheses survive it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "resamples.hpp"
+
+namespace mbrace {
+
+// The `count` best rows by mean (of equal ones the first), in growing order.
+std::vector<std::int64_t> best_rows(const std::vector<double>& means, std::size_t count);
+
+// One step of a race: returns the survivors, in growing order: the `nbest` by expected utility, `means` (of equal ones the
+// first), and those that win more than `max_losing_wins` resamples against the last of these; all if there are no
+// resamples. `weights`: of each pseudo-reference, its copies together; null: its count.
+template <class Number>  // float or double
+std::vector<std::int64_t> decide(const Resamples* resamples, const Number* utilities, std::size_t hypotheses,
+                                 std::size_t distinct, const std::int64_t* counts, const double* weights,
+                                 std::size_t nbest, double max_losing_wins, const double* means);
+
+}  // namespace mbrace

@@ -1,0 +1,162 @@
+// How sums stay exact: see WeightedSum.
+#include "expected_utilities.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "clones.hpp"
+
+namespace mbrace {
+namespace {
+
+// Weighted sums of utilities: the exact sum rounded once, so the order of the utilities changes nothing, and nor does
+// adding equal ones together first.
+//
+// Whole weights (counts of draws) times utilities of similar size: every product is a multiple of the last bit of the
+// smallest utility, no sum of them needs more than the 53 bits of a double, and plain addition is exact.
+//
+// Otherwise every product is split in two: a multiple of a step that is so large that sums of such multiples fit 53 bits,
+// and the rest, rounded to a multiple of a second, smaller step, of which the same is true. Again all additions are exact,
+// except for the last one, of the two sums. What the second step rounds away is less than 2^-65 of the largest product
+// for up to a thousand products.
+//
+// A product of two doubles is two doubles, the rounded product and the rest. Utilities in doubles are brought near 1 by a
+// power of two first, so that no sum of numbers of any size is too large.
+class WeightedSum {
+  public:
+    WeightedSum(const double* weights, std::size_t count)
+        : weights_(weights), count_(count), products_(whole_groups(count)) {
+        total_ = sum_in_two_steps(std::vector<float>(count, 1.0f).data());
+        const auto is_whole = [](double weight) { return weight >= 0 && weight == std::nearbyint(weight); };
+        if (std::all_of(weights, weights + count, is_whole) && total_ < 1 << 24) {
+            total_bits_ = std::bit_width(static_cast<std::uint32_t>(total_));
+        }
+    }
+
+    // utilities[0] * weights[0] + utilities[1] * weights[1] + ..., over the total of the weights.
+    double mean(const float* utilities) {
+        if (total_bits_ == 0) {  // products of floats and doubles would be rounded one by one
+            const std::vector<double> doubles(utilities, utilities + count_);
+            return mean(doubles.data());
+        }
+        // A utility of exponent e is less than 2^(e+1) and a multiple of 2^(e-23).
+        if (total_bits_ + exponent_range(utilities, count_) + 1 + 23 <= 53) {
+            return plain_sum(utilities, weights_, count_) / total_;
+        }
+        return sum_in_two_steps(utilities) / total_;
+    }
+
+    double mean(const double* utilities) {
+        double largest = 0, largest_product = 0;
+        for (std::size_t c = 0; c < count_; ++c) largest = std::max(largest, std::abs(utilities[c]));
+        if (largest == 0) return 0;
+        int exponent;
+        std::frexp(largest, &exponent);
+        products_.resize(whole_groups(2 * count_));
+        for (std::size_t c = 0; c < count_; ++c) {
+            const double utility = std::ldexp(utilities[c], -exponent);
+            products_[2 * c] = utility * weights_[c];
+            products_[2 * c + 1] = std::fma(utility, weights_[c], -products_[2 * c]);
+            largest_product = std::max(largest_product, std::abs(products_[2 * c]));
+        }
+        return std::ldexp(sum_of_products(largest_product, 2 * count_) / total_, exponent);
+    }
+
+  private:
+    static constexpr std::size_t SUMS = 8;  // side by side, so that additions do not wait for each other
+    typedef double Doubles __attribute__((vector_size(SUMS * sizeof(double))));  // compilers vectorise the loop badly
+
+    static std::size_t whole_groups(std::size_t count) { return (count + SUMS - 1) / SUMS * SUMS; }
+
+    double sum_in_two_steps(const float* utilities) {
+        return sum_of_products(multiply(utilities, weights_, count_, products_.data()), count_);
+    }
+
+    // The sum of `products_`, `count` of them not zero and none larger than `largest`.
+    double sum_of_products(double largest, std::size_t count) {
+        if (largest == 0) return 0;
+        int exponent;
+        std::frexp(largest, &exponent);  // largest < 2^exponent
+        const int growth = std::bit_width(count) + 1;  // bits that a sum may have more than a product, and one to spare
+        // Doubles from 2^e up to 2^(e+1) are multiples of 2^(e-52): adding 1.5 * 2^e, and taking it away, rounds to these.
+        return add_up(products_.data(), products_.size(), std::ldexp(1.5, exponent + growth),
+                      std::ldexp(1.5, exponent + 2 * growth - 52));
+    }
+
+    // The largest exponent less the smallest, zeros left out.
+    MBRACE_CLONES
+    static int exponent_range(const float* utilities, std::size_t count) {
+        std::uint32_t high = 0, low = ~std::uint32_t{0};
+        for (std::size_t c = 0; c < count; ++c) {
+            const std::uint32_t magnitude = std::bit_cast<std::uint32_t>(utilities[c]) & 0x7FFFFFFFu;
+            high = std::max(high, magnitude);
+            low = std::min(low, magnitude - 1);  // a zero becomes the largest number
+        }
+        const auto exponent = [](std::uint32_t magnitude) { return std::max(static_cast<int>(magnitude >> 23), 1); };
+        return high == 0 ? 0 : exponent(high) - exponent(low + 1);
+    }
+
+    MBRACE_CLONES
+    static double plain_sum(const float* utilities, const double* weights, std::size_t count) {
+        double sums[SUMS] = {};
+        std::size_t c = 0;
+        for (; c + SUMS <= count; c += SUMS) {
+            for (std::size_t k = 0; k < SUMS; ++k) sums[k] += static_cast<double>(utilities[c + k]) * weights[c + k];
+        }
+        for (std::size_t k = 0; c + k < count; ++k) sums[k] += static_cast<double>(utilities[c + k]) * weights[c + k];
+        return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
+    }
+
+    // Writes the products and returns the largest magnitude.
+    MBRACE_CLONES
+    static double multiply(const float* utilities, const double* weights, std::size_t count, double* products) {
+        double largest = 0;
+        for (std::size_t c = 0; c < count; ++c) {
+            const double product = static_cast<double>(utilities[c]) * weights[c], magnitude = std::abs(product);
+            products[c] = product;
+            largest = magnitude > largest ? magnitude : largest;
+        }
+        return largest;
+    }
+
+    MBRACE_CLONES
+    static double add_up(const double* products, std::size_t count, double round_coarse, double round_fine) {
+        Doubles coarse{}, fine{};
+        for (std::size_t c = 0; c < count; c += SUMS) {
+            Doubles some;
+            std::memcpy(&some, products + c, sizeof(some));
+            const Doubles multiple = (some + round_coarse) - round_coarse;
+            coarse += multiple;
+            fine += ((some - multiple) + round_fine) - round_fine;
+        }
+        double coarse_total = 0, fine_total = 0;
+        for (std::size_t k = 0; k < SUMS; ++k) coarse_total += coarse[k], fine_total += fine[k];
+        return coarse_total + fine_total;
+    }
+
+    const double* weights_;
+    std::size_t count_;
+    std::vector<double> products_;  // whole groups of SUMS, the last filled up with zeros
+    double total_;
+    int total_bits_ = 0;  // of the total, if the weights are whole numbers; else 0
+};
+
+}  // namespace
+
+void expected_utilities(const float* utilities, std::size_t hypotheses, std::size_t distinct, const double* weights,
+                        double* means) {
+    WeightedSum sum(weights, distinct);
+    for (std::size_t h = 0; h < hypotheses; ++h) means[h] = sum.mean(utilities + h * distinct);
+}
+
+void expected_utilities(const double* utilities, std::size_t hypotheses, std::size_t distinct, const double* weights,
+                        double* means) {
+    WeightedSum sum(weights, distinct);
+    for (std::size_t h = 0; h < hypotheses; ++h) means[h] = sum.mean(utilities + h * distinct);
+}
+
+}  // namespace mbrace
