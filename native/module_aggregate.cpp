@@ -8,10 +8,7 @@
 #include "python.hpp"
 
 namespace mbrace {
-
 namespace {
-
-using Doubles = nb::ndarray<const double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 nb::tuple score_aggregates_py(nb::list indexes, nb::list survivors, nb::list aggregates, double beta, bool eps_smoothing,
                               int threads) {
@@ -20,7 +17,7 @@ nb::tuple score_aggregates_py(nb::list indexes, nb::list survivors, nb::list agg
         throw nb::value_error("indexes, survivors and aggregates must be equally long");
     }
     std::vector<Strings> strings;  // own what the requests point to
-    std::vector<Doubles> weights;
+    std::vector<Weights> weights;
     std::vector<Integers> chosen;
     std::vector<AggregateAsk> asks;
     nb::list scores;
@@ -37,9 +34,9 @@ nb::tuple score_aggregates_py(nb::list indexes, nb::list survivors, nb::list agg
             const nb::tuple pair = nb::cast<nb::tuple>(each);
             if (nb::len(pair) != 2) throw nb::value_error("an aggregate is its texts and their weights");
             strings.emplace_back(pair[0]);
-            weights.push_back(nb::cast<Doubles>(pair[1]));
+            weights.push_back(nb::cast<Weights>(pair[1]));
             const std::vector<Text>& texts = strings.back().texts;
-            const Doubles& shares = weights.back();
+            const Weights& shares = weights.back();
             if (texts.empty() || shares.size() != texts.size()) {
                 throw nb::value_error("an aggregate has at least one text, and a weight for each");
             }

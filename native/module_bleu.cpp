@@ -10,8 +10,7 @@
 #include "bleu.hpp"
 #include "python.hpp"
 
-using namespace mbrace;
-
+namespace mbrace {
 namespace {
 
 Tokenizer tokenizer_of(const std::string& name) {
@@ -90,7 +89,6 @@ nb::tuple score_bleu_window_py(nb::list indexes, nb::list rows, nb::list referen
 
 using Counts = nb::ndarray<nb::numpy, std::int64_t, nb::ndim<2>, nb::c_contig>;
 using GivenCounts = nb::ndarray<const std::int64_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-using Doubles = nb::ndarray<nb::numpy, double, nb::ndim<1>, nb::c_contig>;
 
 Counts bleu_statistics_py(nb::list hypotheses, nb::list references, const std::string& tokenizer, int order, int threads) {
     const Strings own(hypotheses), theirs(references);
@@ -107,29 +105,32 @@ Counts bleu_statistics_py(nb::list hypotheses, nb::list references, const std::s
     return Counts(statistics, 2, shape, owner);
 }
 
-Doubles bleu_scores_py(GivenCounts statistics, const std::string& smoothing, double smoothing_value, bool effective_order) {
+Numbers<double> bleu_scores_py(GivenCounts statistics, const std::string& smoothing, double smoothing_value,
+                               bool effective_order) {
     const std::size_t pairs = statistics.shape(0), columns = statistics.shape(1);
     if (columns < 4 || columns % 2 != 0) throw nb::value_error("statistics: must be (pairs, 2 + 2 * order)");
     const int order = order_of(static_cast<int>(columns / 2 - 1));
     const BleuFormula formula(smoothing_of(smoothing), smoothing_value, effective_order, order);
-    auto* scores = new double[std::max<std::size_t>(pairs, 1)];
-    nb::capsule owner(scores, [](void* p) noexcept { delete[] static_cast<double*>(p); });
+    Numbers<double> scores = make_numbers<double>(pairs);
     for (std::size_t i = 0; i < pairs; ++i) {
         const std::int64_t* own = statistics.data() + i * columns;
-        scores[i] = formula.score(own + 2, own + 2 + order, static_cast<double>(own[0]), static_cast<double>(own[1]));
+        scores.data()[i] =
+            formula.score(own + 2, own + 2 + order, static_cast<double>(own[0]), static_cast<double>(own[1]));
     }
-    std::size_t shape[1] = {pairs};
-    return Doubles(scores, 1, shape, owner);
+    return scores;
 }
 
 }  // namespace
 
-void mbrace::bind_bleu(nb::module_& module) {
+void bind_bleu(nb::module_& module) {
     using namespace nb::literals;
     nb::class_<BleuIndex>(module, "BleuIndex")
-        .def("__init__", [](BleuIndex* self, const std::string& tokenizer, int order) {
-            new (self) BleuIndex(tokenizer_of(tokenizer), order_of(order));
-        }, nb::kw_only(), "tokenizer"_a, "order"_a)
+        .def(
+            "__init__",
+            [](BleuIndex* self, const std::string& tokenizer, int order) {
+                new (self) BleuIndex(tokenizer_of(tokenizer), order_of(order));
+            },
+            nb::kw_only(), "tokenizer"_a, "order"_a)
         .def("__len__", &BleuIndex::size)
         .def_prop_ro("nbytes", &BleuIndex::bytes);
     module.def("add_bleu_hypotheses", &add_hypotheses_py, "indexes"_a, "hypotheses"_a, nb::kw_only(), "threads"_a = 1);
@@ -140,3 +141,5 @@ void mbrace::bind_bleu(nb::module_& module) {
     module.def("bleu_scores", &bleu_scores_py, "statistics"_a, nb::kw_only(), "smoothing"_a, "smoothing_value"_a,
                "effective_order"_a);
 }
+
+}  // namespace mbrace

@@ -4,6 +4,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <vector>
@@ -19,14 +20,17 @@ namespace nb = nanobind;
 
 using Floats = nb::ndarray<nb::numpy, float, nb::c_contig>;
 using Integers = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Weights = nb::ndarray<const double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+template <class Number>
+using Numbers = nb::ndarray<nb::numpy, Number, nb::ndim<1>, nb::c_contig>;
 
 // Strings whose buffers stay alive while the lock is released: the tuple owns them even if the caller's list changes.
 struct Strings {
     nb::tuple owner;
     std::vector<Text> texts;
 
-    explicit Strings(nb::handle sequence)
-        : owner(nb::steal<nb::tuple>(PySequence_Tuple(sequence.ptr()))) {
+    explicit Strings(nb::handle sequence) : owner(nb::steal<nb::tuple>(PySequence_Tuple(sequence.ptr()))) {
         if (!owner.is_valid()) throw nb::python_error();
         texts.reserve(nb::len(owner));
         for (nb::handle item : owner) {
@@ -52,6 +56,21 @@ inline Floats make_floats(std::size_t rows, std::size_t columns, bool matrix) {
     return make_table<float>(rows, columns, matrix);
 }
 
+template <class Number>
+Numbers<Number> make_numbers(std::size_t size) {
+    auto* numbers = new Number[std::max<std::size_t>(size, 1)];
+    nb::capsule owner(numbers, [](void* p) noexcept { delete[] static_cast<Number*>(p); });
+    std::size_t shape[1] = {size};
+    return Numbers<Number>(numbers, 1, shape, owner);
+}
+
+template <class Number>
+Numbers<Number> numbers_of(const std::vector<Number>& values) {
+    Numbers<Number> numbers = make_numbers<Number>(values.size());
+    std::copy(values.begin(), values.end(), numbers.data());
+    return numbers;
+}
+
 inline Formula formula_of(const Options& options, double beta, bool eps_smoothing) {
     if (!(beta >= 0)) throw nb::value_error("beta must be a number of at least 0");
     const double on_recall = 1 / (1 + beta * beta);
@@ -66,7 +85,10 @@ inline void check_survivors(const Integers& rows, const Index& index) {
     }
 }
 
+void bind_chrf(nb::module_& module);       // module_chrf.cpp
 void bind_bleu(nb::module_& module);       // module_bleu.cpp
 void bind_aggregate(nb::module_& module);  // module_aggregate.cpp
+void bind_race(nb::module_& module);       // module_race.cpp
+void bind_texts(nb::module_& module);      // module_texts.cpp
 
 }  // namespace mbrace

@@ -1,0 +1,257 @@
+// What Python sees of the race in numbers: resamples, tallies, expected utilities and the decisions of a window.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "expected_utilities.hpp"
+#include "parallel.hpp"
+#include "python.hpp"
+#include "resamples.hpp"
+#include "tally.hpp"
+
+namespace mbrace {
+namespace {
+
+template <class Number>
+using UtilityTable = nb::ndarray<const Number, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+
+constexpr const char* NOT_ONE_EACH = "counts and weights: expected one for each distinct pseudo-reference";
+constexpr const char* NOT_THE_DRAWS = "counts: must add up to the draws of a resample";
+
+nb::ndarray<nb::numpy, double, nb::c_contig> resample_counts_py(const Resamples& resamples) {
+    const std::size_t bootstraps = resamples.bootstraps(), draws = resamples.draws();
+    auto* counts = new double[std::max<std::size_t>(bootstraps * draws, 1)];
+    nb::capsule owner(counts, [](void* p) noexcept { delete[] static_cast<double*>(p); });
+    for (std::size_t b = 0; b < bootstraps; ++b) {
+        for (std::size_t r = 0; r < draws; ++r) counts[b * draws + r] = resamples.count(b, r);
+    }
+    std::size_t shape[2] = {bootstraps, draws};
+    return nb::ndarray<nb::numpy, double, nb::c_contig>(counts, 2, shape, owner);
+}
+
+std::size_t draws_of(const Integers& counts, std::size_t distinct) {
+    if (counts.size() != distinct || distinct == 0) throw nb::value_error(NOT_ONE_EACH);
+    std::size_t total = 0;
+    for (std::size_t c = 0; c < distinct; ++c) {
+        if (counts.data()[c] < 1) throw nb::value_error("counts: each must be 1 or more");
+        total += static_cast<std::size_t>(counts.data()[c]);
+    }
+    return total;
+}
+
+template <class Number>
+double regret_py(const Resamples& resamples, UtilityTable<Number> utilities, Integers counts,
+                 std::optional<Weights> weights, std::vector<std::int64_t> leaders) {
+    const std::size_t hypotheses = utilities.shape(0), distinct = utilities.shape(1);
+    if (weights && weights->size() != distinct) throw nb::value_error(NOT_ONE_EACH);
+    if (draws_of(counts, distinct) != resamples.draws()) throw nb::value_error(NOT_THE_DRAWS);
+    if (leaders.empty()) throw nb::value_error("leaders: give at least one");
+    for (const std::int64_t leader : leaders) {
+        if (leader < 0 || leader >= static_cast<std::int64_t>(hypotheses)) {
+            throw nb::index_error("leaders: no such hypothesis");
+        }
+    }
+    nb::gil_scoped_release release;
+    return resamples.regret(utilities.data(), hypotheses, distinct, counts.data(), weights ? weights->data() : nullptr,
+                            leaders, -1.0);
+}
+
+template <class Number>
+Numbers<std::int64_t> wins_py(const Resamples& resamples, UtilityTable<Number> utilities, Integers counts,
+                              std::optional<Weights> weights, std::size_t rival, std::optional<double> max_losing_wins,
+                              bool portable) {
+    const std::size_t hypotheses = utilities.shape(0), distinct = utilities.shape(1);
+    if (weights && weights->size() != distinct) throw nb::value_error(NOT_ONE_EACH);
+    if (draws_of(counts, distinct) != resamples.draws()) throw nb::value_error(NOT_THE_DRAWS);
+    if (rival >= hypotheses) throw nb::index_error("rival: no such hypothesis");
+    Numbers<std::int64_t> wins = make_numbers<std::int64_t>(hypotheses);
+    {
+        nb::gil_scoped_release release;
+        resamples.wins(utilities.data(), hypotheses, distinct, counts.data(), weights ? weights->data() : nullptr, rival,
+                       max_losing_wins ? &*max_losing_wins : nullptr, wins.data(),
+                       portable ? WinsVariant::portable : WinsVariant::best);
+    }
+    return wins;
+}
+
+// A Tally, and the strings whose buffers it reads again later.
+struct PyTally : Tally {
+    using Tally::Tally;
+    std::vector<nb::object> strings;
+    nb::list distinct_hypotheses;
+
+    explicit PyTally(nb::handle texts) {
+        const Strings given(texts);
+        for (std::size_t i = 0; i < given.texts.size(); ++i) {
+            if (!add_hypothesis(given.texts[i])) continue;
+            strings.push_back(given.owner[i]);
+            distinct_hypotheses.append(given.owner[i]);
+        }
+    }
+
+    // Returns the row and column of the first value that is not finite; nothing is added then.
+    template <class Number>
+    std::optional<std::pair<std::size_t, std::size_t>> enter(UtilityTable<Number> table) {
+        if (table.shape(1) != columns()) throw nb::value_error("table: one column per distinct pseudo-reference");
+        const std::size_t index = first_not_finite(table.data(), table.size());
+        if (index < table.size()) return std::pair{index / columns(), index % columns()};
+        Tally::enter(table.data(), table.shape(0));
+        return std::nullopt;
+    }
+
+    void leave_out(std::size_t row, std::size_t column) {
+        if (row >= alive().size() || column >= columns()) throw nb::index_error("leave_out: no such row or column");
+        Tally::leave_out(row, column);
+    }
+
+    nb::list draw(nb::handle texts) {
+        const Strings drawn(texts);
+        nb::list first_drawn;
+        for (std::size_t i = 0; i < drawn.texts.size(); ++i) {
+            if (!Tally::draw(drawn.texts[i])) continue;
+            strings.push_back(drawn.owner[i]);
+            first_drawn.append(drawn.owner[i]);
+        }
+        return first_drawn;
+    }
+
+    // Returns the row and column of the first value that is not finite; nothing is added then.
+    template <class Number>
+    std::optional<std::pair<std::size_t, std::size_t>> add(UtilityTable<Number> table) {
+        const std::size_t columns = table.shape(1);
+        if (table.shape(0) != alive().size()) throw nb::value_error("table: one row per hypothesis that is alive");
+        if (this->columns() + columns > counts().size()) throw nb::value_error("table: more columns than were drawn");
+        const std::size_t index = first_not_finite(table.data(), table.size());
+        if (index < table.size()) return std::pair{index / columns, index % columns};
+        Tally::add(table.data(), columns);
+        return std::nullopt;
+    }
+
+    void keep(Integers rows) {
+        for (std::size_t i = 0; i < rows.size(); ++i) {
+            const std::int64_t least = i ? rows.data()[i - 1] + 1 : 0;
+            if (rows.data()[i] < least || rows.data()[i] >= static_cast<std::int64_t>(alive().size())) {
+                throw nb::index_error("keep: expected growing indexes into the alive hypotheses");
+            }
+        }
+        Tally::keep({rows.data(), rows.data() + rows.size()});
+    }
+
+    const double* checked(const std::optional<Weights>& weights) const {
+        if (weights && weights->size() != columns()) throw nb::value_error(NOT_ONE_EACH);
+        return weights ? weights->data() : nullptr;
+    }
+
+    Numbers<double> expected_utilities(std::optional<Weights> weights) { return numbers_of(expected(checked(weights))); }
+
+    nb::object table(std::optional<Weights> weights) {
+        fill_left_out(checked(weights));
+        return std::visit(
+            [&](const auto& known) {
+                using Number = std::remove_cvref_t<decltype(known[0])>;
+                auto copy = make_table<Number>(alive().size(), columns(), true);
+                std::copy_n(known.data(), copy.size(), copy.data());
+                return nb::cast(copy);
+            },
+            utilities());
+    }
+};
+
+nb::list decide_window_py(nb::list tallies, nb::list resamples, nb::list weights, std::size_t nbest, double max_losing_wins,
+                          double max_regret, int threads) {
+    const std::size_t size = tallies.size();
+    if (resamples.size() != size || weights.size() != size) {
+        throw nb::value_error("decide_window: tallies, resamples and weights must be equally long, one entry per sentence");
+    }
+    if (nbest < 1) throw nb::value_error("nbest: must be 1 or more");
+    struct Decision {
+        Tally* tally;
+        const Resamples* resamples;
+        std::optional<Weights> weights;
+        std::vector<double> means;
+    };
+    std::vector<Decision> decisions;
+    for (std::size_t i = 0; i < size; ++i) {
+        Decision sentence{&nb::cast<PyTally&>(tallies[i]), nullptr, std::nullopt, {}};
+        if (!resamples[i].is_none()) sentence.resamples = &nb::cast<const Resamples&>(resamples[i]);
+        if (!weights[i].is_none()) sentence.weights = nb::cast<Weights>(weights[i]);
+        const std::size_t distinct = sentence.tally->columns();
+        if (distinct == 0 || distinct != sentence.tally->counts().size()) {
+            throw nb::value_error("utilities: some are missing; add those of every new pseudo-reference first");
+        }
+        if (sentence.weights && sentence.weights->size() != distinct) throw nb::value_error(NOT_ONE_EACH);
+        if (sentence.resamples && (sentence.weights ? distinct : sentence.tally->draws()) != sentence.resamples->draws()) {
+            throw nb::value_error(NOT_THE_DRAWS);
+        }
+        decisions.push_back(std::move(sentence));
+    }
+    {
+        nb::gil_scoped_release release;
+        parallel(size, threads, [&](int, std::size_t i) {
+            Decision& sentence = decisions[i];
+            const double* weights = sentence.weights ? sentence.weights->data() : nullptr;
+            sentence.means = sentence.tally->decide(sentence.resamples, weights, nbest, max_losing_wins, max_regret);
+        });
+    }
+    nb::list means;
+    for (const Decision& decision : decisions) means.append(numbers_of(decision.means));
+    return means;
+}
+
+template <class Number>
+Numbers<double> expected_utilities_py(UtilityTable<Number> utilities, Weights weights) {
+    if (weights.size() != utilities.shape(1)) throw nb::value_error(NOT_ONE_EACH);
+    Numbers<double> means = make_numbers<double>(utilities.shape(0));
+    expected_utilities(utilities.data(), utilities.shape(0), utilities.shape(1), weights.data(), means.data());
+    return means;
+}
+
+}  // namespace
+
+void bind_race(nb::module_& module) {
+    using namespace nb::literals;
+    nb::class_<Resamples>(module, "Resamples")
+        .def(nb::init<std::uint64_t, std::uint32_t, std::size_t>(), "seed"_a, "draws"_a, "bootstraps"_a)
+        .def("counts", &resample_counts_py)
+        .def("regret", &regret_py<float>, "utilities"_a.noconvert(), "counts"_a, "weights"_a.none(), "leaders"_a)
+        .def("regret", &regret_py<double>, "utilities"_a, "counts"_a, "weights"_a.none(), "leaders"_a)
+        .def("wins", &wins_py<float>, "utilities"_a.noconvert(), "counts"_a, "weights"_a.none(), "rival"_a, nb::kw_only(),
+             "max_losing_wins"_a = nb::none(), "portable"_a = false)
+        .def("wins", &wins_py<double>, "utilities"_a, "counts"_a, "weights"_a.none(), "rival"_a, nb::kw_only(),
+             "max_losing_wins"_a = nb::none(), "portable"_a = false);
+    nb::class_<PyTally>(module, "Tally")
+        .def(nb::init<std::size_t>(), "hypotheses"_a)
+        .def(
+            "__init__", [](PyTally* tally, nb::sequence texts) { new (tally) PyTally(texts); }, "hypotheses"_a)
+        .def_ro("hypotheses", &PyTally::distinct_hypotheses)
+        .def_prop_ro("strings", [](const PyTally& tally) { return tally.Tally::strings(); })
+        .def("enter", &PyTally::enter<float>, "table"_a.noconvert())
+        .def("enter", &PyTally::enter<double>, "table"_a)
+        .def("leave_out", &PyTally::leave_out, "row"_a, "column"_a)
+        .def("__len__", [](const PyTally& tally) { return tally.alive().size(); })
+        .def("draw", &PyTally::draw, "texts"_a)
+        .def("add", &PyTally::add<float>, "table"_a.noconvert())
+        .def("add", &PyTally::add<double>, "table"_a)
+        .def("keep", &PyTally::keep, "rows"_a)
+        .def_prop_ro(
+            "alive", [](const PyTally& tally) { return numbers_of(tally.alive()); }, nb::rv_policy::automatic)
+        .def_prop_ro(
+            "counts", [](const PyTally& tally) { return numbers_of(tally.counts()); }, nb::rv_policy::automatic)
+        .def_prop_ro("draws", [](const PyTally& tally) { return tally.draws(); })
+        .def("expected_utilities", &PyTally::expected_utilities, "weights"_a.none())
+        .def_prop_ro(
+            "utilities", [](PyTally& tally) { return tally.table(std::nullopt); }, nb::rv_policy::automatic)
+        .def("utilities_under", &PyTally::table, "weights"_a.none());
+    module.def("decide_window", &decide_window_py, "tallies"_a, "resamples"_a, "weights"_a, nb::kw_only(), "nbest"_a,
+               "max_losing_wins"_a, "max_regret"_a = 0.0, "threads"_a = 1);
+    module.def("expected_utilities", &expected_utilities_py<float>, "utilities"_a.noconvert(), "weights"_a);
+    module.def("expected_utilities", &expected_utilities_py<double>, "utilities"_a, "weights"_a);
+}
+
+}  // namespace mbrace
