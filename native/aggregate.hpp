@@ -65,7 +65,8 @@ class IndexedAggregate {
         double precision[ROWS] = {}, recall[ROWS] = {};
         for (int n = 0; n < formula.orders; ++n) {
             double matches[ROWS] = {};
-            const std::uint32_t known = std::min<std::uint32_t>(rows.items[n], static_cast<std::uint32_t>(weights_[n].size()));
+            const std::uint32_t known =
+                std::min<std::uint32_t>(rows.items[n], static_cast<std::uint32_t>(weights_[n].size()));
             for (std::uint32_t item = 1; item < known; ++item) {
                 const double weight = weights_[n][item];
                 if (weight == 0) continue;

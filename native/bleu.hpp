@@ -245,9 +245,9 @@ inline double score_bleu_window(const std::vector<BleuAsk>& asks, const BleuForm
                 for (int n = 0; n < order; ++n) {
                     totals[n] = static_cast<std::uint32_t>(length - std::min<std::size_t>(length, n));
                 }
-                ask.scores[i * ask.reference_count + r] = static_cast<float>(
-                    formula.score(worker.matches.data() + i * order, totals, static_cast<double>(length),
-                                  static_cast<double>(reference.length)));
+                ask.scores[i * ask.reference_count + r] =
+                    static_cast<float>(formula.score(worker.matches.data() + i * order, totals, static_cast<double>(length),
+                                                     static_cast<double>(reference.length)));
             }
             worker.encoding += looked_up - started;
             worker.counting += Clock::now() - looked_up;

@@ -82,7 +82,7 @@ class Characters {
 
   private:
     static constexpr std::uint32_t SHORT = State::SHORT;
-    static constexpr std::uint32_t NOTHING = SHORT;                // the id of the state of no code points
+    static constexpr std::uint32_t NOTHING = SHORT;              // the id of the state of no code points
     static constexpr std::uint32_t FOLLOWS_PREVIOUS = 1u << 31;  // in State::last
 
     struct Link {
@@ -97,7 +97,9 @@ class Characters {
 
     const State& at(std::uint32_t id) const { return (id & SHORT ? short_.data() : full_.data())[id & ~SHORT]; }
     State& at(std::uint32_t id) { return const_cast<State&>(std::as_const(*this).at(id)); }
-    const Link& link(std::uint32_t id) const { return (id & SHORT ? short_links_.data() : full_links_.data())[id & ~SHORT]; }
+    const Link& link(std::uint32_t id) const {
+        return (id & SHORT ? short_links_.data() : full_links_.data())[id & ~SHORT];
+    }
     std::uint32_t ending(std::uint32_t id) const { return link(id).ending; }
 
     // The state that is `context` (a short state) and a code_point; NOTHING if there is none. A slot's tag only suggests a

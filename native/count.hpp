@@ -10,9 +10,9 @@
 
 namespace mbrace {
 
-constexpr int ROWS = 256;              // hypotheses per block, a bit of a column each
+constexpr int ROWS = 256;                   // hypotheses per block, a bit of a column each
 constexpr int FEW_ROWS = ROWS / 8;          // hypotheses per block where each has a byte of a column
-constexpr int LANES = 8;               // hypotheses whose scores are computed together
+constexpr int LANES = 8;                    // hypotheses whose scores are computed together
 constexpr std::uint32_t ITEM_PADDING = 16;  // the item lists of a reference are filled up with 0 to a multiple of this
 
 // F-beta with (1 + beta^2) P R / (beta^2 P + R) = P R / (on_precision P + on_recall R): no overflow for a large beta.

@@ -1,4 +1,4 @@
-// Counting with NEON (every 64-bit ARM): scores with NEON instructions, columns as plain words that the compiler vectorises.
+// Counting with NEON (every 64-bit ARM): scores with NEON instructions, columns as plain words, vectorised by the compiler.
 #include <arm_neon.h>
 
 #include <bit>

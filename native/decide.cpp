@@ -13,9 +13,8 @@ std::vector<std::int64_t> ranking(const double* means, std::size_t rows, std::si
     std::vector<std::int64_t> ranked(rows);
     std::iota(ranked.begin(), ranked.end(), 0);
     count = std::min(count, rows);
-    std::partial_sort(ranked.begin(), ranked.begin() + count, ranked.end(), [&](std::int64_t a, std::int64_t b) {
-        return means[a] != means[b] ? means[a] > means[b] : a < b;
-    });
+    std::partial_sort(ranked.begin(), ranked.begin() + count, ranked.end(),
+                      [&](std::int64_t a, std::int64_t b) { return means[a] != means[b] ? means[a] > means[b] : a < b; });
     ranked.resize(count);
     return ranked;
 }
@@ -30,8 +29,8 @@ std::vector<std::int64_t> best_rows(const std::vector<double>& means, std::size_
 
 template <class Number>
 std::vector<std::int64_t> decide(const Resamples* resamples, const Number* utilities, std::size_t hypotheses,
-                                 std::size_t distinct, const std::int64_t* counts, const double* weights,
-                                 std::size_t nbest, double max_losing_wins, const double* means) {
+                                 std::size_t distinct, const std::int64_t* counts, const double* weights, std::size_t nbest,
+                                 double max_losing_wins, const double* means) {
     std::vector<double> draw_weights(weights ? distinct : 0);  // of one copy
     for (std::size_t c = 0; c < draw_weights.size(); ++c) draw_weights[c] = weights[c] / static_cast<double>(counts[c]);
     std::vector<std::int64_t> survivors(hypotheses);

@@ -17,7 +17,7 @@ std::vector<std::int64_t> best_rows(const std::vector<double>& means, std::size_
 // resamples. `weights`: of each pseudo-reference, its copies together; null: its count.
 template <class Number>  // float or double
 std::vector<std::int64_t> decide(const Resamples* resamples, const Number* utilities, std::size_t hypotheses,
-                                 std::size_t distinct, const std::int64_t* counts, const double* weights,
-                                 std::size_t nbest, double max_losing_wins, const double* means);
+                                 std::size_t distinct, const std::int64_t* counts, const double* weights, std::size_t nbest,
+                                 double max_losing_wins, const double* means);
 
 }  // namespace mbrace

@@ -19,8 +19,8 @@ double difference(const Number* own, const Number* rival, const double* weights,
     return weights ? plain * weights[c] : plain;
 }
 
-// `range`: the lowest and the highest of a hypothesis' differences from the rival. `round_row`: all of them, on a grid of so
-// many steps per unit. Each with weights and without: floats, the common case, in loops that vectorise.
+// `range`: the lowest and the highest of a hypothesis' differences from the rival. `round_row`: all of them, in steps of a
+// grid that has `scale` steps per unit. Each with weights and without. First for floats, in loops that vectorise.
 MBRACE_CLONES
 void range(const float* own, const float* rival, const double* weights, std::size_t distinct, double* lowest,
            double* highest) {
@@ -62,8 +62,7 @@ void round_row(const float* own, const float* rival, std::size_t distinct, float
     }
 }
 
-// The same for doubles, which come from utilities that take far longer than this.
-
+// Then for doubles, which come from utilities that take far longer than this.
 void range(const double* own, const double* rival, const double* weights, std::size_t distinct, double* lowest,
            double* highest) {
     *lowest = *highest = difference(own, rival, weights, 0);
@@ -96,9 +95,8 @@ template <class Number>
 Differences<Number>::Differences(const Number* utilities, std::size_t hypotheses, std::size_t distinct,
                                  const std::int64_t* counts, std::size_t draws, const double* weights, std::size_t rival,
                                  bool one_grid)
-    : utilities_(utilities), rival_(utilities + rival * distinct), counts_(counts), weights_(weights),
-      distinct_(distinct), draws_(draws), pairs_((draws + 1) / 2), coarse_(hypotheses * pairs_), lowest_(hypotheses),
-      highest_(hypotheses) {
+    : utilities_(utilities), rival_(utilities + rival * distinct), counts_(counts), weights_(weights), distinct_(distinct),
+      draws_(draws), pairs_((draws + 1) / 2), coarse_(hypotheses * pairs_), lowest_(hypotheses), highest_(hypotheses) {
     double largest = measure(hypotheses);
     if (largest == 0) return;
     if (std::is_same_v<Number, float> && !weights && !(largest < 0x1p120 && largest > 0x1p-80)) {

@@ -1,11 +1,14 @@
 // Each hypothesis' utilities minus the rival's, rounded so that sums over a resample are exact, or fast.
 //
 // A hypothesis wins a resample if its differences from the rival add up to zero or more there. Differences are rounded to
-// multiples of a step, on two grids. The fine grid has 52 bits for the largest possible total over a resample, so totals in
-// double are exact: no order of addition changes them, and a hypothesis equal to the rival ties exactly. The coarse grid has
-// 15 bits per difference (fewer if totals would not fit 32 bits), so that totals are sums of products of 16-bit integers. A
-// coarse total differs from the fine one by at most half a step per draw, and a little for the rounding of differences: only
-// totals closer to zero than this margin are added up again on the fine grid.
+// whole steps, on two grids. The fine grid has 52 bits for the largest possible total over a resample, so totals in double
+// are exact: no order of addition changes them, and a hypothesis equal to the rival ties exactly. The coarse grid has 15
+// bits per difference (fewer if totals would not fit 32 bits), so that totals are sums of products of 16-bit integers.
+//
+// A coarse total differs from the fine one by at most half a step per draw, and a little for the rounding of differences:
+// only totals closer to zero than this margin are added up again on the fine grid. Example: in steps of 0.1, a difference
+// of 0.26 is 3 steps and one of -0.22 is -2. Over 10 draws the margin is 7 steps: a total of 8 is a sure win, one of -8 a
+// sure loss, and for 7, 0 or -7 the fine grid decides.
 #pragma once
 
 #include <cstddef>

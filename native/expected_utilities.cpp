@@ -81,7 +81,8 @@ class WeightedSum {
         if (largest == 0) return 0;
         int exponent;
         std::frexp(largest, &exponent);  // largest < 2^exponent
-        const int growth = std::bit_width(count) + 1;  // bits that a sum may have more than a product, and one to spare
+        // Bits that a sum may have more than a product, and one to spare.
+        const int growth = std::bit_width(count) + 1;
         // Doubles from 2^e up to 2^(e+1) are multiples of 2^(e-52): adding 1.5 * 2^e, and taking it away, rounds to these.
         return add_up(products_.data(), products_.size(), std::ldexp(1.5, exponent + growth),
                       std::ldexp(1.5, exponent + 2 * growth - 52));

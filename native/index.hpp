@@ -1,4 +1,4 @@
-// The distinct hypotheses of a sentence, ready to be scored against any reference: for every item, which hypotheses have it.
+// The distinct hypotheses of a sentence, ready to be scored against any reference: for each item, which hypotheses have it.
 #pragma once
 
 #include <algorithm>
@@ -36,8 +36,8 @@ class Index {
     const Options& options() const { return numbering_.options(); }
     const Numbering& numbering() const { return numbering_; }
     std::size_t blocks() const { return blocks_.size(); }  // of up to ROWS hypotheses each
-    std::size_t columns() const {  // of all orders
-        std::size_t total = 0;
+    std::size_t columns() const {
+        std::size_t total = 0;  // of all orders
         for (int n = 0; n < options().orders(); ++n) total += numbering_.items(n);
         return total;
     }

@@ -37,12 +37,12 @@ struct State {
 
 // For every order and position of one text, the item of the n-gram there, as its first occurrence (0: not in the index).
 struct Grams {
-    std::vector<std::uint32_t> states;         // by position: ids of the states of characters
-    const State* known[2];                     // the states by id: full ones, short ones
-    std::vector<Item> items[MAX_ORDERS];       // character orders beyond those of a state, and word orders
-    std::vector<std::uint32_t> ids;            // by position: words
-    std::vector<std::uint32_t> longer_ids;     // by position: n-grams of the order numbered last
-    std::size_t counts[MAX_ORDERS] = {};       // n-grams per order in the text: precision and recall divide by them
+    std::vector<std::uint32_t> states;      // by position: ids of the states of characters
+    const State* known[2];                  // the states by id: full ones, short ones
+    std::vector<Item> items[MAX_ORDERS];    // character orders beyond those of a state, and word orders
+    std::vector<std::uint32_t> ids;         // by position: words
+    std::vector<std::uint32_t> longer_ids;  // by position: n-grams of the order numbered last
+    std::size_t counts[MAX_ORDERS] = {};    // n-grams per order in the text: precision and recall divide by them
 
     // The items of the n-grams of characters, orders 1 to 6, that end at a position.
     const Item* ending_at(std::size_t i) const {

@@ -1,8 +1,8 @@
 // How a text's n-grams become items: the k-th occurrence of an n-gram in the text is the n-gram's k-th item.
 //
-// Single characters and pairs repeat all the time: a cursor per n-gram holds the item of its next occurrence. Higher orders,
-// and words, rarely repeat: whether the first item was already taken tells whether an occurrence is the first, and a cursor
-// is used only if it is not.
+// Single characters and pairs repeat all the time: a cursor per n-gram holds the item of its next occurrence. Higher
+// orders, and words, rarely repeat: whether the first item was already taken tells whether an occurrence is the first, and
+// a cursor is used only if it is not.
 //
 // Example: the hypothesis "abcab". Numbering (characters.hpp) has given the first occurrences their items:
 //
@@ -112,9 +112,8 @@ class Marker {
         for (; n < chars; ++n) one_order(n);
         if (options.word_order >= 2) {  // a word, and the pair that ends in it
             const Item *words = grams_.items[n].data(), *pairs = grams_.items[n + 1].data();
-            rare_orders<2>(n, 0, grams_.counts[n], [&](std::size_t i) {
-                return std::array<Item, 2>{words[i], i > 0 ? pairs[i - 1] : 0};
-            });
+            rare_orders<2>(n, 0, grams_.counts[n],
+                           [&](std::size_t i) { return std::array<Item, 2>{words[i], i > 0 ? pairs[i - 1] : 0}; });
             n += 2;
         }
         for (; n < orders; ++n) one_order(n);
@@ -138,7 +137,9 @@ class Marker {
         void operator()(std::size_t i, Item item) {
             Item now = cursors[item];
             if constexpr (Side::ADDS_ITEMS) {
-                if (now == 0) [[unlikely]] now = make_occurrence(item);
+                if (now == 0) [[unlikely]] {
+                    now = make_occurrence(item);
+                }
             }
             order.take(i, now);
             cursors[item] = next[now];

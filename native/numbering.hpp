@@ -16,10 +16,8 @@ class Numbering {
     // `length`: of the longest text; `texts`: their number. They give a guess of the number of distinct n-grams, so that
     // tables rarely have to grow.
     Numbering(const Options& options, std::size_t length, std::size_t texts)
-        : options_(options),
-          items_(options.orders(), distinct(length, texts)),
-          characters_(options.char_order, distinct(length, texts)),
-          words_(options.word_order, options.char_order) {}
+        : options_(options), items_(options.orders(), distinct(length, texts)),
+          characters_(options.char_order, distinct(length, texts)), words_(options.word_order, options.char_order) {}
 
     const Options& options() const { return options_; }
     std::size_t items(int order) const { return items_.count(order); }

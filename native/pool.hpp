@@ -21,9 +21,9 @@ namespace mbrace {
 
 class Pool {
   public:
-    static constexpr std::size_t MIN_BYTES = std::size_t{1} << 14;   // for smaller blocks malloc is as fast
-    static constexpr std::size_t MAX_BYTES = std::size_t{1} << 26;   // for larger blocks new pages cost little of the time
-    static constexpr std::size_t MAX_KEPT = std::size_t{1} << 27;  // bytes: at most 128 MiB wait for reuse
+    static constexpr std::size_t MIN_BYTES = std::size_t{1} << 14;  // for smaller blocks malloc is as fast
+    static constexpr std::size_t MAX_BYTES = std::size_t{1} << 26;  // for larger blocks new pages cost little of the time
+    static constexpr std::size_t MAX_KEPT = std::size_t{1} << 27;   // bytes: at most 128 MiB wait for reuse
 
     static void* take(std::size_t bytes) {
         const int kind = size_class(bytes);
@@ -48,7 +48,8 @@ class Pool {
         if (kind >= 0) {
             Pool& pool = shared();
             const std::lock_guard<std::mutex> lock(pool.mutex_);
-            if (pool.kept_ + (std::size_t{1} << kind) <= MAX_KEPT && pool.free_[kind].size() < pool.free_[kind].capacity()) {
+            if (pool.kept_ + (std::size_t{1} << kind) <= MAX_KEPT &&
+                pool.free_[kind].size() < pool.free_[kind].capacity()) {
                 pool.free_[kind].push_back(block);
                 pool.kept_ += std::size_t{1} << kind;
                 return;

@@ -49,8 +49,7 @@ __attribute__((target("avx2"))) void compare_avx2(const std::int32_t* const* row
             for (std::size_t v = 0; v < VECTORS; ++v) {
                 const __m256i c = _mm256_loadu_si256(counts + v);
                 for (std::size_t row = 0; row < GROUP_ROWS; ++row) {
-                    sums[row][v] =
-                        _mm256_add_epi32(sums[row][v], _mm256_madd_epi16(_mm256_set1_epi32(rows[row][p]), c));
+                    sums[row][v] = _mm256_add_epi32(sums[row][v], _mm256_madd_epi16(_mm256_set1_epi32(rows[row][p]), c));
                 }
             }
         }
@@ -58,16 +57,18 @@ __attribute__((target("avx2"))) void compare_avx2(const std::int32_t* const* row
             for (std::size_t v = 0; v < VECTORS; ++v) {
                 const __m256i above = _mm256_cmpgt_epi32(sums[row][v], high), below = _mm256_cmpgt_epi32(low, sums[row][v]);
                 const std::size_t byte = first / 8 + v;  // of the eight of a word: the least significant comes first
-                reinterpret_cast<unsigned char*>(&certain[row].above)[byte] = _mm256_movemask_ps(_mm256_castsi256_ps(above));
-                reinterpret_cast<unsigned char*>(&certain[row].below)[byte] = _mm256_movemask_ps(_mm256_castsi256_ps(below));
+                reinterpret_cast<unsigned char*>(&certain[row].above)[byte] =
+                    _mm256_movemask_ps(_mm256_castsi256_ps(above));
+                reinterpret_cast<unsigned char*>(&certain[row].below)[byte] =
+                    _mm256_movemask_ps(_mm256_castsi256_ps(below));
             }
         }
     }
 }
 
 __attribute__((target("avx512f,avx512bw,avx512vnni"))) void compare_avx512(const std::int32_t* const* rows,
-                                                                          std::size_t pairs, const std::int16_t* block,
-                                                                          std::int32_t margin, Certain* certain) {
+                                                                           std::size_t pairs, const std::int16_t* block,
+                                                                           std::int32_t margin, Certain* certain) {
     constexpr std::size_t VECTORS = BLOCK_RESAMPLES / 16;
     const __m512i high = _mm512_set1_epi32(margin), low = _mm512_set1_epi32(-margin);
     __m512i sums[GROUP_ROWS][VECTORS];
@@ -102,15 +103,8 @@ Compare best_compare() {
     return compare_portable;
 }
 
-}  // namespace
-
-Compare compare_of(WinsVariant variant) {
-    static const Compare best = best_compare();
-    return variant == WinsVariant::portable ? compare_portable : best;
-}
-
 MBRACE_CLONES
-void block_totals(const std::int32_t* row, std::size_t pairs, const std::int16_t* block, std::int32_t* totals) {
+void add_up_block(const std::int32_t* row, std::size_t pairs, const std::int16_t* block, std::int32_t* totals) {
     std::fill_n(totals, BLOCK_RESAMPLES, 0);
     for (std::size_t p = 0; p < pairs; ++p) {
         const std::int16_t* counts = block + p * BLOCK_RESAMPLES * 2;
@@ -120,6 +114,17 @@ void block_totals(const std::int32_t* row, std::size_t pairs, const std::int16_t
             totals[lane] += both[0] * counts[2 * lane] + both[1] * counts[2 * lane + 1];
         }
     }
+}
+
+}  // namespace
+
+Compare compare_of(WinsVariant variant) {
+    static const Compare best = best_compare();
+    return variant == WinsVariant::portable ? compare_portable : best;
+}
+
+void block_totals(const std::int32_t* row, std::size_t pairs, const std::int16_t* block, std::int32_t* totals) {
+    add_up_block(row, pairs, block, totals);
 }
 
 }  // namespace mbrace

@@ -1,9 +1,9 @@
-// Bootstrap resamples in blocks of 64, and the innermost loop of the bootstrap: a hypothesis' totals over the resamples of a
-// block.
+// Bootstrap resamples in blocks of 64, and the innermost loop of the bootstrap: a hypothesis' total in each of the 64.
 //
-// A resample is stored as how often each draw is in it. The total of a hypothesis is the sum, over the draws, of that count
-// times the hypothesis' difference from its rival. Counts and differences (rounded, see differences.hpp) are 16-bit integers,
-// two draws in each 32-bit word, and totals fit 32 bits: whole numbers, so every instruction set finds the same totals.
+// A resample is stored as counts: how often each draw is in it. A hypothesis' total is the sum over the draws of the count
+// times the hypothesis' difference from its rival. Counts and differences (rounded, see differences.hpp) are 16-bit
+// integers, two draws in each 32-bit word, and totals fit 32 bits. Sums of integers are exact, so every instruction set
+// finds the same totals.
 #pragma once
 
 #include <cstddef>
@@ -27,9 +27,10 @@ struct Certain {
 };
 static_assert(BLOCK_RESAMPLES == 64);
 
-// Finds the certain wins and losses of GROUP_ROWS hypotheses at once. rows: for each, its differences, a word per pair of draws.
-using Compare = void (*)(const std::int32_t* const* rows, std::size_t pairs, const std::int16_t* block,
-                         std::int32_t margin, Certain* certain);
+// Finds the certain wins and losses of GROUP_ROWS hypotheses at once. rows: the differences of each, a word per pair of
+// draws.
+using Compare = void (*)(const std::int32_t* const* rows, std::size_t pairs, const std::int16_t* block, std::int32_t margin,
+                         Certain* certain);
 
 Compare compare_of(WinsVariant variant);
 

@@ -1,6 +1,6 @@
-// Wins are counted in three steps, each only for what the one before left open: differences from the rival that say who wins
-// every resample (differences.hpp); totals of rounded differences, many resamples at a time (resample_blocks.hpp); and, where
-// such a total is too close to zero to tell, the exact sum.
+// Wins are counted in three steps, each only for what the one before left open. A hypothesis that is never below its rival,
+// or always, wins or loses all resamples. For others, totals of rounded differences are found for 64 resamples at a time
+// (resample_blocks.hpp). Where such a total is too close to zero to tell, the exact sum decides (differences.hpp).
 #include "resamples.hpp"
 
 #include <algorithm>
@@ -61,7 +61,8 @@ void Resamples::wins(const Number* given, std::size_t hypotheses, std::size_t di
             }
         }
         const double left = static_cast<double>(bootstraps_ - first - valid);
-        if (max_losing_wins) std::erase_if(open, [&](std::size_t h) {
+        if (!max_losing_wins) continue;
+        std::erase_if(open, [&](std::size_t h) {
             const double won = static_cast<double>(wins[h]);
             return won > *max_losing_wins || won + left <= *max_losing_wins;
         });
@@ -69,9 +70,8 @@ void Resamples::wins(const Number* given, std::size_t hypotheses, std::size_t di
 }
 
 template <class Number>
-double Resamples::regret(const Number* given, std::size_t hypotheses, std::size_t distinct,
-                         const std::int64_t* counts, const double* weights, const std::vector<std::int64_t>& leaders,
-                         double limit) const {
+double Resamples::regret(const Number* given, std::size_t hypotheses, std::size_t distinct, const std::int64_t* counts,
+                         const double* weights, const std::vector<std::int64_t>& leaders, double limit) const {
     const std::size_t nbest = leaders.size();
     std::vector<double> draw_weights(weights ? distinct : 0);
     double total_weight = static_cast<double>(draws_);

@@ -41,7 +41,7 @@ class Resamples {
   private:
     std::size_t draws_;
     std::size_t bootstraps_;
-    std::size_t block_size_;  // numbers in a block
+    std::size_t block_size_;            // numbers in a block
     std::vector<std::int16_t> counts_;  // block after block; within one see count_index
 };
 

@@ -117,7 +117,8 @@ inline double finish_call(Workers& workers) {
 // Writes the scores of every request. Returns the share of the time that went into reading and numbering references (the
 // rest is spent per pair).
 inline double score_window(const std::vector<Ask>& asks, const Formula& formula, const Variant& variant, int threads) {
-    constexpr std::size_t CHUNK = 32;  // references per task: few, to balance threads, but many compared with the cost of a task
+    // References per task: few, to balance threads, but many compared with the cost of a task.
+    constexpr std::size_t CHUNK = 32;
     struct Task {
         std::uint32_t ask;
         std::uint32_t first;

@@ -26,8 +26,8 @@ void expect(bool held, const char* what, const char* variant) {
 }
 
 std::vector<std::u32string> sentences(std::size_t count, std::mt19937& random) {
-    const std::vector<std::u32string> words = {U"a", U"aa", U"aba", U"(ab)", U"über", U"the", U"of", U"Zug.", U"中文",
-                                               U"😀"};
+    const std::vector<std::u32string> words = {U"a",   U"aa", U"aba",  U"(ab)", U"über",
+                                               U"the", U"of", U"Zug.", U"中文", U"😀"};
     std::vector<std::u32string> out(count);
     for (auto& text : out) {
         for (unsigned k = random() % 40; k > 0; --k) text += words[random() % words.size()] + U" ";
@@ -76,9 +76,8 @@ void score(std::mt19937& random) {
     for (const Variant* variant : variants()) {
         expect(window(hypotheses, references, *variant, 8) == expected, "eight threads score unlike one", variant->name);
         std::vector<Tables> found(8);
-        parallel(found.size(), 4, [&](int, std::size_t i) {
-            found[i] = window(hypotheses, references, *variant, 1 + i % 2);
-        });
+        parallel(found.size(), 4,
+                 [&](int, std::size_t i) { found[i] = window(hypotheses, references, *variant, 1 + i % 2); });
         for (const Tables& each : found) expect(each == expected, "windows side by side score unlike one", variant->name);
     }
 }
@@ -97,8 +96,8 @@ Tables bleu_window(const std::vector<std::vector<Text>>& hypotheses, const std::
     for (std::size_t i = 0; i < hypotheses.size(); ++i) {
         for (std::size_t row = 0; row < hypotheses[i].size(); ++row) rows[i].push_back(static_cast<std::int64_t>(row));
         scores[i].resize(hypotheses[i].size() * references[i].size());
-        asks.push_back({&indexes[i], rows[i].data(), rows[i].size(), references[i].data(), references[i].size(),
-                        scores[i].data()});
+        asks.push_back(
+            {&indexes[i], rows[i].data(), rows[i].size(), references[i].data(), references[i].size(), scores[i].data()});
     }
     score_bleu_window(asks, BleuFormula(Smoothing::exponential, 0, true, 4), threads);
     return scores;
@@ -191,15 +190,20 @@ void start_few_threads() {
     for (int few : {0, 1, 3}) {
         std::vector<std::atomic<int>> done(500);
         std::atomic<int> highest{0};
-        parallel(done.size(), 8, [&](int worker, std::size_t task) {
+        const auto note = [&](int worker, std::size_t task) {
             ++done[task];
-            for (int seen = highest; worker > seen && !highest.compare_exchange_weak(seen, worker);) {}
-        }, StartFew{few});
+            int seen = highest;
+            while (worker > seen && !highest.compare_exchange_weak(seen, worker)) continue;
+        };
+        parallel(done.size(), 8, note, StartFew{few});
         for (const auto& times : done) expect(times == 1, "a task was left out or done twice", "threads");
         expect(highest <= few, "a worker that was not started worked", "threads");
+        const auto fail = [](int, std::size_t task) {
+            if (task == 7) throw std::bad_alloc();
+        };
         bool thrown = false;
         try {
-            parallel(50, 8, [](int, std::size_t task) { if (task == 7) throw std::bad_alloc(); }, StartFew{few});
+            parallel(50, 8, fail, StartFew{few});
         } catch (const std::bad_alloc&) {
             thrown = true;
         }

@@ -36,13 +36,13 @@ class Tally {
         return true;
     }
 
-    std::size_t hypotheses() const { return hypotheses_; }       // that ever raced
-    std::size_t strings() const { return column_of_.size(); }    // distinct ones, hypotheses and pseudo-references together
+    std::size_t hypotheses() const { return hypotheses_; }     // that ever raced
+    std::size_t strings() const { return column_of_.size(); }  // distinct ones, hypotheses and pseudo-references together
 
     const std::vector<std::int64_t>& alive() const { return alive_; }    // indexes of hypotheses
     const std::vector<std::int64_t>& counts() const { return counts_; }  // of each distinct pseudo-reference
     std::size_t draws() const { return draws_; }
-    std::size_t columns() const { return columns_; }                     // distinct pseudo-references that were scored
+    std::size_t columns() const { return columns_; }  // distinct pseudo-references that were scored
     const std::variant<Vector<float>, Vector<double>>& utilities() const { return utilities_; }  // (alive, columns)
 
     // Adds one draw. Returns whether this pseudo-reference is drawn for the first time.
@@ -126,8 +126,8 @@ class Tally {
 
     // One step of a race (see `decide`): drops the pruned hypotheses and returns the expected utilities of the survivors.
     // Where the expected regret of answering now is at most `max_regret` of the spread, only the `nbest` survive.
-    std::vector<double> decide(const Resamples* resamples, const double* weights, std::size_t nbest,
-                               double max_losing_wins, double max_regret = 0) {
+    std::vector<double> decide(const Resamples* resamples, const double* weights, std::size_t nbest, double max_losing_wins,
+                               double max_regret = 0) {
         return std::visit(
             [&](auto& known) { return decide(known.data(), resamples, weights, nbest, max_losing_wins, max_regret); },
             utilities_);
@@ -162,16 +162,16 @@ class Tally {
         std::vector<double> means = expected(utilities, weights);
         const std::vector<std::int64_t> ones(weights ? columns_ : 0, 1);  // with weights, a repeated draw counts once
         const std::vector<std::int64_t> survivors =
-            mbrace::decide(resamples, utilities, alive_.size(), columns_, weights ? ones.data() : counts_.data(),
-                           weights, nbest, max_losing_wins, means.data());
+            mbrace::decide(resamples, utilities, alive_.size(), columns_, weights ? ones.data() : counts_.data(), weights,
+                           nbest, max_losing_wins, means.data());
         if (resamples && max_regret > 0) note_pruned(means, survivors);
         keep_means(means, survivors);
         if (resamples && max_regret > 0 && alive_.size() > nbest) {
             const double spread = standard_deviation(means);
             const std::vector<std::int64_t> leaders = best_rows(means, nbest);
-            const double regret = resamples->regret(utilities, alive_.size(), columns_,
-                                                    weights ? ones.data() : counts_.data(), weights, leaders,
-                                                    max_regret * spread);
+            const double regret =
+                resamples->regret(utilities, alive_.size(), columns_, weights ? ones.data() : counts_.data(), weights,
+                                  leaders, max_regret * spread);
             if (regret <= max_regret * spread) keep_means(means, leaders);
         }
         return means;
@@ -213,8 +213,7 @@ class Tally {
             if (std::any_of(shares.begin(), shares.end(), [](double other) { return other > 0; })) {
                 double mean;
                 expected_utilities(row, 1, columns_, shares.data(), &mean);
-                row[own.column] =
-                    static_cast<Number>((copies * (own.utility * PART) + mean * PART) / (copies + 1) / PART);
+                row[own.column] = static_cast<Number>((copies * (own.utility * PART) + mean * PART) / (copies + 1) / PART);
                 means.emplace_back(index, mean);
             }
             shares[own.column] = share;

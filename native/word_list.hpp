@@ -28,9 +28,13 @@ class WordList {
 
     // Appends the numbers of a text's words, at least one: the words joined by single spaces are the text.
     void number(const Text& text, std::vector<std::int32_t>& numbers) {
-        if (text.kind == 1) number<std::uint8_t>(text, numbers);
-        else if (text.kind == 2) number<std::uint16_t>(text, numbers);
-        else number<std::uint32_t>(text, numbers);
+        if (text.kind == 1) {
+            number<std::uint8_t>(text, numbers);
+        } else if (text.kind == 2) {
+            number<std::uint16_t>(text, numbers);
+        } else {
+            number<std::uint32_t>(text, numbers);
+        }
     }
 
   private:

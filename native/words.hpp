@@ -160,8 +160,8 @@ class Words {
     }
 
     int order_, first_;
-    Vector<Entry> entries_;                // by id; entry 0 is no word
-    Table<std::uint32_t> short_, long_;    // by key, by hash
+    Vector<Entry> entries_;              // by id; entry 0 is no word
+    Table<std::uint32_t> short_, long_;  // by key, by hash
     Table<LongerGram> longer_[MAX_ORDERS];
     Vector<std::uint32_t> letters_;
 };
