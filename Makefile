@@ -25,6 +25,7 @@ lint: .stamp-all
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/clang-format --dry-run --Werror native/*.?pp native/*.inl
 
 # The documentation site, into site/; a broken link or a page outside the menu is an error.
 docs: .stamp-all
