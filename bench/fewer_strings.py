@@ -32,6 +32,7 @@ def ways(size: int) -> dict[str, dict[str, Any]]:
         UNPRUNED: {"prune": None},
         "racing, alpha 0.99": {"prune": mbrace.Confidence(0.99)},
         f"fast: regret {fast}": {"prune": mbrace.Confidence(0.99, regret=fast)},
+        "forecast 0.01, regret 0.04": {"prune": mbrace.Confidence(0.99, regret=0.04), "forecast": 0.01},
         f"pool from {size // 4}, regret 0.04": {
             "prune": mbrace.Confidence(0.99, regret=0.04),
             "pool": True,

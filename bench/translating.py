@@ -143,6 +143,7 @@ class Way:
         phases, options = Phases(), dict(self.options)
         settings = SamplingSettings(self.beam, sampling=options.pop("sampling", "independent"))
         pool, draw = options.pop("pool", False), options.pop("draw", None)
+        forecast = options.pop("forecast", 0.0)
         window = len(sources)
         short = pool or stops_by_regret(self.prune)
         hypotheses, sampler = live_candidates(
@@ -158,6 +159,7 @@ class Way:
                 sampler=sampler,
                 window=window,
                 pool=pool,
+                forecast=forecast,
                 phases=phases,
             )
         )
@@ -182,6 +184,7 @@ def ways(size: int) -> list[Way]:
         Way("beam 10", 10, False),
         Way(f"standard MBR, {size} + {size}", size),
         Way("fast", fast_beam, regret, fast),
+        Way("forecast 0.01, regret 0.06", size, mbrace.Confidence(0.99, regret=0.06), fast | {"forecast": 0.01}),
         Way("pool from beam 64, regret 0.04", min(size, 64), mbrace.Confidence(0.99, regret=0.04), pool),
         Way("pool from beam 16, regret 0.08", min(size, 16), mbrace.Confidence(0.99, regret=0.08), pool),
         Way("racing, alpha 0.99", size, mbrace.Confidence(0.99)),

@@ -17,7 +17,8 @@ from mbrace.experiments.strings import RACED, WAYS, StringsTable, strings_rows, 
 from mbrace.experiments.strings_section import ENDING, save_rows
 from mbrace.records import Record
 
-LEFT_OUT = ("standard 16 + 16", "pool from beam 16, regret 0.02", "pool from beam 16, regret 0.04",
+LEFT_OUT = ("standard 16 + 16", "standard 32 + 32", "regret 0.01", "regret 0.08", "pool from beam 64, regret 0.08",
+            "pool from beam 16, regret 0.02", "pool from beam 16, regret 0.04",
             "pool from beam 128, regret 0.02", "pool from beam 128, regret 0.08")  # fmt: skip
 CHOSEN = tuple(way for way in WAYS if way.name not in LEFT_OUT)
 Rows = list[dict[str, Any]]

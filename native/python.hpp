@@ -89,6 +89,7 @@ void bind_chrf(nb::module_& module);       // module_chrf.cpp
 void bind_bleu(nb::module_& module);       // module_bleu.cpp
 void bind_aggregate(nb::module_& module);  // module_aggregate.cpp
 void bind_race(nb::module_& module);       // module_race.cpp
+void bind_forecast(nb::module_& module);   // module_forecast.cpp
 void bind_texts(nb::module_& module);      // module_texts.cpp
 
 }  // namespace mbrace

@@ -180,6 +180,21 @@ def decide_window(
     in the expectation; None: its count. The interpreter lock is released.
     """
 
+def likeness(texts: Sequence[str]) -> NDArray[np.float32]:
+    """(texts, texts): how alike they are by the n-grams of characters that some of them share and others lack: positive
+    where two differ from the rest in the same way; 1 on average for a text with itself."""
+
+class Forecast:
+    """A forecast of the expected utilities of hypotheses that were not scored, from those of hypotheses that were."""
+
+    def __init__(self, texts: Sequence[str]) -> None: ...
+    def start(self, count: int) -> NDArray[np.int64]:
+        """Let the first hypotheses in: their indexes, growing, chosen so that they say much about all others."""
+
+    def next(self, means: NDArray[np.float64], rival: float, least: float, most: int) -> NDArray[np.int64]:
+        """Let in up to `most` hypotheses whose expected improvement on `rival` is more than `least` standard deviations
+        of `means`, (entered,), the expected utilities of those that entered so far, in that order."""
+
 def distinct(texts: Sequence[str]) -> list[str]:
     """The distinct strings, in the order of their first copies."""
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from mbrace.decoded import Decoded, Phases
 from mbrace.errors import LARGEST, UserError, check_whole, warn
+from mbrace.forecast import check_forecast
 from mbrace.method_names import Method, method_of
 from mbrace.pairwise import PairFunction, as_utility
 from mbrace.prune import Confidence, PruningFunction, planner_of, window_pruning
@@ -40,6 +41,7 @@ def decode(
     pool: bool = False,
     start: int | None = None,
     exclude_self: bool = False,
+    forecast: float = 0.0,
     qe: QualityUtility | None = None,
     qe_top: int | None = None,
     coarse: Utility | PairFunction | None = None,
@@ -54,6 +56,11 @@ def decode(
     hypotheses (all by default), and the others are not used unless they are drawn. A string's comparison with itself
     counts, as in other tools; with `exclude_self` a string that is its own pseudo-reference is not compared with that
     draw.
+
+    With `forecast`, a race begins with a few hypotheses, and another one enters only when its expected improvement on
+    the leader, forecast from the hypotheses that raced and share n-grams with it, is more than this part of the spread
+    between hypotheses (0.01 is a good choice; 0: all race from the start). It saves the encoding of the others: use it
+    where strings are dear, as with a neural utility, and not with chrF++, whose pairs cost less than the forecast.
 
     `utility` is chrF++ by default, or any `function(hypothesis, reference) -> float`. `prune=None` is standard MBR.
     `schedule` is a list of growing sample sizes, None for the utility's own (16 ... 256 for chrF++), or "all" to go on
@@ -88,6 +95,7 @@ def decode(
         pool=pool,
         start=start,
         exclude_self=exclude_self,
+        forecast=forecast,
         qe=qe,
         qe_top=qe_top,
         coarse=coarse,
@@ -121,6 +129,7 @@ def decode_corpus(
     pool: bool = False,
     start: int | None = None,
     exclude_self: bool = False,
+    forecast: float = 0.0,
     qe: QualityUtility | None = None,
     qe_top: int | None = None,
     coarse: Utility | PairFunction | None = None,
@@ -150,7 +159,7 @@ def decode_corpus(
         raise UserError(f"start {start}: must be 0 or more, and is only valid with pool")
     source = sampler if sampler is not None else Listed(seed=seed, shuffle=shuffle)
     longest = chosen.schedule[-1] if schedule is None else None
-    entry = Entry(pool, exclude_self, start)
+    entry = Entry(pool, exclude_self, start, forecast)
     way, before = method_of(method), None
     if any(given is not None for given in (way, qe, qe_top, coarse, coarse_top)):
         from mbrace.preparation import Preparation  # a plain race starts sooner without it
@@ -171,6 +180,7 @@ def decode_corpus(
             keep_utilities=keep_utilities,
         )
         prune = before.prune
+    check_forecast(forecast, prune=prune, pool=pool, exclude_self=exclude_self, method=way)
     selection = selection_of(select, diversity, nbest=nbest, prune=prune)
     planner = planner_of(prune)
     if planner is not None and pool:

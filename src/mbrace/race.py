@@ -17,8 +17,8 @@ from mbrace.decoded import Decoded, Phases, Step
 from mbrace.errors import UserError
 from mbrace.prune import PruningFunction, SelfScheduled, Standings, WindowStandings, planner_of, window_pruning
 from mbrace.records import Record
-from mbrace.runner import Entry, Runner
-from mbrace.sampler import Drawer, Sampler, Want, checked_draws, is_function
+from mbrace.runner import NOBODY, Entry, Runner
+from mbrace.sampler import Drawer, Draws, Sampler, Want, checked_draws, is_function
 from mbrace.schedule import Schedule, largest, steps
 from mbrace.selection import BEST, Selection, choose
 from mbrace.utility import Ask, Scorer, Utility, parallel_of
@@ -148,10 +148,17 @@ def _time_steps(
     # A function cannot be asked for "all" at once.
     asked = schedule == "all" and any(is_function(runner.record.pseudo_references) for runner in window)
     for size in steps(schedule, utility.schedule, growing=prune is not None or asked):
-        wants = [Want(index, drawn := runner.tally.draws, size - drawn) for index, runner in _open(window)]
+        wants = [_up_to(size, index, runner) for index, runner in _open(window)]
         if not wants:
             return
         yield wants
+    while wants := [Want(index, runner.tally.draws, 0) for index, runner in _open(window) if runner.is_called]:
+        yield wants  # the draws are over, and hypotheses are still to be let in
+
+
+def _up_to(size: int, index: int, runner: Runner) -> Want:
+    """Draws up to a size of the schedule; none for a race that is only open for hypotheses to be let in."""
+    return Want(index, runner.tally.draws, size - runner.tally.draws if runner.needs_draws else 0)
 
 
 def _open(window: Sequence[Runner]) -> list[tuple[int, Runner]]:
@@ -163,12 +170,16 @@ def _draw(window: Sequence[Runner], wants: Sequence[Want], drawer: Drawer, phase
     started = time.perf_counter()
     turns = []
     records = [runner.record for runner in window]
-    for want, draws in zip(wants, checked_draws(drawer.draw(wants), wants, records), strict=True):
+    asked = [want for want in wants if want.count]
+    found = iter(checked_draws(drawer.draw(asked), asked, records) if asked else ())
+    for want in wants:
         runner = window[want.sentence]
         alive = runner.tally.alive
+        draws = next(found) if want.count else Draws([])
         new = runner.add(draws, want.count)
-        if len(draws.texts):
-            turns.append(_Turn(runner, want.sentence, alive, len(draws.texts), new, runner.let_in(new)))
+        newcomers = runner.let_in(new) if len(draws.texts) or not want.count else NOBODY
+        if len(draws.texts) or len(newcomers):
+            turns.append(_Turn(runner, want.sentence, alive, len(draws.texts), new, newcomers))
     phases.draw += time.perf_counter() - started
     return turns
 
@@ -207,6 +218,8 @@ def _prune(
     of one after another."""
     started = time.perf_counter()
     runners = [turn.runner for turn in turns]
+    for runner in runners:
+        runner.look_outside()
     whole = window_pruning(prune) if watch is None else None
     if whole is None:
         for runner in runners:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from mbrace._native import Tally
 from mbrace.decoded import Candidate, Decoded, Step
 from mbrace.errors import UserError
+from mbrace.forecast import outsiders_of
 from mbrace.prune import RaceState, SelfScheduled, Standings
 from mbrace.randomness import key
 from mbrace.records import Record, check_logprobs
@@ -34,6 +35,7 @@ class Entry(NamedTuple):
     pool: bool = False  # pseudo-references enter the race as hypotheses when they are drawn
     exclude_self: bool = False  # a string that is both is not compared with its own draw
     start: int | None = None  # with `pool`: how many hypotheses, the first, race from the start; None: all
+    forecast: float = 0.0  # hypotheses enter when they are forecast to improve on the leader by more; 0: all are in
 
 
 class Runner:
@@ -55,7 +57,9 @@ class Runner:
     ) -> None:
         self.record, self.nbest, self.entry = record, nbest, entry
         given = record.hypotheses if entry.start is None else record.hypotheses[: entry.start]
-        self.tally = Tally(given if starting is None else [given[index] for index in starting])
+        racing = given if starting is None else [given[index] for index in starting]
+        self.outsiders = outsiders_of(record, racing, entry.forecast)
+        self.tally = Tally(racing if self.outsiders is None else self.outsiders.starters)
         self.hypotheses = self.tally.hypotheses  # distinct, in the caller's order; then those let in
         if not self.hypotheses and not entry.pool:
             raise record.error("hypotheses: empty; give at least one string")
@@ -67,10 +71,11 @@ class Runner:
         # whether the hypotheses are draws themselves, to be left out of their own expected utility
         self._own_draws = entry.exclude_self and record.pseudo_references is None
         self._for_survivors, self._keep_utilities = for_survivors, keep_utilities
-        self._needs_references = entry.pool or self._own_draws or keep_utilities or selection.rule != "best"
+        self._grows = entry.pool or self.outsiders is not None
+        self._needs_references = self._grows or self._own_draws or keep_utilities or selection.rule != "best"
         self._given = len(self.hypotheses)
         self._rows: dict[str, int] = {}  # of hypotheses by text, where draws are looked up among them
-        if entry.pool or self._own_draws:
+        if self._grows or self._own_draws:
             self._rows = {text: row for row, text in enumerate(self.hypotheses)}
         self._logprobs: dict[str, list[float]] = {}  # of every copy of a pseudo-reference, in the order drawn
         self._pruned_means: list[NDArray[np.float64]] = []  # where a pruning function decides race by race
@@ -80,13 +85,24 @@ class Runner:
     @property
     def is_open(self) -> bool:
         """Line 4 of Algorithm 1: more than one hypothesis is left, and more pseudo-references are available. With
-        `pool`, a race with one hypothesis or none is not over before its first step."""
+        `pool`, a race with one hypothesis or none is not over before its first step; with `forecast`, none is over
+        while a hypothesis is to be let in."""
+        return self.needs_draws or self.is_called
+
+    @property
+    def is_called(self) -> bool:
+        """Whether hypotheses are to be let in."""
+        return self.outsiders is not None and bool(self.outsiders.called)
+
+    @property
+    def needs_draws(self) -> bool:
+        """Whether more pseudo-references are available and change anything for those in the race."""
         enough = self.nbest if self._for_survivors else 1
         return not self.exhausted and (len(self.tally) > enough or (self.entry.pool and not self.steps))
 
     def sentence(self) -> Sentence:
         """What a utility sees, and cannot change."""
-        seen = _ReadOnly(self.hypotheses) if self.entry.pool else tuple(self.hypotheses)
+        seen = _ReadOnly(self.hypotheses) if self._grows else tuple(self.hypotheses)
         return Sentence(self.record.id, self.record.source, seen)
 
     def planned(self, planner: SelfScheduled, most: int | None) -> int:
@@ -101,7 +117,7 @@ class Runner:
 
     def add(self, draws: Draws, wanted: int) -> list[str]:
         """Append draws to R_t (line 7) and return the strings that are new."""
-        self.exhausted = len(draws.texts) < wanted
+        self.exhausted = self.exhausted or len(draws.texts) < wanted
         try:
             new = self.tally.draw(draws.texts)
         except TypeError:
@@ -119,11 +135,15 @@ class Runner:
         return new
 
     def let_in(self, new: Sequence[str]) -> NDArray[np.int64]:
-        """With `pool`, new pseudo-references that were not hypotheses become hypotheses; their indices."""
-        if not self.entry.pool:
+        """With `pool`, new pseudo-references that were not hypotheses become hypotheses, with `forecast` those who were
+        called; their indices."""
+        if self.outsiders is not None:
+            newcomers, self.outsiders.called = self.outsiders.called, []
+        elif self.entry.pool:
+            newcomers = [text for text in new if text not in self._rows]
+        else:
             return NOBODY
         first = len(self.hypotheses)
-        newcomers = [text for text in new if text not in self._rows]
         self.hypotheses += newcomers
         self._rows.update(zip(newcomers, range(first, len(self.hypotheses)), strict=True))
         return np.arange(first, len(self.hypotheses))
@@ -189,6 +209,11 @@ class Runner:
             spread=_standard_deviation(np.concatenate([*self._pruned_means, means])),
         )
 
+    def look_outside(self) -> None:
+        """With `forecast`, call the hypotheses that may win."""
+        if self.outsiders is not None:
+            self.outsiders.look(self.tally.alive, self.tally.expected_utilities(self.weights()), self.nbest)
+
     def keep(self, standings: Standings, mask: NDArray[np.bool_]) -> None:
         """Drop the hypotheses that a pruning function does not keep."""
         self._pruned_means.append(standings.means[~mask])
@@ -232,9 +257,15 @@ class Runner:
             pseudo_references=self.tally.draws,
             steps=tuple(self.steps),
             nbest=tuple(ranked),
-            strings=self.tally.strings if self.steps else 0,
+            strings=self._strings() if self.steps else 0,
             utilities=self._utility_table(utility) if self._keep_utilities else None,
         )
+
+    def _strings(self) -> int:
+        """How many distinct strings the utility saw. The tally knows those that raced from the start, and draws."""
+        if self.outsiders is None:
+            return self.tally.strings
+        return self.tally.strings + len(set(self.hypotheses[self._given :]).difference(self.references))
 
     def _ranking(self) -> NDArray[np.int64]:
         """Indexes into those alive, best first, or as they were chosen."""
@@ -242,7 +273,7 @@ class Runner:
             return self._in_order()[self.finalists.chosen]
         if self.means is None:
             return self._in_order()
-        if not self.entry.pool:
+        if not self._grows:
             return np.argsort(-self.means, kind="stable")
         order = self._in_order()
         return order[np.argsort(-self.means[order], kind="stable")]
@@ -251,6 +282,8 @@ class Runner:
         """Indexes into those alive, in the order in which equal ones are preferred: the hypotheses given, then those
         that were drawn, by their text: not in the order of the draws, which the seed decides."""
         alive = self.tally.alive
+        if self.outsiders is not None:
+            return np.argsort([self._first_copies[self.hypotheses[row]] for row in alive.tolist()])
         if not self.entry.pool:
             return np.arange(len(alive))
         drawn = np.flatnonzero(alive >= self._given)
@@ -259,7 +292,7 @@ class Runner:
 
     def _index_of(self, row: int) -> int | None:
         """The caller's index of the first copy of a distinct hypothesis; None for one that was only drawn."""
-        if row < self._given == len(self.record.hypotheses):
+        if self.outsiders is None and row < self._given == len(self.record.hypotheses):
             return row
         return self._first_copies.get(self.hypotheses[row])
 

@@ -118,7 +118,7 @@ class ByRace:
             sampler=self.view(draws),
             seed=self.seed,
             nbest=fewest,
-            entry=self.entry,
+            entry=self.entry._replace(forecast=0.0),  # it is cheap
             starting=[each.indices for each in lists],
             for_survivors=True,
             phases=phases,

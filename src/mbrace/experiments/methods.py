@@ -45,6 +45,7 @@ class Way:
     references: int = RACED
     start: int | None = None  # hypotheses, with `pool`; None: all
     pool: bool = False
+    forecast: float = 0.0
     coarse: bool = False  # the best by chrF++ race
     qe: bool = False  # the best by estimated quality race
     weights: bool = False  # pseudo-references count by their probabilities
@@ -58,7 +59,8 @@ class Way:
 
 RACE = Confidence(0.99)
 STANDARD = Way("standard MBR", "standard MBR", str(RACED), options="--prune none")
-FEWER, RACES, OWN, LISTS = "standard MBR", "race (Cheng & Vlachos)", "regret, pool (ours)", "shortlists, weights"
+FEWER, RACES, LISTS = "standard MBR", "race (Cheng & Vlachos)", "shortlists, weights"
+OWN = "regret, forecast, pool (ours)"
 WAYS: tuple[Way, ...] = (
     STANDARD,
     *(
@@ -79,6 +81,14 @@ WAYS: tuple[Way, ...] = (
         pool=True,
         start=64,
         options="--pool --start 64 --regret 0.04",
+    ),
+    Way(
+        "forecast 0.01, regret 0.04",
+        OWN,
+        "forecast, 0.04",
+        Confidence(0.99, regret=0.04),
+        forecast=0.01,
+        options="--forecast 0.01 --regret 0.04",
     ),
     *(
         Way(f"halving, {n:,} calls", "halving (AMBR)", f"{n:,}", Halving(n), options=f"--prune halving --budget {n}")
@@ -172,6 +182,7 @@ class Study:
             for record in records
         ]
         options: dict[str, Any] = {"prune": way.prune, "method": way.method, "pool": way.pool, "start": way.start}
+        options["forecast"] = way.forecast
         if way.coarse:
             options |= {"coarse": ChrF(threads=1), "coarse_top": TOP}
         if way.qe:

@@ -35,6 +35,7 @@ class Way:
     alpha: float | None = None  # None: standard MBR
     regret: float = 0.0
     pool: bool = False
+    forecast: float = 0.0
 
     @property
     def prune(self) -> PruningFunction | None:
@@ -52,6 +53,10 @@ WAYS: tuple[Way, ...] = (
         Way(f"pool from beam {beam}, regret {x:g}", beam=beam, alpha=0.99, regret=x, pool=True)
         for beam in (16, 64, 128)
         for x in (0.02, 0.04, 0.08)
+    ),
+    *(
+        Way(f"forecast {least:g}, regret {x:g}", alpha=0.99, regret=x, forecast=least)
+        for least, x in ((0.01, 0.04), (0.01, 0.06), (0.005, 0.04))
     ),
 )
 
@@ -131,7 +136,7 @@ def strings_rows(
             sampler=Listed(seed=seed, shuffle=False),
             seed=seed,
             nbest=1,
-            entry=Entry(pool=way.pool),
+            entry=Entry(pool=way.pool, forecast=way.forecast),
         )[0]
         row = table.texts.index(answer.text)
         yield {

@@ -1,0 +1,156 @@
+// A forecast of the expected utilities of hypotheses that were not scored, from those of hypotheses that were.
+//
+// Hypotheses that are alike (likeness.hpp) have similar expected utilities. The forecast is that of a Gaussian process whose
+// covariance is the likeness: for each hypothesis a mean and a variance, given the expected utilities known so far. What one
+// has to gain by scoring a hypothesis is its *expected improvement*: the mean of max(0, its utility - the rival's).
+//
+// The Cholesky factor of the covariance of the scored hypotheses grows by a row with each hypothesis that enters, and with it what
+// it says about all others, so that a race costs (scored x scored x hypotheses) operations altogether.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+#include "likeness.hpp"
+
+namespace mbrace {
+
+class Forecast {
+  public:
+    // The part of a hypothesis' variance that its likeness to others does not explain.
+    static constexpr double NOISE = 0.05;
+
+    explicit Forecast(const std::vector<Text>& texts)
+        : size_(texts.size()), likeness_(mbrace::likeness(texts)), has_entered_(size_), unexplained_(size_) {
+        for (std::size_t i = 0; i < size_; ++i) unexplained_[i] = likeness_[i * size_ + i];
+    }
+
+    std::size_t size() const { return size_; }
+    std::size_t entered() const { return entered_.size(); }
+
+    // Lets the first hypotheses in: the first of the list, then in turn the one that is least like those before it, and the one
+    // that says most about all others. In growing order.
+    std::vector<std::int64_t> start(std::size_t count) {
+        std::vector<float> left(likeness_), weights(size_);
+        std::vector<std::int64_t> chosen;
+        std::vector<bool> taken(size_);
+        while (chosen.size() < std::min(count, size_)) {
+            std::size_t best = size_;
+            double most = -1;
+            for (std::size_t i = 0; i < size_ && !chosen.empty(); ++i) {
+                if (taken[i]) continue;
+                const float* row = &left[i * size_];
+                double worth = row[i];
+                if (chosen.size() % 2 == 0) worth = squares(row) / (row[i] + NOISE);
+                if (worth > most) most = worth, best = i;
+            }
+            if (best == size_) best = 0;
+            const float scale = 1 / std::sqrt(std::max(left[best * size_ + best], 0.0f) + static_cast<float>(NOISE));
+            for (std::size_t i = 0; i < size_; ++i) weights[i] = left[best * size_ + i] * scale;
+            for (std::size_t i = 0; i < size_; ++i) {
+                const float own = weights[i];
+                float* row = &left[i * size_];
+                for (std::size_t j = 0; j < size_; ++j) row[j] -= own * weights[j];
+            }
+            taken[best] = true;
+            chosen.push_back(static_cast<std::int64_t>(best));
+        }
+        std::sort(chosen.begin(), chosen.end());
+        for (const std::int64_t row : chosen) enter(static_cast<std::size_t>(row));
+        return chosen;
+    }
+
+    // Lets in up to `most` hypotheses whose expected improvement on `rival` is more than `least` standard deviations of `means`,
+    // which are the expected utilities of those that entered so far, in their order. Each takes those let in before it into
+    // account: what they will say about it need not be said twice.
+    std::vector<std::int64_t> next(const double* means, double rival, double least, std::size_t most) {
+        const std::size_t known = entered_.size();
+        const double centre = mean(means, known);
+        double squared = 0, fitted = 0;
+        std::vector<double> solved(known), forecast(size_, centre);
+        for (std::size_t j = 0; j < known; ++j) {
+            double value = means[j] - centre;
+            squared += value * value;
+            for (std::size_t k = 0; k < j; ++k) value -= factors_[k * size_ + entered_[j]] * solved[k];
+            solved[j] = value / pivots_[j];
+            fitted += solved[j] * solved[j];
+            for (std::size_t i = 0; i < size_; ++i) forecast[i] += solved[j] * factors_[j * size_ + i];
+        }
+        const double spread = std::sqrt(squared / static_cast<double>(known));
+        const double scale = std::sqrt(fitted / static_cast<double>(known));
+        std::vector<std::int64_t> chosen;
+        while (chosen.size() < most) {
+            std::size_t best = size_;
+            double highest = least * spread;
+            for (std::size_t i = 0; i < size_; ++i) {
+                if (has_entered_[i]) continue;
+                const double deviation = scale * std::sqrt(std::max(unexplained_[i], 0.0));
+                const double gain = expected_improvement(forecast[i] - rival, deviation);
+                if (gain > highest) highest = gain, best = i;
+            }
+            if (best == size_) break;
+            enter(best);
+            chosen.push_back(static_cast<std::int64_t>(best));
+        }
+        return chosen;
+    }
+
+  private:
+    void enter(std::size_t row) {
+        const double pivot = std::sqrt(std::max(unexplained_[row], 0.0) + NOISE);
+        const std::size_t known = entered_.size();
+        std::vector<double> factor(size_);
+        for (std::size_t i = 0; i < size_; ++i) factor[i] = likeness_[row * size_ + i];
+        for (std::size_t k = 0; k < known; ++k) {
+            const double* earlier = &factors_[k * size_];
+            const double own = earlier[row];
+            for (std::size_t i = 0; i < size_; ++i) factor[i] -= own * earlier[i];
+        }
+        for (std::size_t i = 0; i < size_; ++i) {
+            factor[i] /= pivot;
+            unexplained_[i] -= factor[i] * factor[i];
+        }
+        factors_.insert(factors_.end(), factor.begin(), factor.end());
+        pivots_.push_back(pivot);
+        entered_.push_back(row);
+        has_entered_[row] = true;
+    }
+
+    double squares(const float* row) const {
+        float sums[8] = {};
+        std::size_t i = 0;
+        for (; i + 8 <= size_; i += 8) {
+            for (std::size_t lane = 0; lane < 8; ++lane) sums[lane] += row[i + lane] * row[i + lane];
+        }
+        double sum = 0;
+        for (const float each : sums) sum += each;
+        for (; i < size_; ++i) sum += row[i] * row[i];
+        return sum;
+    }
+
+    static double mean(const double* values, std::size_t count) {
+        double sum = 0;
+        for (std::size_t i = 0; i < count; ++i) sum += values[i] / static_cast<double>(count);
+        return sum;
+    }
+
+    // The mean of max(0, x) for a normal x.
+    static double expected_improvement(double mean, double deviation) {
+        if (!(deviation > 0)) return std::max(mean, 0.0);
+        const double z = mean / deviation;
+        const double density = std::exp(-z * z / 2) * 0.3989422804014327, below = std::erfc(-z * 0.7071067811865476) / 2;
+        return deviation * (z * below + density);
+    }
+
+    std::size_t size_;
+    std::vector<float> likeness_;       // (size, size)
+    std::vector<std::size_t> entered_;  // in their order
+    std::vector<bool> has_entered_;
+    std::vector<double> unexplained_;  // (size): variance given those that entered
+    std::vector<double> factors_;      // (entered, size): column k of the factor, for all hypotheses
+    std::vector<double> pivots_;       // (entered): its diagonal
+};
+
+}  // namespace mbrace
