@@ -21,7 +21,8 @@ from mbrace.experiments.trials import Outcomes
 
 SHOWN = ("standard 256 + 256", "standard 128 + 128", "standard 64 + 64", "alpha 0.99", "regret 0.02", "regret 0.04",
          "pool from beam 16, regret 0.08", "pool from beam 64, regret 0.04", "pool from beam 64, regret 0.02",
-         "pool from beam 128, regret 0.04")  # fmt: skip
+         "pool from beam 128, regret 0.04", "forecast 0.01, regret 0.04", "forecast 0.01, regret 0.06",
+         "forecast 0.005, regret 0.04")  # fmt: skip
 
 ABOUT = """# Fewer strings
 
