@@ -71,12 +71,14 @@ void round_row(const float* own, const float* rival, std::size_t distinct, float
 // Then for doubles, which come from utilities that take far longer than this.
 void range(const double* own, const double* rival, const double* weights, std::size_t distinct, double* lowest,
            double* highest) {
-    *lowest = *highest = difference(own, rival, weights, 0);
+    double low = difference(own, rival, weights, 0), high = low;
     for (std::size_t c = 1; c < distinct; ++c) {
         const double value = difference(own, rival, weights, c);
-        *lowest = std::min(*lowest, value);
-        *highest = std::max(*highest, value);
+        low = std::min(low, value);
+        high = std::max(high, value);
     }
+    *lowest = low;
+    *highest = high;
 }
 
 void range(const double* own, const double* rival, std::size_t distinct, double* lowest, double* highest) {
