@@ -12,6 +12,12 @@
 namespace mbrace {
 namespace {
 
+constexpr int FINE_BITS = 52;                               // of a total on the fine grid: a double has 53
+constexpr double MAX_COARSE_DIFFERENCE = 32767.0;           // what 16 bits hold, in steps of the coarse grid
+constexpr double MAX_COARSE_TOTAL = 2147483647.0;           // what 32 bits hold
+constexpr double MIN_FLOAT = 0x1p-80, MAX_FLOAT = 0x1p120;  // differences between these can be rounded in float
+constexpr int MAX_DOUBLE_EXPONENT = 900;  // utilities of 2^900 or above, or below 2^-900, are brought near 1
+
 // One difference, in double.
 template <class Number>
 double difference(const Number* own, const Number* rival, const double* weights, std::size_t c) {
@@ -65,12 +71,14 @@ void round_row(const float* own, const float* rival, std::size_t distinct, float
 // Then for doubles, which come from utilities that take far longer than this.
 void range(const double* own, const double* rival, const double* weights, std::size_t distinct, double* lowest,
            double* highest) {
-    *lowest = *highest = difference(own, rival, weights, 0);
+    double low = difference(own, rival, weights, 0), high = low;
     for (std::size_t c = 1; c < distinct; ++c) {
         const double value = difference(own, rival, weights, c);
-        *lowest = std::min(*lowest, value);
-        *highest = std::max(*highest, value);
+        low = std::min(low, value);
+        high = std::max(high, value);
     }
+    *lowest = low;
+    *highest = high;
 }
 
 void range(const double* own, const double* rival, std::size_t distinct, double* lowest, double* highest) {
@@ -99,7 +107,7 @@ Differences<Number>::Differences(const Number* utilities, std::size_t hypotheses
       draws_(draws), pairs_((draws + 1) / 2), coarse_(hypotheses * pairs_), lowest_(hypotheses), highest_(hypotheses) {
     double largest = measure(hypotheses);
     if (largest == 0) return;
-    if (std::is_same_v<Number, float> && !weights && !(largest < 0x1p120 && largest > 0x1p-80)) {
+    if (std::is_same_v<Number, float> && !weights && !(largest < MAX_FLOAT && largest > MIN_FLOAT)) {
         // A difference, or the grid's scale, may be beyond a float: weights of one have all computed in double.
         ones_.assign(distinct, 1.0);
         weights = weights_ = ones_.data();
@@ -107,8 +115,8 @@ Differences<Number>::Differences(const Number* utilities, std::size_t hypotheses
     }
     int exponent;
     std::frexp(largest * static_cast<double>(draws), &exponent);
-    fine_scale_ = std::ldexp(1.0, 52 - exponent);
-    const double steps = std::min(32767.0, 2147483647.0 / static_cast<double>(draws + 2) - 1);
+    fine_scale_ = std::ldexp(1.0, FINE_BITS - exponent);
+    const double steps = std::min(MAX_COARSE_DIFFERENCE, MAX_COARSE_TOTAL / static_cast<double>(draws + 2) - 1);
     coarse_scale_ = steps / largest;
     // So that a step of the fine grid is, for all draws together, small compared with a step of a row's coarse grid.
     const double smallest = largest * static_cast<double>(draws) * 0x1p-30;
@@ -168,7 +176,7 @@ Scaled<Number>::Scaled(const Number* utilities, std::size_t size) : data(utiliti
         for (std::size_t i = 0; i < size; ++i) largest = std::max(largest, std::abs(utilities[i]));
         int size_of_largest;
         std::frexp(largest, &size_of_largest);
-        if (std::abs(size_of_largest) < 900) return;
+        if (std::abs(size_of_largest) < MAX_DOUBLE_EXPONENT) return;
         exponent = size_of_largest;
         copy.resize(size);
         std::transform(utilities, utilities + size, copy.begin(), [&](double u) { return std::ldexp(u, -exponent); });

@@ -1,4 +1,17 @@
-// How sums stay exact: see WeightedSum.
+// Weighted sums of utilities: the exact sum, rounded once. So the order of the utilities changes nothing, and neither does
+// adding equal ones together first.
+//
+// Whole weights (counts of draws) times utilities of similar size: every product is a multiple of the last bit of the
+// smallest utility, no sum of them needs more than the 53 bits of a double, and plain addition is exact.
+//
+// Otherwise every product is split in two: a multiple of a step that is so large that sums of such multiples fit 53 bits,
+// and the rest, rounded to a multiple of a second, smaller step, of which the same is true. Again all additions are exact,
+// except for the last one, of the two sums. What the second step rounds away is less than 2^-65 of the largest product
+// for up to a thousand products. Example with decimals, where numbers have four digits and steps are 1 and 0.001: 12.34567
+// is 12 and 0.346, and 0.12345 is 0 and 0.123; the sums 12 and 0.469 are exact, and together 12.47.
+//
+// A product of two doubles is two doubles, the rounded product and the rest. Utilities in doubles are brought near 1 by a
+// power of two first, so that no sum of numbers of any size is too large.
 #include "expected_utilities.hpp"
 
 #include <algorithm>
@@ -13,26 +26,17 @@
 namespace mbrace {
 namespace {
 
-// Weighted sums of utilities: the exact sum rounded once, so the order of the utilities changes nothing, and nor does
-// adding equal ones together first.
-//
-// Whole weights (counts of draws) times utilities of similar size: every product is a multiple of the last bit of the
-// smallest utility, no sum of them needs more than the 53 bits of a double, and plain addition is exact.
-//
-// Otherwise every product is split in two: a multiple of a step that is so large that sums of such multiples fit 53 bits,
-// and the rest, rounded to a multiple of a second, smaller step, of which the same is true. Again all additions are exact,
-// except for the last one, of the two sums. What the second step rounds away is less than 2^-65 of the largest product
-// for up to a thousand products.
-//
-// A product of two doubles is two doubles, the rounded product and the rest. Utilities in doubles are brought near 1 by a
-// power of two first, so that no sum of numbers of any size is too large.
+constexpr int DOUBLE_BITS = 53, FLOAT_BITS = 24;  // of a number's digits, the leading one included
+constexpr double MAX_WHOLE_TOTAL = 1 << 24;       // of whole weights: beyond it few sums would be exact
+
+// Weighted means of rows of utilities; the weights are the same for all rows.
 class WeightedSum {
   public:
     WeightedSum(const double* weights, std::size_t count)
         : weights_(weights), count_(count), products_(whole_groups(count)) {
         total_ = sum_in_two_steps(std::vector<float>(count, 1.0f).data());
         const auto is_whole = [](double weight) { return weight >= 0 && weight == std::nearbyint(weight); };
-        if (std::all_of(weights, weights + count, is_whole) && total_ < 1 << 24) {
+        if (std::all_of(weights, weights + count, is_whole) && total_ < MAX_WHOLE_TOTAL) {
             total_bits_ = std::bit_width(static_cast<std::uint32_t>(total_));
         }
     }
@@ -44,7 +48,7 @@ class WeightedSum {
             return mean(doubles.data());
         }
         // A utility of exponent e is less than 2^(e+1) and a multiple of 2^(e-23).
-        if (total_bits_ + exponent_range(utilities, count_) + 1 + 23 <= 53) {
+        if (total_bits_ + exponent_range(utilities, count_) + FLOAT_BITS <= DOUBLE_BITS) {
             return plain_sum(utilities, weights_, count_) / total_;
         }
         return sum_in_two_steps(utilities) / total_;
@@ -85,7 +89,7 @@ class WeightedSum {
         const int growth = std::bit_width(count) + 1;
         // Doubles from 2^e up to 2^(e+1) are multiples of 2^(e-52): adding 1.5 * 2^e, and taking it away, rounds to these.
         return add_up(products_.data(), products_.size(), std::ldexp(1.5, exponent + growth),
-                      std::ldexp(1.5, exponent + 2 * growth - 52));
+                      std::ldexp(1.5, exponent + 2 * growth - (DOUBLE_BITS - 1)));
     }
 
     // The largest exponent less the smallest, zeros left out.

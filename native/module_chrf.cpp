@@ -16,8 +16,12 @@
 namespace mbrace {
 namespace {
 
+constexpr int MAX_CHRF_ORDERS = 24;  // of characters and words together
+static_assert(MAX_CHRF_ORDERS <= MAX_ORDERS);
+
 Options options_of(int char_order, int word_order, bool whitespace) {
-    if (char_order < 0 || word_order < 0 || char_order + word_order < 1 || char_order + word_order > MAX_ORDERS - 8) {
+    const bool negative = char_order < 0 || word_order < 0, none = char_order == 0 && word_order == 0;
+    if (negative || none || char_order > MAX_CHRF_ORDERS - word_order) {
         throw nb::value_error("char_order and word_order must be at least 0, and 1 to 24 together");
     }
     return {char_order, word_order, whitespace};

@@ -14,12 +14,10 @@ namespace mbrace {
 // One per thread, reused for every sentence.
 class Survivors {
   public:
-    // Columns of bytes are made only where they save more than they cost: making them takes some instructions per column of
-    // the index, and they save about two hundred times as many instructions per reference.
     void choose(const Index& index, const std::int64_t* survivors, std::size_t count, std::size_t references,
                 Spread spread) {
         index_ = &index;
-        few_ = count <= FEW_ROWS && index.columns() < 200 * references;
+        few_ = count <= FEW_ROWS && index.columns() < MAX_COLUMNS * references;
         groups_.assign(few_ ? 1 : index.blocks(), 0);
         for (std::size_t s = 0; s < count; ++s) {
             const std::size_t row = few_ ? s : survivors[s];
@@ -38,6 +36,10 @@ class Survivors {
     }
 
   private:
+    // Columns of bytes are made only where there are fewer columns than this per reference: making them takes some
+    // instructions per column of the index, and they save about so many times as many per reference.
+    static constexpr std::size_t MAX_COLUMNS = 200;
+
     void make_few(const std::int64_t* survivors, std::size_t count, Spread spread) {
         const int orders = index_->options().orders();
         std::size_t all = 0;
