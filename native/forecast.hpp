@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "likeness.hpp"
+#include "starters.hpp"
 
 namespace mbrace {
 
@@ -33,30 +34,7 @@ class Forecast {
     // Lets the first hypotheses in: the first of the list, then in turn the one that is least like those before it, and the one
     // that says most about all others. In growing order.
     std::vector<std::int64_t> start(std::size_t count) {
-        std::vector<float> left(likeness_), weights(size_);
-        std::vector<std::int64_t> chosen;
-        std::vector<bool> taken(size_);
-        while (chosen.size() < std::min(count, size_)) {
-            std::size_t best = size_;
-            double most = -1;
-            for (std::size_t i = 0; i < size_ && !chosen.empty(); ++i) {
-                if (taken[i]) continue;
-                const float* row = &left[i * size_];
-                double worth = row[i];
-                if (chosen.size() % 2 == 0) worth = squares(row) / (row[i] + NOISE);
-                if (worth > most) most = worth, best = i;
-            }
-            if (best == size_) best = 0;
-            const float scale = 1 / std::sqrt(std::max(left[best * size_ + best], 0.0f) + static_cast<float>(NOISE));
-            for (std::size_t i = 0; i < size_; ++i) weights[i] = left[best * size_ + i] * scale;
-            for (std::size_t i = 0; i < size_; ++i) {
-                const float own = weights[i];
-                float* row = &left[i * size_];
-                for (std::size_t j = 0; j < size_; ++j) row[j] -= own * weights[j];
-            }
-            taken[best] = true;
-            chosen.push_back(static_cast<std::int64_t>(best));
-        }
+        std::vector<std::int64_t> chosen = starters(likeness_, size_, count, NOISE);
         std::sort(chosen.begin(), chosen.end());
         for (const std::int64_t row : chosen) enter(static_cast<std::size_t>(row));
         return chosen;
@@ -116,18 +94,6 @@ class Forecast {
         pivots_.push_back(pivot);
         entered_.push_back(row);
         has_entered_[row] = true;
-    }
-
-    double squares(const float* row) const {
-        float sums[8] = {};
-        std::size_t i = 0;
-        for (; i + 8 <= size_; i += 8) {
-            for (std::size_t lane = 0; lane < 8; ++lane) sums[lane] += row[i + lane] * row[i + lane];
-        }
-        double sum = 0;
-        for (const float each : sums) sum += each;
-        for (; i < size_; ++i) sum += row[i] * row[i];
-        return sum;
     }
 
     static double mean(const double* values, std::size_t count) {
