@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "likeness.hpp"
@@ -41,10 +42,12 @@ class Forecast {
     }
 
     // Lets in up to `most` hypotheses whose expected improvement on `rival` is more than `least` standard deviations of `means`,
-    // which are the expected utilities of those that entered so far, in their order. Each takes those let in before it into
-    // account: what they will say about it need not be said twice.
+    // which are the expected utilities of those that entered so far, in their order: numbers around 1 in size. Each takes those
+    // let in before it into account: what they will say about it need not be said twice. Nobody enters where all are equal.
     std::vector<std::int64_t> next(const double* means, double rival, double least, std::size_t most) {
         const std::size_t known = entered_.size();
+        std::vector<std::int64_t> chosen;
+        if (std::all_of(means, means + known, [&](double value) { return value == means[0]; })) return chosen;
         const double centre = mean(means, known);
         double squared = 0, fitted = 0;
         std::vector<double> solved(known), forecast(size_, centre);
@@ -58,14 +61,16 @@ class Forecast {
         }
         const double spread = std::sqrt(squared / static_cast<double>(known));
         const double scale = std::sqrt(fitted / static_cast<double>(known));
-        std::vector<std::int64_t> chosen;
+        // A gain only falls with those let in, since the deviation does: one that was too small (and is so by more than rounding
+        // could change) need not be computed again.
+        std::vector<double> last_gains(size_, std::numeric_limits<double>::infinity());
         while (chosen.size() < most) {
             std::size_t best = size_;
             double highest = least * spread;
             for (std::size_t i = 0; i < size_; ++i) {
-                if (has_entered_[i]) continue;
+                if (has_entered_[i] || last_gains[i] * (1 + 1e-9) + 1e-9 * spread < highest) continue;
                 const double deviation = scale * std::sqrt(std::max(unexplained_[i], 0.0));
-                const double gain = expected_improvement(forecast[i] - rival, deviation);
+                const double gain = last_gains[i] = expected_improvement(forecast[i] - rival, deviation);
                 if (gain > highest) highest = gain, best = i;
             }
             if (best == size_) break;

@@ -17,10 +17,12 @@
 
 namespace mbrace {
 
-// A random-looking number for each number. (`mix` alone would not do: sums of its values, as below, are often equal.)
+// A random-looking number for each number (SplitMix64). `mix` would not do: sums of its values, as below, may be equal.
 inline std::uint64_t scramble(std::uint64_t number) {
-    number = mix(mix(number + 1));
-    return number ^ number >> 29;
+    number += 0x9E3779B97F4A7C15ull;
+    number = (number ^ number >> 30) * 0xBF58476D1CE4E5B9ull;
+    number = (number ^ number >> 27) * 0x94D049BB133111EBull;
+    return number ^ number >> 31;
 }
 
 class Bundles {
@@ -161,7 +163,8 @@ inline std::vector<float> likeness(const std::vector<Text>& texts) {
         for (std::size_t i = 0; i < texts_with->size(); ++i) {
             const std::uint32_t row = (*texts_with)[i];
             of_row[row] += bundles.weights[b] * static_cast<double>(texts_with->size());
-            for (std::size_t j = i; j < texts_with->size(); ++j) shared[row * size + (*texts_with)[j]] += bundles.weights[b];
+            for (std::size_t j = i; j < texts_with->size(); ++j)
+                shared[row * size + (*texts_with)[j]] += bundles.weights[b];
         }
     }
     double total = 0, own = 0;

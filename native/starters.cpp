@@ -68,7 +68,8 @@ std::vector<std::int64_t> starters(const std::vector<float>& likeness, std::size
         } else if (!chosen.empty()) {
             for (std::size_t i = 0; i < size; ++i) {
                 if (taken[i]) continue;
-                worth[i] = explain(&left[i * size], size, factors[0].data(), factors[0][i], factors[1].data(), factors[1][i]);
+                worth[i] =
+                    explain(&left[i * size], size, factors[0].data(), factors[0][i], factors[1].data(), factors[1][i]);
                 worth[i] /= diagonal[i] + noise;
             }
             best = largest(worth, taken);
