@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import warnings
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -11,9 +12,10 @@ import numpy as np
 import pytest
 from conftest import overlap, records
 from test_forecast import sentences
-from test_forecast_race import SCHEDULE, STARTERS, lists
+from test_forecast_race import CASES, SCHEDULE, STARTERS, lists
 
 import mbrace
+from mbrace.sampler import Draws, Want
 
 
 def decode(hypotheses: list[str], references: list[str], **options: Any) -> mbrace.Decoded:
@@ -89,6 +91,54 @@ def test_windows_and_threads_change_no_answer(demo_rows: list[dict]) -> None:
         found = mbrace.decode_corpus(corpus, utility=mbrace.ChrF(threads=threads), window=window, **options)
         assert list(found) == wanted
     assert list(mbrace.decode_corpus(corpus[::-1], **options))[::-1] == wanted
+
+
+class Asking:
+    """Draws from a list, and whether it was ever asked for none."""
+
+    def __init__(self, references: Sequence[str]) -> None:
+        self.references, self.asked, self.given = references, list[int](), 0
+
+    def more(self, count: int) -> Sequence[str]:
+        self.asked.append(count)
+        self.given += count
+        return self.references[self.given - count : self.given]
+
+    def start(self, records: Sequence[mbrace.Record]) -> Asking:
+        return self
+
+    def draw(self, wants: Sequence[Want]) -> list[Draws]:
+        return [Draws(self.more(want.count)) for want in wants]
+
+
+@pytest.mark.parametrize("case", [3, 6, 7, 10])
+@pytest.mark.parametrize("kind", ["function", "iterator", "sampler"])
+def test_a_live_source_is_never_asked_for_nothing(kind: str, case: int) -> None:
+    prune, schedule, nbest, least, seed = CASES[case]
+    hypotheses, references = lists(seed)
+    options: dict[str, Any] = {"utility": overlap, "prune": prune, "schedule": schedule, "seed": seed, "nbest": nbest}
+    expected = mbrace.decode(hypotheses, references, shuffle=False, forecast=least, **options)
+    asking = Asking(references)
+    source: Any = {"function": asking.more, "iterator": iter(references), "sampler": None}[kind]
+    record = mbrace.Record(hypotheses, source, source="x")
+    sampler = asking if kind == "sampler" else None
+    (found,) = mbrace.decode_corpus([record], sampler=sampler, forecast=least, **options)
+    assert found == expected
+    assert 0 not in asking.asked
+    if kind == "iterator":
+        assert len(list(source)) == len(references) - found.pseudo_references  # none was taken and not used
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_sampler_that_has_no_more_is_not_asked_again(seed: int) -> None:
+    hypotheses, references = lists(seed)
+    asking = Asking(references[:10])
+    options: dict[str, Any] = {"prune": mbrace.Bottom(0.1), "schedule": (16, 32, 64), "forecast": 0.001}
+    record = mbrace.Record(hypotheses, source="x")
+    (found,) = mbrace.decode_corpus([record], sampler=asking, utility=overlap, **options)
+    assert asking.asked == [16]
+    assert found.pseudo_references == 10
+    assert len(found.steps) > 1  # others were let in after the last draw
 
 
 class Quality:

@@ -13,7 +13,6 @@ from test_forecast import NaiveForecast, sentences
 
 import mbrace
 from mbrace.prune import PruningFunction, Standings
-from mbrace.sampler import Draws, Want
 
 STARTERS, AT_ONCE = 24, 16
 SCHEDULE = (4, 8, 16, 32)
@@ -21,6 +20,8 @@ SCHEDULE = (4, 8, 16, 32)
 
 class Naive:
     """One race, step by step, in the words of the paper and of `mbrace.forecast`."""
+
+    utility = staticmethod(overlap)
 
     def __init__(self, hypotheses: Sequence[str], references: Sequence[str], least: float, nbest: int) -> None:
         self.texts, self.references, self.least, self.nbest = list(dict.fromkeys(hypotheses)), references, least, nbest
@@ -57,7 +58,7 @@ class Naive:
         self.alive, self.raced, self.called = self.alive + self.called, self.raced + self.called, []
         columns = list(dict.fromkeys(drawn))
         counts = np.array([drawn.count(text) for text in columns])
-        table = np.array([[overlap(self.texts[row], text) for text in columns] for row in self.alive])
+        table = np.array([[self.utility(self.texts[row], text) for text in columns] for row in self.alive])
         self.means = [math.fsum(line) / len(drawn) for line in table * counts]
         self._look()
         standings = Standings(
@@ -237,40 +238,22 @@ def test_an_n_best_list_is_as_long_as_without_a_forecast() -> None:
         assert len({each.text for each in found.nbest}) == min(nbest, len(set(hypotheses)))
 
 
-class Asking:
-    """Draws from a list, and whether it was ever asked for none."""
-
-    def __init__(self, references: Sequence[str]) -> None:
-        self.references, self.asked, self.given = references, list[int](), 0
-
-    def more(self, count: int) -> Sequence[str]:
-        self.asked.append(count)
-        self.given += count
-        return self.references[self.given - count : self.given]
-
-    def start(self, records: Sequence[mbrace.Record]) -> Asking:
-        return self
-
-    def draw(self, wants: Sequence[Want]) -> list[Draws]:
-        return [Draws(self.more(want.count)) for want in wants]
-
-
-@pytest.mark.parametrize("case", [3, 6, 7, 10])
-@pytest.mark.parametrize("kind", ["function", "iterator", "sampler"])
-def test_a_live_source_is_never_asked_for_nothing(kind: str, case: int) -> None:
-    prune, schedule, nbest, least, seed = CASES[case]
+@pytest.mark.parametrize("seed", range(4))
+def test_utilities_of_which_later_ones_are_much_larger(seed: int) -> None:
     hypotheses, references = lists(seed)
-    options: dict[str, Any] = {"utility": overlap, "prune": prune, "schedule": schedule, "seed": seed, "nbest": nbest}
-    expected = mbrace.decode(hypotheses, references, shuffle=False, forecast=least, **options)
-    asking = Asking(references)
-    source: Any = {"function": asking.more, "iterator": iter(references), "sampler": None}[kind]
-    record = mbrace.Record(hypotheses, source, source="x")
-    sampler = asking if kind == "sampler" else None
-    (found,) = mbrace.decode_corpus([record], sampler=sampler, forecast=least, **options)
-    assert found == expected
-    assert 0 not in asking.asked
-    if kind == "iterator":
-        assert len(list(source)) == len(references) - found.pseudo_references  # none was taken and not used
+    late = set(references[SCHEDULE[1] :])
+
+    def growing(hypothesis: str, reference: str) -> float:
+        return overlap(hypothesis, reference) * (2.0**10 if reference in late else 1.0)
+
+    naive, prune = Naive(hypotheses, references, 0.01, 1), mbrace.Bottom(0.3)
+    naive.utility = growing  # type: ignore[method-assign]
+    naive.run(SCHEDULE, prune, 0)
+    found = mbrace.decode(
+        hypotheses, references, utility=growing, prune=prune, schedule=SCHEDULE, forecast=0.01, shuffle=False
+    )
+    assert (found.text, found.utility_calls) == (naive.ranking()[0], naive.calls)
+    assert [step.survivors for step in found.steps] == naive.survivors
 
 
 def test_equal_log_probabilities_change_nothing() -> None:
