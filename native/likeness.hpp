@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "pool.hpp"
 #include "table.hpp"
 #include "text.hpp"
 
@@ -146,8 +147,9 @@ class Bundles {
 inline std::vector<float> likeness(const std::vector<Text>& texts) {
     const std::size_t size = texts.size();
     const Bundles bundles(texts);
-    std::vector<std::uint32_t> shared(size * size), others;  // n-grams, where row <= column
-    std::vector<double> sums(size * size), of_row(size);
+    Vector<std::uint32_t> shared(size * size);  // n-grams, where row <= column
+    std::vector<std::uint32_t> others;
+    std::vector<double> of_row(size);
     for (std::size_t b = 0; b < bundles.weights.size(); ++b) {
         const std::vector<std::uint32_t>* texts_with = &bundles.members[b];
         if (2 * texts_with->size() > size) {  // not to have n-grams in common is to be alike in the same way
@@ -170,16 +172,25 @@ inline std::vector<float> likeness(const std::vector<Text>& texts) {
     double total = 0, own = 0;
     for (const double sum : of_row) total += sum;
     const double count = static_cast<double>(size);
-    for (std::size_t row = 0; row < size; ++row) {
-        for (std::size_t column = 0; column < size; ++column) {
-            const std::uint32_t both = shared[std::min(row, column) * size + std::max(row, column)];
-            sums[row * size + column] = both + (total / (count * count) - (of_row[row] + of_row[column]) / count);
-        }
-        own += sums[row * size + row];
-    }
+    const auto centred = [&](std::size_t row, std::size_t column) {
+        return shared[row * size + column] + (total / (count * count) - (of_row[row] + of_row[column]) / count);
+    };
+    for (std::size_t row = 0; row < size; ++row) own += centred(row, row);
     std::vector<float> found(size * size);
     if (!(own > 0)) return found;
-    for (std::size_t i = 0; i < found.size(); ++i) found[i] = static_cast<float>(sums[i] * count / own);
+    for (std::size_t row = 0; row < size; ++row) {
+        float* const of = &found[row * size];
+        for (std::size_t column = row; column < size; ++column)
+            of[column] = static_cast<float>(centred(row, column) * count / own);
+    }
+    constexpr std::size_t BLOCK = 16;  // rows that stay in the cache while a part of them is mirrored
+    for (std::size_t first = 0; first < size; first += BLOCK) {
+        for (std::size_t row = first; row < size; ++row) {
+            for (std::size_t column = first; column < std::min(row, first + BLOCK); ++column) {
+                found[row * size + column] = found[column * size + row];
+            }
+        }
+    }
     return found;
 }
 

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "clones.hpp"
+#include "pool.hpp"
 
 namespace mbrace {
 namespace {
@@ -54,7 +55,8 @@ std::size_t largest(const std::vector<double>& worth, const std::vector<bool>& t
 }  // namespace
 
 std::vector<std::int64_t> starters(const std::vector<float>& likeness, std::size_t size, std::size_t count, double noise) {
-    std::vector<float> left(likeness), diagonal(size), factors[2] = {std::vector<float>(size), std::vector<float>(size)};
+    Vector<float> left(likeness.begin(), likeness.end());
+    std::vector<float> diagonal(size), factors[2] = {std::vector<float>(size), std::vector<float>(size)};
     std::vector<double> worth(size);
     std::vector<std::int64_t> chosen;
     std::vector<bool> taken(size);
