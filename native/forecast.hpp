@@ -11,9 +11,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "likeness.hpp"
+#include "starters.hpp"
 
 namespace mbrace {
 
@@ -33,40 +35,19 @@ class Forecast {
     // Lets the first hypotheses in: the first of the list, then in turn the one that is least like those before it, and the one
     // that says most about all others. In growing order.
     std::vector<std::int64_t> start(std::size_t count) {
-        std::vector<float> left(likeness_), weights(size_);
-        std::vector<std::int64_t> chosen;
-        std::vector<bool> taken(size_);
-        while (chosen.size() < std::min(count, size_)) {
-            std::size_t best = size_;
-            double most = -1;
-            for (std::size_t i = 0; i < size_ && !chosen.empty(); ++i) {
-                if (taken[i]) continue;
-                const float* row = &left[i * size_];
-                double worth = row[i];
-                if (chosen.size() % 2 == 0) worth = squares(row) / (row[i] + NOISE);
-                if (worth > most) most = worth, best = i;
-            }
-            if (best == size_) best = 0;
-            const float scale = 1 / std::sqrt(std::max(left[best * size_ + best], 0.0f) + static_cast<float>(NOISE));
-            for (std::size_t i = 0; i < size_; ++i) weights[i] = left[best * size_ + i] * scale;
-            for (std::size_t i = 0; i < size_; ++i) {
-                const float own = weights[i];
-                float* row = &left[i * size_];
-                for (std::size_t j = 0; j < size_; ++j) row[j] -= own * weights[j];
-            }
-            taken[best] = true;
-            chosen.push_back(static_cast<std::int64_t>(best));
-        }
+        std::vector<std::int64_t> chosen = starters(likeness_, size_, count, NOISE);
         std::sort(chosen.begin(), chosen.end());
         for (const std::int64_t row : chosen) enter(static_cast<std::size_t>(row));
         return chosen;
     }
 
     // Lets in up to `most` hypotheses whose expected improvement on `rival` is more than `least` standard deviations of `means`,
-    // which are the expected utilities of those that entered so far, in their order. Each takes those let in before it into
-    // account: what they will say about it need not be said twice.
+    // which are the expected utilities of those that entered so far, in their order: numbers around 1 in size. Each takes those
+    // let in before it into account: what they will say about it need not be said twice. Nobody enters where all are equal.
     std::vector<std::int64_t> next(const double* means, double rival, double least, std::size_t most) {
         const std::size_t known = entered_.size();
+        std::vector<std::int64_t> chosen;
+        if (std::all_of(means, means + known, [&](double value) { return value == means[0]; })) return chosen;
         const double centre = mean(means, known);
         double squared = 0, fitted = 0;
         std::vector<double> solved(known), forecast(size_, centre);
@@ -80,14 +61,16 @@ class Forecast {
         }
         const double spread = std::sqrt(squared / static_cast<double>(known));
         const double scale = std::sqrt(fitted / static_cast<double>(known));
-        std::vector<std::int64_t> chosen;
+        // A gain only falls with those let in, since the deviation does: one that was too small (and is so by more than rounding
+        // could change) need not be computed again.
+        std::vector<double> last_gains(size_, std::numeric_limits<double>::infinity());
         while (chosen.size() < most) {
             std::size_t best = size_;
             double highest = least * spread;
             for (std::size_t i = 0; i < size_; ++i) {
-                if (has_entered_[i]) continue;
+                if (has_entered_[i] || last_gains[i] * (1 + 1e-9) + 1e-9 * spread < highest) continue;
                 const double deviation = scale * std::sqrt(std::max(unexplained_[i], 0.0));
-                const double gain = expected_improvement(forecast[i] - rival, deviation);
+                const double gain = last_gains[i] = expected_improvement(forecast[i] - rival, deviation);
                 if (gain > highest) highest = gain, best = i;
             }
             if (best == size_) break;
@@ -116,18 +99,6 @@ class Forecast {
         pivots_.push_back(pivot);
         entered_.push_back(row);
         has_entered_[row] = true;
-    }
-
-    double squares(const float* row) const {
-        float sums[8] = {};
-        std::size_t i = 0;
-        for (; i + 8 <= size_; i += 8) {
-            for (std::size_t lane = 0; lane < 8; ++lane) sums[lane] += row[i + lane] * row[i + lane];
-        }
-        double sum = 0;
-        for (const float each : sums) sum += each;
-        for (; i < size_; ++i) sum += row[i] * row[i];
-        return sum;
     }
 
     static double mean(const double* values, std::size_t count) {

@@ -40,7 +40,33 @@ def texts(data: atheris.FuzzedDataProvider, most: int) -> list[str]:
     return out
 
 
+def check_likeness(raw: bytes) -> None:
+    """How alike texts are, by n-grams in sets; and a forecast with any numbers lets each in once at most."""
+    data = atheris.FuzzedDataProvider(raw)
+    given = texts(data, 12)
+    padded = [f" {text} " for text in given]
+    grams = [{text[i : i + n] for n in (3, 4, 5) for i in range(len(text) - n + 1)} for text in padded]
+    every = sorted(set().union(*grams))
+    features = np.array([[gram in each for gram in every] for each in grams], dtype=float)
+    features = features.reshape(len(given), len(every))
+    features -= features.mean(axis=0)
+    expected = features @ features.T
+    if np.trace(expected) > 1e-9:
+        expected *= len(given) / np.trace(expected)
+    assert np.allclose(_native.likeness(given), expected, rtol=1e-5, atol=1e-5), given
+    forecast = _native.Forecast(given)
+    entered = forecast.start(data.ConsumeIntInRange(1, 6)).tolist()
+    while len(entered) < len(given):
+        means = np.array([data.ConsumeFloat() for _ in entered])
+        new = forecast.next(means, data.ConsumeFloat(), data.ConsumeProbability(), 3).tolist()
+        entered += new
+        if not new:
+            break
+    assert len(set(entered)) == len(entered), (given, entered)
+
+
 TARGETS = (
+    check_likeness,
     fuzz_inputs.check_record,
     lambda raw: fuzz_inputs.check_record(fuzz_inputs.mutated(fuzz_inputs.START, raw)),
     fuzz_inputs.check_manifest,

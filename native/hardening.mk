@@ -1,7 +1,7 @@
 # Sanitizers and fuzzing for the native kernel. Each target has its own environment or program under build/.
 SANITIZED := build/venv-sanitize
 FUZZ_SECONDS ?= 60
-KERNEL_TESTS := tests/test_chrf.py tests/test_bleu.py tests/test_native.py
+KERNEL_TESTS := tests/test_chrf.py tests/test_bleu.py tests/test_native.py tests/test_forecast*.py
 
 .PHONY: sanitize tsan fuzz neon windows
 
@@ -17,10 +17,10 @@ $(SANITIZED)/.built: $(NATIVE) $(shell find src/mbrace -name '*.py')
 	  -C cmake.define.MBRACE_SANITIZE=address,undefined -C install.strip=false -C build-dir=build/sanitize
 	touch $@
 
-# native/stress.cpp under ThreadSanitizer: scores in every instruction set, decisions and wins, each on many threads. It is a
-# program of its own, so that Python's own locking stays out of it.
+# native/stress.cpp under ThreadSanitizer: scores in every instruction set, decisions, wins and forecasts, each on many threads. It
+# is a program of its own, so that Python's own locking stays out of it.
 STRESS := native/stress.cpp native/dispatch.cpp native/count_portable.cpp native/resamples.cpp native/resample_blocks.cpp \
-  native/differences.cpp native/expected_utilities.cpp native/decide.cpp
+  native/differences.cpp native/expected_utilities.cpp native/decide.cpp native/starters.cpp
 TSAN := $(CXX) -std=c++20 -O1 -g -ffp-contract=off -fsanitize=thread
 ifneq ($(filter x86_64 amd64,$(shell uname -m)),)
 TSAN_VARIANTS := -DMBRACE_X86 build/tsan-avx2.o build/tsan-avx512.o

@@ -12,88 +12,119 @@
 #include <utility>
 #include <vector>
 
+#include "pool.hpp"
 #include "table.hpp"
 #include "text.hpp"
 
 namespace mbrace {
+
+// A random-looking number for each number (SplitMix64). `mix` would not do: sums of its values, as below, may be equal.
+inline std::uint64_t scramble(std::uint64_t number) {
+    number += 0x9E3779B97F4A7C15ull;
+    number = (number ^ number >> 30) * 0xBF58476D1CE4E5B9ull;
+    number = (number ^ number >> 27) * 0x94D049BB133111EBull;
+    return number ^ number >> 31;
+}
 
 class Bundles {
   public:
     static constexpr std::size_t SHORTEST = 3, LONGEST = 5;  // n-grams, in code points
     static constexpr std::size_t COMPARED = 1000;            // code points of a text that are looked at
 
-    explicit Bundles(const std::vector<Text>& texts) : size_(texts.size()) {
-        std::vector<std::vector<std::uint32_t>> grams(size_);
-        for (std::size_t text = 0; text < size_; ++text) number(texts[text], text, grams[text]);
-        std::vector<std::uint32_t> bundle_of(in_texts_.size());
-        bundle(bundle_of);
-        std::vector<std::size_t> last(members.size(), size_);
+    explicit Bundles(const std::vector<Text>& texts) : size_(texts.size()), grams_of_(texts.size()) {
+        for (std::size_t text = 0; text < size_; ++text) read(texts[text], static_cast<std::uint32_t>(text));
+        const std::vector<std::uint32_t> bundles = bundle();
         for (std::size_t text = 0; text < size_; ++text) {
-            for (const std::uint32_t gram : grams[text]) {
-                const std::uint32_t at = bundle_of[gram];
-                if (at == NO_BUNDLE || last[at] == text) continue;
-                last[at] = text;
-                members[at].push_back(static_cast<std::uint32_t>(text));
+            for (const std::uint32_t gram : grams_of_[text]) {
+                if (bundles[gram] != NONE) members[bundles[gram]].push_back(static_cast<std::uint32_t>(text));
             }
         }
     }
 
-    std::vector<std::vector<std::uint32_t>> members;  // of each bundle, the texts in which its n-grams occur
+    std::vector<std::vector<std::uint32_t>> members;  // of each bundle, the texts in which its n-grams occur, growing
     std::vector<std::uint32_t> weights;               // and how many n-grams it has
 
   private:
-    static constexpr std::uint32_t NO_BUNDLE = ~0u;
+    static constexpr std::uint32_t NONE = ~0u;
 
     struct Gram {
         std::uint64_t texts = 0;  // a sum of random numbers that stands for the set of texts it occurs in
-        std::uint32_t count = 0, last = ~0u;
+        std::uint32_t count = 0, last = NONE;
     };
 
-    // The n-grams of a text with a space before and after it.
-    void number(const Text& text, std::size_t position, std::vector<std::uint32_t>& grams) {
+    struct Longest {
+        std::uint32_t five, four, three;  // n-grams that begin at the same code point
+    };
+
+    // The n-grams of a text with a space before and after it. Where the longest one that begins at a code point is known from
+    // before, so are the shorter ones.
+    void read(const Text& text, std::uint32_t number) {
         points_.assign(1, ' ');
         for (std::size_t i = 0; i < std::min(text.length, COMPARED); ++i) points_.push_back(code_point(text, i));
         points_.push_back(' ');
-        for (std::size_t begin = 0; begin < points_.size(); ++begin) {
-            std::uint64_t hash = 0;
-            for (std::size_t n = 1; n <= LONGEST && begin + n <= points_.size(); ++n) {
-                hash = mix(hash + points_[begin + n - 1] + 1);
-                if (n >= SHORTEST) grams.push_back(seen(mix(hash + n) >> 1, static_cast<std::uint32_t>(position)));
+        grams_of_[number].reserve(points_.size() * (LONGEST - SHORTEST + 1));
+        for (std::size_t begin = 0; begin + SHORTEST <= points_.size(); ++begin) {
+            const std::uint32_t* at = &points_[begin];
+            const std::uint64_t three = at[0] | std::uint64_t{at[1]} << 21 | std::uint64_t{at[2]} << 42;
+            if (begin + LONGEST <= points_.size()) {
+                const Longest found = longest(three, at[3], at[4]);
+                if (!note(found.five, number)) continue;  // it was in this text before, and so were the others
+                note(found.four, number);
+                note(found.three, number);
+            } else {
+                if (begin + SHORTEST < points_.size()) note(gram_of(fours_, four(three, at[3])), number);
+                note(gram_of(threes_, three), number);
             }
         }
     }
 
-    std::uint32_t seen(std::uint64_t key, std::uint32_t text) {
-        const std::uint32_t* known = numbers_.find(key);
-        const std::uint32_t gram = known ? *known : static_cast<std::uint32_t>(in_texts_.size());
-        if (!known) {
-            numbers_.insert(key, gram);
-            in_texts_.emplace_back();
-        }
-        Gram& found = in_texts_[gram];
-        if (found.last != text) {
-            found.last = text;
-            found.texts += mix(mix(text + 1) + 1);
-            ++found.count;
-        }
-        return gram;
+    // Keys of n-grams have 63 bits: exact ones for three code points (of 21 bits each), random-looking ones for more.
+    static std::uint64_t four(std::uint64_t three, std::uint64_t fourth) { return scramble(scramble(three) + fourth) >> 1; }
+
+    Longest longest(std::uint64_t three, std::uint64_t fourth, std::uint64_t fifth) {
+        const std::uint64_t key = scramble(scramble(three) + (fourth | fifth << 21)) >> 1;
+        if (const Longest* known = fives_.find(key)) return *known;
+        const std::uint32_t prefix = gram_of(threes_, three);
+        return *fives_.insert(key, {add_gram(), gram_of(fours_, four(three, fourth)), prefix});
     }
 
-    void bundle(std::vector<std::uint32_t>& bundle_of) {
+    std::uint32_t gram_of(Table<std::uint32_t>& known, std::uint64_t key) {
+        const std::uint32_t* found = known.find(key);
+        return found ? *found : *known.insert(key, add_gram());
+    }
+
+    std::uint32_t add_gram() {
+        in_texts_.emplace_back();
+        return static_cast<std::uint32_t>(in_texts_.size() - 1);
+    }
+
+    // Returns whether the n-gram is in the text for the first time.
+    bool note(std::uint32_t gram, std::uint32_t text) {
+        Gram& found = in_texts_[gram];
+        if (found.last == text) return false;
+        found.last = text;
+        found.texts += scramble(text);
+        ++found.count;
+        grams_of_[text].push_back(gram);
+        return true;
+    }
+
+    // For the first n-gram of each bundle, the bundle's number.
+    std::vector<std::uint32_t> bundle() {
+        std::vector<std::uint32_t> firsts(in_texts_.size(), NONE);
         Table<std::uint32_t> known;
         for (std::size_t gram = 0; gram < in_texts_.size(); ++gram) {
-            bundle_of[gram] = NO_BUNDLE;
             if (in_texts_[gram].count == size_) continue;  // in all texts
-            const std::uint64_t key = mix(in_texts_[gram].texts) >> 1;
-            const std::uint32_t* found = known.find(key);
-            bundle_of[gram] = found ? *found : static_cast<std::uint32_t>(weights.size());
-            if (!found) {
-                known.insert(key, bundle_of[gram]);
-                weights.push_back(0);
-                members.emplace_back();
+            const std::uint64_t key = scramble(in_texts_[gram].texts) >> 1;
+            if (const std::uint32_t* found = known.find(key)) {
+                ++weights[*found];
+                continue;
             }
-            ++weights[bundle_of[gram]];
+            known.insert(key, firsts[gram] = static_cast<std::uint32_t>(weights.size()));
+            weights.push_back(1);
+            members.emplace_back().reserve(in_texts_[gram].count);
         }
+        return firsts;
     }
 
     static std::uint32_t code_point(const Text& text, std::size_t i) {
@@ -104,8 +135,10 @@ class Bundles {
 
     std::size_t size_;
     std::vector<std::uint32_t> points_;
-    Table<std::uint32_t> numbers_;
+    Table<Longest> fives_;
+    Table<std::uint32_t> fours_, threes_;
     std::vector<Gram> in_texts_;
+    std::vector<std::vector<std::uint32_t>> grams_of_;  // [text]: its n-grams, each once
 };
 
 // (texts, texts): of each two texts, the sum over n-grams of (occurs in the one - share of texts with it) times the same for the
@@ -114,8 +147,9 @@ class Bundles {
 inline std::vector<float> likeness(const std::vector<Text>& texts) {
     const std::size_t size = texts.size();
     const Bundles bundles(texts);
-    std::vector<double> sums(size * size), of_row(size);
+    Vector<std::uint32_t> shared(size * size);  // n-grams, where row <= column
     std::vector<std::uint32_t> others;
+    std::vector<double> of_row(size);
     for (std::size_t b = 0; b < bundles.weights.size(); ++b) {
         const std::vector<std::uint32_t>* texts_with = &bundles.members[b];
         if (2 * texts_with->size() > size) {  // not to have n-grams in common is to be alike in the same way
@@ -128,23 +162,35 @@ inline std::vector<float> likeness(const std::vector<Text>& texts) {
             }
             texts_with = &others;
         }
-        for (const std::uint32_t row : *texts_with) {
+        for (std::size_t i = 0; i < texts_with->size(); ++i) {
+            const std::uint32_t row = (*texts_with)[i];
             of_row[row] += bundles.weights[b] * static_cast<double>(texts_with->size());
-            for (const std::uint32_t column : *texts_with) sums[row * size + column] += bundles.weights[b];
+            for (std::size_t j = i; j < texts_with->size(); ++j)
+                shared[row * size + (*texts_with)[j]] += bundles.weights[b];
         }
     }
     double total = 0, own = 0;
     for (const double sum : of_row) total += sum;
     const double count = static_cast<double>(size);
-    for (std::size_t row = 0; row < size; ++row) {
-        for (std::size_t column = 0; column < size; ++column) {
-            sums[row * size + column] += total / (count * count) - (of_row[row] + of_row[column]) / count;
-        }
-        own += sums[row * size + row];
-    }
+    const auto centred = [&](std::size_t row, std::size_t column) {
+        return shared[row * size + column] + (total / (count * count) - (of_row[row] + of_row[column]) / count);
+    };
+    for (std::size_t row = 0; row < size; ++row) own += centred(row, row);
     std::vector<float> found(size * size);
     if (!(own > 0)) return found;
-    for (std::size_t i = 0; i < found.size(); ++i) found[i] = static_cast<float>(sums[i] * count / own);
+    for (std::size_t row = 0; row < size; ++row) {
+        float* const of = &found[row * size];
+        for (std::size_t column = row; column < size; ++column)
+            of[column] = static_cast<float>(centred(row, column) * count / own);
+    }
+    constexpr std::size_t BLOCK = 16;  // rows that stay in the cache while a part of them is mirrored
+    for (std::size_t first = 0; first < size; first += BLOCK) {
+        for (std::size_t row = first; row < size; ++row) {
+            for (std::size_t column = first; column < std::min(row, first + BLOCK); ++column) {
+                found[row * size + column] = found[column * size + row];
+            }
+        }
+    }
     return found;
 }
 

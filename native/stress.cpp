@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "bleu.hpp"
+#include "forecast.hpp"
 #include "parallel.hpp"
 #include "resamples.hpp"
 #include "score.hpp"
@@ -175,6 +176,29 @@ void decide(std::mt19937& random) {
     for (const auto& each : wins) expect(each == wins[0], "threads or variants count different wins", "wins");
 }
 
+// The hypotheses that a forecast lets in, from the start and in three steps, with utilities that depend on them alone.
+std::vector<std::int64_t> let_in(const std::vector<Text>& texts) {
+    Forecast forecast(texts);
+    std::vector<std::int64_t> entered = forecast.start(24);
+    for (int step = 0; step < 3 && !entered.empty(); ++step) {
+        std::vector<double> means;
+        for (const std::int64_t row : entered) means.push_back(static_cast<double>(row * row % 101) / 101);
+        for (const std::int64_t row : forecast.next(means.data(), 0.9, 0.001, 16)) entered.push_back(row);
+    }
+    return entered;
+}
+
+// Forecasts side by side.
+void forecast(std::mt19937& random) {
+    std::vector<std::vector<std::u32string>> texts;
+    for (std::size_t size : {0, 1, 23, 24, 60, 61, 150, 300}) texts.push_back(sentences(size, random));
+    std::vector<std::vector<std::int64_t>> expected(texts.size()), found(texts.size());
+    parallel(texts.size(), 1, [&](int, std::size_t i) { expected[i] = let_in(views(texts[i])); });
+    parallel(texts.size(), 8, [&](int, std::size_t i) { found[i] = let_in(views(texts[i])); });
+    expect(found == expected, "forecasts side by side are unlike one by one", "forecast");
+    expect(expected.back().size() > 24, "nobody was let in", "forecast");
+}
+
 // Starts so many threads and no more.
 struct StartFew {
     int left;
@@ -219,10 +243,11 @@ int main() {
         score(random);
         score_bleu(random);
         decide(random);
+        forecast(random);
     }
     start_few_threads();
     std::printf("scores with");
     for (const Variant* variant : variants()) std::printf(" %s", variant->name);
-    std::printf(", BLEU, decisions and wins: eight threads, and calls side by side, equal one thread\n");
+    std::printf(", BLEU, decisions, wins and forecasts: eight threads, and calls side by side, equal one thread\n");
     return 0;
 }

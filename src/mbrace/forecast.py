@@ -27,30 +27,35 @@ class Outsiders:
     """The hypotheses of one race that are not in it yet. One is let in when its expected improvement on the leader is
     more than `least` standard deviations between the hypotheses that raced."""
 
-    def __init__(self, hypotheses: Sequence[str], least: float) -> None:
+    def __init__(self, hypotheses: Sequence[str], least: float, starters: int) -> None:
         self._hypotheses, self._least = hypotheses, least
         self._forecast = Forecast(hypotheses)
-        self.starters = [hypotheses[index] for index in self._forecast.start(STARTERS).tolist()]
+        self.starters = [hypotheses[index] for index in self._forecast.start(starters).tolist()]
         self.called: list[str] = []  # those to be let in next
-        self._means = np.empty(0)  # expected utilities of all that raced, in the order in which they entered
+        # Expected utilities of all that raced, in the order in which they entered, times 2^-exponent: squares of
+        # numbers around 1 are neither too large nor too small for a double, and a power of two rounds nothing.
+        self._means, self._exponent = np.empty(0), -1074
 
     def look(self, alive: NDArray[np.int64], means: NDArray[np.float64], nbest: int) -> None:
         """Call those who may win, by the expected utilities of those `alive` (their numbers, in the order of entry).
 
         Of those that were dropped, the last known one counts, moved as much as the others' have moved since.
         """
-        known = self._means
+        before, largest = self._exponent, float(np.abs(means).max())
+        if largest > 0:
+            self._exponent = max(before, int(np.frexp(largest)[1]))
+        known, means = np.ldexp(self._means, before - self._exponent), np.ldexp(means, -self._exponent)
         stayed = alive < len(known)
         moved = float(np.mean(means[stayed] - known[alive[stayed]])) if stayed.any() else 0.0
         self._means = np.concatenate([known + moved, np.zeros(max(0, int(alive[-1]) + 1 - len(known)))])
         self._means[alive] = means
-        rival = float(np.partition(means, -nbest)[-nbest]) if len(means) >= nbest else float(means.min())
-        if np.isfinite(self._means).all():
-            chosen = self._forecast.next(self._means, rival, self._least, AT_ONCE)
-            self.called = [self._hypotheses[index] for index in chosen.tolist()]
+        rank = -min(nbest, len(means))
+        rival = float(np.partition(means, rank)[rank])
+        chosen = self._forecast.next(self._means, rival, self._least, AT_ONCE)
+        self.called = [self._hypotheses[index] for index in chosen.tolist()]
 
 
-def outsiders_of(record: Record, given: Sequence[str], least: float) -> Outsiders | None:
+def outsiders_of(record: Record, given: Sequence[str], least: float, nbest: int) -> Outsiders | None:
     """The hypotheses of a record that wait outside its race; None where all race from the start."""
     if least <= 0:
         return None
@@ -60,7 +65,8 @@ def outsiders_of(record: Record, given: Sequence[str], least: float) -> Outsider
             f"hypotheses: {len(hypotheses)} different ones; forecast works with up to {MOST}: give fewer, or leave "
             "forecast out"
         )
-    return Outsiders(hypotheses, least) if len(hypotheses) > STARTERS else None
+    starters = max(STARTERS, nbest)  # as many as the answer has to list
+    return Outsiders(hypotheses, least, starters) if len(hypotheses) > starters else None
 
 
 def check_forecast(

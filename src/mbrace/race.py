@@ -89,7 +89,7 @@ class _Turn(NamedTuple):
     alive: NDArray[np.int64]
     drawn: int
     new: list[str]  # draws that are new
-    newcomers: NDArray[np.int64]  # draws that became hypotheses
+    newcomers: NDArray[np.int64]  # hypotheses that were let in
 
     def asks(self) -> list[Ask]:
         """Those alive against what is new, and newcomers against all pseudo-references so far."""

@@ -58,7 +58,7 @@ class Runner:
         self.record, self.nbest, self.entry = record, nbest, entry
         given = record.hypotheses if entry.start is None else record.hypotheses[: entry.start]
         racing = given if starting is None else [given[index] for index in starting]
-        self.outsiders = outsiders_of(record, racing, entry.forecast)
+        self.outsiders = outsiders_of(record, racing, entry.forecast, nbest)
         self.tally = Tally(racing if self.outsiders is None else self.outsiders.starters)
         self.hypotheses = self.tally.hypotheses  # distinct, in the caller's order; then those let in
         if not self.hypotheses and not entry.pool:
