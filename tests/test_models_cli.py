@@ -415,8 +415,8 @@ def test_sources_that_end_in_a_failure_are_translated_up_to_it() -> None:
 
 
 def test_a_cluster_worker_sets_aside_only_the_source_at_fault(sources: Path, folder: Path, tmp_path: Path) -> None:
-    from mbrace.cli.options import apply_preset
     from mbrace.cli.parser import make_parser
+    from mbrace.cli.presets import apply_preset
     from mbrace.cli.translate import job_from
 
     command = ["translate", str(sources), "--model", str(folder), "--beam", "4", "--schedule", "4,16"]

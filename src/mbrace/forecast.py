@@ -57,8 +57,8 @@ def outsiders_of(record: Record, given: Sequence[str], least: float) -> Outsider
     hypotheses = distinct(given)
     if len(hypotheses) > MOST:
         raise record.error(
-            f"hypotheses: {len(hypotheses)} different ones; forecast works with up to {MOST}: give fewer, or leave "
-            "forecast out"
+            f"hypotheses: {len(hypotheses):,} different ones, and a forecast is for up to {MOST:,}; give fewer, or "
+            "forecast=0"
         )
     return Outsiders(hypotheses, least) if len(hypotheses) > STARTERS else None
 
@@ -70,12 +70,12 @@ def check_forecast(
     check_number("forecast", forecast, least=0)
     if forecast == 0:
         return
+    for name, given in (("pool", pool), ("exclude_self", exclude_self), ("method", method is not None)):
+        if given:
+            raise UserError(f"forecast {forecast:g}: only valid without {name}")
     if prune is None:
         raise UserError(
             f"forecast {forecast:g}: only valid with a pruning function; standard MBR scores all hypotheses"
         )
     if planner_of(prune) is not None:
         raise UserError(f"forecast {forecast:g}: only valid without {prune!r}, which shares out its budget beforehand")
-    for name, given in (("pool", pool), ("exclude_self", exclude_self), ("method", method is not None)):
-        if given:
-            raise UserError(f"forecast {forecast:g}: only valid without {name}")
