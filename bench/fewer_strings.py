@@ -20,14 +20,14 @@ from neural import Bench, SpeedOnly, Table
 
 import mbrace
 from mbrace.decoded import Phases
-from mbrace.jobs.presets import PRESETS
+from mbrace.jobs.presets import preset_settings
 
 UNPRUNED = "no pruning"
 
 
 def ways(size: int) -> dict[str, dict[str, Any]]:
     """Options of `decode_corpus`, by name."""
-    others = dict(PRESETS["fast"]["decode"])
+    others = preset_settings("fast", "decode", neural=True)
     fast = others.pop("regret")
     return {
         UNPRUNED: {"prune": None},

@@ -7,20 +7,21 @@ import argparse
 from mbrace.cli.forecast import clash_of
 from mbrace.cli.options import set_default_prune
 from mbrace.errors import UserError
-from mbrace.jobs.presets import PRESETS
+from mbrace.jobs.presets import preset_settings
 from mbrace.utilities.named import runs_network
 
 
 def apply_preset(args: argparse.Namespace, command: str) -> None:
-    """Set the options of `--preset` that were not given and go with those that were: a forecast pays only where a
-    network reads the strings."""
+    """Set the options of `--preset` that were not given. Those for networks are chosen for races with a forecast, and
+    are left out where there can be none."""
     set_default_prune(args)
+    neural = args.forecast != 0 and clash_of(args) is None and _runs_network(args.utility)
     applies = {
         "regret": args.prune == "confidence",
-        "forecast": clash_of(args) is None and _runs_network(args.utility),
+        "forecast": neural,
         "sampling": getattr(args, "server", None) is None,
     }
-    for name, value in PRESETS[args.preset][command].items():
+    for name, value in preset_settings(args.preset, command, neural=neural).items():
         if getattr(args, name) is None and applies.get(name, True):
             setattr(args, name, value)
 
