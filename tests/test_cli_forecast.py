@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from cli_helpers import Row, decode, lines
 
@@ -195,6 +196,31 @@ def test_a_shortlist_may_be_what_a_forecast_chooses_from(tmp_path: Path, rows: l
             row["hypotheses"], row["pseudo_references"], id=row["id"], utility=mbrace.BLEU(), nbest=40, schedule=SIZES
         )
         assert answer["text"] in {candidate.text for candidate in coarse.nbest}
+
+
+def test_saved_utilities_have_a_row_for_each_hypothesis_that_raced_and_replay_the_race(
+    source: Path, rows: list[Row], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, again, saved = tmp_path / "out.jsonl", tmp_path / "again.jsonl", tmp_path / "saved"
+    assert decode(source, "-o", out, *OPTIONS, "--save-utilities", saved) == 0
+    replay = ["--utility", "replay", "--utility-option", f"tables={saved}"]
+    assert decode(source, "-o", again, *OPTIONS, *replay) == 0
+    assert again.read_bytes() == out.read_bytes()
+    tables = mbrace.Replay(saved)
+    for row, answer in zip(rows, read(out), strict=True):
+        table = tables.table(row["id"])
+        assert len(table.rows) < len(set(row["hypotheses"])) or row is rows[5]
+        places = [row["hypotheses"].index(text) for text in list(table.rows)[:STARTERS]]
+        assert places == sorted(places)  # those that begin, then those let in
+        assert len(set(table.rows) | set(table.columns)) == answer["strings"]
+        full = np.isfinite(table.utilities[table.rows[answer["text"]]])
+        assert full.all()  # the winner met every pseudo-reference, whenever it entered
+    capsys.readouterr()
+    assert decode(source, "-o", tmp_path / "all.jsonl", "--schedule", "16,32,64", *replay) == 2
+    told = capsys.readouterr().err
+    assert "in.jsonl:1: " in told
+    assert "is not in its table of stored utilities" in told
+    assert "saved with --forecast 0 to have every one" in told
 
 
 # --explain and recorded races
