@@ -57,8 +57,7 @@ def outsiders_of(record: Record, given: Sequence[str], least: float) -> Outsider
     hypotheses = distinct(given)
     if len(hypotheses) > MOST:
         raise record.error(
-            f"hypotheses: {len(hypotheses):,} different ones, and a forecast is for up to {MOST:,}; give fewer, or "
-            "forecast=0"
+            f"hypotheses: {len(hypotheses)} different ones; forecast works with up to {MOST}: give fewer, or forecast=0"
         )
     return Outsiders(hypotheses, least) if len(hypotheses) > STARTERS else None
 
