@@ -20,18 +20,19 @@ from neural import Bench, SpeedOnly, Table
 
 import mbrace
 from mbrace.decoded import Phases
-from mbrace.jobs.presets import PRESETS
+from mbrace.jobs.presets import preset_settings
 
 UNPRUNED = "no pruning"
 
 
 def ways(size: int) -> dict[str, dict[str, Any]]:
     """Options of `decode_corpus`, by name."""
-    fast = PRESETS["fast"]["decode"]["regret"]
+    others = preset_settings("fast", "decode", neural=True)
+    fast = others.pop("regret")
     return {
         UNPRUNED: {"prune": None},
         "racing, alpha 0.99": {"prune": mbrace.Confidence(0.99)},
-        f"fast: regret {fast}": {"prune": mbrace.Confidence(0.99, regret=fast)},
+        f"fast: regret {fast}": {"prune": mbrace.Confidence(0.99, regret=fast), **others},
         "forecast 0.01, regret 0.04": {"prune": mbrace.Confidence(0.99, regret=0.04), "forecast": 0.01},
         f"pool from {size // 4}, regret 0.04": {
             "prune": mbrace.Confidence(0.99, regret=0.04),

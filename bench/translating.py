@@ -31,7 +31,7 @@ import mbrace
 from mbrace.decoded import Phases
 from mbrace.decoding import decode_corpus
 from mbrace.io.candidates import read_records
-from mbrace.jobs.presets import PRESETS
+from mbrace.jobs.presets import preset_settings
 from mbrace.models import recorded, search
 from mbrace.models.bundle import load_bundled
 from mbrace.models.hypotheses import SamplingSettings, live_candidates
@@ -176,7 +176,7 @@ class Way:
 
 
 def ways(size: int) -> list[Way]:
-    fast = dict(PRESETS["fast"]["translate"])
+    fast = preset_settings("fast", "translate", neural=True)
     regret = mbrace.Confidence(0.99, regret=fast.pop("regret"))
     pool = {"pool": True, "sampling": "arithmetic"}
     fast_beam = fast.pop("beam", size)

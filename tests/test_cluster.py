@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -398,6 +399,31 @@ def test_decode_on_a_cluster_writes_the_bytes_of_one_machine(
     manifest = json.loads((out / "manifest.json").read_bytes())
     assert (manifest["complete"], manifest["answers"], manifest["skipped"]) == (True, 40, 2)
     assert not (out / "journal.jsonl").exists()
+
+
+def test_a_forecast_on_a_cluster_lets_in_the_hypotheses_of_one_machine(
+    ray: Any, tmp_path: Path, demo_rows: list[Row], capsys: pytest.CaptureFixture[str]
+) -> None:
+    many = [
+        {"id": n, "hypotheses": row["hypotheses"][:64], "pseudo_references": row["pseudo_references"][:48]}
+        for n, row in enumerate(demo_rows[:6])
+    ]
+    (tmp_path / "in.jsonl").write_bytes(lines(many))
+    options = [str(tmp_path / "in.jsonl"), "--forecast", "0.01", "--schedule", "16,48"]
+    whole, out = tmp_path / "whole.jsonl", tmp_path / "out"
+    assert main(["decode", *options, "-o", str(whole)]) == 0
+    saved = re.findall(r"utility calls \((.*) saved\)", capsys.readouterr().err)
+    cluster = ["--ray", "auto", "--workers", "2", "--shard-size", "2"]
+    assert main(["decode", *options, "-o", str(out), *cluster]) == 0
+    assert joined(out) == whole.read_bytes()
+    assert len(saved) == 1
+    assert f"({saved[0]} saved)" in capsys.readouterr().err  # of what standard MBR calls, here and there
+    every = tmp_path / "every.jsonl"
+    assert main(["decode", *options, "-o", str(every), "--forecast", "0"]) == 0
+    strings = [[json.loads(line)["strings"] for line in path.read_bytes().splitlines()] for path in (whole, every)]
+    assert sum(strings[0]) < sum(strings[1])
+    assert main(["decode", *options, "-o", str(out), *cluster, "--resume", "--forecast", "0.5"]) == 2
+    assert "was made with forecast 0.01, not 0.5" in capsys.readouterr().err
 
 
 def test_a_worker_that_dies_is_replaced_and_its_blocks_run_again(ray: Any, tmp_path: Path, rows: list[Row]) -> None:

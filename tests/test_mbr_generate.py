@@ -91,6 +91,18 @@ def test_the_ids_are_those_of_the_best_beam_hypothesis_by_brute_force(case: Case
     same(mbrace.mbr_generate(case.model, **case.inputs, tokenizer=case.tokenizer, **options), best)
 
 
+def test_a_forecast_lets_beam_hypotheses_in(case: Case) -> None:
+    options: dict[str, Any] = {"num_beams": 64, "num_references": 32, "return_dict_in_generate": True, **LENGTH}
+    calls = []
+    for forecast in (0.0, 0.5):
+        torch.manual_seed(3)
+        found = mbrace.mbr_generate(case.model, **case.inputs, tokenizer=case.tokenizer, forecast=forecast, **options)
+        calls.append(sum(map(int, found["utility_calls"])))
+    assert calls[1] < calls[0]
+    with pytest.raises(UserError, match="forecast -1: must be 0 or more, and finite"):
+        mbrace.mbr_generate(case.model, **case.inputs, tokenizer=case.tokenizer, forecast=-1, **options)
+
+
 def test_with_sampling_the_samples_are_the_hypotheses(case: Case) -> None:
     torch.manual_seed(4)
     drawn = case.model.generate(**case.inputs, **LENGTH, **SAMPLING, num_return_sequences=32)

@@ -304,6 +304,37 @@ def test_translate_is_fast_by_default_and_fast_is_regret_and_arithmetic_draws(
         assert (row["text"], row["utility"], row["utility_calls"]) == (want.text, want.utility, want.utility_calls)
 
 
+def test_translating_with_a_forecast_is_decoding_with_one(
+    sources: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, job = tmp_path / "o.jsonl", tmp_path / "job.jsonl"
+    options = ["--preset", "paper", "--beam", "48", "--forecast", "0.01"]
+    assert translate(sources, folder, out, *options) == 0
+    model = mbrace.Seq2Seq(folder, tokenizer=tiny.tokenizer(), device="cpu")
+    kwargs: dict[str, Any] = {"beam": 48, "schedule": [4, 16], "seed": 3, "window": 2, "forecast": 0.01}
+    summary = mbrace.translate_file(sources, job, model=model, text=False, **kwargs)
+    assert job.read_bytes() == out.read_bytes()
+    live, standard, saved = list(model.translate(SOURCES, **kwargs)), 0, 0
+    for row, answer in zip(map(json.loads, out.read_text().splitlines()), live, strict=True):
+        source = SOURCES[row["id"] - 1]
+        draws = model.sample([source], 16, seed=3, ids=[row["id"]])[0].texts
+        hypotheses = model.beam([source], k=48)[0].texts
+        race: dict[str, Any] = {"schedule": [4, 16], "seed": 3, "id": row["id"]}
+        want = mbrace.decode(hypotheses, iter(draws), forecast=0.01, **race)
+        for found in (row["text"], row["utility"], row["strings"]), (answer.text, answer.utility, answer.strings):
+            assert found == (want.text, want.utility, want.strings)
+        saved += mbrace.decode(hypotheses, iter(draws), **race).strings - want.strings
+        standard += len(set(hypotheses)) * 16
+    assert saved > 0
+    assert summary.standard_calls == standard
+    for changed, message in (
+        (["--pool"], "--forecast 0.01: only valid without --pool"),
+        (["--forecast", "1"], "was made"),
+    ):
+        assert translate(sources, folder, out, *options, "--resume", *changed) == 2
+        assert message in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("more", [[], ["--coarse-top", "2"]])
 def test_translate_shares_its_draws_between_the_coarse_utility_and_the_dear_one(
     more: list[str], sources: Path, folder: Path, tmp_path: Path
@@ -415,8 +446,8 @@ def test_sources_that_end_in_a_failure_are_translated_up_to_it() -> None:
 
 
 def test_a_cluster_worker_sets_aside_only_the_source_at_fault(sources: Path, folder: Path, tmp_path: Path) -> None:
-    from mbrace.cli.options import apply_preset
     from mbrace.cli.parser import make_parser
+    from mbrace.cli.presets import apply_preset
     from mbrace.cli.translate import job_from
 
     command = ["translate", str(sources), "--model", str(folder), "--beam", "4", "--schedule", "4,16"]

@@ -62,8 +62,7 @@ def outsiders_of(record: Record, given: Sequence[str], least: float, nbest: int)
     hypotheses = distinct(given)
     if len(hypotheses) > MOST:
         raise record.error(
-            f"hypotheses: {len(hypotheses)} different ones; forecast works with up to {MOST}: give fewer, or leave "
-            "forecast out"
+            f"hypotheses: {len(hypotheses)} different ones; forecast works with up to {MOST}: give fewer, or forecast=0"
         )
     starters = max(STARTERS, nbest)  # as many as the answer has to list
     return Outsiders(hypotheses, least, starters) if len(hypotheses) > starters else None
@@ -76,12 +75,12 @@ def check_forecast(
     check_number("forecast", forecast, least=0)
     if forecast == 0:
         return
+    for name, given in (("pool", pool), ("exclude_self", exclude_self), ("method", method is not None)):
+        if given:
+            raise UserError(f"forecast {forecast:g}: only valid without {name}")
     if prune is None:
         raise UserError(
             f"forecast {forecast:g}: only valid with a pruning function; standard MBR scores all hypotheses"
         )
     if planner_of(prune) is not None:
         raise UserError(f"forecast {forecast:g}: only valid without {prune!r}, which shares out its budget beforehand")
-    for name, given in (("pool", pool), ("exclude_self", exclude_self), ("method", method is not None)):
-        if given:
-            raise UserError(f"forecast {forecast:g}: only valid without {name}")

@@ -67,7 +67,7 @@ def _translate(model: Any, sources: list[str], preset: str) -> tuple[list[str], 
     """What the command with this preset does: (texts, utility calls, pseudo-references drawn, seconds)."""
     from dataclasses import replace
 
-    from mbrace.cli.options import apply_preset
+    from mbrace.cli.presets import apply_preset
     from mbrace.cli.translate import add, job_from
 
     parser = argparse.ArgumentParser(allow_abbrev=False)

@@ -42,7 +42,8 @@ def run_explain(job: DecodeJob, items: Iterable[Item], args: argparse.Namespace)
     worker.watch = recorder = RaceRecorder(worker.prune)
     [answer] = worker.answers([record])
     worker.count(record, answer)
-    print("\n".join(explained(record, answer, recorder.steps, worker.prune, worker.summary.standard_calls)))
+    options: dict[str, Any] = {"standard": worker.summary.standard_calls, "forecast": worker.forecast > 0}
+    print("\n".join(explained(record, answer, recorder.steps, worker.prune, **options)))
     return 0
 
 
@@ -60,9 +61,16 @@ def find(items: Iterable[Item], identity: str) -> Record:
 
 
 def explained(
-    record: Record, answer: Decoded, steps: Sequence[RecordedStep], prune: PruningFunction | None, standard: int
+    record: Record,
+    answer: Decoded,
+    steps: Sequence[RecordedStep],
+    prune: PruningFunction | None,
+    *,
+    standard: int,
+    forecast: bool = False,
 ) -> Iterator[str]:
-    """The lines of an explanation; `standard` is the number of utility calls of standard MBR."""
+    """The lines of an explanation; `standard` is the number of utility calls of standard MBR, `forecast` whether one
+    lets hypotheses in."""
     distinct = len(set(record.hypotheses))
     repeated = f" ({distinct:,} different)" if distinct < len(record.hypotheses) else ""
     listed = record.listed()
@@ -71,6 +79,9 @@ def explained(
     for name in ("source", "reference"):
         if getattr(record, name) is not None:
             yield f"  {name}: {cut(getattr(record, name), WIDTH - len(name) - 4)}"
+    entered = len(steps[0].alive) if forecast and steps else distinct
+    if entered < distinct:
+        yield f"{entered:,} of {distinct:,} hypotheses begin; others enter if a forecast says they may win"
     if steps:
         share = "" if steps[0].win_rates is None else "share of resamples won, "
         yield f"columns: {share}expected utility, [index], text"
@@ -82,6 +93,9 @@ def explained(
             f"step {number}: {counted(step.pseudo_references, 'pseudo-reference')}, "
             f"{counted(len(step.alive), 'hypothesis', 'hypotheses')}, {counted(cost.utility_calls, 'utility call')}"
         )
+        if int(step.alive[-1]) >= entered:
+            yield from _let_in(step, entered)
+            entered = int(step.alive[-1]) + 1
         yield from _step(step, prune)
     yield ""
     yield "answer:"
@@ -91,6 +105,15 @@ def explained(
         yield f"  [{index}] {utility}".rstrip()
         yield from wrapped(candidate.text)
     yield _cost(answer, standard)
+    if entered < distinct:
+        yield f"  {counted(distinct - entered, 'hypothesis', 'hypotheses')} never raced"
+
+
+def _let_in(step: RecordedStep, entered: int) -> Iterator[str]:
+    """Who was let in after the first `entered`, best first."""
+    newcomers = np.flatnonzero(step.alive >= entered)
+    yield f"  let in {len(newcomers):,}: by the forecast they may win"
+    yield from _rows(step, newcomers[np.argsort(-step.means[newcomers], kind="stable")])
 
 
 def _step(step: RecordedStep, prune: PruningFunction | None) -> Iterator[str]:

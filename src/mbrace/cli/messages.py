@@ -16,8 +16,8 @@ from mbrace.errors import MbraceWarning
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 # Parameters of the library, as its messages name them; out is the only one whose option has another name.
 PARAMETERS = (
-    "cache force format gpus_per_worker layer min_gap num_candidates num_references on_error out public_url resume "
-    "retry_errors save_utilities schedule seed shard_size sources text utilities workers"
+    "cache force forecast format gpus_per_worker layer min_gap num_candidates num_references on_error out public_url "
+    "resume retry_errors save_utilities schedule seed shard_size sources text utilities workers"
 )
 PARAMETER = re.compile(rf'(?<![\w/.-])({PARAMETERS.replace(" ", "|")})=("?)([^\s",;:)]+)\2|^(spm)(?=: )')
 # Those that a message about their values begins with.

@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from mbrace.cli.forecast import add_forecast, check_forecast
 from mbrace.cli.messages import say
 from mbrace.cli.methods import method_from, prunes
 from mbrace.cli.parser import seed
@@ -189,6 +190,7 @@ def add_race(parser: argparse.ArgumentParser, *, preset: str = "paper") -> None:
         default=None,
         help="pseudo-references enter the race as hypotheses when they are drawn",
     )
+    add_forecast(group)
     group.add_argument(
         "--exclude-self",
         action="store_true",
@@ -233,7 +235,9 @@ def race_settings(args: argparse.Namespace) -> RaceSettings:
     start = getattr(args, "start", None)
     if start is not None and (start < 0 or not args.pool):
         raise UserError(f"--start {start}: must be 0 or more, and is only valid with --pool")
+    check_forecast(args)
     entry: dict[str, Any] = {"pool": bool(args.pool), "exclude_self": args.exclude_self, "start": start}
+    entry["forecast"] = args.forecast or 0.0
     return RaceSettings(*race, **entry, select=args.select, diversity=args.diversity, method=method)
 
 
@@ -256,15 +260,6 @@ def set_default_prune(args: argparse.Namespace) -> None:
     """`--prune` if it was not given."""
     if args.prune is None:
         args.prune = "confidence" if args.select == "best" and prunes(args) else "none"
-
-
-def apply_preset(args: argparse.Namespace, command: str) -> None:
-    """Set the options of `--preset` that were not given."""
-    set_default_prune(args)
-    for name, value in PRESETS[args.preset][command].items():
-        applies = (name != "regret" or args.prune == "confidence") and (name != "sampling" or args.server is None)
-        if getattr(args, name) is None and applies:
-            setattr(args, name, value)
 
 
 def _prune_settings(args: argparse.Namespace) -> PruneSettings:

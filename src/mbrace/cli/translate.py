@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from mbrace.cli.methods import add_method
 from mbrace.cli.models import Given, add_model, add_sampling, check_model, model_settings, sampling_settings
-from mbrace.cli.options import add_race, add_utility, apply_preset, race_settings, utility_settings
+from mbrace.cli.options import add_race, add_utility, race_settings, utility_settings
+from mbrace.cli.presets import apply_preset
 from mbrace.cli.runs import add_cluster, add_output, add_save_utilities, check_output, run_here, run_on_cluster
 from mbrace.cli.shortlist import add_shortlist, shortlist_settings
 from mbrace.errors import UserError

@@ -45,6 +45,7 @@ def decode_file(
     pool: bool = False,
     start: int | None = None,
     exclude_self: bool = False,
+    forecast: float = 0.0,
     qe: QualityUtility | str | None = None,
     qe_top: int | None = None,
     coarse: Utility | PairFunction | str | None = None,
@@ -71,7 +72,9 @@ def decode_file(
     set aside in OUTPUT.errors.jsonl; `retry_errors`, with `resume`, tries records set aside there again. `progress` is
     called with the number of records done since its last call; True shows a bar on a terminal's stderr.
     """
-    race = RaceSettings(prune, schedule, seed, nbest, window, pool, exclude_self, start, select, diversity, method)
+    race = RaceSettings(
+        prune, schedule, seed, nbest, window, pool, exclude_self, start, select, diversity, method, forecast
+    )
     chosen = UtilitySettings(utility) if isinstance(utility, str) else utility
     shortlist = shortlist_settings(qe, qe_top, coarse, coarse_top)
     saved = None if save_utilities is None else os.fspath(save_utilities)
@@ -143,6 +146,7 @@ class DecodeWorker:
     pool: bool = False
     exclude_self: bool = False
     start: int | None = None
+    forecast: float = 0.0
     text: bool = False
     qe: QualityUtility | None = None
     qe_top: int | None = None
@@ -174,6 +178,7 @@ class DecodeWorker:
             pool=self.pool,
             exclude_self=self.exclude_self,
             start=self.start,
+            forecast=self.forecast,
             qe=self.qe,
             qe_top=self.qe_top,
             coarse=self.coarse,
@@ -209,7 +214,7 @@ class DecodeWorker:
             answer,
             self.schedule,
             self.utility,
-            first_step_has_all=not (self.pool or self.exclude_self or self.method is not None),
+            first_step_has_all=not (self.pool or self.exclude_self or self.forecast or self.method is not None),
         )
 
     def _count_outside(self) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from mbrace.errors import LARGEST, UserError, check_whole
+from mbrace.forecast import check_forecast
 from mbrace.method_names import Method, check_method, method_of, pruning_with
 from mbrace.method_names import describe as describe_method
 from mbrace.pairwise import PairFunction, as_utility
@@ -125,6 +126,7 @@ class RaceSettings:
     select: str = "best"
     diversity: float | None = None
     method: Method | str | None = None  # None: the race itself
+    forecast: float = 0.0  # 0: all hypotheses race from the start
 
     def __post_init__(self) -> None:
         """Take the sizes of a schedule once: they may come from an iterator. Refuse what does not go together."""
@@ -136,6 +138,7 @@ class RaceSettings:
         selection_of(self.select, self.diversity, nbest=self.nbest, prune=self._prune())
         entry: dict[str, Any] = {"pool": self.pool, "exclude_self": self.exclude_self}
         check_method(self._loaded_method(), nbest=self.nbest, **entry, select=self.select)
+        check_forecast(self.forecast, prune=self._prune(), **entry, method=self._loaded_method())
 
     def describe(self) -> dict[str, Any]:
         """What answers depend on."""
@@ -149,6 +152,7 @@ class RaceSettings:
             "select": None if self.select == "best" else self.select,
             "diversity": self.diversity,
             "method": describe_method(self._loaded_method()),
+            "forecast": float(self.forecast) or None,
         }  # None where older descriptions have nothing
         return {**rule.describe(), "schedule": sizes, "seed": self.seed, "nbest": self.nbest, **entry}
 
@@ -156,7 +160,7 @@ class RaceSettings:
         """The options of `decode_corpus`."""
         others: dict[str, Any] = {"seed": self.seed, "nbest": self.nbest, "window": self.window}
         others |= {"select": self.select, "diversity": self.diversity, "method": self.method}
-        entry = {"pool": self.pool, "exclude_self": self.exclude_self, "start": self.start}
+        entry = {"pool": self.pool, "exclude_self": self.exclude_self, "start": self.start, "forecast": self.forecast}
         return {"prune": self._prune(), "schedule": self.schedule, **others, **entry}
 
     def check_utility(self, utility: Utility) -> None:

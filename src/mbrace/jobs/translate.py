@@ -52,6 +52,7 @@ def translate_file(
     window: int = 64,
     pool: bool = False,
     exclude_self: bool = False,
+    forecast: float = 0.0,
     qe: QualityUtility | str | None = None,
     qe_top: int | None = None,
     coarse: Utility | PairFunction | str | None = None,
@@ -78,7 +79,9 @@ def translate_file(
         ModelSettings(model) if isinstance(model, str) else model,
         SamplingSettings(beam, length_penalty, epsilon, temperature, sampling, top_k, top_p, min_p),
         UtilitySettings(utility) if isinstance(utility, str) else utility,
-        RaceSettings(prune, schedule, seed, nbest, window, pool, exclude_self, None, select, diversity, method),
+        RaceSettings(
+            prune, schedule, seed, nbest, window, pool, exclude_self, None, select, diversity, method, forecast
+        ),
         draw=draw,
         text=text,
         shortlist=shortlist_settings(qe, qe_top, coarse, coarse_top),

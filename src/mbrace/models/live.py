@@ -176,12 +176,13 @@ class LiveModel:
         window: int = 64,
         pool: bool = False,
         exclude_self: bool = False,
+        forecast: float = 0.0,
     ) -> Iterator[Decoded]:
         """Text in, MBR decisions out: `beam` hypotheses, pseudo-references by epsilon sampling, and a race per source.
 
         `sampling` is as for `sample`. `draw` is "ahead" (all pseudo-references at once) or "lazy" (step by step while a
         race is open); by default the faster one: ahead on a GPU, lazy on a CPU. The answers are the same. With `pool`,
-        pseudo-references race as hypotheses too, so a small `beam`, or 0, is enough.
+        pseudo-references race as hypotheses too, so a small `beam`, or 0, is enough. `forecast` is as for `decode`.
         """
         refuse_one_string(sources)
         chosen = as_utility(ChrF() if utility is None else utility)
@@ -210,6 +211,7 @@ class LiveModel:
             window=window,
             pool=pool,
             exclude_self=exclude_self,
+            forecast=forecast,
         )
 
     # what a batch needs

@@ -34,6 +34,7 @@ def mbr_generate(
     num_references: int = 256,
     utility: Utility | PairFunction | str = "chrf++",
     prune: PruningFunction | None = Confidence(),  # noqa: B008  (frozen)
+    forecast: float = 0.0,
     sources: Sequence[str] | None = None,
     race_seed: int = 0,
     rows: int | None = None,
@@ -48,10 +49,10 @@ def mbr_generate(
     for the best few, and `return_dict_in_generate` for a dictionary that also has `expected_utilities` and
     `utility_calls`.
 
-    `tokenizer` turns ids into the texts that a utility compares. `utility`, an object, a function or a name, and
-    `prune` are those of `mbrace.decode`. A utility that reads the source gets `sources`, by default the decoded inputs.
-    Samples depend on torch's random state, the race's bootstrap on `race_seed`. `rows` is how many sequences are
-    generated at a time. As a decoding method of `generate`, give `custom_generate=partial(mbr_generate,
+    `tokenizer` turns ids into the texts that a utility compares. `utility`, an object, a function or a name,
+    `prune` and `forecast` are those of `mbrace.decode`. A utility that reads the source gets `sources`, by default the
+    decoded inputs. Samples depend on torch's random state, the race's bootstrap on `race_seed`. `rows` is how many
+    sequences are generated at a time. As a decoding method of `generate`, give `custom_generate=partial(mbr_generate,
     tokenizer=...)`: transformers passes no tokenizer on.
     """
     call = GenerateCall.of(model, inputs, generation_config, tokenizer, rows, kwargs)
@@ -62,7 +63,7 @@ def mbr_generate(
     if len(texts) != batch:
         raise UserError(f"sources: {len(texts)} for {batch} inputs; give one for each")
     options: dict[str, Any] = {"utility": chosen, "prune": prune, "seed": race_seed, "nbest": call.returned}
-    options |= {"schedule": doubling(min(16, num_references), num_references), "window": batch}
+    options |= {"schedule": doubling(min(16, num_references), num_references), "window": batch, "forecast": forecast}
     if call.beams > 1:
         found = call.beam_search()
         records = [Record(each.texts, id=i, source=texts[i]) for i, each in enumerate(found)]

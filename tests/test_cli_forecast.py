@@ -1,0 +1,380 @@
+"""Races into which a forecast lets hypotheses, as commands, jobs and presets run them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cli_helpers import Row, decode, lines
+
+import mbrace
+from mbrace.cli import demo_race
+from mbrace.cli.config import with_config
+from mbrace.cli.parser import make_parser
+from mbrace.cli.presets import apply_preset
+from mbrace.forecast import MOST, STARTERS
+from mbrace.jobs.presets import NEURAL, PRESETS
+from mbrace.jobs.settings import PruneSettings, RaceSettings
+from mbrace.recording import RaceRecorder
+from mbrace.utilities.named import NAMED, runs_network
+
+SIZES = [16, 32, 64]
+OPTIONS = ["--forecast", "0.01", "--regret", "0.05", "--schedule", "16,32,64"]
+LIBRARY: dict[str, Any] = {"forecast": 0.01, "prune": mbrace.Confidence(0.99, regret=0.05), "schedule": SIZES}
+
+
+@pytest.fixture(scope="module")
+def rows(demo_rows: list[Row]) -> list[Row]:
+    """Real candidates, of which only some enter: 96 hypotheses, the first of them twice; one record has 20."""
+    found = [
+        {
+            "id": f"s{number}",
+            "source": row["source"],
+            "hypotheses": [*row["hypotheses"][:96], row["hypotheses"][0]],
+            "pseudo_references": row["pseudo_references"][:64],
+        }
+        for number, row in enumerate(demo_rows[:8])
+    ]
+    found[5]["hypotheses"] = found[5]["hypotheses"][:20]
+    return found
+
+
+@pytest.fixture
+def source(tmp_path: Path, rows: list[Row]) -> Path:
+    path = tmp_path / "in.jsonl"
+    path.write_bytes(lines(rows))
+    return path
+
+
+def records(rows: list[Row]) -> list[mbrace.Record]:
+    return [mbrace.Record(row["hypotheses"], row["pseudo_references"], id=row["id"]) for row in rows]
+
+
+def read(path: Path) -> list[Row]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def test_the_command_the_job_and_the_library_give_the_same_answers(
+    source: Path, rows: list[Row], tmp_path: Path
+) -> None:
+    assert decode(source, "-o", tmp_path / "command.jsonl", *OPTIONS) == 0
+    summary = mbrace.decode_file(source, tmp_path / "job.jsonl", **LIBRARY)
+    assert (tmp_path / "command.jsonl").read_bytes() == (tmp_path / "job.jsonl").read_bytes()
+    answers = [mbrace.decode(record.hypotheses, record.pseudo_references, id=record.id, **LIBRARY)
+               for record in records(rows)]  # fmt: skip
+    written = read(tmp_path / "command.jsonl")
+    assert [(row["text"], row["index"], row["utility_calls"], row["strings"]) for row in written] == [
+        (answer.text, answer.index, answer.utility_calls, answer.strings) for answer in answers
+    ]
+    assert summary.strings == sum(answer.strings for answer in answers)
+    all_race = [mbrace.decode(r.hypotheses, r.pseudo_references, id=r.id, **LIBRARY | {"forecast": 0})
+                for r in records(rows)]  # fmt: skip
+    saved = [all_.strings - answer.strings for all_, answer in zip(all_race, answers, strict=True)]
+    assert saved[5] == 0  # no more than begin
+    assert all(strings > 20 for number, strings in enumerate(saved) if number != 5)
+
+
+def test_standard_mbr_would_score_all_hypotheses_and_not_only_those_that_entered(
+    source: Path, rows: list[Row], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    summary = mbrace.decode_file(source, tmp_path / "job.jsonl", **LIBRARY)
+    pairs = sum(len(set(row["hypotheses"])) * len(row["pseudo_references"]) for row in rows)
+    assert summary.standard_calls == pairs
+    assert decode(source, "-o", tmp_path / "out.jsonl", *OPTIONS) == 0
+    assert f"({1 - summary.utility_calls / pairs:.1%} saved)" in capsys.readouterr().err
+
+
+def test_windows_threads_and_order_change_no_answer(rows: list[Row]) -> None:
+    corpus = records(rows)
+    wanted = list(mbrace.decode_corpus(corpus, utility=mbrace.ChrF(threads=1), window=1, **LIBRARY))
+    for threads, window in itertools.product((1, 2), (3, 64)):
+        found = mbrace.decode_corpus(corpus, utility=mbrace.ChrF(threads=threads), window=window, **LIBRARY)
+        assert list(found) == wanted
+    assert list(mbrace.decode_corpus(corpus[::-1], **LIBRARY))[::-1] == wanted
+
+
+def test_a_run_is_resumed_to_the_same_bytes_and_with_the_same_forecast_only(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole, cut = tmp_path / "whole.jsonl", tmp_path / "cut.jsonl"
+    assert decode(source, "-o", whole, *OPTIONS, "--window", "1", "--threads", "1") == 0
+    assert decode(source, "-o", cut, *OPTIONS) == 0
+    content = cut.read_bytes()
+    cut.write_bytes(content[: len(content) // 2])  # inside a line
+    for changed, message in (
+        (["--forecast", "0.02"], "was made with forecast 0.01, not 0.02"),
+        (["--forecast", "0"], "was made with forecast 0.01, not the default"),
+    ):
+        assert decode(source, "-o", cut, *OPTIONS, "--resume", *changed) == 2
+        assert message in capsys.readouterr().err
+    assert decode(source, "-o", cut, *OPTIONS, "--resume", "--window", "3", "--threads", "2") == 0
+    assert cut.read_bytes() == content == whole.read_bytes()
+
+
+def test_a_run_of_an_older_version_is_resumed(source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    assert decode(source, "-o", out) == 0
+    content = out.read_bytes()
+    out.write_bytes(content[: len(content) // 2])
+    about = tmp_path / "out.jsonl.run.json"
+    settings = json.loads(about.read_bytes())
+    settings.pop("forecast", None)  # what older versions do not know
+    about.write_text(json.dumps(settings))
+    assert decode(source, "-o", out, "--resume", "--forecast", "0") == 0
+    assert out.read_bytes() == content
+
+
+@pytest.mark.parametrize("value", [-0.5, math.nan, math.inf, "0.01", None, True])
+def test_bad_forecasts_are_refused(value: Any, source: Path, tmp_path: Path) -> None:
+    message = r"forecast .*: must be (0 or more, and finite|a number)"
+    with pytest.raises(mbrace.UserError, match=message):
+        mbrace.decode_file(source, tmp_path / "out.jsonl", forecast=value)
+    with pytest.raises(mbrace.UserError, match=message):
+        mbrace.decode(["a", "b"], ["a"], forecast=value)
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"pool": True}, "only valid without pool"),
+        ({"exclude_self": True}, "only valid without exclude_self"),
+        ({"method": "aggregate"}, "only valid without method"),
+        ({"method": "aggregate-to-fine"}, "only valid without method"),
+        ({"prune": None}, "only valid with a pruning function"),
+        ({"prune": mbrace.Halving(512)}, "shares out its budget beforehand"),
+    ],
+)
+def test_what_needs_all_hypotheses_from_the_start_is_refused(
+    options: dict[str, Any], message: str, source: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(mbrace.UserError, match=f"forecast 0.01: .*{message}"):
+        mbrace.decode_file(source, tmp_path / "out.jsonl", forecast=0.01, **options)
+    assert not (tmp_path / "out.jsonl").exists()
+    mbrace.decode_file(source, tmp_path / "out.jsonl", forecast=0, **options)  # none is asked for
+
+
+def test_no_forecast_is_described_as_before_and_settings_pass_it_on() -> None:
+    assert RaceSettings().describe()["forecast"] is None
+    race = RaceSettings(PruneSettings(regret=0.05), forecast=1)
+    assert race.describe()["forecast"] == 1.0
+    assert race.options()["forecast"] == 1
+
+
+def test_too_many_hypotheses_are_named_by_file_and_line_and_set_aside(
+    tmp_path: Path, rows: list[Row], capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    many = [f"a b {number}" for number in range(MOST + 1)]
+    references = ["a b 1", "a b 2"]
+    large = {"id": "large", "hypotheses": many, "pseudo_references": references}
+    largest = {"id": "largest", "hypotheses": many[:-1] + many[:9], "pseudo_references": references}
+    source.write_bytes(lines([rows[0], large, largest, rows[1]]))
+    message = "hypotheses: 1025 different ones; forecast works with up to 1024: give fewer, or --forecast 0"
+    assert decode(source, "-o", out, *OPTIONS) == 2
+    assert f"in.jsonl:2: {message}" in capsys.readouterr().err
+    assert decode(source, "-o", out, "--force", *OPTIONS, "--on-error", "skip") == 0
+    assert [row["id"] for row in read(out)] == ["s0", "largest", "s1"]
+    assert decode(source, "-o", out, "--force", *OPTIONS, "--forecast", "0") == 0
+    assert len(read(out)) == 4
+
+
+def test_a_shortlist_may_be_what_a_forecast_chooses_from(tmp_path: Path, rows: list[Row], source: Path) -> None:
+    """The cheaper race has no forecast: all take part in it, and only its best wait outside the other."""
+    out = tmp_path / "out.jsonl"
+    assert decode(source, "-o", out, *OPTIONS, "--coarse", "bleu", "--coarse-top", "40") == 0
+    for row, answer in zip(rows, read(out), strict=True):
+        coarse = mbrace.decode(
+            row["hypotheses"], row["pseudo_references"], id=row["id"], utility=mbrace.BLEU(), nbest=40, schedule=SIZES
+        )
+        assert answer["text"] in {candidate.text for candidate in coarse.nbest}
+
+
+def test_saved_utilities_have_a_row_for_each_hypothesis_that_raced_and_replay_the_race(
+    source: Path, rows: list[Row], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, again, saved = tmp_path / "out.jsonl", tmp_path / "again.jsonl", tmp_path / "saved"
+    assert decode(source, "-o", out, *OPTIONS, "--save-utilities", saved) == 0
+    replay = ["--utility", "replay", "--utility-option", f"tables={saved}"]
+    assert decode(source, "-o", again, *OPTIONS, *replay) == 0
+    assert again.read_bytes() == out.read_bytes()
+    tables = mbrace.Replay(saved)
+    for row, answer in zip(rows, read(out), strict=True):
+        table = tables.table(row["id"])
+        assert len(table.rows) < len(set(row["hypotheses"])) or row is rows[5]
+        places = [row["hypotheses"].index(text) for text in list(table.rows)[:STARTERS]]
+        assert places == sorted(places)  # those that begin, then those let in
+        assert len(set(table.rows) | set(table.columns)) == answer["strings"]
+        full = np.isfinite(table.utilities[table.rows[answer["text"]]])
+        assert full.all()  # the winner met every pseudo-reference, whenever it entered
+    capsys.readouterr()
+    assert decode(source, "-o", tmp_path / "all.jsonl", "--schedule", "16,32,64", *replay) == 2
+    told = capsys.readouterr().err
+    assert "in.jsonl:1: " in told
+    assert "is not in its table of stored utilities" in told
+    assert "saved with --forecast 0 to have every one" in told
+
+
+# --explain and recorded races
+
+ROW = re.compile(r"^    ([\d.]*) +(\S+) +\[(\d+)\] (.*)$")
+
+
+def test_explain_says_who_begins_who_is_let_in_and_how_many_never_raced(
+    source: Path, rows: list[Row], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert decode(source, "-o", tmp_path / "out.jsonl", *OPTIONS) == 0
+    for row, answer in zip(rows, read(tmp_path / "out.jsonl"), strict=True):
+        capsys.readouterr()
+        assert decode(source, "--explain", row["id"], *OPTIONS) == 0
+        shown = capsys.readouterr().out.splitlines()
+        assert max(map(len, shown)) <= 80
+        distinct = len(set(row["hypotheses"]))
+        begins = [line for line in shown if " begin; " in line]
+        if distinct <= STARTERS:
+            assert begins == []
+            assert not any(line.startswith("  let in ") for line in shown)
+            continue
+        assert begins == [f"24 of {distinct} hypotheses begin; others enter if a forecast says they may win"]
+        steps = [index for index, line in enumerate(shown) if line.startswith("step ")]
+        parts = [shown[start:end] for start, end in zip(steps, [*steps[1:], shown.index("answer:")], strict=True)]
+        let_in = [sum(int(line.split()[2].rstrip(":")) for line in part if line.startswith("  let in "))
+                  for part in parts]  # fmt: skip
+        racing = [int(re.findall(r", ([\d,]+) hypothes", part[0])[0]) for part in parts]
+        assert racing[0] == STARTERS
+        survivors = answer["survivors"]
+        assert racing[1:] == [left + new for left, new in zip(survivors, let_in[1:], strict=False)]
+        assert sum(let_in) > 0
+        left = distinct - STARTERS - sum(let_in)
+        assert shown[-1] == f"  {left} hypotheses never raced"
+        assert shown[-2] == f"  {answer['utility_calls']:,} utility calls; standard MBR: {distinct * 64:,}"
+        seen: set[str] = set()  # newcomers are new: nobody shown in an earlier step
+        for part in parts:
+            first = next((n for n, line in enumerate(part) if line.startswith("  let in ")), None)
+            newcomers = [] if first is None else [
+                found[3] for line in itertools.takewhile(lambda text: text.startswith("    "), part[first + 1 :])
+                if (found := ROW.match(line))
+            ]  # fmt: skip
+            assert not seen & set(newcomers)
+            seen |= {found[3] for line in part if (found := ROW.match(line))}
+
+
+def test_explain_without_a_forecast_says_nothing_of_one(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for options in ([], ["--forecast", "0"], ["--pool", "--start", "30"]):
+        assert decode(source, "--explain", "s0", *options) == 0
+        shown = capsys.readouterr().out
+        assert not any(words in shown for words in (" begin; ", "let in ", "never raced"))
+
+
+def test_a_recorded_race_and_its_pictures_take_in_hypotheses_that_enter_later(rows: list[Row]) -> None:
+    record, recorder = records(rows)[0], RaceRecorder(LIBRARY["prune"])
+    [answer] = mbrace.decode_corpus([record], watch=recorder, **LIBRARY)
+    for step, cost in zip(recorder.steps, answer.steps, strict=True):
+        assert step.kept.sum() == cost.survivors
+        assert [record.hypotheses[index] for index in step.indexes] == list(step.texts)  # the caller's
+    frames = demo_race.race_frames(record, answer, recorder.steps)
+    for frame in frames:
+        dots = "".join(demo_race.picture(frame, width=80, dots=demo_race.ASCII).plain.splitlines()[1:3])
+        assert (len(dots), dots.count("#")) == (96, len(frame.kept))
+    assert frames[-1].best[0][1] == answer.text
+
+
+# options from files, and presets
+
+
+def test_a_file_gives_a_forecast_and_what_a_run_kept_repeats_it(source: Path, tmp_path: Path) -> None:
+    settings, out, again = tmp_path / "run.json", tmp_path / "out.jsonl", tmp_path / "again.jsonl"
+    settings.write_text(json.dumps({"forecast": 0.01, "regret": 0.05, "schedule": SIZES}))
+    assert decode(source, "-o", out, "--config", settings) == 0
+    assert json.loads((tmp_path / "out.jsonl.run.json").read_bytes())["forecast"] == 0.01
+    assert decode("--config", tmp_path / "out.jsonl.run.json", "-o", again) == 0
+    assert again.read_bytes() == out.read_bytes()
+    assert make_parser().parse_args(with_config(["decode", "--config", str(settings)])).forecast == 0.01
+
+
+def set_by_preset(command: str, *options: str) -> tuple[float | None, float | None]:
+    """The forecast and the regret."""
+    args = make_parser().parse_args([command, "--preset", "fast", *options])
+    apply_preset(args, command)
+    return args.forecast, args.regret
+
+
+@pytest.fixture
+def neural_preset(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`--preset fast` as it may become: with a network, a forecast and another regret."""
+    settings = {"forecast": 0.01, "regret": 0.06}
+    monkeypatch.setitem(NEURAL, "fast", {"decode": settings, "translate": settings})
+
+
+STRINGS = ["chrf", "chrf+", "chrf++", "bleu", "ter", "wer", "cer", "edit", "exact", "rouge-l", "replay"]
+
+
+@pytest.mark.parametrize("command", ["decode", "translate"])
+def test_a_preset_sets_no_forecast_for_now(command: str) -> None:
+    for utility in NAMED:
+        assert set_by_preset(command, "--utility", utility) == (None, 0.04)
+
+
+@pytest.mark.usefixtures("neural_preset")
+@pytest.mark.parametrize("command", ["decode", "translate"])
+def test_a_preset_with_a_forecast_applies_it_only_where_a_network_reads_the_strings(command: str) -> None:
+    neural = [*(name for name in NAMED if name not in STRINGS), "chrf++:0.5+comet:0.5", "judge:1+bleu:1"]
+    assert len(neural) == 11
+    for utility in neural:
+        assert set_by_preset(command, "--utility", utility) == (0.01, 0.06), utility
+        assert set_by_preset(command, "--utility", utility, "--preset", "paper") == (None, None)
+    for utility in (*STRINGS, "chrf++:0.5+bleu:0.5", "file.py:function", "no-such", "learned:0.5+bleu", "judge:"):
+        assert set_by_preset(command, "--utility", utility) == (None, 0.04), utility
+
+
+def test_a_forecast_among_the_settings_for_all_utilities_is_not_applied_to_strings(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(PRESETS["fast"]["decode"], "forecast", 0.01)
+    assert set_by_preset("decode", "--utility", "learned") == (0.01, 0.04)
+    assert set_by_preset("decode", "--utility", "bleu") == (None, 0.04)
+
+
+@pytest.mark.usefixtures("neural_preset")
+@pytest.mark.parametrize("command", ["decode", "translate"])
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        ("--forecast 0", (0.0, 0.04)),
+        ("--forecast 0.5", (0.5, 0.06)),
+        ("--pool", (None, 0.04)),
+        ("--exclude-self", (None, 0.04)),
+        ("--prune none", (None, None)),
+        ("--prune halving --budget 99", (None, None)),
+        ("--select diverse --nbest 2", (None, None)),
+        ("--method aggregate", (None, None)),
+        ("--method aggregate-to-fine", (None, 0.04)),
+        ("--prune bottom --beta 0.5", (0.01, None)),
+        ("--regret 0", (0.01, 0.0)),
+    ],
+)
+def test_what_was_given_goes_before_the_forecast_of_a_preset(
+    options: str, wanted: tuple[float | None, float | None], command: str
+) -> None:
+    assert set_by_preset(command, "--utility", "learned", *options.split()) == wanted
+
+
+@pytest.mark.usefixtures("neural_preset")
+def test_a_preset_runs_as_the_options_that_it_stands_for(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mbrace.cli.presets.runs_network", lambda name: name == "chrf++")  # any utility would do
+    typed, preset = tmp_path / "typed.jsonl", tmp_path / "preset.jsonl"
+    assert decode(source, "-o", typed, "--regret", "0.06", "--forecast", "0.01") == 0
+    assert decode(source, "-o", preset, "--preset", "fast") == 0
+    assert preset.read_bytes() == typed.read_bytes()
+
+
+def test_which_utilities_run_a_network() -> None:
+    assert {name for name in NAMED if not runs_network(name)} == set(STRINGS)
