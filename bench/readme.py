@@ -144,9 +144,11 @@ def fast_sentences() -> str:
     times = rows["no pruning"]["seconds"] / rows["fast: regret 0.04"]["seconds"]
     standard = next(row["seconds"] for name, row in ways.items() if name.startswith("standard"))
     fast, racing, beam = (ways[name]["seconds"] / standard for name in ("fast", "racing, alpha 0.99", "beam 10"))
+    forecast = rows["no pruning"]["seconds"] / rows["forecast 0.01, regret 0.04"]["seconds"]
     return (
-        f"At COMET-22's size it is {times:.2f} times as fast as unpruned. Translating took {fast:.2f} of standard "
-        f"MBR's time (racing alone: {racing:.2f}; beam 10: {beam:.2f}); standard MBR ran first, which flatters them."
+        f"At COMET-22's size it is {times:.2f} times as fast as unpruned, with `--forecast 0.01`, which encodes only "
+        f"hypotheses that may win, {forecast:.2f} times.\nTranslating with a small metric took {fast:.2f} of standard "
+        f"MBR's time (racing alone: {racing:.2f}; beam 10: {beam:.2f}): there, making strings is the cost."
     )
 
 

@@ -19,10 +19,13 @@ ENDING = ".strings.json.gz"
 FIELDS = ("pair", "split", "utility", "sampling")  # what rows of one file share
 BY_NAME = {way.name: way for way in WAYS}
 SHOWN = ("standard 256 + 256", "standard 128 + 128", "standard 64 + 64", "alpha 0.99", "regret 0.02", "regret 0.04",
+         "forecast 0.01, regret 0.04", "forecast 0.01, regret 0.06",
          "pool from beam 64, regret 0.04", "pool from beam 128, regret 0.04")  # fmt: skip
-SHOWN_EVEN = ("regret 0.04", "pool from beam 64, regret 0.04", "pool from beam 128, regret 0.04")
+SHOWN_EVEN = ("regret 0.04", "forecast 0.01, regret 0.04", "forecast 0.01, regret 0.06",
+              "pool from beam 64, regret 0.04", "pool from beam 128, regret 0.04")  # fmt: skip
 DRAWN_FROM = 32  # standard MBR with fewer strings is far below the others, which could not be told apart
 FIXED, STOPPED = "standard MBR with n + n strings", "race that stops by regret"
+FORECAST = "race that hypotheses join by forecast"
 HEADINGS = ("", "drawn", "encoded", "share", "calls", "utility", "human score", "other metric")
 
 
@@ -105,7 +108,8 @@ def section(rows: Sequence[Mapping[str, Any]]) -> Section:
             x="strings encoded per sentence",
             y="utility minus standard MBR's",
             describes="Expected utility against strings encoded per sentence: standard MBR with fewer strings loses "
-            "most, races that stop by regret next to nothing, races that draws join need the fewest strings.",
+            "most, races that stop by regret next to nothing, races that hypotheses join by forecast little with "
+            "few strings, races that draws join need the fewest.",
             panels={f"{pair}, {utility}": _points(own) for (pair, utility), own in found.items()},
             joined=True,
         ),
@@ -126,8 +130,8 @@ def _text(found: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]) -> str:
             "that of standard MBR with 256 + 256 strings, in standard deviations between hypotheses (95% interval "
             f"over sentences); {MARGIN} less counts as no loss. *Human score* is the change of the score against the "
             "human reference by the metric that was decoded with, *other metric* by one that was not: where that "
-            "falls, the metric was gamed. *Pool*: samples join the race as hypotheses. *Even draws*: arithmetic "
-            "sampling.",
+            "falls, the metric was gamed. *Forecast*: hypotheses enter the race when they are forecast to win. *Pool*: "
+            "samples join the race as hypotheses. *Even draws*: arithmetic sampling.",
         ]
     )
 
@@ -160,6 +164,7 @@ def _fallen(row: Mapping[str, Any]) -> list[str]:
 def _told(row: Mapping[str, Any]) -> str:
     way = _way(row)
     options = [f"--regret {way.regret:g}"] if way.regret else ["--alpha 0.99"]
+    options += [f"--forecast {way.forecast:g}"] if way.forecast else []
     options += [f"--pool --beam {way.beam}"] if way.pool else []
     options += ["--sampling arithmetic"] if row["way"].endswith(_even("")) else []
     return f"`{' '.join(options)}`"
@@ -198,9 +203,14 @@ def _points(own: Sequence[Mapping[str, Any]]) -> list[Point]:
         way = _way(row)
         if row["way"] != way.name or way.beam < (DRAWN_FROM if way.alpha is None else 64):
             continue
-        series = FIXED if way.alpha is None else f"race from beam {way.beam} that draws join" if way.pool else STOPPED
+        if way.alpha is None:
+            series = FIXED
+        elif way.pool:
+            series = f"race from beam {way.beam} that draws join"
+        else:
+            series = FORECAST if way.forecast else STOPPED
         label = f"{way.beam} + {way.references}" if way.alpha is None else f"{way.regret:g}"
         low, high = row["utility interval"]
         points.append(Point(row["strings"], row["utility"], series, label, y_low=low, y_high=high))
-    order = [FIXED, STOPPED, *sorted({point.series for point in points} - {FIXED, STOPPED})]
+    order = [FIXED, STOPPED, FORECAST, *sorted({point.series for point in points} - {FIXED, STOPPED, FORECAST})]
     return sorted(points, key=lambda point: order.index(point.series))
