@@ -23,6 +23,8 @@ from mbrace.io.candidates import read_records
 MODES = {
     "standard MBR (--prune none)": ["--prune", "none"],
     "confidence (--prune confidence)": ["--prune", "confidence"],
+    "fast (--preset fast)": ["--preset", "fast"],
+    "forecast (--forecast 0.01 --regret 0.04)": ["--forecast", "0.01", "--regret", "0.04"],
     "confidence, one sentence at a time (--window 1)": ["--prune", "confidence", "--window", "1"],
 }
 
@@ -46,7 +48,8 @@ def main() -> None:
             rows.append({"name": name, **row})
             texts[name] = text
     best = [min((row for row in rows if row["name"] == name), key=lambda row: row["wall"]) for name in MODES]
-    write(args, best, sum(a == b for a, b in zip(*list(texts.values())[:2], strict=True)))
+    first = next(iter(texts.values()))
+    write(args, best, [sum(a == b for a, b in zip(first, own, strict=True)) for own in texts.values()])
 
 
 def write_candidates(args: argparse.Namespace, file: Path) -> None:
@@ -70,7 +73,7 @@ def run(file: Path, options: list[str]) -> tuple[dict[str, float], list[str]]:
     wall = time.perf_counter() - started
     if done.returncode:
         raise SystemExit(done.stderr)
-    summary = done.stderr.strip().splitlines()[-1]
+    summary = " ".join(done.stderr.split())
     found = {name: float(re.search(rf"{name} ([\d.]+) s", summary)[1]) for name in ("encode", "score", "prune")}  # type: ignore[index]
     found["decoding"] = float(re.search(r"in ([\d.]+) s", summary)[1])  # type: ignore[index]
     found["pairs"] = float(re.search(r"([\d,]+) pairs", summary)[1].replace(",", ""))  # type: ignore[index]
@@ -85,7 +88,7 @@ def start_up() -> float:
     return time.perf_counter() - started
 
 
-def write(args: argparse.Namespace, best: list[dict[str, float]], same: int) -> None:
+def write(args: argparse.Namespace, best: list[dict[str, float]], same: list[int]) -> None:
     """learned.md: the totals and their parts."""
     standard, pruned = best[0], best[1]
     lines = [
@@ -96,17 +99,19 @@ def write(args: argparse.Namespace, best: list[dict[str, float]], same: int) -> 
         f" {platform.machine()}, torch {torch.__version__}. Best of {args.repeats} interleaved runs; the whole command"
         " includes start-up. Written by `bench/learned.py`.",
         "",
-        "| | whole command, s | decoding, s | embedding, s | scoring pairs, s | pruning, s | pairs scored |",
-        "|---|---|---|---|---|---|---|",
+        "| | whole command, s | decoding, s | times as fast | embedding, s | scoring pairs, s | pruning, s "
+        "| pairs scored | answers as without pruning |",
+        "|---" + "|---:" * 8 + "|",
     ]
-    for row in best:
-        parts = " | ".join(f"{row[name]:.2f}" for name in ("wall", "decoding", "encode", "score", "prune"))
-        lines.append(f"| {row['name']} | {parts} | {row['pairs']:,.0f} |")
+    for row, equal in zip(best, same, strict=True):
+        parts = " | ".join(f"{row[name]:.2f}" for name in ("encode", "score", "prune"))
+        times = f"{row['wall']:.2f} | {row['decoding']:.2f} | {standard['decoding'] / row['decoding']:.2f}x"
+        lines.append(f"| {row['name']} | {times} | {parts} | {row['pairs']:,.0f} | {equal} of {args.sentences} |")
     lines += [
         "",
         f"With pruning the command takes {pruned['wall'] / standard['wall']:.0%} of the time"
         f" ({standard['wall'] / pruned['wall']:.2f}x faster); decoding without start-up is"
-        f" {standard['decoding'] / pruned['decoding']:.2f}x faster. {same} of {args.sentences} answers are the same."
+        f" {standard['decoding'] / pruned['decoding']:.2f}x faster. {same[1]} of {args.sentences} answers are the same."
         f" Importing torch and loading the metric takes {start_up():.1f} s of each command.",
     ]
     args.out.mkdir(parents=True, exist_ok=True)

@@ -210,6 +210,7 @@ def _points(own: Sequence[Mapping[str, Any]]) -> list[Point]:
         else:
             series = FORECAST if way.forecast else STOPPED
         label = f"{way.beam} + {way.references}" if way.alpha is None else f"{way.regret:g}"
+        label = f"{way.forecast:g}, {label}" if way.forecast else label
         low, high = row["utility interval"]
         points.append(Point(row["strings"], row["utility"], series, label, y_low=low, y_high=high))
     order = [FIXED, STOPPED, FORECAST, *sorted({point.series for point in points} - {FIXED, STOPPED, FORECAST})]
