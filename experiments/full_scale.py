@@ -165,8 +165,7 @@ def run(args: argparse.Namespace) -> None:
 
     names = [name for name, model in MODELS.items() if set(model.pairs) & set(args.pairs)]
     workers = [
-        threading.Thread(target=stage, args=(f"work.{n}", "work"), kwargs={"until": end})
-        for n in range(args.workers)
+        threading.Thread(target=stage, args=(f"work.{n}", "work"), kwargs={"until": end}) for n in range(args.workers)
     ]
     for worker in workers:
         worker.start()
@@ -258,7 +257,12 @@ def main() -> None:
     parser.add_argument("name", nargs="?", default="", help="the model, pair or folder of the stage")
     parser.add_argument("--minutes", type=float, help="of the whole run, of training, or of watching")
     parser.add_argument("--train", type=float, metavar="MINUTES", help="of training in a run (9 and 5.5)")
-    parser.add_argument("--reserve", type=float, default=150, help="seconds of a run that are left for trials when no more candidates are made (150)")
+    parser.add_argument(
+        "--reserve",
+        type=float,
+        default=150,
+        help="seconds of a run that are left for trials when no more candidates are made (150)",
+    )
     parser.add_argument("--until", type=float, default=0.0, help="seconds since 1970 after which no new work is begun")
     parser.add_argument("--shard", default="0/1", help="N/M: blocks N, N + M, ... of a pair")
     parser.add_argument("--shards", type=int, default=2, help="generating processes per pair (2)")
