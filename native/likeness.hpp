@@ -3,8 +3,8 @@
 // Hypotheses of one sentence share most of their n-grams, and those in which they differ come in bundles: all n-grams
 // around a word that some of them have. So n-grams that occur in the same texts are counted together, as one *bundle*.
 //
-// Example: of "a cat", "a dog" and "a cow", the n-grams " a " are in all three and say nothing. "cat" and "at " are in the
-// first alone, " c" in the first and the third: two bundles, {1} and {1, 3}.
+// Example: of "a cat", "a dog" and "a cow", the n-gram " a " is in all three and says nothing. "cat" and "at " are in the
+// first alone, "a c" and " a c" in the first and the third: two bundles, {1} and {1, 3}.
 #pragma once
 
 #include <algorithm>

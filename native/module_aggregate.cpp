@@ -23,13 +23,10 @@ nb::tuple score_aggregates_py(nb::list indexes, nb::list survivors, nb::list agg
     nb::list scores;
     Formula formula{};
     for (std::size_t i = 0; i < count; ++i) {
-        const Index* index = nb::cast<const Index*>(indexes[i]);
-        const Formula own = formula_of(index->options(), beta, eps_smoothing);
-        if (i && own.orders != formula.orders) throw nb::value_error("the indexes have different orders");
-        formula = own;
+        const Index& index = index_at(indexes, i, beta, eps_smoothing, formula);
         chosen.push_back(nb::cast<Integers>(survivors[i]));
-        check_survivors(chosen.back(), *index);
-        AggregateAsk ask{index, chosen.back().data(), chosen.back().size(), {}, nullptr};
+        check_survivors(chosen.back(), index);
+        AggregateAsk ask{&index, chosen.back().data(), chosen.back().size(), {}, nullptr};
         for (nb::handle each : nb::cast<nb::list>(aggregates[i])) {
             const nb::tuple pair = nb::cast<nb::tuple>(each);
             if (nb::len(pair) != 2) throw nb::value_error("an aggregate is its texts and their weights");

@@ -61,17 +61,14 @@ nb::tuple score_window_py(nb::list indexes, nb::list survivors, nb::list referen
     nb::list scores;
     Formula formula{};
     for (std::size_t i = 0; i < count; ++i) {
-        const Index* index = nb::cast<const Index*>(indexes[i]);
-        const Formula own = formula_of(index->options(), beta, eps_smoothing);
-        if (i && own.orders != formula.orders) throw nb::value_error("the indexes have different orders");
-        formula = own;
+        const Index& index = index_at(indexes, i, beta, eps_smoothing, formula);
         strings.emplace_back(references[i]);
         chosen.push_back(nb::cast<Integers>(survivors[i]));
         const Integers& rows = chosen.back();
-        check_survivors(rows, *index);
+        check_survivors(rows, index);
         const std::vector<Text>& texts = strings.back().texts;
         Floats out = make_floats(rows.size(), texts.size(), true);
-        asks.push_back({index, rows.data(), rows.size(), texts.data(), texts.size(), out.data()});
+        asks.push_back({&index, rows.data(), rows.size(), texts.data(), texts.size(), out.data()});
         scores.append(nb::cast(out));
     }
     double encode_share;

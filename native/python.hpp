@@ -77,6 +77,15 @@ inline Formula formula_of(const Options& options, double beta, bool eps_smoothin
     return {static_cast<float>(1 - on_recall), static_cast<float>(on_recall), eps_smoothing, options.orders()};
 }
 
+// The index of the sentence `at`, and the formula, which must be that of the sentences before.
+inline const Index& index_at(const nb::list& indexes, std::size_t at, double beta, bool eps_smoothing, Formula& formula) {
+    const Index* index = nb::cast<const Index*>(indexes[at]);
+    const Formula own = formula_of(index->options(), beta, eps_smoothing);
+    if (at && own.orders != formula.orders) throw nb::value_error("the indexes have different orders");
+    formula = own;
+    return *index;
+}
+
 inline void check_survivors(const Integers& rows, const Index& index) {
     for (std::size_t k = 0; k < rows.size(); ++k) {
         if (rows.data()[k] < 0 || static_cast<std::size_t>(rows.data()[k]) >= index.size()) {

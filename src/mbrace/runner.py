@@ -292,7 +292,7 @@ class Runner:
 
     def _index_of(self, row: int) -> int | None:
         """The caller's index of the first copy of a distinct hypothesis; None for one that was only drawn."""
-        if self.outsiders is None and row < self._given == len(self.record.hypotheses):
+        if row < self._given == len(self.record.hypotheses):
             return row
         return self._first_copies.get(self.hypotheses[row])
 
