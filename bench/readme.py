@@ -168,8 +168,8 @@ def fast_scores() -> str:
     sentences = sorted({int(row["sentences"]) for row in fast})
     own = [-float(row["difference"]) for row in fast if row["utility"] == "chrF++" and row["measure"] == "score"]
     return (
-        f"`fast` costs {min(own):.2f} to {max(own):.2f} chrF++ against standard MBR, well inside the margin of 0.2 that "
-        f"was fixed before.\n[Equivalence tests](results/RESULTS.md) show the same for the learned metrics, on "
+        f"`fast` costs {min(own):.2f} to {max(own):.2f} chrF++ against standard MBR, well inside the margin of 0.2 "
+        f"that was fixed before.\n[Equivalence tests](results/RESULTS.md) show the same for the learned metrics, on "
         f"{sentences[0]:,} to {sentences[-1]:,} newstest sentences of three language pairs. So it is the default of "
         "`mbrace translate`."
     )
