@@ -10,6 +10,7 @@ trials (see mbrace.experiments.parts) and the study of strings (strings_study.py
 `mbrace experiment -o results --report-only OUT/results` reads. Each stage is a command of its own, skips what is done,
 and may be called again:
 
+    back-translate    OUT/back/tr-en.tsv: more pairs to train on (back_translation.py); part of a run with --back
     train MODEL       OUT/models/MODEL
     generate PAIR     job files; OUT/scores/PAIR.json and its beam-5 translations; --shard 0/2 does every second block
     work              takes up job files until there are no more
@@ -37,8 +38,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from back_translation import BackTranslation, back_translate
+from generating import generate
+from shared_stages import METRIC_OF, MODEL_OF, MODELS, SPLITS, guarded, log, one
 from strings_study import join_shares
-from translators import METRIC_OF, MODEL_OF, MODELS, SPLITS, generate, guarded, log, one, train
+from translators import train
 
 from mbrace.experiments.parts import JobFolder, collect
 
@@ -149,6 +153,8 @@ def run(args: argparse.Namespace) -> None:
     reserve = args.reserve if end else 0.0
 
     def whole_model(name: str) -> None:
+        if args.back and BackTranslation.pair in MODELS[name].pairs:
+            stage("back-translate", "back-translate", "--minutes", args.back)
         if stage(f"train.{name}", "train", name, *(["--minutes", args.train] if args.train else [])):
             return
         shards = [
@@ -245,8 +251,8 @@ def pack(args: argparse.Namespace) -> None:
         log(f"full-scale-{number}.tar: {len(members)} files, {filled / 1e6:.1f} MB")
 
 
-STAGES = {"run": run, "train": train, "generate": generate, "work": work, "collect": collect_all,
-          "runtimes": runtimes, "pack": pack, "watch": watch}  # fmt: skip
+STAGES = {"run": run, "back-translate": back_translate, "train": train, "generate": generate, "work": work,
+          "collect": collect_all, "runtimes": runtimes, "pack": pack, "watch": watch}  # fmt: skip
 
 
 def main() -> None:
@@ -257,6 +263,7 @@ def main() -> None:
     parser.add_argument("name", nargs="?", default="", help="the model, pair or folder of the stage")
     parser.add_argument("--minutes", type=float, help="of the whole run, of training, or of watching")
     parser.add_argument("--train", type=float, metavar="MINUTES", help="of training in a run (9 and 5.5)")
+    parser.add_argument("--back", type=float, metavar="MINUTES", help="of training a reverse model in a run (none)")
     parser.add_argument(
         "--reserve",
         type=float,

@@ -1,279 +1,71 @@
-"""What the stages of full_scale.py on the GPU do: train the translators, and generate and score candidates."""
+"""Train the translators of full_scale.py."""
 
 from __future__ import annotations
 
 import argparse
-import importlib
-import json
-import sys
-import time
-import traceback
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from strings_study import StringsStudy
+from shared_stages import MODELS, NEWS, REVERSE, log, one, read_rows
 
-from mbrace.experiments.part_files import CandidateSet, Job, Scored
-from mbrace.experiments.parts import JobFolder
-from mbrace.experiments.strings import RACED
-from mbrace.experiments.tables import compute
 from mbrace.io.sentence_pairs import read_pairs
-from mbrace.jobs.generate import candidate_line
-from mbrace.records import Record
-from mbrace.sampler import Draws
-
-NEWS = {"newstest2008-2016": 2, "newstest2019-2020": 2, "newstest2016": 4, "ntrex": 4, "flores": 4, "mlqe-wikipedia": 3}
-SPLITS = ("valid", "test")
-BLOCK, JOB = 64, 8  # sentences generated at a time, and per job file
-MOST_WAITING = 300  # job files, about 10 MB each, before generating waits for the workers
 
 
-@dataclass(frozen=True)
-class Model:
-    """How a translator is trained. Rows of the origins in NEWS, which are like the test sets, are repeated."""
+@dataclass
+class TrainingData:
+    """Sentence pairs to train on and to validate with."""
 
-    pairs: tuple[str, ...]
-    pieces: int
-    minutes: float
-    dropout: float
-    tokens: int
+    pairs: list[tuple[str, str]] = field(default_factory=list)
+    valid: list[tuple[str, str]] = field(default_factory=list)
 
-
-# Two decoder layers instead of six: half the time to train and a third to sample, at the same encoder.
-MODELS = {
-    "to-en": Model(("de-en", "tr-en"), 20000, 9.0, 0.1, 32768),
-    "en-et": Model(("en-et",), 12000, 5.5, 0.3, 16384),
-}
-MODEL_OF = {pair: name for name, model in MODELS.items() for pair in model.pairs}
-STRINGS = ("de-en", "tr-en")  # pairs of the study of strings (strings_study.py)
-KEPT = 200  # test sentences per pair whose candidates stay, rounded up to whole blocks
-METRIC_OF = {"de-en": "en", "tr-en": "en", "en-et": "multilingual"}
-
-
-def log(message: str) -> None:
-    print(f"[{time.strftime('%H:%M:%S')}] {message}", flush=True)
-
-
-def one(folder: Path, pattern: str) -> Path:
-    found = sorted(folder.glob(pattern))
-    if not found:
-        raise SystemExit(f"{folder}: no {pattern}; see the top of full_scale.py")
-    return found[0]
-
-
-def set_of(args: argparse.Namespace, pair: str, split: str) -> tuple[CandidateSet, list[tuple[str, str]]]:
-    limit = (3 if split == "valid" else 6) if args.small else (args.valid if split == "valid" else args.test)
-    pairs = read_pairs(one(args.data, f"{split}.{pair}.*"))[:limit]
-    trials, races = (2, 2) if args.small else (10, 12)
-    return CandidateSet(pair, split, len(pairs), trials=trials, races=races), pairs
-
-
-def guarded(what: str, step: Callable[[], Any]) -> None:
-    """Run a step; if it fails, say so and go on."""
-    try:
-        step()
-    except Exception:
-        log(f"{what}: FAILED")
-        traceback.print_exc()
-        sys.stderr.flush()
+    def read(self, args: argparse.Namespace, pair: str) -> None:
+        """Add those of a pair; rows like the test sets are repeated."""
+        for line in read_rows(one(args.data, f"train.{pair}.tsv*")):
+            source, target, origin = line.split("\t")
+            self.pairs += [(source, target)] * NEWS.get(origin, 1)
+        # beyond the sentences that the figures are made of
+        self.valid += read_pairs(one(args.data, f"valid.{pair}.*"))[500:1500]
 
 
 def train(args: argparse.Namespace) -> None:
-    """Train one translator, unless it is there."""
+    """Train one translator, with pairs that were translated back if there are any, unless it is there."""
+    data = TrainingData()
+    for pair in MODELS[args.name].pairs:
+        data.read(args, pair)
+    for pair in MODELS[args.name].pairs:
+        back = args.out / "back" / f"{pair}.tsv"
+        if back.exists():
+            written = read_pairs(back)
+            data.pairs += written
+            log(f"{args.name}: {len(written)} pairs of {pair} were translated back")
+    train_one(args, args.name, data, spm=args.data / f"{args.name}.spm")
+
+
+def train_one(args: argparse.Namespace, name: str, data: TrainingData, *, spm: Path) -> None:
+    """Train one translator on these pairs, unless it is there."""
     from mbrace.models.vocabulary import Vocabulary
     from mbrace.training.train import TrainingOptions
     from mbrace.training.train import train as train_model
 
-    name, model = args.name, MODELS[args.name]
+    model = MODELS.get(name) or REVERSE[name]
     folder = args.out / "models" / name
     if (folder / "training.json").exists() and not (folder / "state.pt").exists():
         log(f"{name}: trained before")
         return
-    pairs, valid = [], []
-    for pair in model.pairs:
-        for line in read_rows(one(args.data, f"train.{pair}.tsv*")):
-            source, target, origin = line.split("\t")
-            pairs += [(source, target)] * NEWS.get(origin, 1)
-        # beyond the sentences that the figures are made of
-        valid += read_pairs(one(args.data, f"valid.{pair}.*"))[500:1500]
+    pairs, valid = data.pairs, data.valid
     if args.small:
         pairs, valid = pairs[-400:], valid[:20]
-    given = args.data / f"{name}.spm"
-    if given.exists() and not args.small:
-        spm = given.read_bytes()
+    if spm.exists() and not args.small:
+        pieces = spm.read_bytes()
     else:
         lines = [line for both in pairs for line in both]
-        spm = Vocabulary.train(lines, 400 if args.small else model.pieces, limit=200_000).model
+        pieces = Vocabulary.train(lines, 400 if args.small else model.pieces, limit=200_000).model
     options: dict[str, Any] = {"size": "tiny", "steps": 12, "validate_every": 12, "chrf_sentences": 0}
     if not args.small:
         minutes = args.minutes or model.minutes
         options = {"size": "shallow", "minutes": minutes, "rate": 6e-4, "dropout": model.dropout, "warmup": 800}
         options |= {"tokens": model.tokens, "threads": 8, "chrf_sentences": 0}  # the whole sets are scored at the end
     log(f"{name}: {len(pairs)} pairs, {options}")
-    train_model(pairs, valid, folder, TrainingOptions(**options), spm=spm)
+    train_model(pairs, valid, folder, TrainingOptions(**options), spm=pieces)
     log(f"{name}: trained")
-
-
-def read_rows(path: Path) -> Iterator[str]:
-    from mbrace.io.reading import read_lines
-
-    return (line for line in read_lines(str(path)) if line.count("\t") == 2)
-
-
-def learned_metric(pair: str, patience: float) -> Any:
-    """The learned metric of a pair; if it cannot be loaded in `patience` seconds, None, and chrF++ goes on alone."""
-    import mbrace
-
-    started = time.monotonic()
-    while True:
-        try:
-            return mbrace.Learned(METRIC_OF[pair])
-        except Exception as error:
-            if time.monotonic() - started > patience:
-                traceback.print_exc()
-                log(f"{pair}: NO LEARNED METRIC: {error}")
-                return None
-            log(f"{pair}: waits for the learned metric ({error})")
-            time.sleep(10)
-            importlib.invalidate_caches()
-
-
-def generate(args: argparse.Namespace) -> None:
-    """Write the job files of a pair, block by block; the first shard also scores beam search on the whole sets."""
-    import mbrace
-
-    pair = args.name
-    number, shards = map(int, args.shard.split("/"))
-    folder = JobFolder(args.out)
-    model = mbrace.Seq2Seq(str(args.out / "models" / MODEL_OF[pair]), rows=None if args.small else args.rows)
-    metric = learned_metric(pair, 0 if args.small else 240)
-    label = "learned" if METRIC_OF[pair] == "en" else f"learned {METRIC_OF[pair]}"
-    block, per_job = (4, 2) if args.small else (BLOCK, JOB)
-    if number == 0:
-        guarded(f"{pair}: beam 5", lambda: score_beam(args, model, pair))
-    strings = StringsStudy(args.out, pair, number, small=args.small) if pair in STRINGS and metric else None
-    for split in SPLITS:
-        chosen, pairs = set_of(args, pair, split)
-        for start in range(0, len(pairs), block):
-            if start // block % shards != number:
-                continue
-            if args.until and time.time() > args.until:
-                log(f"{pair} {number}: out of time at {split} {start}")
-                break
-            firsts = range(start, min(start + block, len(pairs)), per_job)
-            if all(folder.known(Job(chosen, first, ()).file_name) for first in firsts):
-                continue
-            while folder.waiting() > MOST_WAITING:
-                time.sleep(0.5)
-            part = pairs[start : start + block]
-            for rows in (model.rows, model.rows // 2, model.rows // 4):  # fewer at a time if memory runs out
-                model.rows = max(64, rows)
-                try:
-                    block_jobs(args, model, metric, label, chosen, start, part, strings)
-                    break
-                except Exception:
-                    log(f"{pair} {split} {start}: FAILED with {model.rows} rows at a time")
-                    traceback.print_exc()
-                    free_memory()
-    if strings is not None:
-        guarded(f"{pair} {number}: study of strings", strings.finish)
-    log(f"{pair} {number}: generated")
-
-
-def free_memory() -> None:
-    import torch
-
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
-
-
-def block_jobs(
-    args: argparse.Namespace,
-    model: Any,
-    metric: Any,
-    label: str,
-    chosen: CandidateSet,
-    start: int,
-    pairs: Any,
-    strings: StringsStudy | None,
-) -> None:
-    """Candidates of one block, its learned tables, and its job files."""
-    began = time.monotonic()
-    folder, per_job = JobFolder(args.out), 2 if args.small else JOB
-    beam, samples, raced = (8, 16, 8) if args.small else (256, 1024, RACED)
-    sources, ids = [s for s, _ in pairs], [f"{chosen.name}.{chosen.split}.{start + i}" for i in range(len(pairs))]
-    beams = model.beam(sources, k=beam)
-    draws = model.sample(sources, samples, epsilon=0.02, ids=ids, seed=1)
-    test = chosen.split == "test"
-    kept = test and start < (4 if args.small else KEPT)
-    even = None
-    if test and (kept or strings is not None):
-        even = model.sample(sources, raced, epsilon=0.02, ids=ids, seed=2, sampling="arithmetic")
-    made = time.monotonic()
-    records = [
-        Record(list(b.texts), list(d.texts), id=name, source=source, reference=reference)
-        for b, d, name, (source, reference) in zip(beams, draws, ids, pairs, strict=True)
-    ]
-    if metric is not None:
-        metric = metric.remembering()
-    for first in range(0, len(records), per_job):
-        some = records[first : first + per_job]
-        scored = []
-        if metric is not None:
-            guarded(  # without it chrF++ goes on
-                f"{chosen.name} {start + first}: learned metric",
-                lambda: scored.append(Scored(label, metric.name, metric.schedule, compute(some, metric))),  # noqa: B023
-            )
-        folder.add(Job(chosen, start + first, some, scored))
-    if even is not None:
-        spread = [first_drawn(evenly, drawn) for evenly, drawn in zip(even, draws, strict=True)]
-        if strings is not None:
-            arithmetic = [
-                replace(record, pseudo_references=drawn.texts) for record, drawn in zip(records, spread, strict=True)
-            ]
-            guarded(f"{chosen.name} {start}: strings", lambda: strings.add(records, arithmetic, metric))
-        if kept:
-            keep(args.out, start, chosen.name, records, {"independent": draws, "arithmetic": spread})
-    took = f"{made - began:.1f} s to generate, {time.monotonic() - made:.1f} s to score"
-    log(f"{chosen.name} {chosen.split} {start}: {len(records)} sentences, {took}")
-
-
-def first_drawn(first: Draws, rest: Draws) -> Draws:
-    """Some draws in place of as many of the first of others."""
-    assert first.logprobs is not None
-    assert rest.logprobs is not None
-    count = len(first.texts)
-    return Draws([*first.texts, *rest.texts[count:]], [*first.logprobs, *rest.logprobs[count:]])
-
-
-def keep(out: Path, start: int, pair: str, records: list[Record], drawn: dict[str, list[Draws]]) -> None:
-    """Candidates of the first test sentences stay, for `mbrace experiment --methods`: a file per way of drawing, with
-    the log-probability of each draw."""
-    folder = out / "candidates"
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, draws in drawn.items():
-        with (folder / f"{pair}.{name}.{start:05d}.jsonl").open("wb") as file:
-            for record, own in zip(records, draws, strict=True):
-                file.write(candidate_line(record, record.hypotheses, own, logprobs=True))
-
-
-def score_beam(args: argparse.Namespace, model: Any, pair: str) -> None:
-    """BLEU and chrF++ of beam 5 on the whole sets."""
-    import mbrace
-
-    folder = args.out / "scores"
-    folder.mkdir(parents=True, exist_ok=True)
-    if (folder / f"{pair}.json").exists():
-        return
-    report: dict[str, Any] = {"pair": pair, "model": MODEL_OF[pair]}
-    for split in SPLITS:
-        pairs = read_pairs(one(args.data, f"{split}.{pair}.*"))[: 6 if args.small else None]
-        texts = [found.texts[0] if found.texts else "" for found in model.beam([s for s, _ in pairs], k=5)]
-        references = [reference for _, reference in pairs]
-        scores = {"BLEU": mbrace.BLEU().corpus(texts, references), "chrF++": mbrace.ChrF().corpus(texts, references)}
-        report[split] = {"sentences": len(pairs)} | {name: round(value, 2) for name, value in scores.items()}
-        (folder / f"{pair}.{split}.beam5.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
-    (folder / f"{pair}.json").write_text(json.dumps(report, indent=1) + "\n")
-    log(f"{pair}: beam 5: {report}")
