@@ -39,7 +39,7 @@ from pathlib import Path
 from typing import Any
 
 from back_translation import BackTranslation, back_translate
-from generating import generate
+from generating import STRINGS, generate
 from shared_stages import METRIC_OF, MODEL_OF, MODELS, SPLITS, guarded, log, one
 from strings_study import join_shares
 from translators import train
@@ -71,7 +71,7 @@ def collect_all(args: argparse.Namespace) -> None:
     beam, samples = (8, 16) if args.small else (256, 1024)
     made = {"beam": beam, "samples": samples, "epsilon": 0.02, "seed": 1}
     for pair in args.pairs:
-        for split in SPLITS:
+        for split in SPLITS if pair not in args.strings_only else ():
             name = f"{pair}.{split}"
             extra = {"candidates": {**made, "model": MODEL_OF[pair]}}
             guarded(
@@ -145,6 +145,8 @@ def run(args: argparse.Namespace) -> None:
     def stage(name: str, *words: object, until: float = 0.0) -> int:
         log(f"{name}: starts")
         shared = ["--until", until, *(["--small"] if args.small else [])]
+        shared += ["--pairs", *args.pairs]
+        shared += ["--strings-only", *args.strings_only] if args.strings_only else []
         shared += ["--valid", args.valid, *(["--test", args.test] if args.test else []), "--rows", args.rows]
         code = command(name, __file__, words[0], args.data, args.out, *words[1:], *shared, log_to=args.out)
         log(f"{name}: {'done' if code == 0 else f'FAILED ({code}), see logs/{name}.log'}")
@@ -276,6 +278,9 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=12, help="processes for trials (12)")
     parser.add_argument("--rows", type=int, default=8192, help="sequences decoded at a time (8192)")
     parser.add_argument("--pairs", nargs="+", default=list(MODEL_OF), choices=list(MODEL_OF))
+    parser.add_argument(
+        "--strings-only", nargs="*", default=[], choices=STRINGS, help="pairs with the study of strings, without trials"
+    )
     parser.add_argument("--table-2", nargs="*", default=list(MODEL_OF), choices=list(MODEL_OF), help="pairs to time")
     parser.add_argument("--valid", type=int, default=500, help="sentences of each validation set (500)")
     parser.add_argument("--test", type=int, help="sentences of each test set (all)")

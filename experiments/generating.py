@@ -68,7 +68,8 @@ def generate(args: argparse.Namespace) -> None:
     if number == 0:
         guarded(f"{pair}: beam 5", lambda: score_beam(args, model, pair))
     strings = StringsStudy(args.out, pair, number, small=args.small) if pair in STRINGS and metric else None
-    for split in SPLITS:
+    trials = pair not in args.strings_only
+    for split in SPLITS if trials else ("test",):
         chosen, pairs = set_of(args, pair, split)
         for start in range(0, len(pairs), block):
             if start // block % shards != number:
@@ -77,7 +78,7 @@ def generate(args: argparse.Namespace) -> None:
                 log(f"{pair} {number}: out of time at {split} {start}")
                 break
             firsts = range(start, min(start + block, len(pairs)), per_job)
-            if all(folder.known(Job(chosen, first, ()).file_name) for first in firsts):
+            if trials and all(folder.known(Job(chosen, first, ()).file_name) for first in firsts):
                 continue
             while folder.waiting() > MOST_WAITING:
                 time.sleep(0.5)
@@ -85,7 +86,7 @@ def generate(args: argparse.Namespace) -> None:
             for rows in (model.rows, model.rows // 2, model.rows // 4):  # fewer at a time if memory runs out
                 model.rows = max(64, rows)
                 try:
-                    block_jobs(args, model, metric, label, chosen, start, part, strings)
+                    block_jobs(args, model, metric, label, chosen, start, part, strings, trials)
                     break
                 except Exception:
                     log(f"{pair} {split} {start}: FAILED with {model.rows} rows at a time")
@@ -112,8 +113,9 @@ def block_jobs(
     start: int,
     pairs: Any,
     strings: StringsStudy | None,
+    trials: bool,
 ) -> None:
-    """Candidates of one block, its learned tables, and its job files."""
+    """Candidates of one block, its learned tables, and its job files (without trials: only the study of strings)."""
     began = time.monotonic()
     folder, per_job = JobFolder(args.out), 2 if args.small else JOB
     beam, samples, raced = (8, 16, 8) if args.small else (256, 1024, RACED)
@@ -132,7 +134,7 @@ def block_jobs(
     ]
     if metric is not None:
         metric = metric.remembering()
-    for first in range(0, len(records), per_job):
+    for first in range(0, len(records) if trials else 0, per_job):
         some = records[first : first + per_job]
         scored = []
         if metric is not None:
