@@ -1,8 +1,10 @@
 // A forecast of the expected utilities of hypotheses that were not scored, from those of hypotheses that were.
 //
 // Hypotheses that are alike (likeness.hpp) have similar expected utilities. The forecast is that of a Gaussian process whose
-// covariance is the likeness: for each hypothesis a mean and a variance, given the expected utilities known so far. What one
-// has to gain by scoring a hypothesis is its *expected improvement*: the mean of max(0, its utility - the rival's).
+// covariance is the likeness: for each hypothesis a mean and a variance, given the expected utilities known so far. Their
+// level, what a hypothesis like none of the others would have, is estimated with them (generalised least squares): those
+// that were let in are better than the others, so that their plain average would promise too much. What one has to gain by
+// scoring a hypothesis is its *expected improvement*: the mean of max(0, its utility - the rival's).
 //
 // The Cholesky factor of the covariance of the scored hypotheses grows by a row with each hypothesis that enters, and with it what
 // it says about all others, so that a race costs (scored x scored x hypotheses) operations altogether.
@@ -25,7 +27,7 @@ class Forecast {
     static constexpr double NOISE = 0.05;
 
     explicit Forecast(const std::vector<Text>& texts)
-        : size_(texts.size()), likeness_(mbrace::likeness(texts)), has_entered_(size_), unexplained_(size_) {
+        : size_(texts.size()), likeness_(mbrace::likeness(texts)), has_entered_(size_), unexplained_(size_), unlevelled_(size_, 1.0) {
         for (std::size_t i = 0; i < size_; ++i) unexplained_[i] = likeness_[i * size_ + i];
     }
 
@@ -49,15 +51,22 @@ class Forecast {
         std::vector<std::int64_t> chosen;
         if (std::all_of(means, means + known, [&](double value) { return value == means[0]; })) return chosen;
         const double centre = mean(means, known);
-        double squared = 0, fitted = 0;
-        std::vector<double> solved(known), forecast(size_, centre);
+        double squared = 0, fitted = 0, of_ones = 0, both = 0;
+        std::vector<double> solved(known);
         for (std::size_t j = 0; j < known; ++j) {
             double value = means[j] - centre;
             squared += value * value;
             for (std::size_t k = 0; k < j; ++k) value -= factors_[k * size_ + entered_[j]] * solved[k];
             solved[j] = value / pivots_[j];
-            fitted += solved[j] * solved[j];
-            for (std::size_t i = 0; i < size_; ++i) forecast[i] += solved[j] * factors_[j * size_ + i];
+            of_ones += ones_[j] * ones_[j];
+            both += ones_[j] * solved[j];
+        }
+        const double above = both / of_ones;  // the level, above the centre
+        std::vector<double> forecast(size_, centre + above);
+        for (std::size_t j = 0; j < known; ++j) {
+            const double value = solved[j] - above * ones_[j];
+            fitted += value * value;
+            for (std::size_t i = 0; i < size_; ++i) forecast[i] += value * factors_[j * size_ + i];
         }
         const double spread = std::sqrt(squared / static_cast<double>(known));
         const double scale = std::sqrt(fitted / static_cast<double>(known));
@@ -91,9 +100,11 @@ class Forecast {
             const double own = earlier[row];
             for (std::size_t i = 0; i < size_; ++i) factor[i] -= own * earlier[i];
         }
+        ones_.push_back(unlevelled_[row] / pivot);
         for (std::size_t i = 0; i < size_; ++i) {
             factor[i] /= pivot;
             unexplained_[i] -= factor[i] * factor[i];
+            unlevelled_[i] -= factor[i] * ones_.back();
         }
         factors_.insert(factors_.end(), factor.begin(), factor.end());
         pivots_.push_back(pivot);
@@ -122,6 +133,8 @@ class Forecast {
     std::vector<double> unexplained_;  // (size): variance given those that entered
     std::vector<double> factors_;      // (entered, size): column k of the factor, for all hypotheses
     std::vector<double> pivots_;       // (entered): its diagonal
+    std::vector<double> unlevelled_;   // (size): what is left of a one for each hypothesis when the level is solved for
+    std::vector<double> ones_;         // (entered): the factor's solution for ones
 };
 
 }  // namespace mbrace

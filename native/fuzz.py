@@ -41,7 +41,8 @@ def texts(data: atheris.FuzzedDataProvider, most: int) -> list[str]:
 
 
 def check_likeness(raw: bytes) -> None:
-    """How alike texts are, by n-grams in sets; and a forecast with any numbers lets each in once at most."""
+    """How alike texts are, by n-grams in sets; a covering order has each once; and a forecast with any numbers lets
+    each in once at most."""
     data = atheris.FuzzedDataProvider(raw)
     given = texts(data, 12)
     padded = [f" {text} " for text in given]
@@ -54,6 +55,7 @@ def check_likeness(raw: bytes) -> None:
     if np.trace(expected) > 1e-9:
         expected *= len(given) / np.trace(expected)
     assert np.allclose(_native.likeness(given), expected, rtol=1e-5, atol=1e-5), given
+    assert sorted(_native.covering_order(given).tolist()) == list(range(len(given))), given
     forecast = _native.Forecast(given)
     entered = forecast.start(data.ConsumeIntInRange(1, 6)).tolist()
     while len(entered) < len(given):

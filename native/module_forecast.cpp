@@ -1,7 +1,8 @@
-// What Python sees of the forecast that lets hypotheses into a race.
+// What Python sees of the forecast that lets hypotheses into a race, and of likeness.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
+#include "cover.hpp"
 #include "forecast.hpp"
 #include "python.hpp"
 
@@ -42,11 +43,22 @@ Floats likeness_py(nb::sequence texts) {
     return table;
 }
 
+Numbers<std::int64_t> covering_order_py(nb::sequence texts) {
+    const Strings given(texts);
+    std::vector<std::int64_t> order;
+    {
+        nb::gil_scoped_release unlocked;
+        order = covering_order(given.texts);
+    }
+    return numbers_of(order);
+}
+
 }  // namespace
 
 void bind_forecast(nb::module_& module) {
     using namespace nb::literals;
     module.def("likeness", &likeness_py, "texts"_a);
+    module.def("covering_order", &covering_order_py, "texts"_a);
     nb::class_<Forecast>(module, "Forecast")
         .def("__init__", &make_forecast, "texts"_a)
         .def("start", &start_py, "count"_a)

@@ -70,8 +70,10 @@ class NaiveForecast:
         values, chosen = np.array(means), list[int]()
         across = self.covariance[:, self.entered]
         inverse = np.linalg.inv(across[self.entered] + NOISE * np.eye(len(self.entered)))
-        left = values - values.mean()
-        forecast = values.mean() + across @ inverse @ left
+        ones = np.ones(len(values))
+        level = ones @ inverse @ values / (ones @ inverse @ ones)  # generalised least squares
+        left = values - level
+        forecast = level + across @ inverse @ left
         scale = math.sqrt(left @ inverse @ left / len(values))  # by maximum likelihood
         while len(chosen) < most:
             variance = np.diag(self.unexplained(self.entered + chosen))

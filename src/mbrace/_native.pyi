@@ -195,6 +195,9 @@ class Forecast:
         """Let in up to `most` hypotheses whose expected improvement on `rival` is more than `least` standard deviations
         of `means`, (entered,), the expected utilities of those that entered so far, in that order."""
 
+def covering_order(texts: Sequence[str]) -> NDArray[np.int64]:
+    """The positions of all texts in an order in which every prefix has the n-grams of the list as often as it can."""
+
 def distinct(texts: Sequence[str]) -> list[str]:
     """The distinct strings, in the order of their first copies."""
 

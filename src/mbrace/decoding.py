@@ -15,7 +15,7 @@ from mbrace.prune import Confidence, PruningFunction, planner_of, window_pruning
 from mbrace.race import Watch, race
 from mbrace.records import PseudoReferences, Record, check_record
 from mbrace.runner import Entry
-from mbrace.sampler import Listed, Sampler
+from mbrace.sampler import Listed, Sampler, check_cover
 from mbrace.schedule import Schedule, check, is_all
 from mbrace.selection import selection_of
 from mbrace.utilities.chrf import ChrF
@@ -38,6 +38,7 @@ def decode(
     id: str | int = 0,
     logprobs: Sequence[float] | None = None,
     shuffle: bool = True,
+    cover: bool = False,
     pool: bool = False,
     start: int | None = None,
     exclude_self: bool = False,
@@ -59,15 +60,17 @@ def decode(
 
     With `forecast`, a race begins with a few hypotheses, and another one enters only when its expected improvement on
     the leader, forecast from the hypotheses that raced and share n-grams with it, is more than this part of the spread
-    between hypotheses (0.01 is a good choice; 0: all race from the start). It saves the encoding of the others: use it
-    where strings are dear, as with a neural utility, and not with chrF++, whose pairs cost less than the forecast.
+    between hypotheses (0.0005 is a good choice; 0: all race from the start). It saves the encoding of the others: use
+    it where strings are dear, as with a neural utility, and not with chrF++, whose pairs cost less than the forecast.
 
     `utility` is chrF++ by default, or any `function(hypothesis, reference) -> float`. `prune=None` is standard MBR.
     `schedule` is a list of growing sample sizes, None for the utility's own (16 ... 256 for chrF++), or "all" to go on
     to the last pseudo-reference given. A list of pseudo-references is shuffled first (from `seed` and `id`), since a
     prefix of an ordered list is no sample; an iterator, or a function asked for n more, is not, and is asked only while
-    the race is open. `logprobs` of the pseudo-references ask for model-based weights (Jinnai et al., 2024); of copies
-    of a pseudo-reference with different ones, the average counts.
+    the race is open. With `cover` a list is instead taken in an order in which the first few have the n-grams of all:
+    16 then do the work of about 64, so that races end sooner (docs/choosing.md). `logprobs` of the pseudo-references
+    ask for model-based weights (Jinnai et al., 2024); of copies of a pseudo-reference with different ones, the average
+    counts.
 
     With `qe`, an estimate of quality from the source, only the `qe_top` best hypotheses by it race; one list of strings
     still is all pseudo-references. With `coarse`, a cheaper utility, its `coarse_top` best go on to the race with
@@ -92,6 +95,7 @@ def decode(
         select=select,
         diversity=diversity,
         shuffle=shuffle,
+        cover=cover,
         pool=pool,
         start=start,
         exclude_self=exclude_self,
@@ -126,6 +130,7 @@ def decode_corpus(
     window: int = 64,
     sampler: Sampler | None = None,
     shuffle: bool = True,
+    cover: bool = False,
     pool: bool = False,
     start: int | None = None,
     exclude_self: bool = False,
@@ -157,7 +162,10 @@ def decode_corpus(
         raise UserError('schedule "all": a live source has no last pseudo-reference; give the sizes')
     if start is not None and (start < 0 or not pool):
         raise UserError(f"start {start}: must be 0 or more, and is only valid with pool")
-    source = sampler if sampler is not None else Listed(seed=seed, shuffle=shuffle)
+    if cover and (sampler is not None or not shuffle):
+        other = "shuffle=False" if sampler is None else "a sampler, whose draws have an order of their own"
+        raise UserError(f"cover: only valid without {other}")
+    source = sampler if sampler is not None else Listed(seed=seed, shuffle=shuffle, cover=cover)
     longest = chosen.schedule[-1] if schedule is None else None
     entry = Entry(pool, exclude_self, start, forecast)
     way, before = method_of(method), None
@@ -206,6 +214,8 @@ def decode_corpus(
 
     def check_one(record: Record) -> None:
         _check_record(record, longest, pool=pool, live=sampler is not None)
+        if cover:
+            check_cover(record)
         if before is not None:
             before.check(record)
 

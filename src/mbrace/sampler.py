@@ -10,10 +10,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
+from mbrace._native import covering_order
 from mbrace.errors import UserError
 from mbrace.randomness import generator
 from mbrace.records import Record
 from mbrace.wording import counted
+
+MOST_COVERED = 1024  # pseudo-references of a record: how alike they are is a table of all pairs
 
 
 class Draws(NamedTuple):
@@ -154,12 +157,14 @@ class Listed:
     """The sampler of records that bring their own pseudo-references, or use their hypotheses as such.
 
     Lists are shuffled with random numbers from (seed, record id): the first r_1 of a list in beam order, say, would be
-    a biased sample. Iterators and functions are taken in their own order.
+    a biased sample. With `cover` each next one is then the one with which those so far have the n-grams of the whole
+    list best, so that a few stand for all. Iterators and functions are taken in their own order.
     """
 
-    def __init__(self, *, seed: int, shuffle: bool) -> None:
+    def __init__(self, *, seed: int, shuffle: bool, cover: bool = False) -> None:
         self._seed = seed
         self._shuffle = shuffle
+        self._cover = cover
 
     def start(self, records: Sequence[Record]) -> _ListedDrawer:
         return _ListedDrawer([self._source(record) for record in records])
@@ -177,7 +182,23 @@ class Listed:
             order = generator(self._seed, record.id, "shuffle").permutation(len(texts)).tolist()
             texts = [texts[position] for position in order]
             logprobs = None if logprobs is None else [logprobs[position] for position in order]
+        if self._cover:
+            check_cover(record)
+            texts = [texts[position] for position in covering_order(texts).tolist()]
         return _Source(record, texts=texts, logprobs=logprobs)
+
+
+def check_cover(record: Record) -> None:
+    """Refuse a record whose pseudo-references cannot be put into an order that covers them."""
+    given = record.listed()
+    if not isinstance(given, Sequence):
+        raise record.error("pseudo_references: cover needs a list; what is drawn one by one has an order of its own")
+    if record.logprobs is not None:
+        raise record.error("logprobs: cover is for draws that count the same; leave out logprobs, or cover")
+    if len(given) > MOST_COVERED:
+        raise record.error(
+            f"pseudo_references: {len(given)}; cover works with up to {MOST_COVERED}: give fewer, or leave out cover"
+        )
 
 
 def _function_of(source: Iterator[str] | Callable[[int], Sequence[str]]) -> Callable[[int], Sequence[str]]:

@@ -37,7 +37,14 @@ def add(commands: Any) -> None:
         help="with --pool: start with the first K hypotheses of a record (default: all)",
     )
     parser.add_argument("--explain", metavar="ID", help="print the race of the record with this id, and do no more")
-    parser.add_argument("--no-shuffle", action="store_true", help="take listed pseudo-references in their order")
+    order = parser.add_mutually_exclusive_group()
+    order.add_argument("--no-shuffle", action="store_true", help="take listed pseudo-references in their order")
+    order.add_argument(
+        "--cover",
+        action="store_true",
+        help="take listed pseudo-references in an order in which the first few have the n-grams of all, so that fewer "
+        "are encoded; for neural utilities, with --regret",
+    )
     add_cluster(parser)
     parser.set_defaults(run=run)
 
@@ -64,6 +71,7 @@ def job_from(args: argparse.Namespace) -> DecodeJob:
         utility,
         race,
         shuffle=not args.no_shuffle,
+        cover=args.cover,
         text=args.text,
         shortlist=shortlist,
         save_utilities=args.save_utilities,

@@ -11,21 +11,26 @@ from typing import Any
 from mbrace.errors import UserError
 from mbrace.experiments.points import Figure, Point
 from mbrace.experiments.sections import Section
-from mbrace.experiments.strings import MARGIN, STANDARD, WAYS, Way, summarise
+from mbrace.experiments.strings import EARLIER, MARGIN, STANDARD, WAYS, Way, summarise
 from mbrace.experiments.tables import slug
 from mbrace.io.atomic import replace_file
 
 ENDING = ".strings.json.gz"
 FIELDS = ("pair", "split", "utility", "sampling")  # what rows of one file share
-BY_NAME = {way.name: way for way in WAYS}
+BY_NAME = {way.name: way for way in (*WAYS, *EARLIER)}
 SHOWN = ("standard 256 + 256", "standard 128 + 128", "standard 64 + 64", "alpha 0.99", "regret 0.02", "regret 0.04",
          "forecast 0.01, regret 0.04", "forecast 0.01, regret 0.06",
+         "forecast 0.0005, regret 0.04", "forecast 0.0005, regret 0.06",
+         "standard 256 + 64, cover", "regret 0.08, cover", "forecast 0.0005, regret 0.04, cover",
+         "forecast 0.0005, regret 0.06, cover", "forecast 0.0005, regret 0.08, cover",
          "pool from beam 64, regret 0.04", "pool from beam 128, regret 0.04")  # fmt: skip
 SHOWN_EVEN = ("regret 0.04", "forecast 0.01, regret 0.04", "forecast 0.01, regret 0.06",
+              "forecast 0.0005, regret 0.04", "forecast 0.0005, regret 0.06",
               "pool from beam 64, regret 0.04", "pool from beam 128, regret 0.04")  # fmt: skip
 DRAWN_FROM = 32  # standard MBR with fewer strings is far below the others, which could not be told apart
 FIXED, STOPPED = "standard MBR with n + n strings", "race that stops by regret"
 FORECAST = "race that hypotheses join by forecast"
+COVERED = "the same over draws in a covering order"
 HEADINGS = ("", "drawn", "encoded", "share", "calls", "utility", "human score", "other metric")
 
 
@@ -130,8 +135,9 @@ def _text(found: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]) -> str:
             "that of standard MBR with 256 + 256 strings, in standard deviations between hypotheses (95% interval "
             f"over sentences); {MARGIN} less counts as no loss. *Human score* is the change of the score against the "
             "human reference by the metric that was decoded with, *other metric* by one that was not: where that "
-            "falls, the metric was gamed. *Forecast*: hypotheses enter the race when they are forecast to win. *Pool*: "
-            "samples join the race as hypotheses. *Even draws*: arithmetic sampling.",
+            "falls, the metric was gamed. *Forecast*: hypotheses enter the race when they are forecast to win. "
+            "*Cover*: the draws are taken in an order in which the first few have the n-grams of all. *Pool*: samples "
+            "join the race as hypotheses. *Even draws*: arithmetic sampling.",
         ]
     )
 
@@ -165,6 +171,7 @@ def _told(row: Mapping[str, Any]) -> str:
     way = _way(row)
     options = [f"--regret {way.regret:g}"] if way.regret else ["--alpha 0.99"]
     options += [f"--forecast {way.forecast:g}"] if way.forecast else []
+    options += ["--cover"] if way.cover else []
     options += [f"--pool --beam {way.beam}"] if way.pool else []
     options += ["--sampling arithmetic"] if row["way"].endswith(_even("")) else []
     return f"`{' '.join(options)}`"
@@ -203,15 +210,18 @@ def _points(own: Sequence[Mapping[str, Any]]) -> list[Point]:
         way = _way(row)
         if row["way"] != way.name or way.beam < (DRAWN_FROM if way.alpha is None else 64):
             continue
+        if (way.cover and not way.forecast) or (way.alpha is None and way.beam != way.references):
+            continue  # in the table
         if way.alpha is None:
             series = FIXED
         elif way.pool:
             series = f"race from beam {way.beam} that draws join"
         else:
-            series = FORECAST if way.forecast else STOPPED
+            series = COVERED if way.cover else FORECAST if way.forecast else STOPPED
         label = f"{way.beam} + {way.references}" if way.alpha is None else f"{way.regret:g}"
         label = f"{way.forecast:g}, {label}" if way.forecast else label
         low, high = row["utility interval"]
         points.append(Point(row["strings"], row["utility"], series, label, y_low=low, y_high=high))
-    order = [FIXED, STOPPED, FORECAST, *sorted({point.series for point in points} - {FIXED, STOPPED, FORECAST})]
+    first = (FIXED, STOPPED, FORECAST, COVERED)
+    order = [*first, *sorted({point.series for point in points}.difference(first))]
     return sorted(points, key=lambda point: order.index(point.series))

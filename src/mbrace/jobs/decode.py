@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from mbrace.decoded import Decoded
 from mbrace.decoding import decode_corpus
+from mbrace.errors import UserError
 from mbrace.io.answer_line import answer_line
 from mbrace.io.candidates import Item, item_from, read_items
 from mbrace.io.inputs import Paths, check_inputs, expand, rereadable
@@ -42,6 +43,7 @@ def decode_file(
     diversity: float | None = None,
     window: int = 64,
     shuffle: bool = True,
+    cover: bool = False,
     pool: bool = False,
     start: int | None = None,
     exclude_self: bool = False,
@@ -78,7 +80,8 @@ def decode_file(
     chosen = UtilitySettings(utility) if isinstance(utility, str) else utility
     shortlist = shortlist_settings(qe, qe_top, coarse, coarse_top)
     saved = None if save_utilities is None else os.fspath(save_utilities)
-    job = DecodeJob(chosen, race, shuffle=shuffle, text=text, shortlist=shortlist, save_utilities=saved)
+    order: dict[str, Any] = {"shuffle": shuffle, "cover": cover}
+    job = DecodeJob(chosen, race, **order, text=text, shortlist=shortlist, save_utilities=saved)
     paths, out = expand(inputs), os.fspath(output)
     check_inputs(paths, out)
     return run_job(
@@ -101,6 +104,7 @@ class DecodeJob:
     utility: AnyUtility
     race: RaceSettings
     shuffle: bool = True
+    cover: bool = False
     text: bool = False
     shortlist: ShortlistSettings = field(default_factory=ShortlistSettings)
     save_utilities: str | None = None  # a folder for the utilities of every record
@@ -108,6 +112,8 @@ class DecodeJob:
 
     def __post_init__(self) -> None:
         """Refuse settings that do not go together, before anything is loaded."""
+        if self.cover and not self.shuffle:
+            raise UserError("cover: only valid without shuffle=False")
         self.shortlist.check(self.race)
         check_method(method_of(self.race.method), nbest=self.race.nbest, keep_utilities=self.save_utilities is not None)
 
@@ -115,6 +121,7 @@ class DecodeJob:
         """What answers depend on."""
         settings = {**describe_utility(self.utility), **self.race.describe(), **self.shortlist.describe()}
         settings |= {"no_shuffle": not self.shuffle, "text": self.text, "save_utilities": self.save_utilities}
+        settings["cover"] = self.cover or None  # None where older descriptions have nothing
         return {"command": "decode", **settings}
 
     def start(self, threads: int) -> DecodeWorker:
@@ -122,7 +129,8 @@ class DecodeJob:
         utility, others = load_utility(self.utility, threads), self.shortlist.load(threads)
         self.race.check_utility(utility)
         others["utility_folder"] = None if self.save_utilities is None else UtilityFolder(self.save_utilities)
-        return DecodeWorker(utility, **self.race.options(), shuffle=self.shuffle, text=self.text, **others)
+        order = {"shuffle": self.shuffle, "cover": self.cover}
+        return DecodeWorker(utility, **self.race.options(), **order, text=self.text, **others)
 
     def item(self, row: bytes, file: str, number: int, prefix: str) -> Item:
         """A record of JSON."""
@@ -143,6 +151,7 @@ class DecodeWorker:
     window: int = 64
     sampler: Sampler | None = None
     shuffle: bool = True
+    cover: bool = False
     pool: bool = False
     exclude_self: bool = False
     start: int | None = None
@@ -175,6 +184,7 @@ class DecodeWorker:
             window=self.window,
             sampler=self.sampler,
             shuffle=self.shuffle,
+            cover=self.cover,
             pool=self.pool,
             exclude_self=self.exclude_self,
             start=self.start,
