@@ -27,7 +27,8 @@ class Forecast {
     static constexpr double NOISE = 0.05;
 
     explicit Forecast(const std::vector<Text>& texts)
-        : size_(texts.size()), likeness_(mbrace::likeness(texts)), has_entered_(size_), unexplained_(size_), unlevelled_(size_, 1.0) {
+        : size_(texts.size()), likeness_(mbrace::likeness(texts)), has_entered_(size_), unexplained_(size_),
+          unlevelled_(size_, 1.0) {
         for (std::size_t i = 0; i < size_; ++i) unexplained_[i] = likeness_[i * size_ + i];
     }
 

@@ -129,7 +129,7 @@ class DecodeJob:
         utility, others = load_utility(self.utility, threads), self.shortlist.load(threads)
         self.race.check_utility(utility)
         others["utility_folder"] = None if self.save_utilities is None else UtilityFolder(self.save_utilities)
-        order = {"shuffle": self.shuffle, "cover": self.cover}
+        order: dict[str, Any] = {"shuffle": self.shuffle, "cover": self.cover}
         return DecodeWorker(utility, **self.race.options(), **order, text=self.text, **others)
 
     def item(self, row: bytes, file: str, number: int, prefix: str) -> Item:

@@ -15,7 +15,7 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     },
 }
 # What presets set besides, or in place of that, where a network reads the strings or pairs (`runs_network`): a forecast
-# is for those, and costs more than it saves with chrF++. Such as {"fast": {"decode": {"forecast": 0.0005}}}; none so far.
+# is for those, and costs more than it saves with chrF++. Such as {"fast": {"decode": {"forecast": 0.0005}}}; none yet.
 NEURAL: dict[str, dict[str, dict[str, Any]]] = {}
 
 
