@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import mbrace
+from mbrace._native import covering_order
 from mbrace.cli import main
 from mbrace.experiments import strings, strings_section
 from mbrace.experiments.strings import Way
@@ -37,6 +38,32 @@ def test_what_a_way_chose_is_worth_its_mean_over_the_draws_held_out() -> None:
     assert rows[0]["human chrF++"] == pytest.approx(utility.pairs([standard.text], [given.reference or ""])[0])
     assert rows[0]["strings"] == len({*given.hypotheses, *raced})
     assert rows[2]["strings"] <= rows[0]["strings"]
+
+
+def test_a_way_that_covers_races_over_the_first_of_a_covering_order() -> None:
+    given, utility = record(1), mbrace.ChrF(threads=1)
+    ways = (strings.STANDARD, Way("few", references=24), Way("few, cover", references=24, cover=True))
+    rows = strings.run_strings([given], utility, {}, ways=ways)
+    raced = list(given.pseudo_references[:256])  # type: ignore[index]
+    covering = [raced[position] for position in covering_order(raced)]
+    assert covering != raced
+    for found, drawn in zip(rows[1:], (raced[:24], covering[:24]), strict=True):
+        answer = mbrace.decode(given.hypotheses, drawn, utility=utility, prune=None, shuffle=False)
+        held_out = given.pseudo_references[256:]  # type: ignore[index]
+        assert found["worth"] == pytest.approx(np.mean(utility.pairs([answer.text] * len(held_out), held_out)))
+        assert found["strings"] == len({*given.hypotheses, *drawn})
+
+
+def test_every_way_of_rows_that_were_saved_before_is_known() -> None:
+    names = {way.name for way in (*strings.WAYS, *strings.EARLIER)}
+    assert len(names) == len(strings.WAYS) + len(strings.EARLIER)
+    shown = {*strings_section.SHOWN, *strings_section.SHOWN_EVEN}
+    assert shown <= names
+    rows = [{**each, **ABOUT} for each in rows_of(30.0)]
+    one = [each for each in rows if each["way"] == "regret 0.04"]
+    rows += [{**each, "way": name} for name in sorted(shown - {each["way"] for each in rows}) for each in one]
+    panel = strings_section.section(rows).figure.panels["de-en, chrF++"]  # type: ignore[union-attr]
+    assert {point.series for point in panel} >= {strings_section.FORECAST, strings_section.COVERED}
 
 
 def test_a_table_does_not_change_when_it_is_used() -> None:
