@@ -54,6 +54,16 @@ def test_a_way_that_covers_races_over_the_first_of_a_covering_order() -> None:
         assert found["strings"] == len({*given.hypotheses, *drawn})
 
 
+def test_a_way_may_have_a_schedule_of_its_own() -> None:
+    way = Way("small steps", alpha=0.99, schedule=strings.SMALL_STEPS)
+    found = strings.run_strings([record(2)], mbrace.ChrF(threads=1), {}, ways=(strings.STANDARD, way))[1]
+    assert found["pseudo_references"] in strings.SMALL_STEPS
+    own = Record(record(2).hypotheses, record(2).pseudo_references[:256], id=2)  # type: ignore[index]
+    race = next(mbrace.decode_corpus([own], schedule=strings.SMALL_STEPS, shuffle=False))
+    assert (found["utility_calls"], found["strings"]) == (race.utility_calls, race.strings)
+    assert len(race.steps) > 1
+
+
 def test_every_way_of_rows_that_were_saved_before_is_known() -> None:
     names = {way.name for way in (*strings.WAYS, *strings.EARLIER)}
     assert len(names) == len(strings.WAYS) + len(strings.EARLIER)

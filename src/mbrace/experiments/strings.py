@@ -38,6 +38,7 @@ class Way:
     pool: bool = False
     forecast: float = 0.0
     cover: bool = False  # pseudo-references in an order in which the first few cover all
+    schedule: tuple[int, ...] | None = None  # None: the utility's own
 
     @property
     def prune(self) -> PruningFunction | None:
@@ -46,6 +47,7 @@ class Way:
 
 
 STANDARD = Way("standard 256 + 256")
+SMALL_STEPS = (8, 12, 18, 27, 40, 60, 90, 135, 200, 256)  # each half as large again, where a utility's own double
 WAYS: tuple[Way, ...] = (
     STANDARD,
     *(Way(f"standard {n} + {n}", beam=n, references=n) for n in (16, 32, 64, 128)),
@@ -59,6 +61,10 @@ WAYS: tuple[Way, ...] = (
     *(
         Way(f"forecast {least:g}, regret {x:g}", alpha=0.99, regret=x, forecast=least)
         for least, x in ((0.0005, 0.04), (0.0005, 0.06), (0.0001, 0.03))
+    ),
+    *(
+        Way(f"forecast 0.0005, regret {x:g}, small steps", alpha=0.99, regret=x, forecast=0.0005, schedule=SMALL_STEPS)
+        for x in (0.03, 0.04)
     ),
     *(Way(f"standard 256 + {n}", references=n) for n in (32, 64)),
     *(Way(f"standard 256 + {n}, cover", references=n, cover=True) for n in (32, 64)),
@@ -148,7 +154,7 @@ def strings_rows(
             [record],
             stored,
             prune=way.prune,
-            schedule=None,
+            schedule=way.schedule,
             sampler=Listed(seed=seed, shuffle=False),
             seed=seed,
             nbest=1,

@@ -20,12 +20,13 @@ FIELDS = ("pair", "split", "utility", "sampling")  # what rows of one file share
 BY_NAME = {way.name: way for way in (*WAYS, *EARLIER)}
 SHOWN = ("standard 256 + 256", "standard 128 + 128", "standard 64 + 64", "alpha 0.99", "regret 0.02", "regret 0.04",
          "forecast 0.01, regret 0.04", "forecast 0.01, regret 0.06",
-         "forecast 0.0005, regret 0.04", "forecast 0.0005, regret 0.06",
+         "forecast 0.0005, regret 0.04", "forecast 0.0005, regret 0.06", "forecast 0.0005, regret 0.03, small steps",
          "standard 256 + 64, cover", "regret 0.08, cover", "forecast 0.0005, regret 0.04, cover",
          "forecast 0.0005, regret 0.06, cover", "forecast 0.0005, regret 0.08, cover",
          "pool from beam 64, regret 0.04", "pool from beam 128, regret 0.04")  # fmt: skip
 SHOWN_EVEN = ("regret 0.04", "forecast 0.01, regret 0.04", "forecast 0.01, regret 0.06",
               "forecast 0.0005, regret 0.04", "forecast 0.0005, regret 0.06",
+              "forecast 0.0005, regret 0.03, small steps",
               "pool from beam 64, regret 0.04", "pool from beam 128, regret 0.04")  # fmt: skip
 DRAWN_FROM = 32  # standard MBR with fewer strings is far below the others, which could not be told apart
 FIXED, STOPPED = "standard MBR with n + n strings", "race that stops by regret"
@@ -137,7 +138,8 @@ def _text(found: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]) -> str:
             "human reference by the metric that was decoded with, *other metric* by one that was not: where that "
             "falls, the metric was gamed. *Forecast*: hypotheses enter the race when they are forecast to win. "
             "*Cover*: the draws are taken in an order in which the first few have the n-grams of all. *Pool*: samples "
-            "join the race as hypotheses. *Even draws*: arithmetic sampling.",
+            "join the race as hypotheses. *Even draws*: arithmetic sampling. *Small steps*: "
+            "a schedule that grows by a half, not by doubling.",
         ]
     )
 
@@ -172,6 +174,7 @@ def _told(row: Mapping[str, Any]) -> str:
     options = [f"--regret {way.regret:g}"] if way.regret else ["--alpha 0.99"]
     options += [f"--forecast {way.forecast:g}"] if way.forecast else []
     options += ["--cover"] if way.cover else []
+    options += [f"--schedule {','.join(map(str, way.schedule))}"] if way.schedule else []
     options += [f"--pool --beam {way.beam}"] if way.pool else []
     options += ["--sampling arithmetic"] if row["way"].endswith(_even("")) else []
     return f"`{' '.join(options)}`"
@@ -210,7 +213,7 @@ def _points(own: Sequence[Mapping[str, Any]]) -> list[Point]:
         way = _way(row)
         if row["way"] != way.name or way.beam < (DRAWN_FROM if way.alpha is None else 64):
             continue
-        if (way.cover and not way.forecast) or (way.alpha is None and way.beam != way.references):
+        if way.schedule or (way.cover and not way.forecast) or (way.alpha is None and way.beam != way.references):
             continue  # in the table
         if way.alpha is None:
             series = FIXED
