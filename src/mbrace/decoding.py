@@ -68,7 +68,7 @@ def decode(
     to the last pseudo-reference given. A list of pseudo-references is shuffled first (from `seed` and `id`), since a
     prefix of an ordered list is no sample; an iterator, or a function asked for n more, is not, and is asked only while
     the race is open. With `cover` a list is instead taken in an order in which the first few have the n-grams of all:
-    16 then do the work of about 64, so that races end sooner (docs/choosing.md). `logprobs` of the pseudo-references
+    16 then do the work of 32 to 64, so that races end sooner (docs/choosing.md). `logprobs` of the pseudo-references
     ask for model-based weights (Jinnai et al., 2024); of copies of a pseudo-reference with different ones, the average
     counts.
 

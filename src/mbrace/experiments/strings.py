@@ -60,7 +60,7 @@ WAYS: tuple[Way, ...] = (
     ),
     *(
         Way(f"forecast {least:g}, regret {x:g}", alpha=0.99, regret=x, forecast=least)
-        for least, x in ((0.0005, 0.04), (0.0005, 0.06), (0.0001, 0.03))
+        for least, x in ((0.0005, 0.04), (0.0005, 0.06), (0.0003, 0.03), (0.0001, 0.03))
     ),
     *(
         Way(f"forecast 0.0005, regret {x:g}, small steps", alpha=0.99, regret=x, forecast=0.0005, schedule=SMALL_STEPS)
