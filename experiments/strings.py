@@ -24,7 +24,7 @@ SHOWN = ("standard 256 + 256", "standard 128 + 128", "standard 64 + 64", "alpha 
          "pool from beam 128, regret 0.04", "forecast 0.01, regret 0.04", "forecast 0.01, regret 0.06",
          "forecast 0.005, regret 0.04", "forecast 0.0005, regret 0.04", "forecast 0.0005, regret 0.06",
          "forecast 0.0005, regret 0.03, small steps", "forecast 0.0005, regret 0.04, small steps",
-         "forecast 0.0003, regret 0.03", "forecast 0.0001, regret 0.03",
+         "forecast 0.0003, regret 0.03", "forecast 0.0003, regret 0.03",
          "standard 256 + 32", "standard 256 + 32, cover", "standard 256 + 64",
          "standard 256 + 64, cover", "regret 0.04, cover", "regret 0.08, cover", "forecast 0.0005, regret 0.04, cover",
          "forecast 0.0005, regret 0.06, cover", "forecast 0.0005, regret 0.08, cover")  # fmt: skip
