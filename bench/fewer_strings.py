@@ -33,7 +33,11 @@ def ways(size: int) -> dict[str, dict[str, Any]]:
         UNPRUNED: {"prune": None},
         "racing, alpha 0.99": {"prune": mbrace.Confidence(0.99)},
         f"fast: regret {fast}": {"prune": mbrace.Confidence(0.99, regret=fast), **others},
-        "forecast 0.01, regret 0.04": {"prune": mbrace.Confidence(0.99, regret=0.04), "forecast": 0.01},
+        "forecast 0.0005, regret 0.04, cover": {
+            "prune": mbrace.Confidence(0.99, regret=0.04),
+            "forecast": 0.0005,
+            "cover": True,
+        },
         f"pool from {size // 4}, regret 0.04": {
             "prune": mbrace.Confidence(0.99, regret=0.04),
             "pool": True,
@@ -45,13 +49,13 @@ def ways(size: int) -> dict[str, dict[str, Any]]:
 def measure(bench: Bench, utility: SpeedOnly, options: dict[str, Any], trials: int) -> dict[str, Any]:
     """The best of some trials, after one on a part of the sentences."""
 
+    own_order = {} if options.get("cover") else {"shuffle": False}
+
     def run(records: Any) -> tuple[float, Phases, list[Any]]:
         phases = Phases()
         bench.wait()
         started = time.perf_counter()
-        answers = list(
-            mbrace.decode_corpus(records, utility=utility, window=64, phases=phases, shuffle=False, **options)
-        )
+        answers = list(mbrace.decode_corpus(records, utility=utility, window=64, phases=phases, **own_order, **options))
         bench.wait()
         return time.perf_counter() - started, phases, answers
 

@@ -30,6 +30,7 @@ import torch
 import mbrace
 from mbrace.decoded import Phases
 from mbrace.decoding import decode_corpus
+from mbrace.experiments.strings import SMALL_STEPS
 from mbrace.io.candidates import read_records
 from mbrace.jobs.presets import preset_settings
 from mbrace.models import recorded, search
@@ -134,13 +135,14 @@ class Way:
     size: int | None = None  # draws, in a rehearsal
 
     def __call__(self, model: Any, utility: Any, sources: Sequence[str]) -> dict[str, Any]:
-        schedule = None if self.size is None else (self.size,)
+        options = dict(self.options)
+        schedule = options.pop("schedule", None) if self.size is None else (self.size,)
         if utility is None or self.prune is False:
             started = time.perf_counter()
             model.beam(sources, k=self.beam)
             synchronize()
             return {"beam": time.perf_counter() - started}
-        phases, options = Phases(), dict(self.options)
+        phases = Phases()
         settings = SamplingSettings(self.beam, sampling=options.pop("sampling", "independent"))
         pool, draw = options.pop("pool", False), options.pop("draw", None)
         forecast = options.pop("forecast", 0.0)
@@ -180,11 +182,12 @@ def ways(size: int) -> list[Way]:
     regret = mbrace.Confidence(0.99, regret=fast.pop("regret"))
     pool = {"pool": True, "sampling": "arithmetic"}
     fast_beam = fast.pop("beam", size)
+    forecast = {"sampling": "arithmetic", "forecast": 0.0005, "schedule": SMALL_STEPS}
     return [  # what is compared most first
         Way("beam 10", 10, False),
         Way(f"standard MBR, {size} + {size}", size),
         Way("fast", fast_beam, regret, fast),
-        Way("forecast 0.01, regret 0.06", size, mbrace.Confidence(0.99, regret=0.06), fast | {"forecast": 0.01}),
+        Way("forecast 0.0005, regret 0.03, small steps", size, mbrace.Confidence(0.99, regret=0.03), forecast),
         Way("pool from beam 64, regret 0.04", min(size, 64), mbrace.Confidence(0.99, regret=0.04), pool),
         Way("pool from beam 16, regret 0.08", min(size, 16), mbrace.Confidence(0.99, regret=0.08), pool),
         Way("racing, alpha 0.99", size, mbrace.Confidence(0.99)),
