@@ -18,7 +18,9 @@ from mbrace.experiments.strings_section import ENDING, save_rows
 from mbrace.records import Record
 
 # of the pool one row stays; the others are in the tables of earlier runs
-LEFT_OUT = ("standard 16 + 16", "standard 32 + 32", "regret 0.01", "regret 0.08",
+LEFT_OUT = ("standard 16 + 16", "standard 32 + 32", "regret 0.01", "regret 0.02", "regret 0.08", "regret 0.08, cover",
+            "standard 256 + 32", "standard 256 + 32, cover", "forecast 0.0005, regret 0.06",
+            "forecast 0.0001, regret 0.03", "forecast 0.0005, regret 0.04, small steps",
             *(f"pool from beam {beam}, regret {x}" for beam in (16, 64, 128) for x in (0.02, 0.04, 0.08)
               if (beam, x) != (64, 0.04)))  # fmt: skip
 CHOSEN = tuple(way for way in WAYS if way.name not in LEFT_OUT)
