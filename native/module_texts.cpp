@@ -1,10 +1,12 @@
-// What Python sees of texts themselves: distinct ones, and numbers for their words.
+// What Python sees of texts themselves: distinct ones, numbers for their words, and texts of ids.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
 #include <algorithm>
 
 #include "distinct.hpp"
+#include "parallel.hpp"
+#include "pieces.hpp"
 #include "python.hpp"
 #include "word_list.hpp"
 
@@ -45,6 +47,57 @@ nb::tuple word_numbers_py(WordList& words, nb::sequence texts) {
     return nb::make_tuple(flat, numbers_of(counts), added);
 }
 
+using Ids = nb::ndarray<const std::int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+
+void make_pieces(Pieces* self, nb::sequence texts, nb::sequence bytes) {
+    std::vector<std::string> written;
+    std::vector<std::int32_t> numbers;
+    for (nb::handle text : texts) {
+        Py_ssize_t length = 0;
+        const char* data = PyUnicode_AsUTF8AndSize(text.ptr(), &length);
+        if (!data) throw nb::python_error();
+        written.emplace_back(data, static_cast<std::size_t>(length));
+    }
+    for (nb::handle byte : bytes) numbers.push_back(nb::cast<std::int32_t>(byte));
+    new (self) Pieces(std::move(written), std::move(numbers));
+}
+
+// Each distinct row of ids is turned into text once, and equal rows share one string.
+nb::list piece_texts_py(const Pieces& pieces, const Ids& ids, int threads) {
+    static constexpr std::size_t AT_ONCE = 64;  // rows per task
+    const std::size_t rows = ids.shape(0), width = ids.shape(1);
+    std::vector<std::size_t> number_of(rows), first;
+    std::vector<std::size_t> lengths(rows);
+    std::vector<std::string> found;
+    {
+        nb::gil_scoped_release unlocked;
+        Distinct distinct;
+        for (std::size_t row = 0; row < rows; ++row) {
+            const std::int32_t* own = ids.data() + row * width;
+            std::size_t length = width;
+            while (length > 0 && own[length - 1] < 0) --length;
+            lengths[row] = length;
+            number_of[row] = distinct.add({own, length, static_cast<int>(sizeof(std::int32_t))});
+            if (number_of[row] == first.size()) first.push_back(row);
+        }
+        found.resize(first.size());
+        parallel((found.size() + AT_ONCE - 1) / AT_ONCE, threads, [&](int, std::size_t task) {
+            for (std::size_t i = task * AT_ONCE; i < std::min(found.size(), (task + 1) * AT_ONCE); ++i) {
+                found[i] = pieces.text(ids.data() + first[i] * width, lengths[first[i]]);
+            }
+        });
+    }
+    std::vector<nb::object> strings;
+    strings.reserve(found.size());
+    for (const std::string& text : found) {
+        strings.push_back(nb::steal(PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), nullptr)));
+        if (!strings.back().is_valid()) throw nb::python_error();
+    }
+    nb::list out;
+    for (const std::size_t number : number_of) out.append(strings[number]);
+    return out;
+}
+
 }  // namespace
 
 void bind_texts(nb::module_& module) {
@@ -54,6 +107,9 @@ void bind_texts(nb::module_& module) {
         .def(nb::init<>())
         .def("__len__", &WordList::size)
         .def("numbers", &word_numbers_py, "texts"_a);
+    nb::class_<Pieces>(module, "Pieces")
+        .def("__init__", &make_pieces, "texts"_a, "bytes"_a)
+        .def("texts", &piece_texts_py, "ids"_a, "threads"_a = 1);
 }
 
 }  // namespace mbrace

@@ -217,6 +217,15 @@ class WordList:
         """The numbers of all words of all texts, how many words each text has (one at least), and the words that are
         new, whose numbers follow those known. One thread at a time; the interpreter lock is released."""
 
+class Pieces:
+    """What each id of a model's vocabulary writes, as SentencePiece does it: `texts`, empty for ids that write nothing,
+    and `bytes`, the byte (0 to 255) that an id stands for instead of a text, or -1."""
+
+    def __init__(self, texts: Sequence[str], bytes: Sequence[int]) -> None: ...
+    def texts(self, ids: NDArray[np.int32], threads: int = 1) -> list[str]:
+        """The text of each row of ids (rows, width), without whitespace around it. Ids that are not in the vocabulary,
+        such as the -1 that rows are filled up with, write nothing. The interpreter lock is released."""
+
 def simd_variants() -> list[str]:
     """The instruction sets this machine can count with, best first; the last is "portable"."""
 

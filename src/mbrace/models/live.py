@@ -18,7 +18,7 @@ from mbrace.decoding import decode_corpus
 from mbrace.errors import UserError
 from mbrace.models import search
 from mbrace.models.choice import Truncation
-from mbrace.models.codec import Codec
+from mbrace.models.codec import Codec, texts_of
 from mbrace.models.hypotheses import SamplingSettings, live_candidates
 from mbrace.models.model_sampler import EncodedSources, ModelSampler
 from mbrace.pairwise import PairFunction, as_utility
@@ -258,13 +258,7 @@ class LiveModel:
 
     def texts(self, ids: Tensor) -> list[str]:
         """The text of each row of ids; equal rows are decoded once."""
-        rows = ids.cpu().numpy()
-        lengths = (rows >= 0).sum(axis=1).tolist()  # -1 fills the rows up to the limit, which most are far from
-        keys = [row[:length].tobytes() for row, length in zip(rows, lengths, strict=True)]
-        row_of = {key: row for row, key in enumerate(keys)}
-        decoded = self.codec.decode([rows[row, : lengths[row]].tolist() for row in row_of.values()])
-        distinct = dict(zip(row_of, decoded, strict=True))
-        return [distinct[key] for key in keys]
+        return texts_of(self.codec, ids.cpu().numpy())
 
 
 def device_for(device: str | None, model: Any) -> Any:
