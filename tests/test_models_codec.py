@@ -1,4 +1,4 @@
-"""Ids to texts: native code writes what SentencePiece writes, id by id, and what transformers' Marian tokenizer does."""
+"""Ids to texts: native code writes what SentencePiece and transformers' Marian tokenizer write."""
 
 from __future__ import annotations
 
@@ -68,7 +68,8 @@ def test_native_texts_are_those_of_sentencepiece(vocabulary: Vocabulary) -> None
     codec = VocabularyCodec(vocabulary)
     assert codec.pieces is not None
     expected = [one_by_one(vocabulary, row) for row in rows]
-    assert any("�" in text for text in expected) and any("⁇" in text for text in expected)
+    assert any("�" in text for text in expected)
+    assert any("⁇" in text for text in expected)
     assert texts_of(codec, padded(rows)) == expected == codec.decode(rows)
     for threads in (1, 2, 5):
         assert codec.pieces.texts(padded(rows), threads=threads) == expected
@@ -82,7 +83,8 @@ def test_every_piece_alone_and_after_another(vocabulary: Vocabulary) -> None:
 def test_equal_rows_are_one_string_and_no_rows_are_none(vocabulary: Vocabulary) -> None:
     codec = VocabularyCodec(vocabulary)
     first, second, third = texts_of(codec, padded([[300, 301, 0], [302, 0], [300, 301, 0]]))
-    assert first is third and first != second
+    assert first is third
+    assert first != second
     assert texts_of(codec, padded([])) == []
     assert texts_of(codec, np.empty((2, 0), dtype=np.int32)) == ["", ""]
     wide = padded([[300, 301, 302], [303, 304, 305]])
