@@ -17,10 +17,12 @@ class Pieces {
     static constexpr std::int32_t NO_BYTE = -1;
 
     // `texts` (UTF-8) are what each id writes, empty for an id that writes nothing; `bytes` the byte that it stands for.
-    Pieces(std::vector<std::string> texts, std::vector<std::int32_t> bytes) : texts_(std::move(texts)), bytes_(std::move(bytes)) {
+    Pieces(std::vector<std::string> texts, std::vector<std::int32_t> bytes)
+        : texts_(std::move(texts)), bytes_(std::move(bytes)) {
         if (texts_.size() != bytes_.size()) throw std::invalid_argument("give a text and a byte for each id");
         for (const std::int32_t byte : bytes_) {
-            if (byte < NO_BYTE || byte > 255) throw std::invalid_argument("a byte is a number from 0 to 255, or -1 for none");
+            if (byte < NO_BYTE || byte > 255)
+                throw std::invalid_argument("a byte is a number from 0 to 255, or -1 for none");
         }
     }
 

@@ -198,6 +198,21 @@ class Forecast:
 def covering_order(texts: Sequence[str]) -> NDArray[np.int64]:
     """The positions of all texts in an order in which every prefix has the n-grams of the list as often as it can."""
 
+def build_forecasts(
+    hypotheses: list[Sequence[str]], starters: int, threads: int = 1
+) -> list[tuple[Forecast, NDArray[np.int64]]]:
+    """For the hypotheses of each sentence a forecast, and what its `start` gives; the interpreter lock is released."""
+
+def next_window(
+    forecasts: list[Forecast],
+    means: list[NDArray[np.float64]],
+    rivals: NDArray[np.float64],
+    least: NDArray[np.float64],
+    most: int,
+    threads: int = 1,
+) -> list[NDArray[np.int64]]:
+    """What `next` of each forecast gives; the interpreter lock is released."""
+
 def distinct(texts: Sequence[str]) -> list[str]:
     """The distinct strings, in the order of their first copies."""
 
