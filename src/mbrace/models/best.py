@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mbrace.models.choice import add_logprobs, kernels_for
+from mbrace.models import choice
 
 CHUNK = 64  # ids
 
@@ -25,11 +25,11 @@ def best_totals(logits: Tensor, bias: Tensor | None, scores: Tensor, count: int)
     parts = -(-ids // CHUNK)  # chunks per row
     rows = logits.flatten(0, 1)
     if width * parts <= 2 * count:
-        found = add_logprobs(rows, bias, scores.flatten()).view(sources, -1).topk(min(count, width * ids), dim=1)
+        found = choice.add_logprobs(rows, bias, scores.flatten()).view(sources, -1).topk(min(count, width * ids), dim=1)
         return found.values, found.indices
-    fused = kernels_for(logits.device)
+    fused = choice.kernels_for(logits.device)
     if fused is None:
-        totals = add_logprobs(rows, bias, scores.flatten())
+        totals = choice.add_logprobs(rows, bias, scores.flatten())
         highest = _maxima(totals, parts)
     else:
         highest, shifts = fused.chunk_maxima(rows, bias, scores.flatten(), CHUNK)

@@ -37,7 +37,8 @@ class EncodedSources:
         self._rows = model.codec.encode(sources)
         self._blank = [not source.strip() for source in sources]
         self._keys = [sentence_key(seed, name) for name in ids]
-        self._memories: dict[int, Any] = {}
+        self._memories: list[Any] = []  # of the sources that were encoded together
+        self._places: dict[int, tuple[int, int]] = {}  # of each source: its memory, and its row there
 
     def draw(self, wants: Sequence[Want]) -> list[Draws]:
         """The draws of each want; sentences of similar length are decoded together."""
@@ -55,20 +56,40 @@ class EncodedSources:
                     found[i].append((want.first, draws))
         return [_joined([draws for _, draws in sorted(parts, key=lambda part: part[0])]) for parts in found]
 
+    def _memory(self, sentences: Sequence[int]) -> Any:
+        """The decoder's memory of these sources, which are encoded if they have not been."""
+        missing = [i for i in dict.fromkeys(sentences) if i not in self._places]
+        if missing:
+            self._memories.append(self._model.encode([self._rows[i] for i in missing]))
+            self._places.update((i, (len(self._memories) - 1, row)) for row, i in enumerate(missing))
+        if list(sentences) == missing:
+            return self._memories[-1]
+        of_memory: dict[int, list[int]] = {}  # indices into `sentences`
+        for index, i in enumerate(sentences):
+            of_memory.setdefault(self._places[i][0], []).append(index)
+
+        def on_device(numbers: list[int]) -> Any:
+            return torch.tensor(numbers, device=self._model.device)
+
+        parts = [
+            self._memories[number].select(on_device([self._places[sentences[index]][1] for index in indices]))
+            for number, indices in of_memory.items()
+        ]
+        if len(parts) == 1:
+            return parts[0]
+        order = [index for indices in of_memory.values() for index in indices]
+        ranks = sorted(range(len(order)), key=order.__getitem__)
+        return parts[0].join(parts).select(on_device(ranks))
+
     def _draw(self, wants: Sequence[Want]) -> list[Draws]:
         """The draws of one batch."""
         model, device = self._model, self._model.device
-        missing = list(dict.fromkeys(want.sentence for want in wants if want.sentence not in self._memories))
-        if missing:
-            memory = model.encode([self._rows[i] for i in missing])
-            for row, i in enumerate(missing):
-                self._memories[i] = memory.select(torch.tensor([row], device=device))
-        memories = [self._memories[want.sentence] for want in wants]
+        memory = self._memory([want.sentence for want in wants])
         numbers = [[self._keys[want.sentence], want.first, want.count] for want in wants]
         keys, first, counts = torch.tensor(numbers, device=device).unbind(1)
         found = search.sample(
             model.decoder,
-            memories[0].join(memories),
+            memory,
             keys,
             first,
             counts,
