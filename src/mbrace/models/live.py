@@ -220,12 +220,12 @@ class LiveModel:
         """The decoder's memory of some sources (encoded) or prompts (read), padded to a multiple of 8 ids."""
         self.encoder_runs += len(rows)
         width = -(-max(map(len, rows)) // 8) * 8
-        padded = torch.full((len(rows), width), self.pad)
-        mask = torch.zeros((len(rows), width), dtype=torch.bool)
-        for i, row in enumerate(rows):
-            columns = slice(width - len(row), width) if self.pad_left else slice(len(row))
-            padded[i, columns] = torch.tensor(row)
-            mask[i, columns] = True
+        fill = [[self.pad] * (width - len(row)) for row in rows]
+        pairs = zip(rows, fill, strict=True)
+        padded = torch.tensor([[*rest, *row] if self.pad_left else [*row, *rest] for row, rest in pairs])
+        lengths = torch.tensor([len(row) for row in rows])[:, None]
+        columns = torch.arange(width)
+        mask = columns >= width - lengths if self.pad_left else columns < lengths
         return self.decoder.encode(padded.to(self.device), mask.to(self.device))
 
     def lengths(self, rows: Sequence[Sequence[int]], max_length: int | None) -> Tensor:
