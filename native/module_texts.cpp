@@ -23,19 +23,14 @@ nb::list distinct_py(nb::handle texts) {
     return first_copies;
 }
 
-nb::tuple word_numbers_py(WordList& words, nb::sequence texts) {
+nb::tuple word_numbers_py(WordList& words, nb::sequence texts, int threads) {
     const Strings given(texts);
     const std::size_t known = words.size();
     std::vector<std::int32_t> numbers;
     std::vector<std::int64_t> counts;
-    counts.reserve(given.texts.size());
     {
         nb::gil_scoped_release unlocked;
-        for (const Text& text : given.texts) {
-            const std::size_t before = numbers.size();
-            words.number(text, numbers);
-            counts.push_back(static_cast<std::int64_t>(numbers.size() - before));
-        }
+        words.number(given.texts, threads, numbers, counts);
     }
     nb::list added;
     for (std::size_t number = known; number < words.size(); ++number) {
@@ -45,6 +40,60 @@ nb::tuple word_numbers_py(WordList& words, nb::sequence texts) {
     auto flat = make_table<std::int32_t>(numbers.size(), 1, false);
     std::copy(numbers.begin(), numbers.end(), flat.data());
     return nb::make_tuple(flat, numbers_of(counts), added);
+}
+
+using Tokens = nb::ndarray<const std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+// The tokens of texts whose words have numbers, one text after another, with the tokens `before` and `after` around each.
+nb::tuple join_words_py(const Tokens& numbers, const Integers& counts, const Tokens& ids, const Integers& begin,
+                        const Integers& size, const Tokens& before, const Tokens& after, std::size_t room, int threads) {
+    static constexpr std::size_t AT_ONCE = 1024;  // texts per task
+    const std::size_t texts = counts.size(), around = before.size() + after.size();
+    std::vector<std::size_t> first_words(1, 0), starts;
+    for (std::size_t i = 0; i < texts; ++i) {
+        if (counts.data()[i] < 0) throw nb::value_error("a text has no negative number of words");
+        first_words.push_back(first_words.back() + static_cast<std::size_t>(counts.data()[i]));
+    }
+    if (first_words.back() != numbers.size()) throw nb::value_error("give as many numbers as there are words");
+    if (begin.size() != size.size()) throw nb::value_error("begin and size must be equally long");
+    for (std::size_t i = 0; i < size.size(); ++i) {
+        const std::int64_t own = size.data()[i], from = begin.data()[i], all = static_cast<std::int64_t>(ids.size());
+        // (a word of negative size is in no text)
+        if (own > 0 && (from < 0 || own > all || from > all - own))
+            throw nb::index_error("a word has tokens that there are not");
+    }
+    for (std::size_t i = 0; i < numbers.size(); ++i) {
+        const std::int32_t number = numbers.data()[i];
+        if (number < 0 || static_cast<std::size_t>(number) >= size.size() || size.data()[number] < 0) {
+            throw nb::index_error("a word has no tokens");
+        }
+    }
+    const WordTokens words{ids.data(), begin.data(), size.data()};
+    std::size_t cut;
+    {
+        nb::gil_scoped_release unlocked;
+        cut = token_starts(first_words, numbers.data(), words, room, around, starts);
+    }
+    auto flat = make_table<std::int32_t>(starts.back(), 1, false);
+    Numbers<std::int64_t> lengths = make_numbers<std::int64_t>(texts);
+    {
+        nb::gil_scoped_release unlocked;
+        parallel((texts + AT_ONCE - 1) / AT_ONCE, threads, [&](int, std::size_t task) {
+            for (std::size_t i = task * AT_ONCE; i < std::min(texts, (task + 1) * AT_ONCE); ++i) {
+                std::int32_t* to = std::copy_n(before.data(), before.size(), flat.data() + starts[i]);
+                lengths.data()[i] = static_cast<std::int64_t>(starts[i + 1] - starts[i]);
+                std::size_t left = starts[i + 1] - starts[i] - around;
+                for (std::size_t at = first_words[i]; left > 0; ++at) {
+                    const std::int32_t word = numbers.data()[at];
+                    const std::size_t own = std::min(left, static_cast<std::size_t>(words.size[word]));
+                    to = std::copy_n(words.ids + words.begin[word], own, to);
+                    left -= own;
+                }
+                std::copy_n(after.data(), after.size(), to);
+            }
+        });
+    }
+    return nb::make_tuple(flat, lengths, cut);
 }
 
 using Ids = nb::ndarray<const std::int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
@@ -106,7 +155,9 @@ void bind_texts(nb::module_& module) {
     nb::class_<WordList>(module, "WordList")
         .def(nb::init<>())
         .def("__len__", &WordList::size)
-        .def("numbers", &word_numbers_py, "texts"_a);
+        .def("numbers", &word_numbers_py, "texts"_a, "threads"_a = 1);
+    module.def("join_words", &join_words_py, "numbers"_a, "counts"_a, "ids"_a, "begin"_a, "size"_a, "before"_a, "after"_a,
+               "room"_a, "threads"_a = 1);
     nb::class_<Pieces>(module, "Pieces")
         .def("__init__", &make_pieces, "texts"_a, "bytes"_a)
         .def("texts", &piece_texts_py, "ids"_a, "threads"_a = 1);

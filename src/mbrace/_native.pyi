@@ -228,9 +228,26 @@ class WordList:
 
     def __init__(self) -> None: ...
     def __len__(self) -> int: ...
-    def numbers(self, texts: Sequence[str]) -> tuple[NDArray[np.int32], NDArray[np.int64], list[str]]:
+    def numbers(self, texts: Sequence[str], threads: int = 1) -> tuple[NDArray[np.int32], NDArray[np.int64], list[str]]:
         """The numbers of all words of all texts, how many words each text has (one at least), and the words that are
-        new, whose numbers follow those known. One thread at a time; the interpreter lock is released."""
+        new, whose numbers follow those known. One call at a time; the interpreter lock is released."""
+
+def join_words(
+    numbers: NDArray[np.int32],
+    counts: NDArray[np.int64],
+    ids: NDArray[np.int32],
+    begin: NDArray[np.int64],
+    size: NDArray[np.int64],
+    before: NDArray[np.int32],
+    after: NDArray[np.int32],
+    room: int,
+    threads: int = 1,
+) -> tuple[NDArray[np.int32], NDArray[np.int64], int]:
+    """The tokens of texts, one after another, how many each text has, and how many texts were cut to `room` tokens.
+
+    A text is `counts` words, given by their `numbers`; a word is `size` tokens from `begin` on among `ids`. The tokens
+    `before` and `after` are put around each text. The interpreter lock is released.
+    """
 
 class Pieces:
     """What each id of a model's vocabulary writes, as SentencePiece does it: `texts`, empty for ids that write nothing,
