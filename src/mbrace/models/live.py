@@ -59,6 +59,7 @@ class LiveModel:
     decoder: search.StepDecoder
     limits: Limits
     rows: int  # the most sequences decoded at a time
+    wider: tuple[int, int] = (0, 0)  # more of them, where outputs have at most so many ids
     start: int  # the id that every output starts from (not part of it)
     ends: tuple[int, ...]  # the ids that end an output
     pad: int
@@ -81,7 +82,7 @@ class LiveModel:
             raise UserError(f"beam {k}: must be 1 or more")
         rows = self.codec.encode(sources)
         out = [BeamOutputs([""], [0.0])] * len(rows)
-        for part in self.parts(rows, [k if source.strip() else 0 for source in sources]):
+        for part in self.parts(rows, [k if source.strip() else 0 for source in sources], max_length):
             mine = [rows[i] for i in part]
             found = search.beam(
                 self.decoder,
@@ -230,13 +231,17 @@ class LiveModel:
 
     def lengths(self, rows: Sequence[Sequence[int]], max_length: int | None) -> Tensor:
         """The most ids of an output, (sources,): by the length of its own source, never of the batch."""
-        own = [min(max_length or 2 * len(row) + 32, self.limits.target) for row in rows]
-        if self.limits.both is not None:
-            own = [min(length, self.limits.both - len(row)) for length, row in zip(own, rows, strict=True)]
-        return torch.tensor(own, device=self.device)
+        return torch.tensor([self._longest(row, max_length) for row in rows], device=self.device)
 
-    def parts(self, rows: Sequence[Sequence[int]], counts: Sequence[int]) -> Iterator[list[int]]:
-        """The sources (indices) of each batch: of similar length, at most `self.rows` sequences in all.
+    def _longest(self, row: Sequence[int], max_length: int | None) -> int:
+        longest = min(max_length or 2 * len(row) + 32, self.limits.target)
+        return longest if self.limits.both is None else min(longest, self.limits.both - len(row))
+
+    def parts(
+        self, rows: Sequence[Sequence[int]], counts: Sequence[int], max_length: int | None = None
+    ) -> Iterator[list[int]]:
+        """The sources (indices) of each batch: of similar length, longest first, at most `self.rows` sequences in all,
+        or as many as `self.wider` says.
 
         `counts` is the number of sequences per source; sources with 0 are left out.
         """
@@ -246,11 +251,14 @@ class LiveModel:
                     f"a source has {len(row)} pieces; the model takes {self.limits.source}: split it into sentences"
                 )
         part: list[int] = []
-        widest = 0
+        widest = most = 0
         for i in sorted((i for i, count in enumerate(counts) if count), key=lambda i: (-len(rows[i]), i)):
-            if part and (len(part) + 1) * max(widest, counts[i]) > self.rows:
+            if part and (len(part) + 1) * max(widest, counts[i]) > most:
                 yield part
                 part, widest = [], 0
+            if not part:  # no later source is longer
+                more, steps = self.wider
+                most = max(self.rows, more) if self._longest(rows[i], max_length) <= steps else self.rows
             part.append(i)
             widest = max(widest, counts[i])
         if part:

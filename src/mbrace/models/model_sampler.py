@@ -50,7 +50,7 @@ class EncodedSources:
                 found[i].append((want.first, Draws([""] * want.count, [0.0] * want.count)))
         rows = [self._rows[want.sentence] for _, want in pieces]
         with torch.inference_mode(), without_cudnn_attention():  # every step has a new shape
-            for part in model.parts(rows, [want.count for _, want in pieces]):
+            for part in model.parts(rows, [want.count for _, want in pieces], self._max_length):
                 chosen = [pieces[p] for p in part]
                 for (i, want), draws in zip(chosen, self._draw([want for _, want in chosen]), strict=True):
                     found[i].append((want.first, draws))
