@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -81,19 +82,23 @@ class LiveModel:
         if k < 1:
             raise UserError(f"beam {k}: must be 1 or more")
         rows = self.codec.encode(sources)
+        done = []
+        with ThreadPoolExecutor(1) as behind:  # texts are written while the next search runs
+            for part in self.parts(rows, [k if source.strip() else 0 for source in sources], max_length):
+                mine = [rows[i] for i in part]
+                found = search.beam(
+                    self.decoder,
+                    self.encode(mine),
+                    self.lengths(mine, max_length),
+                    k=k,
+                    start=self.start,
+                    ends=self.ends,
+                    alpha=alpha,
+                )
+                done.append((part, found.scores.view(-1, k).tolist(), behind.submit(self.texts, found.ids.cpu())))
         out = [BeamOutputs([""], [0.0])] * len(rows)
-        for part in self.parts(rows, [k if source.strip() else 0 for source in sources], max_length):
-            mine = [rows[i] for i in part]
-            found = search.beam(
-                self.decoder,
-                self.encode(mine),
-                self.lengths(mine, max_length),
-                k=k,
-                start=self.start,
-                ends=self.ends,
-                alpha=alpha,
-            )
-            scores, texts = found.scores.view(-1, k).tolist(), self.texts(found.ids)
+        for part, scores, written in done:
+            texts = written.result()
             for row, i in enumerate(part):
                 real = [n for n, score in enumerate(scores[row]) if score > float("-inf")]
                 out[i] = BeamOutputs([texts[row * k + n] for n in real], [scores[row][n] for n in real])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -49,11 +50,18 @@ class EncodedSources:
             if self._blank[want.sentence]:
                 found[i].append((want.first, Draws([""] * want.count, [0.0] * want.count)))
         rows = [self._rows[want.sentence] for _, want in pieces]
-        with torch.inference_mode(), without_cudnn_attention():  # every step has a new shape
+        done = []
+        # every step has a new shape; texts are written while the next search runs
+        with torch.inference_mode(), without_cudnn_attention(), ThreadPoolExecutor(1) as behind:
             for part in model.parts(rows, [want.count for _, want in pieces], self._max_length):
                 chosen = [pieces[p] for p in part]
-                for (i, want), draws in zip(chosen, self._draw([want for _, want in chosen]), strict=True):
-                    found[i].append((want.first, draws))
+                drawn = self._draw([want for _, want in chosen])
+                done.append((chosen, drawn.scores.tolist(), behind.submit(model.texts, drawn.ids.cpu())))
+        for chosen, scores, written in done:
+            texts, width = written.result(), max(want.count for _, want in chosen)
+            for row, (i, want) in enumerate(chosen):
+                span = slice(row * width, row * width + want.count)
+                found[i].append((want.first, Draws(texts[span], scores[span])))
         return [_joined([draws for _, draws in sorted(parts, key=lambda part: part[0])]) for parts in found]
 
     def _memory(self, sentences: Sequence[int]) -> Any:
@@ -81,13 +89,13 @@ class EncodedSources:
         ranks = sorted(range(len(order)), key=order.__getitem__)
         return parts[0].join(parts).select(on_device(ranks))
 
-    def _draw(self, wants: Sequence[Want]) -> list[Draws]:
-        """The draws of one batch."""
+    def _draw(self, wants: Sequence[Want]) -> search.Sequences:
+        """The draws of one batch: as many rows for each want as the largest has."""
         model, device = self._model, self._model.device
         memory = self._memory([want.sentence for want in wants])
         numbers = [[self._keys[want.sentence], want.first, want.count] for want in wants]
         keys, first, counts = torch.tensor(numbers, device=device).unbind(1)
-        found = search.sample(
+        return search.sample(
             model.decoder,
             memory,
             keys,
@@ -99,10 +107,6 @@ class EncodedSources:
             truncation=self._truncation,
             arithmetic=self._arithmetic,
         )
-        width = max(want.count for want in wants)
-        texts, scores = model.texts(found.ids), found.scores.tolist()
-        spans = [slice(i * width, i * width + want.count) for i, want in enumerate(wants)]
-        return [Draws(texts[span], scores[span]) for span in spans]
 
 
 def _split(wants: Sequence[Want], rows: int) -> list[tuple[int, Want]]:
