@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,7 +14,7 @@ tokenizers = pytest.importorskip("tokenizers")
 pytest.importorskip("torch")
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers  # noqa: E402
 
-from mbrace._native import WordList  # noqa: E402
+from mbrace._native import WordList, join_words  # noqa: E402
 from mbrace.utilities.neural import words  # noqa: E402
 from mbrace.utilities.neural.tokens import whole_texts  # noqa: E402
 from mbrace.utilities.neural.words import WordTokenizer  # noqa: E402
@@ -165,3 +167,45 @@ def test_words_are_cut_at_single_spaces_between_characters_that_stand_alone() ->
     assert [new[number] for number in numbers.tolist()] == [
         "a", "b  c", " a", "b ", "é", "ü", "a \u0301b", "東", "京", "a\tb", "c",
     ]  # fmt: skip
+
+
+def test_threads_give_the_numbers_of_one() -> None:
+    rng = random.Random(3)
+    calls = [
+        [" ".join(f"w{rng.randrange(50 * call + 20)}é" for _ in range(rng.randrange(1, 9))) for _ in range(1500)]
+        for call in range(4)
+    ]
+    one, several = WordList(), WordList()
+    for texts in [*calls, calls[0], []]:
+        numbers, counts, new = one.numbers(texts)
+        theirs = several.numbers(texts, threads=3)
+        assert (numbers.tolist(), counts.tolist(), new) == (theirs[0].tolist(), theirs[1].tolist(), theirs[2])
+    assert len(one) == len(several) > 100
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_words_joined_to_texts(threads: int) -> None:
+    """By hand: words 0 to 3 are [7], [], [8, 9] and one whose tokens nobody may ask for."""
+    ids, begin, size = np.array([7, 8, 9], np.int32), np.array([0, 1, 1, 0]), np.array([1, 0, 2, -1])
+    around = np.array([1], np.int32), np.array([2, 3], np.int32)
+    numbers, counts = np.array([0, 2, 1, 2, 2], np.int32), np.array([2, 1, 2])
+    flat, lengths, cut = join_words(numbers, counts, ids, begin, size, *around, 10, threads)
+    assert flat.tolist() == [1, 7, 8, 9, 2, 3, 1, 2, 3, 1, 8, 9, 8, 9, 2, 3]
+    assert (lengths.tolist(), cut) == ([6, 3, 7], 0)
+    flat, lengths, cut = join_words(numbers, counts, ids, begin, size, *around, 2, threads)
+    assert flat.tolist() == [1, 7, 8, 2, 3, 1, 2, 3, 1, 8, 9, 2, 3]
+    assert (lengths.tolist(), cut) == ([5, 3, 5], 2)
+    assert join_words(numbers, counts, ids, begin, size, *around, 0, threads)[0].tolist() == [1, 2, 3] * 3
+    for wrong, message in (
+        ({"numbers": np.array([0, 2, 1, 2, 3], np.int32)}, "no tokens"),
+        ({"numbers": np.array([0, 2, 1, 2, -1], np.int32)}, "no tokens"),
+        ({"numbers": np.array([0, 2, 1, 2, 4], np.int32)}, "no tokens"),
+        ({"begin": np.array([0, 1, 2, 0])}, "that there are not"),
+        ({"begin": np.array([-1, 1, 1, 0])}, "that there are not"),
+        ({"counts": np.array([2, 1, 3])}, "as many numbers"),
+        ({"counts": np.array([2, -1, 4])}, "negative"),
+        ({"size": np.array([1, 0, 2])}, "equally long"),
+    ):
+        given: dict[str, Any] = {"numbers": numbers, "counts": counts, "ids": ids, "begin": begin, "size": size} | wrong
+        with pytest.raises((IndexError, ValueError), match=message):
+            join_words(**given, before=around[0], after=around[1], room=4, threads=threads)
