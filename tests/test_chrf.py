@@ -206,6 +206,7 @@ def test_hypotheses_that_come_later_have_the_scores_of_those_who_were_there(lowe
     raced += hypotheses[12:30]
     check(([0, 9], [7, 8]), (list(range(12, 30)), list(range(9))))
     check(([0, 9, 29], [1, 8, 0, 25, 12]))  # in any order
+    check(([9, 13], [26, 26, 3, 26]), ([2], [27, 28, 27]))  # and several times, as the parts of a mixture may ask
     other = growing.score([Ask(0, np.arange(30), tuple(references)), Ask(1, np.array([29]), (references[-1],))])
     assert np.array_equal(other[0], whole)
     assert np.array_equal(other[1], whole[29:, -1:])

@@ -129,6 +129,30 @@ def test_a_tokenizer_that_fails_the_trial_is_left_alone(monkeypatch: pytest.Monk
     assert WordTokenizer.of(tokenizer) is None
 
 
+@pytest.mark.parametrize("failure", [RuntimeError("no"), KeyboardInterrupt()])
+def test_words_whose_tokens_were_not_found_are_no_words_yet(
+    failure: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After Ctrl-C in a notebook, say, the words of the next texts would have the tokens of others."""
+    tokenizer = WordTokenizer.of(word_piece())
+    assert tokenizer is not None
+    before = [ids.tolist() for ids in tokenizer.tokens(["the cat", "mat sat on"], 100)[0]]
+
+    def fail(texts: object) -> None:
+        raise failure
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tokenizer, "_encode", fail)
+        with pytest.raises(type(failure)):
+            tokenizer.tokens(["東京 , really the"], 100)
+    usual = WordTokenizer.of(word_piece())
+    assert usual is not None
+    for texts in (["大阪 мир %"], ["東京 , really the", "it's"]):
+        found, expected = (each.tokens(texts, 100)[0] for each in (tokenizer, usual))
+        assert [ids.tolist() for ids in found] == [ids.tolist() for ids in expected]
+    assert [ids.tolist() for ids in tokenizer.tokens(["the cat", "mat sat on"], 100)[0]] == before
+
+
 def test_words_are_forgotten_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(words, "_MOST_WORDS", 30)
     found = WordTokenizer.of(APART["WordPiece"])

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from mbrace.cores import cores
+from mbrace.cores import helper_threads
 from mbrace.decoded import Decoded, Phases, Step
 from mbrace.errors import UserError
 from mbrace.forecast import Field, fields, look
@@ -57,7 +57,7 @@ def race(
     phases = Phases() if phases is None else phases
     parallel = parallel_of(utility)
     # a utility that does not work on threads leaves the cores to those who choose
-    threads = cores() if parallel is None else parallel.workers
+    threads = helper_threads() if parallel is None else parallel.workers
     runners = [  # lines 1 to 3: H_1, and an empty R_0, of every sentence
         Runner(
             record,

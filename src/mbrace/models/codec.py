@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mbrace._native import Pieces
-from mbrace.cores import cores
+from mbrace.cores import helper_threads
 from mbrace.models.vocabulary import Vocabulary
 
 
@@ -30,7 +30,7 @@ class Codec(Protocol):
 def texts_of(codec: Codec, ids: NDArray[np.int32]) -> list[str]:
     """The text of each row of ids, which are filled up with -1; equal rows are decoded once."""
     if codec.pieces is not None:
-        return codec.pieces.texts(np.ascontiguousarray(ids, dtype=np.int32), threads=min(8, cores()))
+        return codec.pieces.texts(np.ascontiguousarray(ids, dtype=np.int32), threads=min(8, helper_threads()))
     lengths = (ids >= 0).sum(axis=1).tolist()
     keys = [row[:length].tobytes() for row, length in zip(ids, lengths, strict=True)]
     row_of = {key: row for row, key in enumerate(keys)}

@@ -249,8 +249,8 @@ class IndexedTexts:
         self._starts = [0]  # the number of the first of each index
 
     def unknown(self, texts: Sequence[str]) -> list[str]:
-        """Those not known yet; they get numbers, and are to be added."""
-        new = [text for text in texts if text not in self._numbers]
+        """Those not known yet, each once; they get numbers, and are to be added."""
+        new = [text for text in dict.fromkeys(texts) if text not in self._numbers]
         self._numbers.update(zip(new, range(len(self._numbers), len(self._numbers) + len(new)), strict=True))
         return new
 
@@ -260,14 +260,14 @@ class IndexedTexts:
         self._starts.append(self._starts[-1] + len(index))
 
     def parts(self, texts: Sequence[str]) -> list[tuple[_native.ChrFIndex, NDArray[np.int64], NDArray[np.int64]]]:
-        """The indexes that hold these texts, their rows in each, and their places among `texts`."""
+        """The indexes that hold these texts, their rows in each, and their positions in `texts`."""
         numbers = np.array([self._numbers[text] for text in texts], dtype=np.int64)
         found = []
         for number, index in enumerate(self._indexes):
             first, end = self._starts[number], self._starts[number + 1]
-            places = np.flatnonzero((numbers >= first) & (numbers < end))
-            if len(places):
-                found.append((index, numbers[places] - first, places))
+            positions = np.flatnonzero((numbers >= first) & (numbers < end))
+            if len(positions):
+                found.append((index, numbers[positions] - first, positions))
         return found
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mbrace._native import WordList, join_words
-from mbrace.cores import cores
+from mbrace.cores import helper_threads
 from mbrace.utilities.neural.tokens import Tokens
 
 _MOST_THREADS = 4
@@ -72,13 +72,17 @@ class WordTokenizer:
 
     def tokens(self, texts: Sequence[str], limit: int) -> tuple[Tokens, int]:
         """Tokens of valid Unicode texts, cut to `limit`, and how many texts were cut."""
-        threads = min(_MOST_THREADS, cores())
+        threads = min(_MOST_THREADS, helper_threads())
         with self._lock:
             if len(self._words) > _MOST_WORDS:
                 self.forget()
-            numbers, counts, new = self._words.numbers(texts, threads=threads)
-            if new:
-                self._add(new)
+            try:
+                numbers, counts, new = self._words.numbers(texts, threads=threads)
+                if new:
+                    self._add(new)
+            except BaseException:  # Ctrl-C too: words that have numbers and no tokens would give the next ones theirs
+                self.forget()
+                raise
             ids, begin, size = self._ids, self._begin, self._size
             if self._some_whole:
                 numbers, ids, begin, size = self._with_whole(texts, numbers, counts)
