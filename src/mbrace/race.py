@@ -19,8 +19,9 @@ from mbrace.errors import UserError
 from mbrace.forecast import Field, fields, look
 from mbrace.prune import PruningFunction, SelfScheduled, Standings, WindowStandings, planner_of, window_pruning
 from mbrace.records import Record
+from mbrace.remembered import is_function
 from mbrace.runner import NOBODY, Entry, Runner
-from mbrace.sampler import Drawer, Draws, Sampler, Want, checked_draws, is_function
+from mbrace.sampler import Drawer, Draws, Sampler, Want, checked_draws
 from mbrace.schedule import Schedule, largest, steps
 from mbrace.selection import BEST, Selection, choose
 from mbrace.utility import Ask, Scorer, Utility, parallel_of
