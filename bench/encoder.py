@@ -26,7 +26,7 @@ import transformers
 import mbrace
 from mbrace.decoded import Phases
 from mbrace.io.candidates import read_records
-from mbrace.models import choice, past, recorded
+from mbrace.models import choice, past, recorded, search
 from mbrace.utilities.neural import pretrained
 from mbrace.utilities.neural.device import bfloat16_speedup, choose_device, choose_dtype, without_cudnn_attention
 from mbrace.utilities.neural.encoder import Encoder, Readout
@@ -117,19 +117,26 @@ def former_texts(self: Any, ids: torch.Tensor) -> list[str]:
     return [distinct[key] for key in keys]
 
 
+def former_best(logits: torch.Tensor, bias: Any, scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    totals = choice.add_logprobs(logits.flatten(0, 1), bias, scores.flatten()).view(len(logits), -1)
+    found = totals.topk(min(count, totals.shape[1]), dim=1)
+    return found.values, found.indices
+
+
 @contextmanager
 def former_decoding(model: Any) -> Iterator[None]:
     """Plain torch for every step, none recorded, 8192 rows at a time, and ids decoded with their filling."""
-    rows, model.rows = model.rows, min(model.rows, 8192)
+    (rows, wider), model.rows, model.wider = (model.rows, model.wider), min(model.rows, 8192), (0, 0)
     no_kernels = mock.Mock(return_value=None)
     with (
         mock.patch.object(choice, "kernels_for", no_kernels),
         mock.patch.object(past, "kernels_for", no_kernels),
         mock.patch.object(recorded, "usable", mock.Mock(return_value=False)),
+        mock.patch.object(search, "best_totals", former_best),
         mock.patch.object(type(model), "texts", former_texts),
     ):
         yield
-    model.rows = rows
+    model.rows, model.wider = rows, wider
 
 
 def seconds(work: Callable[[], Any], device: torch.device, trials: int) -> tuple[float, Any]:
@@ -271,7 +278,7 @@ def main() -> None:
         rows.append(row)
         write(args.out, found)
     found["kernels"] = choice.kernels_for(model.decoder.device) is not None  # type: ignore[attr-defined]
-    found["rows at a time"] = model.rows
+    found["rows at a time"] = max(model.rows, model.wider[0])
     if device.type == "cpu" and args.demo:
         found["bfloat16"] = bfloat16(args)
     write(args.out, found)

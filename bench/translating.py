@@ -253,7 +253,14 @@ def profile(way: Way, model: Any, utility: Any, sources: list[str]) -> str:
     return "\n".join([*lines, *(line.replace(str(Path(mbrace.__file__).parent.parent), "")[:130] for line in kept)])
 
 
-COLUMNS = {"beam": "beam", "draw": "draw", "encode": "encode", "score": "pairs", "prune": "prune"}
+COLUMNS = {
+    "beam": "beam",
+    "draw": "draw",
+    "encode": "encode",
+    "score": "pairs",
+    "prune": "prune",
+    "forecast": "forecast",
+}
 
 
 def table(found: dict[str, dict[str, Any]], standard: str) -> list[str]:

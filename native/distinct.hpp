@@ -28,6 +28,19 @@ class Distinct {
         return texts_.size() - 1;
     }
 
+    static constexpr std::size_t NONE = ~std::size_t{0};
+
+    // The number of a text; NONE if it was not added.
+    std::size_t find(const Text& text) const {
+        if (slots_.empty()) return NONE;
+        const std::uint64_t hash = hash_of(text);
+        for (std::size_t slot = hash >> shift_; slots_[slot] != 0; slot = (slot + 1) & (slots_.size() - 1)) {
+            const std::size_t number = slots_[slot] - 1;
+            if (hashes_[number] == hash && same(texts_[number], text)) return number;
+        }
+        return NONE;
+    }
+
     // The text added last is read from another buffer, which holds a copy of it, from now on.
     void move_last(const void* copy) { texts_.back().data = copy; }
 

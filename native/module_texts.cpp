@@ -1,10 +1,12 @@
-// What Python sees of texts themselves: distinct ones, and numbers for their words.
+// What Python sees of texts themselves: distinct ones, numbers for their words, and texts of ids.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
 #include <algorithm>
 
 #include "distinct.hpp"
+#include "parallel.hpp"
+#include "pieces.hpp"
 #include "python.hpp"
 #include "word_list.hpp"
 
@@ -21,19 +23,14 @@ nb::list distinct_py(nb::handle texts) {
     return first_copies;
 }
 
-nb::tuple word_numbers_py(WordList& words, nb::sequence texts) {
+nb::tuple word_numbers_py(WordList& words, nb::sequence texts, int threads) {
     const Strings given(texts);
     const std::size_t known = words.size();
     std::vector<std::int32_t> numbers;
     std::vector<std::int64_t> counts;
-    counts.reserve(given.texts.size());
     {
         nb::gil_scoped_release unlocked;
-        for (const Text& text : given.texts) {
-            const std::size_t before = numbers.size();
-            words.number(text, numbers);
-            counts.push_back(static_cast<std::int64_t>(numbers.size() - before));
-        }
+        words.number(given.texts, threads, numbers, counts);
     }
     nb::list added;
     for (std::size_t number = known; number < words.size(); ++number) {
@@ -45,6 +42,111 @@ nb::tuple word_numbers_py(WordList& words, nb::sequence texts) {
     return nb::make_tuple(flat, numbers_of(counts), added);
 }
 
+using Tokens = nb::ndarray<const std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+// The tokens of texts whose words have numbers, one text after another, with the tokens `before` and `after` around each.
+nb::tuple join_words_py(const Tokens& numbers, const Integers& counts, const Tokens& ids, const Integers& begin,
+                        const Integers& size, const Tokens& before, const Tokens& after, std::size_t room, int threads) {
+    static constexpr std::size_t AT_ONCE = 1024;  // texts per task
+    const std::size_t texts = counts.size(), around = before.size() + after.size();
+    std::vector<std::size_t> first_words(1, 0), starts;
+    for (std::size_t i = 0; i < texts; ++i) {
+        if (counts.data()[i] < 0) throw nb::value_error("a text has no negative number of words");
+        first_words.push_back(first_words.back() + static_cast<std::size_t>(counts.data()[i]));
+    }
+    if (first_words.back() != numbers.size()) throw nb::value_error("give as many numbers as there are words");
+    if (begin.size() != size.size()) throw nb::value_error("begin and size must be equally long");
+    for (std::size_t i = 0; i < size.size(); ++i) {
+        const std::int64_t own = size.data()[i], from = begin.data()[i], all = static_cast<std::int64_t>(ids.size());
+        // (a word of negative size is in no text)
+        if (own > 0 && (from < 0 || own > all || from > all - own))
+            throw nb::index_error("a word has tokens that there are not");
+    }
+    for (std::size_t i = 0; i < numbers.size(); ++i) {
+        const std::int32_t number = numbers.data()[i];
+        if (number < 0 || static_cast<std::size_t>(number) >= size.size() || size.data()[number] < 0) {
+            throw nb::index_error("a word has no tokens");
+        }
+    }
+    const WordTokens words{ids.data(), begin.data(), size.data()};
+    std::size_t cut;
+    {
+        nb::gil_scoped_release unlocked;
+        cut = token_starts(first_words, numbers.data(), words, room, around, starts);
+    }
+    auto flat = make_table<std::int32_t>(starts.back(), 1, false);
+    Numbers<std::int64_t> lengths = make_numbers<std::int64_t>(texts);
+    {
+        nb::gil_scoped_release unlocked;
+        parallel((texts + AT_ONCE - 1) / AT_ONCE, threads, [&](int, std::size_t task) {
+            for (std::size_t i = task * AT_ONCE; i < std::min(texts, (task + 1) * AT_ONCE); ++i) {
+                std::int32_t* to = std::copy_n(before.data(), before.size(), flat.data() + starts[i]);
+                lengths.data()[i] = static_cast<std::int64_t>(starts[i + 1] - starts[i]);
+                std::size_t left = starts[i + 1] - starts[i] - around;
+                for (std::size_t at = first_words[i]; left > 0; ++at) {
+                    const std::int32_t word = numbers.data()[at];
+                    const std::size_t own = std::min(left, static_cast<std::size_t>(words.size[word]));
+                    to = std::copy_n(words.ids + words.begin[word], own, to);
+                    left -= own;
+                }
+                std::copy_n(after.data(), after.size(), to);
+            }
+        });
+    }
+    return nb::make_tuple(flat, lengths, cut);
+}
+
+using Ids = nb::ndarray<const std::int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+
+void make_pieces(Pieces* self, nb::sequence texts, nb::sequence bytes) {
+    std::vector<std::string> written;
+    std::vector<std::int32_t> numbers;
+    for (nb::handle text : texts) {
+        Py_ssize_t length = 0;
+        const char* data = PyUnicode_AsUTF8AndSize(text.ptr(), &length);
+        if (!data) throw nb::python_error();
+        written.emplace_back(data, static_cast<std::size_t>(length));
+    }
+    for (nb::handle byte : bytes) numbers.push_back(nb::cast<std::int32_t>(byte));
+    new (self) Pieces(std::move(written), std::move(numbers));
+}
+
+// Each distinct row of ids is turned into text once, and equal rows share one string.
+nb::list piece_texts_py(const Pieces& pieces, const Ids& ids, int threads) {
+    static constexpr std::size_t AT_ONCE = 64;  // rows per task
+    const std::size_t rows = ids.shape(0), width = ids.shape(1);
+    std::vector<std::size_t> number_of(rows), first;
+    std::vector<std::size_t> lengths(rows);
+    std::vector<std::string> found;
+    {
+        nb::gil_scoped_release unlocked;
+        Distinct distinct;
+        for (std::size_t row = 0; row < rows; ++row) {
+            const std::int32_t* own = ids.data() + row * width;
+            std::size_t length = width;
+            while (length > 0 && own[length - 1] < 0) --length;
+            lengths[row] = length;
+            number_of[row] = distinct.add({own, length, static_cast<int>(sizeof(std::int32_t))});
+            if (number_of[row] == first.size()) first.push_back(row);
+        }
+        found.resize(first.size());
+        parallel((found.size() + AT_ONCE - 1) / AT_ONCE, threads, [&](int, std::size_t task) {
+            for (std::size_t i = task * AT_ONCE; i < std::min(found.size(), (task + 1) * AT_ONCE); ++i) {
+                found[i] = pieces.text(ids.data() + first[i] * width, lengths[first[i]]);
+            }
+        });
+    }
+    std::vector<nb::object> strings;
+    strings.reserve(found.size());
+    for (const std::string& text : found) {
+        strings.push_back(nb::steal(PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), nullptr)));
+        if (!strings.back().is_valid()) throw nb::python_error();
+    }
+    nb::list out;
+    for (const std::size_t number : number_of) out.append(strings[number]);
+    return out;
+}
+
 }  // namespace
 
 void bind_texts(nb::module_& module) {
@@ -53,7 +155,12 @@ void bind_texts(nb::module_& module) {
     nb::class_<WordList>(module, "WordList")
         .def(nb::init<>())
         .def("__len__", &WordList::size)
-        .def("numbers", &word_numbers_py, "texts"_a);
+        .def("numbers", &word_numbers_py, "texts"_a, "threads"_a = 1);
+    module.def("join_words", &join_words_py, "numbers"_a, "counts"_a, "ids"_a, "begin"_a, "size"_a, "before"_a, "after"_a,
+               "room"_a, "threads"_a = 1);
+    nb::class_<Pieces>(module, "Pieces")
+        .def("__init__", &make_pieces, "texts"_a, "bytes"_a)
+        .def("texts", &piece_texts_py, "ids"_a, "threads"_a = 1);
 }
 
 }  // namespace mbrace

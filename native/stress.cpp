@@ -13,9 +13,11 @@
 #include "cover.hpp"
 #include "forecast.hpp"
 #include "parallel.hpp"
+#include "pieces.hpp"
 #include "resamples.hpp"
 #include "score.hpp"
 #include "tally.hpp"
+#include "word_list.hpp"
 
 using namespace mbrace;
 
@@ -202,6 +204,24 @@ void forecast(std::mt19937& random) {
     expect(expected.back().size() > 24 + texts.back().size(), "nobody was let in", "forecast");
 }
 
+// Words numbered by several threads, and pieces that they read.
+void words(std::mt19937& random) {
+    WordList one, several;
+    for (std::size_t size : {0, 1, 700, 3000}) {
+        const std::vector<std::u32string> texts = sentences(size, random);
+        std::vector<std::int32_t> expected, found;
+        std::vector<std::int64_t> expected_counts, counts;
+        one.number(views(texts), 1, expected, expected_counts);
+        several.number(views(texts), 8, found, counts);
+        expect(found == expected && counts == expected_counts, "eight threads number words otherwise", "words");
+    }
+    const Pieces pieces({"", " a", "ü", ""}, {-1, -1, -1, 0xC3});
+    std::vector<std::string> texts(500);
+    const std::int32_t ids[] = {3, 1, 2, -1, 0, 7, 1};
+    parallel(texts.size(), 8, [&](int, std::size_t i) { texts[i] = pieces.text(ids, 7); });
+    for (const std::string& text : texts) expect(text == "\xEF\xBF\xBD aü a", "pieces make another text", "words");
+}
+
 // Starts so many threads and no more.
 struct StartFew {
     int left;
@@ -247,10 +267,11 @@ int main() {
         score_bleu(random);
         decide(random);
         forecast(random);
+        words(random);
     }
     start_few_threads();
     std::printf("scores with");
     for (const Variant* variant : variants()) std::printf(" %s", variant->name);
-    std::printf(", BLEU, decisions, wins and forecasts: eight threads, and calls side by side, equal one thread\n");
+    std::printf(", BLEU, decisions, wins, forecasts and words: eight threads, and calls side by side, equal one thread\n");
     return 0;
 }

@@ -1,12 +1,14 @@
 // Texts cut into words at single spaces, and a number for every distinct word: for tokenizers that read words apart.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <memory>
 #include <vector>
 
 #include "distinct.hpp"
+#include "parallel.hpp"
 #include "text.hpp"
 
 namespace mbrace {
@@ -26,28 +28,62 @@ class WordList {
     std::size_t size() const { return words_.size(); }
     const Text& word(std::size_t number) const { return words_[number]; }
 
-    // Appends the numbers of a text's words, at least one: the words joined by single spaces are the text.
-    void number(const Text& text, std::vector<std::int32_t>& numbers) {
-        if (text.kind == 1) {
-            number<std::uint8_t>(text, numbers);
-        } else if (text.kind == 2) {
-            number<std::uint16_t>(text, numbers);
-        } else {
-            number<std::uint32_t>(text, numbers);
+    // Appends the numbers of each text's words, at least one: the words joined by single spaces are the text. `counts` is how
+    // many they are. Words that are known are looked up by several threads; then new ones get numbers, in the order of the texts.
+    void number(const std::vector<Text>& texts, int threads, std::vector<std::int32_t>& numbers,
+                std::vector<std::int64_t>& counts) {
+        static constexpr std::size_t AT_ONCE = 512;  // texts per task
+        struct Part {
+            std::vector<std::int32_t> numbers;
+            bool all_known = true;
+        };
+        std::vector<Part> parts((texts.size() + AT_ONCE - 1) / AT_ONCE);
+        counts.resize(texts.size());
+        parallel(parts.size(), threads, [&](int, std::size_t task) {
+            Part& part = parts[task];
+            for (std::size_t i = task * AT_ONCE; i < std::min(texts.size(), (task + 1) * AT_ONCE); ++i) {
+                const std::size_t before = part.numbers.size();
+                for_each_word(texts[i], [&](const Text& word) {
+                    const std::size_t number = distinct_.find(word);
+                    part.all_known &= number != Distinct::NONE;
+                    part.numbers.push_back(static_cast<std::int32_t>(number));
+                });
+                counts[i] = static_cast<std::int64_t>(part.numbers.size() - before);
+            }
+        });
+        for (std::size_t task = 0; task < parts.size(); ++task) {
+            if (parts[task].all_known) {
+                numbers.insert(numbers.end(), parts[task].numbers.begin(), parts[task].numbers.end());
+                continue;
+            }
+            for (std::size_t i = task * AT_ONCE; i < std::min(texts.size(), (task + 1) * AT_ONCE); ++i) {
+                for_each_word(texts[i], [&](const Text& word) { numbers.push_back(add(word)); });
+            }
         }
     }
 
   private:
-    template <class Point>
-    void number(const Text& text, std::vector<std::int32_t>& numbers) {
+    template <class Take>
+    static void for_each_word(const Text& text, Take take) {
+        if (text.kind == 1) {
+            for_each_word<std::uint8_t>(text, take);
+        } else if (text.kind == 2) {
+            for_each_word<std::uint16_t>(text, take);
+        } else {
+            for_each_word<std::uint32_t>(text, take);
+        }
+    }
+
+    template <class Point, class Take>
+    static void for_each_word(const Text& text, Take& take) {
         const Point* points = static_cast<const Point*>(text.data);
         std::size_t begin = 0;
         for (std::size_t at = 1; at + 1 < text.length; ++at) {
             if (points[at] != ' ' || !may_border_cut(points[at - 1]) || !may_border_cut(points[at + 1])) continue;
-            numbers.push_back(add({points + begin, at - begin, text.kind}));
+            take({points + begin, at - begin, text.kind});
             begin = at + 1;
         }
-        numbers.push_back(add({points + begin, text.length - begin, text.kind}));
+        take({points + begin, text.length - begin, text.kind});
     }
 
     std::int32_t add(const Text& word) {
@@ -66,5 +102,30 @@ class WordList {
     std::vector<Text> words_;
     std::vector<std::unique_ptr<char[]>> copies_;
 };
+
+// What words are made of, by their numbers: `size` tokens from `begin` on among `ids`.
+struct WordTokens {
+    const std::int32_t* ids;
+    const std::int64_t* begin;
+    const std::int64_t* size;
+};
+
+// Where the tokens of each text begin, and where those of the last end: (texts + 1). A text has up to `room` tokens of its words,
+// and `around` others; returns how many texts have more and are cut.
+inline std::size_t token_starts(const std::vector<std::size_t>& first_words, const std::int32_t* numbers,
+                                const WordTokens& words, std::size_t room, std::size_t around,
+                                std::vector<std::size_t>& starts) {
+    std::size_t cut = 0;
+    starts.assign(1, 0);
+    for (std::size_t text = 0; text + 1 < first_words.size(); ++text) {
+        std::size_t own = 0;
+        for (std::size_t at = first_words[text]; at < first_words[text + 1]; ++at) {
+            own += static_cast<std::size_t>(words.size[numbers[at]]);
+        }
+        cut += own > room;
+        starts.push_back(starts.back() + std::min(own, room) + around);
+    }
+    return cut;
+}
 
 }  // namespace mbrace

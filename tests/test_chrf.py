@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,8 +13,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from sacrebleu.metrics import CHRF
 
+from mbrace import _native
 from mbrace.errors import UserError
 from mbrace.utilities.chrf import ChrF
+from mbrace.utility import Ask, Sentence
 
 # Few letters make many matches; the rest are every kind of whitespace, punctuation, all three string layouts, combining
 # marks, emoji and lone surrogates.
@@ -157,3 +160,53 @@ def test_unknown_instruction_set_is_a_user_error(monkeypatch: pytest.MonkeyPatch
 def test_name_is_sacrebleus_signature() -> None:
     assert ChrF().name == "chrF2++|case:mixed|eff:yes|nc:6|nw:2|space:no"
     assert ChrF(word_order=0, lowercase=True, eps_smoothing=True).name == "chrF2|case:lc|eff:no|nc:6|nw:0|space:no"
+
+
+@pytest.mark.parametrize("simd", _native.simd_variants())
+@pytest.mark.parametrize("options", [{}, {"eps_smoothing": True}, {"beta": 0.5, "word_order": 0}, {"char_order": 2}])
+def test_references_may_be_indexed_instead_of_hypotheses(simd: str, options: dict[str, Any]) -> None:
+    """The same bits: matches are the same both ways, and precision and recall change places."""
+    rng = random.Random(7)
+    words = ["a", "aa", "the", "over", "über", "中文", "😀", "x.", "ab ab ab", ""]
+    texts = [" ".join(rng.choices(words, k=rng.randrange(14))) for _ in range(330)]
+    hypotheses, references = texts[:300], texts[300:]
+    utility = ChrF(**options)
+    orders = {"char_order": utility.char_order, "word_order": utility.word_order, "whitespace": utility.whitespace}
+    formula: dict[str, Any] = {"beta": utility.beta, "eps_smoothing": utility.eps_smoothing, "simd": simd}
+    indexes = _native.build_indexes([hypotheses, references], **orders)
+    one_way = _native.score_window(indexes[:1], [np.arange(300)], [references], **formula)[0][0]
+    other_way = _native.score_window(indexes[1:], [np.arange(30)], [hypotheses], swapped=True, **formula)[0][0]
+    assert np.array_equal(one_way, other_way.T)
+    not_swapped = _native.score_window(indexes[1:], [np.arange(30)], [hypotheses], **formula)[0][0]
+    assert not np.array_equal(one_way, not_swapped.T)
+    some = np.array([4, 7, 20])
+    part = _native.score_window(indexes[1:], [some], [hypotheses], swapped=True, **formula)[0][0]
+    assert np.array_equal(part.T, one_way[:, some])
+
+
+@pytest.mark.parametrize("lowercase", [False, True])
+def test_hypotheses_that_come_later_have_the_scores_of_those_who_were_there(lowercase: bool) -> None:
+    rng = random.Random(1)
+    texts = [" ".join(rng.choices(["the", "The", "cat", "CAT", "sat", "über", "x"], k=9)) for _ in range(60)]
+    texts = list(dict.fromkeys(texts))
+    hypotheses, references = texts[:30], texts[20:]
+    utility = ChrF(lowercase=lowercase, threads=2)
+    whole = utility.start([Sentence(0, None, hypotheses)]).score([Ask(0, np.arange(30), tuple(references))])[0]
+    raced: list[str] = hypotheses[:8]
+    growing = utility.start([Sentence(0, None, hypotheses), Sentence(1, None, raced)])
+
+    def check(*rows_and_columns: tuple[list[int], list[int]]) -> None:
+        asks = [Ask(1, np.array(rows), tuple(references[c] for c in columns)) for rows, columns in rows_and_columns]
+        for table, (rows, columns) in zip(growing.score(asks), rows_and_columns, strict=True):
+            assert np.array_equal(table, whole[np.ix_(rows, columns)])
+
+    check((list(range(8)), [0, 1, 2]))
+    raced += hypotheses[8:12]
+    check(([0, 3, 7], [3, 4, 5, 6]), ([8, 9, 10, 11], list(range(7))))  # those alive, and newcomers against all
+    raced += hypotheses[12:30]
+    check(([0, 9], [7, 8]), (list(range(12, 30)), list(range(9))))
+    check(([0, 9, 29], [1, 8, 0, 25, 12]))  # in any order
+    check(([9, 13], [26, 26, 3, 26]), ([2], [27, 28, 27]))  # and several times, as the parts of a mixture may ask
+    other = growing.score([Ask(0, np.arange(30), tuple(references)), Ask(1, np.array([29]), (references[-1],))])
+    assert np.array_equal(other[0], whole)
+    assert np.array_equal(other[1], whole[29:, -1:])

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from mbrace._native import Forecast, likeness
+from mbrace._native import Forecast, build_forecasts, likeness, next_window
 
 NOISE = 0.05
 COLLIDED = ((320, 991), (528, 783))
@@ -198,6 +198,43 @@ def test_texts_that_no_n_gram_tells_apart_are_let_in_only_where_the_mean_is_an_i
         forecast = Forecast(texts)
         assert forecast.start(4).tolist() == [0, 1, 2, 3]
         assert forecast.next(means, rival, 0.01, 3).tolist() == expected
+
+
+@pytest.mark.parametrize("threads", [1, 2, 7])
+def test_forecasts_of_a_window_on_any_number_of_threads_are_those_one_by_one(threads: int) -> None:
+    window = [sentences(30 + 11 * seed, seed) for seed in range(9)]
+    alone = [Forecast(texts) for texts in window]
+    entered = [forecast.start(12).tolist() for forecast in alone]
+    built = build_forecasts(window, 12, threads=threads)
+    together = [forecast for forecast, _ in built]
+    assert [first.tolist() for _, first in built] == entered
+    least = np.linspace(0.001, 0.02, len(window))
+    let_in = 0
+    for step in range(3):
+        means = [np.random.default_rng(step).normal(size=len(rows)) for rows in entered]
+        rivals = np.array([each.max() for each in means])
+        found = [each.tolist() for each in next_window(together, means, rivals, least, 5, threads=threads)]
+        expected = [
+            forecast.next(*each, 5).tolist()
+            for forecast, *each in zip(alone, means, rivals.tolist(), least.tolist(), strict=True)
+        ]
+        assert found == expected
+        for rows, new in zip(entered, found, strict=True):
+            rows += new
+            let_in += len(new)
+    assert let_in > 20
+    assert build_forecasts([], 12, threads=threads) == []
+
+
+def test_a_window_that_makes_no_sense_is_refused() -> None:
+    (forecast, first), (other, _) = build_forecasts([sentences(40, 1), sentences(40, 2)], 10)
+    means, one = np.zeros(len(first)), np.zeros(1)
+    with pytest.raises(ValueError, match="equally long"):
+        next_window([forecast], [means], one, np.zeros(2), 3)
+    with pytest.raises(ValueError, match="the mean of each hypothesis that entered"):
+        next_window([forecast, other], [means, means[1:]], np.zeros(2), np.zeros(2), 3)
+    with pytest.raises(ValueError, match="give a forecast once"):
+        next_window([forecast, forecast], [means, means], np.zeros(2), np.zeros(2), 3)
 
 
 def test_all_are_let_in_at_most_once() -> None:

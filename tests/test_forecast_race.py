@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from test_forecast import NaiveForecast, sentences
 
 import mbrace
 from mbrace.prune import PruningFunction, Standings
+from mbrace.records import Location
 
 STARTERS, AT_ONCE = 24, 16
 SCHEDULE = (4, 8, 16, 32)
@@ -158,6 +160,59 @@ def test_the_cases_let_some_in_and_leave_some_out() -> None:
         pruned_to_one_and_went_on += 1 in naive.survivors[:-1]
     assert sum(STARTERS < count < 60 for count in raced) > len(CASES) / 2, raced
     assert pruned_to_one_and_went_on > 0
+
+
+@pytest.mark.parametrize("regret", [0.0, 0.04])
+def test_answers_are_the_same_on_any_number_of_threads(regret: float) -> None:
+    records = [mbrace.Record(lists(seed)[0], lists(seed)[1], id=seed) for seed in range(12)]
+    found = []
+    for threads in (1, 2, 5):
+        phases = mbrace.Phases()
+        options = {"prune": mbrace.Confidence(0.9, bootstraps=100, regret=regret), "schedule": SCHEDULE, "nbest": 2}
+        utility = mbrace.ChrF(threads=threads)
+        found.append(list(mbrace.decode_corpus(records, utility=utility, forecast=0.01, phases=phases, **options)))
+        assert phases.forecast > 0
+    assert found[0] == found[1] == found[2]
+    list(mbrace.decode_corpus(records, utility=mbrace.ChrF(), phases=(phases := mbrace.Phases())))
+    assert phases.forecast == 0
+
+
+def test_hypotheses_that_are_made_late_are_not_part_of_forecasting() -> None:
+    hypotheses, references = lists(1)
+
+    class Late(Sequence[str]):
+        made = False
+
+        def __len__(self) -> int:
+            if not self.made:
+                time.sleep(0.5)
+                self.made = True
+            return len(hypotheses)
+
+        def __getitem__(self, index: Any) -> Any:
+            assert len(self)
+            return hypotheses[index]
+
+    phases, late = mbrace.Phases(), Late()
+    options: dict[str, Any] = {"prune": mbrace.Confidence(0.9), "schedule": SCHEDULE, "sampler": Listed(references)}
+    records = [mbrace.Record(late, id=1, source="", location=Location("-", 1))]  # looked at in the race only
+    found = list(mbrace.decode_corpus(records, utility=mbrace.ChrF(), forecast=0.01, phases=phases, **options))
+    assert late.made
+    assert found[0].text in hypotheses
+    assert 0 < phases.forecast < 0.4
+
+
+class Listed:
+    """A live source of pseudo-references: a list."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        self._texts = texts
+
+    def start(self, records: Any) -> Listed:
+        return self
+
+    def draw(self, wants: Any) -> Any:
+        return [mbrace.Draws(self._texts[want.first : want.first + want.count]) for want in wants]
 
 
 class Watched:

@@ -15,6 +15,7 @@ import tiny_models
 
 import mbrace
 from mbrace.models import choice, past
+from mbrace.models.best import best_totals
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 if not INTERPRETED and not torch.cuda.is_available():
@@ -54,6 +55,25 @@ def test_an_id_depends_on_no_other_row() -> None:
     part = fused.next_ids(logits[5:9], bias, u[5:9], epsilon=0.0, min_p=0.0)
     for name in ("ids", "before", "size", "total", "logprobs"):
         assert torch.equal(getattr(whole, name)[5:9], getattr(part, name))
+
+
+@pytest.mark.parametrize("ids", [640, 641, 703, 5000])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_best_continuations_have_the_bits_of_all_totals_sorted(ids: int, dtype: torch.dtype) -> None:
+    logits, bias = random_logits(24, ids)
+    grid, scores = logits.to(dtype).view(2, 12, ids), -torch.rand(2, 12, device=DEVICE)
+    scores[0, 3] = -torch.inf
+    for shift in (bias, None):
+        highest, added = fused.chunk_maxima(grid.flatten(0, 1), shift, scores.flatten(), 64)
+        biased = grid.flatten(0, 1).float() if shift is None else grid.flatten(0, 1).float() + shift
+        totals = (biased + added[:, None]).view(2, -1)
+        theirs = fused.add_logprobs(grid.flatten(0, 1), shift, scores.flatten()).view(2, -1)
+        torch.testing.assert_close(totals, theirs, atol=1e-5, rtol=1e-6)
+        best, index = best_totals(grid, shift, scores, 24)
+        assert torch.equal(best, totals.sort(dim=1, descending=True).values[:, :24])
+        assert torch.equal(totals.gather(1, index), best)
+        expected = [part.amax(-1) for part in totals.view(24, ids).split(64, dim=-1)]
+        assert torch.equal(highest, torch.stack(expected, dim=-1))
 
 
 @pytest.mark.parametrize("ids", [7, 5000])

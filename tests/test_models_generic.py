@@ -13,6 +13,7 @@ import torch
 import transformers
 
 import mbrace
+from mbrace.sampler import Want
 
 LONGEST = 3
 LANGUAGES = ["de_DE", "en_XX"]
@@ -139,6 +140,25 @@ def test_beam_search_finds_everything_in_order_beside_a_longer_source(name: str)
     assert beams.scores == pytest.approx([truth[ids][1] for ids in ranked], abs=2e-4)
     assert sum(math.exp(score) for score in beams.scores) == pytest.approx(1.0, abs=1e-3)
     assert list(beams.texts)[:10] == [tiny.text_of(ids) for ids in ranked][:10]
+
+
+@pytest.mark.parametrize("name", ["marian", *SEQ2SEQ, *CAUSAL])
+def test_sources_that_were_read_apart_are_drawn_for_together(name: str) -> None:
+    sources = ["a b", "d", "c c a b b d d a", "b a c d a"]
+    model = mbrace.Seq2Seq(tiny.marian(), tokenizer=tiny.tokenizer()) if name == "marian" else build(name)[1]
+    expected = model.sample(sources, 12, seed=5, max_length=12)
+    before = model.encoder_runs
+    drawer = model.sampler(seed=5, max_length=12).start(
+        [mbrace.Record(["a"], id=i, source=source) for i, source in enumerate(sources)]
+    )
+    found: list[list[str]] = [[] for _ in sources]
+    for order in ([2], [3, 0], [1, 2], [3, 1, 0, 2], [2, 3]):
+        wants = [Want(i, len(found[i]), 3) for i in order]
+        for i, draws in zip(order, drawer.draw(wants), strict=True):
+            found[i] += draws.texts
+    assert [len(texts) for texts in found] == [6, 6, 12, 9]
+    assert found == [list(draws.texts[: len(texts)]) for draws, texts in zip(expected, found, strict=True)]
+    assert model.encoder_runs - before == len(sources)
 
 
 @pytest.mark.parametrize("name", [*SEQ2SEQ, *CAUSAL])

@@ -27,7 +27,7 @@ def test_rows_keep_their_past_when_they_are_selected_repeated_and_dropped(seed: 
     generator = torch.Generator().manual_seed(seed)
     copied, indexed = CopiedPast(torch.float32, 2), IndexedPast(torch.float32, 2, attend)
     rows = 3
-    for time in range(40):
+    for time in range(72):
         for layer in range(2):
             new = torch.randn(rows, 3, 2, 6, generator=generator)
             torch.testing.assert_close(indexed.attend(layer, new), copied.attend(layer, new), atol=1e-5, rtol=1e-5)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,7 +14,7 @@ tokenizers = pytest.importorskip("tokenizers")
 pytest.importorskip("torch")
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers  # noqa: E402
 
-from mbrace._native import WordList  # noqa: E402
+from mbrace._native import WordList, join_words  # noqa: E402
 from mbrace.utilities.neural import words  # noqa: E402
 from mbrace.utilities.neural.tokens import whole_texts  # noqa: E402
 from mbrace.utilities.neural.words import WordTokenizer  # noqa: E402
@@ -127,6 +129,30 @@ def test_a_tokenizer_that_fails_the_trial_is_left_alone(monkeypatch: pytest.Monk
     assert WordTokenizer.of(tokenizer) is None
 
 
+@pytest.mark.parametrize("failure", [RuntimeError("no"), KeyboardInterrupt()])
+def test_words_whose_tokens_were_not_found_are_no_words_yet(
+    failure: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After Ctrl-C in a notebook, say, the words of the next texts would have the tokens of others."""
+    tokenizer = WordTokenizer.of(word_piece())
+    assert tokenizer is not None
+    before = [ids.tolist() for ids in tokenizer.tokens(["the cat", "mat sat on"], 100)[0]]
+
+    def fail(texts: object) -> None:
+        raise failure
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tokenizer, "_encode", fail)
+        with pytest.raises(type(failure)):
+            tokenizer.tokens(["東京 , really the"], 100)
+    usual = WordTokenizer.of(word_piece())
+    assert usual is not None
+    for texts in (["大阪 мир %"], ["東京 , really the", "it's"]):
+        found, expected = (each.tokens(texts, 100)[0] for each in (tokenizer, usual))
+        assert [ids.tolist() for ids in found] == [ids.tolist() for ids in expected]
+    assert [ids.tolist() for ids in tokenizer.tokens(["the cat", "mat sat on"], 100)[0]] == before
+
+
 def test_words_are_forgotten_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(words, "_MOST_WORDS", 30)
     found = WordTokenizer.of(APART["WordPiece"])
@@ -165,3 +191,45 @@ def test_words_are_cut_at_single_spaces_between_characters_that_stand_alone() ->
     assert [new[number] for number in numbers.tolist()] == [
         "a", "b  c", " a", "b ", "é", "ü", "a \u0301b", "東", "京", "a\tb", "c",
     ]  # fmt: skip
+
+
+def test_threads_give_the_numbers_of_one() -> None:
+    rng = random.Random(3)
+    calls = [
+        [" ".join(f"w{rng.randrange(50 * call + 20)}é" for _ in range(rng.randrange(1, 9))) for _ in range(1500)]
+        for call in range(4)
+    ]
+    one, several = WordList(), WordList()
+    for texts in [*calls, calls[0], []]:
+        numbers, counts, new = one.numbers(texts)
+        theirs = several.numbers(texts, threads=3)
+        assert (numbers.tolist(), counts.tolist(), new) == (theirs[0].tolist(), theirs[1].tolist(), theirs[2])
+    assert len(one) == len(several) > 100
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_words_joined_to_texts(threads: int) -> None:
+    """By hand: words 0 to 3 are [7], [], [8, 9] and one whose tokens nobody may ask for."""
+    ids, begin, size = np.array([7, 8, 9], np.int32), np.array([0, 1, 1, 0]), np.array([1, 0, 2, -1])
+    around = np.array([1], np.int32), np.array([2, 3], np.int32)
+    numbers, counts = np.array([0, 2, 1, 2, 2], np.int32), np.array([2, 1, 2])
+    flat, lengths, cut = join_words(numbers, counts, ids, begin, size, *around, 10, threads)
+    assert flat.tolist() == [1, 7, 8, 9, 2, 3, 1, 2, 3, 1, 8, 9, 8, 9, 2, 3]
+    assert (lengths.tolist(), cut) == ([6, 3, 7], 0)
+    flat, lengths, cut = join_words(numbers, counts, ids, begin, size, *around, 2, threads)
+    assert flat.tolist() == [1, 7, 8, 2, 3, 1, 2, 3, 1, 8, 9, 2, 3]
+    assert (lengths.tolist(), cut) == ([5, 3, 5], 2)
+    assert join_words(numbers, counts, ids, begin, size, *around, 0, threads)[0].tolist() == [1, 2, 3] * 3
+    for wrong, message in (
+        ({"numbers": np.array([0, 2, 1, 2, 3], np.int32)}, "no tokens"),
+        ({"numbers": np.array([0, 2, 1, 2, -1], np.int32)}, "no tokens"),
+        ({"numbers": np.array([0, 2, 1, 2, 4], np.int32)}, "no tokens"),
+        ({"begin": np.array([0, 1, 2, 0])}, "that there are not"),
+        ({"begin": np.array([-1, 1, 1, 0])}, "that there are not"),
+        ({"counts": np.array([2, 1, 3])}, "as many numbers"),
+        ({"counts": np.array([2, -1, 4])}, "negative"),
+        ({"size": np.array([1, 0, 2])}, "equally long"),
+    ):
+        given: dict[str, Any] = {"numbers": numbers, "counts": counts, "ids": ids, "begin": begin, "size": size} | wrong
+        with pytest.raises((IndexError, ValueError), match=message):
+            join_words(**given, before=around[0], after=around[1], room=4, threads=threads)

@@ -30,10 +30,12 @@ def score_window(
     eps_smoothing: bool,
     threads: int = 1,
     simd: str = "",
+    swapped: bool = False,
 ) -> tuple[list[NDArray[np.float32]], float]:
     """For each sentence the scores, (survivors, references) from 0 to 100, and encoding's share of the time.
 
-    `simd` forces one of `simd_variants()`; all give the same bits.
+    `simd` forces one of `simd_variants()`; all give the same bits. With `swapped` the references were indexed, and the
+    hypotheses are given as references: the scores, (references, hypotheses), are the same bits as the other way round.
     """
 
 def score_aggregates(
@@ -198,6 +200,21 @@ class Forecast:
 def covering_order(texts: Sequence[str]) -> NDArray[np.int64]:
     """The positions of all texts in an order in which every prefix has the n-grams of the list as often as it can."""
 
+def build_forecasts(
+    hypotheses: list[Sequence[str]], starters: int, threads: int = 1
+) -> list[tuple[Forecast, NDArray[np.int64]]]:
+    """For the hypotheses of each sentence a forecast, and what its `start` gives; the interpreter lock is released."""
+
+def next_window(
+    forecasts: list[Forecast],
+    means: list[NDArray[np.float64]],
+    rivals: NDArray[np.float64],
+    least: NDArray[np.float64],
+    most: int,
+    threads: int = 1,
+) -> list[NDArray[np.int64]]:
+    """What `next` of each forecast gives; the interpreter lock is released."""
+
 def distinct(texts: Sequence[str]) -> list[str]:
     """The distinct strings, in the order of their first copies."""
 
@@ -213,9 +230,35 @@ class WordList:
 
     def __init__(self) -> None: ...
     def __len__(self) -> int: ...
-    def numbers(self, texts: Sequence[str]) -> tuple[NDArray[np.int32], NDArray[np.int64], list[str]]:
+    def numbers(self, texts: Sequence[str], threads: int = 1) -> tuple[NDArray[np.int32], NDArray[np.int64], list[str]]:
         """The numbers of all words of all texts, how many words each text has (one at least), and the words that are
-        new, whose numbers follow those known. One thread at a time; the interpreter lock is released."""
+        new, whose numbers follow those known. One call at a time; the interpreter lock is released."""
+
+def join_words(
+    numbers: NDArray[np.int32],
+    counts: NDArray[np.int64],
+    ids: NDArray[np.int32],
+    begin: NDArray[np.int64],
+    size: NDArray[np.int64],
+    before: NDArray[np.int32],
+    after: NDArray[np.int32],
+    room: int,
+    threads: int = 1,
+) -> tuple[NDArray[np.int32], NDArray[np.int64], int]:
+    """The tokens of texts, one after another, how many each text has, and how many texts were cut to `room` tokens.
+
+    A text is `counts` words, given by their `numbers`; a word is `size` tokens from `begin` on among `ids`. The tokens
+    `before` and `after` are put around each text. The interpreter lock is released.
+    """
+
+class Pieces:
+    """What each id of a model's vocabulary writes, as SentencePiece does it: `texts`, empty for ids that write nothing,
+    and `bytes`, the byte (0 to 255) that an id stands for instead of a text, or -1."""
+
+    def __init__(self, texts: Sequence[str], bytes: Sequence[int]) -> None: ...
+    def texts(self, ids: NDArray[np.int32], threads: int = 1) -> list[str]:
+        """The text of each row of ids (rows, width), without whitespace around it. Ids that are not in the vocabulary,
+        such as the -1 that rows are filled up with, write nothing. The interpreter lock is released."""
 
 def simd_variants() -> list[str]:
     """The instruction sets this machine can count with, best first; the last is "portable"."""

@@ -62,9 +62,9 @@ class Decoded:
 
 @dataclass
 class Phases:
-    """Seconds spent drawing pseudo-references, encoding strings, scoring pairs, pruning, estimating quality, and on
-    races of the coarse utility (without their draws); of races side by side on several threads, each thread's share of
-    the time that passed."""
+    """Seconds spent drawing pseudo-references, encoding strings, scoring pairs, pruning, estimating quality, on races
+    of the coarse utility (without their draws), and forecasting who may win; of races side by side on several threads,
+    each thread's share of the time that passed."""
 
     draw: float = 0.0
     encode: float = 0.0
@@ -72,6 +72,7 @@ class Phases:
     prune: float = 0.0
     quality: float = 0.0
     coarse: float = 0.0
+    forecast: float = 0.0
 
     def add(self, other: Phases, share: float) -> None:
         """Add a share of another's."""

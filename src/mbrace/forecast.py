@@ -9,11 +9,12 @@ are never scored, and never encoded.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mbrace._native import Forecast, distinct
+from mbrace._native import Forecast, build_forecasts, distinct, next_window
 from mbrace.errors import UserError, check_number
 from mbrace.prune import PruningFunction, planner_of
 from mbrace.records import Record
@@ -27,45 +28,86 @@ class Outsiders:
     """The hypotheses of one race that are not in it yet. One is let in when its expected improvement on the leader is
     more than `least` standard deviations between the hypotheses that raced."""
 
-    def __init__(self, hypotheses: Sequence[str], least: float, starters: int) -> None:
-        self._hypotheses, self._least = hypotheses, least
-        self._forecast = Forecast(hypotheses)
-        self.starters = [hypotheses[index] for index in self._forecast.start(starters).tolist()]
+    def __init__(
+        self, hypotheses: Sequence[str], least: float, forecast: Forecast, starters: NDArray[np.int64]
+    ) -> None:
+        self.hypotheses, self.least, self.forecast = hypotheses, least, forecast
+        self.starters = [hypotheses[index] for index in starters.tolist()]
         self.called: list[str] = []  # those to be let in next
         # Expected utilities of all that raced, in the order in which they entered, times 2^-exponent: squares of
         # numbers around 1 are neither too large nor too small for a double, and a power of two rounds nothing.
-        self._means, self._exponent = np.empty(0), -1074
+        self.means, self._exponent = np.empty(0), -1074
 
-    def look(self, alive: NDArray[np.int64], means: NDArray[np.float64], nbest: int) -> None:
-        """Call those who may win, by the expected utilities of those `alive` (their numbers, in the order of entry).
+    def learn(self, alive: NDArray[np.int64], means: NDArray[np.float64], nbest: int) -> float:
+        """Note the expected utilities of those `alive` (their numbers, in the order of entry); returns the one to beat.
 
         Of those that were dropped, the last known one counts, moved as much as the others' have moved since.
         """
         before, largest = self._exponent, float(np.abs(means).max())
         if largest > 0:
             self._exponent = max(before, int(np.frexp(largest)[1]))
-        known, means = np.ldexp(self._means, before - self._exponent), np.ldexp(means, -self._exponent)
+        known, means = np.ldexp(self.means, before - self._exponent), np.ldexp(means, -self._exponent)
         stayed = alive < len(known)
         moved = float(np.mean(means[stayed] - known[alive[stayed]])) if stayed.any() else 0.0
-        self._means = np.concatenate([known + moved, np.zeros(max(0, int(alive[-1]) + 1 - len(known)))])
-        self._means[alive] = means
+        self.means = np.concatenate([known + moved, np.zeros(max(0, int(alive[-1]) + 1 - len(known)))])
+        self.means[alive] = means
         rank = -min(nbest, len(means))
-        rival = float(np.partition(means, rank)[rank])
-        chosen = self._forecast.next(self._means, rival, self._least, AT_ONCE)
-        self.called = [self._hypotheses[index] for index in chosen.tolist()]
+        return float(np.partition(means, rank)[rank])
 
 
-def outsiders_of(record: Record, given: Sequence[str], least: float, nbest: int) -> Outsiders | None:
-    """The hypotheses of a record that wait outside its race; None where all race from the start."""
+class Field(NamedTuple):
+    """The hypotheses that race for one sentence, and those of them that wait outside at first."""
+
+    racing: Sequence[str]
+    outsiders: Outsiders | None = None
+
+
+class View(NamedTuple):
+    """What the outsiders of a race see of it: who is alive, and their expected utilities."""
+
+    outsiders: Outsiders
+    alive: NDArray[np.int64]
+    means: NDArray[np.float64]
+
+
+def look(views: Sequence[View], nbest: int, threads: int) -> None:
+    """Call those who may win, in several races at once."""
+    rivals = [view.outsiders.learn(view.alive, view.means, nbest) for view in views]
+    each = [view.outsiders for view in views]
+    chosen = next_window(
+        [outsiders.forecast for outsiders in each],
+        [outsiders.means for outsiders in each],
+        np.array(rivals),
+        np.array([outsiders.least for outsiders in each]),
+        AT_ONCE,
+        threads=threads,
+    )
+    for outsiders, indexes in zip(each, chosen, strict=True):
+        outsiders.called = [outsiders.hypotheses[index] for index in indexes.tolist()]
+
+
+def fields(
+    records: Sequence[Record], racing: Sequence[Sequence[str]], least: float, nbest: int, threads: int
+) -> list[Field]:
+    """Who waits outside, of the hypotheses of each record that race; nobody with `least` 0, or where there are few."""
+    found = [Field(texts) for texts in racing]
     if least <= 0:
-        return None
-    hypotheses = distinct(given)
-    if len(hypotheses) > MOST:
-        raise record.error(
-            f"hypotheses: {len(hypotheses)} different ones; forecast works with up to {MOST}: give fewer, or forecast=0"
-        )
+        return found
     starters = max(STARTERS, nbest)  # as many as the answer has to list
-    return Outsiders(hypotheses, least, starters) if len(hypotheses) > starters else None
+    waiting: dict[int, list[str]] = {}
+    for number, (record, texts) in enumerate(zip(records, racing, strict=True)):
+        hypotheses = distinct(texts)
+        if len(hypotheses) > MOST:
+            raise record.error(
+                f"hypotheses: {len(hypotheses)} different ones; forecast works with up to {MOST}: "
+                "give fewer, or forecast=0"
+            )
+        if len(hypotheses) > starters:
+            waiting[number] = hypotheses
+    built = build_forecasts(list(waiting.values()), starters, threads=threads)
+    for (number, hypotheses), (forecast, chosen) in zip(waiting.items(), built, strict=True):
+        found[number] = Field(racing[number], Outsiders(hypotheses, least, forecast, chosen))
+    return found
 
 
 def check_forecast(

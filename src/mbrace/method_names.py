@@ -11,7 +11,8 @@ from mbrace.decoded import Step
 from mbrace.errors import UserError
 from mbrace.prune import Confidence, PruningFunction
 from mbrace.records import Record
-from mbrace.sampler import Sampler, is_function
+from mbrace.remembered import is_function
+from mbrace.sampler import Sampler
 from mbrace.schedule import Schedule
 from mbrace.utility import Utility
 

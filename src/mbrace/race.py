@@ -13,12 +13,15 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from mbrace.cores import helper_threads
 from mbrace.decoded import Decoded, Phases, Step
 from mbrace.errors import UserError
+from mbrace.forecast import Field, fields, look
 from mbrace.prune import PruningFunction, SelfScheduled, Standings, WindowStandings, planner_of, window_pruning
 from mbrace.records import Record
+from mbrace.remembered import is_function
 from mbrace.runner import NOBODY, Entry, Runner
-from mbrace.sampler import Drawer, Draws, Sampler, Want, checked_draws, is_function
+from mbrace.sampler import Drawer, Draws, Sampler, Want, checked_draws
 from mbrace.schedule import Schedule, largest, steps
 from mbrace.selection import BEST, Selection, choose
 from mbrace.utility import Ask, Scorer, Utility, parallel_of
@@ -52,24 +55,25 @@ def race(
     as soon as `nbest` are left, and the n-best lists of its answers hold all survivors. `selection` says which of the
     survivors an n-best list holds.
     """
+    phases = Phases() if phases is None else phases
+    parallel = parallel_of(utility)
+    # a utility that does not work on threads leaves the cores to those who choose
+    threads = helper_threads() if parallel is None else parallel.workers
     runners = [  # lines 1 to 3: H_1, and an empty R_0, of every sentence
         Runner(
             record,
+            field=field,
             nbest=nbest,
             entry=entry,
-            starting=indices,
             for_survivors=for_survivors,
             keep_utilities=keep_utilities,
             selection=selection,
         )
-        for record, indices in zip(records, starting or [None] * len(records), strict=True)
+        for record, field in zip(records, _fields(records, starting, entry, nbest, threads, phases), strict=True)
     ]
     _check_sources(records, utility)
     window = [runner for runner in runners if runner.is_open]
     if window:
-        phases = Phases() if phases is None else phases
-        parallel = parallel_of(utility)
-        threads = 1 if parallel is None else parallel.workers
         drawer, scorer = _start(window, sampler, utility, phases)
         name = utility.name
         for wants in _time_steps(window, prune, schedule, planner or planner_of(prune), utility):  # line 4
@@ -108,6 +112,27 @@ class _Turn(NamedTuple):
         calls = alive * self.drawn + newcomers * tally.draws
         pairs = alive * len(self.new) + newcomers * len(self.runner.references)
         return Step(tally.draws, len(tally), calls, pairs)
+
+
+def _fields(
+    records: Sequence[Record],
+    starting: Sequence[Sequence[int] | None] | None,
+    entry: Entry,
+    nbest: int,
+    threads: int,
+    phases: Phases,
+) -> list[Field]:
+    """Who races for each sentence, and who waits outside at first."""
+    racing: list[Sequence[str]] = []
+    for record, indices in zip(records, starting or [None] * len(records), strict=True):
+        given = record.hypotheses if entry.start is None else record.hypotheses[: entry.start]
+        racing.append(given if indices is None else [given[index] for index in indices])
+        len(given)  # hypotheses that are made when they are first looked at are made now
+    began = time.perf_counter()
+    found = fields(records, racing, entry.forecast, nbest, threads)
+    if entry.forecast:
+        phases.forecast += time.perf_counter() - began
+    return found
 
 
 def _check_sources(records: Sequence[Record], utility: Utility) -> None:
@@ -218,8 +243,12 @@ def _prune(
     of one after another."""
     started = time.perf_counter()
     runners = [turn.runner for turn in turns]
-    for runner in runners:
-        runner.look_outside()
+    views = [view for runner in runners if (view := runner.seen_from_outside()) is not None]
+    if views:
+        look(views, runners[0].nbest, threads)
+        looked = time.perf_counter()
+        phases.forecast += looked - started
+        started = looked
     whole = window_pruning(prune) if watch is None else None
     if whole is None:
         for runner in runners:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from mbrace._native import Tally
 from mbrace.decoded import Candidate, Decoded, Step
 from mbrace.errors import UserError
-from mbrace.forecast import outsiders_of
+from mbrace.forecast import Field, View
 from mbrace.prune import RaceState, SelfScheduled, Standings
 from mbrace.randomness import key
 from mbrace.records import Record, check_logprobs
@@ -39,7 +39,7 @@ class Entry(NamedTuple):
 
 
 class Runner:
-    """The race of one sentence. `starting` are the caller's indices of the hypotheses that race (None: all).
+    """The race of one sentence.
 
     A race `for_survivors` is over when `nbest` are left, not when one is, and its answer lists all that are left.
     """
@@ -48,18 +48,16 @@ class Runner:
         self,
         record: Record,
         *,
+        field: Field,
         nbest: int,
         entry: Entry,
-        starting: Sequence[int] | None = None,
         for_survivors: bool = False,
         keep_utilities: bool = False,
         selection: Selection = BEST,
     ) -> None:
         self.record, self.nbest, self.entry = record, nbest, entry
-        given = record.hypotheses if entry.start is None else record.hypotheses[: entry.start]
-        racing = given if starting is None else [given[index] for index in starting]
-        self.outsiders = outsiders_of(record, racing, entry.forecast, nbest)
-        self.tally = Tally(racing if self.outsiders is None else self.outsiders.starters)
+        self.outsiders = field.outsiders
+        self.tally = Tally(field.racing if self.outsiders is None else self.outsiders.starters)
         self.hypotheses = self.tally.hypotheses  # distinct, in the caller's order; then those let in
         if not self.hypotheses and not entry.pool:
             raise record.error("hypotheses: empty; give at least one string")
@@ -209,10 +207,11 @@ class Runner:
             spread=_standard_deviation(np.concatenate([*self._pruned_means, means])),
         )
 
-    def look_outside(self) -> None:
-        """With `forecast`, call the hypotheses that may win."""
-        if self.outsiders is not None:
-            self.outsiders.look(self.tally.alive, self.tally.expected_utilities(self.weights()), self.nbest)
+    def seen_from_outside(self) -> View | None:
+        """With `forecast`, what hypotheses that wait outside see of the race."""
+        if self.outsiders is None:
+            return None
+        return View(self.outsiders, self.tally.alive, self.tally.expected_utilities(self.weights()))
 
     def keep(self, standings: Standings, mask: NDArray[np.bool_]) -> None:
         """Drop the hypotheses that a pruning function does not keep."""

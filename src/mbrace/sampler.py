@@ -5,8 +5,7 @@ The race asks for "n more" only for sentences that are still open, so a source n
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterable, Sequence, Sized
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
@@ -14,6 +13,7 @@ from mbrace._native import covering_order
 from mbrace.errors import UserError
 from mbrace.randomness import generator
 from mbrace.records import Record
+from mbrace.remembered import RememberedSource, function_of
 from mbrace.wording import counted
 
 MOST_COVERED = 1024  # pseudo-references of a record: how alike they are is a table of all pairs
@@ -175,7 +175,7 @@ class Listed:
         if isinstance(given, RememberedSource):
             return _Source(record, ask=given.reader())
         if not isinstance(given, Sequence):
-            return _Source(record, ask=_function_of(given))
+            return _Source(record, ask=function_of(given))
         texts: Sequence[str] = given
         logprobs = record.logprobs
         if self._shuffle and len(texts) > 1:
@@ -199,75 +199,6 @@ def check_cover(record: Record) -> None:
         raise record.error(
             f"pseudo_references: {len(given)}; cover works with up to {MOST_COVERED}: give fewer, or leave out cover"
         )
-
-
-def _function_of(source: Iterator[str] | Callable[[int], Sequence[str]]) -> Callable[[int], Sequence[str]]:
-    """What can be asked for n more: a function as it is, an iterator for its next n."""
-    return source if callable(source) else lambda count: list(itertools.islice(source, count))
-
-
-class RememberedSource(Iterator[str]):
-    """A live source whose draws are remembered, so that a race can be run again over the same: whatever it gave, and
-    what it raised. It is asked for more only where no race before has been."""
-
-    def __init__(self, source: Iterator[str] | Callable[[int], Sequence[str]]) -> None:
-        self.is_function = callable(source)
-        self._ask = _function_of(source)
-        self._texts: list[str] = []
-        self._ended = False
-        self._failure: Exception | None = None
-        self._refused: list[Any] = []  # what it gave that no race can use
-
-    def __next__(self) -> str:
-        """One more, which no race gets."""
-        for text in self._ask(1):
-            return text
-        raise StopIteration
-
-    def reader(self) -> Callable[[int], Sequence[str]]:
-        """A function that is asked for n more, from the first draw on."""
-        position = 0
-
-        def more(count: int) -> Sequence[str]:
-            nonlocal position
-            if not self._ended and (missing := position + count - len(self._texts)) > 0:
-                self._draw(missing)
-            found = self._texts[position : position + count]
-            if len(found) < count and self._failure is not None:
-                raise self._failure
-            if len(found) < count and self._refused:
-                return self._refused[0]  # type: ignore[no-any-return]
-            position += len(found)
-            return found
-
-        return more
-
-    def _draw(self, count: int) -> None:
-        try:
-            texts = self._ask(count)
-            if isinstance(texts, Iterable) and not isinstance(texts, str):
-                texts = list(texts)
-        except Exception as error:
-            self._failure, self._ended = error, True
-            return
-        if not isinstance(texts, list) or len(texts) > count:
-            self._refused, self._ended = [texts], True
-            return
-        self._texts += texts
-        self._ended = len(texts) < count
-
-
-def remember(record: Record) -> Record:
-    """A record that can be raced several times: what a live source of its own gave is remembered."""
-    given = record.pseudo_references
-    if given is None or isinstance(given, Sequence):
-        return record
-    return replace(record, pseudo_references=RememberedSource(given))
-
-
-def is_function(source: object) -> bool:
-    """Whether a source of pseudo-references is a function, asked for n more."""
-    return source.is_function if isinstance(source, RememberedSource) else callable(source)
 
 
 class _Source:

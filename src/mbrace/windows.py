@@ -13,7 +13,7 @@ from mbrace.decoded import Decoded
 from mbrace.errors import ServiceError, UserError
 from mbrace.groups import run_group, take
 from mbrace.records import Record
-from mbrace.sampler import remember
+from mbrace.remembered import remember
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor

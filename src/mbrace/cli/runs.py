@@ -180,7 +180,7 @@ def summary_lines(summary: Summary, width: int = 80) -> str:
         cost = Cost(summary.requests, summary.kept_answers, summary.prompt_tokens, summary.completion_tokens)
         parts.append(cost_text(cost))
     timed = [("draw", phases.draw), ("encode", phases.encode), ("score", phases.score), ("prune", phases.prune)]
-    timed += [(name, spent) for name in ("quality", "coarse") if (spent := getattr(phases, name))]
+    timed += [(name, spent) for name in ("quality", "coarse", "forecast") if (spent := getattr(phases, name))]
     if any(seconds for _, seconds in timed):
         parts.append(", ".join(f"{name} {seconds:.2f} s" for name, seconds in timed))
     if summary.hypothesis_seconds:

@@ -60,6 +60,8 @@ class CausalLM(LiveModel):
 class PromptCodec:
     """Sources to the ids of their prompts; ids of outputs to text, up to `stop`."""
 
+    pieces = None
+
     def __init__(self, tokenizer: Any, prompt: str, *, chat: bool | None, system: str | None, stop: str | None) -> None:
         template = getattr(tokenizer, "chat_template", None)
         if chat and not template:

@@ -45,6 +45,11 @@ def _trial(device: torch.device) -> bool:
     low, high = (share.gather(1, found.ids[:, None] - shift)[:, 0] for shift in (1, 0))
     right = (low - 1e-5 <= uniforms) & (uniforms <= high + 1e-5)
     totals = add_logprobs(logits, None, torch.zeros(3, device=device))
+    highest, shifts = chunk_maxima(logits, None, torch.zeros(3, device=device), 64)
+    maxima = totals[:, :4992].view(3, 78, 64).amax(2)
+    same = torch.allclose(highest[:, :78], maxima, atol=1e-4) and torch.allclose(
+        logits + shifts[:, None], totals, atol=1e-4
+    )
     new = logits[:, : 3 * 2 * 64].reshape(3, 3, 2, 64) / 10
     keys, values = new[:, 1].expand(2, -1, -1, -1).flip(1).contiguous(), new[:, 2].expand(2, -1, -1, -1).contiguous()
     table = torch.tensor([[2, 2, 0], [0, 1, 2]], dtype=torch.int32, device=device)
@@ -54,7 +59,7 @@ def _trial(device: torch.device) -> bool:
         :, :, 0
     ].flatten(1)
     close = torch.allclose(totals, logits.log_softmax(-1), atol=1e-4) and torch.allclose(mixed, attended, atol=1e-3)
-    return bool(right.all()) and close
+    return bool(right.all()) and close and same
 
 
 def next_ids(logits: Tensor, bias: Tensor | None, uniforms: Tensor, *, epsilon: float, min_p: float) -> ChosenIds:
@@ -79,6 +84,20 @@ def add_logprobs(logits: Tensor, bias: Tensor | None, scores: Tensor) -> Tensor:
         logits.shape[1], HAS_BIAS=bias is not None, **_block(logits.shape[1]),
     )  # fmt: skip
     return out
+
+
+def chunk_maxima(logits: Tensor, bias: Tensor | None, scores: Tensor, chunk: int) -> tuple[Tensor, Tensor]:
+    """Of each row's totals (see `add_logprobs`) the maximum of each chunk of that many ids, (rows, chunks), and what
+    was added to its biased logits, (rows,); float32. There are at least `chunk` ids, a power of two."""
+    logits = logits.contiguous()
+    rows, parts = len(logits), triton.cdiv(logits.shape[1], chunk)
+    highest = torch.empty((rows, parts), dtype=torch.float32, device=logits.device)
+    shifts = torch.empty(rows, dtype=torch.float32, device=logits.device)
+    launch(
+        kernels.chunk_maxima, rows, logits, logits if bias is None else bias, scores.contiguous(), highest, shifts,
+        logits.shape[1], parts, HAS_BIAS=bias is not None, CHUNK=chunk, **_block(logits.shape[1]),
+    )  # fmt: skip
+    return highest, shifts
 
 
 def attend(new: Tensor, keys: Tensor, values: Tensor, table: Tensor, time: Tensor | int) -> Tensor:

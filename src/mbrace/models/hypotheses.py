@@ -210,3 +210,9 @@ class _Hypotheses(Sequence[str]):
 
     def __getitem__(self, index: int | slice) -> str | Sequence[str]:
         return self._group[self._number][index]
+
+    def __iter__(self) -> Iterator[str]:  # all at once, not one after another by their indexes
+        return iter(self._group[self._number])
+
+    def __reversed__(self) -> Iterator[str]:
+        return reversed(self._group[self._number])

@@ -90,6 +90,27 @@ def add_logprobs(logits, bias, scores, out, count, HAS_BIAS: tl.constexpr, BLOCK
         tl.store(out + at, _logits(logits, bias, at, count, HAS_BIAS) + shift, mask=at < count)
 
 
+@triton.jit
+def chunk_maxima(
+    logits, bias, scores, highest, shifts, count, parts,
+    HAS_BIAS: tl.constexpr, BLOCK: tl.constexpr, CHUNK: tl.constexpr,
+):  # fmt: skip
+    """The largest logit of each chunk of one row plus what `add_logprobs` adds to all of its logits, and that."""
+    row = tl.program_id(0).to(tl.int64)
+    logits += row * count
+    highest += row * parts
+    lane = tl.arange(0, BLOCK)
+    part = tl.arange(0, BLOCK // CHUNK)
+    best, norm = _softmax(logits, bias, count, HAS_BIAS, BLOCK)
+    shift = tl.load(scores + row) - best - tl.log(norm)
+    for begin in range(0, count, BLOCK):
+        x = _logits(logits, bias, begin + lane, count, HAS_BIAS)
+        largest = tl.max(tl.reshape(x, (BLOCK // CHUNK, CHUNK)), 1)
+        at = begin // CHUNK + part
+        tl.store(highest + at, largest + shift, mask=at < parts)
+    tl.store(shifts + row, shift)
+
+
 @triton.jit(do_not_specialize=["capacity"])  # or Triton would compile it anew for some of its values
 def attend(
     new, keys, values, table, out, clock, capacity, scale,

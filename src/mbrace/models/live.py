@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from mbrace.decoding import decode_corpus
 from mbrace.errors import UserError
 from mbrace.models import search
 from mbrace.models.choice import Truncation
-from mbrace.models.codec import Codec
+from mbrace.models.codec import Codec, texts_of
 from mbrace.models.hypotheses import SamplingSettings, live_candidates
 from mbrace.models.model_sampler import EncodedSources, ModelSampler
 from mbrace.pairwise import PairFunction, as_utility
@@ -59,6 +60,7 @@ class LiveModel:
     decoder: search.StepDecoder
     limits: Limits
     rows: int  # the most sequences decoded at a time
+    wider: tuple[int, int] = (0, 0)  # more of them, where outputs have at most so many ids
     start: int  # the id that every output starts from (not part of it)
     ends: tuple[int, ...]  # the ids that end an output
     pad: int
@@ -80,19 +82,23 @@ class LiveModel:
         if k < 1:
             raise UserError(f"beam {k}: must be 1 or more")
         rows = self.codec.encode(sources)
+        done = []
+        with ThreadPoolExecutor(1) as behind:  # texts are written while the next search runs
+            for part in self.parts(rows, [k if source.strip() else 0 for source in sources], max_length):
+                mine = [rows[i] for i in part]
+                found = search.beam(
+                    self.decoder,
+                    self.encode(mine),
+                    self.lengths(mine, max_length),
+                    k=k,
+                    start=self.start,
+                    ends=self.ends,
+                    alpha=alpha,
+                )
+                done.append((part, found.scores.view(-1, k).tolist(), behind.submit(self.texts, found.ids.cpu())))
         out = [BeamOutputs([""], [0.0])] * len(rows)
-        for part in self.parts(rows, [k if source.strip() else 0 for source in sources]):
-            mine = [rows[i] for i in part]
-            found = search.beam(
-                self.decoder,
-                self.encode(mine),
-                self.lengths(mine, max_length),
-                k=k,
-                start=self.start,
-                ends=self.ends,
-                alpha=alpha,
-            )
-            scores, texts = found.scores.view(-1, k).tolist(), self.texts(found.ids)
+        for part, scores, written in done:
+            texts = written.result()
             for row, i in enumerate(part):
                 real = [n for n, score in enumerate(scores[row]) if score > float("-inf")]
                 out[i] = BeamOutputs([texts[row * k + n] for n in real], [scores[row][n] for n in real])
@@ -220,23 +226,27 @@ class LiveModel:
         """The decoder's memory of some sources (encoded) or prompts (read), padded to a multiple of 8 ids."""
         self.encoder_runs += len(rows)
         width = -(-max(map(len, rows)) // 8) * 8
-        padded = torch.full((len(rows), width), self.pad)
-        mask = torch.zeros((len(rows), width), dtype=torch.bool)
-        for i, row in enumerate(rows):
-            columns = slice(width - len(row), width) if self.pad_left else slice(len(row))
-            padded[i, columns] = torch.tensor(row)
-            mask[i, columns] = True
+        fill = [[self.pad] * (width - len(row)) for row in rows]
+        pairs = zip(rows, fill, strict=True)
+        padded = torch.tensor([[*rest, *row] if self.pad_left else [*row, *rest] for row, rest in pairs])
+        lengths = torch.tensor([len(row) for row in rows])[:, None]
+        columns = torch.arange(width)
+        mask = columns >= width - lengths if self.pad_left else columns < lengths
         return self.decoder.encode(padded.to(self.device), mask.to(self.device))
 
     def lengths(self, rows: Sequence[Sequence[int]], max_length: int | None) -> Tensor:
         """The most ids of an output, (sources,): by the length of its own source, never of the batch."""
-        own = [min(max_length or 2 * len(row) + 32, self.limits.target) for row in rows]
-        if self.limits.both is not None:
-            own = [min(length, self.limits.both - len(row)) for length, row in zip(own, rows, strict=True)]
-        return torch.tensor(own, device=self.device)
+        return torch.tensor([self._longest(row, max_length) for row in rows], device=self.device)
 
-    def parts(self, rows: Sequence[Sequence[int]], counts: Sequence[int]) -> Iterator[list[int]]:
-        """The sources (indices) of each batch: of similar length, at most `self.rows` sequences in all.
+    def _longest(self, row: Sequence[int], max_length: int | None) -> int:
+        longest = min(max_length or 2 * len(row) + 32, self.limits.target)
+        return longest if self.limits.both is None else min(longest, self.limits.both - len(row))
+
+    def parts(
+        self, rows: Sequence[Sequence[int]], counts: Sequence[int], max_length: int | None = None
+    ) -> Iterator[list[int]]:
+        """The sources (indices) of each batch: of similar length, longest first, at most `self.rows` sequences in all,
+        or as many as `self.wider` says.
 
         `counts` is the number of sequences per source; sources with 0 are left out.
         """
@@ -246,11 +256,14 @@ class LiveModel:
                     f"a source has {len(row)} pieces; the model takes {self.limits.source}: split it into sentences"
                 )
         part: list[int] = []
-        widest = 0
+        widest = most = 0
         for i in sorted((i for i, count in enumerate(counts) if count), key=lambda i: (-len(rows[i]), i)):
-            if part and (len(part) + 1) * max(widest, counts[i]) > self.rows:
+            if part and (len(part) + 1) * max(widest, counts[i]) > most:
                 yield part
                 part, widest = [], 0
+            if not part:  # no later source is longer
+                more, steps = self.wider
+                most = max(self.rows, more) if self._longest(rows[i], max_length) <= steps else self.rows
             part.append(i)
             widest = max(widest, counts[i])
         if part:
@@ -258,13 +271,7 @@ class LiveModel:
 
     def texts(self, ids: Tensor) -> list[str]:
         """The text of each row of ids; equal rows are decoded once."""
-        rows = ids.cpu().numpy()
-        lengths = (rows >= 0).sum(axis=1).tolist()  # -1 fills the rows up to the limit, which most are far from
-        keys = [row[:length].tobytes() for row, length in zip(rows, lengths, strict=True)]
-        row_of = {key: row for row, key in enumerate(keys)}
-        decoded = self.codec.decode([rows[row, : lengths[row]].tolist() for row in row_of.values()])
-        distinct = dict(zip(row_of, decoded, strict=True))
-        return [distinct[key] for key in keys]
+        return texts_of(self.codec, ids.cpu().numpy())
 
 
 def device_for(device: str | None, model: Any) -> Any:

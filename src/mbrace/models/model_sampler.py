@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -37,7 +38,8 @@ class EncodedSources:
         self._rows = model.codec.encode(sources)
         self._blank = [not source.strip() for source in sources]
         self._keys = [sentence_key(seed, name) for name in ids]
-        self._memories: dict[int, Any] = {}
+        self._memories: list[Any] = []  # of the sources that were encoded together
+        self._places: dict[int, tuple[int, int]] = {}  # of each source: its memory, and its row there
 
     def draw(self, wants: Sequence[Want]) -> list[Draws]:
         """The draws of each want; sentences of similar length are decoded together."""
@@ -48,27 +50,54 @@ class EncodedSources:
             if self._blank[want.sentence]:
                 found[i].append((want.first, Draws([""] * want.count, [0.0] * want.count)))
         rows = [self._rows[want.sentence] for _, want in pieces]
-        with torch.inference_mode(), without_cudnn_attention():  # every step has a new shape
-            for part in model.parts(rows, [want.count for _, want in pieces]):
+        done = []
+        # every step has a new shape; texts are written while the next search runs
+        with torch.inference_mode(), without_cudnn_attention(), ThreadPoolExecutor(1) as behind:
+            for part in model.parts(rows, [want.count for _, want in pieces], self._max_length):
                 chosen = [pieces[p] for p in part]
-                for (i, want), draws in zip(chosen, self._draw([want for _, want in chosen]), strict=True):
-                    found[i].append((want.first, draws))
+                drawn = self._draw([want for _, want in chosen])
+                done.append((chosen, drawn.scores.tolist(), behind.submit(model.texts, drawn.ids.cpu())))
+        for chosen, scores, written in done:
+            texts, width = written.result(), max(want.count for _, want in chosen)
+            for row, (i, want) in enumerate(chosen):
+                span = slice(row * width, row * width + want.count)
+                found[i].append((want.first, Draws(texts[span], scores[span])))
         return [_joined([draws for _, draws in sorted(parts, key=lambda part: part[0])]) for parts in found]
 
-    def _draw(self, wants: Sequence[Want]) -> list[Draws]:
-        """The draws of one batch."""
-        model, device = self._model, self._model.device
-        missing = list(dict.fromkeys(want.sentence for want in wants if want.sentence not in self._memories))
+    def _memory(self, sentences: Sequence[int]) -> Any:
+        """The decoder's memory of these sources, which are encoded if they have not been."""
+        missing = [i for i in dict.fromkeys(sentences) if i not in self._places]
         if missing:
-            memory = model.encode([self._rows[i] for i in missing])
-            for row, i in enumerate(missing):
-                self._memories[i] = memory.select(torch.tensor([row], device=device))
-        memories = [self._memories[want.sentence] for want in wants]
+            self._memories.append(self._model.encode([self._rows[i] for i in missing]))
+            self._places.update((i, (len(self._memories) - 1, row)) for row, i in enumerate(missing))
+        if list(sentences) == missing:
+            return self._memories[-1]
+        of_memory: dict[int, list[int]] = {}  # indices into `sentences`
+        for index, i in enumerate(sentences):
+            of_memory.setdefault(self._places[i][0], []).append(index)
+
+        def on_device(numbers: list[int]) -> Any:
+            return torch.tensor(numbers, device=self._model.device)
+
+        parts = [
+            self._memories[number].select(on_device([self._places[sentences[index]][1] for index in indices]))
+            for number, indices in of_memory.items()
+        ]
+        if len(parts) == 1:
+            return parts[0]
+        order = [index for indices in of_memory.values() for index in indices]
+        ranks = sorted(range(len(order)), key=order.__getitem__)
+        return parts[0].join(parts).select(on_device(ranks))
+
+    def _draw(self, wants: Sequence[Want]) -> search.Sequences:
+        """The draws of one batch: as many rows for each want as the largest has."""
+        model, device = self._model, self._model.device
+        memory = self._memory([want.sentence for want in wants])
         numbers = [[self._keys[want.sentence], want.first, want.count] for want in wants]
         keys, first, counts = torch.tensor(numbers, device=device).unbind(1)
-        found = search.sample(
+        return search.sample(
             model.decoder,
-            memories[0].join(memories),
+            memory,
             keys,
             first,
             counts,
@@ -78,10 +107,6 @@ class EncodedSources:
             truncation=self._truncation,
             arithmetic=self._arithmetic,
         )
-        width = max(want.count for want in wants)
-        texts, scores = model.texts(found.ids), found.scores.tolist()
-        spans = [slice(i * width, i * width + want.count) for i, want in enumerate(wants)]
-        return [Draws(texts[span], scores[span]) for span in spans]
 
 
 def _split(wants: Sequence[Want], rows: int) -> list[tuple[int, Want]]:

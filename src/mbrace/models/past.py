@@ -43,7 +43,7 @@ class Past(Protocol):
         ...
 
 
-FIRST_ROOM = 32  # time steps that there is room for at first
+FIRST_ROOM = 64  # time steps that there is room for at first: when it grows, the GPU waits and steps are recorded anew
 
 
 def past_for(device: torch.device, dtype: torch.dtype, layers: int, shape: tuple[int, int]) -> Past:

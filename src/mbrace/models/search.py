@@ -13,7 +13,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from mbrace.models.choice import ArithmeticUniforms, IndependentUniforms, Truncation, add_logprobs, next_ids
+from mbrace.models.best import best_totals
+from mbrace.models.choice import ArithmeticUniforms, IndependentUniforms, Truncation, next_ids
 from mbrace.models.recorded import Recorder
 
 
@@ -232,12 +233,11 @@ class _Beam(_Search):
         logits, bias = self.state.step(self.ids)
         vocabulary = logits.shape[-1]
         # before the first step all rows of a source would be equal: there is one
-        totals = add_logprobs(logits.flatten(0, 1), bias, self.scores[:, :width].flatten()).view(len(logits), -1)
-        best, flat = totals.topk(min(2 * k, totals.shape[1]), dim=1)
+        best, flat = best_totals(logits, bias, self.scores[:, :width], 2 * k)
         if best.shape[1] < 2 * k:
             best = torch.nn.functional.pad(best, (0, 2 * k - best.shape[1]), value=-math.inf)
             flat = torch.nn.functional.pad(flat, (0, 2 * k - flat.shape[1]))
-        del totals, logits
+        del logits
         row, token = flat // vocabulary, flat % vocabulary
         penalty = self.penalties[self.clock]
         last = (self.limit == self.clock + 1)[:, None]  # the limit ends a row, as </s> does

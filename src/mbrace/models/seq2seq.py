@@ -13,6 +13,8 @@ from mbrace.models.codec import Codec, MarianCodec, TokenizerCodec, VocabularyCo
 from mbrace.models.generic import Seq2SeqDecoder
 from mbrace.models.live import BeamOutputs, Limits, LiveModel, device_for
 from mbrace.models.marian import MarianDecoder
+from mbrace.models.past import FIRST_ROOM
+from mbrace.models.recorded import MOST_ROWS
 from mbrace.models.vocabulary import Vocabulary
 from mbrace.utilities.neural.device import choose_dtype, first_line
 
@@ -80,22 +82,29 @@ class Seq2Seq(LiveModel):
         with torch.inference_mode():
             if config.model_type == "marian" and forced is None:
                 self.decoder = MarianDecoder(model, self.dtype)
-                self.rows = rows or (rows_that_fit(config, self.device) if cuda else 512)
+                self.rows = rows or (8192 if cuda else 512)
+                if cuda and rows is None:
+                    self.wider = MOST_ROWS, steps_that_fit(config, MOST_ROWS, torch.cuda.mem_get_info(self.device)[0])
             else:
                 prefix = [self.start] if forced is None else [self.start, forced]
                 self.decoder = Seq2SeqDecoder(model.to(self.dtype), prefix)
                 self.rows = rows or (1024 if cuda else 256)
 
 
-def rows_that_fit(config: Any, device: Any) -> int:
-    """How many rows a Marian model decodes at a time on a GPU: the more, the less the host is in the way.
+def steps_that_fit(config: Any, rows: int, free: int) -> int:
+    """For how many time steps a Marian model can decode `rows` at a time on a GPU with so many `free` bytes: the more
+    rows, the less the host is in the way.
 
-    8192, or two or four times as many if a quarter of the free memory holds their logits and 512 time steps: outputs
-    may be long, and their keys and values are copied when they grow.
+    A third of the memory holds the logits, and the keys and values while they are copied to twice the room (past.py).
     """
-    size = (config.decoder_vocab_size or config.vocab_size) * 10 + config.decoder_layers * config.d_model * 4 * 512
-    free, _ = torch.cuda.mem_get_info(device)
-    return max([rows for rows in (16384, 32768) if rows * size <= free / 4], default=8192)
+    logits = (config.decoder_vocab_size or config.vocab_size) * 10
+    per_step = config.decoder_layers * config.d_model * 4
+    if rows * (logits + per_step * FIRST_ROOM) > free / 3:
+        return 0
+    room = FIRST_ROOM
+    while rows * (logits + per_step * 3 * room) <= free / 3:
+        room *= 2
+    return room
 
 
 def end_ids(model: Any, default: Any) -> tuple[int, ...]:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,11 +13,11 @@ from numpy.typing import NDArray
 from mbrace import _native
 from mbrace.cores import cores
 from mbrace.errors import MOST_THREADS, UserError, check_number, check_whole
+from mbrace.utilities.chrf_scorer import SIMD_VARIABLE, ChrFAggregateScorer, ChrFScorer
 
 if TYPE_CHECKING:
-    from mbrace.utility import Ask, Sentence
+    from mbrace.utility import Sentence
 
-SIMD_VARIABLE = "MBRACE_SIMD"  # forces one of `_native.simd_variants()`
 MAX_ORDERS = 24
 
 
@@ -132,111 +131,3 @@ class ChrF:
     def workers(self) -> int:
         """The threads that count and, in a race, prune."""
         return cores() if self.threads is None else self.threads
-
-
-class ChrFScorer:
-    """The races of one window: hypotheses are indexed when they are first asked about, new references are scored only
-    against the hypotheses that are asked about."""
-
-    def __init__(self, utility: ChrF, sentences: Sequence[Sentence]) -> None:
-        self._utility = utility
-        self._threads = utility.workers
-        self._sentences = sentences
-        # of each sentence: indexes, and the first hypothesis of each; those that come later get an index of their own
-        self._indexes: list[list[_native.ChrFIndex]] = [[] for _ in sentences]
-        self._starts: list[list[int]] = [[0] for _ in sentences]
-        self.encode_seconds = 0.0
-
-    def score(self, asks: Sequence[Ask]) -> Sequence[NDArray[np.float32]]:
-        """The utilities of each ask, (hypotheses, references)."""
-        began = time.perf_counter()
-        self._index(asks)
-        indexed = time.perf_counter()
-        parts = [self._parts(ask) for ask in asks]
-        references = [self._references(ask.references) for ask in asks]
-        scores, encode_share = self._count(
-            [index for part in parts for index, _ in part],
-            [rows for part in parts for _, rows in part],
-            [given for given, part in zip(references, parts, strict=True) for _ in part],
-        )
-        self.encode_seconds += indexed - began + encode_share * (time.perf_counter() - indexed)
-        if len(scores) == len(asks):
-            return scores
-        found = iter(scores)
-        return [np.concatenate([next(found) for _ in part]) for part in parts]
-
-    def _references(self, references: Sequence[str]) -> list[Any]:
-        """The references of an ask, as `_count` takes them."""
-        return self._utility._prepared(references)
-
-    def _count(
-        self, indexes: list[_native.ChrFIndex], rows: list[NDArray[np.int64]], references: list[Any]
-    ) -> tuple[list[NDArray[np.float32]], float]:
-        """Scores, and encoding's share of the time."""
-        return _native.score_window(
-            indexes,
-            rows,
-            references,
-            beta=self._utility.beta,
-            eps_smoothing=self._utility.eps_smoothing,
-            threads=self._threads,
-            simd=os.environ.get(SIMD_VARIABLE, ""),
-        )
-
-    def _index(self, asks: Sequence[Ask]) -> None:
-        """Index the hypotheses that are new, up to the last one asked about."""
-        ends: dict[int, int] = {}
-        for ask in asks:
-            end = int(ask.hypotheses.max()) + 1
-            if end > max(self._starts[ask.sentence][-1], ends.get(ask.sentence, 0)):
-                ends[ask.sentence] = end
-        if not ends:
-            return
-        new: list[Sequence[str]] = []
-        for sentence, end in ends.items():
-            new.append(self._utility._prepared(self._sentences[sentence].hypotheses[self._starts[sentence][-1] : end]))
-            self._starts[sentence].append(end)
-        built = _native.build_indexes(
-            new,
-            char_order=self._utility.char_order,
-            word_order=self._utility.word_order,
-            whitespace=self._utility.whitespace,
-            threads=self._threads,
-        )
-        for sentence, index in zip(ends, built, strict=True):
-            self._indexes[sentence].append(index)
-
-    def _parts(self, ask: Ask) -> list[tuple[_native.ChrFIndex, NDArray[np.int64]]]:
-        """The indexes that hold the hypotheses of an ask, and their rows in each."""
-        indexes, starts = self._indexes[ask.sentence], self._starts[ask.sentence]
-        if len(indexes) == 1:
-            return [(indexes[0], ask.hypotheses)]
-        cuts = np.searchsorted(ask.hypotheses, starts)
-        parts = []
-        for number, index in enumerate(indexes):
-            rows = ask.hypotheses[cuts[number] : cuts[number + 1]]
-            if len(rows):
-                parts.append((index, rows - starts[number]))
-        return parts
-
-
-class ChrFAggregateScorer(ChrFScorer):
-    """The same where each reference is an `Aggregate`: it has the mean of the n-gram counts of its texts."""
-
-    def _references(self, references: Sequence[str]) -> list[Any]:
-        from mbrace.aggregates import Aggregate
-
-        aggregates = [each for each in references if isinstance(each, Aggregate)]
-        return [(self._utility._prepared(each.texts), each.weights) for each in aggregates]
-
-    def _count(
-        self, indexes: list[_native.ChrFIndex], rows: list[NDArray[np.int64]], references: list[Any]
-    ) -> tuple[list[NDArray[np.float32]], float]:
-        return _native.score_aggregates(
-            indexes,
-            rows,
-            references,
-            beta=self._utility.beta,
-            eps_smoothing=self._utility.eps_smoothing,
-            threads=self._threads,
-        )

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from mbrace.cores import limit_helpers
 from mbrace.errors import UserError, require
 from mbrace.utilities.mixture_names import is_mixture, parse_mixture
 from mbrace.utility import Utility
@@ -80,6 +81,7 @@ def make_utility(
     are for every neural utility that has no such option. `threads` 0 is all cores.
     """
     check_utility(name, options, model=model)
+    limit_helpers(threads or None)
     options = dict(options or {})
     encoding = {"device": device, "dtype": dtype, "batch_tokens": batch_tokens}
     if is_mixture(name):

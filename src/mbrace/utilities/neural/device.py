@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from mbrace.cores import limit_helpers
 from mbrace.errors import UserError, require
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ def choose_dtype(dtype: str | torch.dtype | None, device: torch.device) -> torch
 def limit_threads(threads: int) -> None:
     """Run networks on a CPU, and the tokenizers before them, with `threads` threads."""
     require("torch", extra="neural").set_num_threads(threads)
+    limit_helpers(threads)
     os.environ.setdefault("RAYON_NUM_THREADS", str(threads))  # read when a tokenizer first works on a batch
 
 

@@ -7,6 +7,7 @@ GPU. Where a tokenizer is not known to read words apart, `WordTokenizer.of` says
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 from collections.abc import Sequence
@@ -15,9 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mbrace._native import WordList
+from mbrace._native import WordList, join_words
+from mbrace.cores import helper_threads
 from mbrace.utilities.neural.tokens import Tokens
 
+_MOST_THREADS = 4
 _MOST_WORDS = 500_000  # kept; then all are forgotten
 _MODELS = ("WordPiece", "Unigram", "BPE", "WordLevel")
 _NORMALIZERS = ("BertNormalizer", "NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "Precompiled", "Strip")
@@ -65,62 +68,61 @@ class WordTokenizer:
         self._ids = np.empty(0, dtype=np.int32)  # of all words, one after another
         self._begin = np.zeros(0, dtype=np.int64)  # of each word in `_ids`
         self._size = np.zeros(0, dtype=np.int64)  # tokens of each word; -1: texts with it are tokenised whole
+        self._some_whole = False  # whether there is such a word
 
     def tokens(self, texts: Sequence[str], limit: int) -> tuple[Tokens, int]:
         """Tokens of valid Unicode texts, cut to `limit`, and how many texts were cut."""
+        threads = min(_MOST_THREADS, helper_threads())
         with self._lock:
             if len(self._words) > _MOST_WORDS:
                 self.forget()
-            numbers, counts, new = self._words.numbers(texts)
-            if new:
-                self._add(new)
-            begin, size = self._begin[numbers], self._size[numbers]
-            ids, cut = self._ids, 0
-            first = np.cumsum(counts) - counts  # of each text, its first word
-            whole = np.flatnonzero(np.minimum.reduceat(size, first) < 0) if len(texts) else first
-            if len(whole):
-                # a text that is tokenised whole is a word of its own, and its other words have no tokens
-                extra = [self._encode([texts[i]])[0] for i in whole.tolist()]
-                sizes = np.array([len(each) for each in extra], dtype=np.int64)
-                size[np.isin(np.repeat(np.arange(len(texts)), counts), whole)] = 0
-                size[first[whole]], begin[first[whole]] = sizes, len(ids) + np.cumsum(sizes) - sizes
-                ids = np.concatenate([ids, *(np.array(each, dtype=np.int32) for each in extra)])
+            try:
+                numbers, counts, new = self._words.numbers(texts, threads=threads)
+                if new:
+                    self._add(new)
+            except BaseException:  # Ctrl-C too: words that have numbers and no tokens would give the next ones theirs
+                self.forget()
+                raise
+            ids, begin, size = self._ids, self._begin, self._size
+            if self._some_whole:
+                numbers, ids, begin, size = self._with_whole(texts, numbers, counts)
         room = max(0, limit - len(self._before) - len(self._after))
-        lengths = np.add.reduceat(size, first) if len(texts) else np.empty(0, dtype=np.int64)
-        if lengths.max(initial=0) > room:
-            cut = int((lengths > room).sum())
-            ahead = np.cumsum(size) - size
-            ahead -= np.repeat(ahead[first], counts)  # tokens of the same text before each word
-            size = np.clip(room - ahead, 0, size)
-            lengths = np.minimum(lengths, room)
-        return self._joined(ids, begin, size, lengths), cut
+        around = (self._before, self._after)
+        flat, lengths, cut = join_words(numbers, counts, ids, begin, size, *around, room, threads=threads)
+        return Tokens(flat, lengths), cut
 
-    def _joined(
-        self, ids: NDArray[np.int32], begin: NDArray[np.int64], size: NDArray[np.int64], lengths: NDArray[np.int64]
-    ) -> Tokens:
-        """Words one after another, with the special tokens around each text."""
-        ends = np.cumsum(size)
-        body = ids[np.repeat(begin - (ends - size), size) + np.arange(ends[-1] if len(ends) else 0)]
-        before, after = len(self._before), len(self._after)
-        around, starts = before + after, np.cumsum(lengths) - lengths
-        flat = np.empty(len(body) + around * len(lengths), dtype=np.int32)
-        own = np.arange(len(lengths)) * around + starts  # where each text begins
-        flat[np.arange(len(body)) + np.repeat(own + before - starts, lengths)] = body
-        for offset, number in enumerate(self._before.tolist()):
-            flat[own + offset] = number
-        for offset, number in enumerate(self._after.tolist()):
-            flat[own + before + lengths + offset] = number
-        return Tokens(flat, lengths + around)
+    def _with_whole(
+        self, texts: Sequence[str], numbers: NDArray[np.int32], counts: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]:
+        """Numbers of words, and the tokens of all words, where a text that is tokenised whole is a word of its own, and
+        its other words have no tokens."""
+        ids, begin, size = self._ids, self._begin, self._size
+        first = np.cumsum(counts) - counts  # of each text, its first word
+        owner = np.repeat(np.arange(len(texts)), counts)
+        whole = np.unique(owner[size[numbers] < 0])
+        if not len(whole):
+            return numbers, ids, begin, size
+        extra = [self._encode([texts[i]])[0] for i in whole.tolist()]
+        sizes = np.array([len(each) for each in extra], dtype=np.int64)
+        none, numbers = len(size) + len(whole), numbers.copy()
+        numbers[np.isin(owner, whole)] = none
+        numbers[first[whole]] = np.arange(len(size), none)
+        begin = np.concatenate([begin, len(ids) + np.cumsum(sizes) - sizes, [0]])
+        ids = np.concatenate([ids, *(np.array(each, dtype=np.int32) for each in extra)])
+        return numbers, ids, begin, np.concatenate([size, sizes, [0]])
 
     def _add(self, words: Sequence[str]) -> None:
         """Tokenise new words."""
         encoded = self._encode(words)
         size = np.array([len(ids) for ids in encoded], dtype=np.int64)
         begin = len(self._ids) + np.cumsum(size) - size
-        self._ids = np.concatenate([self._ids, *(np.array(ids, dtype=np.int32) for ids in encoded)])
-        for number, word in enumerate(words):
-            if any(token in word for token in self._added):
-                size[number] = -1
+        flat = np.fromiter(itertools.chain.from_iterable(encoded), np.int32, int(size.sum()))
+        self._ids = np.concatenate([self._ids, flat])
+        every_word = "\n".join(words)
+        found = [token for token in self._added if token in every_word]
+        for number, word in enumerate(words if found else ()):
+            if any(token in word for token in found):
+                size[number], self._some_whole = -1, True
         self._begin, self._size = np.concatenate([self._begin, begin]), np.concatenate([self._size, size])
 
     def _encode(self, texts: Sequence[str]) -> list[list[int]]:

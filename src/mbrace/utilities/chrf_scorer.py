@@ -1,0 +1,184 @@
+"""The races of a window scored with chrF: texts are indexed once, and counted in native code (docs/kernel.md)."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mbrace import _native
+
+if TYPE_CHECKING:
+    from mbrace.utilities.chrf import ChrF
+    from mbrace.utility import Ask, Sentence
+
+SIMD_VARIABLE = "MBRACE_SIMD"  # forces one of `_native.simd_variants()`
+
+
+class ChrFScorer:
+    """The races of one window: hypotheses are indexed when they are first asked about, new references are scored only
+    against the hypotheses that are asked about."""
+
+    def __init__(self, utility: ChrF, sentences: Sequence[Sentence]) -> None:
+        self._utility = utility
+        self._threads = utility.workers
+        self._sentences = sentences
+        self._indexes: list[_native.ChrFIndex | None] = [None] * len(sentences)
+        self._grown: dict[int, IndexedTexts] = {}  # of races into which hypotheses were let in: their references
+        self.encode_seconds = 0.0
+
+    def score(self, asks: Sequence[Ask]) -> Sequence[NDArray[np.float32]]:
+        """The utilities of each ask, (hypotheses, references)."""
+        began = time.perf_counter()
+        self._index(asks)
+        indexed = time.perf_counter()
+        plain = [number for number, ask in enumerate(asks) if ask.sentence not in self._grown]
+        found, share = self._count(
+            [self._indexes[asks[number].sentence] for number in plain],
+            [asks[number].hypotheses for number in plain],
+            [self._references(asks[number].references) for number in plain],
+        )
+        counted = time.perf_counter()
+        self.encode_seconds += indexed - began + share * (counted - indexed)
+        if len(plain) == len(asks):
+            return found
+        scores = dict(zip(plain, found, strict=True))
+        grown = [(number, ask) for number, ask in enumerate(asks) if number not in scores]
+        looked_up = [self._texts(ask) for _, ask in grown]
+        parts = [self._grown[ask.sentence].parts(ask.references) for _, ask in grown]
+        found, share = self._count(
+            [index for part in parts for index, _, _ in part],
+            [rows for part in parts for _, rows, _ in part],
+            [texts for texts, part in zip(looked_up, parts, strict=True) for _ in part],
+            swapped=True,
+        )
+        tables = iter(found)
+        for (number, ask), part in zip(grown, parts, strict=True):
+            scores[number] = np.empty((len(ask.hypotheses), len(ask.references)), dtype=np.float32)
+            for _, _, columns in part:
+                scores[number][:, columns] = next(tables).T
+        self.encode_seconds += share * (time.perf_counter() - counted)
+        return [scores[number] for number in range(len(asks))]
+
+    def _texts(self, ask: Ask) -> list[str]:
+        """The hypotheses of an ask."""
+        given = self._sentences[ask.sentence].hypotheses
+        return self._utility._prepared([given[row] for row in ask.hypotheses.tolist()])
+
+    def _references(self, references: Sequence[str]) -> list[Any]:
+        """The references of an ask, as `_count` takes them."""
+        return self._utility._prepared(references)
+
+    def _count(
+        self,
+        indexes: list[Any],
+        rows: list[NDArray[np.int64]],
+        references: list[Any],
+        *,
+        swapped: bool = False,
+    ) -> tuple[list[NDArray[np.float32]], float]:
+        """Scores, and encoding's share of the time. `swapped`: references are indexed, hypotheses are looked up."""
+        return _native.score_window(
+            indexes,
+            rows,
+            references,
+            beta=self._utility.beta,
+            eps_smoothing=self._utility.eps_smoothing,
+            threads=self._threads,
+            simd=os.environ.get(SIMD_VARIABLE, ""),
+            swapped=swapped,
+        )
+
+    def _index(self, asks: Sequence[Ask]) -> None:
+        """Index the hypotheses of sentences that are new. Where hypotheses come later, references are indexed instead,
+        each once; each newcomer is then looked up among them, not all references among the newcomers."""
+        ends: dict[int, int] = {}  # of sentences that are new: after the last hypothesis asked about
+        for ask in asks:
+            sentence, index, end = ask.sentence, self._indexes[ask.sentence], int(ask.hypotheses.max()) + 1
+            if index is None:
+                ends[sentence] = max(end, ends.get(sentence, 0))
+            elif end > len(index):
+                self._grown.setdefault(sentence, IndexedTexts())
+        new = {
+            (sentence, False): self._utility._prepared(self._sentences[sentence].hypotheses[:end])
+            for sentence, end in ends.items()
+        }
+        for ask in asks:
+            if ask.sentence in self._grown:
+                unknown = self._grown[ask.sentence].unknown(ask.references)
+                new.setdefault((ask.sentence, True), []).extend(self._utility._prepared(unknown))
+        built = _native.build_indexes(
+            [texts for texts in new.values() if texts],
+            char_order=self._utility.char_order,
+            word_order=self._utility.word_order,
+            whitespace=self._utility.whitespace,
+            threads=self._threads,
+        )
+        for (sentence, drawn), index in zip([key for key, texts in new.items() if texts], built, strict=True):
+            if drawn:
+                self._grown[sentence].add(index)
+            else:
+                self._indexes[sentence] = index
+
+
+class IndexedTexts:
+    """References of a race in the order in which they were drawn, in one index for each time step."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+        self._indexes: list[_native.ChrFIndex] = []
+        self._starts = [0]  # the number of the first of each index
+
+    def unknown(self, texts: Sequence[str]) -> list[str]:
+        """Those not known yet, each once; they get numbers, and are to be added."""
+        new = [text for text in dict.fromkeys(texts) if text not in self._numbers]
+        self._numbers.update(zip(new, range(len(self._numbers), len(self._numbers) + len(new)), strict=True))
+        return new
+
+    def add(self, index: _native.ChrFIndex) -> None:
+        """An index of the unknown ones."""
+        self._indexes.append(index)
+        self._starts.append(self._starts[-1] + len(index))
+
+    def parts(self, texts: Sequence[str]) -> list[tuple[_native.ChrFIndex, NDArray[np.int64], NDArray[np.int64]]]:
+        """The indexes that hold these texts, their rows in each, and their positions in `texts`."""
+        numbers = np.array([self._numbers[text] for text in texts], dtype=np.int64)
+        found = []
+        for number, index in enumerate(self._indexes):
+            first, end = self._starts[number], self._starts[number + 1]
+            positions = np.flatnonzero((numbers >= first) & (numbers < end))
+            if len(positions):
+                found.append((index, numbers[positions] - first, positions))
+        return found
+
+
+class ChrFAggregateScorer(ChrFScorer):
+    """The same where each reference is an `Aggregate`: it has the mean of the n-gram counts of its texts."""
+
+    def _references(self, references: Sequence[str]) -> list[Any]:
+        from mbrace.aggregates import Aggregate
+
+        aggregates = [each for each in references if isinstance(each, Aggregate)]
+        return [(self._utility._prepared(each.texts), each.weights) for each in aggregates]
+
+    def _count(
+        self,
+        indexes: list[Any],
+        rows: list[NDArray[np.int64]],
+        references: list[Any],
+        *,
+        swapped: bool = False,
+    ) -> tuple[list[NDArray[np.float32]], float]:
+        assert not swapped  # nobody is let into such races
+        return _native.score_aggregates(
+            indexes,
+            rows,
+            references,
+            beta=self._utility.beta,
+            eps_smoothing=self._utility.eps_smoothing,
+            threads=self._threads,
+        )

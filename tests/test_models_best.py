@@ -1,0 +1,54 @@
+"""The best continuations by chunks are those of sorting all totals."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from mbrace.models.best import CHUNK, best_totals  # noqa: E402
+from mbrace.models.choice import add_logprobs  # noqa: E402
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("sources", "width", "ids", "count"),
+    [
+        (3, 16, 640, 32),
+        (2, 16, 640 + 1, 32),
+        (2, 16, 640 + 63, 32),
+        (1, 4, 5 * CHUNK - 1, 8),
+        (2, 1, 1000, 8),
+        (2, 1, 70, 16),  # fewer chunks than are asked for
+        (2, 3, 5, 16),  # fewer totals than are asked for
+        (4, 8, 3000, 16),
+    ],
+)
+def test_the_best_are_those_of_all(sources: int, width: int, ids: int, count: int, dtype: torch.dtype) -> None:
+    torch.manual_seed(ids)
+    logits = (4 * torch.randn(sources, width, ids)).to(dtype)
+    bias = torch.randn(ids)
+    bias[ids // 2] = -torch.inf
+    scores = -5 * torch.rand(sources, width)
+    scores[0, -1] = -torch.inf if width > 1 else 0.0  # a row that is not open
+    for shift in (bias, None):
+        totals = add_logprobs(logits.flatten(0, 1), shift, scores.flatten()).view(sources, -1)
+        best, index = best_totals(logits, shift, scores, count)
+        expected = totals.sort(dim=1, descending=True).values[:, :count]
+        assert torch.equal(best, expected)  # the same bits
+        assert torch.equal(totals.gather(1, index), best)
+        for row, values in zip(index.tolist(), best.tolist(), strict=True):
+            assert len(set(row)) == len(row) or values[-1] == -torch.inf
+
+
+def test_one_chunk_may_hold_all_of_the_best() -> None:
+    logits = torch.zeros(2, 8, 40 * CHUNK)
+    best = torch.randperm(CHUNK)[:16] + 3 * CHUNK
+    logits[0, 5, best] = 50.0 + torch.arange(16.0)
+    logits[1, 0, [0, -1]] = 9.0
+    scores = torch.zeros(2, 8)
+    scores[0] = -100.0
+    scores[0, 5] = 0.0
+    found = best_totals(logits, None, scores, 16)[1]
+    assert (found[0] - 5 * 40 * CHUNK).tolist() == best.flip(0).tolist()
+    assert set(found[1][:2].tolist()) == {0, 40 * CHUNK - 1}
+    assert len(set(found[1].tolist())) == 16
