@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from collections.abc import Sequence
@@ -153,12 +154,8 @@ class ChrFScorer:
         self._index(asks)
         indexed = time.perf_counter()
         parts = [self._parts(ask) for ask in asks]
-        references = [self._references(ask.references) for ask in asks]
-        scores, encode_share = self._count(
-            [index for part in parts for index, _ in part],
-            [rows for part in parts for _, rows in part],
-            [given for given, part in zip(references, parts, strict=True) for _ in part],
-        )
+        indexes, rows, references = zip(*itertools.chain.from_iterable(parts), strict=True)
+        scores, encode_share = self._count(list(indexes), list(rows), list(references))
         self.encode_seconds += indexed - began + encode_share * (time.perf_counter() - indexed)
         if len(scores) == len(asks):
             return scores
@@ -187,9 +184,11 @@ class ChrFScorer:
         """Index the hypotheses that are new, up to the last one asked about."""
         ends: dict[int, int] = {}
         for ask in asks:
-            end = int(ask.hypotheses.max()) + 1
-            if end > max(self._starts[ask.sentence][-1], ends.get(ask.sentence, 0)):
-                ends[ask.sentence] = end
+            indexed = self._starts[ask.sentence][-1]
+            if indexed < len(self._sentences[ask.sentence].hypotheses):
+                end = int(ask.hypotheses.max()) + 1
+                if end > max(indexed, ends.get(ask.sentence, 0)):
+                    ends[ask.sentence] = end
         if not ends:
             return
         new: list[Sequence[str]] = []
@@ -206,17 +205,18 @@ class ChrFScorer:
         for sentence, index in zip(ends, built, strict=True):
             self._indexes[sentence].append(index)
 
-    def _parts(self, ask: Ask) -> list[tuple[_native.ChrFIndex, NDArray[np.int64]]]:
-        """The indexes that hold the hypotheses of an ask, and their rows in each."""
+    def _parts(self, ask: Ask) -> list[tuple[_native.ChrFIndex, NDArray[np.int64], list[Any]]]:
+        """The indexes that hold the hypotheses of an ask, their rows in each, and the references."""
+        references = self._references(ask.references)
         indexes, starts = self._indexes[ask.sentence], self._starts[ask.sentence]
         if len(indexes) == 1:
-            return [(indexes[0], ask.hypotheses)]
+            return [(indexes[0], ask.hypotheses, references)]
         cuts = np.searchsorted(ask.hypotheses, starts)
         parts = []
         for number, index in enumerate(indexes):
             rows = ask.hypotheses[cuts[number] : cuts[number + 1]]
             if len(rows):
-                parts.append((index, rows - starts[number]))
+                parts.append((index, rows - starts[number], references))
         return parts
 
 
