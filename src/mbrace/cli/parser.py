@@ -50,10 +50,10 @@ def _whole(text: str) -> int:
 
 def seed(text: str) -> int:
     """A seed: any whole number, unless what it is for takes fewer."""
-    return int(text)
-
-
-seed.__name__ = "int"  # what argparse calls it in a message
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"invalid int value: {text!r}") from None
 
 
 class _Cite(argparse.Action):
