@@ -28,28 +28,18 @@ class WordList {
 
     // Appends the numbers of a text's words, at least one: the words joined by single spaces are the text.
     void number(const Text& text, std::vector<std::int32_t>& numbers) {
-        if (text.kind == 1) {
-            number<std::uint8_t>(text, numbers);
-        } else if (text.kind == 2) {
-            number<std::uint16_t>(text, numbers);
-        } else {
-            number<std::uint32_t>(text, numbers);
-        }
+        with_points(text, [&](const auto* points) {
+            std::size_t begin = 0;
+            for (std::size_t at = 1; at + 1 < text.length; ++at) {
+                if (points[at] != ' ' || !may_border_cut(points[at - 1]) || !may_border_cut(points[at + 1])) continue;
+                numbers.push_back(add({points + begin, at - begin, text.kind}));
+                begin = at + 1;
+            }
+            numbers.push_back(add({points + begin, text.length - begin, text.kind}));
+        });
     }
 
   private:
-    template <class Point>
-    void number(const Text& text, std::vector<std::int32_t>& numbers) {
-        const Point* points = static_cast<const Point*>(text.data);
-        std::size_t begin = 0;
-        for (std::size_t at = 1; at + 1 < text.length; ++at) {
-            if (points[at] != ' ' || !may_border_cut(points[at - 1]) || !may_border_cut(points[at + 1])) continue;
-            numbers.push_back(add({points + begin, at - begin, text.kind}));
-            begin = at + 1;
-        }
-        numbers.push_back(add({points + begin, text.length - begin, text.kind}));
-    }
-
     std::int32_t add(const Text& word) {
         const std::size_t number = distinct_.add(word);
         if (number == words_.size()) {  // new: a copy that outlives the text
