@@ -174,14 +174,6 @@ def uses_model(name: str) -> bool:
     return name in NAMED and NAMED[name].neural
 
 
-def runs_network(name: str) -> bool:
-    """Whether a network, here or on a server, reads the strings or pairs of the utility of a name, or of a part of the
-    mixture."""
-    if is_mixture(name):
-        return any(runs_network(part) for part, _ in parse_mixture(name))
-    return name in NAMED and (NAMED[name].neural or NAMED[name].server)
-
-
 def _options_of(part: str, options: Mapping[str, str]) -> dict[str, str]:
     return {key.removeprefix(f"{part}."): text for key, text in options.items() if key.startswith(f"{part}.")}
 
