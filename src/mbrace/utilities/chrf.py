@@ -142,6 +142,8 @@ class ChrFScorer:
     def __init__(self, utility: ChrF, sentences: Sequence[Sentence]) -> None:
         self._utility = utility
         self._threads = utility.workers
+        self._options: dict[str, Any] = {"beta": utility.beta, "eps_smoothing": utility.eps_smoothing}
+        self._options["threads"] = self._threads
         self._sentences = sentences
         # of each sentence: indexes, and the first hypothesis of each; those that come later get an index of their own
         self._indexes: list[list[_native.ChrFIndex]] = [[] for _ in sentences]
@@ -166,19 +168,9 @@ class ChrFScorer:
         """The references of an ask, as `_count` takes them."""
         return self._utility._prepared(references)
 
-    def _count(
-        self, indexes: list[_native.ChrFIndex], rows: list[NDArray[np.int64]], references: list[Any]
-    ) -> tuple[list[NDArray[np.float32]], float]:
-        """Scores, and encoding's share of the time."""
-        return _native.score_window(
-            indexes,
-            rows,
-            references,
-            beta=self._utility.beta,
-            eps_smoothing=self._utility.eps_smoothing,
-            threads=self._threads,
-            simd=os.environ.get(SIMD_VARIABLE, ""),
-        )
+    def _count(self, *window: Any) -> tuple[list[NDArray[np.float32]], float]:
+        """Scores of (indexes, rows, references), and encoding's share of the time."""
+        return _native.score_window(*window, **self._options, simd=os.environ.get(SIMD_VARIABLE, ""))
 
     def _index(self, asks: Sequence[Ask]) -> None:
         """Index the hypotheses that are new, up to the last one asked about."""
@@ -229,14 +221,5 @@ class ChrFAggregateScorer(ChrFScorer):
         aggregates = [each for each in references if isinstance(each, Aggregate)]
         return [(self._utility._prepared(each.texts), each.weights) for each in aggregates]
 
-    def _count(
-        self, indexes: list[_native.ChrFIndex], rows: list[NDArray[np.int64]], references: list[Any]
-    ) -> tuple[list[NDArray[np.float32]], float]:
-        return _native.score_aggregates(
-            indexes,
-            rows,
-            references,
-            beta=self._utility.beta,
-            eps_smoothing=self._utility.eps_smoothing,
-            threads=self._threads,
-        )
+    def _count(self, *window: Any) -> tuple[list[NDArray[np.float32]], float]:
+        return _native.score_aggregates(*window, **self._options)
