@@ -283,7 +283,7 @@ def _prune_settings(args: argparse.Namespace) -> PruneSettings:
 
 
 def _schedule(args: argparse.Namespace) -> Schedule:
-    """None is the utility's own."""
+    """The sample sizes that were asked for, or "all"; None: the utility's own."""
     if args.schedule is None or args.schedule == "all":
         return args.schedule  # type: ignore[no-any-return]
     try:

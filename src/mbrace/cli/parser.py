@@ -36,7 +36,7 @@ class Parser(argparse.ArgumentParser):
         self.register("type", int, _whole)
 
     def error(self, message: str) -> NoReturn:
-        """Raise it."""
+        """Raise the message as an error of the user."""
         raise UserError(f"{message}; see {self.prog} --help")
 
 
@@ -60,7 +60,7 @@ class _Cite(argparse.Action):
     """Prints what to cite, and ends."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
-        """Print."""
+        """Print the entries and exit."""
         from mbrace.cli.cite import bibtex
 
         print(bibtex())

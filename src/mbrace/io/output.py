@@ -27,11 +27,11 @@ class Tables(Protocol):
         ...
 
     def note(self, identity: str | int) -> None:
-        """A record is answered."""
+        """After each answer: the record with this id has one."""
         ...
 
     def finish(self) -> None:
-        """All are."""
+        """After the last answer."""
         ...
 
 
