@@ -125,7 +125,7 @@ def _read_prompt(path: str) -> str:
         with open(path, encoding="utf-8") as file:
             return file.read()
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"--judge-prompt @{path}: cannot be read ({error})") from error
+        raise UserError(f"--judge-prompt @{path}: cannot be read ({error}); give a text file") from error
 
 
 def _in_flags(message: str) -> str:
