@@ -22,6 +22,8 @@ namespace mbrace {
 
 class Tally {
   public:
+    using Utilities = std::variant<UnsetVector<float>, UnsetVector<double>>;
+
     Tally() = default;
     explicit Tally(std::size_t hypotheses) : hypotheses_(hypotheses), alive_(hypotheses) {
         std::iota(alive_.begin(), alive_.end(), 0);
@@ -42,8 +44,8 @@ class Tally {
     const std::vector<std::int64_t>& alive() const { return alive_; }    // indexes of hypotheses
     const std::vector<std::int64_t>& counts() const { return counts_; }  // of each distinct pseudo-reference
     std::size_t draws() const { return draws_; }
-    std::size_t columns() const { return columns_; }  // distinct pseudo-references that were scored
-    const std::variant<Vector<float>, Vector<double>>& utilities() const { return utilities_; }  // (alive, columns)
+    std::size_t columns() const { return columns_; }           // distinct pseudo-references that were scored
+    const Utilities& utilities() const { return utilities_; }  // (alive, columns)
 
     // Adds one draw. Returns whether this pseudo-reference is drawn for the first time.
     bool draw(const Text& text) {
@@ -231,8 +233,8 @@ class Tally {
     template <class Number>
     void widen() {
         if constexpr (std::is_same_v<Number, double>) {
-            if (const auto* floats = std::get_if<Vector<float>>(&utilities_)) {
-                Vector<double> doubles(floats->size());
+            if (const auto* floats = std::get_if<UnsetVector<float>>(&utilities_)) {
+                UnsetVector<double> doubles(floats->size());
                 std::copy(floats->begin(), floats->end(), doubles.begin());
                 utilities_ = std::move(doubles);
             }
@@ -296,7 +298,7 @@ class Tally {
     std::vector<double> pruned_means_;  // kept only where a race may stop by regret
     std::vector<std::int64_t> alive_, counts_;
     std::size_t draws_ = 0, columns_ = 0;
-    std::variant<Vector<float>, Vector<double>> utilities_;
+    Utilities utilities_;
 };
 
 }  // namespace mbrace
