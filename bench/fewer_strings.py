@@ -16,19 +16,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from neural import Bench, SpeedOnly, Table
+from neural import Bench
+from random_comet import SpeedOnly, Table
 
 import mbrace
 from mbrace.decoded import Phases
-from mbrace.jobs.presets import preset_settings
+from mbrace.jobs.presets import PRESETS
 
 UNPRUNED = "no pruning"
 
 
 def ways(size: int) -> dict[str, dict[str, Any]]:
     """Options of `decode_corpus`, by name."""
-    others = preset_settings("fast", "decode", neural=True)
-    fast = others.pop("regret")
+    fast = PRESETS["fast"]["decode"]["regret"]
     return {
         UNPRUNED: {"prune": None},
         "racing, alpha 0.99": {"prune": mbrace.Confidence(0.99)},

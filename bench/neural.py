@@ -25,7 +25,7 @@ import numpy as np
 import torch
 import transformers
 from neural_table import Results
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+from random_comet import SpeedOnly, Table, estimate, in_batches, make_config, make_tokenizer, numbered, references_of
 
 import mbrace
 from mbrace.decoded import Phases
@@ -33,8 +33,6 @@ from mbrace.io.candidates import read_records
 from mbrace.utilities.neural.encoder import Encoder, Readout
 from mbrace.utilities.neural.head import Estimator
 from mbrace.utilities.neural.pairs import PairBlock, to_device
-from mbrace.utilities.neural.scorer import NeuralUtility, RaceScorer
-from mbrace.utility import Ask, Sentence
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -75,7 +73,7 @@ class Bench:
             )
             for record in found
         ]
-        texts = [text for record in self.records for text in (*record.hypotheses, *_references(record))]
+        texts = [text for record in self.records for text in (*record.hypotheses, *references_of(record))]
         self.tokenizer = make_tokenizer(texts)
         self.config = make_config(self.tiny)
         self.models: dict[str, Any] = {}
@@ -88,7 +86,7 @@ class Bench:
             "hypotheses and pseudo-references a sentence": size,
             "strings": len(texts),
             "distinct strings, summed over sentences": sum(
-                len({*record.hypotheses, *_references(record)}) for record in self.records
+                len({*record.hypotheses, *references_of(record)}) for record in self.records
             ),
             "tokens a string, mean": round(float(np.mean(lengths)), 1),
             "parameters of the encoder": sum(p.numel() for p in self.model("float32").parameters()),
@@ -142,7 +140,7 @@ class Bench:
         few = self.records[: self.slice]
         for dtype, matmul in (("float16", "high"), ("float32", "high"), ("float32", "highest")):
             torch.set_float32_matmul_precision(matmul)
-            texts = [text for record in few for text in (*record.hypotheses, *_references(record))]
+            texts = [text for record in few for text in (*record.hypotheses, *references_of(record))]
             seconds = self.timed(lambda dtype=dtype, texts=texts: self.comet_mbr_embeddings(texts, dtype), repeats=2)
             self.results.add(
                 "embedding",
@@ -159,7 +157,7 @@ class Bench:
         ):
             torch.set_float32_matmul_precision(matmul)
             some = self.records if dtype != "float32" else self.records[: 2 * self.slice]
-            texts = [text for record in some for text in (*record.hypotheses, *_references(record))]
+            texts = [text for record in some for text in (*record.hypotheses, *references_of(record))]
             encoder = self.utility(dtype).encoder
             seconds = self.timed(lambda encoder=encoder, texts=texts: encoder.embed(texts), repeats=2)
             self.results.add(
@@ -202,7 +200,7 @@ class Bench:
                 ("estimate, batches of 16,384 pairs", partial(in_batches, head, h, r, s, max(1, 16384 // size)), 1),
                 ("mbrace, one sentence, no string twice", partial(ours, [apart]), 1),
                 ("mbrace, one sentence, a list against itself", partial(ours, [same]), 1),
-                (f"mbrace, {len(few)} sentences, real duplicates", partial(ours, list(map(_names, few))), len(few)),
+                (f"mbrace, {len(few)} sentences, real duplicates", partial(ours, list(map(numbered, few))), len(few)),
                 (f"mbrace, {len(few)} sentences, lists against themselves", partial(ours, [same] * len(few)), len(few)),
             ]
             exact = in_batches(head, h, r, s, 1, torch.float64)[0]
@@ -240,7 +238,7 @@ class Bench:
                 run = partial(self.race, some, utility, prune, window, phases, answers)
                 seconds = self.timed(run, repeats=1)
                 calls = sum(answer.utility_calls for answer in answers)
-                standard = sum(len(record.hypotheses) * len(_references(record)) for record in some)
+                standard = sum(len(record.hypotheses) * len(references_of(record)) for record in some)
                 runs = 2  # timed() warms up once
                 spent = phases.encode + phases.score + phases.prune  # of both runs
                 note = (
@@ -295,7 +293,7 @@ class Bench:
     def standard(self, records: Sequence[mbrace.Record], dtype: str, head: Estimator) -> None:
         """The paper's way, one sentence at a time: its strings embedded (256 per batch), every pair estimated."""
         for record in records:
-            references = _references(record)
+            references = references_of(record)
             texts = [record.source or "", *record.hypotheses, *references]
             vectors = self.comet_mbr_embeddings(texts, dtype, batch_size=256)
             s, h, r = vectors[:1], vectors[1 : 1 + len(record.hypotheses)], vectors[1 + len(record.hypotheses) :]
@@ -319,118 +317,6 @@ class Bench:
     def wait(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.synchronize()
-
-
-class Table:
-    """One sentence's hypotheses against its pseudo-references, by chrF++ or another utility: the real utility behind
-    the decisions. With `pool`, pseudo-references are scored as hypotheses too."""
-
-    def __init__(self, record: mbrace.Record, utility: Any = None, *, pool: bool = False) -> None:
-        references = list(dict.fromkeys(_references(record)))
-        hypotheses = list(dict.fromkeys([*record.hypotheses, *(references if pool else ())]))
-        self.column = {text: column for column, text in enumerate(references)}
-        self.row = {text: row for row, text in enumerate(hypotheses)}
-        scorer = (utility or mbrace.ChrF()).start([Sentence(record.id, record.source, hypotheses)])
-        self.scores = scorer.score([Ask(0, np.arange(len(hypotheses)), references)])[0]
-
-
-class SpeedOnly(NeuralUtility):
-    """Runs mbrace's encoder and head in full, but returns the scores of the tables."""
-
-    name, needs_source = "speed only", True
-
-    def __init__(self, encoder: Encoder, head: Estimator, tables: list[Table], records: list[mbrace.Record]) -> None:
-        self.encoder, self.head = encoder, head
-        self._tables = {record.id: table for record, table in zip(records, tables, strict=True)}
-
-    def start(self, sentences: Sequence[Sentence]) -> RaceScorer:
-        """The usual scorer, whose scores are replaced by those of the tables."""
-        scorer = super().start(sentences)
-        compute, tables = scorer.score, [self._tables[sentence.id] for sentence in sentences]
-
-        def score(asks: Sequence[Ask]) -> list[Any]:
-            compute(asks)
-            chosen = []
-            for ask in asks:
-                table, texts = tables[ask.sentence], sentences[ask.sentence].hypotheses
-                rows = [table.row[texts[index]] for index in ask.hypotheses.tolist()]
-                columns = [table.column[text] for text in ask.references]
-                chosen.append(table.scores[np.ix_(rows, columns)])
-            return chosen
-
-        scorer.score = score  # type: ignore[method-assign]
-        return scorer
-
-
-def estimate(head: Estimator, src: torch.Tensor, mt: torch.Tensor, ref: torch.Tensor) -> torch.Tensor:
-    """comet/models/regression/regression_metric.py `estimate`, unchanged."""
-    diff_ref, diff_src = torch.abs(mt - ref), torch.abs(mt - src)
-    prod_ref, prod_src = mt * ref, mt * src
-    hidden = torch.cat((mt, ref, prod_ref, diff_ref, prod_src, diff_src), dim=1)
-    for position, (weight, bias) in enumerate(head.layers):
-        hidden = torch.nn.functional.linear(hidden, weight, bias)
-        if position < len(head.layers) - 1:
-            hidden = torch.tanh(hidden)
-    return hidden.view(-1)
-
-
-def in_batches(
-    head: Estimator,
-    h: torch.Tensor,
-    r: torch.Tensor,
-    s: torch.Tensor,
-    at_a_time: int,
-    dtype: torch.dtype | None = None,
-) -> list[torch.Tensor]:
-    """All pairs through `estimate`: comet/cli/mbr.py gives it one hypothesis at a time, larger batches do better."""
-    if dtype is not None:
-        layers = [(weight.to(dtype), bias.to(dtype)) for weight, bias in head.layers]
-        head, (h, r, s) = Estimator(layers, head.units, head.activation), (x.to(dtype) for x in (h, r, s))
-    scores = []
-    for part in h.split(at_a_time):
-        mt, ref = part.repeat_interleave(len(r), 0), r.repeat(len(part), 1)
-        scores.append(estimate(head, s.expand(len(mt), -1), mt, ref))
-    return [torch.cat(scores)]
-
-
-def _names(record: mbrace.Record) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers for the distinct hypotheses and pseudo-references of a sentence; equal strings have equal numbers."""
-    numbers: dict[str, int] = {}
-    sides = (dict.fromkeys(record.hypotheses), dict.fromkeys(_references(record)))
-    found = [np.array([numbers.setdefault(text, len(numbers)) for text in side]) for side in sides]
-    return found[0], found[1]
-
-
-def make_tokenizer(texts: Sequence[str]) -> Any:
-    """A unigram tokenizer trained here on the candidates, with XLM-R's special tokens: realistic token counts."""
-    tokenizer = Tokenizer(models.Unigram())
-    tokenizer.normalizer = normalizers.NFKC()
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()])
-    specials = ["<s>", "<pad>", "</s>", "<unk>"]
-    trainer = trainers.UnigramTrainer(vocab_size=2000, special_tokens=specials, unk_token="<unk>", show_progress=False)
-    tokenizer.train_from_iterator(texts[:: max(1, len(texts) // 5000)], trainer)
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
-    )
-    return transformers.PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token="<pad>", bos_token="<s>", eos_token="</s>", unk_token="<unk>"
-    )
-
-
-def make_config(tiny: bool) -> Any:
-    """XLM-R-large's shape, or a rehearsal's."""
-    shape = {"vocab_size": 250002, "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24}
-    if tiny:
-        shape = {"vocab_size": 3000, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
-    heads = 4 if tiny else 16
-    return transformers.XLMRobertaConfig(
-        **shape, num_attention_heads=heads, max_position_embeddings=514, type_vocab_size=1, layer_norm_eps=1e-5
-    )
-
-
-def _references(record: mbrace.Record) -> Sequence[str]:
-    assert isinstance(record.pseudo_references, Sequence)
-    return record.pseudo_references
 
 
 def _precision(dtype: str, matmul: str) -> str:

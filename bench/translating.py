@@ -18,110 +18,28 @@ import os
 import platform
 import pstats
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import torch
+from base_model import base_model
+from clocks import Clock, clocked
 
 import mbrace
 from mbrace.decoded import Phases
 from mbrace.decoding import decode_corpus
 from mbrace.experiments.strings import SMALL_STEPS
 from mbrace.io.candidates import read_records
-from mbrace.jobs.presets import preset_settings
-from mbrace.models import recorded, search
-from mbrace.models.bundle import load_bundled
+from mbrace.jobs.presets import PRESETS
+from mbrace.models import recorded
 from mbrace.models.hypotheses import SamplingSettings, live_candidates
-from mbrace.models.live import LiveModel
 from mbrace.prune import stops_by_regret
 from mbrace.utilities.neural.device import choose_device
-from mbrace.utilities.neural.encoder import Encoder
 
 CANDIDATES = Path(__file__).parent.parent / "experiments" / "candidates" / "de-en.test.jsonl.xz"
-DECODER_LAYERS, IDS = 6, 16000
-
-
-def base_model(device: torch.device) -> mbrace.Seq2Seq:
-    """The bundled translator's function in a network of a base model's shape."""
-    transformers = __import__("transformers")
-    small, vocabulary = load_bundled()
-    config = small.config.__class__(**{**small.config.to_dict(), "tie_word_embeddings": False})
-    config.d_model *= 2
-    config.encoder_attention_heads *= 2
-    config.decoder_attention_heads *= 2
-    config.decoder_layers = DECODER_LAYERS
-    config.vocab_size = config.decoder_vocab_size = IDS
-    model = transformers.MarianMTModel(config)
-    model.generation_config.bad_words_ids = [[vocabulary.pad], *([number] for number in range(len(vocabulary), IDS))]
-    wide = {name: _doubled(name, weights) for name, weights in small.state_dict().items()}
-    scale = 2**-0.5  # what is looked up is multiplied by the root of the number of units
-    ids = torch.nn.functional.pad(wide["model.shared.weight"], (0, 0, 0, IDS - len(vocabulary)))
-    for side in (model.model.encoder, model.model.decoder):
-        side.embed_tokens = torch.nn.Embedding.from_pretrained(ids * scale, freeze=True)
-    model.lm_head.weight = torch.nn.Parameter(ids / 2, requires_grad=False)
-    model.final_logits_bias.zero_()
-    last = f"model.decoder.layers.{small.config.decoder_layers - 1}.final_layer_norm."
-    gain, shift = wide[last + "weight"], wide[last + "bias"]
-    for name, weights in model.state_dict().items():
-        if name in wide and "embed_tokens" not in name and name not in ("final_logits_bias", "model.shared.weight"):
-            if "lm_head" not in name:
-                weights.copy_(wide[name])
-        elif ".decoder.layers." in name:  # a layer that changes nothing: its branches are 0, its norm is undone
-            if "layer_norm.weight" in name:
-                weights.fill_(float((gain.square().mean() + shift.var()).sqrt()))
-            elif "layer_norm.bias" in name:
-                weights.fill_(float(shift.mean()))
-            elif "out_proj" in name or "fc2" in name:
-                weights.zero_()
-    return mbrace.Seq2Seq.of(model.to(device).eval(), vocabulary)
-
-
-def _doubled(name: str, weights: torch.Tensor) -> torch.Tensor:
-    """Weights over units of which there are two copies; the hidden units of a feed-forward layer stay as they are."""
-    if weights.ndim == 1:
-        return weights if ".fc1." in name else weights.repeat(2)
-    if "embed" in name or "shared" in name or "lm_head" in name:
-        return weights.repeat(1, 2)
-    into, out = (1 if ".fc2." in name else 2), (1 if ".fc1." in name else 2)
-    return weights.repeat(out, into) / into
-
-
-@dataclass
-class Clock:
-    """Seconds and numbers of calls, by what was done."""
-
-    seconds: dict[str, float] = field(default_factory=dict)
-    calls: dict[str, int] = field(default_factory=dict)
-
-    def around(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function, its time counted. The GPU may go on when it returns: only waiting shows that."""
-
-        def timed(*arguments: Any, **options: Any) -> Any:
-            started = time.perf_counter()
-            try:
-                return function(*arguments, **options)
-            finally:
-                self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - started
-                self.calls[name] = self.calls.get(name, 0) + 1
-
-        return timed
-
-
-@contextmanager
-def clocked(clock: Clock) -> Iterator[None]:
-    """Count inside: searches, time steps, ids to texts, texts to tokens."""
-    with (
-        mock.patch.object(search, "sample", clock.around("sample", search.sample)),
-        mock.patch.object(search, "beam", clock.around("beam", search.beam)),
-        mock.patch.object(search._Search, "advance", clock.around("step", search._Search.advance)),
-        mock.patch.object(LiveModel, "texts", clock.around("texts", LiveModel.texts)),
-        mock.patch.object(Encoder, "tokenize", clock.around("tokenise", Encoder.tokenize)),
-    ):
-        yield
 
 
 @dataclass
@@ -178,7 +96,7 @@ class Way:
 
 
 def ways(size: int) -> list[Way]:
-    fast = preset_settings("fast", "translate", neural=True)
+    fast = dict(PRESETS["fast"]["translate"])
     regret = mbrace.Confidence(0.99, regret=fast.pop("regret"))
     pool = {"pool": True, "sampling": "arithmetic"}
     fast_beam = fast.pop("beam", size)

@@ -60,7 +60,9 @@ class Bundles {
     // before, so are the shorter ones.
     void read(const Text& text, std::uint32_t number) {
         points_.assign(1, ' ');
-        for (std::size_t i = 0; i < std::min(text.length, COMPARED); ++i) points_.push_back(code_point(text, i));
+        with_points(text, [&](const auto* points) {
+            points_.insert(points_.end(), points, points + std::min(text.length, COMPARED));
+        });
         points_.push_back(' ');
         grams_of_[number].reserve(points_.size() * (LONGEST - SHORTEST + 1));
         for (std::size_t begin = 0; begin + SHORTEST <= points_.size(); ++begin) {
@@ -125,12 +127,6 @@ class Bundles {
             members.emplace_back().reserve(in_texts_[gram].count);
         }
         return firsts;
-    }
-
-    static std::uint32_t code_point(const Text& text, std::size_t i) {
-        if (text.kind == 1) return static_cast<const std::uint8_t*>(text.data)[i];
-        if (text.kind == 2) return static_cast<const std::uint16_t*>(text.data)[i];
-        return static_cast<const std::uint32_t*>(text.data)[i];
     }
 
     std::size_t size_;

@@ -191,6 +191,12 @@ nb::list decide_window_py(nb::list tallies, nb::list resamples, nb::list weights
         }
         decisions.push_back(std::move(sentence));
     }
+    std::vector<const Tally*> each;
+    for (const Decision& decision : decisions) each.push_back(decision.tally);
+    std::sort(each.begin(), each.end());
+    if (std::adjacent_find(each.begin(), each.end()) != each.end()) {
+        throw nb::value_error("tallies: the same one twice; give each race once");
+    }
     {
         nb::gil_scoped_release release;
         parallel(size, threads, [&](int, std::size_t i) {

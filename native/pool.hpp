@@ -111,4 +111,19 @@ struct PoolAllocator {
 template <class T>
 using Vector = std::vector<T, PoolAllocator<T>>;
 
+// The same, but new elements are not set to 0: for tables that are written as a whole.
+template <class T>
+struct UnsetAllocator : PoolAllocator<T> {
+    UnsetAllocator() = default;
+    template <class U>
+    UnsetAllocator(const UnsetAllocator<U>&) noexcept {}
+    template <class U>
+    void construct(U* element) noexcept {
+        ::new (static_cast<void*>(element)) U;
+    }
+};
+
+template <class T>
+using UnsetVector = std::vector<T, UnsetAllocator<T>>;
+
 }  // namespace mbrace

@@ -44,10 +44,11 @@ struct Strings {
     }
 };
 
+// The caller writes all of it.
 template <class Number>
 nb::ndarray<nb::numpy, Number, nb::c_contig> make_table(std::size_t rows, std::size_t columns, bool matrix) {
-    auto* table = new Vector<Number>(rows * columns);
-    nb::capsule owner(table, [](void* p) noexcept { delete static_cast<Vector<Number>*>(p); });
+    auto* table = new UnsetVector<Number>(rows * columns);
+    nb::capsule owner(table, [](void* p) noexcept { delete static_cast<UnsetVector<Number>*>(p); });
     std::size_t shape[2] = {rows, columns};
     return {table->data(), matrix ? std::size_t{2} : std::size_t{1}, shape, owner};
 }

@@ -22,6 +22,8 @@ namespace mbrace {
 
 class Tally {
   public:
+    using Utilities = std::variant<UnsetVector<float>, UnsetVector<double>>;
+
     Tally() = default;
     explicit Tally(std::size_t hypotheses) : hypotheses_(hypotheses), alive_(hypotheses) {
         std::iota(alive_.begin(), alive_.end(), 0);
@@ -42,13 +44,14 @@ class Tally {
     const std::vector<std::int64_t>& alive() const { return alive_; }    // indexes of hypotheses
     const std::vector<std::int64_t>& counts() const { return counts_; }  // of each distinct pseudo-reference
     std::size_t draws() const { return draws_; }
-    std::size_t columns() const { return columns_; }  // distinct pseudo-references that were scored
-    const std::variant<Vector<float>, Vector<double>>& utilities() const { return utilities_; }  // (alive, columns)
+    std::size_t columns() const { return columns_; }           // distinct pseudo-references that were scored
+    const Utilities& utilities() const { return utilities_; }  // (alive, columns)
 
     // Adds one draw. Returns whether this pseudo-reference is drawn for the first time.
     bool draw(const Text& text) {
         const std::size_t string = strings_.add(text);
         if (string == column_of_.size()) column_of_.push_back(NO_COLUMN);
+        means_.clear();
         ++draws_;
         if (column_of_[string] != NO_COLUMN) {
             ++counts_[column_of_[string]];
@@ -63,6 +66,7 @@ class Tally {
     template <class Number>
     void enter(const Number* table, std::size_t rows) {
         widen<Number>();
+        means_.clear();
         with_utilities([&](auto& known) {
             std::remove_reference_t<decltype(known)> joined((alive_.size() + rows) * columns_);
             copy(table, rows * columns_, std::copy_n(known.data(), alive_.size() * columns_, joined.data()));
@@ -74,6 +78,7 @@ class Tally {
     // The draw that an alive hypothesis itself is, by its column: it is left out of the hypothesis' expected utility from
     // now on. (In its place stands the mean of the others, so that all hypotheses have equally many draws.)
     void leave_out(std::size_t row, std::size_t column) {
+        means_.clear();
         with_utilities([&](auto& known) { own_.push_back({alive_[row], column, double{known[row * columns_ + column]}}); });
     }
 
@@ -81,6 +86,7 @@ class Tally {
     template <class Number>
     void add(const Number* table, std::size_t columns) {
         widen<Number>();
+        means_.clear();
         with_utilities([&](auto& known) {
             std::remove_reference_t<decltype(known)> joined((columns_ + columns) * alive_.size());
             auto* out = joined.data();
@@ -104,6 +110,7 @@ class Tally {
     // Drops the other hypotheses. `rows`: growing indexes into alive().
     void keep(const std::vector<std::int64_t>& rows) {
         if (rows.size() == alive_.size()) return;
+        means_.clear();
         with_utilities([&](auto& known) {
             for (std::size_t row = 0; row < rows.size(); ++row) {
                 alive_[row] = alive_[rows[row]];
@@ -179,11 +186,13 @@ class Tally {
 
     template <class Number>
     std::vector<double> expected(Number* utilities, const double* weights) {
+        if (!weights && own_.empty() && !means_.empty()) return means_;
         const std::vector<std::pair<std::size_t, double>> without_own = fill_left_out(utilities, weights);
         std::vector<double> means(alive_.size());
         const std::vector<double> shares = shares_of(weights);
         expected_utilities(utilities, alive_.size(), columns_, shares.data(), means.data());
         for (const auto& [row, mean] : without_own) means[row] = mean;  // a filled cell is rounded, this is not
+        if (!weights) means_ = means;
         return means;
     }
 
@@ -224,8 +233,8 @@ class Tally {
     template <class Number>
     void widen() {
         if constexpr (std::is_same_v<Number, double>) {
-            if (const auto* floats = std::get_if<Vector<float>>(&utilities_)) {
-                Vector<double> doubles(floats->size());
+            if (const auto* floats = std::get_if<UnsetVector<float>>(&utilities_)) {
+                UnsetVector<double> doubles(floats->size());
                 std::copy(floats->begin(), floats->end(), doubles.begin());
                 utilities_ = std::move(doubles);
             }
@@ -240,7 +249,11 @@ class Tally {
     // Floats become doubles; never the other way round (see `widen`).
     template <class From, class To>
     static To* copy(const From* from, std::size_t count, To* to) {
-        return std::transform(from, from + count, to, [](From value) { return static_cast<To>(value); });
+        if constexpr (std::is_same_v<From, To>) {
+            return std::copy_n(from, count, to);  // a block of memory
+        } else {
+            return std::transform(from, from + count, to, [](From value) { return static_cast<To>(value); });
+        }
     }
 
     static constexpr std::uint32_t NO_COLUMN = ~std::uint32_t{0};
@@ -281,10 +294,11 @@ class Tally {
     std::vector<std::uint32_t> column_of_;  // [string]
     std::size_t hypotheses_ = 0;
     std::vector<Own> own_;
+    std::vector<double> means_;         // expected utilities of those alive, by counts; empty when something has changed
     std::vector<double> pruned_means_;  // kept only where a race may stop by regret
     std::vector<std::int64_t> alive_, counts_;
     std::size_t draws_ = 0, columns_ = 0;
-    std::variant<Vector<float>, Vector<double>> utilities_;
+    Utilities utilities_;
 };
 
 }  // namespace mbrace

@@ -15,6 +15,14 @@ struct Text {
     int kind;  // bytes per code point
 };
 
+// Calls `function` with a pointer to the code points of a text, in the layout that they have.
+template <class Function>
+auto with_points(const Text& text, const Function& function) {
+    if (text.kind == 1) return function(static_cast<const std::uint8_t*>(text.data));
+    if (text.kind == 2) return function(static_cast<const std::uint16_t*>(text.data));
+    return function(static_cast<const std::uint32_t*>(text.data));
+}
+
 constexpr std::uint32_t END = 0x1FFFFF;  // after the last code point of a text; the largest code point is 0x10FFFF
 
 // Whitespace as in Python's str.split() and str.isspace(), and Python's string.punctuation.
@@ -63,14 +71,8 @@ struct Segment {
         if (edges_.size() < room) edges_.resize(room);
         if (bytes.size() < room) bytes.resize(room);
         narrow = text.kind == 1;
-        std::size_t edges;
-        if (narrow) {
-            edges = scan<std::uint8_t>(text, keep_whitespace);
-        } else if (text.kind == 2) {
-            edges = scan<std::uint16_t>(text, keep_whitespace);
-        } else {
-            edges = scan<std::uint32_t>(text, keep_whitespace);
-        }
+        const std::size_t edges =
+            with_points(text, [&](const auto* units) { return scan(units, text.length, keep_whitespace); });
         for (std::size_t i = 0; i < PADDING; ++i) points[length + i] = END;
         words.clear();
         if (want_words) split(edges);
@@ -80,13 +82,12 @@ struct Segment {
     // Writes code points to `points` and the positions where words begin and end to `edges_`; returns the number of the
     // latter. No branch depends on the text.
     template <class Unit>
-    std::size_t scan(const Text& text, bool keep_whitespace) {
-        const Unit* units = static_cast<const Unit*>(text.data);
+    std::size_t scan(const Unit* units, std::size_t count, bool keep_whitespace) {
         std::uint32_t* out = points.data();
         std::uint32_t* edge = edges_.data();
         std::size_t at = 0;
         bool in_word = false;
-        for (std::size_t i = 0; i < text.length; ++i) {
+        for (std::size_t i = 0; i < count; ++i) {
             const std::uint32_t c = units[i];
             const bool letter = !is_space(c);
             *edge = static_cast<std::uint32_t>(at);

@@ -19,14 +19,7 @@ class Tokens {
     std::vector<Word> words;  // ranges of `points`
 
     void read(const Text& text, Tokenizer tokenizer) {
-        points.clear();
-        if (text.kind == 1) {
-            load<std::uint8_t>(text);
-        } else if (text.kind == 2) {
-            load<std::uint16_t>(text);
-        } else {
-            load<std::uint32_t>(text);
-        }
+        with_points(text, [&](const auto* units) { load(units, text.length); });
         if (tokenizer == Tokenizer::mteval13a) mteval13a();
         words.clear();
         split(tokenizer == Tokenizer::characters);
@@ -34,9 +27,7 @@ class Tokens {
 
   private:
     template <class Unit>
-    void load(const Text& text) {
-        const Unit* units = static_cast<const Unit*>(text.data);
-        std::size_t length = text.length;
+    void load(const Unit* units, std::size_t length) {
         while (length > 0 && is_space(units[length - 1])) --length;  // sacreBLEU strips the end before it tokenizes
         points.assign(units, units + length);
     }

@@ -65,25 +65,15 @@ class WordList {
   private:
     template <class Take>
     static void for_each_word(const Text& text, Take take) {
-        if (text.kind == 1) {
-            for_each_word<std::uint8_t>(text, take);
-        } else if (text.kind == 2) {
-            for_each_word<std::uint16_t>(text, take);
-        } else {
-            for_each_word<std::uint32_t>(text, take);
-        }
-    }
-
-    template <class Point, class Take>
-    static void for_each_word(const Text& text, Take& take) {
-        const Point* points = static_cast<const Point*>(text.data);
-        std::size_t begin = 0;
-        for (std::size_t at = 1; at + 1 < text.length; ++at) {
-            if (points[at] != ' ' || !may_border_cut(points[at - 1]) || !may_border_cut(points[at + 1])) continue;
-            take({points + begin, at - begin, text.kind});
-            begin = at + 1;
-        }
-        take({points + begin, text.length - begin, text.kind});
+        with_points(text, [&](const auto* points) {
+            std::size_t begin = 0;
+            for (std::size_t at = 1; at + 1 < text.length; ++at) {
+                if (points[at] != ' ' || !may_border_cut(points[at - 1]) || !may_border_cut(points[at + 1])) continue;
+                take({points + begin, at - begin, text.kind});
+                begin = at + 1;
+            }
+            take({points + begin, text.length - begin, text.kind});
+        });
     }
 
     std::int32_t add(const Text& word) {

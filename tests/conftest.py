@@ -76,6 +76,15 @@ def records(rows: list[dict[str, Any]], count: int) -> list[mbrace.Record]:
     return [mbrace.Record(**{name: row[name] for name in fields}) for row in rows[:count]]
 
 
+@pytest.fixture
+def five_rows(demo_rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Real candidates, cut down: 5 sentences, 24 hypotheses, 48 pseudo-references."""
+    return [
+        row | {"hypotheses": row["hypotheses"][:24], "pseudo_references": row["pseudo_references"][:48]}
+        for row in demo_rows[:5]
+    ]
+
+
 @pytest.fixture(scope="session")
 def results(tmp_path_factory: pytest.TempPathFactory, demo_rows: list[dict[str, Any]]) -> Path:
     """`mbrace experiment` on two pairs, one with both splits, for two utilities, into one folder."""

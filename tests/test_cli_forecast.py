@@ -19,10 +19,9 @@ from mbrace.cli.config import with_config
 from mbrace.cli.parser import make_parser
 from mbrace.cli.presets import apply_preset
 from mbrace.forecast import MOST, STARTERS
-from mbrace.jobs.presets import NEURAL, PRESETS
 from mbrace.jobs.settings import PruneSettings, RaceSettings
 from mbrace.recording import RaceRecorder
-from mbrace.utilities.named import NAMED, runs_network
+from mbrace.utilities.named import NAMED
 
 SIZES = [16, 32, 64]
 OPTIONS = ["--forecast", "0.01", "--regret", "0.05", "--schedule", "16,32,64"]
@@ -305,49 +304,18 @@ def set_by_preset(command: str, *options: str) -> tuple[float | None, float | No
     return args.forecast, args.regret
 
 
-@pytest.fixture
-def neural_preset(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`--preset fast` as it may become: with a network, a forecast and another regret."""
-    settings = {"forecast": 0.01, "regret": 0.06}
-    monkeypatch.setitem(NEURAL, "fast", {"decode": settings, "translate": settings})
-
-
-STRINGS = ["chrf", "chrf+", "chrf++", "bleu", "ter", "wer", "cer", "edit", "exact", "rouge-l", "replay"]
-
-
 @pytest.mark.parametrize("command", ["decode", "translate"])
-def test_a_preset_sets_no_forecast_for_now(command: str) -> None:
+def test_a_preset_sets_no_forecast(command: str) -> None:
     for utility in NAMED:
         assert set_by_preset(command, "--utility", utility) == (None, 0.04)
 
 
-@pytest.mark.usefixtures("neural_preset")
-@pytest.mark.parametrize("command", ["decode", "translate"])
-def test_a_preset_with_a_forecast_applies_it_only_where_a_network_reads_the_strings(command: str) -> None:
-    neural = [*(name for name in NAMED if name not in STRINGS), "chrf++:0.5+comet:0.5", "judge:1+bleu:1"]
-    assert len(neural) == 11
-    for utility in neural:
-        assert set_by_preset(command, "--utility", utility) == (0.01, 0.06), utility
-        assert set_by_preset(command, "--utility", utility, "--preset", "paper") == (None, None)
-    for utility in (*STRINGS, "chrf++:0.5+bleu:0.5", "file.py:function", "no-such", "learned:0.5+bleu", "judge:"):
-        assert set_by_preset(command, "--utility", utility) == (None, 0.04), utility
-
-
-def test_a_forecast_among_the_settings_for_all_utilities_is_not_applied_to_strings(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setitem(PRESETS["fast"]["decode"], "forecast", 0.01)
-    assert set_by_preset("decode", "--utility", "learned") == (0.01, 0.04)
-    assert set_by_preset("decode", "--utility", "bleu") == (None, 0.04)
-
-
-@pytest.mark.usefixtures("neural_preset")
 @pytest.mark.parametrize("command", ["decode", "translate"])
 @pytest.mark.parametrize(
     ("options", "wanted"),
     [
         ("--forecast 0", (0.0, 0.04)),
-        ("--forecast 0.5", (0.5, 0.06)),
+        ("--forecast 0.5", (0.5, 0.04)),
         ("--pool", (None, 0.04)),
         ("--exclude-self", (None, 0.04)),
         ("--prune none", (None, None)),
@@ -355,26 +323,18 @@ def test_a_forecast_among_the_settings_for_all_utilities_is_not_applied_to_strin
         ("--select diverse --nbest 2", (None, None)),
         ("--method aggregate", (None, None)),
         ("--method aggregate-to-fine", (None, 0.04)),
-        ("--prune bottom --beta 0.5", (0.01, None)),
-        ("--regret 0", (0.01, 0.0)),
+        ("--prune bottom --beta 0.5", (None, None)),
+        ("--regret 0", (None, 0.0)),
     ],
 )
-def test_what_was_given_goes_before_the_forecast_of_a_preset(
+def test_what_was_given_goes_before_a_preset(
     options: str, wanted: tuple[float | None, float | None], command: str
 ) -> None:
     assert set_by_preset(command, "--utility", "learned", *options.split()) == wanted
 
 
-@pytest.mark.usefixtures("neural_preset")
-def test_a_preset_runs_as_the_options_that_it_stands_for(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("mbrace.cli.presets.runs_network", lambda name: name == "chrf++")  # any utility would do
+def test_a_preset_runs_as_the_options_that_it_stands_for(source: Path, tmp_path: Path) -> None:
     typed, preset = tmp_path / "typed.jsonl", tmp_path / "preset.jsonl"
-    assert decode(source, "-o", typed, "--regret", "0.06", "--forecast", "0.01") == 0
-    assert decode(source, "-o", preset, "--preset", "fast") == 0
+    assert decode(source, "-o", typed, "--regret", "0.04", "--forecast", "0.01") == 0
+    assert decode(source, "-o", preset, "--preset", "fast", "--forecast", "0.01") == 0
     assert preset.read_bytes() == typed.read_bytes()
-
-
-def test_which_utilities_run_a_network() -> None:
-    assert {name for name in NAMED if not runs_network(name)} == set(STRINGS)

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -278,3 +279,19 @@ def test_hypotheses_that_come_later_score_as_if_they_had_been_there() -> None:
     np.testing.assert_array_equal(first, expected[:3, :2])
     np.testing.assert_array_equal(later[0], expected[3:])
     np.testing.assert_array_equal(later[1], expected[[1, 2, 4], 2:])
+
+
+def test_pairs_of_lists_that_are_not_equally_long_are_refused() -> None:
+    utility = mbrace.Pairwise(lambda h, r, source: 0.0, name="mine")
+    with pytest.raises(mbrace.UserError, match=r"^utility mine: 2 hypotheses but 1 references; give one for each$"):
+        utility.pairs(["a", "b"], ["c"], ["s", "s"])
+    with pytest.raises(mbrace.UserError, match=r"^utility mine: 2 hypotheses but 3 sources; give one for each$"):
+        utility.pairs(["a", "b"], ["c", "d"], ["s", "s", "s"])
+
+
+def test_a_utility_may_have_its_members_in_the_object_and_another_of_its_class_may_not() -> None:
+    own = mbrace.Pairwise(lambda h, r: float(h == r), name="own")
+    members = {name: getattr(own, name) for name in ("name", "schedule", "needs_source", "start", "pairs")}
+    assert mbrace.decode(["a", "b"], ["b", "c"], utility=SimpleNamespace(**members)).text == "b"
+    with pytest.raises(mbrace.UserError, match="give a utility"):
+        mbrace.decode(["a", "b"], ["b", "c"], utility=SimpleNamespace(name="other"))  # type: ignore[arg-type]

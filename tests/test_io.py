@@ -36,7 +36,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(shared: bool, t
 
     def fail() -> None:
         with replacing(path, shared=shared) as temporary:
-            temporary.write_bytes(b"half of the n")
+            Path(temporary).write_bytes(b"half of the n")
             raise OSError("disk full")
 
     with pytest.raises(OSError, match="disk full"):
@@ -48,7 +48,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(shared: bool, t
 
 def test_processes_that_share_a_file_write_to_temporary_files_of_their_own(tmp_path: Path) -> None:
     with replacing(tmp_path / "table", shared=True) as ours:
-        ours.write_bytes(b"ours")
+        Path(ours).write_bytes(b"ours")
         program = "import sys, pathlib; from mbrace.io.atomic import replace_file as write\n"
         program += "write(pathlib.Path(sys.argv[1]), b'theirs', shared=True)"
         subprocess.run([sys.executable, "-c", program, tmp_path / "table"], check=True)

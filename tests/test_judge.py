@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import gzip
-import hashlib
 import html
 import io
-import json
 import re
 import sqlite3
 import stat
@@ -15,19 +12,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from judge_server import BAD, GOOD, write_jsonl, write_study
+from judge_server import BAD, GOOD, write_study
 from starlette.testclient import TestClient
 
 from mbrace.cli import main
 from mbrace.errors import UserError
 from mbrace.judge import live_count
 from mbrace.judge.app import Site, create_app
-from mbrace.judge.items import PredictionPair, arrange, read_prediction_pairs, sample
+from mbrace.judge.items import PredictionPair
 from mbrace.judge.live_count import count_line, progress
 from mbrace.judge.serve import judge, paragraphs
-from mbrace.judge.show import Piece, differences, pieces
 from mbrace.judge.store import Store, open_study
 
 HOST = "http://127.0.0.1:8000"
@@ -59,188 +53,6 @@ def rate(client: TestClient, token: str, position: int, choice: str = "tie", req
 def ratings(store: Store) -> list[tuple[int, int, str, str]]:
     with sqlite3.connect(store.path) as sql:
         return sql.execute("SELECT rater, position, choice, comment FROM rating ORDER BY rater, position").fetchall()
-
-
-# ---- pairing and arranging
-
-
-def test_pairs_come_by_id_and_equal_ones_are_counted(tmp_path: Path) -> None:
-    a = write_jsonl(tmp_path / "a.jsonl", [{"id": n, "text": t} for n, t in ((1, "one"), (2, "two"), (3, "three"))])
-    b = write_jsonl(tmp_path / "b.jsonl", [{"id": n, "text": t} for n, t in ((3, "drei"), (1, "one "), (2, "zwei"))])
-    s = write_jsonl(tmp_path / "s.jsonl", [{"id": n, "source": f"s{n}", "hypotheses": ["x"]} for n in (0, 3, 2, 1)])
-    pairs = read_prediction_pairs(a, b, s)
-    assert (pairs.total, pairs.equal) == (3, 1)  # "one " and "one" look the same
-    assert pairs.different == [PredictionPair("2", "s2", "two", "zwei"), PredictionPair("3", "s3", "three", "drei")]
-
-
-def test_plain_gzipped_lines_are_paired_in_order(tmp_path: Path) -> None:
-    (tmp_path / "a.txt.gz").write_bytes(gzip.compress("eins\nzw\u2028ei\n".encode()))
-    (tmp_path / "b.txt").write_text("eins\r\n\r\n", newline="")
-    (tmp_path / "s.txt").write_text("one\ntwo\n")
-    pairs = read_prediction_pairs(*(str(tmp_path / name) for name in ("a.txt.gz", "b.txt", "s.txt")))
-    assert (pairs.equal, pairs.different) == (1, [PredictionPair("2", "two", "zw\u2028ei", "")])
-
-
-@pytest.mark.parametrize(
-    ("a", "b", "s", "message"),
-    [
-        ('{"id": 1, "text": "x"}', '{"id": 2, "text": "x"}', "s", r"b\.jsonl: 1 id of .*a\.jsonl not there.*'1'"),
-        (
-            '{"id": 1, "text": "x"}\n' * 2,
-            '{"id": 1, "text": "x"}',
-            "s",
-            r"a\.jsonl:2: id: 1 is already .*line 1",
-        ),
-        (
-            '{"id": 1, "text": 5}',
-            '{"id": 1, "text": "x"}',
-            "s",
-            r"a\.jsonl:1: text: expected a string, got a number",
-        ),
-        ('{"id": true, "text": "x"}', '{"text": "x"}', "s", r"a\.jsonl:1: id: expected a string or .*got true/false"),
-        ('{"text": "x"}\n{"id": 1, "text": "x"}', '{"text": "x"}', "s", r"a\.jsonl:1: id: missing"),
-        ('{"id": 1, "text": "x"}', "nonsense", "s", r"b\.jsonl:1: not JSON"),
-        ('{"id": 1, "text": "x"}', '["x"]', "s", r"b\.jsonl:1: expected a JSON object with `text`, got a list"),
-        ('{"id": 1, "text": "x"}', '{"id": 1, "text": "y"}', "s\ns", r"s\.txt: 2 lines, but .*a\.jsonl has 1"),
-        (
-            '{"id": 1, "text": "x"}',
-            '{"id": 1, "text": "y"}',
-            '{"id": 2, "source": "s"}',
-            r"s\.txt: 1 id of .*a\.jsonl not there.*'1'",
-        ),
-        ('{"id": 1, "text": "x"}', '{"id": 1, "text": "y"}', "", r"s\.txt: the file is empty"),
-        (
-            '{"id": 1, "text": "x"}\n{"id": 2, "text": "y"}',
-            '{"id": 2, "text": "z"}\n{"id": 1, "text": "x"}',
-            "one\ntwo",  # in whose order?
-            r"s\.txt: has no ids, and .*a\.jsonl and .*b\.jsonl have theirs in different orders",
-        ),
-    ],
-)
-def test_files_that_do_not_fit_are_refused_by_name_and_line(
-    tmp_path: Path, a: str, b: str, s: str, message: str
-) -> None:
-    for name, text in (("a.jsonl", a), ("b.jsonl", b), ("s.txt", s)):
-        (tmp_path / name).write_text(text)
-    with pytest.raises(UserError, match=message):
-        read_prediction_pairs(*(str(tmp_path / name) for name in ("a.jsonl", "b.jsonl", "s.txt")))
-
-
-def test_pairs_are_read_from_parquet_too(tmp_path: Path) -> None:
-    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-    table = {"id": [2, 1], "text": ["zwei", "eins"], "survivors": [[1], [2]]}
-    parquet.write_table(pyarrow.table(table), tmp_path / "a.parquet")
-    b = write_jsonl(tmp_path / "b.jsonl", [{"id": "1", "text": "one"}, {"id": "2", "text": "zwei"}])
-    parquet.write_table(pyarrow.table({"id": [1, 2], "source": ["s1", "s2"]}), tmp_path / "s.parquet")
-    pairs = read_prediction_pairs(str(tmp_path / "a.parquet"), b, str(tmp_path / "s.parquet"))
-    assert (pairs.equal, pairs.different) == (1, [PredictionPair("1", "s1", "eins", "one")])
-    with pytest.raises(UserError, match=r"s\.parquet:1: text: missing; give records with a string `text`"):
-        read_prediction_pairs(str(tmp_path / "s.parquet"), b, b)
-
-
-def test_a_study_is_recognised_by_the_digest_it_always_had(tmp_path: Path) -> None:
-    a = write_jsonl(tmp_path / "a.jsonl", [{"id": 1, "text": "\ud83d"}, {"id": "x", "text": "two"}])
-    (tmp_path / "s.txt").write_text("\ufeffone\ntwo\n", encoding="utf-8")
-    expected = [[["1", "x"], ["\ufffd", "two"]], [None, ["one", "two"]]]
-    digests = read_prediction_pairs(a, a, str(tmp_path / "s.txt")).digests
-    hashed = [hashlib.sha256(json.dumps(e, ensure_ascii=False, separators=(",", ":")).encode()) for e in expected]
-    assert [digests["A"], digests["source"]] == [h.hexdigest() for h in hashed]
-
-
-def test_bytes_that_are_not_utf8_and_missing_files_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_bytes(b"fine\n\xff\n")
-    with pytest.raises(UserError, match=r"a\.txt:2: invalid UTF-8"):
-        read_prediction_pairs(*[str(tmp_path / "a.txt")] * 3)
-    with pytest.raises(UserError, match=r"none\.txt: No such file"):
-        read_prediction_pairs(*[str(tmp_path / "none.txt")] * 3)
-
-
-@pytest.mark.parametrize(
-    ("option", "value", "wanted"),
-    [
-        ("--raters", "x", "a whole number of 1 or more"),
-        ("--raters", "0", "a whole number of 1 or more"),
-        ("--items", "many", "a whole number of 1 or more, or all"),
-        ("--port", "http", "a whole number from 0 to 65535"),
-        ("--port", "65536", "a whole number from 0 to 65535"),
-        ("--level", "high", "a number between 0 and 1"),
-    ],
-)
-def test_an_option_that_is_no_number_is_told_what_is_wanted(
-    option: str, value: str, wanted: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    command = ["judge-results", "r.db"] if option == "--level" else ["judge", "a", "b", "--source", "s", "-o", "r.db"]
-    assert main([*command, option, value]) == 2
-    assert f"argument {option}: {value}: expected {wanted}" in capsys.readouterr().err
-
-
-def test_half_a_surrogate_pair_is_replaced_so_that_it_can_be_stored_and_shown(tmp_path: Path) -> None:
-    for name, text in (("a.jsonl", r'{"text": "\ud83d"}'), ("b.jsonl", r'{"text": "\ud83d\ude00"}'), ("s.txt", "s")):
-        (tmp_path / name).write_text(text)
-    pairs = read_prediction_pairs(*(str(tmp_path / name) for name in ("a.jsonl", "b.jsonl", "s.txt")))
-    assert pairs.different == [PredictionPair("1", "s", "\ufffd", "\U0001f600")]
-
-
-def test_sample_depends_on_the_seed_alone_and_keeps_all_when_few() -> None:
-    items = [PredictionPair(str(n), "", "a", "b") for n in range(100)]
-    assert sample(items, 10, 3) == sample(items, 10, 3) != sample(items, 10, 4)
-    assert len(set(sample(items, 10, 3))) == 10
-    assert sample(items, 125, 3) == sample(items, None, 3) == items
-
-
-@given(count=st.integers(1, 60), seed=st.integers(0, 2**40), rater=st.integers(1, 50))
-def test_each_rater_sees_every_item_once_and_each_system_on_both_sides_alike(count: int, seed: int, rater: int) -> None:
-    turns = arrange(count, seed, rater)
-    assert sorted(item for item, _ in turns) == list(range(count))
-    assert abs(2 * sum(a_left for _, a_left in turns) - count) <= 1
-    assert turns == arrange(count, seed, rater)
-
-
-def test_raters_get_different_orders_and_sides() -> None:
-    orders = [[item for item, _ in arrange(50, 0, rater)] for rater in range(1, 9)]
-    sides = [dict(arrange(50, 0, rater)) for rater in range(1, 9)]
-    assert len({tuple(order) for order in orders}) == 8
-    assert all(len({side[item] for side in sides}) == 2 for item in range(5))
-
-
-# ---- showing
-
-
-def test_words_that_differ_are_marked_and_common_ones_are_not() -> None:
-    left, right = differences("The old cat sat down.", "The cat sat right here.")
-    assert [(piece.text, piece.changed) for piece in left] == [
-        ("The ", False), ("old", True), (" cat sat ", False), ("down", True), (".", False),
-    ]  # fmt: skip
-    assert [piece.text for piece in right if piece.changed] == ["right here"]
-
-
-def test_chinese_is_compared_by_character() -> None:
-    left, _ = differences("我喜欢猫", "我讨厌猫")
-    assert [piece.text for piece in left if piece.changed] == ["喜欢"]
-
-
-def test_characters_that_reorder_or_hide_text_are_shown_by_name() -> None:
-    assert pieces("a\u202eb\x00") == [
-        Piece("a"), Piece("U+202E", control=True), Piece("b"), Piece("U+0000", control=True),
-    ]  # fmt: skip
-    assert pieces("می\u200cروم\tx\ny") == [Piece("می\u200cروم\tx\ny")]  # the joiner belongs to Persian spelling
-
-
-@given(st.text(max_size=60), st.text(max_size=60))
-def test_nothing_is_added_to_a_text_or_lost_by_marking_it(left: str, right: str) -> None:
-    for text, shown in zip((left, right), differences(left, right), strict=True):
-        assert "".join(chr(int(p.text[2:], 16)) if p.control else p.text for p in shown) == text
-
-
-@given(st.lists(st.sampled_from("abc"), max_size=8), st.lists(st.sampled_from("abc"), max_size=8))
-def test_unmarked_words_are_a_common_subsequence(left: list[str], right: list[str]) -> None:
-    kept = [
-        "".join(p.text for p in side if not p.changed).split() for side in differences(" ".join(left), " ".join(right))
-    ]
-    assert kept[0] == kept[1]
-
-
-# ---- storing
 
 
 def test_study_continues_with_the_same_links_and_more_raters_can_join(tmp_path: Path) -> None:
@@ -305,9 +117,6 @@ def test_rating_undone_is_not_brought_back_by_a_late_copy_of_its_request(store: 
     assert store.undo(1, 0, request="request-3") == "ahead"
     with sqlite3.connect(store.path) as sql:
         assert [row[0] for row in sql.execute("SELECT action FROM event ORDER BY event")] == ["rate", "undo"]
-
-
-# ---- serving
 
 
 def test_request_sent_twice_and_second_answer_to_an_item_count_once(store: Store, client: TestClient) -> None:
@@ -424,9 +233,6 @@ def test_nothing_to_judge_and_bad_addresses_are_said_before_serving(tmp_path: Pa
         judge(files[0], files[1], source=files[3], output=files[5], public_url="ftp://x")
     with pytest.raises(UserError, match=r"cannot listen on 192\.0\.2\.1 port 8000"):
         judge(files[0], files[1], source=files[3], output=files[5], host="192.0.2.1")
-
-
-# ---- names, instructions, the live count
 
 
 def prepared(tmp_path: Path, *options: str, monkeypatch: pytest.MonkeyPatch) -> int:

@@ -26,7 +26,7 @@ class Aggregate(str):
     weights: NDArray[np.float64]
 
     def __new__(cls, name: str, texts: Sequence[str], weights: NDArray[np.float64]) -> Aggregate:
-        """One by its name."""
+        """A string that is its name; what it stands for is in its attributes."""
         made = super().__new__(cls, name)
         made.texts, made.weights = texts, weights
         return made
@@ -49,7 +49,7 @@ class Centroid(str):
     clustering: Clustering
 
     def __new__(cls, name: str, clustering: Clustering) -> Centroid:
-        """One by its name."""
+        """A string that is its name; what it stands for is in its attributes."""
         made = super().__new__(cls, name)
         made.clustering = clustering
         return made

@@ -75,6 +75,6 @@ class Phases:
     forecast: float = 0.0
 
     def add(self, other: Phases, share: float) -> None:
-        """Add a share of another's."""
+        """Add a share of the seconds of another."""
         for phase in fields(self):
             setattr(self, phase.name, getattr(self, phase.name) + share * getattr(other, phase.name))

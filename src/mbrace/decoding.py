@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mbrace.decoded import Decoded, Phases
 from mbrace.errors import LARGEST, UserError, check_whole, warn
@@ -21,6 +21,9 @@ from mbrace.selection import selection_of
 from mbrace.utilities.chrf import ChrF
 from mbrace.utility import ParallelUtility, QualityUtility, Utility, parallel_of
 from mbrace.windows import CallerCalls, OnError, Run, stream
+
+if TYPE_CHECKING:
+    from mbrace.preparation import Preparation
 
 
 def decode(
@@ -85,8 +88,7 @@ def decode(
     `mbrace.selection`. With `keep_utilities`, the answer has the table of what was scored.
     """
     record = Record(hypotheses, pseudo_references, id=id, source=source, logprobs=logprobs)
-    results = decode_corpus(
-        [record],
+    races = _Races(
         utility=utility,
         prune=prune,
         schedule=schedule,
@@ -96,10 +98,7 @@ def decode(
         diversity=diversity,
         shuffle=shuffle,
         cover=cover,
-        pool=pool,
-        start=start,
-        exclude_self=exclude_self,
-        forecast=forecast,
+        entry=Entry(pool, exclude_self, start, forecast),
         qe=qe,
         qe_top=qe_top,
         coarse=coarse,
@@ -107,14 +106,8 @@ def decode(
         method=method,
         keep_utilities=keep_utilities,
     )
-    return next(iter(results))
-
-
-def _check_objects(prune: object, sampler: object) -> None:
-    if prune is not None and not callable(prune):
-        raise UserError(f"prune {prune!r}: give a pruning function such as mbrace.Confidence(), or None")
-    if sampler is not None and not hasattr(sampler, "start"):
-        raise UserError(f"sampler {sampler!r}: give an object with `start`, such as model.sampler()")
+    races.check(record)
+    return races.run([record])[0]
 
 
 def decode_corpus(
@@ -151,116 +144,179 @@ def decode_corpus(
     their own. `watch` is shown every pruning decision. A record that fails stops the run after the answers before it
     were given, or with `on_error` is handed to that function and left out.
     """
-    for name, value in (("window", window), ("nbest", nbest)):
-        check_whole(name, value, least=1, most=LARGEST)
-    check_whole("seed", seed)
-    _check_objects(prune, sampler)
-    chosen = as_utility(ChrF() if utility is None else utility)
-    if schedule is not None and not is_all(schedule):
-        schedule = check(schedule)
-    if schedule == "all" and sampler is not None:
-        raise UserError('schedule "all": a live source has no last pseudo-reference; give the sizes')
-    if start is not None and (start < 0 or not pool):
-        raise UserError(f"start {start}: must be 0 or more, and is only valid with pool")
-    if cover and (sampler is not None or not shuffle):
-        other = "shuffle=False" if sampler is None else "a sampler, whose draws have an order of their own"
-        raise UserError(f"cover: only valid without {other}")
-    source = sampler if sampler is not None else Listed(seed=seed, shuffle=shuffle, cover=cover)
-    longest = chosen.schedule[-1] if schedule is None else None
-    entry = Entry(pool, exclude_self, start, forecast)
-    way, before = method_of(method), None
-    if any(given is not None for given in (way, qe, qe_top, coarse, coarse_top)):
-        from mbrace.preparation import Preparation  # a plain race starts sooner without it
-
-        before = Preparation(
-            chosen,
-            way,
-            qe=qe,
-            qe_top=qe_top,
-            coarse=None if coarse is None else as_utility(coarse),
-            coarse_top=coarse_top,
-            prune=prune,
-            schedule=schedule,
-            seed=seed,
-            nbest=nbest,
-            entry=entry,
-            select=select,
-            keep_utilities=keep_utilities,
-        )
-        prune = before.prune
-    check_forecast(forecast, prune=prune, pool=pool, exclude_self=exclude_self, method=way)
-    selection = selection_of(select, diversity, nbest=nbest, prune=prune)
-    planner = planner_of(prune)
-    if planner is not None and pool:
-        raise UserError(f"prune {prune!r}: only valid without pool, which lets in hypotheses that its schedule omits")
-    calls = CallerCalls()
-    if prune is not None and window_pruning(prune) is None:
-        prune = calls.wrap(prune)
-    options: dict[str, Any] = {
-        "prune": prune,
-        "schedule": schedule,
-        "seed": seed,
-        "nbest": nbest,
-        "entry": entry,
-        "watch": watch,
-        "planner": planner,
-        "keep_utilities": keep_utilities,
-        "selection": selection,
-    }
-
-    def run(group: Sequence[Record], utility: Utility = chosen, phases: Phases | None = phases) -> list[Decoded]:
-        run_races = race if before is None else before.race
-        return run_races(group, utility, sampler=source, phases=phases, **options)
-
-    def check_one(record: Record) -> None:
-        _check_record(record, longest, pool=pool, live=sampler is not None)
-        if cover:
-            check_cover(record)
-        if before is not None:
-            before.check(record)
-
-    parallel, single = parallel_of(chosen), None
-    threads = 1 if parallel is None else parallel.workers
-    shortens = before is not None and bool(before.shortlisters)
-    if parallel is not None and threads > 1 and sampler is None and watch is None and not shortens:
-        single = _single_threaded(run, parallel, phases)
-    # A live source and what comes before a race are asked for the whole window, as a watcher sees it; a utility may be
-    # faster on a few sentences at a time.
-    whole = sampler is not None or shortens or parallel is None
-    group_size = window if whole or parallel is None else min(window, parallel.group_size)
-    return stream(
-        records,
-        run,
-        window=window,
-        group_size=group_size,
-        run_single_threaded=single,
-        threads=threads,
-        calls=calls,
-        check=check_one,
-        on_error=on_error,
+    check_whole("window", window, least=1, most=LARGEST)
+    races = _Races(
+        utility=utility,
+        prune=prune,
+        schedule=schedule,
+        seed=seed,
+        nbest=nbest,
+        select=select,
+        diversity=diversity,
+        sampler=sampler,
+        shuffle=shuffle,
+        cover=cover,
+        entry=Entry(pool, exclude_self, start, forecast),
+        qe=qe,
+        qe_top=qe_top,
+        coarse=coarse,
+        coarse_top=coarse_top,
+        method=method,
+        keep_utilities=keep_utilities,
+        watch=watch,
+        phases=phases,
     )
+    return races.stream(records, window, on_error)
 
 
-def _single_threaded(run: Callable[..., list[Decoded]], utility: ParallelUtility, phases: Phases | None) -> Run:
-    """`run` with the utility on one thread, for races on several threads at once; their phases are added up."""
-    single, share, adding = utility.single_threaded(), 1 / utility.workers, Lock()
+class _Races:
+    """The races that were asked for; options that do not go together are refused."""
 
-    def run_single_threaded(group: Sequence[Record]) -> list[Decoded]:
-        own = Phases()
-        answers = run(group, single, own)
-        if phases is not None:
-            with adding:
-                phases.add(own, share=share)
-        return answers
+    def __init__(
+        self,
+        *,
+        utility: Utility | PairFunction | None,
+        prune: PruningFunction | None,
+        schedule: Schedule,
+        seed: int,
+        nbest: int,
+        select: str,
+        diversity: float | None,
+        sampler: Sampler | None = None,
+        shuffle: bool,
+        cover: bool,
+        entry: Entry,
+        qe: QualityUtility | None,
+        qe_top: int | None,
+        coarse: Utility | PairFunction | None,
+        coarse_top: int | None,
+        method: Method | str | None,
+        keep_utilities: bool,
+        watch: Watch | None = None,
+        phases: Phases | None = None,
+    ) -> None:
+        check_whole("nbest", nbest, least=1, most=LARGEST)
+        check_whole("seed", seed)
+        _check_objects(prune, sampler)
+        self._utility = as_utility(ChrF() if utility is None else utility)
+        if schedule is not None and not is_all(schedule):
+            schedule = check(schedule)
+        if schedule == "all" and sampler is not None:
+            raise UserError('schedule "all": a live source has no last pseudo-reference; give the sizes')
+        if entry.start is not None and (entry.start < 0 or not entry.pool):
+            raise UserError(f"start {entry.start}: must be 0 or more, and is only valid with pool")
+        if cover and (sampler is not None or not shuffle):
+            other = "shuffle=False" if sampler is None else "a sampler, whose draws have an order of their own"
+            raise UserError(f"cover: only valid without {other}")
+        self._before: Preparation | None = None
+        way = method_of(method)
+        plain = way is None and qe is None and qe_top is None and coarse is None and coarse_top is None
+        if not plain:
+            from mbrace.preparation import Preparation  # a plain race starts sooner without it
 
-    return run_single_threaded
+            self._before = Preparation(
+                self._utility,
+                way,
+                qe=qe,
+                qe_top=qe_top,
+                coarse=None if coarse is None else as_utility(coarse),
+                coarse_top=coarse_top,
+                prune=prune,
+                schedule=schedule,
+                seed=seed,
+                nbest=nbest,
+                entry=entry,
+                select=select,
+                keep_utilities=keep_utilities,
+            )
+            prune = self._before.prune
+        check_forecast(entry.forecast, prune=prune, pool=entry.pool, exclude_self=entry.exclude_self, method=way)
+        planner = planner_of(prune)
+        if planner is not None and entry.pool:
+            raise UserError(
+                f"prune {prune!r}: only valid without pool, which lets in hypotheses that its schedule omits"
+            )
+        self._pool, self._live, self._watched = entry.pool, sampler is not None, watch is not None
+        self._longest = self._utility.schedule[-1] if schedule is None else None
+        self._prune, self._cover, self._phases = prune, cover, phases
+        self._options: dict[str, Any] = {
+            "schedule": schedule,
+            "sampler": Listed(seed=seed, shuffle=shuffle, cover=cover) if sampler is None else sampler,
+            "seed": seed,
+            "nbest": nbest,
+            "entry": entry,
+            "watch": watch,
+            "planner": planner,
+            "keep_utilities": keep_utilities,
+            "selection": selection_of(select, diversity, nbest=nbest, prune=prune),
+        }
 
+    def check(self, record: Record) -> None:
+        """Refuse a record that cannot be raced."""
+        check_record(record, pool=self._pool, live=self._live)
+        given, longest = record.listed(live=self._live), self._longest
+        if longest is not None and isinstance(given, Sequence) and len(given) > longest:
+            warn(
+                f"the default schedule ends at {longest} pseudo-references, and there are records with more; "
+                'schedule="all" uses them all'
+            )
+        if self._cover:
+            check_cover(record)
+        if self._before is not None:
+            self._before.check(record)
 
-def _check_record(record: Record, longest: int | None, *, pool: bool, live: bool) -> None:
-    check_record(record, pool=pool, live=live)
-    given = record.listed(live=live)
-    if longest is not None and isinstance(given, Sequence) and len(given) > longest:
-        warn(
-            f"the default schedule ends at {longest} pseudo-references, and there are records with more; "
-            'schedule="all" uses them all'
+    def run(self, group: Sequence[Record]) -> list[Decoded]:
+        """The answers to a group of records."""
+        return self._race(group, self._utility, self._prune, self._phases)
+
+    def stream(self, records: Iterable[Record], window: int, on_error: OnError | None) -> Iterator[Decoded]:
+        """The answers to records as they come."""
+        parallel, single, calls = parallel_of(self._utility), None, None
+        shortens = self._before is not None and bool(self._before.shortlisters)
+        # A live source and what comes before a race are asked for the whole window, as a watcher sees it; a utility may
+        # be faster on a few sentences at a time.
+        whole = self._live or shortens
+        if parallel is not None and parallel.workers > 1 and not (whole or self._watched):
+            calls = CallerCalls()
+            single = self._single_threaded(parallel, calls)
+        return stream(
+            records,
+            self.run,
+            window=window,
+            group_size=window if whole or parallel is None else min(window, parallel.group_size),
+            run_single_threaded=single,
+            threads=1 if parallel is None else parallel.workers,
+            calls=calls,
+            check=self.check,
+            on_error=on_error,
         )
+
+    def _single_threaded(self, parallel: ParallelUtility, calls: CallerCalls) -> Run:
+        """`run` with the utility on one thread, for races on several threads at once; their phases are added up."""
+        utility, share, adding = parallel.single_threaded(), 1 / parallel.workers, Lock()
+        prune = self._prune
+        if prune is not None and window_pruning(prune) is None:
+            prune = calls.wrap(prune)
+
+        def run_single_threaded(group: Sequence[Record]) -> list[Decoded]:
+            own = Phases()
+            answers = self._race(group, utility, prune, own)
+            if self._phases is not None:
+                with adding:
+                    self._phases.add(own, share=share)
+            return answers
+
+        return run_single_threaded
+
+    def _race(
+        self, group: Sequence[Record], utility: Utility, prune: PruningFunction | None, phases: Phases | None
+    ) -> list[Decoded]:
+        run_races = race if self._before is None else self._before.race
+        return run_races(group, utility, prune=prune, phases=phases, **self._options)
+
+
+def _check_objects(prune: object, sampler: object) -> None:
+    if prune is not None and not callable(prune):
+        raise UserError(f"prune {prune!r}: give a pruning function such as mbrace.Confidence(), or None")
+    if sampler is not None and not hasattr(sampler, "start"):
+        raise UserError(f"sampler {sampler!r}: give an object with `start`, such as model.sampler()")

@@ -56,9 +56,15 @@ def check_whole(name: str, value: object, *, least: int | None = None, most: int
         raise UserError(f"{name} {value}: must be {most:,} or less")
 
 
+def check_threads(utility: str, threads: int | None) -> None:
+    """Refuse a utility's number of threads unless it is None, for all cores, or 1 or more."""
+    if threads is not None:
+        check_whole(f"{utility}: threads", threads, least=1, most=MOST_THREADS)
+
+
 def check_number(name: str, value: object, *, least: float, most: float = math.inf) -> None:
     """Refuse a value that is not a finite number from `least` to `most`."""
-    if isinstance(value, bool) or not isinstance(value, Real):
+    if type(value) is not float and (isinstance(value, bool) or not isinstance(value, Real)):
         raise UserError(f"{name} {value!r}: must be a number")
     if not least <= float(value) <= most or float(value) == math.inf:
         allowed = f"{least:g} or more, and finite" if most == math.inf else f"between {least:g} and {most:g}"

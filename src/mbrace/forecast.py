@@ -22,6 +22,7 @@ from mbrace.records import Record
 STARTERS = 24  # hypotheses that race from the start
 AT_ONCE = 16  # the most that are let in after a time step
 MOST = 1024  # hypotheses of a record: how alike they are is a table of all pairs
+NO_PRUNING, OWN_SCHEDULE = "no pruning", "own schedule"  # what a forecast does not go with; see `clash_with`
 
 
 class Outsiders:
@@ -117,12 +118,19 @@ def check_forecast(
     check_number("forecast", forecast, least=0)
     if forecast == 0:
         return
-    for name, given in (("pool", pool), ("exclude_self", exclude_self), ("method", method is not None)):
-        if given:
-            raise UserError(f"forecast {forecast:g}: only valid without {name}")
-    if prune is None:
-        raise UserError(
-            f"forecast {forecast:g}: only valid with a pruning function; standard MBR scores all hypotheses"
-        )
-    if planner_of(prune) is not None:
-        raise UserError(f"forecast {forecast:g}: only valid without {prune!r}, which shares out its budget beforehand")
+    schedule = planner_of(prune) is not None
+    clash = clash_with(pool, exclude_self, method is not None, no_pruning=prune is None, own_schedule=schedule)
+    if clash is not None:
+        reasons = {
+            NO_PRUNING: "with a pruning function; standard MBR scores all hypotheses",
+            OWN_SCHEDULE: f"without {prune!r}, which shares out its budget beforehand",
+        }
+        raise UserError(f"forecast {forecast:g}: only valid {reasons.get(clash, f'without {clash}')}")
+
+
+def clash_with(pool: bool, exclude_self: bool, method: bool, *, no_pruning: bool, own_schedule: bool) -> str | None:
+    """What needs all hypotheses from the start, of the options of a race: "pool", "exclude_self", "method", NO_PRUNING,
+    OWN_SCHEDULE (of the pruning function); None where nothing does."""
+    clashes = {"pool": pool, "exclude_self": exclude_self, "method": method}
+    clashes |= {NO_PRUNING: no_pruning, OWN_SCHEDULE: own_schedule}
+    return next((name for name, given in clashes.items() if given), None)

@@ -29,12 +29,12 @@ class Completed:
 
     @property
     def name(self) -> str:
-        """That of the utility."""
+        """The same as the utility's."""
         return self.utility.name
 
     @property
     def schedule(self) -> tuple[int, ...]:
-        """That of the utility."""
+        """The same as the utility's."""
         return self.utility.schedule
 
     @property

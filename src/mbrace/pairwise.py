@@ -54,6 +54,11 @@ class Pairwise:
             if sources is None:
                 raise UserError(f"utility {self.name}: scores with the source; give sources")
             columns.append(list(sources))
+        for kind, texts in zip(("hypotheses", "references", "sources"), columns, strict=False):
+            if len(texts) != len(hypotheses):
+                raise UserError(
+                    f"utility {self.name}: {len(hypotheses)} hypotheses but {len(texts)} {kind}; give one for each"
+                )
         if self.batch:
             values = np.asarray(self.function(*columns), dtype=np.float64)
             if values.shape != (len(hypotheses),):
@@ -62,7 +67,7 @@ class Pairwise:
                     "return one number per pair"
                 )
             return values
-        found = [self.function(*texts) for texts in zip(*columns, strict=True)]
+        found = list(map(self.function, *columns))
         if set(map(type, found)) != {float}:
             found = [self._number(value) for value in found]
         return np.array(found, dtype=np.float64)

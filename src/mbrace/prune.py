@@ -252,7 +252,7 @@ class Bottom:
         check_number("beta", self.beta, least=0, most=1)
 
     def __call__(self, standings: Standings) -> NDArray[np.bool_]:
-        """Keep the others."""
+        """Keep all but the bottom."""
         return _best(standings, self._kept(len(standings.means)))
 
     def decide_window(self, window: WindowStandings) -> Sequence[NDArray[np.float64]]:
@@ -280,7 +280,7 @@ class Halving:
         check_whole("budget", self.budget, least=1, most=LARGEST)
 
     def draws(self, state: RaceState) -> int:
-        """t_r of the paper's Algorithm 1."""
+        """t_r of Algorithm 1 of Baharav and Tse."""
         if state.hypotheses > self.budget:
             raise UserError(
                 f"budget {self.budget}: is spent before each of {state.hypotheses} different hypotheses is scored "

@@ -165,29 +165,26 @@ def _time_steps(
         most = largest(schedule, utility.schedule)
         while wants := [
             Want(index, runner.tally.draws, count)
-            for index, runner in _open(window)
-            if (count := runner.planned(planner, most)) > 0
+            for index, runner in enumerate(window)
+            if runner.is_open and (count := runner.planned(planner, most)) > 0
         ]:
             yield wants
         return
     # A function cannot be asked for "all" at once.
     asked = schedule == "all" and any(is_function(runner.record.pseudo_references) for runner in window)
     for size in steps(schedule, utility.schedule, growing=prune is not None or asked):
-        wants = [_up_to(size, index, runner) for index, runner in _open(window)]
+        wants = []
+        for index, runner in enumerate(window):
+            draws = runner.tally.draws
+            if runner.needs_draws:
+                wants.append(Want(index, draws, size - draws))
+            elif runner.is_called:
+                wants.append(Want(index, draws, 0))
         if not wants:
             return
         yield wants
-    while wants := [Want(index, runner.tally.draws, 0) for index, runner in _open(window) if runner.is_called]:
+    while wants := [Want(index, runner.tally.draws, 0) for index, runner in enumerate(window) if runner.is_called]:
         yield wants  # the draws are over, and hypotheses are still to be let in
-
-
-def _up_to(size: int, index: int, runner: Runner) -> Want:
-    """Draws up to a size of the schedule; none for a race that is only open for hypotheses to be let in."""
-    return Want(index, runner.tally.draws, size - runner.tally.draws if runner.needs_draws else 0)
-
-
-def _open(window: Sequence[Runner]) -> list[tuple[int, Runner]]:
-    return [(index, runner) for index, runner in enumerate(window) if runner.is_open]
 
 
 def _draw(window: Sequence[Runner], wants: Sequence[Want], drawer: Drawer, phases: Phases) -> list[_Turn]:
@@ -201,10 +198,10 @@ def _draw(window: Sequence[Runner], wants: Sequence[Want], drawer: Drawer, phase
         runner = window[want.sentence]
         alive = runner.tally.alive
         draws = next(found) if want.count else Draws([])
-        new = runner.add(draws, want.count)
-        newcomers = runner.let_in(new) if len(draws.texts) or not want.count else NOBODY
-        if len(draws.texts) or len(newcomers):
-            turns.append(_Turn(runner, want.sentence, alive, len(draws.texts), new, newcomers))
+        drawn, new = len(draws.texts), runner.add(draws, want.count)
+        newcomers = runner.let_in(new) if drawn or not want.count else NOBODY
+        if drawn or len(newcomers):
+            turns.append(_Turn(runner, want.sentence, alive, drawn, new, newcomers))
     phases.draw += time.perf_counter() - started
     return turns
 

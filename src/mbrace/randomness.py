@@ -24,4 +24,5 @@ def key(seed: int, record_id: str | int, purpose: str) -> int:
 
 def generator(seed: int, record_id: str | int, purpose: str) -> np.random.Generator:
     """A NumPy generator seeded with `key`."""
-    return np.random.Generator(np.random.PCG64(key(seed, record_id, purpose)))
+    # PCG64 makes a SeedSequence of a number itself, but takes longer
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence(key(seed, record_id, purpose))))

@@ -273,6 +273,8 @@ class Runner:
         if self.means is None:
             return self._in_order()
         if not self._grows:
+            if self.nbest == 1 and not self._for_survivors:
+                return np.array([self.means.argmax()])  # no need to sort
             return np.argsort(-self.means, kind="stable")
         order = self._in_order()
         return order[np.argsort(-self.means[order], kind="stable")]

@@ -80,13 +80,15 @@ def checked_draws(drawn: Any, wants: Sequence[Want], records: Sequence[Record]) 
         asked = f"asked for the draws of {counted(len(wants), 'sentence')}"
         raise UserError(f"sampler: {asked}, got {got}; return one Draws for each")
     for want, draws in zip(wants, drawn, strict=True):
-        record = records[want.sentence]
         if not isinstance(draws, Draws):
-            raise record.error(f"sampler: expected Draws, got {type(draws).__name__}")
-        if len(draws.texts) > want.count:
-            raise record.error(f"sampler: asked for {want.count} draws, got {len(draws.texts)}")
-        if draws.logprobs is not None and len(draws.logprobs) != len(draws.texts):
-            raise record.error(f"sampler: {len(draws.logprobs)} logprobs for {len(draws.texts)} draws; give as many")
+            raise records[want.sentence].error(f"sampler: expected Draws, got {type(draws).__name__}")
+        texts, logprobs = draws
+        if len(texts) > want.count:
+            raise records[want.sentence].error(f"sampler: asked for {want.count} draws, got {len(texts)}")
+        if logprobs is not None and len(logprobs) != len(texts):
+            raise records[want.sentence].error(
+                f"sampler: {len(logprobs)} logprobs for {len(texts)} draws; give as many"
+            )
     return drawn
 
 
@@ -180,11 +182,11 @@ class Listed:
         logprobs = record.logprobs
         if self._shuffle and len(texts) > 1:
             order = generator(self._seed, record.id, "shuffle").permutation(len(texts)).tolist()
-            texts = [texts[position] for position in order]
-            logprobs = None if logprobs is None else [logprobs[position] for position in order]
+            texts = list(map(texts.__getitem__, order))
+            logprobs = None if logprobs is None else list(map(logprobs.__getitem__, order))
         if self._cover:
             check_cover(record)
-            texts = [texts[position] for position in covering_order(texts).tolist()]
+            texts = list(map(texts.__getitem__, covering_order(texts).tolist()))
         return _Source(record, texts=texts, logprobs=logprobs)
 
 

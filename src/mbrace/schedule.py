@@ -29,11 +29,11 @@ def check(sizes: Iterable[int] | str) -> tuple[int, ...]:
     if isinstance(sizes, str) or not isinstance(sizes, Iterable):
         raise UserError(f'schedule {sizes!r}: give growing whole numbers, or "all"')
     sizes = tuple(sizes)
-    if not sizes or not all(map(_is_whole, sizes)):
+    if set(map(type, sizes)) != {int} and not (sizes and all(map(_is_whole, sizes))):
         raise UserError(f"schedule {list(sizes)}: give whole numbers, such as 16,32,64,128,256")
-    if sizes[0] < 1 or any(low >= high for low, high in itertools.pairwise(sizes)):
+    if sizes[0] < 1 or sorted(set(sizes)) != list(sizes):
         raise UserError(f"schedule {list(sizes)}: sizes must increase and start at 1 or more")
-    return tuple(int(size) for size in sizes)
+    return tuple(map(int, sizes))
 
 
 def _is_whole(size: object) -> bool:

@@ -193,7 +193,7 @@ class SelfScaledUtility(Protocol):
 
     @property
     def scales_by_first_table(self) -> bool:
-        """Whether it does."""
+        """Whether the first table of a sentence sets its scale."""
 
 
 @runtime_checkable

@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
-from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from mbrace.decoded import Decoded
@@ -17,6 +16,7 @@ from mbrace.remembered import remember
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
+    from queue import SimpleQueue
 
 OnError: TypeAlias = Callable[[Record, Exception], None]
 Run: TypeAlias = Callable[[Sequence[Record]], list[Decoded]]  # the race of a group of records
@@ -48,12 +48,12 @@ def stream(
     source = _checked(records, check, on_error)
     size = min(group_size, window)
     failure: Exception | None = None
-    calls = calls or CallerCalls()
     with ExitStack() as stack:
         lanes: ThreadPoolExecutor | None = None
         if run_single_threaded is not None and 1 < threads <= window:
             from concurrent.futures import ThreadPoolExecutor
 
+            calls = calls or CallerCalls()
             lanes = stack.enter_context(ThreadPoolExecutor(threads, initializer=calls.begin_thread))
             stack.callback(calls.close)
             size = min(size, window // threads)
@@ -70,7 +70,7 @@ def stream(
                 if not group:
                     break
                 only_group = ended and not started
-                if lanes is not None and run_single_threaded and not only_group and all(map(_is_light, group)):
+                if lanes and calls and run_single_threaded and not only_group and all(map(_is_light, group)):
                     started.append((group, rerunnable, partial(calls.wait, lanes.submit(run_single_threaded, group))))
                 else:
                     started.append((group, rerunnable, partial(run, rerunnable)))
@@ -85,6 +85,8 @@ class CallerCalls:
     what a user gave may not expect to be called from several threads."""
 
     def __init__(self) -> None:
+        from queue import SimpleQueue
+
         self._waiting: SimpleQueue[tuple[Callable[[], None], Future[Any]] | None] = SimpleQueue()
         self._closed = False
         self._thread = threading.local()

@@ -64,7 +64,7 @@ def examine() -> dict[str, Any]:
 
 
 def as_text(found: dict[str, Any]) -> str:
-    """The same for people."""
+    """What `found` says, as lines for people."""
     simd, torch = found["simd"], found["torch"]
     rows = [(name, str(found[name])) for name in ("mbrace", "python", "platform", "numpy", "cores")]
     rows += [("chrF kernel", f"{simd['in_use']} (usable: {', '.join(simd['usable'])})")]

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from mbrace.errors import UserError, check_number
-from mbrace.forecast import STARTERS
+from mbrace.forecast import NO_PRUNING, OWN_SCHEDULE, STARTERS, clash_with
 from mbrace.method_names import RACE
 
 
@@ -25,15 +25,18 @@ def add_forecast(group: Any) -> None:
 def clash_of(args: argparse.Namespace) -> str | None:
     """The option that was given, or is the default, with which there is no forecast, and why; None if there is none."""
     method = getattr(args, "method", RACE)
-    clashes = {
-        "--pool, where draws enter": args.pool,
-        "--exclude-self": args.exclude_self,
-        f"--method {method}, for which all hypotheses are there from the start": method != RACE,
-        f"--select {args.select}, which chooses among hypotheses with full scores": args.select != "best",
-        "--prune none, which scores all hypotheses": args.prune == "none",
-        "--prune halving, which shares out its budget beforehand": args.prune == "halving",
+    pruning = {"no_pruning": args.prune == "none", "own_schedule": args.prune == "halving"}
+    clash = clash_with(bool(args.pool), args.exclude_self, method != RACE, **pruning)
+    if clash == NO_PRUNING and args.select != "best":
+        return f"--select {args.select}, which chooses among hypotheses with full scores"
+    options = {
+        "pool": "--pool, where draws enter",
+        "exclude_self": "--exclude-self",
+        "method": f"--method {method}, for which all hypotheses are there from the start",
+        NO_PRUNING: "--prune none, which scores all hypotheses",
+        OWN_SCHEDULE: "--prune halving, which shares out its budget beforehand",
     }
-    return next((text for text, given in clashes.items() if given), None)
+    return None if clash is None else options[clash]
 
 
 def check_forecast(args: argparse.Namespace) -> None:

@@ -31,7 +31,7 @@ class Given(argparse.Action):
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
     ) -> None:
-        """Store it."""
+        """Store the value, and note the option."""
         setattr(namespace, self.dest, values)
         namespace.given = {**getattr(namespace, "given", {}), self.dest: self.option_strings[0]}
 
@@ -42,7 +42,7 @@ class Renamed(argparse.Action):
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
     ) -> None:
-        """Refuse it."""
+        """Refuse the old name, with the new one."""
         raise UserError(f"{option}: is called {self.const} now")
 
 

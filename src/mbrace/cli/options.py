@@ -125,7 +125,7 @@ def _read_prompt(path: str) -> str:
         with open(path, encoding="utf-8") as file:
             return file.read()
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"--judge-prompt @{path}: cannot be read ({error})") from error
+        raise UserError(f"--judge-prompt @{path}: cannot be read ({error}); give a text file") from error
 
 
 def _in_flags(message: str) -> str:
@@ -283,7 +283,7 @@ def _prune_settings(args: argparse.Namespace) -> PruneSettings:
 
 
 def _schedule(args: argparse.Namespace) -> Schedule:
-    """None is the utility's own."""
+    """The sample sizes that were asked for, or "all"; None: the utility's own."""
     if args.schedule is None or args.schedule == "all":
         return args.schedule  # type: ignore[no-any-return]
     try:

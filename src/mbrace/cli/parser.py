@@ -36,7 +36,7 @@ class Parser(argparse.ArgumentParser):
         self.register("type", int, _whole)
 
     def error(self, message: str) -> NoReturn:
-        """Raise it."""
+        """Raise the message as an error of the user."""
         raise UserError(f"{message}; see {self.prog} --help")
 
 
@@ -50,17 +50,17 @@ def _whole(text: str) -> int:
 
 def seed(text: str) -> int:
     """A seed: any whole number, unless what it is for takes fewer."""
-    return int(text)
-
-
-seed.__name__ = "int"  # what argparse calls it in a message
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"invalid int value: {text!r}") from None
 
 
 class _Cite(argparse.Action):
     """Prints what to cite, and ends."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
-        """Print."""
+        """Print the entries and exit."""
         from mbrace.cli.cite import bibtex
 
         print(bibtex())

@@ -193,7 +193,7 @@ class ShardFolder:
             source = self._inputs[block[0]]
             shard = Shard(name, source, first, count, answers, len(errors), len(data), digest, input_digest)
             ids64 = base64.b64encode(ids).decode()
-            self._append({"place": block, "shard": vars(shard), "ids": ids64, "errors": errors})
+            self._append({"place": block, "shard": shard._asdict(), "ids": ids64, "errors": errors})
         except OSError as error:
             raise UserError(f"{path}: {error.strerror}; {ROOM}") from error
         self.done[block] = FinishedShard(shard, ids, errors)

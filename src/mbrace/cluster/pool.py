@@ -43,7 +43,7 @@ def plan(ray: Any, files: int, workers: int | None, gpus: float, threads: int) -
     if workers is None:
         workers = int(total["GPU"] // gpus) if gpus else max(1, int(total["CPU"]) - 1)
         if workers == 0:
-            raise UserError(f"gpus_per_worker={gpus:g}: the cluster has {total['GPU']:g} GPUs")
+            raise UserError(f"gpus_per_worker={gpus:g}: the cluster has {total['GPU']:g} GPUs; ask for fewer")
     cpus = cpus_per_worker(nodes, workers, float(max(1, threads)), gpus)
     if cpus is None:
         cluster = f"{total['CPU']:g} CPUs, {total['GPU']:g} GPUs on {len(nodes)} nodes"

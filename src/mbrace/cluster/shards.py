@@ -150,7 +150,7 @@ def failed(block: Block, reason: str) -> Result:
 
 
 def _split(data: bytes) -> list[bytes]:
-    """Lines end at line feeds only."""
+    """The lines of a block; only line feeds end a line."""
     return [line + b"\n" for line in data.removesuffix(b"\n").split(b"\n")]
 
 

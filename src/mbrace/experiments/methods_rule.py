@@ -40,11 +40,11 @@ def recommended(rows: Sequence[Mapping[str, Any]], situation: Situation) -> Mapp
 def _cost(rows: Sequence[Mapping[str, Any]], row: Mapping[str, Any], cost: str) -> float:
     """What a way costs, to compare it with others. Arithmetic draws are timed in a run of their own, perhaps on a
     busier machine: time is compared as a share of standard MBR's in the same run."""
-    return float(row[cost] / _standard_beside(rows, row)[cost] if cost == "seconds" else row[cost])
+    return float(row[cost] / _standard_of_same_run(rows, row)[cost] if cost == "seconds" else row[cost])
 
 
-def _standard_beside(rows: Sequence[Mapping[str, Any]], row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Standard MBR in the run of a row."""
+def _standard_of_same_run(rows: Sequence[Mapping[str, Any]], row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The row of standard MBR from the run that a row is from."""
     name = STANDARD.name + (ARITHMETIC if row["way"].endswith(ARITHMETIC) else "")
     return next(other for other in rows if other["way"] == name)
 
@@ -61,8 +61,8 @@ def recommendation(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         if best is None:  # not even standard MBR: its own loss is 0, so it is always safe
             continue
         factor = 1000 if situation.cost == "seconds" else 1
-        beside = _standard_beside(rows, best) if situation.cost == "seconds" else standard
-        cost, full = best[situation.cost] * factor, beside[situation.cost] * factor
+        same_run = _standard_of_same_run(rows, best) if situation.cost == "seconds" else standard
+        cost, full = best[situation.cost] * factor, same_run[situation.cost] * factor
         told = f"`{'--sampling arithmetic ' if is_arithmetic(best) else ''}{way_of(best).options}`"
         compared = f"{short(cost)} {situation.unit} instead of {short(full)}"
         if best["way"] == STANDARD.name:

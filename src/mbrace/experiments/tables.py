@@ -97,7 +97,7 @@ class Table:
 
     @property
     def id(self) -> str | int:
-        """The record's."""
+        """The id of the record."""
         return self.record.id
 
     @cached_property
@@ -233,7 +233,7 @@ def read_saved(record: Record, utility: Utility, folder: Path) -> NDArray[np.flo
 
 
 def score(records: Sequence[Record], utility: Utility) -> list[NDArray[np.float32]]:
-    """Such tables, scored."""
+    """The tables of records by the utility: see `compute`."""
     hypotheses = [list(dict.fromkeys(record.hypotheses)) for record in records]
     columns = [{text: column for column, text in enumerate(dict.fromkeys(_listed(record)))} for record in records]
     asked = []

@@ -6,33 +6,35 @@ import contextlib
 import errno
 import os
 from collections.abc import Iterator
-from pathlib import Path
+from typing import TypeAlias
 
 from mbrace.errors import UserError
 from mbrace.io.system import OPEN, lock_exclusively
 
+AnyPath: TypeAlias = "str | os.PathLike[str]"
 TEMPORARY = ".tmp"  # the suffix of a file that is not complete yet
 
 
 @contextlib.contextmanager
-def replacing(path: Path, *, shared: bool = False) -> Iterator[Path]:
+def replacing(path: AnyPath, *, shared: bool = False) -> Iterator[str]:
     """A temporary path to write to; at the end of the block, what is there becomes `path` in one step.
 
     After an error the temporary file is deleted, and `path` is as before. `shared` allows several processes to write
     the same path at once: each has a temporary file of its own.
     """
-    temporary = path.with_name(f"{path.name}{f'.{os.getpid()}' if shared else ''}{TEMPORARY}")
+    temporary = f"{os.fspath(path)}{f'.{os.getpid()}' if shared else ''}{TEMPORARY}"
     try:
         yield temporary
         with open(temporary, "rb+") as file:  # Windows brings to the disk only what may be written
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
         raise
 
 
-def replace_file(path: Path, data: bytes, *, shared: bool = False) -> None:
+def replace_file(path: AnyPath, data: bytes, *, shared: bool = False) -> None:
     """Write `data` as the whole file."""
     with replacing(path, shared=shared) as temporary:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | OPEN, 0o666)
@@ -42,11 +44,11 @@ def replace_file(path: Path, data: bytes, *, shared: bool = False) -> None:
             os.close(descriptor)
 
 
-def give_usual_mode(path: Path) -> None:
+def give_usual_mode(path: AnyPath) -> None:
     """Let the umask decide who may read a file that a library has made for its owner alone."""
     mask = os.umask(0)
     os.umask(mask)
-    path.chmod(0o666 & ~mask)
+    os.chmod(path, 0o666 & ~mask)
 
 
 def write_file(path: str, data: bytes) -> None:
@@ -56,16 +58,16 @@ def write_file(path: str, data: bytes) -> None:
             with open(path, "wb") as device:
                 device.write(data)
         else:
-            replace_file(Path(os.path.realpath(path)), data)
+            replace_file(os.path.realpath(path), data)
     except OSError as error:
         remedy = "make room, or give another file" if error.errno == errno.ENOSPC else "give a file that can be written"
         raise UserError(f"{path}: {error.strerror}; {remedy}") from error
 
 
-def make_folder(path: Path) -> None:
+def make_folder(path: AnyPath) -> None:
     """Make a folder for output if it is not there; refuse one that cannot be made or written."""
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        os.makedirs(path, exist_ok=True)
         reason = None if os.access(path, os.W_OK | os.X_OK) else os.strerror(errno.EACCES)
     except FileExistsError:
         reason = os.strerror(errno.ENOTDIR)

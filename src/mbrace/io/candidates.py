@@ -6,8 +6,7 @@ import itertools
 import os
 from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from mbrace.errors import RecordError, UserError
 from mbrace.io.jsonl import json_line, parse_json
@@ -17,8 +16,7 @@ from mbrace.randomness import digest
 from mbrace.records import Location, Record, record_from
 
 
-@dataclass(frozen=True)
-class Bad:
+class Bad(NamedTuple):
     """An input line without an answer, and why."""
 
     location: Location

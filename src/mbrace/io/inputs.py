@@ -5,7 +5,6 @@ from __future__ import annotations
 import glob
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Generic, TypeAlias, TypeVar
 
 from mbrace.errors import UserError
@@ -40,7 +39,7 @@ def expand(patterns: Paths) -> list[str]:
         if pattern == "-" or (os.path.exists(pattern) and not os.path.isdir(pattern)):
             found = [pattern]
         elif os.path.isdir(pattern):
-            found = [str(path) for path in Manifest.read(Path(pattern)).paths(complete=True)]
+            found = list(Manifest.read(pattern).paths(complete=True))
         elif not any(character in pattern for character in "*?["):
             found = [pattern]  # opening it says what is wrong
         elif "://" in pattern:

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from mbrace.errors import UserError
-from mbrace.io.atomic import replace_file
+from mbrace.io.atomic import AnyPath, replace_file
 from mbrace.io.jsonl import json_line, parse_json
 
 NAME = "manifest.json"
 SHARD = re.compile(r"part-\d{5,}-\d{5,}\.(jsonl|txt)(\.gz)?|part-\d{5,}-\d{5,}\.parquet")
 
 
-@dataclass(frozen=True)
-class Shard:
+class Shard(NamedTuple):
     """One file of the output, and the lines of the input it answers."""
 
     file: str
@@ -35,7 +34,7 @@ class Shard:
 class Manifest:
     """`manifest.json` of an output folder. `work` is what the shards were made with, `complete` that all are there."""
 
-    folder: Path
+    folder: AnyPath
     work: dict[str, Any]
     inputs: list[str]
     complete: bool = False
@@ -52,16 +51,17 @@ class Manifest:
             "inputs": self.inputs,
             "work": self.work,
             **({} if self.options is None else {"options": self.options}),
-            "shards": [asdict(shard) for shard in self.shards],
+            "shards": [shard._asdict() for shard in self.shards],
         }
-        replace_file(self.folder / NAME, json_line(fields))
+        replace_file(os.path.join(self.folder, NAME), json_line(fields))
 
     @classmethod
-    def read(cls, folder: Path) -> Manifest:
+    def read(cls, folder: AnyPath) -> Manifest:
         """The manifest of `folder`, checked: nothing in it can name a file outside."""
-        path = folder / NAME
+        path = os.path.join(folder, NAME)
         try:
-            data = path.read_bytes()
+            with open(path, "rb") as file:
+                data = file.read()
         except OSError as error:
             raise UserError(
                 f"{path}: {error.strerror}; give a file, or a folder of shards that a cluster wrote"
@@ -80,19 +80,19 @@ class Manifest:
             check_name(shard.file, path)
         return manifest
 
-    def paths(self, *, complete: bool = False) -> Iterator[Path]:
+    def paths(self, *, complete: bool = False) -> Iterator[str]:
         """The files of the shards, in input order; with `complete`, refused while the run is not finished."""
         if complete and not self.complete:
             raise UserError(f"{self.folder}: the run that writes it is not finished; continue it with resume=True")
         for shard in self.shards:
-            check_name(shard.file, self.folder / NAME)
-            path = self.folder / shard.file
-            if path.is_symlink():
+            check_name(shard.file, os.path.join(self.folder, NAME))
+            path = os.path.join(self.folder, shard.file)
+            if os.path.islink(path):
                 raise UserError(f"{path}: is a link; a shard must be a file in the folder")
             yield path
 
 
-def check_name(name: object, where: Path) -> None:
+def check_name(name: object, where: AnyPath) -> None:
     """Refuse a shard that is not a plain name such as part-00000-00000.jsonl: a path could lead out of the folder."""
     if not isinstance(name, str) or not SHARD.fullmatch(name):
         raise UserError(f"{where}: shards: {name!r} is not the name of a shard; give a folder that a cluster wrote")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from mbrace.errors import UserError
 from mbrace.io.atomic import TEMPORARY
@@ -14,8 +14,7 @@ from mbrace.io.run_file import SUFFIX
 EXISTS = "exists; use resume=True to continue it or force=True to replace it"
 
 
-@dataclass(frozen=True)
-class OutputFiles:
+class OutputFiles(NamedTuple):
     """The names of an output's files, and what the name OUT says about how lines are written."""
 
     path: str

@@ -79,7 +79,7 @@ class _ZstandardFile(io.RawIOBase):
 
 
 def pack(lines: Sequence[bytes], packing: str) -> bytes:
-    """Lines as one member."""
+    """Lines, packed as one member of a file; members one after another are a whole file."""
     data = b"".join(lines)
     if packing == "xz":
         return lzma.compress(data)

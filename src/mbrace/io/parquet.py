@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from mbrace.errors import UserError, require
-from mbrace.io.atomic import replacing
+from mbrace.io.atomic import AnyPath, replacing
 from mbrace.io.jsonl import parse_json, valid_unicode
 from mbrace.io.remote import filesystem_of
 
@@ -38,7 +37,7 @@ def parquet_rows(path: str, columns: Sequence[str] | None = None) -> Iterator[di
         raise UserError(f"{path}: not a Parquet file that can be read ({error}); make the file again") from error
 
 
-def write_parquet(lines: Callable[[], Iterable[bytes]], path: Path) -> None:
+def write_parquet(lines: Callable[[], Iterable[bytes]], path: AnyPath) -> None:
     """Write JSON lines as a Parquet file, which is there in full or not at all; they are read twice."""
     pyarrow = require("pyarrow", extra="parquet")
     parquet = require("pyarrow.parquet", extra="parquet")

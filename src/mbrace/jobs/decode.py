@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from mbrace.decoded import Decoded
 from mbrace.decoding import decode_corpus
@@ -13,7 +13,6 @@ from mbrace.errors import UserError
 from mbrace.io.answer_line import answer_line
 from mbrace.io.candidates import Item, item_from, read_items
 from mbrace.io.inputs import Paths, check_inputs, expand, rereadable
-from mbrace.io.utility_folder import UtilityFolder
 from mbrace.jobs.outcomes import answer_items
 from mbrace.jobs.run import ErrorPolicy, Outcome, Progress, Summary, run_job
 from mbrace.jobs.settings import AnyUtility, RaceSettings, UtilitySettings, describe_utility, load_utility
@@ -28,6 +27,9 @@ from mbrace.schedule import Schedule
 from mbrace.utilities.chrf import ChrF
 from mbrace.utility import Cost, QualityUtility, Utility, truncated_texts, utility_cost
 from mbrace.windows import OnError
+
+if TYPE_CHECKING:
+    from mbrace.io.utility_folder import UtilityFolder
 
 
 def decode_file(
@@ -128,7 +130,10 @@ class DecodeJob:
         """Load the utilities."""
         utility, others = load_utility(self.utility, threads), self.shortlist.load(threads)
         self.race.check_utility(utility)
-        others["utility_folder"] = None if self.save_utilities is None else UtilityFolder(self.save_utilities)
+        if self.save_utilities is not None:
+            from mbrace.io.utility_folder import UtilityFolder
+
+            others["utility_folder"] = UtilityFolder(self.save_utilities)
         order: dict[str, Any] = {"shuffle": self.shuffle, "cover": self.cover}
         return DecodeWorker(utility, **self.race.options(), **order, text=self.text, **others)
 

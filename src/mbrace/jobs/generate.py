@@ -105,7 +105,7 @@ class GenerateJob:
     reads_records: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        """Refuse to make nothing."""
+        """Refuse a job that makes neither hypotheses nor pseudo-references."""
         beam = self.candidates.beam
         if beam < 0 or self.sample < 0 or beam + self.sample == 0:
             raise UserError(f"beam {beam}, sample {self.sample}: give how many, of one at least")
@@ -139,7 +139,7 @@ class MakeCandidates(Protocol):
     def __call__(
         self, sources: Sequence[str], ids: Sequence[str | int]
     ) -> Iterable[tuple[Sequence[str] | None, Draws | None]]:
-        """As they are done."""
+        """One pair per source, each as soon as it is made."""
         ...
 
 

@@ -14,11 +14,3 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
         "translate": {"regret": 0.04, "sampling": "arithmetic"},
     },
 }
-# What presets set besides, or in place of that, where a network reads the strings or pairs (`runs_network`): a forecast
-# is for those, and costs more than it saves with chrF++. Such as {"fast": {"decode": {"forecast": 0.0005}}}; none yet.
-NEURAL: dict[str, dict[str, dict[str, Any]]] = {}
-
-
-def preset_settings(preset: str, command: str, *, neural: bool) -> dict[str, Any]:
-    """What a preset sets for a command; `neural`: where a network reads the strings or pairs."""
-    return PRESETS[preset][command] | (NEURAL.get(preset, {}).get(command, {}) if neural else {})

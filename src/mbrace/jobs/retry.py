@@ -58,7 +58,7 @@ def retry_set_aside(
     _forget_digests(files)
     _replace(files, lambda: _merged(_written(files, kept), {each.position for each in to_retry}, outcomes, text=text))
     if errors:
-        replace_file(Path(files.errors), b"".join(errors))
+        replace_file(files.errors, b"".join(errors))
     else:
         os.unlink(files.errors)
     if failure is not None:
@@ -112,10 +112,10 @@ def _written(files: OutputFiles, kept: int) -> Iterator[bytes]:
 def _replace(files: OutputFiles, lines: Callable[[], Iterator[bytes]]) -> None:
     """Write the lines as the whole output, in one step, packed as its name says."""
     if files.is_finished_parquet:
-        write_parquet(lines, Path(files.path))
+        write_parquet(lines, files.path)
         return
     packing = files.packing
-    with replacing(Path(os.path.realpath(files.lines))) as temporary:
+    with replacing(os.path.realpath(files.lines)) as temporary:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | OPEN, 0o666)
         try:
             waiting: list[bytes] = []

@@ -8,18 +8,20 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 from mbrace.decoded import Phases
 from mbrace.errors import MOST_THREADS, ServiceError, UserError, check_whole
 from mbrace.io.candidates import Bad, Item
 from mbrace.io.output import Output
 from mbrace.io.output_files import OutputFiles
-from mbrace.io.utility_folder import UtilityFolder, refuse_existing_tables
 from mbrace.jobs.progress import progress_bar
 from mbrace.jobs.signals import Stop
 from mbrace.jobs.unanswered import unanswered
 from mbrace.records import Record
+
+if TYPE_CHECKING:
+    from mbrace.io.utility_folder import UtilityFolder
 
 Outcome: TypeAlias = "tuple[bytes | None, Bad | None]"  # the line to write, and why an item was set aside
 ErrorPolicy: TypeAlias = Literal["stop", "skip"]
@@ -149,6 +151,8 @@ def run_job(
     if not (resume or force):
         OutputFiles(output).refuse_existing()
         if isinstance(job, SavingJob) and job.save_utilities is not None:
+            from mbrace.io.utility_folder import refuse_existing_tables
+
             refuse_existing_tables(job.save_utilities)
     worker = job.start(threads)
     with ExitStack() as stack:

@@ -156,7 +156,7 @@ class TranslateJob:
         return TranslateWorker(hypotheses, sampler, races)
 
     def item(self, row: bytes, file: str, number: int, prefix: str) -> Item:
-        """A source."""
+        """The record of a source, so far without hypotheses."""
         return source_item(row, file, number, prefix, columns=False)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 
 from mbrace import _native
 from mbrace.cores import cores
-from mbrace.errors import MOST_THREADS, UserError, check_whole, require
+from mbrace.errors import UserError, check_number, check_threads, check_whole, require
 
 if TYPE_CHECKING:
     from mbrace.utility import Ask, Sentence
@@ -57,14 +56,9 @@ class BLEU:
                 raise UserError(
                     f"BLEU: smooth_value: only valid with smooth_method floor or add-k, not {self.smooth_method}"
                 )
-            if not (math.isfinite(self.smooth_value) and self.smooth_value >= 0):
-                raise UserError(f"BLEU: smooth_value {self.smooth_value} must be a finite number of at least 0")
-        if not 1 <= self.max_ngram_order <= MAX_ORDER:
-            raise UserError(f"BLEU: max_ngram_order {self.max_ngram_order} must be 1 to {MAX_ORDER}")
-        if self.threads is not None and self.threads < 1:
-            raise UserError(f"BLEU: threads {self.threads} must be at least 1")
-        if self.threads is not None:
-            check_whole("BLEU: threads", self.threads, most=MOST_THREADS)
+            check_number("BLEU: smooth_value", self.smooth_value, least=0)
+        check_whole("BLEU: max_ngram_order", self.max_ngram_order, least=1, most=MAX_ORDER)
+        check_threads("BLEU", self.threads)
         if self.tokenize not in NATIVE_TOKENIZERS:
             _sacrebleu_tokenizer(self.tokenize)
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from mbrace import _native
 from mbrace.cores import cores
-from mbrace.errors import MOST_THREADS, UserError, check_number, check_whole
+from mbrace.errors import UserError, check_number, check_threads, check_whole
 from mbrace.utilities.chrf_scorer import SIMD_VARIABLE, ChrFAggregateScorer, ChrFScorer
 
 if TYPE_CHECKING:
@@ -49,8 +49,7 @@ class ChrF:
                 f"must be 1 to {MAX_ORDERS} together"
             )
         check_number("chrF: beta", self.beta, least=0)
-        if self.threads is not None:
-            check_whole("chrF: threads", self.threads, least=1, most=MOST_THREADS)
+        check_threads("chrF", self.threads)
         simd = os.environ.get(SIMD_VARIABLE, "")
         if simd and simd != "auto" and simd not in _native.simd_variants():
             known = ", ".join(["auto", *_native.simd_variants()])

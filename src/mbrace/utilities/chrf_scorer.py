@@ -25,7 +25,8 @@ class ChrFScorer:
 
     def __init__(self, utility: ChrF, sentences: Sequence[Sentence]) -> None:
         self._utility = utility
-        self._threads = utility.workers
+        self._options: dict[str, Any] = {"beta": utility.beta, "eps_smoothing": utility.eps_smoothing}
+        self._options["threads"] = utility.workers
         self._sentences = sentences
         self._indexes: list[_native.ChrFIndex | None] = [None] * len(sentences)
         self._grown: dict[int, IndexedTexts] = {}  # of races into which hypotheses were let in: their references
@@ -86,9 +87,7 @@ class ChrFScorer:
             indexes,
             rows,
             references,
-            beta=self._utility.beta,
-            eps_smoothing=self._utility.eps_smoothing,
-            threads=self._threads,
+            **self._options,
             simd=os.environ.get(SIMD_VARIABLE, ""),
             swapped=swapped,
         )
@@ -111,12 +110,14 @@ class ChrFScorer:
             if ask.sentence in self._grown:
                 unknown = self._grown[ask.sentence].unknown(ask.references)
                 new.setdefault((ask.sentence, True), []).extend(self._utility._prepared(unknown))
+        if not new:
+            return
         built = _native.build_indexes(
             [texts for texts in new.values() if texts],
             char_order=self._utility.char_order,
             word_order=self._utility.word_order,
             whitespace=self._utility.whitespace,
-            threads=self._threads,
+            threads=self._utility.workers,
         )
         for (sentence, drawn), index in zip([key for key, texts in new.items() if texts], built, strict=True):
             if drawn:
@@ -174,11 +175,4 @@ class ChrFAggregateScorer(ChrFScorer):
         swapped: bool = False,
     ) -> tuple[list[NDArray[np.float32]], float]:
         assert not swapped  # nobody is let into such races
-        return _native.score_aggregates(
-            indexes,
-            rows,
-            references,
-            beta=self._utility.beta,
-            eps_smoothing=self._utility.eps_smoothing,
-            threads=self._threads,
-        )
+        return _native.score_aggregates(indexes, rows, references, **self._options)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mbrace.cores import cores
-from mbrace.errors import MOST_THREADS, UserError, check_whole, require
+from mbrace.errors import UserError, check_threads, require
 from mbrace.utilities.string_metric import Alphabet, StringMetric
 
 ERROR_RATES = {"wer": "words", "cer": "characters"}  # what each counts
@@ -50,10 +50,7 @@ class EditDistance(StringMetric[str]):
             raise UserError(f"edit distance: unit {self.unit}: unknown; choose from {', '.join(UNITS)}")
         if self.unit not in (None, self._unit):
             raise UserError(f"edit distance: unit {self.unit}: {self.kind} counts {self._unit}")
-        if self.threads is not None and self.threads < 1:
-            raise UserError(f"edit distance: threads {self.threads} must be at least 1")
-        if self.threads is not None:
-            check_whole("edit distance: threads", self.threads, most=MOST_THREADS)
+        check_threads("edit distance", self.threads)
         self._distance()
 
     @property

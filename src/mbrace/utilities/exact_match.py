@@ -34,7 +34,7 @@ class ExactMatch(StringMetric[str | None]):
 
     @property
     def name(self) -> str:
-        """With the pattern."""
+        """Its signature, for results: the pattern is part of it."""
         case = "lc" if self.lowercase else "mixed"
         return f"exact|case:{case}" + ("" if self.pattern is None else f"|pattern:{self.pattern}")
 

@@ -68,7 +68,7 @@ class Mixture:
 
     @property
     def needs_source(self) -> bool:
-        """Whether any part does."""
+        """Whether any part scores with the source."""
         return any(utility.needs_source for utility, _ in self.parts)
 
     @property

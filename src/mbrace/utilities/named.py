@@ -6,8 +6,7 @@ import importlib
 import types
 import typing
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from mbrace.cores import limit_helpers
 from mbrace.errors import UserError, require
@@ -15,13 +14,12 @@ from mbrace.utilities.mixture_names import is_mixture, parse_mixture
 from mbrace.utility import Utility
 
 
-@dataclass(frozen=True)
-class NamedUtility:
+class NamedUtility(NamedTuple):
     """The class that a name stands for. It is imported when it is made, and not before."""
 
     module: str
     class_name: str
-    fixed: Mapping[str, Any] = field(default_factory=dict)  # arguments that the name stands for
+    fixed: Mapping[str, Any] = types.MappingProxyType({})  # arguments that the name stands for
     neural: bool = False  # has a model: takes `model`, `device`, `dtype` and `batch_tokens`
     needs_model: bool = False
     server: bool = False  # asks a server: takes `url` and `model` among its options
@@ -176,14 +174,6 @@ def uses_model(name: str) -> bool:
     if is_mixture(name):
         return any(uses_model(part) for part, _ in parse_mixture(name))
     return name in NAMED and NAMED[name].neural
-
-
-def runs_network(name: str) -> bool:
-    """Whether a network, here or on a server, reads the strings or pairs of the utility of a name, or of a part of the
-    mixture."""
-    if is_mixture(name):
-        return any(runs_network(part) for part, _ in parse_mixture(name))
-    return name in NAMED and (NAMED[name].neural or NAMED[name].server)
 
 
 def _options_of(part: str, options: Mapping[str, str]) -> dict[str, str]:

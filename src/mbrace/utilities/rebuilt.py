@@ -12,12 +12,12 @@ class Rebuilt:
     _made_with: tuple[tuple[Any, ...], dict[str, Any]]
 
     def __new__(cls, *arguments: Any, **options: Any) -> Any:
-        """Remember the arguments."""
+        """Remember the arguments for `__reduce__`."""
         made = super().__new__(cls)
         made._made_with = arguments, options
         return made
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Make it again there."""
+        """The class and its arguments: an equal object is made where this one is unpickled."""
         arguments, options = self._made_with
         return partial(type(self), **options), arguments

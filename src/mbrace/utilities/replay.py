@@ -21,7 +21,7 @@ class StoredTable(Protocol):
 
     @property
     def id(self) -> str | int:
-        """The record's."""
+        """The id of the record."""
 
     @property
     def rows(self) -> Mapping[str, int]:
@@ -33,7 +33,7 @@ class StoredTable(Protocol):
 
     @property
     def utilities(self) -> NDArray[np.floating]:
-        """Their utilities."""
+        """(rows, columns); NaN where a pair was not scored."""
 
 
 Tables: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str] | StoredTable]"

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mbrace.cores import cores
-from mbrace.errors import MOST_THREADS, UserError, check_whole, require
+from mbrace.errors import check_threads, require
 from mbrace.utilities.string_metric import Alphabet, StringMetric
 
 _WORD = re.compile(r"[a-z0-9]+")
@@ -32,10 +32,7 @@ class RougeL(StringMetric[str]):
     group_size: ClassVar[int] = 8
 
     def __post_init__(self) -> None:
-        if self.threads is not None and self.threads < 1:
-            raise UserError(f"ROUGE-L: threads {self.threads} must be at least 1")
-        if self.threads is not None:
-            check_whole("ROUGE-L: threads", self.threads, most=MOST_THREADS)
+        check_threads("ROUGE-L", self.threads)
         require("rapidfuzz.distance", extra="strings")
 
     def preparer(self) -> Callable[[str], str]:

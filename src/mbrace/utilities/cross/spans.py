@@ -26,17 +26,17 @@ class Labels:
 
     @staticmethod
     def empty() -> Labels:
-        """Of no rows."""
+        """Labels of no rows."""
         nothing = np.empty(0, dtype=np.int64)
         return Labels(np.empty((0, len(PENALTIES)), dtype=np.float32), nothing, nothing)
 
     @staticmethod
     def of(probabilities: NDArray[np.float32], counts: NDArray[np.int64]) -> Labels:
-        """Of rows whose numbers of tokens are `counts`."""
+        """Labels of rows whose numbers of tokens are `counts`."""
         return Labels(probabilities, np.cumsum(counts) - counts, counts)
 
     def take(self, rows: NDArray[np.int64]) -> Labels:
-        """Some of the rows."""
+        """The labels of some of the rows."""
         return Labels(self.probabilities, self.starts[rows], self.counts[rows])
 
     def followed_by(self, other: Labels) -> Labels:

@@ -93,7 +93,7 @@ class UnifiedSession:
 
     @property
     def single_seconds(self) -> float:
-        """Spent so far on (mt, src)."""
+        """Seconds spent so far on hypotheses with their sources, without a reference."""
         return self._single.seconds
 
     def number(self, texts: Iterable[str], role: str) -> NDArray[np.int64]:

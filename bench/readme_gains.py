@@ -1,0 +1,124 @@
+"""How many times as fast, and how good, by the tables in bench/results, for README.md and docs."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "bench" / "results"
+
+
+@dataclass(frozen=True)
+class Gain:
+    """Racing against our own run without pruning, in the same precision on the same machine."""
+
+    utility: str
+    machine: str
+    fewer_calls: float
+    unpruned: float  # seconds for 100 sentences
+    racing: float
+
+    @property
+    def times(self) -> float:
+        """How many times as fast racing is."""
+        return self.unpruned / self.racing
+
+
+def stored(name: str) -> Any:
+    """A table of bench/results as it was measured."""
+    return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def chrf_gain() -> Gain:
+    """Whole jobs of 24 newstest sentences."""
+    jobs = {job["job"]: job for job in stored("peers")["jobs"]}
+    full, race = jobs["mbrace chrF++"], jobs["mbrace chrF++ pruning"]
+    seconds = [100 * job["seconds"] / job["sentences"] for job in (full, race)]
+    return Gain("chrF++", "one core", full["calls"] / race["calls"], *seconds)
+
+
+def learned_rows() -> dict[str, dict[str, str]]:
+    """The table of the learned metric on a CPU in Markdown: cells by the name of the row and by heading."""
+    text = (RESULTS / "learned.md").read_text(encoding="utf-8")
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"]
+    return {row[0]: dict(zip(rows[0], row, strict=True)) for row in rows[2:]}
+
+
+def learned_gain() -> Gain:
+    """The learned metric on a CPU."""
+    text = (RESULTS / "learned.md").read_text(encoding="utf-8")
+    sentences = int(re.findall(r"on (\d+) sentences", text)[0])
+    full, race = list(learned_rows().values())[:2]
+    calls = [int(row["pairs scored"].replace(",", "")) for row in (full, race)]
+    seconds = [100 * float(row["decoding, s"]) / sentences for row in (full, race)]
+    return Gain("learned metric (MiniLM)", "two cores", calls[0] / calls[1], *seconds)
+
+
+def comet_gain() -> Gain:
+    """COMET-22's size: random weights, pruning by the learned metric's values."""
+    found = stored("fewer_strings")
+    full, race = (found["rows"][name] for name in ("no pruning", "racing, alpha 0.99"))
+    seconds = [100 * row["seconds"] / found["about"]["sentences"] for row in (full, race)]
+    return Gain("COMET-22's size *", "H200", full["calls"] / race["calls"], *seconds)
+
+
+def paper_way_gain() -> Gain:
+    """COMET-22's size in the run that also has the paper's way: random weights, pruning by chrF++ values."""
+    rows = {row["what"]: row for row in stored("neural")["rows"] if row["section"] == "races"}
+    full, race = (rows[f"mbrace, {how}, 64 sentences racing, bfloat16"] for how in ("no pruning", "confidence pruning"))
+    left = [1 - float(re.findall(r"([\d.]+)% of calls saved", row["note"])[0]) / 100 for row in (full, race)]
+    return Gain("COMET-22's size *", "H200", left[0] / left[1], 100 / full["rate"], 100 / race["rate"])
+
+
+def cross_gains() -> list[Gain]:
+    """Cross-encoders: random weights, pruning by the learned metric's values."""
+    return [
+        Gain(
+            f"{result['network']}'s size *",
+            "H200",
+            result["race"]["calls_saved"],
+            100 * result["unpruned"]["seconds"] / result["sentences"],
+            100 * result["race"]["seconds"] / result["sentences"],
+        )
+        for result in stored("cross")["results"]
+    ]
+
+
+def fast_sentences() -> str:
+    """What the fast preset saves, in words."""
+    rows, ways = stored("fewer_strings")["rows"], stored("translating")["ways"]
+    times = rows["no pruning"]["seconds"] / rows["fast: regret 0.04"]["seconds"]
+    standard = next(row["seconds"] for name, row in ways.items() if name.startswith("standard"))
+    fast, racing, beam = (ways[name]["seconds"] / standard for name in ("fast", "racing, alpha 0.99", "beam 10"))
+    forecast = rows["no pruning"]["seconds"] / rows["forecast 0.01, regret 0.04"]["seconds"]
+    on_cpu = {name.split()[0]: row["times as fast"].removesuffix("x") for name, row in learned_rows().items()}
+    return (
+        f"At COMET-22's size it is {times:.2f} times as fast as unpruned, with the learned metric on two cores "
+        f"{on_cpu['fast']} times; with `--forecast 0.01`, which encodes only hypotheses that may win, {forecast:.2f} "
+        f"and **{on_cpu['forecast']}** times.\nTranslating with a small metric took {fast:.2f} of standard "
+        f"MBR's time (racing alone: {racing:.2f}; beam 10: {beam:.2f}): there, making strings is the cost."
+    )
+
+
+def fast_scores() -> str:
+    """What the fast preset costs in quality, in words; every score must be inside its margin for these to be true."""
+    with (ROOT / "results" / "test_table.csv").open(encoding="utf-8") as file:
+        fast = [row for row in csv.DictReader(file) if row["setting"] == "alpha=0.99, regret=0.04" and row["margin"]]
+    assert all(row["inside_margin"] == "True" for row in fast)
+    sentences = sorted({int(row["sentences"]) for row in fast})
+    own = [-float(row["difference"]) for row in fast if row["utility"] == "chrF++" and row["measure"] == "score"]
+    return (
+        f"`fast` costs {min(own):.2f} to {max(own):.2f} chrF++ against standard MBR, well inside the margin of 0.2 "
+        f"that was fixed before.\n[Equivalence tests](results/RESULTS.md) show the same for the learned metrics, on "
+        f"{sentences[0]:,} to {sentences[-1]:,} newstest sentences of three language pairs. So it is the default of "
+        "`mbrace translate`."
+    )
+
+
+def factor(ratio: float) -> str:
+    return f"{ratio:.2f}x" if ratio < 2 else f"{ratio:.1f}x"

@@ -1,0 +1,261 @@
+"""`mbrace generate` with a live model."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import lzma
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny_models as tiny
+from model_commands import SOURCES, generate, save_model, write_sources
+
+import mbrace
+from mbrace.cli import main
+from mbrace.io.candidates import read_records
+from mbrace.io.output import Output
+from mbrace.jobs.generate import GenerateWorker
+from mbrace.jobs.run import Summary, run_worker
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture
+def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    return write_sources(tmp_path, monkeypatch)
+
+
+def test_generate_writes_records_that_decode_reads(sources: Path, folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "references.txt").write_text("r\n" * len(SOURCES))
+    out = tmp_path / "c.jsonl"
+    more = ["--references", f"{tmp_path}/references.txt", "--logprobs", "--prefix", "t."]
+    assert generate(sources, folder, out, *more) == 0
+    records = list(read_records(str(out)))
+    assert [record.source for record in records] == SOURCES
+    assert [record.id for record in records] == [f"t.{n}" for n in range(1, 6)]  # the lines
+    assert all(len(record.pseudo_references or []) == len(record.logprobs or []) == 6 for record in records)  # type: ignore[arg-type]
+    model = mbrace.Seq2Seq(folder, tokenizer=tiny.tokenizer())
+    again = model.sample(["d d a"], 6, seed=3, ids=["t.3"])[0]
+    assert list(records[2].pseudo_references or []) == list(again.texts)  # type: ignore[arg-type]
+    assert list(records[2].hypotheses) == list(model.beam(["d d a"], k=4)[0].texts)
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz", ".xz"])
+def test_generate_after_a_crash_gives_the_same_file(sources: Path, folder: Path, tmp_path: Path, suffix: str) -> None:
+    whole, cut = tmp_path / f"whole.jsonl{suffix}", tmp_path / f"cut.jsonl{suffix}"
+    unpack = {"": bytes, ".gz": gzip.decompress, ".xz": lzma.decompress}[suffix]
+    assert generate(sources, folder, whole) == 0
+    assert generate(sources, folder, cut, "--limit", "3") == 0
+    content = cut.read_bytes()
+    cut.write_bytes(content[: len(content) * 4 // 5])  # inside a line
+    assert generate(sources, folder, cut, "--resume") == 0
+    assert cut.read_bytes() == whole.read_bytes()
+    assert unpack(cut.read_bytes()) == unpack(whole.read_bytes())
+    assert {path.name for path in tmp_path.iterdir() if "part" in path.name} == set()
+
+
+def test_generate_refuses_to_continue_a_file_of_other_sources(
+    sources: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "c.jsonl"
+    assert generate(sources, folder, out, "--limit", "2") == 0
+    before = out.read_bytes()
+    sources.write_text("a b\nd\n")
+    assert generate(sources, folder, out, "--resume") == 2
+    assert f"c.jsonl:2: --resume: not made of {sources}:2; give the same sources" in capsys.readouterr().err
+    assert out.read_bytes() == before
+
+
+def test_generate_leaves_an_output_that_is_there_alone_unless_told(
+    sources: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "c.jsonl"
+    assert generate(sources, folder, out) == 0
+    before = out.read_bytes()
+    assert generate(sources, folder, out) == 2
+    assert "c.jsonl: exists; use --resume to continue it or --force to replace it" in capsys.readouterr().err
+    for more, told in {
+        ("--seed", "4"): "seed 3, not 4",
+        ("--beam", "3"): "beam 4, not 3",
+        ("--logprobs",): "logprobs False, not True",
+        ("--epsilon", "0.1"): "epsilon 0.02, not 0.1",
+    }.items():
+        assert generate(sources, folder, out, "--resume", *more) == 2
+        assert f"c.jsonl: was made with {told}" in capsys.readouterr().err
+    assert out.read_bytes() == before
+    assert generate(sources, folder, out, "--force", "--seed", "4") == 0
+    assert out.read_bytes() != before
+    assert generate(sources, folder, out, "--resume", "--seed", "4") == 0  # the options of the last run count
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("notes.txt", b"a thought without an end"),
+        ("notes.txt", b"a thought\n"),
+        ("notes.jsonl", b'["a", "list"]\n'),
+        ("notes.jsonl.gz", b"not gzip at all"),
+        ("notes.jsonl.gz", gzip.compress(b"a thought without an end", mtime=0)),
+        ("notes.jsonl.xz", b"not xz at all"),
+    ],
+)
+@pytest.mark.parametrize("with_options", [False, True])
+def test_generate_never_destroys_a_file_that_is_not_its_own(
+    sources: Path, folder: Path, tmp_path: Path, name: str, content: bytes, with_options: bool
+) -> None:
+    out = tmp_path / name
+    if with_options:  # another program wrote over our file
+        assert generate(sources, folder, out, "--limit", "1") == 0
+    out.write_bytes(content)
+    for more in ([], ["--resume"]):
+        assert generate(sources, folder, out, *more) == 2
+        assert out.read_bytes() == content
+
+
+def test_generate_does_not_continue_a_file_whose_options_are_unknown(
+    sources: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "c.jsonl"
+    out.write_bytes(b'{"id":0,"source":"a b"}\n')
+    assert generate(sources, folder, out, "--resume") == 2
+    assert "c.jsonl.run.json: missing" in capsys.readouterr().err
+    assert out.read_bytes() == b'{"id":0,"source":"a b"}\n'
+
+
+def test_only_the_suffix_tsv_means_columns() -> None:
+    from mbrace.jobs.sources import source_item
+
+    for name, source, reference in [
+        ("a.tsv", "x", "y"),
+        ("a.tsv.gz", "x", "y"),
+        ("a.tsv/b.txt", "x\ty", None),
+        ("a.tsvx", "x\ty", None),
+    ]:
+        item = source_item(b"x\ty\tz\n" if reference else b"x\ty\n", name, 1)
+        assert isinstance(item, mbrace.Record)
+        assert (item.source, item.reference) == (source, reference)
+
+
+def test_a_cluster_run_is_continued_only_with_the_same_endpoint_of_a_server(sources: Path) -> None:
+    from mbrace.cli.generate import job_from
+    from mbrace.cli.parser import make_parser
+
+    server = ["generate", str(sources), "-o", "o", "--server", "http://x", "--server-model", "m", "--server-kind"]
+    chat, completions = (job_from(make_parser().parse_args([*server, k])).describe() for k in ("chat", "completions"))
+    assert chat != completions
+
+
+def test_generate_sets_a_bad_source_aside_and_names_its_line(
+    sources: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole, out = tmp_path / "whole.jsonl", tmp_path / "c.jsonl"
+    assert generate(sources, folder, whole) == 0
+    rows = whole.read_bytes().splitlines(keepends=True)
+    lines = [source.encode() for source in SOURCES]
+    sources.write_bytes(b"\n".join([lines[0], b"a " * 3000, lines[2], b"\xff", lines[4]]) + b"\n")
+    assert generate(sources, folder, out) == 2
+    assert f"{sources}:2: a source has 3001 pieces" in capsys.readouterr().err
+    assert out.read_bytes() == rows[0]
+    assert generate(sources, folder, out, "--resume", "--on-error", "skip") == 0
+    assert out.read_bytes() == b"".join(rows[::2])
+    set_aside = [json.loads(line) for line in (tmp_path / "c.jsonl.errors.jsonl").read_text().splitlines()]
+    assert [(row["file"], row["line"]) for row in set_aside] == [(str(sources), 2), (str(sources), 4)]
+
+
+def generate_with(make: Any, items: Any, out: Path) -> Summary:
+    with Output(str(out)) as output:
+        return run_worker(GenerateWorker(make, window=3), items, output)
+
+
+def test_generate_writes_what_was_read_before_a_failure(tmp_path: Path) -> None:
+    def items() -> Any:
+        for number in range(5):
+            yield mbrace.Record((), id=number, source=f"s{number}")
+        raise OSError("the disk is gone")
+
+    def make(texts: Any, ids: Any) -> Any:
+        return [([text], None) for text in texts]
+
+    out = tmp_path / "c.jsonl"
+    with pytest.raises(OSError, match="the disk is gone"):
+        generate_with(make, items(), out)
+    assert [json.loads(line)["id"] for line in out.read_text().splitlines()] == [0, 1, 2, 3, 4]
+
+
+def test_a_signal_lets_generate_finish_its_window_and_say_how_to_go_on(
+    sources: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole, out = tmp_path / "whole.jsonl", tmp_path / "c.jsonl"
+    assert generate(sources, folder, whole) == 0
+    beam = mbrace.Seq2Seq.beam
+
+    def interrupted(self: Any, *args: Any, **options: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return beam(self, *args, **options)
+
+    monkeypatch.setattr(mbrace.Seq2Seq, "beam", interrupted)
+    assert generate(sources, folder, out, "--window", "2") == 128 + signal.SIGTERM
+    assert "go on with the same command and --resume" in capsys.readouterr().err
+    assert out.read_bytes() == b"".join(whole.read_bytes().splitlines(keepends=True)[:2])
+    monkeypatch.setattr(mbrace.Seq2Seq, "beam", beam)
+    assert generate(sources, folder, out, "--resume") == 0
+    assert out.read_bytes() == whole.read_bytes()
+
+
+def test_generate_reads_sources_as_it_needs_them_and_writes_what_is_done(tmp_path: Path) -> None:
+    out = tmp_path / "c.jsonl"
+    read: list[int] = []
+    written: list[int] = []
+
+    def items() -> Any:
+        for number in range(7):
+            read.append(number)
+            yield mbrace.Record((), id=number, source=f"s{number}")
+
+    def make(texts: Any, ids: Any) -> Any:
+        assert read[-1] == ids[-1]
+        written.append(len(out.read_bytes().splitlines()))
+        return [([text], None) for text in texts]
+
+    assert generate_with(make, items(), out).sentences == 7
+    assert written == [0, 3, 6]
+
+
+def test_references_of_another_length_are_refused_before_work(
+    sources: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "references.txt").write_text("r\n" * 4)
+    assert generate(sources, folder, tmp_path / "c.jsonl", "--references", f"{tmp_path}/references.txt") == 2
+    assert "references.txt: has 4 lines but" in capsys.readouterr().err
+    assert {path.name for path in tmp_path.iterdir()} == {"sources.txt", "references.txt"}  # nothing was begun
+
+
+def test_generate_writes_parquet_that_decode_reads(sources: Path, folder: Path, tmp_path: Path) -> None:
+    assert generate(sources, folder, tmp_path / "c.jsonl") == 0
+    assert generate(sources, folder, tmp_path / "c.parquet") == 0
+    for name in ("c.jsonl", "c.parquet"):
+        assert main(["decode", f"{tmp_path}/{name}", "-o", f"{tmp_path}/{name}.out"]) == 0
+    assert (tmp_path / "c.parquet.out").read_bytes() == (tmp_path / "c.jsonl.out").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--limit", "-1"], "--limit -1: must be 1 or more"),
+        (["--minutes", "-1"], "--minutes -1.0: must be more than 0"),
+        (["--temperature", "0"], "error: temperature 0.0: must be 1e-06 or more"),
+    ],
+)
+def test_generate_refuses_numbers_that_cannot_be_before_work(
+    sources: Path, folder: Path, tmp_path: Path, more: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert generate(sources, folder, tmp_path / "c.jsonl", *more) == 2
+    assert message in capsys.readouterr().err
+    assert {path.name for path in tmp_path.iterdir()} == {"sources.txt"}

@@ -1,0 +1,260 @@
+"""`mbrace translate` with a live model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny_models as tiny
+from model_commands import SOURCES, save_model, translate, write_sources
+
+import mbrace
+from mbrace.cli import main
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture
+def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    return write_sources(tmp_path, monkeypatch)
+
+
+def test_translate_equals_generating_and_decoding_by_hand(sources: Path, folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "o.jsonl"
+    assert translate(sources, folder, out, "--preset", "paper") == 0
+    model = mbrace.Seq2Seq(folder, tokenizer=tiny.tokenizer())
+    for row in map(json.loads, out.read_text().splitlines()):
+        source = SOURCES[row["id"] - 1]
+        draws = model.sample([source], 16, seed=3, ids=[row["id"]])[0].texts
+        hypotheses = model.beam([source], k=4)[0].texts
+        want = mbrace.decode(hypotheses, iter(draws), schedule=[4, 16], seed=3, id=row["id"])
+        assert (row["text"], row["utility"], row["pseudo_references"]) == (
+            want.text,
+            want.utility,
+            want.pseudo_references,
+        )
+
+
+def test_translate_is_fast_by_default_and_fast_is_regret_and_arithmetic_draws(
+    sources: Path, folder: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "o.jsonl"
+    assert translate(sources, folder, out) == 0
+    model = mbrace.Seq2Seq(folder, tokenizer=tiny.tokenizer())
+    for row in map(json.loads, out.read_text().splitlines()):
+        source = SOURCES[row["id"] - 1]
+        draws = model.sample([source], 16, seed=3, ids=[row["id"]], sampling="arithmetic")[0].texts
+        hypotheses = model.beam([source], k=4)[0].texts
+        prune = mbrace.Confidence(0.99, regret=0.04)
+        want = mbrace.decode(hypotheses, iter(draws), schedule=[4, 16], seed=3, id=row["id"], prune=prune)
+        assert (row["text"], row["utility"], row["utility_calls"]) == (want.text, want.utility, want.utility_calls)
+
+
+def test_translating_with_a_forecast_is_decoding_with_one(
+    sources: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, job = tmp_path / "o.jsonl", tmp_path / "job.jsonl"
+    options = ["--preset", "paper", "--beam", "48", "--forecast", "0.01"]
+    assert translate(sources, folder, out, *options) == 0
+    model = mbrace.Seq2Seq(folder, tokenizer=tiny.tokenizer(), device="cpu")
+    kwargs: dict[str, Any] = {"beam": 48, "schedule": [4, 16], "seed": 3, "window": 2, "forecast": 0.01}
+    summary = mbrace.translate_file(sources, job, model=model, text=False, **kwargs)
+    assert job.read_bytes() == out.read_bytes()
+    live, standard, saved = list(model.translate(SOURCES, **kwargs)), 0, 0
+    for row, answer in zip(map(json.loads, out.read_text().splitlines()), live, strict=True):
+        source = SOURCES[row["id"] - 1]
+        draws = model.sample([source], 16, seed=3, ids=[row["id"]])[0].texts
+        hypotheses = model.beam([source], k=48)[0].texts
+        race: dict[str, Any] = {"schedule": [4, 16], "seed": 3, "id": row["id"]}
+        want = mbrace.decode(hypotheses, iter(draws), forecast=0.01, **race)
+        for found in (row["text"], row["utility"], row["strings"]), (answer.text, answer.utility, answer.strings):
+            assert found == (want.text, want.utility, want.strings)
+        saved += mbrace.decode(hypotheses, iter(draws), **race).strings - want.strings
+        standard += len(set(hypotheses)) * 16
+    assert saved > 0
+    assert summary.standard_calls == standard
+    for changed, message in (
+        (["--pool"], "--forecast 0.01: only valid without --pool"),
+        (["--forecast", "1"], "was made"),
+    ):
+        assert translate(sources, folder, out, *options, "--resume", *changed) == 2
+        assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("more", [[], ["--coarse-top", "2"]])
+def test_translate_shares_its_draws_between_the_coarse_utility_and_the_dear_one(
+    more: list[str], sources: Path, folder: Path, tmp_path: Path
+) -> None:
+    options = ["--utility", "bleu", "--coarse", "chrf++", "--preset", "paper", *more]
+    rows = []
+    for name, draw in {"lazy": ["--draw", "lazy"], "ahead": ["--draw", "ahead", "--window", "64"]}.items():
+        out = tmp_path / f"{name}.jsonl"
+        assert translate(sources, folder, out, *options, *draw) == 0
+        rows.append([json.loads(line) for line in out.read_text().splitlines()])
+    assert rows[0] == rows[1]
+    model = mbrace.Seq2Seq(folder, tokenizer=tiny.tokenizer())
+    utilities: dict[str, Any] = {"utility": mbrace.BLEU(), "coarse": mbrace.ChrF(), "coarse_top": 2 if more else None}
+    for row in rows[0]:
+        source = SOURCES[row["id"] - 1]
+        draws = model.sample([source], 16, seed=3, ids=[row["id"]])[0].texts
+        hypotheses = model.beam([source], k=4)[0].texts
+        want = mbrace.decode(hypotheses, iter(draws), schedule=[4, 16], seed=3, id=row["id"], **utilities)
+        for field in ("text", "utility", "utility_calls", "coarse_calls", "strings", "pseudo_references"):
+            assert row[field] == getattr(want, field)
+
+
+def test_lazy_sampling_ahead_and_any_window_give_the_same_text(sources: Path, folder: Path, tmp_path: Path) -> None:
+    for name, more in {"a": ["--draw", "ahead"], "l": ["--draw", "lazy"], "w": ["--window", "64"]}.items():
+        assert translate(sources, folder, tmp_path / f"{name}.txt", *more) == 0
+    texts = [(tmp_path / f"{name}.txt").read_text() for name in "alw"]
+    assert len(texts[0].splitlines()) == len(SOURCES)
+    assert texts[0] == texts[1] == texts[2]
+
+
+def test_translate_goes_on_where_it_stopped_without_another_beam_search(
+    sources: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "o.jsonl"
+    assert translate(sources, folder, out) == 0
+    whole = out.read_bytes()
+    out.write_bytes(b"".join(whole.splitlines(keepends=True)[:4]))
+    searched: list[str] = []
+    beam = mbrace.Seq2Seq.beam
+
+    def count(self: Any, texts: Any, *args: Any, **options: Any) -> Any:
+        searched.extend(texts)
+        return beam(self, texts, *args, **options)
+
+    monkeypatch.setattr(mbrace.Seq2Seq, "beam", count)
+    assert translate(sources, folder, out, "--resume") == 0
+    assert out.read_bytes() == whole
+    assert searched == SOURCES[4:]
+
+
+def test_translating_goes_on_only_with_the_coarse_utility_it_was_begun_with(
+    sources: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, coarse = tmp_path / "o.jsonl", ["--utility", "bleu", "--coarse", "chrf", "--coarse-top", "2"]
+    assert translate(sources, folder, out, *coarse) == 0
+    whole = out.read_bytes()
+    out.write_bytes(b"".join(whole.splitlines(keepends=True)[:4]))
+    assert translate(sources, folder, out, "--resume", *coarse[:2]) == 2
+    assert "was made with coarse 'chrf', not without it and coarse-top 2, not without it" in capsys.readouterr().err
+    assert translate(sources, folder, out, "--resume", *coarse) == 0
+    assert out.read_bytes() == whole
+
+
+def test_a_source_that_is_too_long_costs_only_its_own_translation(
+    sources: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = tmp_path / "whole.jsonl"
+    assert translate(sources, folder, whole) == 0
+    rows = whole.read_bytes().splitlines(keepends=True)
+    sources.write_text("".join(source + "\n" for source in [*SOURCES[:3], "a " * 3000, SOURCES[4]]))
+    out = tmp_path / "o.jsonl"
+    window = ["--window", "64"]
+    assert translate(sources, folder, out, *window) == 2
+    assert f"{sources}:4: a source has 3001 pieces" in capsys.readouterr().err
+    assert out.read_bytes() == b"".join(rows[:3])  # what was before it is kept
+    assert translate(sources, folder, out, *window, "--resume", "--on-error", "skip") == 0
+    assert out.read_bytes() == b"".join([*rows[:3], rows[4]])
+    (set_aside,) = map(json.loads, (tmp_path / "o.jsonl.errors.jsonl").read_text().splitlines())
+    assert (set_aside["file"], set_aside["line"]) == (str(sources), 4)
+
+
+def test_a_line_that_cannot_be_read_costs_no_translation_but_its_own(
+    sources: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole, out = tmp_path / "whole.jsonl", tmp_path / "o.jsonl"
+    assert translate(sources, folder, whole) == 0
+    rows = whole.read_bytes().splitlines(keepends=True)
+    lines = [source.encode() for source in SOURCES]
+    sources.write_bytes(b"\n".join([*lines[:3], b"\xff", lines[4]]) + b"\n")
+    assert translate(sources, folder, out) == 2  # line 4 is in the middle of a window
+    assert f"{sources}:4: invalid UTF-8 at byte 0" in capsys.readouterr().err
+    assert out.read_bytes() == b"".join(rows[:3])
+    assert translate(sources, folder, out, "--resume", "--on-error", "skip") == 0
+    assert out.read_bytes() == b"".join([*rows[:3], rows[4]])
+    (set_aside,) = map(json.loads, (tmp_path / "o.jsonl.errors.jsonl").read_text().splitlines())
+    assert (set_aside["file"], set_aside["line"]) == (str(sources), 4)
+
+
+def test_sources_that_end_in_a_failure_are_translated_up_to_it() -> None:
+    def sources() -> Any:
+        yield from SOURCES[:3]
+        raise OSError("the disk is gone")
+
+    model = mbrace.Seq2Seq(tiny.marian(), tokenizer=tiny.tokenizer())
+    answers = model.translate(sources(), beam=4, schedule=[4], window=2)
+    assert [next(answers).id for _ in range(3)] == [1, 2, 3]
+    with pytest.raises(OSError, match="the disk is gone"):
+        next(answers)
+
+
+def test_a_cluster_worker_sets_aside_only_the_source_at_fault(sources: Path, folder: Path, tmp_path: Path) -> None:
+    from mbrace.cli.parser import make_parser
+    from mbrace.cli.presets import apply_preset
+    from mbrace.cli.translate import job_from
+
+    command = ["translate", str(sources), "--model", str(folder), "--beam", "4", "--schedule", "4,16"]
+    args = make_parser().parse_args([*command, "--seed", "3", "--device", "cpu", "--json"])
+    apply_preset(args, "translate")
+    job = job_from(args)
+    texts = [*SOURCES[:3], "a " * 3000, SOURCES[4]]
+    items = [job.item(f"{text}\n".encode(), "s.txt", number, "") for number, text in enumerate(texts, 1)]
+    outcomes = list(job.start(1)(items, skip=True))
+    assert [bad is None for _, bad in outcomes] == [True, True, True, False, True]
+    assert "s.txt:4: a source has 3001 pieces" in str(outcomes[3][1].error())  # type: ignore[union-attr]
+    out = tmp_path / "o.jsonl"
+    assert translate(sources, folder, out) == 0
+    assert [line for line, _ in outcomes if line] == [
+        row for number, row in enumerate(out.read_bytes().splitlines(keepends=True), 1) if number != 4
+    ]
+
+
+def test_the_library_names_the_source_that_is_too_long() -> None:
+    model = mbrace.Seq2Seq(tiny.marian(), tokenizer=tiny.tokenizer())
+    answers = model.translate(["a b", "a " * 3000, "c"], beam=4, schedule=[4])
+    assert next(answers).id == 1
+    with pytest.raises(mbrace.UserError, match="sources:2: a source has 3001 pieces"):
+        next(answers)
+
+
+def test_translate_neither_replaces_its_sources_nor_goes_on_with_other_options(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sources, out = tmp_path / "s.txt", tmp_path / "o.jsonl"
+    sources.write_text("Ein Hund.\n")
+    assert main(["translate", str(sources), "-o", str(sources), "--force"]) == 2
+    assert "is an input too" in capsys.readouterr().err
+    assert sources.read_text() == "Ein Hund.\n"
+    command = ["translate", str(sources), "-o", str(out), "--beam", "2", "--schedule", "2"]
+    assert main(command) == 0
+    assert json.loads((tmp_path / "o.jsonl.run.json").read_text())["seed"] == 0  # it stays
+    (tmp_path / "o.jsonl.run.json").write_text(json.dumps({"command": "translate", "seed": 3}))
+    assert main([*command, "--resume"]) == 2
+    assert "o.jsonl: was made with" in capsys.readouterr().err
+
+
+def test_translating_with_a_pool_of_arithmetic_draws_is_resumed_to_the_same_bytes(
+    sources: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def translate(out: Path, *more: str) -> int:
+        options = ["--pool", "--beam", "2", "--sampling", "arithmetic", "--regret", "0.05", "--schedule", "2,4,8"]
+        command = ["translate", str(sources), "--model", str(folder), "-o", str(out), "--device", "cpu", "--json"]
+        return main([*command, *options, "--window", "2", *more])
+
+    whole, cut = tmp_path / "whole.jsonl", tmp_path / "cut.jsonl"
+    assert translate(whole) == 0
+    assert translate(cut) == 0
+    content = cut.read_bytes()
+    cut.write_bytes(content[: len(content) // 2])  # inside a line
+    assert translate(cut, "--resume", "--sampling", "independent") == 2
+    assert "was made with sampling 'arithmetic', not the default" in capsys.readouterr().err
+    assert translate(cut, "--resume", "--window", "3") == 0
+    assert cut.read_bytes() == content == whole.read_bytes()
