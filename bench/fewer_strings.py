@@ -21,22 +21,22 @@ from random_comet import SpeedOnly, Table
 
 import mbrace
 from mbrace.decoded import Phases
-from mbrace.jobs.presets import PRESETS
+from mbrace.jobs.presets import preset_settings
 
 UNPRUNED = "no pruning"
 
 
 def ways(size: int) -> dict[str, dict[str, Any]]:
     """Options of `decode_corpus`, by name."""
-    fast = PRESETS["fast"]["decode"]["regret"]
+    besides = preset_settings("fast", "decode", large_encoder=True)
+    fast = besides.pop("regret")
     return {
         UNPRUNED: {"prune": None},
         "racing, alpha 0.99": {"prune": mbrace.Confidence(0.99)},
-        f"fast: regret {fast}": {"prune": mbrace.Confidence(0.99, regret=fast), **others},
-        "forecast 0.0005, regret 0.04, cover": {
-            "prune": mbrace.Confidence(0.99, regret=0.04),
-            "forecast": 0.0005,
-            "cover": True,
+        f"regret {fast}": {"prune": mbrace.Confidence(0.99, regret=fast)},
+        f"fast: regret {fast}, forecast {besides['forecast']}, cover": {
+            "prune": mbrace.Confidence(0.99, regret=fast),
+            **besides,
         },
         f"pool from {size // 4}, regret 0.04": {
             "prune": mbrace.Confidence(0.99, regret=0.04),

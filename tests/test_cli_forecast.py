@@ -18,6 +18,7 @@ from mbrace.cli import demo_race
 from mbrace.cli.config import with_config
 from mbrace.cli.parser import make_parser
 from mbrace.cli.presets import apply_preset
+from mbrace.experiments.strings import SMALL_STEPS
 from mbrace.forecast import MOST, STARTERS
 from mbrace.jobs.settings import PruneSettings, RaceSettings
 from mbrace.recording import RaceRecorder
@@ -305,9 +306,25 @@ def set_by_preset(command: str, *options: str) -> tuple[float | None, float | No
 
 
 @pytest.mark.parametrize("command", ["decode", "translate"])
-def test_a_preset_sets_no_forecast(command: str) -> None:
+def test_a_preset_sets_a_forecast_where_strings_are_the_cost(command: str) -> None:
     for utility in NAMED:
-        assert set_by_preset(command, "--utility", utility) == (None, 0.04)
+        wanted = (None, 0.04) if utility != "comet" else (0.0005, 0.04 if command == "decode" else 0.03)
+        assert set_by_preset(command, "--utility", utility) == wanted
+
+
+def test_a_forecast_of_a_preset_comes_with_what_it_was_studied_with() -> None:
+    parse, fast = make_parser().parse_args, ["--preset", "fast", "--utility", "comet"]
+    for given, cover in (([], True), (["--no-cover"], False), (["--no-shuffle"], None), (["--forecast", "0"], None)):
+        args = parse(["decode", *fast, *given])
+        apply_preset(args, "decode")
+        assert args.cover is cover
+    for given, schedule in (([], ",".join(map(str, SMALL_STEPS))), (["--schedule", "16,64"], "16,64")):
+        args = parse(["translate", *fast, *given])
+        apply_preset(args, "translate")
+        assert (args.schedule, args.sampling) == (schedule, "arithmetic")
+    assert set_by_preset("decode", "--utility", "comet", "--pool") == (None, 0.04)
+    assert set_by_preset("decode", "--utility", "comet", "--prune", "bottom") == (None, None)
+    assert set_by_preset("translate", "--utility", "comet", "--forecast", "0") == (0.0, 0.04)
 
 
 @pytest.mark.parametrize("command", ["decode", "translate"])

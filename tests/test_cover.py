@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 from cli_helpers import Row, decode, lines
-from conftest import overlap
 from hypothesis import given
 from hypothesis import strategies as st
 from test_forecast import ALPHABETS, sentences
@@ -183,17 +182,21 @@ def test_what_does_not_go_with_it_is_refused(tmp_path: Path, capsys: pytest.Capt
         mbrace.decode_corpus([mbrace.Record(texts)], cover=True, sampler=Listed(seed=0, shuffle=True))
     with pytest.raises(mbrace.UserError, match="pseudo_references: cover needs a list"):
         mbrace.decode(texts, iter(texts), cover=True)
-    with pytest.raises(mbrace.UserError, match="logprobs: cover is for draws that count the same"):
-        mbrace.decode(texts, texts, logprobs=[-1.0, -2.0, -3.0], cover=True)
-    with pytest.raises(mbrace.UserError, match="pseudo_references: 1025; cover works with up to 1024"):
-        mbrace.decode(texts, ["a"] * (MOST_COVERED + 1), cover=True, schedule="all")
-    path = tmp_path / "in.jsonl"
-    path.write_text(json.dumps({"hypotheses": texts, "pseudo_references": texts, "logprobs": [-1, -1, -1]}) + "\n")
-    assert decode(path, "-o", tmp_path / "o.jsonl", "--cover") == 2
-    assert f"{path}:1: logprobs: cover" in capsys.readouterr().err
 
 
-def test_as_many_as_are_allowed() -> None:
-    texts = sentences(600, 3) + sentences(424, 4)
-    answer = mbrace.decode(texts[:5], texts, cover=True, utility=overlap, schedule=[16, 32])
-    assert answer.text in texts[:5]
+def test_log_probabilities_go_with_their_draws() -> None:
+    texts = sentences(40, 1)
+    record = mbrace.Record(["x"], texts, logprobs=[-float(number) for number in range(40)])
+    drawer = Listed(seed=0, shuffle=True, cover=True).start([record])
+    draws = drawer.draw([Want(0, 0, 40)])[0]
+    assert list(draws.texts) == order_drawn(mbrace.Record(["x"], texts), 0)
+    assert draws.logprobs == [-float(texts.index(text)) for text in draws.texts]
+
+
+def test_a_long_list_is_covered_as_far_as_it_is_put_in_order() -> None:
+    texts = [f"{text} {number}" for number, text in enumerate(sentences(MOST_COVERED + 30, 3))]
+    shuffled = Listed(seed=0, shuffle=True).start([mbrace.Record(["x"], texts)]).draw([Want(0, 0, 2000)])[0].texts
+    drawn = Listed(seed=0, shuffle=True, cover=True).start([mbrace.Record(["x"], texts)]).draw([Want(0, 0, 2000)])[0]
+    first = list(shuffled[:MOST_COVERED])
+    assert list(drawn.texts[MOST_COVERED:]) == list(shuffled[MOST_COVERED:])
+    assert list(drawn.texts[:MOST_COVERED]) == [first[position] for position in covering_order(first).tolist()] != first

@@ -16,7 +16,7 @@ from mbrace.records import Record
 from mbrace.remembered import RememberedSource, function_of
 from mbrace.wording import counted
 
-MOST_COVERED = 1024  # pseudo-references of a record: how alike they are is a table of all pairs
+MOST_COVERED = 1024  # pseudo-references put in order: how alike they are is a table of all pairs
 
 
 class Draws(NamedTuple):
@@ -160,7 +160,8 @@ class Listed:
 
     Lists are shuffled with random numbers from (seed, record id): the first r_1 of a list in beam order, say, would be
     a biased sample. With `cover` each next one is then the one with which those so far have the n-grams of the whole
-    list best, so that a few stand for all. Iterators and functions are taken in their own order.
+    list best, so that a few stand for all; of a list of more than 1,024, the first so many of the shuffled ones are put
+    in order, and the others follow. Iterators and functions are taken in their own order.
     """
 
     def __init__(self, *, seed: int, shuffle: bool, cover: bool = False) -> None:
@@ -186,7 +187,9 @@ class Listed:
             logprobs = None if logprobs is None else list(map(logprobs.__getitem__, order))
         if self._cover:
             check_cover(record)
-            texts = list(map(texts.__getitem__, covering_order(texts).tolist()))
+            order = covering_order(texts[:MOST_COVERED]).tolist() + list(range(MOST_COVERED, len(texts)))
+            texts = list(map(texts.__getitem__, order))
+            logprobs = None if logprobs is None else list(map(logprobs.__getitem__, order))
         return _Source(record, texts=texts, logprobs=logprobs)
 
 
@@ -195,12 +198,6 @@ def check_cover(record: Record) -> None:
     given = record.listed()
     if not isinstance(given, Sequence):
         raise record.error("pseudo_references: cover needs a list; what is drawn one by one has an order of its own")
-    if record.logprobs is not None:
-        raise record.error("logprobs: cover is for draws that count the same; leave out logprobs, or cover")
-    if len(given) > MOST_COVERED:
-        raise record.error(
-            f"pseudo_references: {len(given)}; cover works with up to {MOST_COVERED}: give fewer, or leave out cover"
-        )
 
 
 class _Source:

@@ -41,7 +41,7 @@ def add(commands: Any) -> None:
     order.add_argument("--no-shuffle", action="store_true", help="take listed pseudo-references in their order")
     order.add_argument(
         "--cover",
-        action="store_true",
+        action=argparse.BooleanOptionalAction,
         help="take listed pseudo-references in an order in which the first few have the n-grams of all, so that fewer "
         "are encoded; for neural utilities, with --regret",
     )
@@ -71,7 +71,7 @@ def job_from(args: argparse.Namespace) -> DecodeJob:
         utility,
         race,
         shuffle=not args.no_shuffle,
-        cover=args.cover,
+        cover=bool(args.cover),
         text=args.text,
         shortlist=shortlist,
         save_utilities=args.save_utilities,

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import argparse
 
+from mbrace.cli.forecast import clash_of
 from mbrace.cli.options import set_default_prune
-from mbrace.jobs.presets import PRESETS
+from mbrace.jobs.presets import LARGE_ENCODERS, preset_settings
 
 
 def apply_preset(args: argparse.Namespace, command: str) -> None:
-    """Set the options of `--preset` that were not given."""
+    """Set the options of `--preset` that were not given. Those for large encoders are chosen for races with a forecast,
+    and are left out where there can be none."""
     set_default_prune(args)
-    applies = {"regret": args.prune == "confidence", "sampling": getattr(args, "server", None) is None}
-    for name, value in PRESETS[args.preset][command].items():
+    confidence = args.prune == "confidence"
+    large = args.utility in LARGE_ENCODERS and args.forecast != 0 and confidence and clash_of(args) is None
+    applies = {
+        "regret": confidence,
+        "sampling": getattr(args, "server", None) is None,
+        "cover": not getattr(args, "no_shuffle", False),
+    }
+    for name, value in preset_settings(args.preset, command, large_encoder=large).items():
         if getattr(args, name) is None and applies.get(name, True):
             setattr(args, name, value)
