@@ -187,6 +187,8 @@ def test_what_does_not_go_with_it_is_refused(tmp_path: Path, capsys: pytest.Capt
         mbrace.decode(texts, texts, logprobs=[-1.0, -2.0, -3.0], cover=True)
     with pytest.raises(mbrace.UserError, match="pseudo_references: 1025; cover works with up to 1024"):
         mbrace.decode(texts, ["a"] * (MOST_COVERED + 1), cover=True, schedule="all")
+    with pytest.raises(mbrace.UserError, match="0: hypotheses, which are the pseudo-references too: 1025; cover"):
+        mbrace.decode(["a"] * (MOST_COVERED + 1), cover=True, schedule="all")
     path = tmp_path / "in.jsonl"
     path.write_text(json.dumps({"hypotheses": texts, "pseudo_references": texts, "logprobs": [-1, -1, -1]}) + "\n")
     assert decode(path, "-o", tmp_path / "o.jsonl", "--cover") == 2

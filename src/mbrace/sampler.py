@@ -196,9 +196,9 @@ def check_cover(record: Record) -> None:
     if record.logprobs is not None:
         raise record.error("logprobs: cover is for draws that count the same; leave out logprobs, or cover")
     if len(given) > MOST_COVERED:
-        raise record.error(
-            f"pseudo_references: {len(given)}; cover works with up to {MOST_COVERED}: give fewer, or leave out cover"
-        )
+        both = record.pseudo_references is None
+        listed = "hypotheses, which are the pseudo-references too" if both else "pseudo_references"
+        raise record.error(f"{listed}: {len(given)}; cover works with up to {MOST_COVERED}: give fewer, or no cover")
 
 
 class _Source:
