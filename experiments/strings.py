@@ -32,7 +32,7 @@ SHOWN = ("standard 256 + 256", "standard 128 + 128", "standard 64 + 64", "alpha 
 ABOUT = """# Fewer strings
 
 How much is lost when fewer strings are made and encoded. {sentences} of newstest2018, by the
-translators of [RESULTS.md](RESULTS.md); 256 beam hypotheses, 256 draws to race with, 768 independent draws held out.
+translator of the [fourth run](rules.md); 256 beam hypotheses, 256 draws to race with, 768 independent draws held out.
 Made by `python experiments/full_scale.py run DATA OUT`, this page by `python experiments/strings.py results`;
 rows of every sentence are in `data/`. What counts as equal was [written down before](rules.md).
 
@@ -43,6 +43,8 @@ rows of every sentence are in `data/`. What counts as equal was [written down be
   was decoded with and by the one that was not. **Equal**: the interval is inside the margin ({margins}). **Worse**:
   below it altogether. **Lower**, **higher**: not inside the margin, and below or above 0.
 - The baseline of every row is standard MBR with 256 + 256 independent draws; `arithmetic` rows draw evenly.
+- *cover*: the draws of a file in an order that covers; a live model's are not known beforehand. *small steps*:
+  pseudo-references grow by half (8, 12, 18, ...), not by the utility's own schedule.
 
 {said}"""
 
@@ -51,12 +53,16 @@ def report(out: Path) -> None:
     """Write OUT/STRINGS.md from the rows in OUT/data; OUT/strings-notes.md says what they say."""
     stored = [row for row in load_rows(out / "data") if row["split"] == "test"]
     pairs = sorted({row["pair"] for row in stored})
-    counts = {pair: len({row["id"] for row in stored if row["pair"] == pair}) for pair in pairs}
+    counts = {
+        f"{pair}, {utility}": len({row["id"] for row in stored if (row["pair"], row["utility"]) == (pair, utility)})
+        for pair in pairs
+        for utility in ("learned", "chrF++")
+    }
     margin_of = {pair: {"chrF++": CHRF_MARGIN, "learned": learned_margin(out / "data", pair)} for pair in pairs}
     notes = out / "strings-notes.md"
     lines = [
         ABOUT.format(
-            sentences=" and ".join(f"{count:,} sentences ({pair})" for pair, count in counts.items()),
+            sentences=", ".join(f"{count:,} sentences ({name})" for name, count in counts.items()),
             margin=MARGIN,
             margins=f"{CHRF_MARGIN} chrF++; "
             + ", ".join(f"{margin_of[pair]['learned']:.4f} learned on {pair}" for pair in pairs),

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mbrace.experiments.methods import WAYS, Way
+from mbrace.experiments.methods import EARLIER, WAYS, Way
 
 ARITHMETIC = ", arithmetic draws"  # after the name of a way on samples that were drawn so
-BY_NAME = {way.name: way for way in WAYS}
+BY_NAME = {way.name: way for way in (*WAYS, EARLIER)}
 
 
 def joined(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

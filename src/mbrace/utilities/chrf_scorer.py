@@ -25,8 +25,9 @@ class ChrFScorer:
 
     def __init__(self, utility: ChrF, sentences: Sequence[Sentence]) -> None:
         self._utility = utility
+        self._threads = utility.workers
         self._options: dict[str, Any] = {"beta": utility.beta, "eps_smoothing": utility.eps_smoothing}
-        self._options["threads"] = utility.workers
+        self._options["threads"] = self._threads
         self._sentences = sentences
         self._indexes: list[_native.ChrFIndex | None] = [None] * len(sentences)
         self._grown: dict[int, IndexedTexts] = {}  # of races into which hypotheses were let in: their references
@@ -74,34 +75,27 @@ class ChrFScorer:
         """The references of an ask, as `_count` takes them."""
         return self._utility._prepared(references)
 
-    def _count(
-        self,
-        indexes: list[Any],
-        rows: list[NDArray[np.int64]],
-        references: list[Any],
-        *,
-        swapped: bool = False,
-    ) -> tuple[list[NDArray[np.float32]], float]:
-        """Scores, and encoding's share of the time. `swapped`: references are indexed, hypotheses are looked up."""
-        return _native.score_window(
-            indexes,
-            rows,
-            references,
-            **self._options,
-            simd=os.environ.get(SIMD_VARIABLE, ""),
-            swapped=swapped,
-        )
+    def _count(self, *window: list[Any], swapped: bool = False) -> tuple[list[NDArray[np.float32]], float]:
+        """Scores of indexes, their rows and references, and encoding's share of the time. `swapped`: references are
+        indexed, hypotheses are looked up."""
+        simd = os.environ.get(SIMD_VARIABLE, "")
+        return _native.score_window(*window, **self._options, simd=simd, swapped=swapped)
 
     def _index(self, asks: Sequence[Ask]) -> None:
         """Index the hypotheses of sentences that are new. Where hypotheses come later, references are indexed instead,
         each once; each newcomer is then looked up among them, not all references among the newcomers."""
         ends: dict[int, int] = {}  # of sentences that are new: after the last hypothesis asked about
         for ask in asks:
-            sentence, index, end = ask.sentence, self._indexes[ask.sentence], int(ask.hypotheses.max()) + 1
+            sentence, index = ask.sentence, self._indexes[ask.sentence]
+            if index is not None and len(index) == len(self._sentences[sentence].hypotheses):
+                continue  # all are indexed
+            end = int(ask.hypotheses.max()) + 1
             if index is None:
                 ends[sentence] = max(end, ends.get(sentence, 0))
             elif end > len(index):
                 self._grown.setdefault(sentence, IndexedTexts())
+        if not ends and not self._grown:
+            return
         new = {
             (sentence, False): self._utility._prepared(self._sentences[sentence].hypotheses[:end])
             for sentence, end in ends.items()
@@ -110,14 +104,12 @@ class ChrFScorer:
             if ask.sentence in self._grown:
                 unknown = self._grown[ask.sentence].unknown(ask.references)
                 new.setdefault((ask.sentence, True), []).extend(self._utility._prepared(unknown))
-        if not new:
-            return
         built = _native.build_indexes(
             [texts for texts in new.values() if texts],
             char_order=self._utility.char_order,
             word_order=self._utility.word_order,
             whitespace=self._utility.whitespace,
-            threads=self._utility.workers,
+            threads=self._threads,
         )
         for (sentence, drawn), index in zip([key for key, texts in new.items() if texts], built, strict=True):
             if drawn:
@@ -166,13 +158,6 @@ class ChrFAggregateScorer(ChrFScorer):
         aggregates = [each for each in references if isinstance(each, Aggregate)]
         return [(self._utility._prepared(each.texts), each.weights) for each in aggregates]
 
-    def _count(
-        self,
-        indexes: list[Any],
-        rows: list[NDArray[np.int64]],
-        references: list[Any],
-        *,
-        swapped: bool = False,
-    ) -> tuple[list[NDArray[np.float32]], float]:
+    def _count(self, *window: list[Any], swapped: bool = False) -> tuple[list[NDArray[np.float32]], float]:
         assert not swapped  # nobody is let into such races
-        return _native.score_aggregates(indexes, rows, references, **self._options)
+        return _native.score_aggregates(*window, **self._options)
