@@ -62,7 +62,8 @@ def test_a_choice_is_judged_on_what_it_did_not_see(study: methods.Study) -> None
         assert row["human chrF++"] == pytest.approx(utility.pairs([row["text"]], [given.reference or ""])[0])
         assert row["agrees"] == (expected(row["text"], draws) >= best - 1e-6)
         options: dict[str, Any] = {"prune": way.prune, "method": way.method, "pool": way.pool, "start": way.start}
-        alone = mbrace.decode(given.hypotheses, raced[: way.references], shuffle=False, **options)
+        options |= {"forecast": way.forecast} | ({"cover": True} if way.cover else {"shuffle": False})
+        alone = mbrace.decode(given.hypotheses, raced[: way.references], **options)
         assert (row["text"], row["utility_calls"], row["strings"]) == (alone.text, alone.utility_calls, alone.strings)
     assert rows[0]["drawn"] == 8 + 256
 

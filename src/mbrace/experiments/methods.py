@@ -84,7 +84,7 @@ WAYS: tuple[Way, ...] = (
         options="--pool --start 64 --regret 0.04",
     ),
     Way(
-        "forecast 0.0005, regret 0.04, cover",
+        "forecast, cover, regret 0.04",
         OWN,
         "forecast, cover",
         Confidence(0.99, regret=0.04),
