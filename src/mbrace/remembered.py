@@ -28,7 +28,7 @@ class RememberedSource(Iterator[str]):
         self._refused: list[Any] = []  # what it gave that no race can use
 
     def __next__(self) -> str:
-        """One more, which no race gets."""
+        """One more draw; it is not remembered, so no race sees it."""
         for text in self._ask(1):
             return text
         raise StopIteration
