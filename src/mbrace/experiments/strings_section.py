@@ -176,8 +176,10 @@ def _told(row: Mapping[str, Any]) -> str:
     options += ["--cover"] if way.cover else []
     options += [f"--schedule {','.join(map(str, way.schedule))}"] if way.schedule else []
     options += [f"--pool --beam {way.beam}"] if way.pool else []
-    options += ["--sampling arithmetic"] if row["way"].endswith(_even("")) else []
-    return f"`{' '.join(options)}`"
+    even = row["way"].endswith(_even(""))
+    options += ["--sampling arithmetic"] if even and not way.cover else []
+    # draws in an order that covers are given ones: of a file that a live model wrote before
+    return f"`{' '.join(options)}`" + (" over a file of arithmetic draws" if even and way.cover else "")
 
 
 def _cells(name: str, utility: str, row: Mapping[str, Any]) -> list[str]:
