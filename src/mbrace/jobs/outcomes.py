@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 
 from mbrace.decoded import Decoded
 from mbrace.io.candidates import Bad, Item, bad_from
@@ -12,13 +13,11 @@ from mbrace.records import Record
 from mbrace.windows import OnError
 
 
+@dataclass(frozen=True)
 class _NumberedRecord(Record):
     """A record with its position among the items of a run."""
 
-    number: int
-
-    def __init__(self, record: Record, number: int) -> None:
-        vars(self).update(vars(record), number=number)
+    number: int = -1
 
 
 def answer_items(
@@ -45,7 +44,7 @@ def answer_items(
                 failed[number] = item
             pending.append((number, item))
             if isinstance(item, Record):
-                yield _NumberedRecord(item, number)
+                yield _NumberedRecord(**vars(item), number=number)
 
     def on_error(record: Record, error: Exception) -> None:
         assert isinstance(record, _NumberedRecord)
