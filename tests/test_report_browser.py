@@ -179,7 +179,7 @@ def test_charts_terms_and_races_are_used_by_keyboard_alone(opened: Open) -> None
 def test_the_numbers_of_a_chart_are_a_table(opened: Open, results: Path) -> None:
     page = opened(width=1280)
     page.click("[data-chart=survivors] summary")
-    page.locator("[data-chart=survivors] tbody tr").first.wait_for()  # rows are made when the browser tells of the click
+    page.locator("[data-chart=survivors] tbody tr").first.wait_for()  # rows are made after the click
     shown = page.locator("[data-chart=survivors] tbody tr").all_inner_texts()
     rows = json.loads((results / "out" / "results.json").read_text())["survivors"]
     own = [row for row in rows if (row["pair"], row["utility"]) == ("xx-en", "chrF++")]
