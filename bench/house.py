@@ -128,12 +128,18 @@ def racing_lines(times: dict[str, dict[str, dict[str, float]]]) -> list[str]:
     return lines
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+def two_checkouts(description: str | None, *, sentences: int) -> argparse.ArgumentParser:
+    """The options of a benchmark of two checkouts."""
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--old", required=True, metavar="PYTHON", help="the Python of the older checkout")
     parser.add_argument("--new", default=sys.executable, metavar="PYTHON", help="default: this one")
     parser.add_argument("--old-name", default="before", help="what the table calls the older checkout")
-    parser.add_argument("--sentences", type=int, default=600)
+    parser.add_argument("--sentences", type=int, default=sentences)
+    return parser
+
+
+def main() -> None:
+    parser = two_checkouts(__doc__, sentences=600)
     parser.add_argument("--rounds", type=int, default=5)
     args = parser.parse_args()
     records = newstest_records(args.sentences)

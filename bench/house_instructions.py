@@ -7,16 +7,14 @@ kernel's own work are not in them): bench/house.py measures those, with the same
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import re
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
-from house import CALLS, LIMIT, RESULTS, commands
+from house import CALLS, LIMIT, RESULTS, commands, two_checkouts
 from texts import newstest_records
 
 VALGRIND = ["valgrind", "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null"]
@@ -38,12 +36,7 @@ def count_call(python: str, candidates: Path, name: str) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--old", required=True, metavar="PYTHON", help="the Python of the older checkout")
-    parser.add_argument("--new", default=sys.executable, metavar="PYTHON", help="default: this one")
-    parser.add_argument("--old-name", default="before", help="what the table calls the older checkout")
-    parser.add_argument("--sentences", type=int, default=32)
-    args = parser.parse_args()
+    args = two_checkouts(__doc__, sentences=32).parse_args()
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     os.environ |= {"PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1"}  # threads that wait for work spin
     rows: dict[str, list[int]] = {}

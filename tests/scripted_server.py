@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import http.server
 import json
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from quiet_server import QuietHandler, begin_serving
 
 from mbrace.servers import http as client
 
@@ -23,10 +23,8 @@ class Server:
         self.active = self.most = 0
         lock, server = threading.Lock(), self
 
-        class Handler(http.server.BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_POST(self) -> None:
+        class Handler(QuietHandler):
+            def answer(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["content-length"])))
                 with lock:
                     server.bodies.append(body)
@@ -39,23 +37,9 @@ class Server:
                 status, content = (
                     (answer, b'{"error": "no"}') if isinstance(answer, int) else (200, json.dumps(answer).encode())
                 )
-                self.send_response(status)
-                self.send_header("content-length", str(len(content)))
-                self.end_headers()
-                self.wfile.write(content)
+                self.send(status, content)
 
-            def log_message(self, *args: Any) -> None:
-                pass
-
-        class Quiet(http.server.ThreadingHTTPServer):
-            daemon_threads = True
-
-            def handle_error(self, request: Any, address: Any) -> None:  # a client that went away is no error here
-                pass
-
-        self.server = Quiet(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
-        threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True).start()
+        self.server, self.url = begin_serving(Handler)
 
 
 def chat(text: str) -> dict[str, Any]:

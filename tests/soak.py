@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import collections
 import http.client
-import http.server
 import json
 import os
 import random
@@ -34,6 +33,7 @@ from typing import Any
 
 from judge_server import Server as JudgeServer
 from judge_server import post, write_study
+from quiet_server import QuietHandler, begin_serving
 
 RECORDS, SOURCES, RATINGS = 60, 24, 30
 UTILITY = """
@@ -86,10 +86,8 @@ class FaultyServer:
         self.faults = False
         chance, server = random.Random(seed), self
 
-        class Handler(http.server.BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_POST(self) -> None:
+        class Handler(QuietHandler):
+            def answer(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["content-length"])))
                 trouble = chance.choice(["500", "503", "cut", "garbled"]) if chance.random() < 0.04 else ""
                 time.sleep(0.004)
@@ -106,24 +104,7 @@ class FaultyServer:
                 else:
                     self.send(int(trouble), b"{}")
 
-            def send(self, status: int, content: bytes, length: int | None = None) -> None:
-                self.send_response(status)
-                self.send_header("content-length", str(length or len(content)))
-                self.end_headers()
-                self.wfile.write(content)
-
-            def log_message(self, *_: Any) -> None:
-                pass
-
-        class Quiet(http.server.ThreadingHTTPServer):
-            daemon_threads = True
-
-            def handle_error(self, *_: Any) -> None:  # a client that was killed is no error here
-                pass
-
-        self._server = Quiet(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}/v1"
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        self.url = f"{begin_serving(Handler)[1]}/v1"
 
 
 class Soak:

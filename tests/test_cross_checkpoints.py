@@ -43,15 +43,6 @@ def metricx(metricx_folder: Path) -> MetricX:
     return MetricX(metricx_folder, device="cpu")
 
 
-def edit(folder: Path, **changes: Any) -> None:
-    """Change settings and weights of a checkpoint in place; None removes a weight."""
-    path = folder / "checkpoints" / "model.ckpt"
-    saved, stated = torch.load(path, weights_only=True), json.loads((folder / "hparams.yaml").read_text())
-    settings = {**stated, **saved["hyper_parameters"], **changes.pop("settings", {})}
-    state = {key: value for key, value in {**saved["state_dict"], **changes}.items() if value is not None}
-    tiny.write(folder, settings, state)
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -79,7 +70,7 @@ def test_a_unified_checkpoint_that_cannot_be_served_is_refused_by_name(
     changes: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     made = tiny_cross.make(tmp_path, "xcomet-xl")
-    edit(made, **changes)
+    tiny.edit(made, **changes)
     with pytest.raises(mbrace.UserError, match=message):
         Unified(made, device="cpu")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.server
 import json
 import socket
 import threading
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from quiet_server import QuietHandler, begin_serving
 
 import mbrace
 from mbrace.cli import main
@@ -73,10 +73,8 @@ class Mock:
         self.lock = threading.Lock()
         mock = self
 
-        class Handler(http.server.BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_POST(self) -> None:
+        class Handler(QuietHandler):
+            def answer(self) -> None:
                 with mock.lock:
                     mock.times.append(client.time.monotonic())
                     number = len(mock.times)
@@ -88,46 +86,32 @@ class Mock:
                     with mock.lock:
                         mock.active -= 1
 
-            def log_message(self, *args: Any) -> None:
-                pass
+        self.server, self.url = begin_serving(Handler)
 
-        class Server(http.server.ThreadingHTTPServer):
-            daemon_threads = True
-
-            def handle_error(self, request: Any, address: Any) -> None:  # a client that went away is no error here
-                pass
-
-        self.server = Server(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
-        threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True).start()
-
-    def answer(self, request: Any, number: int) -> None:
+    def answer(self, request: QuietHandler, number: int) -> None:
         body = json.loads(request.rfile.read(int(request.headers["content-length"])))
         with self.lock:
             self.bodies.append(body)
             self.headers.append(request.headers)
         trouble = self.plan(number)
         if isinstance(trouble, Reply):
-            return self.send(request, trouble.status, trouble.content, trouble.headers)
+            return request.send(trouble.status, trouble.content, headers=trouble.headers)
         if trouble == "slow":
             time.sleep(1.0)
         if trouble == "cut":
-            request.send_response(200)
-            request.send_header("content-length", "500")
-            request.end_headers()
-            request.wfile.write(b'{"choices": [')
+            request.send(200, b'{"choices": [', length=500)
             request.wfile.flush()
             request.connection.shutdown(socket.SHUT_RDWR)
             request.close_connection = True
             return None
         if trouble == "malformed":
-            return self.send(request, 200, b'{"choices": [{"mess')
+            return request.send(200, b'{"choices": [{"mess')
         if trouble == "empty":
-            return self.send(request, 200, b'{"choices": []}')
+            return request.send(200, b'{"choices": []}')
         if trouble is not None and trouble.isdigit():
             headers = {"retry-after": "0.3"} if trouble == "429" else {}
-            return self.send(request, int(trouble), b'{"error": {"message": "so\\nit is"}}', headers)
-        return self.send(request, 200, json.dumps({"choices": self.made(body)}).encode())
+            return request.send(int(trouble), b'{"error": {"message": "so\\nit is"}}', headers=headers)
+        return request.send(200, json.dumps({"choices": self.made(body)}).encode())
 
     def made(self, body: dict[str, Any]) -> list[dict[str, Any]]:
         out = []
@@ -141,14 +125,6 @@ class Mock:
                 tokens = {"token_logprobs": [-0.5, -index]}
             out.append(choice | ({"logprobs": tokens} if "logprobs" in body else {}))
         return out
-
-    def send(self, request: Any, status: int, content: bytes, headers: dict[str, str] | None = None) -> None:
-        request.send_response(status)
-        for name, value in (headers or {}).items():
-            request.send_header(name, value)
-        request.send_header("content-length", str(len(content)))
-        request.end_headers()
-        request.wfile.write(content)
 
 
 @pytest.fixture

@@ -28,15 +28,6 @@ def comet(folder: Path) -> Comet:
     return Comet(folder, device="cpu")
 
 
-def edit(folder: Path, **changes: Any) -> None:
-    """Change settings and weights of a checkpoint in place; None removes a weight."""
-    path = folder / "checkpoints" / "model.ckpt"
-    saved = torch.load(path, weights_only=True)
-    settings = {"class_identifier": "regression_metric", **saved["hyper_parameters"], **changes.pop("settings", {})}
-    state = {key: value for key, value in {**saved["state_dict"], **changes}.items() if value is not None}
-    tiny.write(folder, settings, state)
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -72,7 +63,7 @@ def test_a_checkpoint_that_cannot_be_served_is_refused_by_name(
     changes: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     made = tiny.make(tmp_path, "xlmr-sparsemax")
-    edit(made, **changes)
+    tiny.edit(made, **changes)
     with pytest.raises(mbrace.UserError, match=message):
         Comet(made, device="cpu")
 
@@ -124,7 +115,7 @@ def test_older_files_with_position_numbers_and_a_pooler_load(tmp_path: Path) -> 
     made = tiny.make(tmp_path, "xlmr-sparsemax")
     before = Comet(made, device="cpu").pairs(["a"], ["b"], ["c"])
     extra = {"encoder.model.embeddings.position_ids": torch.arange(40)[None]}
-    edit(made, **extra, **{"encoder.model.pooler.dense.weight": torch.zeros(24, 24)})
+    tiny.edit(made, **extra, **{"encoder.model.pooler.dense.weight": torch.zeros(24, 24)})
     assert Comet(made, device="cpu").pairs(["a"], ["b"], ["c"]) == before
     path = made / "checkpoints" / "model.ckpt"
     torch.save(torch.load(path, weights_only=True), path, _use_new_zipfile_serialization=False)

@@ -122,6 +122,15 @@ def write(
     torch.save(saved, folder / "checkpoints" / "model.ckpt")
 
 
+def edit(folder: Path, **changes: Any) -> None:
+    """Change settings and weights of a checkpoint in place; None removes a weight."""
+    saved = torch.load(folder / "checkpoints" / "model.ckpt", weights_only=True)
+    stated = json.loads((folder / "hparams.yaml").read_text(encoding="utf-8"))
+    settings = {**stated, **saved["hyper_parameters"], **changes.pop("settings", {})}
+    state = {key: value for key, value in {**saved["state_dict"], **changes}.items() if value is not None}
+    write(folder, settings, state)
+
+
 def _normal(random: np.random.Generator, shape: tuple[int, ...], scale: float) -> torch.Tensor:
     return torch.from_numpy((random.standard_normal(shape) * scale).astype(np.float32))
 
