@@ -27,7 +27,7 @@ import mbrace
 from mbrace.decoded import Phases
 from mbrace.io.candidates import read_records
 from mbrace.models import choice, past, recorded, search
-from mbrace.utilities.neural import pretrained
+from mbrace.utilities.neural import norm, pretrained
 from mbrace.utilities.neural.device import bfloat16_speedup, choose_device, choose_dtype, without_cudnn_attention
 from mbrace.utilities.neural.encoder import Encoder, Readout
 from mbrace.utilities.neural.learned import Learned
@@ -117,7 +117,9 @@ def former_texts(self: Any, ids: torch.Tensor) -> list[str]:
     return [distinct[key] for key in keys]
 
 
-def former_best(logits: torch.Tensor, bias: Any, scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+def former_best(
+    logits: torch.Tensor, bias: Any, scores: torch.Tensor, count: int, states: None
+) -> tuple[torch.Tensor, torch.Tensor]:
     totals = choice.add_logprobs(logits.flatten(0, 1), bias, scores.flatten()).view(len(logits), -1)
     found = totals.topk(min(count, totals.shape[1]), dim=1)
     return found.values, found.indices
@@ -131,6 +133,7 @@ def former_decoding(model: Any) -> Iterator[None]:
     with (
         mock.patch.object(choice, "kernels_for", no_kernels),
         mock.patch.object(past, "kernels_for", no_kernels),
+        mock.patch.object(norm, "kernel_for", no_kernels),
         mock.patch.object(recorded, "usable", mock.Mock(return_value=False)),
         mock.patch.object(search, "best_totals", former_best),
         mock.patch.object(type(model), "texts", former_texts),

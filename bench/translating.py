@@ -61,7 +61,9 @@ class Way:
             synchronize()
             return {"beam": time.perf_counter() - started}
         phases = Phases()
-        settings = SamplingSettings(self.beam, sampling=options.pop("sampling", "independent"))
+        settings = SamplingSettings(
+            self.beam, states=options.pop("states", None), sampling=options.pop("sampling", "independent")
+        )
         pool, draw = options.pop("pool", False), options.pop("draw", None)
         forecast = options.pop("forecast", 0.0)
         window = len(sources)
@@ -106,6 +108,15 @@ def ways(size: int) -> list[Way]:
         Way(f"standard MBR, {size} + {size}", size),
         Way("fast", fast_beam, regret, fast),
         Way("forecast 0.0005, regret 0.03, small steps", size, mbrace.Confidence(0.99, regret=0.03), forecast),
+        *(
+            Way(f"beam 384 in {states} states, {name}", min(384, 2 * size), prune, settings | {"states": states})
+            for states in (96, 64)
+            for name, prune, settings in (
+                ("forecast, small steps", mbrace.Confidence(0.99, regret=0.03), forecast),
+                ("forecast, regret 0.04", regret, fast | {"forecast": 0.0005}),
+                ("regret 0.04", regret, fast),
+            )
+        ),
         Way("pool from beam 64, regret 0.04", min(size, 64), mbrace.Confidence(0.99, regret=0.04), pool),
         Way("pool from beam 16, regret 0.08", min(size, 16), mbrace.Confidence(0.99, regret=0.08), pool),
         Way("racing, alpha 0.99", size, mbrace.Confidence(0.99)),

@@ -58,14 +58,14 @@ def report(out: Path) -> None:
         for pair in pairs
         for utility in ("learned", "chrF++")
     }
-    margin_of = {pair: {"chrF++": CHRF_MARGIN, "learned": learned_margin(out / "data", pair)} for pair in pairs}
+    margin_of = {pair: learned_margin(out / "data", pair) for pair in pairs}
     notes = out / "strings-notes.md"
     lines = [
         ABOUT.format(
             sentences=", ".join(f"{count:,} sentences ({name})" for name, count in counts.items()),
             margin=MARGIN,
             margins=f"{CHRF_MARGIN} chrF++; "
-            + ", ".join(f"{margin_of[pair]['learned']:.4f} learned on {pair}" for pair in pairs),
+            + ", ".join(f"{margin:.4f} learned on {pair}" for pair, margin in margin_of.items()),
             said=notes.read_text(encoding="utf-8") if notes.exists() else "",
         )
     ]
@@ -73,20 +73,28 @@ def report(out: Path) -> None:
         rows = [row for row in stored if row["pair"] == pair]
         for utility, other in (("learned", "chrF++"), ("chrF++", "learned")):
             lines.append(f"\n## {pair}, decoded with {utility}\n")
-            lines.append(f"| | strings | share | calls | utility | decoded with ({utility}) | other metric ({other}) |")
-            lines.append("|---|---:|---:|---:|---:|---:|---:|")
-            own = [row for row in rows if row["utility"] == utility]
+            own = [row for row in rows if row["utility"] == utility and row["way"] in SHOWN]
             base = [row for row in own if row["sampling"] == "independent" and row["way"] == STANDARD.name]
-            for sampling in ("independent", "arithmetic"):
-                chosen = [row for row in own if row["sampling"] == sampling and row["way"] in SHOWN]
-                if sampling == "arithmetic":
-                    chosen = base + [{**row, "way": f"{row['way']}, arithmetic"} for row in chosen]
-                for found in summarise(chosen):
-                    if sampling == "independent" or sampling in found["way"]:
-                        of_way = [row for row in chosen if row["way"] == found["way"]]
-                        changes = [_change(of_way, base, name, margin_of[pair][name]) for name in (utility, other)]
-                        lines.append(_line(found, changes))
+            chosen = [row for row in own if row["sampling"] == "independent"]
+            chosen += [{**row, "way": f"{row['way']}, arithmetic"} for row in own if row["sampling"] == "arithmetic"]
+            lines += equality_lines(chosen, base, utility, other, margin_of[pair])
     (out / "STRINGS.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def equality_lines(
+    rows: list[dict[str, Any]], base: list[dict[str, Any]], utility: str, other: str, learned: float
+) -> list[str]:
+    """A table with a line per way: what it costs, and whether it is equal to the rows `base` of standard MBR; `learned`
+    is the margin of the learned metric."""
+    margin_of = {"chrF++": CHRF_MARGIN, "learned": learned}
+    lines = [
+        f"| | strings | share | calls | utility | decoded with ({utility}) | other metric ({other}) |",
+        "|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    for found in summarise(rows):
+        of_way = [row for row in rows if row["way"] == found["way"]]
+        lines.append(_line(found, [_change(of_way, base, name, margin_of[name]) for name in (utility, other)]))
+    return lines
 
 
 def learned_margin(data: Path, pair: str) -> float:

@@ -40,7 +40,7 @@ class StringsStudy:
         for first in range(0, len(independent), 8):
             for sampling, records in (("independent", independent), ("arithmetic", even)):
                 tables = strings_tables(records[first : first + 8], metric, {"learned": metric}, raced=self.raced)
-                tables = [_of_raced(table) for table in tables]
+                tables = [of_raced(table) for table in tables]
                 own = metric.name, metric.schedule
                 self.waiting.append(self.pool.submit(race_block, sampling, tables, *own, self.raced))
 
@@ -56,7 +56,7 @@ class StringsStudy:
             save_rows(rows, self.folder, about)
 
 
-def _of_raced(table: StringsTable) -> StringsTable:
+def of_raced(table: StringsTable) -> StringsTable:
     """Without the columns of the draws that are held out: what they say is in `worth`."""
     columns = {text: i for i, text in enumerate(dict.fromkeys(table.record.pseudo_references[: table.raced]))}  # type: ignore[index]
     utilities = np.ascontiguousarray(np.asarray(table.utilities)[:, [table.columns[text] for text in columns]])

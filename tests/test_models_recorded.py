@@ -63,7 +63,7 @@ def model(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def outputs(model: Any, sampling: str) -> tuple[list[list[str]], list[list[str]], list[list[float]]]:
     drawn = model.sample(SOURCES, 6, max_length=70, sampling=sampling)
-    beams = model.beam(SOURCES, 4, max_length=70, alpha=0.6)
+    beams = [*model.beam(SOURCES, 4, max_length=70, alpha=0.6), *model.beam(SOURCES, 4, max_length=70, states=2)]
     return [list(draws.texts) for draws in drawn], [list(b.texts) for b in beams], [list(b.scores) for b in beams]
 
 
@@ -73,6 +73,7 @@ def test_recorded_searches_are_the_plain_ones(sampling: str, model: Any, monkeyp
     assert Recording.made == 0
     monkeypatch.setattr(recorded, "usable", lambda device: True)
     monkeypatch.setattr(recorded, "_record", lambda step, device: Recording(step))
+    monkeypatch.setattr(search, "RECORDING_ROWS", 2)
     assert outputs(model, sampling) == plain
     assert Recording.made > 2  # anew when there is no more room, and when rows are cut
     assert Recording.replayed > 2 * Recording.made

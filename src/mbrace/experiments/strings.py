@@ -107,12 +107,13 @@ class StringsTable:
 
 
 def strings_tables(
-    records: Sequence[Record], utility: Utility, metrics: dict[str, Utility], *, raced: int = RACED
+    records: Sequence[Record], utility: Utility, metrics: dict[str, Utility], *, raced: int = RACED, pool: bool = True
 ) -> list[StringsTable]:
-    """Score all strings of some records once, in one call; `metrics` score against the human reference."""
+    """Score all strings of some records once, in one call; `metrics` score against the human reference. Without `pool`,
+    draws cannot win."""
     drawn = [list(record.listed() or ()) for record in records]  # type: ignore[arg-type]
     pairs = zip(records, drawn, strict=True)
-    texts = [list(dict.fromkeys([*record.hypotheses, *draws[:raced]])) for record, draws in pairs]
+    texts = [list(dict.fromkeys([*record.hypotheses, *draws[: raced if pool else 0]])) for record, draws in pairs]
     columns = [{text: column for column, text in enumerate(dict.fromkeys(draws))} for draws in drawn]
     scorer = utility.start([Sentence(r.id, r.source, own) for r, own in zip(records, texts, strict=True)])
     asks = [Ask(i, np.arange(len(own)), list(columns[i])) for i, own in enumerate(texts)]

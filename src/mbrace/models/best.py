@@ -15,26 +15,32 @@ from mbrace.models import choice
 CHUNK = 64  # ids
 
 
-def best_totals(logits: Tensor, bias: Tensor | None, scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The `count` best totals of each source, best first, and their indexes, row x ids + id: both (sources, count).
+def best_totals(
+    logits: Tensor, bias: Tensor | None, scores: Tensor, count: int, states: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """The `count` best totals of each source, best first, and their indexes, path x ids + id: both (sources, count).
 
-    Logits are (sources, width, ids), to which bias (ids,) is added; a total is the log-probability of an id plus the
-    score, (sources, width), of its row. Of equal totals at the end of the list any may be missing.
+    Logits are (sources, width, ids), to which bias (ids,) is added. A total is the log-probability of an id plus the
+    score, (sources, paths), of its path. `states` (sources, paths) says which row each path is in, if several may be in
+    one; by default each is in its own. Of equal totals at the end of the list any may be missing.
     """
-    sources, width, ids = logits.shape
+    (sources, width, ids), paths = logits.shape, scores.shape[1]
     parts = -(-ids // CHUNK)  # chunks per row
     rows = logits.flatten(0, 1)
-    if width * parts <= 2 * count:
-        found = choice.add_logprobs(rows, bias, scores.flatten()).view(sources, -1).topk(min(count, width * ids), dim=1)
-        return found.values, found.indices
+    of_rows = scores.flatten() if states is None else scores.new_zeros(len(rows))
     fused = choice.kernels_for(logits.device)
-    if fused is None:
-        totals = choice.add_logprobs(rows, bias, scores.flatten())
+    few = paths * parts <= 2 * count
+    if few or fused is None:
+        totals = choice.add_logprobs(rows, bias, of_rows)
+        if few:
+            found = _of_paths(totals, scores, states).topk(min(count, paths * ids), dim=1)
+            return found.values, found.indices
         highest = _maxima(totals, parts)
     else:
-        highest, shifts = fused.chunk_maxima(rows, bias, scores.flatten(), CHUNK)
-    chunk = highest.view(sources, -1).topk(count, dim=1, sorted=False).indices
-    row, part = chunk // parts, chunk % parts
+        highest, shifts = fused.chunk_maxima(rows, bias, of_rows, CHUNK)
+    chunk = _of_paths(highest, scores, states).topk(count, dim=1, sorted=False).indices
+    path, part = chunk // parts, chunk % parts
+    row = path if states is None else states.gather(1, path)
     number = part[:, :, None] * CHUNK + torch.arange(CHUNK, device=logits.device)
     inside = number < ids
     number.clamp_(max=ids - 1)
@@ -46,10 +52,22 @@ def best_totals(logits: Tensor, bias: Tensor | None, scores: Tensor, count: int)
         if bias is not None:
             values += bias[number]
         values += shifts.view(sources, width).gather(1, row)[:, :, None]
+    if states is not None:
+        values += scores.gather(1, path)[:, :, None]
+        index = (path[:, :, None] * ids + number).flatten(1)
     if parts * CHUNK != ids:
         values.masked_fill_(~inside, -torch.inf)
     best, at = values.flatten(1).topk(count, dim=1)
     return best, index.gather(1, at)
+
+
+def _of_paths(of_rows: Tensor, scores: Tensor, states: Tensor | None) -> Tensor:
+    """Values (rows, n) for the paths of each source, (sources, paths x n), with the paths' scores added."""
+    sources = len(scores)
+    if states is None:
+        return of_rows.view(sources, -1)  # they have been added
+    values = of_rows.view(sources, -1, of_rows.shape[1])
+    return (values.gather(1, states[:, :, None].expand(-1, -1, values.shape[2])) + scores[:, :, None]).flatten(1)
 
 
 def _maxima(totals: Tensor, parts: int) -> Tensor:

@@ -100,20 +100,23 @@ def chunk_maxima(logits: Tensor, bias: Tensor | None, scores: Tensor, chunk: int
     return highest, shifts
 
 
-def attend(new: Tensor, keys: Tensor, values: Tensor, table: Tensor, time: Tensor | int) -> Tensor:
+def attend(
+    new: Tensor, keys: Tensor, values: Tensor, table: Tensor, time: Tensor | int, opened: Tensor | None = None
+) -> Tensor:
     """Self-attention (rows, heads x size) of the newest position; `new` is (rows, 3, heads, size).
 
     The caches keys and values are (room, capacity, heads, size): position `time` is stored there, and the earlier ones
     of a row are those of rows table[earlier, row]; table is (room, capacity) int32. `time` is a number or an int64
-    tensor (1,), which is read when the kernel runs.
+    tensor (1,), which is read when the kernel runs. For rows that are not `opened` (rows,) the output means nothing.
     """
     rows, _, heads, size = new.shape
     if isinstance(time, int):
         time = torch.tensor([time], device=new.device)
     out = new.new_empty((rows, heads * size))
     launch(
-        kernels.attend, rows * heads, new, keys, values, table, out, time, keys.shape[1], size**-0.5,
-        HEADS=heads, SIZE=size, WIDE=triton.next_power_of_2(size), TIMES=16, num_warps=2,
+        kernels.attend, rows * heads, new, keys, values, table, out, time, time if opened is None else opened,
+        keys.shape[1], size**-0.5, HEADS=heads, SIZE=size, WIDE=triton.next_power_of_2(size), TIMES=16,
+        SOME_CLOSED=opened is not None, num_warps=1,
     )  # fmt: skip
     return out
 

@@ -74,7 +74,7 @@ class TransformersState:
         """Room is made by the step itself."""
         return False
 
-    def step(self, ids: Tensor) -> tuple[Tensor, Tensor | None]:
+    def step(self, ids: Tensor, opened: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """Feed the last ids (sources, width) of the rows; logits (sources, width, vocabulary) and a bias."""
         if self._time == 0:
             logits, self._cache = self._decoder.first(self._memory)

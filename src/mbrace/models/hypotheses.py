@@ -85,6 +85,7 @@ class SamplingSettings:
     top_k: int | None = None
     top_p: float | None = None
     min_p: float | None = None
+    states: int | None = None  # of the decoder, that the hypotheses of a source share; None: one per hypothesis
 
     def options(self) -> dict[str, Any]:
         """Those of a model's `sample` and `sampler`; what was not asked for is left out: not all models know it."""
@@ -94,7 +95,8 @@ class SamplingSettings:
 
     def describe(self) -> dict[str, Any]:
         """What candidates depend on."""
-        return {**asdict(self), "sampling": None if self.sampling == "independent" else self.sampling}
+        settings = {**asdict(self), "sampling": None if self.sampling == "independent" else self.sampling}
+        return {name: value for name, value in settings.items() if name != "states" or value is not None}
 
 
 def live_candidates(
@@ -125,15 +127,18 @@ def live_candidates(
     if short_races and draw is None and on_gpu:
         ahead = doubling(min(64, last), last)
     sampler = model.sampler(seed=seed, ahead=ahead, **settings.options())
-    make = beam_hypotheses(model, settings.beam, alpha=settings.length_penalty)
+    make = beam_hypotheses(model, settings.beam, alpha=settings.length_penalty, states=settings.states)
     return Hypothesiser(make, group_size=window), sampler
 
 
-def beam_hypotheses(model: CandidateModel, beam: int, *, alpha: float = 1.0) -> MakeHypotheses:
+def beam_hypotheses(
+    model: CandidateModel, beam: int, *, alpha: float = 1.0, states: int | None = None
+) -> MakeHypotheses:
     """Hypotheses by beam search, which depends on no id; none for a beam of 0."""
     if beam == 0:
         return lambda sources, ids: [[] for _ in sources]
-    return lambda sources, ids: [found.texts for found in model.beam(sources, k=beam, alpha=alpha)]
+    asked: dict[str, Any] = {} if states is None else {"states": states}  # not all models know it
+    return lambda sources, ids: [found.texts for found in model.beam(sources, k=beam, alpha=alpha, **asked)]
 
 
 class Hypothesiser:

@@ -113,16 +113,21 @@ def chunk_maxima(
 
 @triton.jit(do_not_specialize=["capacity"])  # or Triton would compile it anew for some of its values
 def attend(
-    new, keys, values, table, out, clock, capacity, scale,
-    HEADS: tl.constexpr, SIZE: tl.constexpr, WIDE: tl.constexpr, TIMES: tl.constexpr,
+    new, keys, values, table, out, clock, opened, capacity, scale,
+    HEADS: tl.constexpr, SIZE: tl.constexpr, WIDE: tl.constexpr, TIMES: tl.constexpr, SOME_CLOSED: tl.constexpr,
 ):  # fmt: skip
     """Self-attention of the newest position of one row, in one head.
 
     `new` (rows, 3, heads, size) is its query, key and value; key and value are stored in the cache (room, capacity,
-    heads, size) at the time that `clock` holds. Earlier ones are those of row table[earlier time, row].
+    heads, size) at the time that `clock` holds. Earlier ones are those of row table[earlier time, row]. With
+    SOME_CLOSED, a row where `opened` (rows,) is 0 is finished: its past is not read.
     """
     time = tl.load(clock)
     row = (tl.program_id(0) // HEADS).to(tl.int64)
+    if SOME_CLOSED:
+        past = tl.where(tl.load(opened + row) != 0, time, 0)
+    else:
+        past = time
     head = tl.program_id(0) % HEADS
     unit = tl.arange(0, WIDE)
     own = unit < SIZE
@@ -137,9 +142,9 @@ def attend(
     norm = best * 0.0 + 1.0
     mixed = value.to(tl.float32)
     step = tl.arange(0, TIMES)
-    for begin in range(0, time, TIMES):
+    for begin in range(0, past, TIMES):
         at = begin + step
-        there = at < time
+        there = at < past
         rows = tl.load(table + at * capacity + row, mask=there, other=0).to(tl.int64)
         where = ((at.to(tl.int64) * capacity + rows) * HEADS + head) * SIZE
         both = there[:, None] & own[None, :]

@@ -72,11 +72,18 @@ class LiveModel:
     @torch.inference_mode()
     @without_cudnn_attention()  # every batch and every step has a new shape
     def beam(
-        self, sources: Sequence[str], k: int = 256, *, alpha: float = 1.0, max_length: int | None = None
+        self,
+        sources: Sequence[str],
+        k: int = 256,
+        *,
+        alpha: float = 1.0,
+        max_length: int | None = None,
+        states: int | None = None,
     ) -> list[BeamOutputs]:
         """The k best outputs of each source by beam search of width k, scored log p / length ** alpha.
 
-        A source without text has one output without text.
+        With `states`, outputs that end alike at some time step go on as one in the decoder, in at most that many states
+        (see `search.beam`). A source without text has one output without text.
         """
         refuse_one_string(sources)
         if k < 1:
@@ -84,7 +91,8 @@ class LiveModel:
         rows = self.codec.encode(sources)
         done = []
         with ThreadPoolExecutor(1) as behind:  # texts are written while the next search runs
-            for part in self.parts(rows, [k if source.strip() else 0 for source in sources], max_length):
+            width = min(k, states or k)
+            for part in self.parts(rows, [width if source.strip() else 0 for source in sources], max_length):
                 mine = [rows[i] for i in part]
                 found = search.beam(
                     self.decoder,
@@ -94,6 +102,7 @@ class LiveModel:
                     start=self.start,
                     ends=self.ends,
                     alpha=alpha,
+                    states=states,
                 )
                 done.append((part, found.scores.view(-1, k).tolist(), behind.submit(self.texts, found.ids.cpu())))
         out = [BeamOutputs([""], [0.0])] * len(rows)

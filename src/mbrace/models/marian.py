@@ -16,6 +16,7 @@ from torch import Tensor
 
 from mbrace.models.past import past_for
 from mbrace.utilities.neural.device import without_cudnn_attention
+from mbrace.utilities.neural.norm import add_norm
 
 
 @without_cudnn_attention()
@@ -113,7 +114,7 @@ class _Layer:
         )
         self.first, self.second, self.activation = join(layer.fc1), join(layer.fc2), layer.activation_fn
         self.norms = [
-            (norm.normalized_shape, norm.weight.to(dtype), norm.bias.to(dtype), norm.eps)
+            (norm.weight.to(dtype), norm.bias.to(dtype), norm.eps)
             for norm in (layer.self_attn_layer_norm, layer.encoder_attn_layer_norm, layer.final_layer_norm)
         ]
 
@@ -165,22 +166,21 @@ class MarianState:
         """Make room for the step at `time`; True if memory has moved."""
         return self.past.begin(time, len(self.memory) * self.width)
 
-    def step(self, ids: Tensor) -> tuple[Tensor, Tensor | None]:
+    def step(self, ids: Tensor, opened: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """Feed the last ids (sources, width) of the rows; logits (sources, width, vocabulary) and a bias."""
         decoder, sources, width = self.decoder, len(self.memory), self.width
         rows = sources * width
         x = F.embedding(ids.flatten(), decoder.embedding) * decoder.scale + decoder.positions[self.past.now]
         for number, layer in enumerate(decoder.layers):
-            y = self.past.attend(number, F.linear(x, *layer.own).view(rows, 3, decoder.heads, -1))
-            x = F.layer_norm(x + F.linear(y, *layer.own_out), *layer.norms[0])
+            y = self.past.attend(number, F.linear(x, *layer.own).view(rows, 3, decoder.heads, -1), opened)
+            x = add_norm(x, F.linear(y, *layer.own_out), *layer.norms[0])
             q = F.linear(x, *layer.query).view(sources, width, decoder.heads, -1).transpose(1, 2)
             bias = self.memory.bias.expand(-1, decoder.heads, width, -1)
             y = F.scaled_dot_product_attention(q, self.memory.keys[number], self.memory.values[number], attn_mask=bias)
-            x = F.layer_norm(
-                x + F.linear(y.transpose(1, 2).flatten(2).view(rows, -1), *layer.cross_out), *layer.norms[1]
-            )
+            y = F.linear(y.transpose(1, 2).flatten(2).view(rows, -1), *layer.cross_out)
+            x = add_norm(x, y, *layer.norms[1])
             y = F.linear(layer.activation(F.linear(x, *layer.first)), *layer.second)
-            x = F.layer_norm(x + y, *layer.norms[2])
+            x = add_norm(x, y, *layer.norms[2])
         self.past.advance()
         return F.linear(x, decoder.head).view(sources, width, -1), decoder.logit_bias
 

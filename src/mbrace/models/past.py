@@ -11,8 +11,8 @@ from torch import Tensor
 
 from mbrace.models.choice import kernels_for
 
-# As fused.attend: (new, keys, values, table, time) to the attention's output.
-Attend = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
+# As fused.attend: (new, keys, values, table, time, opened) to the attention's output.
+Attend = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, "Tensor | None"], Tensor]
 
 
 class Past(Protocol):
@@ -30,8 +30,11 @@ class Past(Protocol):
         """Make room for the step at `time`; True if memory has moved."""
         ...
 
-    def attend(self, layer: int, new: Tensor) -> Tensor:
-        """Store the newest key and value, and attend: (rows, heads x size); `new` (rows, 3, heads, size) is q, k, v."""
+    def attend(self, layer: int, new: Tensor, opened: Tensor | None = None) -> Tensor:
+        """Store the newest key and value, and attend: (rows, heads x size); `new` (rows, 3, heads, size) is q, k, v.
+
+        What comes out for rows that are not `opened` (rows,), because they are finished, means nothing.
+        """
         ...
 
     def advance(self) -> None:
@@ -72,7 +75,7 @@ class CopiedPast:
         """Room is made while attending."""
         return False
 
-    def attend(self, layer: int, new: Tensor) -> Tensor:
+    def attend(self, layer: int, new: Tensor, opened: Tensor | None = None) -> Tensor:
         """Store the newest key and value, and attend: (rows, heads x size); `new` (rows, 3, heads, size) is q, k, v."""
         if self._time == self._room:
             self._grow(new)
@@ -139,12 +142,12 @@ class IndexedPast:
         self._grow(rows)
         return True
 
-    def attend(self, layer: int, new: Tensor) -> Tensor:
+    def attend(self, layer: int, new: Tensor, opened: Tensor | None = None) -> Tensor:
         """Store the newest key and value, and attend: (rows, heads x size); `new` (rows, 3, heads, size) is q, k, v."""
         if layer == 0 and (self._time >= self._room or len(new) > self._capacity):
             self._shape = (new.shape[2], new.shape[3])
             self._grow(len(new))
-        return self._attend(new, self._cache[2 * layer], self._cache[2 * layer + 1], self._table, self._clock)
+        return self._attend(new, self._cache[2 * layer], self._cache[2 * layer + 1], self._table, self._clock, opened)
 
     def advance(self) -> None:
         """All layers have attended: go on to the next time step."""

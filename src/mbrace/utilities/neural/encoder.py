@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mbrace.errors import UserError, warn
+from mbrace.utilities.neural.bert import PlainBert, without_modules
 from mbrace.utilities.neural.device import without_cudnn_attention
 from mbrace.utilities.neural.tokens import TokenBatch, Tokens, batch_end, valid_unicode, whole_texts
 from mbrace.utilities.neural.words import WordTokenizer
@@ -256,8 +257,16 @@ class Encoder:
         if attended is not None and self._takes_pair_masks():
             attended = _pair_mask(attended)
         with without_cudnn_attention():
+            if self._without_modules is not None and (attended is None or attended.ndim == 4):
+                found = self._without_modules(ids, attended)
+                return found if mixes else {-1: found[-1]}
             out = self._model(input_ids=ids, attention_mask=attended, output_hidden_states=mixes, return_dict=True)
         return out.hidden_states if mixes else {-1: out.last_hidden_state}
+
+    @cached_property
+    def _without_modules(self) -> PlainBert | None:
+        """The network without its modules, where it can be: on a GPU, which would wait for them."""
+        return without_modules(self._model) if self.pads else None
 
     def _takes_pair_masks(self) -> bool:
         """Whether the network takes a mask (rows, 1, tokens, tokens), found out by a trial.

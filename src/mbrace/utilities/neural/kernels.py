@@ -120,3 +120,20 @@ def split_product(
         total += part
     inside = (m[:, None] < count) & (n[None, :] < size)
     tl.store(out + m[:, None].to(tl.int64) * size + n[None, :], total, mask=inside)
+
+
+@triton.jit
+def add_norm(x, branch, weight, bias, out, eps, UNITS: tl.constexpr, BLOCK: tl.constexpr):
+    """Layer normalisation of one row of x + branch."""
+    row = tl.program_id(0).to(tl.int64) * UNITS
+    unit = tl.arange(0, BLOCK)
+    own = unit < UNITS
+    left = tl.load(x + row + unit, mask=own, other=0.0)
+    total = left.to(tl.float32) + tl.load(branch + row + unit, mask=own, other=0.0).to(tl.float32)
+    total = total.to(left.dtype).to(tl.float32)  # rounded as a sum that is stored
+    mean = tl.sum(total, 0) / UNITS
+    away = tl.where(own, total - mean, 0.0)
+    scale = 1.0 / tl.sqrt(tl.sum(away * away, 0) / UNITS + eps)
+    gain = tl.load(weight + unit, mask=own, other=0.0).to(tl.float32)
+    shift = tl.load(bias + unit, mask=own, other=0.0).to(tl.float32)
+    tl.store(out + row + unit, (away * scale * gain + shift).to(left.dtype), mask=own)

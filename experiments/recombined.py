@@ -1,0 +1,196 @@
+"""Hypotheses from a beam whose paths share states of the decoder, against those of plain beam search.
+
+    python experiments/recombined.py run DATA OUT PAIR [--model bundled | FOLDER] [--split test] [--minutes 4]
+    python experiments/recombined.py page OUT
+
+DATA has test.PAIR.* and valid.PAIR.* (source, reference). For every sentence a live model makes 256 hypotheses by plain
+beam search, and others by each of BEAMS; 256 draws race, independent or arithmetic, and 768 independent ones are held
+out. Every way of choosing runs over stored utilities (mbrace.experiments.strings). OUT gets the rows of every sentence,
+as many of the first as `--minutes` allow; `page` writes OUT/RECOMBINED.md. `--small` rehearses on a CPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import time
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from generating import first_drawn
+from shared_stages import log, one
+from strings import equality_lines, learned_margin
+from strings_study import of_raced
+
+from mbrace.experiments.strings import RACED, SMALL_STEPS, STANDARD, StringsTable, Way, strings_rows, strings_tables
+from mbrace.io.atomic import replace_file
+from mbrace.io.sentence_pairs import read_pairs
+from mbrace.records import Record
+
+REGRET = Way("regret 0.04", beam=512, alpha=0.99, regret=0.04)
+FORECAST = Way("forecast 0.0005, regret 0.04", beam=512, alpha=0.99, regret=0.04, forecast=0.0005)
+SMALL = Way("forecast 0.0005, regret 0.03, small steps", beam=512, alpha=0.99, regret=0.03, forecast=0.0005,
+            schedule=SMALL_STEPS)  # fmt: skip
+ALL = replace(STANDARD, name="all hypotheses + 256", beam=512)
+
+
+@dataclass(frozen=True)
+class Beam:
+    """`paths` hypotheses in at most `states` states of the decoder; None: each in its own."""
+
+    paths: int = 256
+    states: int | None = None
+    arithmetic: bool = True
+    ways: tuple[Way, ...] = (ALL, REGRET, FORECAST, SMALL)
+
+    @property
+    def name(self) -> str:
+        """What rows are called after."""
+        made = f"beam {self.paths}" if self.states is None else f"beam {self.paths} in {self.states} states"
+        return f"{made}, {'arithmetic' if self.arithmetic else 'independent'}"
+
+
+BASE = Beam(arithmetic=False, ways=(STANDARD,))
+BEAMS = (BASE, Beam(ways=(ALL, REGRET)), Beam(384, 96), Beam(384, 64, ways=(FORECAST, SMALL)))
+BLOCK, JOB = 64, 8  # sentences generated at a time, and raced in one process
+Rows = list[dict[str, Any]]
+
+
+def run(args: argparse.Namespace) -> None:
+    """Generate, score and race, block by block."""
+    import mbrace
+
+    until = time.time() + 60 * args.minutes
+    pairs = read_pairs(one(args.data, f"{args.split}.{args.pair}.*"))[: 4 if args.small else args.sentences]
+    model = mbrace.Seq2Seq(args.model)
+    metric = mbrace.Learned("en")
+    pool = ProcessPoolExecutor(1 if args.small else args.workers, mp_context=get_context("spawn"))
+    waiting: list[Future[Rows]] = []
+    for start in range(0, len(pairs), BLOCK):
+        while sum(not future.done() for future in waiting) > 40 and time.time() < until:
+            time.sleep(0.1)
+        if time.time() > until:
+            log(f"{args.pair}: out of time at {start}")
+            break
+        block = candidates(args, model, start, pairs[start : start + BLOCK])
+        remembering = metric.remembering()
+        raced = 8 if args.small else RACED
+        for first in range(0, len(block[0]), JOB):
+            some = [records[first : first + JOB] for records in block]
+            tables = [
+                strings_tables(records, remembering, {"learned": metric}, raced=raced, pool=False) for records in some
+            ]
+            tables = [[of_raced(table) for table in each] for each in tables]
+            waiting.append(pool.submit(race_some, tables, metric.name, metric.schedule, raced))
+        log(f"{args.pair}: {start + len(block[0])} sentences")
+    rows = [row for future in waiting for row in future.result()]
+    pool.shutdown()
+    about = {"pair": args.pair, "split": args.split, "model": Path(args.model).name, "beams": [b.name for b in BEAMS]}
+    packed = json.dumps({"about": about, "rows": rows}, separators=(",", ":")).encode()
+    args.out.mkdir(parents=True, exist_ok=True)
+    replace_file(args.out / f"{args.pair}.{args.split}.json.gz", gzip.compress(packed, mtime=0), shared=True)
+    log(f"{args.pair}: {len({row['id'] for row in rows})} sentences raced")
+
+
+def candidates(args: argparse.Namespace, model: Any, start: int, pairs: list[tuple[str, str]]) -> list[list[Record]]:
+    """The records of some sentences, for each of BEAMS."""
+    sources, ids = [source for source, _ in pairs], [f"{args.split}.{start + i}" for i in range(len(pairs))]
+    samples, raced = (24, 8) if args.small else (1024, RACED)
+    drawn = model.sample(sources, samples, epsilon=0.02, ids=ids, seed=1)
+    even = model.sample(sources, raced, epsilon=0.02, ids=ids, seed=2, sampling="arithmetic")
+    spread = [first_drawn(first, rest) for first, rest in zip(even, drawn, strict=True)]
+    found: dict[tuple[int, int | None], list[Any]] = {}
+    block = []
+    for beam in BEAMS:
+        paths, states = (16 if args.small else beam.paths), beam.states and (4 if args.small else beam.states)
+        if (paths, states) not in found:
+            found[paths, states] = model.beam(sources, k=paths, states=states)
+        draws = spread if beam.arithmetic else drawn
+        block.append(
+            [
+                Record(list(dict.fromkeys(made.texts)), list(own.texts), id=name, source=source, reference=reference)
+                for made, own, name, (source, reference) in zip(found[paths, states], draws, ids, pairs, strict=True)
+            ]
+        )
+    return block
+
+
+def race_some(tables: list[list[StringsTable]], name: str, schedule: tuple[int, ...], raced: int) -> Rows:
+    """Rows of some sentences, by every beam and way, for the learned metric and for chrF++."""
+    import mbrace
+
+    lexical = mbrace.ChrF(threads=1)
+    stored = mbrace.Pairwise(lambda h, r: 0.0, name=name, schedule=schedule)  # only its name and schedule are used
+    rows: Rows = []
+    for beam, learned in zip(BEAMS, tables, strict=True):
+        records = [table.record for table in learned]
+        ours = strings_tables(records, lexical, {"chrF++": lexical}, raced=raced, pool=False)
+        for mine, own in zip(learned, ours, strict=True):
+            human = {**mine.human, **own.human}
+            for kind, table, utility in (("learned", mine, stored), ("chrF++", own, lexical)):
+                for row in strings_rows(replace(table, human=human), utility, beam.ways):
+                    rows.append({"utility": kind, "beam": beam.name, **row})
+    return rows
+
+
+ABOUT = """# A beam whose paths share states
+
+Beam search of width 256 runs the decoder for 256 paths at every time step. Paths that end in the same three ids go on
+much alike, so here they share one state of the decoder (`--states`): 384 paths are in at most {states} of them per
+sentence. Does MBR over these hypotheses choose as well?
+
+{sentences} 256 draws race, 768 independent ones are held out. What counts as equal, and which rows count for our aims,
+was [written down before](../rules.md). Made by `python experiments/recombined.py run DATA OUT PAIR`, this page by
+`python experiments/recombined.py page OUT`; columns are those of [STRINGS.md](../STRINGS.md).
+
+{said}"""
+
+
+def page(args: argparse.Namespace) -> None:
+    """Write OUT/RECOMBINED.md."""
+    counts, sections = [], []
+    for path in sorted(args.out.glob("*.test.json.gz")):
+        stored = json.loads(gzip.decompress(path.read_bytes()))
+        pair, rows = stored["about"]["pair"], stored["rows"]
+        counts.append(f"{pair}: {len({row['id'] for row in rows}):,} sentences, model `{stored['about']['model']}`.")
+        margin = learned_margin(args.out.parent / "data", pair)
+        for utility, other in (("learned", "chrF++"), ("chrF++", "learned")):
+            own = [row for row in rows if row["utility"] == utility]
+            base = [row for row in own if row["beam"] == BASE.name]
+            named = [{**row, "way": f"{row['beam']}: {row['way']}"} for row in own if row["beam"] != BASE.name]
+            sections += [f"\n## {pair}, decoded with {utility}\n"]
+            sections += equality_lines(base + named, base, utility, other, margin)
+    notes = args.out / "notes.md"
+    said = notes.read_text(encoding="utf-8") if notes.exists() else ""
+    states = ", ".join(str(beam.states) for beam in BEAMS if beam.states)
+    text = ABOUT.format(states=states.replace(", ", " or "), sentences=" ".join(counts), said=said)
+    (args.out / "RECOMBINED.md").write_text("\n".join([text, *sections]) + "\n", encoding="utf-8")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    commands = parser.add_subparsers(required=True)
+    made = commands.add_parser("run")
+    made.add_argument("data", type=Path)
+    made.add_argument("out", type=Path)
+    made.add_argument("pair")
+    made.add_argument("--model", default="bundled")
+    made.add_argument("--split", default="test")
+    made.add_argument("--sentences", type=int, help="of the set (all)")
+    made.add_argument("--minutes", type=float, default=4.0)
+    made.add_argument("--workers", type=int, default=14)
+    made.add_argument("--small", action="store_true")
+    made.set_defaults(run=run)
+    written = commands.add_parser("page")
+    written.add_argument("out", type=Path)
+    written.set_defaults(run=page)
+    args = parser.parse_args()
+    args.run(args)
+
+
+if __name__ == "__main__":
+    main()
