@@ -52,3 +52,15 @@ def test_one_chunk_may_hold_all_of_the_best() -> None:
     assert (found[0] - 5 * 40 * CHUNK).tolist() == best.flip(0).tolist()
     assert set(found[1][:2].tolist()) == {0, 40 * CHUNK - 1}
     assert len(set(found[1].tolist())) == 16
+
+
+@pytest.mark.parametrize(("paths", "width", "ids"), [(9, 4, 3000), (3, 2, 40), (40, 1, 500)])
+def test_paths_in_one_row_share_its_log_probabilities(paths: int, width: int, ids: int) -> None:
+    torch.manual_seed(paths)
+    logits, bias = 4 * torch.randn(2, width, ids), torch.randn(ids)
+    states, scores = torch.randint(0, width, (2, paths)), -5 * torch.rand(2, paths)
+    own = logits.gather(1, states[:, :, None].expand(-1, -1, ids))  # a row for each path
+    expected = (own + bias).log_softmax(-1) + scores[:, :, None]
+    best, index = best_totals(logits, bias, scores, 24, states)
+    torch.testing.assert_close(best, expected.flatten(1).topk(24, dim=1).values, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(expected.flatten(1).gather(1, index), best, atol=1e-5, rtol=1e-5)

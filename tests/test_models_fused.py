@@ -70,6 +70,8 @@ def test_the_best_continuations_have_the_bits_of_all_totals_sorted(ids: int, dty
         theirs = fused.add_logprobs(grid.flatten(0, 1), shift, scores.flatten()).view(2, -1)
         torch.testing.assert_close(totals, theirs, atol=1e-5, rtol=1e-6)
         best, index = best_totals(grid, shift, scores, 24)
+        own_rows = torch.arange(12, device=DEVICE).expand(2, -1)
+        torch.testing.assert_close(best_totals(grid, shift, scores, 24, own_rows)[0], best, atol=1e-5, rtol=1e-6)
         assert torch.equal(best, totals.sort(dim=1, descending=True).values[:, :24])
         assert torch.equal(totals.gather(1, index), best)
         expected = [part.amax(-1) for part in totals.view(24, ids).split(64, dim=-1)]
@@ -100,6 +102,18 @@ def test_attention_follows_the_table_of_rows(time: int, heads: int, size: int) -
     torch.testing.assert_close(values.cpu(), copies[2])
 
 
+def test_a_finished_row_changes_no_other_and_its_past_is_not_read() -> None:
+    torch.manual_seed(3)
+    new, (keys, values) = torch.randn(4, 3, 2, 8, device=DEVICE), torch.randn(2, 24, 4, 2, 8, device=DEVICE)
+    table = torch.arange(4, dtype=torch.int32, device=DEVICE).repeat(24, 1)
+    opened = torch.tensor([True, False, True, True], device=DEVICE)
+    whole = fused.attend(new, keys.clone(), values.clone(), table, 20)
+    keys[:20, 1], values[:20, 1] = torch.nan, torch.nan
+    part = fused.attend(new, keys, values, table, 20, opened)
+    assert torch.equal(part[opened], whole[opened])
+    assert not part.isnan().any()
+
+
 @pytest.mark.parametrize("sampling", ["independent", "arithmetic"])
 def test_whole_searches_are_those_without_kernels(sampling: str, monkeypatch: pytest.MonkeyPatch) -> None:
     sources = ["a b c", "d", "b b a d c"]
@@ -107,7 +121,7 @@ def test_whole_searches_are_those_without_kernels(sampling: str, monkeypatch: py
     def outputs() -> tuple[list[list[str]], list[list[str]], list[list[float]]]:
         translator = mbrace.Seq2Seq(tiny_models.marian().to(DEVICE), tokenizer=tiny_models.tokenizer(), dtype="float32")
         drawn = translator.sample(sources, 5, max_length=24, sampling=sampling)
-        beams = translator.beam(sources, 4, max_length=24)
+        beams = [*translator.beam(sources, 4, max_length=24), *translator.beam(sources, 4, max_length=24, states=2)]
         return [list(draws.texts) for draws in drawn], [list(b.texts) for b in beams], [list(b.scores) for b in beams]
 
     drawn, beams, scores = outputs()

@@ -15,6 +15,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent))
 from test_neural import plain
 
+from mbrace.utilities.neural import norm
 from mbrace.utilities.neural.head import Estimator, TorchKernels, choose_kernels
 from mbrace.utilities.neural.pairs import PairBlock
 
@@ -108,3 +109,16 @@ def test_without_a_compiler_the_head_still_scores(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(fused, "launch", fails)
     with pytest.warns(UserWarning, match="no C compiler"):
         assert isinstance(choose_kernels(head, DEVICE), TorchKernels)
+
+
+@pytest.mark.parametrize("units", [7, 96, 384, 1500])
+@pytest.mark.parametrize("dtype", [torch.float32, HALF])
+def test_a_sum_is_normalised_as_by_torch(units: int, dtype: torch.dtype) -> None:
+    torch.manual_seed(units)
+    x, branch = (torch.randn(2, 5, units, device=DEVICE).to(dtype) for _ in range(2))
+    weight, bias = (torch.randn(units, device=DEVICE).to(dtype) for _ in range(2))
+    expected = torch.nn.functional.layer_norm(x + branch, (units,), weight, bias, 1e-5)
+    found = norm.fused_add_norm(x, branch, weight, bias, 1e-5)
+    assert found.dtype == dtype
+    tolerance = 1e-5 if dtype == torch.float32 else 2e-2
+    torch.testing.assert_close(found, expected, atol=tolerance, rtol=tolerance)

@@ -88,6 +88,8 @@ class LiveModel:
         refuse_one_string(sources)
         if k < 1:
             raise UserError(f"beam {k}: must be 1 or more")
+        if states is not None and states < 1:
+            raise UserError(f"states {states}: must be 1 or more")
         rows = self.codec.encode(sources)
         done = []
         with ThreadPoolExecutor(1) as behind:  # texts are written while the next search runs

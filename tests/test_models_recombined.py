@@ -1,0 +1,110 @@
+"""Beam search whose paths share states of the decoder, against a naive transcription and plain beam search."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import tiny_models as tiny
+import torch
+
+import mbrace
+from mbrace.errors import UserError
+from mbrace.models.search import RECOMBINED
+
+SOURCES = ["a b c", "d d a b", "c"]
+
+
+def naive(model: Any, source: str, *, k: int, states: int, longest: int, alpha: float) -> list[tuple[float, str]]:
+    """Scores and texts, best first. A path is its score, its ids, and the ids that the decoder sees in their place."""
+    encoded = torch.tensor([tiny.tokenizer()(source)["input_ids"]])
+
+    def logprobs(seen: tuple[int, ...]) -> list[float]:
+        start = torch.tensor([[model.config.decoder_start_token_id, *seen]])
+        with torch.no_grad():
+            logits = model(input_ids=encoded, decoder_input_ids=start).logits[0, -1]
+        return torch.log_softmax(logits.float(), -1).tolist()
+
+    Path = tuple[float, tuple[int, ...], tuple[int, ...]]
+    paths: list[Path] = [(0.0, (), ())]
+    done: list[tuple[float, tuple[int, ...]]] = []
+    for time in range(longest):
+        known = {seen: logprobs(seen) for _, _, seen in paths}
+        longer = [
+            (score + logprob, (*ids, number), (*seen, number))
+            for score, ids, seen in paths
+            for number, logprob in enumerate(known[seen])
+            if logprob > -math.inf
+        ]
+        best = sorted(longer, reverse=True)[: 2 * k]
+        ending = [path[1][-1] == tiny.EOS or time + 1 == longest for path in best]
+        finished = [(best[i][0] / (time + 1) ** alpha, best[i][1]) for i in range(min(k, len(best))) if ending[i]]
+        done = sorted(done + finished, reverse=True)[:k]
+        left = [path for path, ended in zip(best, ending, strict=True) if not ended][:k]
+        if not left or (len(done) == k and done[-1][0] >= left[0][0] / (time + 1) ** alpha):
+            break
+        seen_by: dict[tuple[int, ...], tuple[int, ...]] = {}
+        paths = []
+        for score, ids, seen in left:
+            key = ids[-RECOMBINED:]
+            if key not in seen_by and len(seen_by) == states:
+                continue  # no state is left for it
+            paths.append((score, ids, seen_by.setdefault(key, seen)))
+    return [(score, tiny.text_of(ids)) for score, ids in done]
+
+
+@pytest.mark.parametrize(("k", "states"), [(8, 3), (12, 5), (12, 1), (20, 6)])
+@pytest.mark.parametrize("alpha", [0.0, 1.0])
+def test_paths_that_end_alike_share_a_state_as_in_a_naive_transcription(k: int, states: int, alpha: float) -> None:
+    model = tiny.marian(seed=k)
+    translator = mbrace.Seq2Seq(model, tokenizer=tiny.tokenizer(), dtype="float32")
+    found = translator.beam(SOURCES, k=k, states=states, alpha=alpha, max_length=9)
+    for source, outputs in zip(SOURCES, found, strict=True):
+        expected = naive(model, source, k=k, states=states, longest=9, alpha=alpha)
+        assert list(outputs.texts) == [text for _, text in expected]
+        assert outputs.scores == pytest.approx([score for score, _ in expected], abs=1e-4)
+
+
+def test_as_many_states_as_paths_are_plain_beam_search() -> None:
+    translator = mbrace.Seq2Seq(tiny.marian(), tokenizer=tiny.tokenizer(), dtype="float32")
+    plain = translator.beam(SOURCES, k=6, max_length=12)
+    for states in (6, 60):
+        assert translator.beam(SOURCES, k=6, max_length=12, states=states) == plain
+
+
+def test_fewer_states_are_fewer_rows_of_the_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
+    translator = mbrace.Seq2Seq(tiny.marian(), tokenizer=tiny.tokenizer(), dtype="float32")
+    rows: list[int] = []
+    start = translator.decoder.start
+
+    def watched(memory: Any, width: int) -> Any:
+        state = start(memory, width)
+        step = state.step
+
+        def counted(ids: torch.Tensor, opened: torch.Tensor | None = None) -> Any:
+            rows.append(ids.shape[1])
+            return step(ids, opened)
+
+        state.step = counted
+        return state
+
+    monkeypatch.setattr(translator.decoder, "start", watched)
+    found = translator.beam(SOURCES[:1], k=16, states=4, max_length=12)
+    assert rows[0] == 1
+    assert set(rows[1:]) == {4}
+    assert len(set(found[0].texts)) == 16  # each path is an output of its own
+
+
+def test_outputs_do_not_depend_on_the_batch() -> None:
+    translator = mbrace.Seq2Seq(tiny.marian(), tokenizer=tiny.tokenizer(), dtype="float32")
+    together = translator.beam(SOURCES, k=12, states=4, max_length=12)
+    for source, outputs in zip(SOURCES, together, strict=True):
+        alone = translator.beam([source], k=12, states=4, max_length=12)[0]
+        assert alone.texts == outputs.texts
+
+
+def test_a_number_of_states_that_cannot_be_is_refused() -> None:
+    translator = mbrace.Seq2Seq(tiny.marian(), tokenizer=tiny.tokenizer())
+    with pytest.raises(UserError, match="states 0: must be 1 or more"):
+        translator.beam(SOURCES, k=4, states=0)
