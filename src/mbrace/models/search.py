@@ -17,8 +17,8 @@ from mbrace.models.best import best_totals
 from mbrace.models.choice import ArithmeticUniforms, IndependentUniforms, Truncation, next_ids
 from mbrace.models.recorded import Recorder
 
-# A step is recorded in the time in which a GPU does the rest of the steps for so many rows more.
-RECORDING_ROWS = 2000
+# A step is recorded in about the time that a GPU takes for the steps that are left, for so many rows more.
+RECORDING_ROWS = 1000
 RECOMBINED = 3  # ids in common, after which paths of a beam may share a state of the decoder
 
 
@@ -120,7 +120,7 @@ class _Search:
     def worth_cutting(self, rows: int, of: int) -> bool:
         """Whether it pays to go on with `rows` alone: a step is to be recorded again then."""
         if self.recorder.records:
-            return rows <= 0.6 * of and of - rows >= RECORDING_ROWS
+            return rows <= 0.4 * of and of - rows >= RECORDING_ROWS
         return rows <= 0.8 * of
 
 
