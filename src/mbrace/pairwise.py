@@ -25,9 +25,9 @@ class Pairwise:
     """A Python function as a utility.
 
     The function is `function(hypothesis, reference) -> float`, or with `batch=True` `function(hypotheses, references)
-    -> floats` over aligned lists that span all open sentences. One with a third argument, `function(hypothesis,
-    reference, source)`, is given the source (the sources) too; `source` says so where its signature does not. Its
-    numbers are kept as they are, in 64 bits.
+    -> floats` over aligned lists of pairs from all open sentences. A function with a third parameter,
+    `function(hypothesis, reference, source)`, also gets the source (or sources); `source` says so where its signature
+    does not. Its numbers are kept in 64 bits.
     """
 
     def __init__(
@@ -110,12 +110,12 @@ class _PairwiseScorer:
 
 
 def _takes_source(function: Callable[..., Any]) -> bool:
-    """Whether a function has a third argument that must be given, or one named source or sources."""
+    """Whether a function has a third parameter that is required, or that is named source or sources."""
     if isinstance(function, FunctionType) and not vars(function) and function.__code__.co_argcount < 3:
-        return False  # without the time that a signature takes; what wraps another function has attributes
+        return False  # a shortcut, as `signature` is slow; a function that wraps another has attributes
     try:
         parameters = list(inspect.signature(function).parameters.values())
-    except (TypeError, ValueError):  # some functions written in C
+    except (TypeError, ValueError):  # raised for some functions written in C
         return False
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     third = positional[2:3]
