@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from mbrace.errors import UserError
 from mbrace.schedule import doubling
-from mbrace.utility import Ask, Sentence, Utility, refuse_quality_only, utility_of
+from mbrace.utility import Ask, Sentence, Utility, pair_columns, refuse_quality_only, utility_of
 
 PairFunction: TypeAlias = Callable[[str, str], float] | Callable[[str, str, str], float]
 BatchFunction: TypeAlias = (
@@ -49,16 +49,7 @@ class Pairwise:
         self, hypotheses: Sequence[str], references: Sequence[str], sources: Sequence[str] | None = None
     ) -> NDArray[np.float64]:
         """Scores of aligned pairs, (pairs,)."""
-        columns = [list(hypotheses), list(references)]
-        if self.needs_source:
-            if sources is None:
-                raise UserError(f"utility {self.name}: scores with the source; give sources")
-            columns.append(list(sources))
-        for kind, texts in zip(("hypotheses", "references", "sources"), columns, strict=False):
-            if len(texts) != len(hypotheses):
-                raise UserError(
-                    f"utility {self.name}: {len(hypotheses)} hypotheses but {len(texts)} {kind}; give one for each"
-                )
+        columns = [list(column) for column in pair_columns(self, hypotheses, references, sources)]
         if self.batch:
             values = np.asarray(self.function(*columns), dtype=np.float64)
             if values.shape != (len(hypotheses),):

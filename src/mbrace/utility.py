@@ -80,6 +80,27 @@ class Utility(Protocol):
         ...
 
 
+def check_aligned(utility: str, **columns: Sequence[str]) -> None:
+    """Refuse lists of different lengths, by name: `hypotheses`, then `references`, `sources` or both."""
+    (first, texts), *others = columns.items()
+    for kind, aligned in others:
+        if len(aligned) != len(texts):
+            raise UserError(f"utility {utility}: {len(texts)} {first} but {len(aligned)} {kind}; give one for each")
+
+
+def pair_columns(
+    utility: Utility, hypotheses: Sequence[str], references: Sequence[str], sources: Sequence[str] | None
+) -> list[Sequence[str]]:
+    """What a call of `pairs` scores: hypotheses, references and, if the utility needs them, sources; checked."""
+    columns = {"hypotheses": hypotheses, "references": references}
+    if utility.needs_source:
+        if sources is None:
+            raise UserError(f"utility {utility.name}: scores with the source; give sources")
+        columns["sources"] = sources
+    check_aligned(utility.name, **columns)
+    return list(columns.values())
+
+
 @dataclass(frozen=True)
 class UtilityWrapper:
     """A utility that scores races in its own way, by means of another utility."""

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mbrace import _native
-from mbrace.cores import cores
 from mbrace.errors import UserError, check_number, check_threads, check_whole, require
-
-if TYPE_CHECKING:
-    from mbrace.utility import Ask, Sentence
+from mbrace.utilities.multithreaded import Multithreaded
+from mbrace.utility import Ask, Sentence, check_aligned
 
 NATIVE_TOKENIZERS = ("13a", "char", "none")
 SMOOTHING_VALUES = {"exp": None, "floor": 0.1, "add-k": 1.0, "none": None}  # of each method; None: it has no value
@@ -25,7 +23,7 @@ MAX_ORDER = 24
 
 
 @dataclass(frozen=True, kw_only=True)
-class BLEU:
+class BLEU(Multithreaded):
     """Sentence BLEU from 0 to 100 (Papineni et al. 2002), equal to sacreBLEU's `sentence_bleu` for one reference.
 
     `tokenize` is 13a, char, none, or, where sacreBLEU is installed, any other of its tokenizers (intl, zh, ja-mecab
@@ -44,7 +42,6 @@ class BLEU:
 
     schedule: ClassVar[tuple[int, ...]] = (16, 32, 64, 128, 256)
     needs_source: ClassVar[bool] = False
-    group_size: ClassVar[int] = 8  # sentences of a window that race at a time: their indexes stay in the caches
 
     def __post_init__(self) -> None:
         if self.smooth_method not in SMOOTHING_VALUES:
@@ -98,8 +95,7 @@ class BLEU:
 
     def statistics(self, hypotheses: Sequence[str], references: Sequence[str]) -> NDArray[np.int64]:
         """(pairs, 2 + 2 * order): tokens of each hypothesis and reference, then matches and n-grams by order."""
-        if len(hypotheses) != len(references):
-            raise UserError(f"BLEU: {len(hypotheses)} hypotheses but {len(references)} references; give one for each")
+        check_aligned(self.name, hypotheses=hypotheses, references=references)
         return _native.bleu_statistics(
             self._prepared(hypotheses),
             self._prepared(references),
@@ -126,15 +122,6 @@ class BLEU:
             return prepared
         tokenizer = _sacrebleu_tokenizer(self.tokenize)
         return [tokenizer(text.rstrip()) for text in prepared]
-
-    def single_threaded(self) -> BLEU:
-        """The same on one thread, for races on several threads at once."""
-        return replace(self, threads=1)
-
-    @property
-    def workers(self) -> int:
-        """The threads that count and, in a race, prune."""
-        return cores() if self.threads is None else self.threads
 
 
 @lru_cache(maxsize=8)

@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mbrace import _native
-from mbrace.cores import cores
 from mbrace.errors import UserError, check_number, check_threads, check_whole
 from mbrace.utilities.chrf_scorer import SIMD_VARIABLE, ChrFAggregateScorer, ChrFScorer
-
-if TYPE_CHECKING:
-    from mbrace.utility import Sentence
+from mbrace.utilities.multithreaded import Multithreaded
+from mbrace.utility import Sentence, check_aligned
 
 MAX_ORDERS = 24
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChrF:
+class ChrF(Multithreaded):
     """Sentence chrF from 0 to 100 (Popovic 2015, 2017) with sacreBLEU's options; the default is chrF++.
 
     `word_order` 0 is chrF, 1 chrF+, 2 chrF++. `threads`: all cores this process may use; it changes no score.
@@ -38,7 +36,6 @@ class ChrF:
 
     schedule: ClassVar[tuple[int, ...]] = (16, 32, 64, 128, 256)
     needs_source: ClassVar[bool] = False
-    group_size: ClassVar[int] = 8  # sentences of a window that race at a time: their indexes stay in the caches
 
     def __post_init__(self) -> None:
         for name in ("char_order", "word_order"):
@@ -105,8 +102,7 @@ class ChrF:
     def _aligned(
         self, hypotheses: Sequence[str], references: Sequence[str]
     ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        if len(hypotheses) != len(references):
-            raise UserError(f"chrF: {len(hypotheses)} hypotheses but {len(references)} references; give one for each")
+        check_aligned(self.name, hypotheses=hypotheses, references=references)
         return _native.score_pairs(
             self._prepared(hypotheses),
             self._prepared(references),
@@ -121,12 +117,3 @@ class ChrF:
 
     def _prepared(self, texts: Sequence[str]) -> list[str]:
         return [text.lower() for text in texts] if self.lowercase else list(texts)
-
-    def single_threaded(self) -> ChrF:
-        """The same on one thread, for races on several threads at once."""
-        return replace(self, threads=1)
-
-    @property
-    def workers(self) -> int:
-        """The threads that count and, in a race, prune."""
-        return cores() if self.threads is None else self.threads

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mbrace.cores import cores
 from mbrace.errors import UserError, check_threads, require
+from mbrace.utilities.multithreaded import Multithreaded
 from mbrace.utilities.string_metric import Alphabet, StringMetric
 
 ERROR_RATES = {"wer": "words", "cer": "characters"}  # what each counts
@@ -24,7 +24,7 @@ UNITS = ("characters", "words")
 
 
 @dataclass(frozen=True, kw_only=True)
-class EditDistance(StringMetric[str]):
+class EditDistance(Multithreaded, StringMetric[str]):
     """An edit distance, turned so that higher is better.
 
     `kind` wer and cer are the negated error rate, minus edits (Levenshtein) per reference word or character: 0 is a
@@ -39,8 +39,6 @@ class EditDistance(StringMetric[str]):
     unit: str | None = None
     lowercase: bool = False
     threads: int | None = None
-
-    group_size: ClassVar[int] = 8
 
     def __post_init__(self) -> None:
         if self.kind not in (*ERROR_RATES, *SIMILARITIES):
@@ -107,12 +105,3 @@ class EditDistance(StringMetric[str]):
     def from_statistics(self, totals: NDArray[np.int64]) -> float:
         """The corpus score of summed `statistics`, (2,)."""
         return float(self._score(np.asarray(totals[0]), np.asarray(totals[1])))
-
-    def single_threaded(self) -> EditDistance:
-        """The same on one thread, for races on several threads at once."""
-        return replace(self, threads=1)
-
-    @property
-    def workers(self) -> int:
-        """The threads that count and, in a race, prune."""
-        return cores() if self.threads is None else self.threads

@@ -5,15 +5,12 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mbrace.errors import UserError
-
-if TYPE_CHECKING:
-    from mbrace.utility import Ask, Sentence
+from mbrace.utility import Ask, Sentence, check_aligned
 
 Prepared = TypeVar("Prepared")
 
@@ -50,10 +47,7 @@ class StringMetric(ABC, Generic[Prepared]):
 
     def prepared_pairs(self, hypotheses: Sequence[str], references: Sequence[str]) -> list[tuple[Prepared, Prepared]]:
         """Aligned pairs, prepared."""
-        if len(hypotheses) != len(references):
-            raise UserError(
-                f"utility {self.name}: {len(hypotheses)} hypotheses but {len(references)} references; give one for each"
-            )
+        check_aligned(self.name, hypotheses=hypotheses, references=references)
         prepared = []
         for hypothesis, reference in zip(hypotheses, references, strict=True):
             prepare = self.preparer()

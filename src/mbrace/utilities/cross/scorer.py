@@ -13,7 +13,7 @@ from mbrace.errors import UserError, warn
 from mbrace.schedule import doubling
 from mbrace.utilities.cross.batches import CHUNK, BatchStream, InputRows
 from mbrace.utilities.rebuilt import Rebuilt
-from mbrace.utility import Ask, Sentence, refuse_quality_only
+from mbrace.utility import Ask, Sentence, check_aligned, pair_columns, refuse_quality_only
 
 HYPOTHESIS, REFERENCE, SOURCE = ROLES = ("hypothesis", "reference", "source")
 
@@ -72,11 +72,9 @@ class CrossEncoder(Rebuilt):
     ) -> NDArray[np.float32]:
         """Scores (pairs,) of hypothesis i against reference i (and source i); equal pairs are scored once."""
         refuse_quality_only(self)
-        if self.needs_source and sources is None:
-            raise UserError(f"{self.name} scores with the source: give sources")
-        used = [hypotheses, references, *([sources] if self.needs_source and sources is not None else [])]
+        texts = pair_columns(self, hypotheses, references, sources)
         session = self.session()
-        columns, index = _numbered(session, used, ROLES[: len(used)])
+        columns, index = _numbered(session, texts, ROLES[: len(texts)])
         return self.score(session, columns)[index]
 
     def score(self, session: PairSession, columns: Sequence[NDArray[np.int64]]) -> NDArray[np.float32]:
@@ -109,6 +107,7 @@ class CrossUtility(CrossEncoder):
         """Scores (hypotheses,) of hypothesis i with source i and no reference; equal ones are scored once."""
         if not self.reads_sources:
             raise UserError(f"{self.name} does not read the source, so it cannot estimate quality without a reference")
+        check_aligned(self.name, hypotheses=hypotheses, sources=sources)
         session = self.session()
         columns, index = _numbered(session, [hypotheses, sources], [HYPOTHESIS, SOURCE])
         if not len(index):
@@ -168,13 +167,11 @@ class Timer:
 
 
 def _numbered(
-    session: PairSession, used: Sequence[Sequence[str]], roles: Sequence[str]
+    session: PairSession, texts: Sequence[Sequence[str]], roles: Sequence[str]
 ) -> tuple[list[NDArray[np.int64]], NDArray[np.int64]]:
-    """The distinct rows of aligned lists of strings, as columns of numbers, and for each row which of them it is."""
-    if len({len(texts) for texts in used}) > 1:
-        raise UserError(f"pairs: lists of different lengths ({', '.join(str(len(texts)) for texts in used)})")
-    columns = [session.number(texts, role) for texts, role in zip(used, roles, strict=True)]
-    return _distinct(columns) if used[0] else (columns, columns[0])
+    """The distinct rows of aligned columns of strings, as columns of numbers, and for each row which of them it is."""
+    columns = [session.number(column, role) for column, role in zip(texts, roles, strict=True)]
+    return _distinct(columns) if texts[0] else (columns, columns[0])
 
 
 def _distinct(columns: Sequence[NDArray[np.int64]]) -> tuple[list[NDArray[np.int64]], NDArray[np.int64]]:

@@ -24,7 +24,7 @@ from mbrace.utilities.neural.embedding import positions_of
 from mbrace.utilities.neural.matching import match_aligned, match_all
 from mbrace.utilities.neural.token_vectors import TokenBank, TokenEncoder
 from mbrace.utilities.rebuilt import Rebuilt
-from mbrace.utility import Ask, Sentence
+from mbrace.utility import Ask, Sentence, check_aligned
 
 MEASURES = {"precision": "P", "recall": "R", "f1": "F"}  # and their columns in a file of baselines
 _LEADING_SPACE = ("RobertaTokenizer", "GPT2Tokenizer")  # classes whose texts bert-score reads after a space
@@ -96,8 +96,7 @@ class BERTScore(Rebuilt):
         self, hypotheses: Sequence[str], references: Sequence[str], sources: Sequence[str] | None = None
     ) -> NDArray[np.float32]:
         """Scores (pairs,) of hypothesis i against reference i; each distinct string encoded once."""
-        if len(hypotheses) != len(references):
-            raise UserError(f"pairs: lists of different lengths ({len(hypotheses)}, {len(references)})")
+        check_aligned(self.name, hypotheses=hypotheses, references=references)
         if not hypotheses:
             return np.empty(0, dtype=np.float32)
         with torch.inference_mode():

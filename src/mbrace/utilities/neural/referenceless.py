@@ -15,6 +15,7 @@ from mbrace.utilities.neural import pretrained
 from mbrace.utilities.neural.comet import build_encoder, build_estimator
 from mbrace.utilities.neural.scorer import aligned_scores
 from mbrace.utilities.rebuilt import Rebuilt
+from mbrace.utility import check_aligned
 
 KIND = "referenceless_regression_metric"
 SHIPPED = "learned"
@@ -60,4 +61,5 @@ class Referenceless(Rebuilt):
 
     def quality(self, hypotheses: Sequence[str], sources: Sequence[str]) -> NDArray[np.float32]:
         """Scores (hypotheses,) of hypothesis i with source i; each distinct string is embedded once."""
+        check_aligned(self.name, hypotheses=hypotheses, sources=sources)
         return aligned_scores(self.encoder, self.head, [hypotheses, sources])

@@ -18,7 +18,7 @@ from mbrace.utilities.neural.clusters import k_means
 from mbrace.utilities.neural.head import Head
 from mbrace.utilities.neural.pairs import PairBlock
 from mbrace.utilities.rebuilt import Rebuilt
-from mbrace.utility import Ask, Sentence
+from mbrace.utility import Ask, Sentence, pair_columns
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -238,27 +238,23 @@ class NeuralUtility(Rebuilt):
         self, hypotheses: Sequence[str], references: Sequence[str], sources: Sequence[str] | None = None
     ) -> NDArray[np.float32]:
         """Scores (pairs,) of hypothesis i against reference i (and source i); each distinct string embedded once."""
-        if self.needs_source and sources is None:
-            raise UserError(f"{self.name} scores with the source: give sources")
-        used = [hypotheses, references, *([sources] if self.needs_source and sources is not None else [])]
-        return aligned_scores(self.encoder, self.head, used, self._bank)
+        columns = pair_columns(self, hypotheses, references, sources)
+        return aligned_scores(self.encoder, self.head, columns, self._bank)
 
 
 def aligned_scores(
-    encoder: TextEncoder, head: Head, used: Sequence[Sequence[str]], bank: Bank | None = None
+    encoder: TextEncoder, head: Head, columns: Sequence[Sequence[str]], bank: Bank | None = None
 ) -> NDArray[np.float32]:
-    """Scores (rows,) of aligned texts: hypotheses, references and perhaps sources."""
+    """Scores (rows,) of aligned columns of texts: hypotheses, references and perhaps sources."""
     torch = require("torch", extra="neural")
-    if len({len(texts) for texts in used}) > 1:
-        raise UserError(f"pairs: lists of different lengths ({', '.join(str(len(texts)) for texts in used)})")
-    if not used[0]:
+    if not columns[0]:
         return np.empty(0, dtype=np.float32)
     with torch.inference_mode():
         bank = Bank(encoder) if bank is None else bank
-        bank.add(text for texts in used for text in texts)
-        numbers = [bank.numbers(texts) for texts in used]
+        bank.add(text for texts in columns for text in texts)
+        numbers = [bank.numbers(texts) for texts in columns]
         scores = []
-        for begin in range(0, len(used[0]), 4096):
+        for begin in range(0, len(columns[0]), 4096):
             sides = [bank[part[begin : begin + 4096]] for part in numbers]
             scores.append(head.aligned(sides[0], sides[1], sides[2] if len(sides) > 2 else None).cpu())
         return torch.cat(scores).numpy()  # type: ignore[no-any-return]
