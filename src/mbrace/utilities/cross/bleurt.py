@@ -23,7 +23,7 @@ from mbrace.utilities.cross.pieces import Pieces
 from mbrace.utilities.cross.scorer import CrossEncoder, chunks
 from mbrace.utilities.neural import pretrained
 from mbrace.utilities.neural.checkpoint import check_finite, check_keys, check_shapes
-from mbrace.utilities.neural.device import choose_device, choose_dtype
+from mbrace.utilities.neural.device import choose_device_and_dtype, dtype_name
 from mbrace.utilities.neural.pairs import to_device
 from mbrace.utilities.neural.weights import read_weights
 
@@ -61,12 +61,9 @@ class BLEURT(CrossEncoder):
     ) -> None:
         if batch_tokens is not None:
             check_whole("batch_tokens", batch_tokens, least=1)
-        chosen_device = choose_device(device)
-        chosen_dtype = choose_dtype(dtype, chosen_device)
+        chosen_device, chosen_dtype = choose_device_and_dtype(device, dtype)
         folder = pretrained.find(str(model))
-        settings = pretrained.read_json(folder / "config.json", dict)
-        if settings is None:
-            raise UserError(f"{folder}: has no config.json; copy or download the model again")
+        settings = pretrained.read_config(folder)
         shape = _shape(settings, folder / "config.json")
         self.tokens = read_tokens(folder, shape.vocab_size)
         activation = _activation(settings, folder / "config.json")
@@ -75,7 +72,7 @@ class BLEURT(CrossEncoder):
         self.network = BleurtNetwork(shape, weights, activation, epsilon, device=chosen_device, dtype=chosen_dtype)
         limit = min(shape.max_position_embeddings, self.tokens.limit)
         self.stream = BatchStream(pad=0, limit=limit, device=chosen_device, batch_tokens=batch_tokens)
-        self.name = f"bleurt|{pretrained.label(model)}|encoder:{str(chosen_dtype).removeprefix('torch.')}"
+        self.name = f"bleurt|{pretrained.label(model)}|encoder:{dtype_name(chosen_dtype)}"
 
     def session(self) -> BleurtSession:
         """What a window needs."""

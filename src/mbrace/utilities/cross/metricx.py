@@ -23,7 +23,7 @@ from mbrace.utilities.cross.batches import Batch, BatchStream, InputRows
 from mbrace.utilities.cross.pieces import EMPTY, Pieces
 from mbrace.utilities.cross.scorer import HYPOTHESIS, REFERENCE, SOURCE, CrossUtility, chunks
 from mbrace.utilities.neural import pretrained
-from mbrace.utilities.neural.device import choose_device, choose_dtype
+from mbrace.utilities.neural.device import choose_device_and_dtype, dtype_name
 from mbrace.utilities.neural.tokens import valid_unicode
 
 TOKENIZER = "google/mt5-xl"  # the one of the published recipe; MetricX's own repositories have none
@@ -72,17 +72,16 @@ class MetricX(CrossUtility):
         label = pretrained.label(model)
         version = _version(label, version)
         qe = _quality_only(label, version, qe)
-        chosen_device = choose_device(device)
-        chosen_dtype = choose_dtype(dtype, chosen_device)
+        chosen_device, chosen_dtype = choose_device_and_dtype(device, dtype)
         folder = pretrained.find(str(model))
-        shape = mt5.MT5Shape.read(folder / "config.json")
+        shape = mt5.MT5Shape.read(folder)
         words = _find_tokenizer(folder, tokenizer)
         made = pretrained.tokenizer(words, "T5TokenizerFast", shape.vocab_size)
         network = mt5.MT5Network(shape, mt5.read_mt5_weights(folder, shape), chosen_device, chosen_dtype)
         limit = VERSIONS[version].limit - 1
         stream = BatchStream(pad=0, limit=limit, device=chosen_device, batch_tokens=batch_tokens)
         kind = f"metricx-{version}{'-qe' if qe else ''}"
-        name = f"{kind}|{label}|negated|{str(chosen_dtype).removeprefix('torch.')}"
+        name = f"{kind}|{label}|negated|{dtype_name(chosen_dtype)}"
         self._assemble(name, version, qe, network, made, stream)
 
     def _assemble(

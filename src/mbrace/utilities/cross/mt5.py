@@ -45,19 +45,16 @@ class MT5Shape:
     tie_word_embeddings: bool = False
 
     @staticmethod
-    def read(path: Path) -> MT5Shape:
-        """Of a config.json, refusing what is not mT5's."""
-        config = pretrained.read_json(path, dict)
-        if config is None:
-            raise UserError(f"{path.parent}: has no config.json; copy or download the model again")
+    def read(folder: Path) -> MT5Shape:
+        """From the config.json in a folder, refusing what is not mT5's."""
+        config, path = pretrained.read_config(folder), folder / "config.json"
         if config.get("model_type") != "mt5":
             raise UserError(f"{path}: model_type {config.get('model_type')!r}: MetricX-23 and -24 are of type mt5")
         if config.get("feed_forward_proj", "gated-gelu") != "gated-gelu":
             raise UserError(f"{path}: feed_forward_proj {config['feed_forward_proj']!r}: mT5's is gated-gelu")
-        config.setdefault("num_decoder_layers", config.get("num_layers"))
-        if config["num_decoder_layers"] is None:
+        if config.get("num_decoder_layers") is None:
             config["num_decoder_layers"] = config.get("num_layers")
-        found = {}
+        found: dict[str, Any] = {}
         for name, kind in MT5Shape.__annotations__.items():
             if name not in config and hasattr(MT5Shape, name):
                 continue  # the default, which is transformers' too

@@ -22,7 +22,7 @@ from mbrace.utilities.cross.scorer import CrossUtility, Timer, chunks
 from mbrace.utilities.cross.unified_network import KINDS, UnifiedNetwork, build_network, check_settings
 from mbrace.utilities.neural import checkpoint as layout
 from mbrace.utilities.neural import pretrained
-from mbrace.utilities.neural.device import choose_device, choose_dtype
+from mbrace.utilities.neural.device import choose_device_and_dtype, dtype_name
 from mbrace.utilities.neural.pairs import to_device
 from mbrace.utilities.neural.tokens import valid_unicode
 
@@ -46,14 +46,13 @@ class Unified(CrossUtility):
         dtype: str | None = None,
         batch_tokens: int | None = None,
     ) -> None:
-        chosen_device = choose_device(device)
-        chosen_dtype = choose_dtype(dtype, chosen_device)
+        chosen_device, chosen_dtype = choose_device_and_dtype(device, dtype)
         read = layout.read(model, KINDS, (*layout.PARTS, "hidden2tag.", "wordloss."))
         segments, network = check_settings(read), build_network(read, chosen_device, chosen_dtype)
         pad = network.tokenizer.pad_token_id
         stream = BatchStream(pad=pad, limit=network.positions, device=chosen_device, batch_tokens=batch_tokens)
         kind = "unified" if network.labels is None else "xcomet"
-        name = f"{kind}|{pretrained.label(model)}|encoder:{str(chosen_dtype).removeprefix('torch.')}"
+        name = f"{kind}|{pretrained.label(model)}|encoder:{dtype_name(chosen_dtype)}"
         self._assemble(name, segments, network, stream)
 
     def _assemble(self, name: str, segments: Sequence[str], network: UnifiedNetwork, stream: BatchStream) -> None:

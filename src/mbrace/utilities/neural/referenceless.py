@@ -13,6 +13,7 @@ from mbrace.errors import UserError, require
 from mbrace.utilities.neural import checkpoint as layout
 from mbrace.utilities.neural import pretrained
 from mbrace.utilities.neural.comet import build_encoder, build_estimator
+from mbrace.utilities.neural.device import dtype_name
 from mbrace.utilities.neural.scorer import aligned_scores
 from mbrace.utilities.rebuilt import Rebuilt
 from mbrace.utility import check_aligned
@@ -51,8 +52,7 @@ class Referenceless(Rebuilt):
         if self.head.reads_source:  # six features: those of a head with source and reference
             found = f"{6 * self.encoder.units}, not {4 * self.encoder.units}"
             raise UserError(f"{read.path}: estimator.ff.0.weight reads {found} numbers; it is not a {KIND}")
-        kind = str(self.encoder.dtype).removeprefix("torch.")
-        self.name = f"referenceless|{pretrained.label(model)}|encoder:{kind}"
+        self.name = f"referenceless|{pretrained.label(model)}|encoder:{dtype_name(self.encoder.dtype)}"
 
     @property
     def truncated(self) -> int:
