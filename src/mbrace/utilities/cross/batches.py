@@ -77,14 +77,22 @@ class BatchStream:
         self.padded = 0  # of these rows, padding counted
         self.limit = limit  # tokens in a row
         self._pad = pad
-        self._told_memory = False
+        self._warned_of_memory = False
 
     def run(
         self, pieces: Pieces, chunks: Iterable[InputRows], forward: Forward
     ) -> Iterator[tuple[InputRows, tuple[Tensor, ...]]]:
-        """Outputs of all rows, batch by batch. `chunks` is read, and its strings tokenised, in the other thread."""
+        """Outputs of all rows, batch by batch. Another thread reads `chunks` and tokenises their strings."""
         for batch in made_ahead(self._batches(pieces, chunks)):
             yield from self._outputs(batch, forward)
+
+    def scores(self, pieces: Pieces, chunks: Iterable[InputRows], forward: Forward) -> NDArray[np.float32]:
+        """The first output of all rows, (rows,), by their positions."""
+        positions, scores = [], []
+        for rows, outputs in self.run(pieces, chunks, forward):
+            positions.append(rows.positions)
+            scores.append(outputs[0])
+        return torch.cat(scores).float().cpu().numpy()[np.argsort(np.concatenate(positions))]
 
     def _batches(self, pieces: Pieces, chunks: Iterable[InputRows]) -> Iterator[Batch]:
         for chunk in chunks:
@@ -119,8 +127,8 @@ class BatchStream:
         torch.cuda.empty_cache()
         half = len(batch) // 2
         self.batch_tokens = min(self.batch_tokens, half * batch.ids.shape[1])
-        if not self._told_memory:
-            self._told_memory = True
+        if not self._warned_of_memory:
+            self._warned_of_memory = True
             warn(f"the GPU is out of memory: going on with batches of {self.batch_tokens} tokens or fewer")
         yield from self._outputs(batch.part(0, half), forward)
         yield from self._outputs(batch.part(half, len(batch)), forward)

@@ -6,7 +6,7 @@ checkpoint runs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from mbrace.utilities.cross.batches import Batch, BatchStream, InputRows
 from mbrace.utilities.cross.bleurt_network import BleurtNetwork, BleurtShape
 from mbrace.utilities.cross.bleurt_tokens import read_tokens
 from mbrace.utilities.cross.pieces import Pieces
-from mbrace.utilities.cross.scorer import CrossEncoder, chunks
+from mbrace.utilities.cross.scorer import CrossEncoder, Session, chunks
 from mbrace.utilities.neural import pretrained
 from mbrace.utilities.neural.checkpoint import check_finite, check_keys, check_shapes
 from mbrace.utilities.neural.device import choose_device_and_dtype, dtype_name
@@ -75,14 +75,12 @@ class BLEURT(CrossEncoder):
         self.name = f"bleurt|{pretrained.label(model)}|encoder:{dtype_name(chosen_dtype)}"
 
     def session(self) -> BleurtSession:
-        """What a window needs."""
+        """An empty session, for one window."""
         return BleurtSession(self)
 
 
-class BleurtSession:
+class BleurtSession(Session):
     """The strings of a window."""
-
-    single_seconds = 0.0  # nothing is scored apart from the pairs
 
     def __init__(self, utility: BLEURT) -> None:
         self.utility = utility
@@ -91,21 +89,11 @@ class BleurtSession:
         self._end = self.pieces.fixed([utility.tokens.end])
         self._shortened: dict[tuple[int, int], int] = {}  # (piece, tokens kept): the piece of those tokens
 
-    def number(self, texts: Iterable[str], role: str) -> NDArray[np.int64]:
-        """The numbers of strings, the same in every role: they are tokenised alike."""
-        return self.pieces.number(texts)
-
     def scores(
         self, hypotheses: NDArray[np.int64], references: NDArray[np.int64], sources: NDArray[np.int64]
     ) -> NDArray[np.float32]:
         """Scores (pairs,) of distinct pairs."""
-        positions, scores = [], []
-        rows = self._rows(hypotheses, references)
-        for done, (score,) in self.utility.stream.run(self.pieces, rows, self._forward):
-            positions.append(done.positions)
-            scores.append(score)
-        order = np.argsort(np.concatenate(positions))
-        return torch.cat(scores).cpu().numpy()[order]
+        return self.utility.stream.scores(self.pieces, self._rows(hypotheses, references), self._forward)
 
     def _rows(self, hypotheses: NDArray[np.int64], references: NDArray[np.int64]) -> Iterator[InputRows]:
         """The pairs; one over the limit has shortened texts."""

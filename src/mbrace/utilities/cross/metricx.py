@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -21,7 +20,7 @@ from mbrace.errors import UserError
 from mbrace.utilities.cross import mt5
 from mbrace.utilities.cross.batches import Batch, BatchStream, InputRows
 from mbrace.utilities.cross.pieces import EMPTY, Pieces
-from mbrace.utilities.cross.scorer import HYPOTHESIS, REFERENCE, SOURCE, CrossUtility, chunks
+from mbrace.utilities.cross.scorer import HYPOTHESIS, REFERENCE, SOURCE, CrossUtility, Session, chunks
 from mbrace.utilities.neural import pretrained
 from mbrace.utilities.neural.device import choose_device_and_dtype, dtype_name
 from mbrace.utilities.neural.tokens import valid_unicode
@@ -95,7 +94,7 @@ class MetricX(CrossUtility):
         self._joins = _joins(self)
 
     def session(self) -> MetricXSession:
-        """What a window needs."""
+        """An empty session, for one window."""
         return MetricXSession(self)
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
@@ -175,10 +174,8 @@ def _input(roles: Sequence[str], texts: Sequence[str]) -> str:
     return " ".join(f"{LABELS[role]}: {text}" for role, text in zip(roles, texts, strict=True))
 
 
-class MetricXSession:
+class MetricXSession(Session):
     """The strings of a window."""
-
-    single_seconds = 0.0  # nothing is scored apart from the pairs
 
     def __init__(self, utility: MetricX) -> None:
         self.utility = utility
@@ -200,13 +197,9 @@ class MetricXSession:
         return self._run(self.utility.version.quality, {HYPOTHESIS: hypotheses, SOURCE: sources})
 
     def _run(self, roles: Sequence[str], columns: dict[str, NDArray[np.int64]]) -> NDArray[np.float32]:
-        positions, logits = [], []
         rows = self._rows(roles, [columns[role] for role in roles])
-        for done, (logit,) in self.utility.stream.run(self.pieces, rows, self._forward):
-            positions.append(done.positions)
-            logits.append(logit)
-        order = np.argsort(np.concatenate(positions))
-        return -torch.cat(logits).clamp(0.0, MOST).cpu().numpy()[order]
+        errors = self.utility.stream.scores(self.pieces, rows, self._forward)
+        return -errors.clip(0.0, MOST)
 
     def _rows(self, roles: Sequence[str], columns: Sequence[NDArray[np.int64]]) -> Iterator[InputRows]:
         """The inputs, joined from their strings; one with a string that cannot be joined is tokenised as a whole."""

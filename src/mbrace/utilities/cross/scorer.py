@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,49 +10,45 @@ from numpy.typing import NDArray
 from mbrace.errors import UserError, warn
 from mbrace.schedule import doubling
 from mbrace.utilities.cross.batches import CHUNK, BatchStream, InputRows
+from mbrace.utilities.cross.pieces import Pieces
 from mbrace.utilities.rebuilt import Rebuilt
 from mbrace.utility import Ask, Sentence, check_aligned, pair_columns, refuse_quality_only
 
 HYPOTHESIS, REFERENCE, SOURCE = ROLES = ("hypothesis", "reference", "source")
 
 
-class PairSession(Protocol):
-    """Lives as long as one window and holds what was tokenised for it."""
+class Session:
+    """Lives as long as one window, and holds what was tokenised for it in `pieces`."""
 
-    @property
-    def single_seconds(self) -> float:
-        """Spent so far on inputs of one hypothesis, without a reference."""
+    pieces: Pieces
+    single_seconds = 0.0  # spent so far on inputs without a reference
 
     def number(self, texts: Iterable[str], role: str) -> NDArray[np.int64]:
-        """The numbers of strings as hypotheses, references or sources."""
-        ...
+        """The numbers of strings as hypotheses, references or sources. Here they are tokenised alike in every role."""
+        return self.pieces.number(texts)
 
     def scores(
         self, hypotheses: NDArray[np.int64], references: NDArray[np.int64], sources: NDArray[np.int64]
     ) -> NDArray[np.float32]:
         """Scores (pairs,) of distinct pairs; `sources` is empty where the utility does not read them."""
-        ...
-
-
-class QualitySession(PairSession, Protocol):
-    """A session of a utility that also scores a hypothesis with its source alone."""
+        raise NotImplementedError
 
     def qualities(self, hypotheses: NDArray[np.int64], sources: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Scores (hypotheses,) of distinct hypotheses with their sources alone."""
-        ...
+        """Scores (hypotheses,) of distinct hypotheses with their sources alone, where the utility estimates quality."""
+        raise NotImplementedError
 
 
 class CrossEncoder(Rebuilt):
-    """What BLEURT, Unified and MetricX share: both ways to score pairs."""
+    """What BLEURT, Unified and MetricX share: scoring the pairs of a race, and aligned pairs."""
 
     name: str
     schedule = doubling(8, 256)
     needs_source: bool
     stream: BatchStream
-    _told_truncation = False
+    _warned_of_truncation = False
 
-    def session(self) -> PairSession:
-        """What a window needs."""
+    def session(self) -> Session:
+        """An empty session, for one window."""
         raise NotImplementedError
 
     @property
@@ -77,7 +71,7 @@ class CrossEncoder(Rebuilt):
         columns, index = _numbered(session, texts, ROLES[: len(texts)])
         return self.score(session, columns)[index]
 
-    def score(self, session: PairSession, columns: Sequence[NDArray[np.int64]]) -> NDArray[np.float32]:
+    def score(self, session: Session, columns: Sequence[NDArray[np.int64]]) -> NDArray[np.float32]:
         """Scores of distinct pairs, as columns of numbers: hypotheses, references and, if it reads them, sources."""
         hypotheses, references, *sources = columns
         if not len(hypotheses):
@@ -87,8 +81,8 @@ class CrossEncoder(Rebuilt):
         return found
 
     def _warn_of_truncation(self) -> None:
-        if self.truncated and not self._told_truncation:
-            self._told_truncation = True
+        if self.truncated and not self._warned_of_truncation:
+            self._warned_of_truncation = True
             limit = f"length limit of {self.stream.limit} tokens"
             warn(f"{self.name}: text over the metric's {limit} is cut there, as the original cuts it")
 
@@ -98,10 +92,6 @@ class CrossUtility(CrossEncoder):
 
     reads_references: bool  # else it estimates quality only
     reads_sources: bool
-
-    def session(self) -> QualitySession:
-        """What a window needs."""
-        raise NotImplementedError
 
     def quality(self, hypotheses: Sequence[str], sources: Sequence[str]) -> NDArray[np.float32]:
         """Scores (hypotheses,) of hypothesis i with source i and no reference; equal ones are scored once."""
@@ -130,7 +120,7 @@ class CrossScorer:
 
     @property
     def encode_seconds(self) -> float:
-        """Spent so far on hypotheses without a reference."""
+        """Seconds spent so far on hypotheses without a reference."""
         return self._session.single_seconds
 
     def score(self, asks: Sequence[Ask]) -> list[NDArray[np.float32]]:
@@ -153,21 +143,8 @@ class CrossScorer:
         return [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
 
 
-class Timer:
-    """Adds up wall time on the work inside."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    def __enter__(self) -> None:
-        self._began = time.perf_counter()
-
-    def __exit__(self, *_: Any) -> None:
-        self.seconds += time.perf_counter() - self._began
-
-
 def _numbered(
-    session: PairSession, texts: Sequence[Sequence[str]], roles: Sequence[str]
+    session: Session, texts: Sequence[Sequence[str]], roles: Sequence[str]
 ) -> tuple[list[NDArray[np.int64]], NDArray[np.int64]]:
     """The distinct rows of aligned columns of strings, as columns of numbers, and for each row which of them it is."""
     columns = [session.number(column, role) for column, role in zip(texts, roles, strict=True)]

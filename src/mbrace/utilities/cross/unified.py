@@ -7,7 +7,8 @@ per hypothesis.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from torch import Tensor
 from mbrace.utilities.cross import spans
 from mbrace.utilities.cross.batches import Batch, BatchStream, InputRows
 from mbrace.utilities.cross.pieces import Pieces
-from mbrace.utilities.cross.scorer import CrossUtility, Timer, chunks
+from mbrace.utilities.cross.scorer import CrossUtility, Session, chunks
 from mbrace.utilities.cross.unified_network import KINDS, UnifiedNetwork, build_network, check_settings
 from mbrace.utilities.neural import checkpoint as layout
 from mbrace.utilities.neural import pretrained
@@ -61,7 +62,7 @@ class Unified(CrossUtility):
         self.needs_source = self.reads_sources and self.reads_references
 
     def session(self) -> UnifiedSession:
-        """What a window needs."""
+        """An empty session, for one window."""
         return UnifiedSession(self)
 
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
@@ -74,7 +75,7 @@ class Unified(CrossUtility):
         return [encoding.ids for encoding in encodings]
 
 
-class UnifiedSession:
+class UnifiedSession(Session):
     """The strings of a window, and its hypotheses' scores with their sources."""
 
     def __init__(self, utility: Unified) -> None:
@@ -88,16 +89,6 @@ class UnifiedSession:
         self._source_slots: dict[tuple[int, int], int] = {}  # (hypothesis, source): where its score is
         self._source_scores = np.empty(0, dtype=np.float32)
         self._source_labels = spans.Labels.empty()
-        self._single = Timer()
-
-    @property
-    def single_seconds(self) -> float:
-        """Seconds spent so far on hypotheses with their sources, without a reference."""
-        return self._single.seconds
-
-    def number(self, texts: Iterable[str], role: str) -> NDArray[np.int64]:
-        """The numbers of strings, the same in every role: a segment is tokenised alike anywhere."""
-        return self.pieces.number(texts)
 
     def scores(
         self, hypotheses: NDArray[np.int64], references: NDArray[np.int64], sources: NDArray[np.int64]
@@ -138,17 +129,19 @@ class UnifiedSession:
 
     def _with_sources(self, hypotheses: NDArray[np.int64], sources: NDArray[np.int64]) -> NDArray[np.int64]:
         """Where the scores of (mt, src) are; those not known yet are run first."""
-        with self._single:
-            keys = list(zip(hypotheses.tolist(), sources.tolist(), strict=True))
-            new = [key for key in dict.fromkeys(keys) if key not in self._source_slots]
-            if new:
-                columns = np.array(new, dtype=np.int64)
-                scores, labels = self._run(columns[:, 0], [columns[:, 1]])
-                first = len(self._source_scores)
-                self._source_slots.update(zip(new, range(first, first + len(new)), strict=True))
-                self._source_scores = np.concatenate([self._source_scores, scores])
-                self._source_labels = self._source_labels.followed_by(labels)
-            return np.array([self._source_slots[key] for key in keys], dtype=np.int64)
+        began = time.perf_counter()
+        keys = list(zip(hypotheses.tolist(), sources.tolist(), strict=True))
+        new = [key for key in dict.fromkeys(keys) if key not in self._source_slots]
+        if new:
+            columns = np.array(new, dtype=np.int64)
+            scores, labels = self._run(columns[:, 0], [columns[:, 1]])
+            first = len(self._source_scores)
+            self._source_slots.update(zip(new, range(first, first + len(new)), strict=True))
+            self._source_scores = np.concatenate([self._source_scores, scores])
+            self._source_labels = self._source_labels.followed_by(labels)
+        slots = np.array([self._source_slots[key] for key in keys], dtype=np.int64)
+        self.single_seconds += time.perf_counter() - began
+        return slots
 
     def _run(
         self, hypotheses: NDArray[np.int64], others: Sequence[NDArray[np.int64]]

@@ -11,16 +11,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import Tensor
 
 from mbrace.errors import UserError, require
 from mbrace.utilities.neural import pretrained
 from mbrace.utilities.neural.encoder import Readout
 from mbrace.utilities.neural.head import activation_named
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
 
 # The original's values for settings that a checkpoint leaves out.
 DEFAULTS: dict[str, Any] = {
@@ -85,7 +84,6 @@ def read(
     `kinds` are the classes wanted, each with its defaults where they differ from `DEFAULTS`; `parts` are the beginnings
     of the names of their weights.
     """
-    torch = require("torch", extra="neural")
     path = locate(str(model))
     yaml_file, stated = _stated(path)
     _refuse(stated.get("class_identifier"), yaml_file or path, kinds)  # before hundreds of megabytes are read
@@ -128,7 +126,6 @@ def _stated(path: Path) -> tuple[Path | None, dict[str, Any]]:
 
 
 def _load(path: Path) -> Any:
-    torch = require("torch", extra="neural")
     with pretrained.reading(path, "a checkpoint of weights and plain values only"):
         # Memory-mapped, so that weights are copied once only. Files of old torch versions are not archives.
         return torch.load(path, map_location="cpu", weights_only=True, mmap=pretrained.is_archive(path))
@@ -199,7 +196,7 @@ def build_transformer(checkpoint: Checkpoint) -> tuple[Any, Any]:
         if state:
             raise UserError(f"{checkpoint.path}: encoder_weights is reference, but it holds encoder weights too")
         return pretrained.load(name, network, tokenizer, near=near, add_pooling_layer=False)
-    torch, transformers = require("torch", extra="neural"), pretrained.quiet()
+    transformers = pretrained.quiet()
     folder = pretrained.find(name, near=near, weights=False)
     tokenizer_folder = folder if settings["encoder_model"] != "MiniLM" else _minilm_tokenizer(folder, near)
     pretrained.read_config(folder)
@@ -226,7 +223,6 @@ def _minilm_tokenizer(folder: Path, near: Sequence[Path]) -> Path:
 
 def build_readout(checkpoint: Checkpoint, layers: int) -> Readout:
     """How the checkpoint reads `layers` hidden states (the embedding layer is the first)."""
-    torch = require("torch", extra="neural")
     settings, state = checkpoint.settings, checkpoint.part("layerwise_attention.")
     if settings["pool"] == "default":  # the last layer's first token, whatever the mix is
         return Readout("cls")
@@ -275,7 +271,6 @@ def build_feed_forward(
 
 def sparsemax(scalars: Tensor) -> Tensor:
     """The projection of `scalars` onto the probability simplex (Martins & Astudillo, 2016, algorithm 1)."""
-    torch = require("torch", extra="neural")
     ordered = scalars.sort(descending=True).values
     sums = ordered.cumsum(0) - 1
     ranks = torch.arange(1, len(scalars) + 1)

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from mbrace.errors import UserError, require, warn
+from mbrace.errors import UserError, warn
 from mbrace.utilities.neural.device import first_line
 from mbrace.utilities.neural.encoder import FEWEST_ROWS
 from mbrace.utilities.neural.pairs import PairBlock, PairIndices, all_pairs
@@ -270,7 +270,7 @@ def choose_kernels(head: Estimator, device: torch.device) -> PairKernels:
 
 def activation_named(name: str, path: Path) -> Any:
     """torch's activation as the original finds it (`tanh` is Tanh), or by its exact name (ReLU, GELU)."""
-    nn = require("torch.nn", extra="neural")
+    nn: Any = torch.nn
     for spelled in (name.title(), name):
         kind: Any = getattr(nn, spelled, None)
         if kind is nn.Identity or getattr(kind, "__module__", None) == nn.modules.activation.__name__:

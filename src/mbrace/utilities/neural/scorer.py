@@ -5,13 +5,15 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from mbrace.aggregates import Aggregate, Centroid
-from mbrace.errors import UserError, require
+from mbrace.errors import UserError
 from mbrace.schedule import doubling
 from mbrace.utilities.neural.bank import Bank, GrowingRows, TextEncoder
 from mbrace.utilities.neural.clusters import k_means
@@ -19,9 +21,6 @@ from mbrace.utilities.neural.head import Head
 from mbrace.utilities.neural.pairs import PairBlock
 from mbrace.utilities.rebuilt import Rebuilt
 from mbrace.utility import Ask, Sentence, pair_columns
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class _EncodedHypotheses:
@@ -74,7 +73,6 @@ class RaceScorer:
 
     def score(self, asks: Sequence[Ask]) -> Sequence[NDArray[np.float32]]:
         """Embed what is new in one stream over all asks, then score their pairs."""
-        torch = require("torch", extra="neural")
         with torch.inference_mode():
             began = time.perf_counter()
             new = self._new(asks)
@@ -142,7 +140,6 @@ class RaceScorer:
         """The vectors of all asks, looked up in three calls: a GPU waits longer for each than it takes."""
         if not asks:
             return []
-        torch = require("torch", extra="neural")
         rows = [self._encoded[ask.sentence].rows(ask.hypotheses) for ask in asks]
         references = [self._reference_rows(ask) for ask in asks]
         heights, widths = [each.shape[1] for each in rows], [len(each) for each in references]
@@ -179,7 +176,6 @@ class GroupScorer(RaceScorer):
         return itertools.chain.from_iterable(each.texts for each in references if isinstance(each, Aggregate))
 
     def _reference_rows(self, ask: Ask) -> NDArray[np.int64]:
-        torch = require("torch", extra="neural")
         first = ask.references[0]
         if isinstance(first, Centroid):
             clustering = first.clustering
@@ -214,8 +210,7 @@ class NeuralUtility(Rebuilt):
 
     def start(self, sentences: Sequence[Sentence]) -> RaceScorer:
         """Begin the races of a window."""
-        bank = self._bank or Bank(self.encoder)
-        return RaceScorer(self.encoder, self.head, sentences, reads_source=self.needs_source, bank=bank)
+        return RaceScorer(self.encoder, self.head, sentences, reads_source=self.needs_source, bank=self._bank)
 
     def start_aggregates(self, sentences: Sequence[Sentence]) -> GroupScorer:
         """The same for references that are averages of others, by their vectors."""
@@ -246,7 +241,6 @@ def aligned_scores(
     encoder: TextEncoder, head: Head, columns: Sequence[Sequence[str]], bank: Bank | None = None
 ) -> NDArray[np.float32]:
     """Scores (rows,) of aligned columns of texts: hypotheses, references and perhaps sources."""
-    torch = require("torch", extra="neural")
     if not columns[0]:
         return np.empty(0, dtype=np.float32)
     with torch.inference_mode():
@@ -257,4 +251,4 @@ def aligned_scores(
         for begin in range(0, len(columns[0]), 4096):
             sides = [bank[part[begin : begin + 4096]] for part in numbers]
             scores.append(head.aligned(sides[0], sides[1], sides[2] if len(sides) > 2 else None).cpu())
-        return torch.cat(scores).numpy()  # type: ignore[no-any-return]
+        return torch.cat(scores).numpy()
