@@ -73,11 +73,12 @@ class Finalists:
 
 
 def choose(finalists: Sequence[Finalists], selection: Selection, count: int, scorer: Scorer, utility: str) -> float:
-    """Set `chosen`, `count` for each sentence, and `calls`; returns the seconds that `scorer` took."""
+    """Choose `count` for each sentence by the rule "diverse" or "medoids": sets `chosen` and `calls`, and returns the
+    seconds that `scorer` took."""
     if selection.rule == "diverse":
         return _choose_diverse(finalists, selection.diversity, count, scorer, utility)
     for each in finalists:
-        if selection.rule == "medoids" and count < len(each.rows):
+        if count < len(each.rows):
             rows = medoids(each.utilities, each.weights, each.means, count)
             each.chosen = sorted(rows, key=each.ranking().index)
         else:

@@ -77,18 +77,14 @@ class ChrF(Multithreaded):
 
     def corpus(self, hypotheses: Sequence[str], references: Sequence[str]) -> float:
         """Corpus score: F of the n-gram counts summed over all pairs, as sacreBLEU's `corpus_score`."""
-        return self._f_score(self._aligned(hypotheses, references)[1])
+        return self.from_statistics(self._aligned(hypotheses, references)[1])
 
     def statistics(self, hypotheses: Sequence[str], references: Sequence[str]) -> NDArray[np.int64]:
-        """Counts of each aligned pair, (pairs, orders, 3); their sum over a corpus gives its score."""
+        """(pairs, orders, 3): n-grams of the hypothesis, of the reference, and matches, for each aligned pair."""
         return np.stack([self._aligned([h], [r])[1] for h, r in zip(hypotheses, references, strict=True)])
 
     def from_statistics(self, totals: NDArray[np.int64]) -> float:
-        """The corpus score of summed `statistics`, (orders, 3)."""
-        return self._f_score(totals)
-
-    def _f_score(self, totals: NDArray[np.int64]) -> float:
-        """F-beta of totals, (orders, 3): n-grams of the hypotheses, of the references, matches."""
+        """The corpus score, F-beta, of summed `statistics`, (orders, 3)."""
         factor = self.beta**2
         present = totals[(totals[:, 0] > 0) & (totals[:, 1] > 0)].astype(np.float64)
         hypothesis, reference, matches = present[:, 0], present[:, 1], present[:, 2]

@@ -20,7 +20,7 @@ from mbrace.errors import UserError, warn
 from mbrace.utilities.cross.pieces import Pieces
 from mbrace.utilities.neural.background import made_ahead
 from mbrace.utilities.neural.device import without_cudnn_attention
-from mbrace.utilities.neural.encoder import FEWEST_ROWS
+from mbrace.utilities.neural.encoder import repeats_for_cpu
 
 BUCKET = 8  # tokens: rows of one batch differ in length by less
 CHUNK = 1 << 17  # rows sorted at a time: what bounds the memory of a call
@@ -135,9 +135,9 @@ class BatchStream:
 
     def _forward(self, batch: Batch, forward: Forward) -> tuple[Tensor, ...]:
         count = len(batch)
-        if self.device.type == "cpu":  # repeated rows bring a small product to the path of a large one
-            fewest, size = FEWEST_ROWS * torch.get_num_threads(), batch.ids.numel()
-            batch = batch.repeated(-(-fewest // size)) if size < fewest else batch
+        if self.device.type == "cpu":
+            times = repeats_for_cpu(batch.ids.numel())
+            batch = batch if times == 1 else batch.repeated(times)
         else:
             ids, lengths = (each.to(self.device, non_blocking=True) for each in (batch.ids, batch.lengths))
             batch = replace(batch, ids=ids, lengths=lengths)

@@ -21,7 +21,7 @@ from mbrace.errors import UserError
 from mbrace.utilities.cross.batches import Batch
 from mbrace.utilities.neural import pretrained
 from mbrace.utilities.neural.checkpoint import check_keys, check_shapes
-from mbrace.utilities.neural.encoder import FEWEST_ROWS
+from mbrace.utilities.neural.encoder import repeats_for_cpu
 from mbrace.utilities.neural.weights import read_weights
 
 SCORED = 250089  # the token <extra_id_10>, whose logit is the score
@@ -150,8 +150,7 @@ class MT5Network:
         padding = None if batch.even else tokens[None] >= batch.lengths[:, None]
         states = self._encode(batch.ids, padding)
         rows = len(states)
-        if states.device.type == "cpu":  # a product of few rows takes another path there, with other rounding
-            times = -(-FEWEST_ROWS * torch.get_num_threads() // rows)
+        if states.device.type == "cpu" and (times := repeats_for_cpu(rows)) > 1:
             states = states.repeat(times, 1, 1)
             padding = padding if padding is None else padding.repeat(times, 1)
         return self._decode(states, padding)[:rows]

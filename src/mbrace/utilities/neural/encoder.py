@@ -1,9 +1,9 @@
-"""Strings to sentence vectors: batches of strings sorted by length, through a transformer.
+"""Strings to sentence vectors: batches of strings, sorted by length, go through a transformer.
 
-On a CPU a batch holds strings of one token length only. Nothing is padded, and every row of a matrix product is the
-same bits whatever the other rows are (if there are enough rows: see `FEWEST_ROWS`), so the vector of a string does not
-depend on its batch, window or step. On a GPU rows do depend on each other's number, and a small batch costs as much as
-a large one; so there a batch may hold strings of several lengths, padded.
+On a CPU a batch holds strings of one token length only. Nothing is padded, and every row of a matrix product has the
+same bits whatever the other rows are (if there are enough rows: see `repeats_for_cpu`), so the vector of a string does
+not depend on its batch, window or step. On a GPU a row does depend on the number of rows, and a small batch takes as
+long as a large one, so there a batch may hold strings of several lengths, padded.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from mbrace.utilities.neural.device import without_cudnn_attention
 from mbrace.utilities.neural.tokens import TokenBatch, Tokens, batch_end, valid_unicode, whole_texts
 from mbrace.utilities.neural.words import WordTokenizer
 
-FEWEST_ROWS = 8  # per thread: for fewer than about 4 rows a CPU computes matrix products otherwise, with other rounding
+# Rows per thread. With fewer than about 4 a CPU computes matrix products in another way, which rounds differently.
+FEWEST_ROWS = 8
 _FIRST_TOKENISED, _TOKENISED = 2048, 16384  # strings tokenised at a time: at first for a GPU, and later
 
 
@@ -241,13 +242,9 @@ class Encoder:
 
     def _enough_rows(self, rows: TokenBatch) -> tuple[Tensor, Tensor]:
         """Token ids (rows, longest) and lengths (rows,) of one batch; on a CPU repeated if there are too few."""
-        count, longest = len(rows), rows.longest
         ids, lengths = rows.ids(), rows.lengths
-        if not self.pads:  # see FEWEST_ROWS
-            fewest = FEWEST_ROWS * torch.get_num_threads()
-            if count * longest < fewest:
-                times = -(-fewest // (count * longest))
-                ids, lengths = ids.repeat(times, 1), lengths.repeat(times)
+        if not self.pads and (times := repeats_for_cpu(ids.numel())) > 1:
+            ids, lengths = ids.repeat(times, 1), lengths.repeat(times)
         return ids, lengths
 
     def _states(self, ids: Tensor, attended: Tensor | None) -> Sequence[Tensor] | dict[int, Tensor]:
@@ -267,6 +264,11 @@ class Encoder:
         if self._pair_masks is None:
             self._pair_masks = takes_pair_masks(self._model, self._pad)
         return self._pair_masks
+
+
+def repeats_for_cpu(rows: int) -> int:
+    """How many times to repeat the rows of a matrix product on a CPU so that there are enough: see `FEWEST_ROWS`."""
+    return max(1, -(-FEWEST_ROWS * torch.get_num_threads() // max(1, rows)))
 
 
 def _batch_tokens(device: torch.device, units: int) -> int:

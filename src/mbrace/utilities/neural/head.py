@@ -17,7 +17,7 @@ from torch import Tensor
 
 from mbrace.errors import UserError, warn
 from mbrace.utilities.neural.device import first_line
-from mbrace.utilities.neural.encoder import FEWEST_ROWS
+from mbrace.utilities.neural.encoder import repeats_for_cpu
 from mbrace.utilities.neural.pairs import PairBlock, PairIndices, all_pairs
 
 # Bytes of the pairs scored at a time: what fits the cache is fastest on a CPU; a GPU needs large products.
@@ -243,10 +243,8 @@ def linear(rows: Tensor, weight: Tensor) -> Tensor:
         return rows @ weight.T
     if len(weight) == 1:
         return (rows * weight).sum(dim=1, keepdim=True)
-    fewest = FEWEST_ROWS * torch.get_num_threads()
-    if not 0 < len(rows) < fewest:
-        return rows @ weight.T
-    return (rows.repeat(-(-fewest // len(rows)), 1) @ weight.T)[: len(rows)]
+    times = repeats_for_cpu(len(rows))
+    return rows @ weight.T if times == 1 else (rows.repeat(times, 1) @ weight.T)[: len(rows)]
 
 
 def choose_kernels(head: Estimator, device: torch.device) -> PairKernels:

