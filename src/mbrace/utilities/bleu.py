@@ -17,7 +17,8 @@ from mbrace.utilities.multithreaded import Multithreaded
 from mbrace.utility import Ask, Sentence, check_aligned
 
 NATIVE_TOKENIZERS = ("13a", "char", "none")
-SMOOTHING_VALUES = {"exp": None, "floor": 0.1, "add-k": 1.0, "none": None}  # of each method; None: it has no value
+# The default value of each smoothing method; None: it takes no value.
+SMOOTHING_VALUES = {"exp": None, "floor": 0.1, "add-k": 1.0, "none": None}
 USUAL_ORDER = 4
 MAX_ORDER = 24
 
@@ -29,7 +30,7 @@ class BLEU(Multithreaded):
     `tokenize` is 13a, char, none, or, where sacreBLEU is installed, any other of its tokenizers (intl, zh, ja-mecab
     ...). `smooth_method` is exp, floor, add-k or none, with `smooth_value` for floor (0.1) and add-k (1).
     `effective_order` leaves out orders longer than the hypothesis, as `sentence_bleu` does; the corpus score never
-    does, as `corpus_bleu`. `threads`: all cores this process may use; it changes no score.
+    does, as in `corpus_bleu`. `threads`: all cores by default; it changes no score.
     """
 
     tokenize: str = "13a"
@@ -61,7 +62,7 @@ class BLEU(Multithreaded):
 
     @property
     def name(self) -> str:
-        """sacreBLEU's signature, as far as it concerns one sentence."""
+        """sacreBLEU's signature: the parts that the score of a sentence depends on."""
         default = SMOOTHING_VALUES[self.smooth_method]
         smoothing = self.smooth_method + ("" if default is None else f"[{self._smoothing_value:.2f}]")
         return (
@@ -76,11 +77,11 @@ class BLEU(Multithreaded):
 
     @property
     def _native_tokenizer(self) -> str:
-        """What splits `_prepared` texts: sacreBLEU's tokenizers leave spaces between tokens."""
+        """The native tokenizer for `_prepared` texts: sacreBLEU's tokenizers leave spaces between tokens."""
         return self.tokenize if self.tokenize in NATIVE_TOKENIZERS else "none"
 
     def start(self, sentences: Sequence[Sentence]) -> BLEUScorer:
-        """Begin the races of a window; the n-grams of its hypotheses live as long as it."""
+        """Begin the races of a window; the n-grams of its hypotheses live as long as its scorer."""
         return BLEUScorer(self, sentences)
 
     def pairs(
@@ -132,13 +133,13 @@ def _sacrebleu_tokenizer(name: str) -> Callable[[str], str]:
         raise UserError(f"BLEU: tokenize {name}: unknown; choose from {', '.join(known)}")
     try:
         tokenizer: Callable[[str], str] = metrics.BLEU(tokenize=name).tokenizer
-    except Exception as error:  # a package or a download that it needs besides
+    except Exception as error:  # it may need another package or a download
         raise UserError(f"BLEU: tokenize {name}: {error}") from error
     return tokenizer
 
 
 class BLEUScorer:
-    """The races of one window: a hypothesis is tokenised and counted when it is first asked about, a reference once."""
+    """Scores the races of one window. The n-grams of a hypothesis are counted when it is first asked about."""
 
     def __init__(self, utility: BLEU, sentences: Sequence[Sentence]) -> None:
         self._utility = utility

@@ -23,7 +23,7 @@ MAX_ORDERS = 24
 class ChrF(Multithreaded):
     """Sentence chrF from 0 to 100 (Popovic 2015, 2017) with sacreBLEU's options; the default is chrF++.
 
-    `word_order` 0 is chrF, 1 chrF+, 2 chrF++. `threads`: all cores this process may use; it changes no score.
+    `word_order` 0 is chrF, 1 chrF+, 2 chrF++. `threads`: all cores by default; it changes no score.
     """
 
     char_order: int = 6
@@ -54,7 +54,7 @@ class ChrF(Multithreaded):
 
     @property
     def name(self) -> str:
-        """sacreBLEU's signature, as far as it concerns one sentence."""
+        """sacreBLEU's signature: the parts that the score of a sentence depends on."""
         return (
             f"chrF{self.beta:g}{'+' * self.word_order}|case:{'lc' if self.lowercase else 'mixed'}"
             f"|eff:{'no' if self.eps_smoothing else 'yes'}|nc:{self.char_order}|nw:{self.word_order}"
@@ -62,7 +62,7 @@ class ChrF(Multithreaded):
         )
 
     def start(self, sentences: Sequence[Sentence]) -> ChrFScorer:
-        """Index the hypotheses of a window; the index lives as long as the race."""
+        """Begin the races of a window; the n-gram indexes of its hypotheses live as long as its scorer."""
         return ChrFScorer(self, sentences)
 
     def start_aggregates(self, sentences: Sequence[Sentence]) -> ChrFAggregateScorer:

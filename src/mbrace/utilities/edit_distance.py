@@ -25,14 +25,14 @@ UNITS = ("characters", "words")
 
 @dataclass(frozen=True, kw_only=True)
 class EditDistance(Multithreaded, StringMetric[str]):
-    """An edit distance, turned so that higher is better.
+    """An edit distance, negated or subtracted from 1 so that higher is better.
 
-    `kind` wer and cer are the negated error rate, minus edits (Levenshtein) per reference word or character: 0 is a
-    perfect match, and it may fall below -1. Against an empty reference it is -1, or 0 for an empty hypothesis.
-    The others are rapidfuzz's normalised similarity, 1 minus distance per largest possible distance, from 0 to 1:
-    levenshtein, osa (also swaps of neighbours), damerau-levenshtein (swaps, edited further) and indel (insertions and
-    deletions only), of characters or, with `unit="words"`, of words. Words are what whitespace separates.
-    `threads`: all cores this process may use; it changes no score.
+    `kind` wer and cer are the negated error rate: minus the number of edits (Levenshtein) divided by the number of
+    words or characters of the reference. 0 is a perfect match, and it may fall below -1. Against an empty reference it
+    is -1, or 0 for an empty hypothesis. The others are rapidfuzz's normalised similarity, 1 minus the distance divided
+    by the largest possible distance, from 0 to 1: levenshtein, osa (also swaps of neighbours), damerau-levenshtein
+    (swaps, which may be edited further) and indel (insertions and deletions only), of characters or, with
+    `unit="words"`, of words. Words are separated by whitespace. `threads`: all cores by default; it changes no score.
     """
 
     kind: str = "levenshtein"
@@ -94,7 +94,7 @@ class EditDistance(Multithreaded, StringMetric[str]):
         return np.asarray(0 - rates if self.kind in ERROR_RATES else 1 - rates, dtype=np.float64)
 
     def corpus(self, hypotheses: Sequence[str], references: Sequence[str]) -> float:
-        """Corpus score: the distances of all pairs by the sum of what they are divided by."""
+        """Corpus score: the sums, over all pairs, of the distances and of what they are divided by."""
         return self.from_statistics(self.statistics(hypotheses, references).sum(axis=0))
 
     def statistics(self, hypotheses: Sequence[str], references: Sequence[str]) -> NDArray[np.int64]:

@@ -22,8 +22,8 @@ class RougeL(Multithreaded, StringMetric[str]):
     """F-measure of the longest common subsequence of words, from 0 to 1 (Lin 2004).
 
     Equal to the rougeL fmeasure of Google's rouge-score without stemming. Its words are runs of a-z and 0-9 after
-    lowercasing; all else separates words, so texts in other scripts have none and score 0.
-    `threads`: all cores this process may use; it changes no score.
+    lowercasing; everything else separates words, so texts in other scripts have none and score 0.
+    `threads`: all cores by default; it changes no score.
     """
 
     threads: int | None = None

@@ -28,7 +28,7 @@ class StringMetric(ABC, Generic[Prepared]):
 
     @abstractmethod
     def preparer(self) -> Callable[[str], Prepared]:
-        """What prepares the strings of one sentence: those that it prepared may be compared with one another."""
+        """A function that prepares strings. Only strings prepared by the same function may be compared."""
 
     @abstractmethod
     def table(self, hypotheses: Sequence[Prepared], references: Sequence[Prepared]) -> NDArray[np.floating]:
@@ -56,7 +56,7 @@ class StringMetric(ABC, Generic[Prepared]):
 
 
 class StringMetricScorer(Generic[Prepared]):
-    """The races of one window: a string is prepared when it is first asked about, and once, whatever its role."""
+    """Scores the races of one window. A string is prepared when it is first needed, once for both roles."""
 
     def __init__(self, utility: StringMetric[Prepared], sentences: Sequence[Sentence]) -> None:
         self._utility = utility
@@ -86,13 +86,13 @@ class StringMetricScorer(Generic[Prepared]):
 
 
 class Alphabet:
-    """Lists of words as strings with a character for each word, so that what compares strings compares words."""
+    """Turns texts into strings with one character per word, so that comparing characters compares words."""
 
     def __init__(self, words_of: Callable[[str], Sequence[str]]) -> None:
         self._words_of = words_of
         self._characters: dict[str, str] = {}
 
     def __call__(self, text: str) -> str:
-        """The text's words, a character each: the same word is always the same character."""
+        """One character per word of the text; the same word always gets the same character."""
         characters = self._characters
         return "".join([characters.setdefault(word, chr(len(characters))) for word in self._words_of(text)])

@@ -20,7 +20,7 @@ from mbrace.utilities.neural.device import first_line
 from mbrace.utilities.neural.encoder import repeats_for_cpu
 from mbrace.utilities.neural.pairs import PairBlock, PairIndices, all_pairs
 
-# Bytes of the pairs scored at a time: what fits the cache is fastest on a CPU; a GPU needs large products.
+# Bytes of the pairs scored at a time: a CPU is fastest with what fits its cache; a GPU needs large products.
 _BLOCK_BYTES = {"cpu": 8 << 20, "cuda": 5 << 28}
 _FEWEST_PAIRS = 64
 
@@ -29,7 +29,8 @@ class Head(Protocol):
     """Scores of pairs from vectors."""
 
     def prepare(self, hypotheses: Tensor, sources: Tensor | None) -> Tensor:
-        """What does not depend on the reference, a row per hypothesis. `sources` has as many rows, or one."""
+        """The part of the score that does not depend on the reference, a row per hypothesis. `sources` has as many
+        rows, or one."""
         ...
 
     def score(self, blocks: Sequence[PairBlock]) -> list[Tensor]:
@@ -58,7 +59,7 @@ class Cosine:
 
 
 class PairKernels(Protocol):
-    """The arithmetic of a head over pairs, in two steps: the part that twins share, and the rest."""
+    """How a head scores pairs, in two steps: the part that twins share, and the rest."""
 
     def shared(self, hypotheses: Tensor, references: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
         """The first layer over h*r and |h-r|: (pairs, first hidden size)."""
@@ -70,7 +71,7 @@ class PairKernels(Protocol):
 
 
 class TorchKernels:
-    """Both steps in torch's own operations."""
+    """Both steps by torch's own operations."""
 
     def __init__(self, head: Estimator) -> None:
         self._head = head
@@ -131,7 +132,7 @@ class Estimator(FeedForward):
         self._source = first[:, 4 * units :].contiguous() if self.reads_source else None
         # numbers held in memory per pair
         self._width = 2 * units + sum(len(bias) for _, bias in layers) + len(self._bias)
-        self._bytes = 0  # per piece of pairs, after the GPU had too little memory for _BLOCK_BYTES; 0: it never had
+        self._bytes = 0  # of pairs at a time, once the GPU has run out of memory with _BLOCK_BYTES; 0: it has not
         self._chosen: PairKernels | None = None
 
     @property
@@ -148,8 +149,8 @@ class Estimator(FeedForward):
         return part
 
     def score(self, blocks: Sequence[PairBlock]) -> list[Tensor]:
-        """All pairs of all blocks. On a GPU blocks share matrix products, as many blocks at a time as fill it; on a CPU
-        each block has its own, so that a sentence's scores are the same bits whatever else the window holds."""
+        """All pairs of all blocks. On a GPU as many blocks as fill it share matrix products. On a CPU each block has
+        its own, so that a sentence's scores have the same bits whatever else is in the window."""
         groups: list[list[PairBlock]] = []
         room = 0
         for block in blocks:
@@ -225,7 +226,7 @@ class Estimator(FeedForward):
         return self._chosen
 
     def aligned(self, hypotheses: Tensor, references: Tensor, sources: Tensor | None) -> Tensor:
-        """The plain concatenation of the original's `estimate`, for aligned rows: (pairs,)."""
+        """Scores (pairs,) of aligned rows, over all features concatenated, as in the original's `estimate`."""
         h, r = hypotheses, references
         features = [h, r, h * r, (h - r).abs()]
         if self.reads_source:
@@ -235,7 +236,7 @@ class Estimator(FeedForward):
 
 
 def linear(rows: Tensor, weight: Tensor) -> Tensor:
-    """`rows @ weight.T`. On a CPU a row of the result is the same bits whatever the number of rows and threads.
+    """`rows @ weight.T`. On a CPU a row of the result has the same bits whatever the number of rows and threads.
 
     A CPU's matrix product rounds differently for few rows (so they are repeated) and for a single column.
     """
@@ -248,7 +249,7 @@ def linear(rows: Tensor, weight: Tensor) -> Tensor:
 
 
 def choose_kernels(head: Estimator, device: torch.device) -> PairKernels:
-    """Triton's kernels on a GPU if Triton is installed and scores a pair without an error; else torch's operations."""
+    """Triton kernels on a GPU, if Triton is installed and scores a pair without an error; else torch's operations."""
     try:
         from mbrace.utilities.neural.fused import TritonKernels, usable
     except ImportError:
@@ -267,7 +268,7 @@ def choose_kernels(head: Estimator, device: torch.device) -> PairKernels:
 
 
 def activation_named(name: str, path: Path) -> Any:
-    """torch's activation as the original finds it (`tanh` is Tanh), or by its exact name (ReLU, GELU)."""
+    """torch's activation by its name as the original looks it up (`tanh` is Tanh), or by its exact name (ReLU)."""
     nn: Any = torch.nn
     for spelled in (name.title(), name):
         kind: Any = getattr(nn, spelled, None)

@@ -1,4 +1,4 @@
-"""A neural utility in a race: a bank of vectors for the window, filled step by step, and a head over it."""
+"""Neural utilities in a race: a bank of vectors for the window, filled step by step, and a head that scores them."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from mbrace.utility import Ask, Sentence, pair_columns
 
 
 class _EncodedHypotheses:
-    """Of each hypothesis of one sentence, its row in the bank and its row among the head's parts; -1: not encoded."""
+    """For each hypothesis of one sentence, its row in the bank and its row among the head's parts; -1: not encoded."""
 
     def __init__(self) -> None:
         self._rows = np.empty((2, 0), dtype=np.int64)
 
     def new(self, hypotheses: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Those of these hypotheses that are not encoded."""
+        """Those of these hypotheses that are not encoded yet."""
         missing = int(hypotheses.max(initial=-1)) + 1 - self._rows.shape[1]
         if missing > 0:
             self._rows = np.concatenate([self._rows, np.full((2, missing), -1, dtype=np.int64)], axis=1)
@@ -38,7 +38,7 @@ class _EncodedHypotheses:
         return hypotheses[unknown]
 
     def add(self, hypotheses: NDArray[np.int64], bank_rows: NDArray[np.int64], first: int) -> None:
-        """Hypotheses that are encoded now; the head's parts of them begin at row `first`."""
+        """Note that these hypotheses are encoded; the head's parts for them begin at row `first`."""
         self._rows[0, hypotheses] = bank_rows
         self._rows[1, hypotheses] = first + np.arange(len(hypotheses))
 
@@ -48,8 +48,8 @@ class _EncodedHypotheses:
 
 
 class RaceScorer:
-    """The Scorer of one window. A hypothesis is embedded when it is first asked about: one that has nothing to race for
-    costs nothing, and hypotheses share the stream of batches with the pseudo-references of the same time step."""
+    """The Scorer of one window. A hypothesis is embedded when it is first asked about, in the same batches as the
+    pseudo-references of that time step; one that is never asked about costs nothing."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class RaceScorer:
         self.encode_seconds = 0.0
         self._encoder, self._head, self._reads_source = encoder, head, reads_source
         self._bank = Bank(encoder) if bank is None else bank
-        self._prepared = GrowingRows()  # the head's parts of hypotheses
+        self._prepared = GrowingRows()  # the head's parts for hypotheses
         self._sentences = sentences
         self._encoded = [_EncodedHypotheses() for _ in sentences]
         if reads_source:
@@ -72,7 +72,7 @@ class RaceScorer:
                     raise UserError(f"record {sentence.id!r}: source: missing; this metric scores with the source")
 
     def score(self, asks: Sequence[Ask]) -> Sequence[NDArray[np.float32]]:
-        """Embed what is new in one stream over all asks, then score their pairs."""
+        """Embed the new strings of all asks in one stream, then score all pairs."""
         with torch.inference_mode():
             began = time.perf_counter()
             new = self._new(asks)
@@ -85,12 +85,12 @@ class RaceScorer:
             tables = self._head.score(self._blocks(asks))
             if self._encoder.device.type == "cpu":
                 return [table.numpy() for table in tables]
-            flat = torch.cat([table.flatten() for table in tables]).cpu().numpy()  # one copy from the device
+            flat = torch.cat([table.flatten() for table in tables]).cpu().numpy()  # in one copy from the device
             parts = np.split(flat, np.cumsum([table.numel() for table in tables])[:-1])
             return [part.reshape(tuple(table.shape)) for part, table in zip(parts, tables, strict=True)]
 
     def _new(self, asks: Sequence[Ask]) -> list[tuple[int, NDArray[np.int64]]]:
-        """Of each sentence, the hypotheses that are asked about for the first time, where there are any."""
+        """The sentences with hypotheses that are asked about for the first time, and these hypotheses."""
         asked: dict[int, list[NDArray[np.int64]]] = {}
         for ask in asks:
             asked.setdefault(ask.sentence, []).append(ask.hypotheses)
@@ -111,16 +111,16 @@ class RaceScorer:
             yield raced.source
 
     def _strings(self, references: Sequence[str]) -> Iterable[str]:
-        """The strings that are to be embedded for references."""
+        """The strings to embed for these references."""
         return references
 
     def _reference_rows(self, ask: Ask) -> NDArray[np.int64]:
-        """The rows of the bank that are the references of an ask."""
+        """The rows of the bank that hold the references of an ask."""
         return self._bank.numbers(ask.references)
 
     def _prepare(self, new: Sequence[tuple[int, NDArray[np.int64]]]) -> None:
-        """The head's part of new hypotheses: of all sentences in one call on a GPU; on a CPU one by one, as the head
-        scores there."""
+        """Compute the head's parts for new hypotheses: on a GPU for all sentences in one call, on a CPU sentence by
+        sentence, as the head scores there."""
         if self._encoder.device.type == "cpu" and len(new) > 1:
             for one in new:
                 self._prepare([one])
@@ -137,7 +137,7 @@ class RaceScorer:
                 first += len(rows)
 
     def _blocks(self, asks: Sequence[Ask]) -> list[PairBlock]:
-        """The vectors of all asks, looked up in three calls: a GPU waits longer for each than it takes."""
+        """The vectors of all asks, looked up in only three calls: launching one on a GPU takes longer than its work."""
         if not asks:
             return []
         rows = [self._encoded[ask.sentence].rows(ask.hypotheses) for ask in asks]
@@ -155,15 +155,15 @@ class RaceScorer:
 
 
 class GroupScorer(RaceScorer):
-    """The same where references stand for many: for the average of their vectors, or for the centres of clusters."""
+    """The same for references that stand for many: averages of vectors, or centres of clusters."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self._shares: dict[int, NDArray[np.float32]] = {}  # by sentence: of the texts, in each cluster that counts so
+        self._shares: dict[int, NDArray[np.float32]] = {}  # by sentence: the weights of its clusters, if they count
 
     def score(self, asks: Sequence[Ask]) -> Sequence[NDArray[np.float32]]:
-        """As for single references; a centroid that counts by its share is multiplied by it, so that the average over
-        centroids is the weighted one."""
+        """As for single references, but weighted centroids have their scores multiplied by their weights, so that the
+        plain average over centroids is the weighted one."""
         tables = list(super().score(asks))
         for number, ask in enumerate(asks):
             if ask.sentence in self._shares:
@@ -194,18 +194,18 @@ class GroupScorer(RaceScorer):
 
 
 class NeuralUtility(Rebuilt):
-    """What Comet, Embedding and Learned share: an encoder, a head, and both ways to score with them."""
+    """What Comet, Embedding and Learned share: an encoder, a head, and scoring with them in a race or aligned pairs."""
 
     name: str
     schedule = doubling(8, 256)
     encoder: TextEncoder
     head: Head
     needs_source: bool
-    _bank: Bank | None = None  # of a copy that remembers
+    _bank: Bank | None = None  # only in a copy made by `remembering`
 
     @property
     def truncated(self) -> int:
-        """How many strings so far were over the length limit and cut."""
+        """How many strings so far were longer than the limit and cut."""
         return self.encoder.truncated
 
     def start(self, sentences: Sequence[Sentence]) -> RaceScorer:
@@ -221,7 +221,7 @@ class NeuralUtility(Rebuilt):
         return self.start_aggregates(sentences)
 
     def remembering(self) -> NeuralUtility:
-        """The same utility, which encodes a string once for all races that it starts: for a window, not for ever."""
+        """The same utility, but it encodes each string only once for all its races; meant to be used for one window."""
         if self._bank is not None:
             return self
         kept = object.__new__(type(self))  # a copy would load the model again
@@ -232,7 +232,7 @@ class NeuralUtility(Rebuilt):
     def pairs(
         self, hypotheses: Sequence[str], references: Sequence[str], sources: Sequence[str] | None = None
     ) -> NDArray[np.float32]:
-        """Scores (pairs,) of hypothesis i against reference i (and source i); each distinct string embedded once."""
+        """Scores (pairs,) of hypothesis i against reference i (and source i); each distinct string is embedded once."""
         columns = pair_columns(self, hypotheses, references, sources)
         return aligned_scores(self.encoder, self.head, columns, self._bank)
 
