@@ -27,9 +27,9 @@ from mbrace.utilities.neural.device import choose_device_and_dtype, dtype_name
 from mbrace.utilities.neural.pairs import to_device
 from mbrace.utilities.neural.weights import read_weights
 
-_AROUND = 3  # tokens of a row that are no part of its texts: [CLS] and two [SEP]
+_AROUND = 3  # tokens of a row around its texts: [CLS] and two [SEP]
 
-# What `bleurt-pytorch` takes where config.json does not say; `embedding_size` may be null.
+# The defaults of `bleurt-pytorch` for what config.json does not state.
 _SIZES = {
     "vocab_size": 30522,
     "hidden_size": 768,
@@ -45,8 +45,9 @@ class BLEURT(CrossEncoder):
     """BLEURT's score of a hypothesis given a reference: about 0 for unrelated texts to about 1 for equal ones.
 
     `model` is a folder or a hub name of a checkpoint of `bleurt-pytorch` (`lucadiliello/BLEURT-20`, `-D12`, ...).
-    `device` is a GPU if there is one; `dtype` is bfloat16 on a GPU and float32 elsewhere by default; `batch_tokens`
-    limits a batch. A pair over the model's length is cut as BLEURT cuts it, the longer side first.
+    `device` is by default a GPU if there is one; `dtype` is by default bfloat16 on a GPU and float32 elsewhere;
+    `batch_tokens` limits a batch. A pair that is too long for the model is cut as BLEURT does it, the longer side
+    first.
     """
 
     needs_source = False
@@ -96,7 +97,7 @@ class BleurtSession(Session):
         return self.utility.stream.scores(self.pieces, self._rows(hypotheses, references), self._forward)
 
     def _rows(self, hypotheses: NDArray[np.int64], references: NDArray[np.int64]) -> Iterator[InputRows]:
-        """The pairs; one over the limit has shortened texts."""
+        """The pairs as rows of pieces; the texts of a pair over the limit are shortened."""
         stream = self.utility.stream
         for chunk in chunks([self._start, references, self._end, hypotheses, self._end]):
             self.pieces.ensure(chunk.pieces)
@@ -109,7 +110,7 @@ class BleurtSession(Session):
             yield chunk
 
     def _first_tokens(self, number: int, length: int) -> int:
-        """The number of the piece that has the first tokens of another."""
+        """The number of the piece that holds the first tokens of another piece."""
         if (number, length) not in self._shortened:
             self._shortened[number, length] = self.pieces.fixed(self.pieces.ids(number)[:length])
         return self._shortened[number, length]
@@ -117,12 +118,12 @@ class BleurtSession(Session):
     def _forward(self, batch: Batch) -> tuple[Tensor, ...]:
         tokens = torch.arange(batch.ids.shape[1], device=batch.ids.device)[None]
         attended = None if batch.even else tokens < batch.lengths[:, None]
-        first = to_device(self.pieces.lengths[batch.rows.pieces[:, 1]] + 2, batch.ids.device)  # of the first segment
+        first = to_device(self.pieces.lengths[batch.rows.pieces[:, 1]] + 2, batch.ids.device)  # first segment
         return (self.utility.network(batch.ids, (tokens >= first[:, None]).long(), attended),)
 
 
 def _cut(first: int, second: int, room: int) -> tuple[int, int]:
-    """Lengths that fit: the longer loses first, and of two equal ones the second."""
+    """Lengths that fit into `room` tokens: the longer text loses tokens first, or the second if both are equal."""
     over = first + second - room
     difference = abs(first - second)
     longer = min(over, difference)
@@ -160,9 +161,9 @@ def _activation(settings: dict[str, Any], file: Path) -> Any:
 
 
 def _read_weights(folder: Path, shape: BleurtShape) -> dict[str, Tensor]:
-    """The weights in a folder by name, none missing, none misshapen, none left over."""
+    """The weights in a folder by name; missing, unexpected and misshapen ones are refused."""
     path, state = read_weights(folder)
-    # Position numbers are no weights; older files carry them.
+    # Older files hold position numbers, which are not weights.
     state = {name: value for name, value in state.items() if name != "bleurt.embeddings.position_ids"}
     wanted = shape.weights()
     check_keys(set(state), set(wanted), "", path)

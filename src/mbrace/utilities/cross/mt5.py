@@ -1,8 +1,8 @@
 """mT5 as MetricX uses it: the encoder over an input, one step of the decoder, and one logit.
 
-Written for that one step. A decoder that sees one token attends to itself alone. Its attention to the encoder has one
-query per head, so keys and values need not be made for every token: W_k goes to the query and W_v to the mean of the
-states, which are a few vectors per input. Of the output layer one row is kept.
+Written for that one step. A decoder that sees one token attends only to itself. Its attention to the encoder has one
+query per head, so keys and values need not be computed for every token: W_k is applied to the query and W_v to the mean
+of the states, which are a few vectors per input. Only one row of the output layer is kept.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ class MT5Network:
         self._decoder_norm = get("decoder.final_layer_norm")
         output = state["shared.weight" if shape.tie_word_embeddings else "lm_head.weight"][SCORED].to(device).float()
         self._output = output * shape.d_model**-0.5 if shape.tie_word_embeddings else output
-        self._bias: Tensor | None = None  # of the length that was last asked for: batches come sorted by length
+        self._bias: Tensor | None = None  # of the last length: batches come sorted by length
 
     def __call__(self, batch: Batch) -> Tensor:
         """The logits (rows,)."""
@@ -198,7 +198,7 @@ class MT5Network:
         return functional.linear(functional.gelu(gate, approximate="tanh") * values, layer["wo"])
 
     def _position_bias(self, tokens: int) -> Tensor:
-        """What attention adds by relative position, (1, heads, tokens, tokens): a learned number per bucket."""
+        """What attention adds for relative positions, (1, heads, tokens, tokens): a learned number per bucket."""
         if self._bias is None or self._bias.shape[-1] != tokens:
             line = torch.arange(tokens, device=self._words.device)
             table = self._bias_table[self._buckets(line[None, :] - line[:, None])]
@@ -206,7 +206,8 @@ class MT5Network:
         return self._bias
 
     def _buckets(self, distance: Tensor) -> Tensor:
-        """Buckets of distances from query to key: half for each direction; exact up to a quarter, then growing."""
+        """Buckets of distances from query to key: half of them for each direction. Half of those hold one distance
+        each, the others growing ranges of distances."""
         half = self.shape.relative_attention_num_buckets // 2
         exact = half // 2
         far = distance.abs()

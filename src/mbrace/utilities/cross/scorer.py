@@ -1,4 +1,4 @@
-"""A cross-encoder in a race: the pairs of all asks of a time step in one stream, no pair twice."""
+"""Cross-encoders in a race: the pairs of all asks of a time step are scored in one stream, no pair twice."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class CrossEncoder(Rebuilt):
 
     @property
     def truncated(self) -> int:
-        """How many texts (strings, or inputs joined from them) so far were over the length limit and cut."""
+        """How many texts (strings, or inputs joined from them) so far were longer than the limit and cut."""
         return self.stream.truncated
 
     def start(self, sentences: Sequence[Sentence]) -> CrossScorer:
@@ -72,7 +72,8 @@ class CrossEncoder(Rebuilt):
         return self.score(session, columns)[index]
 
     def score(self, session: Session, columns: Sequence[NDArray[np.int64]]) -> NDArray[np.float32]:
-        """Scores of distinct pairs, as columns of numbers: hypotheses, references and, if it reads them, sources."""
+        """Scores of distinct pairs, given as columns of numbers: hypotheses, references and, if it reads them,
+        sources."""
         hypotheses, references, *sources = columns
         if not len(hypotheses):
             return np.empty(0, dtype=np.float32)
@@ -90,7 +91,7 @@ class CrossEncoder(Rebuilt):
 class CrossUtility(CrossEncoder):
     """A cross-encoder that may also estimate the quality of a hypothesis with its source alone: Unified and MetricX."""
 
-    reads_references: bool  # else it estimates quality only
+    reads_references: bool  # if not, it can only estimate quality
     reads_sources: bool
 
     def quality(self, hypotheses: Sequence[str], sources: Sequence[str]) -> NDArray[np.float32]:

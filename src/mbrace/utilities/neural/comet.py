@@ -15,9 +15,9 @@ from mbrace.utilities.neural.scorer import NeuralUtility
 class Comet(NeuralUtility):
     """COMET's score of a hypothesis given a reference, and the source where the head reads it.
 
-    `model` is a folder or `.ckpt` in COMET's layout, or a hub name. `device` is a GPU if there is one; `dtype` is the
-    encoder's, bfloat16 on a GPU and float32 elsewhere by default, and the head is in float32; `batch_tokens` is the
-    most tokens in a batch of the encoder.
+    `model` is a folder or `.ckpt` in COMET's layout, or a hub name. `device` is by default a GPU if there is one.
+    `dtype` is the encoder's, by default bfloat16 on a GPU and float32 elsewhere; the head is in float32. `batch_tokens`
+    limits the tokens in a batch of the encoder.
     """
 
     encoder: Encoder

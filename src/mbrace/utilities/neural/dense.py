@@ -14,7 +14,7 @@ from mbrace.utilities.neural.checkpoint import check_finite, check_keys, check_s
 from mbrace.utilities.neural.head import activation_named, linear
 from mbrace.utilities.neural.weights import read_weights
 
-_TRUSTED = "torch.nn.modules."  # where an activation may come from; nothing else is imported by a file's word
+_TRUSTED = "torch.nn.modules."  # activations may come from here; a file cannot make us import anything else
 
 
 class Dense:
@@ -30,7 +30,7 @@ class Dense:
 
 
 def read_dense(folder: Path, device: torch.device) -> Dense:
-    """The module in a folder such as `2_Dense`; what it cannot do as the original does is refused."""
+    """The module in a folder such as `2_Dense`; settings that are not supported are refused."""
     file = folder / "config.json"
     settings = pretrained.read_json(file, dict)
     if settings is None:

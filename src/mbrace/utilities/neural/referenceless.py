@@ -1,5 +1,5 @@
-"""COMET's referenceless regression checkpoints: the quality of a hypothesis given its source, embedded apart; and the
-one that ships with mbrace."""
+"""COMET's referenceless regression checkpoints, which score a hypothesis with its source, each embedded separately; and
+the one that ships with mbrace."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Referenceless(Rebuilt):
 
     @property
     def truncated(self) -> int:
-        """How many strings so far were over the length limit and cut."""
+        """How many strings so far were longer than the limit and cut."""
         return self.encoder.truncated
 
     def quality(self, hypotheses: Sequence[str], sources: Sequence[str]) -> NDArray[np.float32]:
