@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from mbrace.errors import UserError
 from mbrace.schedule import doubling
-from mbrace.utility import Ask, Sentence, Utility, pair_columns, refuse_quality_only, utility_of
+from mbrace.utility import Ask, Sentence, Utility, pair_columns, refuse_quality_only, split_tables, utility_of
 
 PairFunction: TypeAlias = Callable[[str, str], float] | Callable[[str, str, str], float]
 BatchFunction: TypeAlias = (
@@ -94,10 +94,7 @@ class _PairwiseScorer:
                 references.extend(ask.references)
             if sources is not None:
                 sources.extend([sentence.source or ""] * (len(ask.hypotheses) * len(ask.references)))
-        flat = self._utility.pairs(hypotheses, references, sources)
-        ends = np.cumsum([len(ask.hypotheses) * len(ask.references) for ask in asks])
-        tables = np.split(flat, ends[:-1])
-        return [table.reshape(len(a.hypotheses), len(a.references)) for a, table in zip(asks, tables, strict=True)]
+        return split_tables(self._utility.pairs(hypotheses, references, sources), asks)
 
 
 def _takes_source(function: Callable[..., Any]) -> bool:

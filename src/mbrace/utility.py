@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
-from typing import NamedTuple, Protocol, cast, runtime_checkable
+from typing import NamedTuple, Protocol, TypeVar, cast, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mbrace.errors import UserError
 from mbrace.protocols import implements
+
+Number = TypeVar("Number", bound=np.floating)
 
 
 class Sentence(NamedTuple):
@@ -39,6 +41,23 @@ class Ask(NamedTuple):
     sentence: int  # index into the window given to `start`
     hypotheses: NDArray[np.int64]  # indexes into `Sentence.hypotheses`, in growing order
     references: Sequence[str]
+
+
+def split_tables(flat: NDArray[Number], asks: Sequence[Ask]) -> list[NDArray[Number]]:
+    """A table (hypotheses, references) per ask, from the scores of all their pairs, end to end."""
+    tables, begin = [], 0
+    for ask in asks:
+        rows, columns = len(ask.hypotheses), len(ask.references)
+        tables.append(flat[begin : begin + rows * columns].reshape(rows, columns))
+        begin += rows * columns
+    return tables
+
+
+def check_sentence_sources(sentences: Sequence[Sentence]) -> None:
+    """Refuse a sentence without a source, for a utility that needs one."""
+    for sentence in sentences:
+        if sentence.source is None:
+            raise UserError(f"record {sentence.id!r}: source: missing; this metric scores with the source")
 
 
 class Scorer(Protocol):

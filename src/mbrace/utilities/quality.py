@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mbrace.errors import UserError, require
+from mbrace.utilities.neural.device import limit_threads
 from mbrace.utility import QualityUtility
 
 _UNIFIED = ("mbrace.utilities.cross.unified", "Unified")
@@ -33,8 +34,6 @@ def load_quality(
     """
     require("torch", extra="neural")
     if threads:
-        from mbrace.utilities.neural.device import limit_threads
-
         limit_threads(threads)
     from mbrace.utilities.neural.referenceless import locate
 

@@ -12,7 +12,15 @@ from mbrace.schedule import doubling
 from mbrace.utilities.cross.batches import CHUNK, BatchStream, InputRows
 from mbrace.utilities.cross.pieces import Pieces
 from mbrace.utilities.rebuilt import Rebuilt
-from mbrace.utility import Ask, Sentence, check_aligned, pair_columns, refuse_quality_only
+from mbrace.utility import (
+    Ask,
+    Sentence,
+    check_aligned,
+    check_sentence_sources,
+    pair_columns,
+    refuse_quality_only,
+    split_tables,
+)
 
 HYPOTHESIS, REFERENCE, SOURCE = ROLES = ("hypothesis", "reference", "source")
 
@@ -115,9 +123,7 @@ class CrossScorer:
         self._utility, self._sentences = utility, sentences
         self._session = utility.session()
         if utility.needs_source:
-            for sentence in sentences:
-                if sentence.source is None:
-                    raise UserError(f"record {sentence.id!r}: source: missing; this metric scores with the source")
+            check_sentence_sources(sentences)
 
     @property
     def encode_seconds(self) -> float:
@@ -126,10 +132,9 @@ class CrossScorer:
 
     def score(self, asks: Sequence[Ask]) -> list[NDArray[np.float32]]:
         """One table per ask, (hypotheses, references)."""
-        shapes = [(len(ask.hypotheses), len(ask.references)) for ask in asks]
         columns: list[list[NDArray[np.int64]]] = [[], [], []]
-        for ask, (rows, width) in zip(asks, shapes, strict=True):
-            sentence = self._sentences[ask.sentence]
+        for ask in asks:
+            sentence, rows, width = self._sentences[ask.sentence], len(ask.hypotheses), len(ask.references)
             hypotheses = (sentence.hypotheses[index] for index in ask.hypotheses.tolist())
             columns[0].append(np.repeat(self._session.number(hypotheses, HYPOTHESIS), width))
             columns[1].append(np.tile(self._session.number(ask.references, REFERENCE), rows))
@@ -137,11 +142,9 @@ class CrossScorer:
                 columns[2].append(np.repeat(self._session.number([sentence.source or ""], SOURCE), rows * width))
         used = [np.concatenate(column) for column in columns if column]
         if not used or not len(used[0]):
-            return [np.empty(shape, dtype=np.float32) for shape in shapes]
+            return split_tables(np.empty(0, dtype=np.float32), asks)
         distinct, index = _distinct(used)
-        flat = self._utility.score(self._session, distinct)[index]
-        parts = np.split(flat, np.cumsum([rows * width for rows, width in shapes])[:-1])
-        return [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
+        return split_tables(self._utility.score(self._session, distinct)[index], asks)
 
 
 def _numbered(

@@ -13,14 +13,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mbrace.aggregates import Aggregate, Centroid
-from mbrace.errors import UserError
 from mbrace.schedule import doubling
 from mbrace.utilities.neural.bank import Bank, GrowingRows, TextEncoder
 from mbrace.utilities.neural.clusters import k_means
 from mbrace.utilities.neural.head import Head
 from mbrace.utilities.neural.pairs import PairBlock
 from mbrace.utilities.rebuilt import Rebuilt
-from mbrace.utility import Ask, Sentence, pair_columns
+from mbrace.utility import Ask, Sentence, check_sentence_sources, pair_columns, split_tables
 
 
 class _EncodedHypotheses:
@@ -67,9 +66,7 @@ class RaceScorer:
         self._sentences = sentences
         self._encoded = [_EncodedHypotheses() for _ in sentences]
         if reads_source:
-            for sentence in sentences:
-                if sentence.source is None:
-                    raise UserError(f"record {sentence.id!r}: source: missing; this metric scores with the source")
+            check_sentence_sources(sentences)
 
     def score(self, asks: Sequence[Ask]) -> Sequence[NDArray[np.float32]]:
         """Embed the new strings of all asks in one stream, then score all pairs."""
@@ -85,9 +82,8 @@ class RaceScorer:
             tables = self._head.score(self._blocks(asks))
             if self._encoder.device.type == "cpu":
                 return [table.numpy() for table in tables]
-            flat = torch.cat([table.flatten() for table in tables]).cpu().numpy()  # in one copy from the device
-            parts = np.split(flat, np.cumsum([table.numel() for table in tables])[:-1])
-            return [part.reshape(tuple(table.shape)) for part, table in zip(parts, tables, strict=True)]
+            flat = torch.cat([table.flatten() for table in tables])
+            return split_tables(flat.cpu().numpy(), asks)  # in one copy from the device
 
     def _new(self, asks: Sequence[Ask]) -> list[tuple[int, NDArray[np.int64]]]:
         """The sentences with hypotheses that are asked about for the first time, and these hypotheses."""
