@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
@@ -15,11 +15,12 @@ from mbrace.records import Record
 from mbrace.remembered import remember
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future, ThreadPoolExecutor
+    from concurrent.futures import Future
     from queue import SimpleQueue
 
 OnError: TypeAlias = Callable[[Record, Exception], None]
-Run: TypeAlias = Callable[[Sequence[Record]], list[Decoded]]  # the race of a group of records
+Run: TypeAlias = Callable[[Sequence[Record]], list[Decoded]]  # races a group of records
+Answers: TypeAlias = Callable[[], list[Decoded]]  # gives the answers to a group, when its race is over
 
 Argument = TypeVar("Argument")
 Value = TypeVar("Value")
@@ -47,19 +48,15 @@ def stream(
     """
     source = _checked(records, check, on_error)
     size = min(group_size, window)
+    other_threads: AbstractContextManager[Callable[[Sequence[Record]], Answers] | None] = nullcontext()
+    if run_single_threaded is not None and 1 < threads <= window:
+        other_threads = _race_on_threads(run_single_threaded, threads, calls or CallerCalls())
+        size = min(size, window // threads)
     failure: Exception | None = None
-    with ExitStack() as stack:
-        pool: ThreadPoolExecutor | None = None
-        if run_single_threaded is not None and 1 < threads <= window:
-            from concurrent.futures import ThreadPoolExecutor
-
-            calls = calls or CallerCalls()
-            pool = stack.enter_context(ThreadPoolExecutor(threads, initializer=calls.begin_thread))
-            stack.callback(calls.close)
-            size = min(size, window // threads)
+    with other_threads as start:
         ended = False
         while not ended:
-            started: list[tuple[Sequence[Record], Sequence[Record], Callable[[], list[Decoded]]]] = []
+            started: list[tuple[Sequence[Record], Sequence[Record], Answers]] = []
             held = 0
             while held < window and not ended:
                 wanted = min(size, window - held)
@@ -70,14 +67,27 @@ def stream(
                 if not group:
                     break
                 only_group = ended and not started
-                if pool and calls and run_single_threaded and not only_group and all(map(_is_light, group)):
-                    started.append((group, rerunnable, partial(calls.wait, pool.submit(run_single_threaded, group))))
+                if start is not None and not only_group and all(map(_is_light, group)):
+                    answers = start(group)
                 else:
-                    started.append((group, rerunnable, partial(run, rerunnable)))
+                    answers = partial(run, rerunnable)
+                started.append((group, rerunnable, answers))
             for as_given, as_run, answers in started:
                 yield from _answers(as_given, as_run, answers, run, on_error)
     if failure is not None:
         raise failure
+
+
+@contextmanager
+def _race_on_threads(run: Run, threads: int, calls: CallerCalls) -> Iterator[Callable[[Sequence[Record]], Answers]]:
+    """A function that starts the race of a group on another thread and returns its answers, which wait for the race."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(threads, initializer=calls.begin_thread) as pool:
+        try:
+            yield lambda group: partial(calls.wait, pool.submit(run, group))
+        finally:
+            calls.close()
 
 
 class CallerCalls:
@@ -156,7 +166,7 @@ def _is_light(record: Record) -> bool:
 def _answers(
     group: Sequence[Record],
     rerunnable: Sequence[Record],
-    answers: Callable[[], list[Decoded]],
+    answers: Answers,
     run: Run,
     on_error: OnError | None,
 ) -> Iterator[Decoded]:
