@@ -163,7 +163,7 @@ def test_missing_models_say_what_to_do(tmp_path: Path, monkeypatch: pytest.Monke
         Comet(tmp_path)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setenv("HF_HOME", str(tmp_path))
-    with pytest.raises(mbrace.UserError, match="the model hub could not give it"):
+    with pytest.raises(mbrace.UserError, match="the model hub could not provide it"):
         Comet("Unbabel/wmt22-comet-da")
 
 

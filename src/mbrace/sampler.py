@@ -88,7 +88,7 @@ def checked_draws(drawn: Any, wants: Sequence[Want], records: Sequence[Record]) 
             raise records[want.sentence].error(f"sampler: asked for {want.count} draws, got {len(texts)}")
         if logprobs is not None and len(logprobs) != len(texts):
             raise records[want.sentence].error(
-                f"sampler: {len(logprobs)} logprobs for {len(texts)} draws; give as many"
+                f"sampler: {len(logprobs)} logprobs for {len(texts)} draws; give one for each"
             )
     return drawn
 

@@ -136,7 +136,7 @@ def _shape(settings: dict[str, Any], file: Path) -> BleurtShape:
     """The sizes in config.json, checked."""
     kind = settings.get("model_type")
     if kind != "bleurt":
-        message = f"{file}: model_type {kind!r} cannot be served as BLEURT; give a checkpoint of bleurt-pytorch"
+        message = f"{file}: model_type {kind!r} is not supported as BLEURT; give a checkpoint of bleurt-pytorch"
         raise UserError(message)
     sizes = {name: settings.get(name, default) for name, default in _SIZES.items()}
     sizes["embedding_size"] = settings.get("embedding_size")

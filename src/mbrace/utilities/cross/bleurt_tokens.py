@@ -52,7 +52,7 @@ class SentencePieces(BleurtTokens):
         settings = pretrained.read_json(folder / "tokenizer_config.json", dict) or {}
         for option in ("split_by_punct", "do_lower_case"):
             if settings.get(option):
-                raise UserError(f"{folder / 'tokenizer_config.json'}: {option} cannot be served with sentencepiece")
+                raise UserError(f"{folder / 'tokenizer_config.json'}: {option} is not supported with sentencepiece")
         with pretrained.reading(file, "a sentencepiece model"):
             self._model: Any = sentencepiece.SentencePieceProcessor(model_file=str(file))
         size = self._model.get_piece_size()

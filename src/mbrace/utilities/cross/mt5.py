@@ -60,7 +60,7 @@ class MT5Shape:
                 continue  # the default, which is transformers' too
             value = config.get(name)
             if kind == "int" and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-                raise UserError(f"{path}: {name} {value!r}: must be a number from 1")
+                raise UserError(f"{path}: {name} {value!r}: must be a whole number, 1 or more")
             found[name] = value
         shape = MT5Shape(**found)
         if shape.vocab_size <= SCORED:

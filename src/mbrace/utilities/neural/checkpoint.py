@@ -96,7 +96,7 @@ def read(
     if not isinstance(inside, dict):
         raise UserError(f"{path}: its hyper_parameters must be settings by name; it is not a COMET checkpoint")
     if not inside and not stated:
-        raise UserError(f"{path}: has no hyper_parameters, and hparams.yaml is neither beside it nor one folder up")
+        raise UserError(f"{path}: has no hyper_parameters, and hparams.yaml is neither next to it nor one folder up")
     kind: Any = stated.get("class_identifier", inside.get("class_identifier"))
     _refuse(kind, path, kinds)
     settings = {**DEFAULTS, **kinds.get(kind, {}), **(inside or stated), "class_identifier": kind}

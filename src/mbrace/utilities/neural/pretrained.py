@@ -69,7 +69,7 @@ def download(name: str, patterns: list[str] | None = None) -> Path:
         return Path(hub.snapshot_download(name, allow_patterns=patterns))
     except Exception as error:  # the hub's client raises many kinds, some from its HTTP library
         raise UserError(
-            f"{name}: no such folder, and the model hub could not give it ({first_line(error)}); "
+            f"{name}: no such folder, and the model hub could not provide it ({first_line(error)}); "
             "give a folder, or download it where there is a network and set HF_HOME to that cache"
         ) from error
 
