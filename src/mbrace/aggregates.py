@@ -10,14 +10,13 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mbrace.randomness import key
 from mbrace.records import Record
-from mbrace.sampler import Drawer, Draws, Sampler, Want, checked_draws
+from mbrace.sampler import Draws, FunctionDrawer, Sampler, Want, checked_draws
 
 
 class Aggregate(str):
@@ -56,29 +55,23 @@ class Centroid(str):
         return made
 
 
-Grouping: TypeAlias = Callable[[Record, Draws], Draws]
-
-
 @dataclass(frozen=True)
 class Grouped:
     """A sampler that draws from another one and replaces each record's draws by what `group` makes of them."""
 
     sampler: Sampler
-    group: Grouping
+    group: Callable[[Record, Draws], Draws]
 
-    def start(self, records: Sequence[Record]) -> _GroupedDrawer:
+    def start(self, records: Sequence[Record]) -> FunctionDrawer:
         """Begin a window."""
-        return _GroupedDrawer(self.sampler.start(records), records, self.group)
+        drawer = self.sampler.start(records)
 
+        def draw(wants: Sequence[Want]) -> list[Draws]:
+            found = checked_draws(drawer.draw(wants), wants, records)
+            pairs = zip(wants, found, strict=True)
+            return [self.group(records[want.sentence], draws) if draws.texts else draws for want, draws in pairs]
 
-class _GroupedDrawer:
-    def __init__(self, drawer: Drawer, records: Sequence[Record], group: Grouping) -> None:
-        self._drawer, self._records, self._group = drawer, records, group
-
-    def draw(self, wants: Sequence[Want]) -> list[Draws]:
-        found = checked_draws(self._drawer.draw(wants), wants, self._records)
-        pairs = zip(wants, found, strict=True)
-        return [self._group(self._records[want.sentence], draws) if draws.texts else draws for want, draws in pairs]
+        return FunctionDrawer(draw)
 
 
 def aggregated(draws: Draws, count: int) -> Draws:

@@ -66,6 +66,13 @@ class Drawer(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class FunctionDrawer:
+    """A drawer that is just a function."""
+
+    draw: Callable[[Sequence[Want]], list[Draws]]
+
+
 class Sampler(Protocol):
     """A live source of pseudo-references, such as a model: all open sentences of a window are drawn for in one call."""
 
@@ -106,11 +113,14 @@ class SharedDraws:
         self._drawn = [Draws([]) for _ in self._records]
         self._ended = [False for _ in self._records]
 
-    def start(self, records: Sequence[Record]) -> _SharedDrawer:
+    def start(self, records: Sequence[Record]) -> FunctionDrawer:
         """Begin a race."""
         if self._drawer is None:
             self._drawer = self._sampler.start(self._records)
-        return _SharedDrawer(self, self._positions(records))
+        positions = self._positions(records)
+        return FunctionDrawer(
+            lambda wants: self.draw([replace(want, sentence=positions[want.sentence]) for want in wants])
+        )
 
     def drawn(self, record: Record) -> Sequence[str]:
         """The texts drawn for a record by all races so far."""
@@ -137,14 +147,6 @@ class SharedDraws:
         return [next(position for position, own in mine if own is record) for record in records]
 
 
-class _SharedDrawer:
-    def __init__(self, shared: SharedDraws, positions: Sequence[int]) -> None:
-        self._shared, self._positions = shared, positions
-
-    def draw(self, wants: Sequence[Want]) -> list[Draws]:
-        return self._shared.draw([replace(want, sentence=self._positions[want.sentence]) for want in wants])
-
-
 class Listed:
     """The sampler of records that bring their own pseudo-references, or use their hypotheses as such.
 
@@ -160,8 +162,9 @@ class Listed:
         self._shuffle = shuffle
         self._cover = cover
 
-    def start(self, records: Sequence[Record]) -> _ListedDrawer:
-        return _ListedDrawer([self._source(record) for record in records])
+    def start(self, records: Sequence[Record]) -> FunctionDrawer:
+        sources = [self._source(record) for record in records]
+        return FunctionDrawer(lambda wants: [sources[want.sentence](want) for want in wants])
 
     def _source(self, record: Record) -> Callable[[Want], Draws]:
         """A function that answers what is wanted for one record."""
@@ -178,14 +181,6 @@ class Listed:
             order = covering_order(draws.texts[:MOST_COVERED]).tolist()
             draws = _in_order(draws, [*order, *range(MOST_COVERED, len(given))])
         return partial(_part, draws)
-
-
-class _ListedDrawer:
-    def __init__(self, sources: Sequence[Callable[[Want], Draws]]) -> None:
-        self._sources = sources
-
-    def draw(self, wants: Sequence[Want]) -> list[Draws]:
-        return [self._sources[want.sentence](want) for want in wants]
 
 
 def check_cover(record: Record) -> None:
