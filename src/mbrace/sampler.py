@@ -66,8 +66,7 @@ class Drawer(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class FunctionDrawer:
+class FunctionDrawer(NamedTuple):
     """A drawer that is just a function."""
 
     draw: Callable[[Sequence[Want]], list[Draws]]
@@ -203,7 +202,9 @@ def _ask(record: Record, ask: Callable[[int], Sequence[str]], want: Want) -> Dra
 
 def _in_order(draws: Draws, order: Sequence[int]) -> Draws:
     texts, logprobs = draws
-    return Draws([texts[i] for i in order], None if logprobs is None else [logprobs[i] for i in order])
+    return Draws(
+        list(map(texts.__getitem__, order)), None if logprobs is None else list(map(logprobs.__getitem__, order))
+    )
 
 
 def _part(draws: Draws, want: Want) -> Draws:
