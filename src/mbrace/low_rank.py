@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mbrace.randomness import generator
-from mbrace.utility import Ask, Scorer, Sentence, UtilityWrapper
+from mbrace.scoring import UtilityWrapper
+from mbrace.utility import Ask, Scorer, Sentence
 
 ITERATIONS = 10  # of alternating least squares; the paper's
 # For utilities scaled to standard deviation 1 (see `complete`). The paper's 0.1, for unscaled utilities, lost more on

@@ -16,6 +16,7 @@ from mbrace.records import Record
 from mbrace.runner import Entry
 from mbrace.sampler import Draws, Sampler, SharedDraws
 from mbrace.schedule import Schedule
+from mbrace.scoring import UtilityWrapper
 from mbrace.shortlist import ByRace, Shortlist, Shortlister
 from mbrace.utility import (
     AggregatingUtility,
@@ -25,7 +26,6 @@ from mbrace.utility import (
     SelfScaledUtility,
     Sentence,
     Utility,
-    UtilityWrapper,
 )
 
 MOST_RANK = 1024  # a higher rank saves nothing, and its matrices would have to fit in memory

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from mbrace.errors import UserError
 from mbrace.schedule import doubling
-from mbrace.utility import Ask, Sentence, Utility, pair_columns, refuse_quality_only, split_tables, utility_of
+from mbrace.scoring import pair_columns, split_tables
+from mbrace.utility import Ask, Sentence, Utility, refuse_quality_only, utility_of
 
 PairFunction: TypeAlias = Callable[[str, str], float] | Callable[[str, str, str], float]
 BatchFunction: TypeAlias = (

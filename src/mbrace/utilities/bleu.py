@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from mbrace import _native
 from mbrace.errors import UserError, check_number, check_threads, check_whole, require
+from mbrace.scoring import check_aligned
 from mbrace.utilities.multithreaded import Multithreaded
-from mbrace.utility import Ask, Sentence, check_aligned
+from mbrace.utility import Ask, Sentence
 
 NATIVE_TOKENIZERS = ("13a", "char", "none")
 # The default value of each smoothing method; None: it takes no value.

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from mbrace import _native
 from mbrace.errors import UserError, check_number, check_threads, check_whole
+from mbrace.scoring import check_aligned
 from mbrace.utilities.chrf_scorer import SIMD_VARIABLE, ChrFAggregateScorer, ChrFScorer
 from mbrace.utilities.multithreaded import Multithreaded
-from mbrace.utility import Sentence, check_aligned
+from mbrace.utility import Sentence
 
 MAX_ORDERS = 24
 

