@@ -21,6 +21,7 @@ from mbrace.utilities.cross.metricx import MetricX
 from mbrace.utilities.cross.unified import Unified
 from mbrace.utilities.cross.unified_network import UnifiedNetwork
 from mbrace.utilities.neural.encoder import Readout
+from mbrace.utilities.neural.head import FeedForward
 
 BATCH = 8  # mbrs's
 
@@ -140,8 +141,7 @@ class XcometXL:
             model=self.model,
             tokenizer=tokenizer,
             readout=Readout("cls", tuple([1 / (layers + 1)] * (layers + 1))),
-            layers=self.head,
-            activation=torch.nn.Tanh(),
+            head=FeedForward(self.head, torch.nn.Tanh()),
             word_layer=layers,
             labels=self.labels,
         )

@@ -19,7 +19,7 @@
 
 namespace mbrace {
 
-// References that are scored as one, and how much each counts.
+// References that are scored as one, and their weights.
 struct Aggregate {
     const Text* texts;
     const double* weights;

@@ -1,9 +1,9 @@
 // Sentence BLEU for a table of hypotheses and references.
 //
 // Every n-gram of tokens, whatever its order, gets a number: (number of all tokens but the last, number of the last). A
-// hypothesis is a list of its n-grams with their counts. For the hypotheses that are asked about these lists are turned
-// around, into the hypotheses of each n-gram: then a reference adds the smaller of both counts to every hypothesis that
-// shares an n-gram, and touches no other.
+// hypothesis is a list of its n-grams with their counts. For the hypotheses of a request these lists are inverted into a
+// list of hypotheses per n-gram. A reference then adds the smaller of both counts to every hypothesis that shares an
+// n-gram with it, and touches no other.
 #pragma once
 
 #include <algorithm>
@@ -31,11 +31,11 @@ struct BagOfGrams {
     std::size_t length = 0;  // tokens
 };
 
-// What a thread reads texts with.
+// The working memory in which a thread reads texts.
 struct BleuReader {
     Tokens tokens;
     std::vector<std::uint32_t> word_numbers, gram_numbers;
-    std::vector<std::uint32_t> entries;  // [gram]: where it is in the bag, and one; 0: not there
+    std::vector<std::uint32_t> entries;  // [gram]: its index in the bag plus one; 0: not in it
     BagOfGrams bag;
 };
 
@@ -61,7 +61,7 @@ class BleuIndex {
         ends_.push_back(counted_.size());
     }
 
-    // Into the reader's bag; changes nothing, so several threads may.
+    // Reads a text into the reader's bag. Changes nothing else, so several threads may do so at once.
     void look_up(const Text& text, BleuReader& reader) const { const_cast<BleuIndex*>(this)->read<false>(text, reader); }
 
     const CountedGram* begin(std::size_t row) const { return counted_.data() + (row ? ends_[row - 1] : 0); }
@@ -107,7 +107,7 @@ class BleuIndex {
         for (const CountedGram& counted : bag) reader.entries[counted.gram] = 0;
     }
 
-    // By its spelling: the hash only proposes, the code points decide.
+    // By its spelling: the hash only suggests an entry; the code points decide.
     template <bool Insert>
     std::uint32_t word(const Tokens& tokens, std::size_t which) {
         const std::uint32_t* letters = tokens.points.data() + tokens.words[which].begin;

@@ -8,7 +8,7 @@ namespace mbrace {
 
 enum class Smoothing { none, floor, add_k, exponential };
 
-// With the logarithms of small counts at hand.
+// Holds a table of the logarithms of small counts.
 class BleuFormula {
   public:
     BleuFormula(Smoothing smoothing, double value, bool effective_order, int order)

@@ -1,8 +1,9 @@
 // An order of texts in which every prefix covers the whole list.
 //
-// A mean over a few texts is close to the mean over all where the few have the n-grams of all, as often as these have them.
-// So each next text is the one that brings the n-grams of the prefix, on average, closest to those of the list (kernel
-// herding: Chen, Welling and Smola, 2010). Means over a prefix are closer to those over all than in a random order.
+// A mean over a few texts is close to the mean over all if the few have the same n-grams as all, with the same frequencies.
+// So each next text is the one that brings the average n-gram counts of the prefix closest to those of the whole list
+// (kernel herding: Chen, Welling and Smola, 2010). Means over a prefix are then closer to those over all than in a random
+// order.
 #pragma once
 
 #include <algorithm>
@@ -13,12 +14,12 @@
 
 namespace mbrace {
 
-// The positions of all texts, equal ones included, in this order; of equally good ones the first.
+// The indices of all texts, equal ones included, in this order; the first of equally good ones comes first.
 inline std::vector<std::int64_t> covering_order(const std::vector<Text>& texts) {
     const std::size_t size = texts.size();
     const std::vector<float> alike = likeness(texts);  // products of n-grams minus their mean over the list
-    // With a text, the squared distance between the n-grams of the prefix and of the list, times the length of the prefix
-    // squared, grows by twice this number.
+    // If a text is appended, the squared distance between the mean n-grams of prefix and list, times the squared length of
+    // the prefix, grows by twice this number.
     std::vector<double> growth(size);
     for (std::size_t i = 0; i < size; ++i) growth[i] = alike[i * size + i] / 2.0;
     std::vector<std::int64_t> left(size), order;

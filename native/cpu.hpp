@@ -1,4 +1,4 @@
-// What this machine's processor can do, by GCC's and Clang's builtins, or by asking it where these are not to be had.
+// What this machine's processor supports: by the builtins of GCC and Clang, or by asking it where there are none.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ struct Cpu {
 };
 
 #if defined(MBRACE_ASKS_CPU)
-// XCR0, the registers that the operating system saves: asked by the instruction itself, for which compilers want a flag.
+// XCR0, the registers that the operating system saves. In assembly, because the intrinsic would need a compiler flag.
 inline std::uint64_t saved_registers() {
 #if defined(__GNUC__) || defined(__clang__)
     std::uint32_t low, high;

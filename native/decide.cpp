@@ -8,7 +8,7 @@
 namespace mbrace {
 namespace {
 
-// The `count` best rows by mean, of equal ones the first; best first.
+// The `count` best rows by mean (the first of equal ones), best first.
 std::vector<std::int64_t> ranking(const double* means, std::size_t rows, std::size_t count) {
     std::vector<std::int64_t> ranked(rows);
     std::iota(ranked.begin(), ranked.end(), 0);

@@ -41,7 +41,7 @@ class Distinct {
         return NONE;
     }
 
-    // The text added last is read from another buffer, which holds a copy of it, from now on.
+    // From now on, reads the text added last from another buffer, which must hold a copy of it.
     void move_last(const void* copy) { texts_.back().data = copy; }
 
   private:

@@ -1,9 +1,9 @@
 // A forecast of the expected utilities of hypotheses that were not scored, from those of hypotheses that were.
 //
 // Hypotheses that are alike (likeness.hpp) have similar expected utilities. The forecast is that of a Gaussian process whose
-// covariance is the likeness: for each hypothesis a mean and a variance, given the expected utilities known so far. Their
-// level, what a hypothesis like none of the others would have, is estimated with them (generalised least squares): those
-// that were let in are better than the others, so that their plain average would promise too much. What one has to gain by
+// covariance is the likeness: for each hypothesis a mean and a variance, given the expected utilities known so far. The
+// level, which is the forecast for a hypothesis unlike all others, is estimated with them (generalised least squares): the
+// hypotheses that were let in are better than the others, so that their plain average would be too high. The gain from
 // scoring a hypothesis is its *expected improvement*: the mean of max(0, its utility - the rival's).
 //
 // The Cholesky factor of the covariance of the scored hypotheses grows by a row with each hypothesis that enters, and with it what

@@ -148,7 +148,7 @@ inline std::vector<float> likeness(const std::vector<Text>& texts) {
     std::vector<double> of_row(size);
     for (std::size_t b = 0; b < bundles.weights.size(); ++b) {
         const std::vector<std::uint32_t>* texts_with = &bundles.members[b];
-        if (2 * texts_with->size() > size) {  // not to have n-grams in common is to be alike in the same way
+        if (2 * texts_with->size() > size) {  // lacking the same n-grams counts like having them: the shorter list
             others.clear();
             for (std::uint32_t text = 0, next = 0; text < size; ++text) {
                 if (next < texts_with->size() && (*texts_with)[next] == text)

@@ -5,7 +5,7 @@
 #include "python.hpp"
 
 NB_MODULE(_native, module) {
-    // Objects that a cache, or Python itself, keeps to the end of the program are no leaks that users should be told of.
+    // Objects that a cache, or Python itself, keeps until the program ends are not leaks that users should be warned of.
     nanobind::set_leak_warnings(false);
     mbrace::bind_chrf(module);
     mbrace::bind_bleu(module);

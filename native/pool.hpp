@@ -59,8 +59,8 @@ class Pool {
     }
 
   private:
-    // Large blocks are aligned to cache lines, so that a column (count.hpp) is never in two of them. What Windows aligns
-    // it must also release, so all blocks are made in the same way there.
+    // Large blocks are aligned to cache lines, so that a column (count.hpp) is never in two of them. On Windows, aligned
+    // memory is released by a function of its own, so there all blocks are allocated as aligned ones.
 #if defined(_WIN32)
     static void* allocate_small(std::size_t bytes) { return _aligned_malloc(bytes, alignof(std::max_align_t)); }
     static void* allocate_large(std::size_t bytes) { return _aligned_malloc(bytes, 64); }

@@ -44,7 +44,7 @@ struct Strings {
     }
 };
 
-// The caller writes all of it.
+// A new array whose values are not set: the caller writes all of them.
 template <class Number>
 nb::ndarray<nb::numpy, Number, nb::c_contig> make_table(std::size_t rows, std::size_t columns, bool matrix) {
     auto* table = new UnsetVector<Number>(rows * columns);
@@ -78,7 +78,7 @@ inline Formula formula_of(const Options& options, double beta, bool eps_smoothin
     return {static_cast<float>(1 - on_recall), static_cast<float>(on_recall), eps_smoothing, options.orders()};
 }
 
-// The index of the sentence `at`, and the formula, which must be that of the sentences before.
+// The index of sentence `at`, and its formula, which must have as many orders as those of the sentences before.
 inline const Index& index_at(const nb::list& indexes, std::size_t at, double beta, bool eps_smoothing, Formula& formula) {
     const Index* index = nb::cast<const Index*>(indexes[at]);
     const Formula own = formula_of(index->options(), beta, eps_smoothing);

@@ -30,10 +30,10 @@ class Resamples {
               const double* weights, std::size_t rival, const double* max_losing_wins, std::int64_t* wins,
               WinsVariant variant = WinsVariant::best) const;
 
-    // The expected regret of answering with `leaders` (growing row indexes) now: the mean over resamples of the best
-    // hypotheses' expected utility minus the leaders', per leader. At most a few hundred-thousandths of the largest
-    // difference between two utilities off (differences are rounded to 16 bits), and the same on every machine.
-    // Once it is sure to be more than `limit`, some number above it is returned; a negative limit is none.
+    // The expected regret of answering with `leaders` (ascending rows) now: the mean over resamples of the best hypotheses'
+    // expected utility minus the leaders', per leader. Its error is at most a few hundred-thousandths of the largest
+    // difference between two utilities (differences are rounded to 16 bits), and it is the same on every machine. As soon
+    // as it is certain to be above `limit`, some number above `limit` is returned; a negative limit means no limit.
     template <class Number>  // float or double
     double regret(const Number* utilities, std::size_t hypotheses, std::size_t distinct, const std::int64_t* counts,
                   const double* weights, const std::vector<std::int64_t>& leaders, double limit) const;

@@ -1,7 +1,7 @@
 // How the first hypotheses are chosen: a pivoted Cholesky factorisation of the likeness.
 //
-// Each choice takes what it explains away from the whole table. Every second one needs the diagonal alone, so the table is only
-// touched once for two choices.
+// Each choice subtracts what it explains from the whole table. Every second choice needs only the diagonal, so the table is
+// updated only once for two choices.
 #include "starters.hpp"
 
 #include <algorithm>
@@ -17,8 +17,8 @@ namespace {
 constexpr std::size_t LANES = 8;
 typedef float Lanes __attribute__((vector_size(LANES * sizeof(float))));
 
-// Takes away what two choices explain of a row, of which the factors are `first` and `second`; the sum of the squares of
-// what is left.
+// Subtracts from a row what two choices, with the factors `first` and `second`, explain of it; returns the sum of the
+// squares of what is left.
 MBRACE_CLONES
 double explain(float* row, std::size_t size, const float* first, float own_first, const float* second, float own_second) {
     Lanes sums = {};
@@ -80,7 +80,7 @@ std::vector<std::int64_t> starters(const std::vector<float>& likeness, std::size
         const float own = factors[0][best];
         for (std::size_t i = 0; i < size; ++i) {
             float unexplained = left[best * size + i];
-            if (turn == 1) unexplained -= own * factors[0][i];  // the table does not know of the choice before yet
+            if (turn == 1) unexplained -= own * factors[0][i];  // not subtracted from the table yet
             factors[turn][i] = unexplained * scale;
             diagonal[i] -= factors[turn][i] * factors[turn][i];
         }

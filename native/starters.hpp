@@ -7,9 +7,9 @@
 
 namespace mbrace {
 
-// Up to `count` of `size` hypotheses in the order of their choice: the first, then in turn the one of which those before leave
-// most unexplained, and the one that explains most of what they leave unexplained of all. `likeness`, (size, size), is their
-// covariance, to which each adds `noise` of its own.
+// Up to `count` of `size` hypotheses, in the order in which they are chosen: the first, then by turns the one that those
+// before it explain least, and the one that explains most of what those before it leave unexplained of all. `likeness`,
+// (size, size), is their covariance, and `noise` is added to the variance of each.
 std::vector<std::int64_t> starters(const std::vector<float>& likeness, std::size_t size, std::size_t count, double noise);
 
 }  // namespace mbrace

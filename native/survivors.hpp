@@ -36,8 +36,8 @@ class Survivors {
     }
 
   private:
-    // Columns of bytes are made only where there are fewer columns than this per reference: making them takes some
-    // instructions per column of the index, and they save about so many times as many per reference.
+    // Columns of bytes are made only if the index has fewer columns than this per reference: making one column takes a few
+    // instructions, and for each reference the columns save about this many times as much.
     static constexpr std::size_t MAX_COLUMNS = 200;
 
     void make_few(const std::int64_t* survivors, std::size_t count, Spread spread) {

@@ -75,8 +75,8 @@ class Tally {
         for (std::size_t row = 0; row < rows; ++row) alive_.push_back(static_cast<std::int64_t>(hypotheses_++));
     }
 
-    // The draw that an alive hypothesis itself is, by its column: it is left out of the hypothesis' expected utility from
-    // now on. (In its place stands the mean of the others, so that all hypotheses have equally many draws.)
+    // From now on, leaves one draw of this column, which is the hypothesis of this alive row itself, out of the hypothesis'
+    // expected utility. (It is replaced by the mean of the others, so that all hypotheses have the same number of draws.)
     void leave_out(std::size_t row, std::size_t column) {
         means_.clear();
         with_utilities([&](auto& known) { own_.push_back({alive_[row], column, double{known[row * columns_ + column]}}); });
@@ -120,8 +120,8 @@ class Tally {
         alive_.resize(rows.size());
     }
 
-    // Brings the cells of draws that are left out up to date with the other draws, for `utilities`. `weights` of each
-    // pseudo-reference, its copies together; null: its count.
+    // Updates the cells of draws that are left out, which depend on the other draws, before `utilities` is read. `weights`:
+    // the weight of each pseudo-reference, all its copies together; null: its count.
     void fill_left_out(const double* weights) {
         with_utilities([&](auto& known) { fill_left_out(known.data(), weights); });
     }
@@ -140,8 +140,8 @@ class Tally {
             utilities_);
     }
 
-    // The spread between hypotheses: the standard deviation of the expected utilities of all that raced, of those pruned
-    // as they were when they were pruned, of those alive as in `means`.
+    // The spread between hypotheses: the standard deviation of the expected utilities of all that raced. Those of alive
+    // hypotheses are `means`; those of pruned ones are from when they were pruned.
     double standard_deviation(const std::vector<double>& means) const {
         const double count = static_cast<double>(means.size() + pruned_means_.size());
         double sum = 0, squares = 0, largest = 0;
@@ -202,7 +202,7 @@ class Tally {
     }
 
     // Returns the rows with a draw that is left out, and the expected utility of each without it. With weights, all copies
-    // of a string together have its weight: as long as one is not left out, nothing changes.
+    // of a string share its weight, so nothing changes as long as one copy is not left out.
     template <class Number>
     std::vector<std::pair<std::size_t, double>> fill_left_out(Number* utilities, const double* weights) {
         constexpr double PART = 0x1p-32;  // of each utility is added up, so that no sum is too large for a double

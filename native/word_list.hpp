@@ -1,4 +1,4 @@
-// Texts cut into words at single spaces, and a number for every distinct word: for tokenizers that read words apart.
+// Texts cut into words at single spaces, and a number for every distinct word: for tokenizers that treat words separately.
 #pragma once
 
 #include <algorithm>
@@ -100,8 +100,8 @@ struct WordTokens {
     const std::int64_t* size;
 };
 
-// Where the tokens of each text begin, and where those of the last end: (texts + 1). A text has up to `room` tokens of its words,
-// and `around` others; returns how many texts have more and are cut.
+// Sets `starts`, (texts + 1): where the tokens of each text begin, and where those of the last end. A text has up to `room`
+// tokens of its words and `around` others; returns how many texts would have more and are cut.
 inline std::size_t token_starts(const std::vector<std::size_t>& first_words, const std::int32_t* numbers,
                                 const WordTokens& words, std::size_t room, std::size_t around,
                                 std::vector<std::size_t>& starts) {

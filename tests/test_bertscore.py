@@ -146,7 +146,7 @@ def test_what_cannot_be_served_is_refused(tmp_path: Path) -> None:
         BERTScore(made, layer=1, idf=[], device="cpu")
     with pytest.raises(mbrace.UserError, match=r"texts.txt: cannot be read as text"):
         BERTScore(made, layer=1, idf=tmp_path / "texts.txt", device="cpu")
-    with pytest.raises(mbrace.UserError, match="cannot be served by BERTScore"):
+    with pytest.raises(mbrace.UserError, match="is not supported by BERTScore"):
         BERTScore("multilingual-e5-small-q4", layer=1)
     state = made / "model.safetensors"
     state.write_bytes(state.read_bytes()[:1000])

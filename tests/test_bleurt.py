@@ -115,7 +115,7 @@ def test_weights_that_do_not_fit_are_refused_by_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"model_type": "rembert"}, r"config.json: model_type 'rembert' cannot be served as BLEURT"),
+        ({"model_type": "rembert"}, r"config.json: model_type 'rembert' is not supported as BLEURT"),
         ({"num_attention_heads": 5}, r"num_attention_heads 5: must divide hidden_size 24"),
         ({"hidden_size": "wide"}, r"hidden_size 'wide': must be a number above 0"),
         ({"hidden_act": "os.system"}, r"hidden_act 'os.system': transformers has no activation"),

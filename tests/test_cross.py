@@ -307,5 +307,5 @@ def test_a_missing_source_is_named(name: str, request: pytest.FixtureRequest) ->
         mbrace.decode(["a", "b"], ["c", "d"], utility=utility)
     with pytest.raises(mbrace.UserError, match="give sources"):
         utility.pairs(["a"], ["b"])
-    with pytest.raises(mbrace.UserError, match="different lengths"):
+    with pytest.raises(mbrace.UserError, match="1 hypotheses but 2 sources; give one for each"):
         utility.pairs(["a"], ["b"], ["c", "d"])

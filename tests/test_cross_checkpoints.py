@@ -105,7 +105,7 @@ def test_a_checkpoint_with_code_is_refused(tmp_path: Path) -> None:
         ({"model_type": "t5"}, "config.json: model_type 't5': MetricX-23 and -24 are of type mt5"),
         ({"feed_forward_proj": "relu"}, "feed_forward_proj 'relu': mT5's is gated-gelu"),
         ({"vocab_size": 1000}, "vocab_size 1000: MetricX scores with token 250089"),
-        ({"d_model": "many"}, "d_model 'many': must be a number from 1"),
+        ({"d_model": "many"}, "d_model 'many': must be a whole number, 1 or more"),
         ({"num_layers": 3}, "missing weights .encoder.block.2"),
         ({"num_decoder_layers": 1}, "unexpected weights .decoder.block.1"),
         ({"d_ff": 13}, r"DenseReluDense.wi_0.weight has shape \(12, 8\), not \(13, 8\)"),

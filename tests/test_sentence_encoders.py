@@ -62,10 +62,13 @@ def test_the_last_token_is_found_behind_padding(tmp_path: Path) -> None:
         ({"in_features": None}, r"2_Dense/config.json: in_features None: must be a number above 0"),
         ({"out_features": 9}, r"linear.weight has shape .16, 24., not .9, 24."),
         ({"bias": False}, r"1 unexpected weights .linear.bias."),
-        ({"activation_function": "os.system"}, r"activation_function os.system: only classes of torch.nn are served"),
+        (
+            {"activation_function": "os.system"},
+            r"activation_function os.system: only classes of torch.nn are supported",
+        ),
         ({"activation_function": "torch.nn.modules.linear.Linear"}, r"activation Linear: torch.nn has none"),
-        ({"use_residual": True}, r"with a residual cannot be served"),
-        ({"module_input_name": "token_embeddings"}, r"over token vectors or with a residual cannot be served"),
+        ({"use_residual": True}, r"with a residual is not supported"),
+        ({"module_input_name": "token_embeddings"}, r"over token vectors or with a residual is not supported"),
     ],
 )
 def test_a_dense_module_that_cannot_be_served_is_refused(

@@ -4,173 +4,92 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from mbrace._native import Tally
-    from mbrace.decoded import Candidate, Decoded, Phases, Step
-    from mbrace.decoding import decode, decode_corpus
-    from mbrace.errors import RecordError, ServiceError, UserError
-    from mbrace.jobs.decode import decode_file
-    from mbrace.jobs.export import export_file
-    from mbrace.jobs.generate import generate_file
-    from mbrace.jobs.rerank import rerank_file
-    from mbrace.jobs.run import Summary
-    from mbrace.jobs.tables import TableDecoder, decode_table, table_records
-    from mbrace.jobs.translate import translate_file
-    from mbrace.method_names import Method
-    from mbrace.methods import AggregateReferences, AggregateToFine, CentroidReferences, LowRank
-    from mbrace.models.causal import CausalLM
-    from mbrace.models.hypotheses import CandidateModel
-    from mbrace.models.mbr_generate import mbr_generate
-    from mbrace.models.seq2seq import Seq2Seq
-    from mbrace.pairwise import BatchFunction, PairFunction, Pairwise
+if TYPE_CHECKING:  # the same names as `_NAMES` below, for type checkers and editors
+    from mbrace._native import Tally as Tally
+    from mbrace.decoded import Candidate as Candidate, Decoded as Decoded, Phases as Phases, Step as Step
+    from mbrace.decoding import decode as decode, decode_corpus as decode_corpus
+    from mbrace.errors import RecordError as RecordError, ServiceError as ServiceError, UserError as UserError
+    from mbrace.jobs.decode import decode_file as decode_file
+    from mbrace.jobs.export import export_file as export_file
+    from mbrace.jobs.generate import generate_file as generate_file
+    from mbrace.jobs.rerank import rerank_file as rerank_file
+    from mbrace.jobs.run import Summary as Summary
+    from mbrace.jobs.tables import (
+        TableDecoder as TableDecoder,
+        decode_table as decode_table,
+        table_records as table_records,
+    )
+    from mbrace.jobs.translate import translate_file as translate_file
+    from mbrace.method_names import Method as Method
+    from mbrace.methods import (
+        AggregateReferences as AggregateReferences,
+        AggregateToFine as AggregateToFine,
+        CentroidReferences as CentroidReferences,
+        LowRank as LowRank,
+    )
+    from mbrace.models.causal import CausalLM as CausalLM
+    from mbrace.models.hypotheses import CandidateModel as CandidateModel
+    from mbrace.models.mbr_generate import mbr_generate as mbr_generate
+    from mbrace.models.seq2seq import Seq2Seq as Seq2Seq
+    from mbrace.pairwise import BatchFunction as BatchFunction, PairFunction as PairFunction, Pairwise as Pairwise
     from mbrace.prune import (
-        Bottom,
-        Confidence,
-        Halving,
-        PruningFunction,
-        RaceState,
-        SelfScheduled,
-        Standings,
-        WindowPruning,
-        WindowStandings,
+        Bottom as Bottom,
+        Confidence as Confidence,
+        Halving as Halving,
+        PruningFunction as PruningFunction,
+        RaceState as RaceState,
+        SelfScheduled as SelfScheduled,
+        Standings as Standings,
+        WindowPruning as WindowPruning,
+        WindowStandings as WindowStandings,
     )
-    from mbrace.race import Watch
-    from mbrace.records import Location, Record
-    from mbrace.reranking import rerank, rerank_corpus
-    from mbrace.sampler import Drawer, Draws, Sampler, Want
-    from mbrace.schedule import Schedule, doubling
-    from mbrace.servers.embeddings import EmbeddingServer
-    from mbrace.servers.judge import Judge
-    from mbrace.servers.server import Server
-    from mbrace.utilities.bleu import BLEU
-    from mbrace.utilities.chrf import ChrF
-    from mbrace.utilities.cross.bleurt import BLEURT
-    from mbrace.utilities.cross.metricx import MetricX
-    from mbrace.utilities.cross.unified import Unified
-    from mbrace.utilities.edit_distance import EditDistance
-    from mbrace.utilities.exact_match import ExactMatch
-    from mbrace.utilities.functions import load_function
-    from mbrace.utilities.mixture import Mixture
-    from mbrace.utilities.neural.bertscore import BERTScore
-    from mbrace.utilities.neural.comet import Comet
-    from mbrace.utilities.neural.embedding import Embedding
-    from mbrace.utilities.neural.learned import Learned
-    from mbrace.utilities.neural.referenceless import Referenceless
-    from mbrace.utilities.replay import Replay, StoredTable
-    from mbrace.utilities.rouge_l import RougeL
-    from mbrace.utilities.ter import TER
+    from mbrace.race import Watch as Watch
+    from mbrace.records import Location as Location, Record as Record
+    from mbrace.reranking import rerank as rerank, rerank_corpus as rerank_corpus
+    from mbrace.sampler import Drawer as Drawer, Draws as Draws, Sampler as Sampler, Want as Want
+    from mbrace.schedule import Schedule as Schedule, doubling as doubling
+    from mbrace.servers.embeddings import EmbeddingServer as EmbeddingServer
+    from mbrace.servers.judge import Judge as Judge
+    from mbrace.servers.server import Server as Server
+    from mbrace.utilities.bleu import BLEU as BLEU
+    from mbrace.utilities.chrf import ChrF as ChrF
+    from mbrace.utilities.cross.bleurt import BLEURT as BLEURT
+    from mbrace.utilities.cross.metricx import MetricX as MetricX
+    from mbrace.utilities.cross.unified import Unified as Unified
+    from mbrace.utilities.edit_distance import EditDistance as EditDistance
+    from mbrace.utilities.exact_match import ExactMatch as ExactMatch
+    from mbrace.utilities.functions import load_function as load_function
+    from mbrace.utilities.mixture import Mixture as Mixture
+    from mbrace.utilities.neural.bertscore import BERTScore as BERTScore
+    from mbrace.utilities.neural.comet import Comet as Comet
+    from mbrace.utilities.neural.embedding import Embedding as Embedding
+    from mbrace.utilities.neural.learned import Learned as Learned
+    from mbrace.utilities.neural.referenceless import Referenceless as Referenceless
+    from mbrace.utilities.replay import Replay as Replay, StoredTable as StoredTable
+    from mbrace.utilities.rouge_l import RougeL as RougeL
+    from mbrace.utilities.ter import TER as TER
     from mbrace.utility import (
-        AggregatingUtility,
-        Ask,
-        CentroidUtility,
-        CorpusUtility,
-        Cost,
-        EncodingUtility,
-        MeteredUtility,
-        ParallelUtility,
-        QualityUtility,
-        Scorer,
-        SelfScaledUtility,
-        Sentence,
-        TruncatingUtility,
-        Utility,
+        AggregatingUtility as AggregatingUtility,
+        Ask as Ask,
+        CentroidUtility as CentroidUtility,
+        CorpusUtility as CorpusUtility,
+        Cost as Cost,
+        EncodingUtility as EncodingUtility,
+        MeteredUtility as MeteredUtility,
+        ParallelUtility as ParallelUtility,
+        QualityUtility as QualityUtility,
+        Scorer as Scorer,
+        SelfScaledUtility as SelfScaledUtility,
+        Sentence as Sentence,
+        TruncatingUtility as TruncatingUtility,
+        Utility as Utility,
     )
-    from mbrace.utility_table import UtilityTable
+    from mbrace.utility_table import UtilityTable as UtilityTable
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "BLEU",
-    "BLEURT",
-    "TER",
-    "AggregateReferences",
-    "AggregateToFine",
-    "AggregatingUtility",
-    "Ask",
-    "BERTScore",
-    "BatchFunction",
-    "Bottom",
-    "Candidate",
-    "CandidateModel",
-    "CausalLM",
-    "CentroidReferences",
-    "CentroidUtility",
-    "ChrF",
-    "Comet",
-    "Confidence",
-    "CorpusUtility",
-    "Cost",
-    "Decoded",
-    "Drawer",
-    "Draws",
-    "EditDistance",
-    "Embedding",
-    "EmbeddingServer",
-    "EncodingUtility",
-    "ExactMatch",
-    "Halving",
-    "Judge",
-    "Learned",
-    "Location",
-    "LowRank",
-    "MeteredUtility",
-    "Method",
-    "MetricX",
-    "Mixture",
-    "PairFunction",
-    "Pairwise",
-    "ParallelUtility",
-    "Phases",
-    "PruningFunction",
-    "QualityUtility",
-    "RaceState",
-    "Record",
-    "RecordError",
-    "Referenceless",
-    "Replay",
-    "RougeL",
-    "Sampler",
-    "Schedule",
-    "Scorer",
-    "SelfScaledUtility",
-    "SelfScheduled",
-    "Sentence",
-    "Seq2Seq",
-    "Server",
-    "ServiceError",
-    "Standings",
-    "Step",
-    "StoredTable",
-    "Summary",
-    "TableDecoder",
-    "Tally",
-    "TruncatingUtility",
-    "Unified",
-    "UserError",
-    "Utility",
-    "UtilityTable",
-    "Want",
-    "Watch",
-    "WindowPruning",
-    "WindowStandings",
-    "decode",
-    "decode_corpus",
-    "decode_file",
-    "decode_table",
-    "doubling",
-    "export_file",
-    "generate_file",
-    "load_function",
-    "mbr_generate",
-    "rerank",
-    "rerank_corpus",
-    "rerank_file",
-    "table_records",
-    "translate_file",
-]
-
-# The module of each of them. It is imported when a name is first used: `import mbrace` takes next to no time, and what
-# is not used need not be installed.
+# The public names by module. A module is imported when one of its names is first used, so `import mbrace` takes almost
+# no time, and the optional dependencies of unused modules need not be installed.
 _NAMES = {
     "mbrace._native": "Tally",
     "mbrace.decoded": "Candidate Decoded Phases Step",
@@ -225,7 +144,8 @@ _NAMES = {
     "mbrace.utility_table": "UtilityTable",
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
-# The extra of mbrace that a module needs.
+__all__ = sorted(_MODULES)
+# The extra of mbrace that each module needs.
 _EXTRAS = {
     "mbrace.jobs.tables": "parquet",
     "mbrace.models.causal": "models",
@@ -256,7 +176,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _submodule(name: str) -> Any:
-    """`mbrace.prune`, say, without an import of it."""
+    """Import a submodule on first use: `mbrace.prune` works without `import mbrace.prune`."""
     from importlib import import_module
     from importlib.util import find_spec
 

@@ -32,10 +32,10 @@ def score_window(
     simd: str = "",
     swapped: bool = False,
 ) -> tuple[list[NDArray[np.float32]], float]:
-    """For each sentence the scores, (survivors, references) from 0 to 100, and encoding's share of the time.
+    """For each sentence the scores, (survivors, references) from 0 to 100, and the share of the time spent on encoding.
 
     `simd` forces one of `simd_variants()`; all give the same bits. With `swapped` the references were indexed, and the
-    hypotheses are given as references: the scores, (references, hypotheses), are the same bits as the other way round.
+    hypotheses are given as references: the scores, (references, hypotheses), have the same bits as the other way round.
     """
 
 def score_aggregates(
@@ -47,7 +47,7 @@ def score_aggregates(
     eps_smoothing: bool,
     threads: int = 1,
 ) -> tuple[list[NDArray[np.float32]], float]:
-    """For each sentence the scores, (survivors, aggregates) from 0 to 100, and encoding's share of the time.
+    """For each sentence the scores, (survivors, aggregates) from 0 to 100, and the share of the time spent on encoding.
 
     An aggregate is texts with weights: a reference with the weighted mean of their n-gram counts.
     """
@@ -80,8 +80,8 @@ class Resamples:
         weights: NDArray[np.float64] | None,
         leaders: Sequence[int],
     ) -> float:
-        """The expected regret of answering with the hypotheses `leaders` (growing): the mean over resamples of how much
-        more expected utility the best hypotheses have, per leader. `weights` as in `decide_window`."""
+        """The expected regret of answering with the hypotheses `leaders` (ascending): the mean over resamples of how
+        much more expected utility the best hypotheses have, per leader. `weights` as in `decide_window`."""
 
     def wins(
         self,
@@ -97,7 +97,7 @@ class Resamples:
 
         `utilities` is (hypotheses, distinct), `counts` (distinct,) how often each pseudo-reference was drawn,
         `weights` (distinct,) the weight of one draw (None: all equal).
-        Copies of a string are neighbours among the draws.
+        Copies of a string are next to each other among the draws.
         A hypothesis is pruned at or below `max_losing_wins`: counting stops for it as soon as that is decided
         (None: everything is counted).
         Totals are exact, so equal utilities tie exactly, and `portable` (no special instructions) changes nothing.
@@ -119,12 +119,14 @@ class Tally:
         """How many distinct strings there are, hypotheses and pseudo-references together."""
 
     def enter(self, table: Utilities) -> tuple[int, int] | None:
-        """Let new hypotheses in, with their utilities against all pseudo-references so far, (new, distinct). If a value
-        is not finite, nothing happens but that its row and column are returned."""
+        """Let new hypotheses in, with their utilities against all pseudo-references so far, (new, distinct).
+
+        Returns the row and column of the first value that is not finite (nobody is let in then), else None.
+        """
 
     def leave_out(self, row: int, column: int) -> None:
-        """The draws of this column include the hypothesis of this row (of those alive) itself: from now on one of them
-        is left out of its expected utility."""
+        """From now on, leave one draw of this column out of the expected utility of this row (an index into `alive`):
+        the draw is the hypothesis itself."""
 
     def __len__(self) -> int:
         """How many hypotheses are alive."""
@@ -139,7 +141,7 @@ class Tally:
         """
 
     def keep(self, rows: NDArray[np.int64]) -> None:
-        """Drop the other hypotheses; `rows` are growing indexes into `alive`."""
+        """Drop the other hypotheses; `rows` are ascending indexes into `alive`."""
 
     @property
     def alive(self) -> NDArray[np.int64]:
@@ -155,8 +157,8 @@ class Tally:
 
     @property
     def utilities(self) -> Utilities:
-        """(alive, distinct), a copy; of doubles if one of the tables was. Where a draw is left out of a hypothesis'
-        expected utility, the mean of the others stands in its place."""
+        """(alive, distinct), a copy, in doubles if one of the tables was. A draw that is left out of a hypothesis'
+        expected utility is replaced by the mean of the others."""
 
     def utilities_under(self, weights: NDArray[np.float64] | None) -> Utilities:
         """The same with weights, (distinct,), as in `decide_window`."""
@@ -177,33 +179,33 @@ def decide_window(
     """One step of the race of each sentence: drops the pruned hypotheses; the survivors' expected utilities, (alive,).
 
     The survivors are the `nbest` and those that win more than `max_losing_wins` resamples against the last of these;
-    all, where there are no resamples. Where the expected regret of answering now is at most `max_regret` of the spread
-    between all hypotheses that raced, only the `nbest` survive. `weights` (distinct,) is each pseudo-reference's weight
-    in the expectation; None: its count. The interpreter lock is released.
+    all if there are no resamples. If the expected regret of answering now is at most `max_regret` times the spread
+    between all hypotheses that raced, only the `nbest` survive. `weights` (distinct,) is each pseudo-reference's
+    weight in the expectation; None: its count. The interpreter lock is released.
     """
 
 def likeness(texts: Sequence[str]) -> NDArray[np.float32]:
-    """(texts, texts): how alike they are by the n-grams of characters that some of them share and others lack: positive
-    where two differ from the rest in the same way; 1 on average for a text with itself."""
+    """(texts, texts): how alike they are, by the n-grams of characters that some of them have and others lack: positive
+    if two differ from the rest in the same way; 1 on average for a text with itself."""
 
 class Forecast:
     """A forecast of the expected utilities of hypotheses that were not scored, from those of hypotheses that were."""
 
     def __init__(self, texts: Sequence[str]) -> None: ...
     def start(self, count: int) -> NDArray[np.int64]:
-        """Let the first hypotheses in: their indexes, growing, chosen so that they say much about all others."""
+        """Let the first hypotheses in, chosen to be informative about all others; returns their indexes, ascending."""
 
     def next(self, means: NDArray[np.float64], rival: float, least: float, most: int) -> NDArray[np.int64]:
         """Let in up to `most` hypotheses whose expected improvement on `rival` is more than `least` standard deviations
         of `means`, (entered,), the expected utilities of those that entered so far, in that order."""
 
 def covering_order(texts: Sequence[str]) -> NDArray[np.int64]:
-    """The positions of all texts in an order in which every prefix has the n-grams of the list as often as it can."""
+    """The indices of all texts, in an order in which every prefix has n-gram frequencies close to the whole list's."""
 
 def build_forecasts(
     hypotheses: list[Sequence[str]], starters: int, threads: int = 1
 ) -> list[tuple[Forecast, NDArray[np.int64]]]:
-    """For the hypotheses of each sentence a forecast, and what its `start` gives; the interpreter lock is released."""
+    """A forecast for the hypotheses of each sentence, and what its `start` returns. Releases the interpreter lock."""
 
 def next_window(
     forecasts: list[Forecast],
@@ -213,7 +215,7 @@ def next_window(
     most: int,
     threads: int = 1,
 ) -> list[NDArray[np.int64]]:
-    """What `next` of each forecast gives; the interpreter lock is released."""
+    """What `next` returns for each forecast; the interpreter lock is released."""
 
 def distinct(texts: Sequence[str]) -> list[str]:
     """The distinct strings, in the order of their first copies."""
@@ -231,8 +233,8 @@ class WordList:
     def __init__(self) -> None: ...
     def __len__(self) -> int: ...
     def numbers(self, texts: Sequence[str], threads: int = 1) -> tuple[NDArray[np.int32], NDArray[np.int64], list[str]]:
-        """The numbers of all words of all texts, how many words each text has (one at least), and the words that are
-        new, whose numbers follow those known. One call at a time; the interpreter lock is released."""
+        """The numbers of all words of all texts, how many words each text has (at least one), and the new words, whose
+        numbers follow those already known. Only one call at a time; the interpreter lock is released."""
 
 def join_words(
     numbers: NDArray[np.int32],
@@ -247,18 +249,18 @@ def join_words(
 ) -> tuple[NDArray[np.int32], NDArray[np.int64], int]:
     """The tokens of texts, one after another, how many each text has, and how many texts were cut to `room` tokens.
 
-    A text is `counts` words, given by their `numbers`; a word is `size` tokens from `begin` on among `ids`. The tokens
-    `before` and `after` are put around each text. The interpreter lock is released.
+    A text is `counts` words, given by their `numbers`; a word is `size` tokens of `ids`, from index `begin` on. The
+    tokens `before` and `after` are put around each text. The interpreter lock is released.
     """
 
 class Pieces:
-    """What each id of a model's vocabulary writes, as SentencePiece does it: `texts`, empty for ids that write nothing,
-    and `bytes`, the byte (0 to 255) that an id stands for instead of a text, or -1."""
+    """What each id of a model's vocabulary stands for, as in SentencePiece: `texts`, empty for ids without text, and
+    `bytes`, the byte (0 to 255) that an id stands for instead of a text, or -1."""
 
     def __init__(self, texts: Sequence[str], bytes: Sequence[int]) -> None: ...
     def texts(self, ids: NDArray[np.int32], threads: int = 1) -> list[str]:
         """The text of each row of ids (rows, width), without whitespace around it. Ids that are not in the vocabulary,
-        such as the -1 that rows are filled up with, write nothing. The interpreter lock is released."""
+        such as the -1 that rows are padded with, have no text. The interpreter lock is released."""
 
 def simd_variants() -> list[str]:
     """The instruction sets this machine can count with, best first; the last is "portable"."""
@@ -273,7 +275,7 @@ class BleuIndex:
         """Bytes of the n-grams and of the numbering tables."""
 
 def add_bleu_hypotheses(indexes: list[BleuIndex], hypotheses: list[Sequence[str]], *, threads: int = 1) -> None:
-    """Append hypotheses to each index; the indexes differ from one another. The interpreter lock is released."""
+    """Append hypotheses to each index, all of which must be different objects. The interpreter lock is released."""
 
 def score_bleu_window(
     indexes: list[BleuIndex],

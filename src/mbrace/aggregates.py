@@ -1,26 +1,26 @@
-"""Pseudo-references that stand for many: what a race draws where a method scores aggregates or centroids.
+"""Pseudo-references that stand for many others: the aggregates or centroids that some methods score.
 
-They are strings by their names alone, so that the race counts them as it counts any pseudo-reference; only a utility
-that knows them (`AggregatingUtility`, `CentroidUtility`) can score them.
+Each is a string, its name, so that the race can treat it as any other pseudo-reference; only a utility that supports
+them (`AggregatingUtility`, `CentroidUtility`) can score them.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mbrace.randomness import key
 from mbrace.records import Record
-from mbrace.sampler import Drawer, Draws, Sampler, Want, checked_draws
+from mbrace.sampler import Draws, FunctionDrawer, Sampler, Want, checked_draws
 
 
 class Aggregate(str):
-    """A pseudo-reference that is the average of `texts`, distinct ones that count by their `weights`, (texts,)."""
+    """A pseudo-reference that is the average of distinct `texts`, with `weights`, (texts,)."""
 
     texts: Sequence[str]
     weights: NDArray[np.float64]
@@ -34,8 +34,8 @@ class Aggregate(str):
 
 @dataclass(frozen=True)
 class Clustering:
-    """`texts`, distinct ones that count by their `weights`, (texts,), to be clustered by the utility. Centroids are
-    `equal`, or each counts by the weights of the texts in its cluster."""
+    """Distinct `texts` with `weights`, (texts,), for the utility to cluster. Centroids count equally if `equal`, else
+    each by the weights of the texts in its cluster."""
 
     texts: Sequence[str]
     weights: NDArray[np.float64]
@@ -44,7 +44,7 @@ class Clustering:
 
 
 class Centroid(str):
-    """A pseudo-reference that is the centre of one of the clusters of a `clustering`; all are scored at once."""
+    """A pseudo-reference that is the centre of one cluster of a `clustering`, whose centroids are scored together."""
 
     clustering: Clustering
 
@@ -55,34 +55,28 @@ class Centroid(str):
         return made
 
 
-Grouping: TypeAlias = Callable[[Record, Draws], Draws]
-
-
 @dataclass(frozen=True)
 class Grouped:
-    """A sampler that draws from another, and puts `group` of a record's draws in their place."""
+    """A sampler that draws from another one and replaces each record's draws by what `group` makes of them."""
 
     sampler: Sampler
-    group: Grouping
+    group: Callable[[Record, Draws], Draws]
 
-    def start(self, records: Sequence[Record]) -> _GroupedDrawer:
+    def start(self, records: Sequence[Record]) -> FunctionDrawer:
         """Begin a window."""
-        return _GroupedDrawer(self.sampler.start(records), records, self.group)
+        drawer = self.sampler.start(records)
 
+        def draw(wants: Sequence[Want]) -> list[Draws]:
+            found = checked_draws(drawer.draw(wants), wants, records)
+            pairs = zip(wants, found, strict=True)
+            return [self.group(records[want.sentence], draws) if draws.texts else draws for want, draws in pairs]
 
-class _GroupedDrawer:
-    def __init__(self, drawer: Drawer, records: Sequence[Record], group: Grouping) -> None:
-        self._drawer, self._records, self._group = drawer, records, group
-
-    def draw(self, wants: Sequence[Want]) -> list[Draws]:
-        found = checked_draws(self._drawer.draw(wants), wants, self._records)
-        pairs = zip(wants, found, strict=True)
-        return [self._group(self._records[want.sentence], draws) if draws.texts else draws for want, draws in pairs]
+        return FunctionDrawer(draw)
 
 
 def aggregated(draws: Draws, count: int) -> Draws:
-    """Draws as `count` aggregates of consecutive ones (fewer where there are fewer draws), each of which counts as its
-    members do together."""
+    """The draws as `count` aggregates of consecutive ones (fewer if there are fewer draws). The weight of an aggregate
+    is the sum of its members' weights."""
     if draws.logprobs is None:
         parts = np.array_split(np.arange(len(draws.texts)), min(count, len(draws.texts)))
         members = [_distinct([draws.texts[position] for position in part.tolist()]) for part in parts]
@@ -94,8 +88,8 @@ def aggregated(draws: Draws, count: int) -> Draws:
 
 
 def clustered(draws: Draws, count: int, *, equal: bool, seed: int, record: Record) -> Draws:
-    """Draws as the centroids of `count` clusters of them. Where no more than `count` are different, each is a
-    centroid of its own that counts as often as it was drawn, which is standard MBR."""
+    """The draws as the centroids of `count` clusters. If at most `count` of them are distinct, each becomes an
+    aggregate of its own, weighted by how often it was drawn, which is standard MBR."""
     texts, weights = _distinct(draws.texts) if draws.logprobs is None else _weighted(draws)
     if len(texts) <= count:
         return _aggregates([([text], weights[[position]]) for position, text in enumerate(texts)])
@@ -112,16 +106,14 @@ def _aggregates(members: Sequence[tuple[Sequence[str], NDArray[np.float64]]]) ->
 
 
 def _distinct(texts: Sequence[str]) -> tuple[list[str], NDArray[np.float64]]:
-    """Distinct texts, and how often each is there."""
-    counts: dict[str, int] = {}
-    for text in texts:
-        counts[text] = counts.get(text, 0) + 1
+    """Distinct texts, and how often each occurs."""
+    counts = Counter(texts)  # in the order in which they first occur
     return list(counts), np.array([*counts.values()], dtype=np.float64)
 
 
 def _weighted(draws: Draws) -> tuple[list[str], NDArray[np.float64]]:
-    """Distinct texts by their probabilities; of copies with different ones, by the average log-probability, as in a
-    race."""
+    """Distinct texts weighted by their probabilities; for copies with different log-probabilities, by their average, as
+    in a race."""
     assert draws.logprobs is not None
     found: dict[str, list[float]] = {}
     for text, logprob in zip(draws.texts, draws.logprobs, strict=True):

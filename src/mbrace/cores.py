@@ -1,4 +1,4 @@
-"""How many cores there are to work with, and how many threads to use where a utility has none of its own."""
+"""How many cores this process may use, and how many threads work next to a utility that has none of its own."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import os
 
 
 def cores() -> int:
-    """Those this process may run on, where the system says so (containers and `taskset` give fewer); else all."""
+    """The number of cores this process may run on (a container or `taskset` may allow fewer than the machine has)."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-_most_helpers: int | None = None
+_most_helpers: int | None = None  # None: as many as there are cores
 
 
 def limit_helpers(threads: int | None) -> None:
-    """Use at most so many threads from now on where a utility has no threads of its own (None: all cores)."""
+    """Let `helper_threads` return at most `threads` from now on (None: all cores)."""
     global _most_helpers
     _most_helpers = threads
 
 
 def helper_threads() -> int:
-    """Threads for what goes on beside such a utility: choosing who stays, forecasts, texts to tokens and back."""
+    """Threads for the work around a utility that has no threads of its own: pruning, forecasts and tokenising."""
     return cores() if _most_helpers is None else min(cores(), _most_helpers)

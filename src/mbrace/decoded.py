@@ -1,4 +1,4 @@
-"""The answer for a sentence: what was chosen, from where, and what it cost; and where the time of a run went."""
+"""The answer for a sentence: what was chosen and what it cost; and how long each phase of a run took."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ class Candidate:
 class Decoded:
     """The answer for one sentence.
 
-    `index` is the caller's of the hypothesis, None if it was drawn and let into the race. `utility` is the expected
-    utility over the pseudo-references used, None if only one hypothesis could win and none was needed. `utility_calls`
-    counts as the paper does (hypotheses asked about x pseudo-references, repeated ones included), and the
-    pairs of hypotheses that a diverse selection compared; `pairs_scored` counts what was computed after equal strings
-    were merged, `strings` the distinct strings that were encoded for it.
+    `index` is the hypothesis' index in the caller's list, None if it was drawn and let into the race. `utility` is its
+    expected utility over the pseudo-references used, None if there was only one hypothesis, which needs none.
+    `utility_calls` counts as the paper does (hypotheses scored x pseudo-references, repeated ones included), plus the
+    pairs of hypotheses that a diverse selection compared. `pairs_scored` counts what was computed after equal strings
+    were merged, and `strings` the distinct strings that were encoded for it.
 
-    What chose the hypotheses that race is counted apart (None if it was not asked for): `quality_calls` the hypotheses
-    whose quality was estimated without a reference, `coarse_calls` the calls of the coarse utility, counted as
-    `utility_calls` is. `strings` and `pseudo_references` then are those of both races together.
+    The cost of choosing the hypotheses that race is counted separately (None without such a choice): `quality_calls`
+    is the number of hypotheses whose quality was estimated without a reference, `coarse_calls` the calls of the coarse
+    utility, counted as `utility_calls` is. `strings` and `pseudo_references` are then those of both races together.
 
-    `utilities` is what the race scored (None unless that was asked for).
+    `utilities` is the table of what the race scored (None unless `keep_utilities` was given).
     """
 
     id: str | int
@@ -63,8 +63,8 @@ class Decoded:
 @dataclass
 class Phases:
     """Seconds spent drawing pseudo-references, encoding strings, scoring pairs, pruning, estimating quality, on races
-    of the coarse utility (without their draws), and forecasting who may win; of races side by side on several threads,
-    each thread's share of the time that passed."""
+    with the coarse utility (without their draws), and forecasting who may win. The seconds of races on
+    several threads are divided by the number of threads."""
 
     draw: float = 0.0
     encode: float = 0.0
@@ -75,6 +75,6 @@ class Phases:
     forecast: float = 0.0
 
     def add(self, other: Phases, share: float) -> None:
-        """Add a share of the seconds of another."""
+        """Add `share` times the seconds of `other`."""
         for phase in fields(self):
             setattr(self, phase.name, getattr(self, phase.name) + share * getattr(other, phase.name))

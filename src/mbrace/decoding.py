@@ -53,39 +53,39 @@ def decode(
     method: Method | str | None = None,
     keep_utilities: bool = False,
 ) -> Decoded:
-    """The hypothesis with the highest expected utility over the pseudo-references, by a race.
+    """The hypothesis with the highest expected utility over the pseudo-references, found by a race.
 
-    One list is enough: `decode(samples)` takes each string as hypothesis and as pseudo-reference. With `pool`,
+    One list is enough: `decode(samples)` uses each string both as hypothesis and as pseudo-reference. With `pool`,
     pseudo-references enter the race as hypotheses when they are drawn; the race then starts with the first `start`
     hypotheses (all by default), and the others are not used unless they are drawn. A string's comparison with itself
-    counts, as in other tools; with `exclude_self` a string that is its own pseudo-reference is not compared with that
-    draw.
+    counts, as in other tools; with `exclude_self`, a string is not compared with the draw that is the string itself.
 
     With `forecast`, a race begins with a few hypotheses, and another one enters only when its expected improvement on
-    the leader, forecast from the hypotheses that raced and share n-grams with it, is more than this part of the spread
-    between hypotheses (0.0005 is a good choice; 0: all race from the start). It saves the encoding of the others: use
-    it where strings are dear, as with a neural utility, and not with chrF++, whose pairs cost less than the forecast.
+    the leader, forecast from hypotheses in the race that share n-grams with it, is more than this fraction of the
+    spread between hypotheses (0.0005 is a good choice; with 0, all race from the start). The others need not be
+    encoded. Use it where strings are expensive, as with a neural utility, and not with chrF++, whose pairs cost less
+    than the forecast.
 
     `utility` is chrF++ by default, or any `function(hypothesis, reference) -> float`. `prune=None` is standard MBR.
-    `schedule` is a list of growing sample sizes, None for the utility's own (16 ... 256 for chrF++), or "all" to go on
-    to the last pseudo-reference given. A list of pseudo-references is shuffled first (from `seed` and `id`), since a
-    prefix of an ordered list is no sample; an iterator, or a function asked for n more, is not, and is asked only while
-    the race is open. With `cover` a list is instead taken in an order in which the first few have the n-grams of all:
-    16 then do the work of 32 to 64, so that races end sooner (docs/choosing.md). `logprobs` of the pseudo-references
-    ask for model-based weights (Jinnai et al., 2024); of copies of a pseudo-reference with different ones, the average
-    counts.
+    `schedule` is a list of growing sample sizes, None for the utility's own (16 ... 256 for chrF++), or "all" to use
+    every pseudo-reference given. A list of pseudo-references is shuffled first (by `seed` and `id`), since a prefix of
+    an ordered list is not a random sample. An iterator, or a function that is asked for n more, is not shuffled, and is
+    asked only while the race is open. With `cover`, a list is instead put into an order in which the first few have the
+    n-grams of all: 16 then do the work of 32 to 64, so that races end sooner (docs/choosing.md). `logprobs` of the
+    pseudo-references ask for model-based weights (Jinnai et al., 2024); if copies of a pseudo-reference have different
+    ones, their average counts.
 
-    With `qe`, an estimate of quality from the source, only the `qe_top` best hypotheses by it race; one list of strings
-    still is all pseudo-references. With `coarse`, a cheaper utility, its `coarse_top` best go on to the race with
-    `utility`, or by default all that a race with it does not rule out (see `mbrace.shortlist`).
+    With `qe`, which estimates quality from the source, only its `qe_top` best hypotheses race; if there is one list of
+    strings, all of them remain pseudo-references. With `coarse`, a cheaper utility, its `coarse_top` best hypotheses go
+    on to the race with `utility`, or by default all that a race with it does not rule out (see `mbrace.shortlist`).
 
     `method` is another published way to score fewer pairs, by name ("aggregate", "aggregate-to-fine", "centroid",
     "low-rank") or as an object such as `mbrace.LowRank(fraction=0.1)`; see docs/methods.md. None is the race.
 
     An n-best list holds the best. With `prune=None`, so that all have full scores, `select="diverse"` weighs expected
-    utility against similarity to those chosen before, by the utility itself (`diversity`, 0.5 by default, is the
-    weight); `select="medoids"` has a hypothesis for each of `nbest` clusters of pseudo-references. See
-    `mbrace.selection`. With `keep_utilities`, the answer has the table of what was scored.
+    utility against similarity to those chosen before, measured by the utility itself (`diversity`, 0.5 by default, is
+    the weight of the similarity), and `select="medoids"` picks one hypothesis for each of `nbest` clusters of
+    pseudo-references. See `mbrace.selection`. With `keep_utilities`, the answer has the table of what was scored.
     """
     record = Record(hypotheses, pseudo_references, id=id, source=source, logprobs=logprobs)
     races = _Races(
@@ -141,8 +141,8 @@ def decode_corpus(
     """Decode records as they come, `window` of them racing at a time, answers in order; options as for `decode`.
 
     The window changes speed and memory, never an answer. A `sampler` draws for records without pseudo-references of
-    their own. `watch` is shown every pruning decision. A record that fails stops the run after the answers before it
-    were given, or with `on_error` is handed to that function and left out.
+    their own. `watch` is called with every pruning decision. A record that fails stops the run after the answers to the
+    records before it; with `on_error`, it is passed to that function instead and left out.
     """
     check_whole("window", window, least=1, most=LARGEST)
     races = _Races(
@@ -170,7 +170,7 @@ def decode_corpus(
 
 
 class _Races:
-    """The races that were asked for; options that do not go together are refused."""
+    """Runs races with these options, and refuses options that cannot be combined."""
 
     def __init__(
         self,
@@ -212,7 +212,7 @@ class _Races:
         way = method_of(method)
         plain = way is None and qe is None and qe_top is None and coarse is None and coarse_top is None
         if not plain:
-            from mbrace.preparation import Preparation  # a plain race starts sooner without it
+            from mbrace.preparation import Preparation  # imported only if needed: a plain race starts sooner
 
             self._before = Preparation(
                 self._utility,
@@ -273,8 +273,8 @@ class _Races:
         """The answers to records as they come."""
         parallel, single, calls = parallel_of(self._utility), None, None
         shortens = self._before is not None and bool(self._before.shortlisters)
-        # A live source and what comes before a race are asked for the whole window, as a watcher sees it; a utility may
-        # be faster on a few sentences at a time.
+        # A live source and shortlists work on the whole window at once; otherwise a utility may be faster on a few
+        # sentences at a time.
         whole = self._live or shortens
         if parallel is not None and parallel.workers > 1 and not (whole or self._watched):
             calls = CallerCalls()
@@ -292,7 +292,7 @@ class _Races:
         )
 
     def _single_threaded(self, parallel: ParallelUtility, calls: CallerCalls) -> Run:
-        """`run` with the utility on one thread, for races on several threads at once; their phases are added up."""
+        """`run` with the utility on one thread, for calls from several threads at once; their phases are added up."""
         utility, share, adding = parallel.single_threaded(), 1 / parallel.workers, Lock()
         prune = self._prune
         if prune is not None and window_pruning(prune) is None:

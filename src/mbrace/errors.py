@@ -1,4 +1,4 @@
-"""The one error a user is meant to read, and the hint for a missing extra."""
+"""Errors and warnings that a user is meant to read, checks of options, and the hint for a missing extra."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ class RecordError(UserError):
 
 
 class ServiceError(UserError):
-    """What a run depends on has failed (a server, the network), through no fault of a record: a run stops, and nothing
-    is set aside. The command line exits with 3."""
+    """Something that a run depends on has failed, such as a server or the network. No record is at fault, so the run
+    stops and no record is skipped. The command line exits with 3."""
 
 
 class MbraceWarning(UserWarning):
-    """Something works, but perhaps not as it was meant."""
+    """Something works, but perhaps not as intended."""
 
 
 def warn(message: str) -> None:
-    """Warn of something. The warning points at the line outside of mbrace that called it."""
+    """Give a warning. It points at the line outside mbrace that made the call."""
     frame, level = sys._getframe(1), 2
     while frame.f_code.co_filename.startswith(_PACKAGE) and frame.f_back is not None:
         frame, level = frame.f_back, level + 1
     warnings.warn(message, MbraceWarning, stacklevel=level)
 
 
-LARGEST = 2**63 - 1  # the largest whole number that an option may be
+LARGEST = 2**63 - 1  # the largest whole number that an option accepts
 MOST_THREADS = 1024
 
 
@@ -57,7 +57,7 @@ def check_whole(name: str, value: object, *, least: int | None = None, most: int
 
 
 def check_threads(utility: str, threads: int | None) -> None:
-    """Refuse a utility's number of threads unless it is None, for all cores, or 1 or more."""
+    """Refuse a utility's number of threads unless it is at least 1, or None for all cores."""
     if threads is not None:
         check_whole(f"{utility}: threads", threads, least=1, most=MOST_THREADS)
 
@@ -76,8 +76,8 @@ def require(module: str, *, extra: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        package = (error.name or module).split(".")[0]  # what is missing may be what the module itself imports
-        if package == "mbrace":  # our own mistake, which no extra mends
+        package = (error.name or module).split(".")[0]  # the missing package may be one that the module imports
+        if package == "mbrace":  # our own mistake, which no extra fixes
             raise
         raise UserError(
             f"{package} is not installed ({error}); install it with: pip install 'mbrace[{extra}]'"

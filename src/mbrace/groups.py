@@ -1,4 +1,4 @@
-"""Work in groups: things are taken a group at a time, and a group that fails is worked through one by one."""
+"""Processing in groups: items are taken a group at a time, and if a group fails its items are run one by one."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import TypeVar
 from mbrace.errors import ServiceError, warn
 from mbrace.wording import counted
 
-Thing = TypeVar("Thing")
+Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-def take(source: Iterator[Thing], count: int) -> tuple[list[Thing], Exception | None]:
-    """The next `count` things of a source, or those before its end, or those before reading failed and why."""
-    group: list[Thing] = []
+def take(source: Iterator[Item], count: int) -> tuple[list[Item], Exception | None]:
+    """The next `count` items of a source (fewer at its end), and the error if reading failed after them."""
+    group: list[Item] = []
     try:
         while len(group) < count:
             group.append(next(source))
@@ -25,9 +25,9 @@ def take(source: Iterator[Thing], count: int) -> tuple[list[Thing], Exception | 
     return group, None
 
 
-def in_groups(things: Iterable[Thing], size: int) -> Iterator[list[Thing]]:
-    """The things, `size` at a time. Where reading fails, those read before come first, then the error."""
-    source = iter(things)
+def in_groups(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    """The items, `size` at a time. If reading fails, the items read before the error are given first."""
+    source = iter(items)
     failure: Exception | None = None
     while failure is None:
         group, failure = take(source, size)
@@ -38,17 +38,15 @@ def in_groups(things: Iterable[Thing], size: int) -> Iterator[list[Thing]]:
         raise failure
 
 
-def run_group(
-    things: Sequence[Thing], run: Callable[[Sequence[Thing]], Iterable[Result]]
-) -> Iterator[Result | Exception]:
-    """What `run` makes of each thing, in order. If it fails for the group, the things without a result are run one by
-    one, so that only one that fails by itself has no result but its exception. A ServiceError is no thing's fault: it
-    is raised."""
-    if not things:
+def run_group(items: Sequence[Item], run: Callable[[Sequence[Item]], Iterable[Result]]) -> Iterator[Result | Exception]:
+    """The result of `run` for each item, in order. If it fails for the group, the items that have no result yet are run
+    one by one, so that only an item that fails by itself gets an exception instead of a result. A ServiceError is not
+    an item's fault, so it is raised."""
+    if not items:
         return
     done = 0
     try:
-        for result in run(things):
+        for result in run(items):
             done += 1
             yield result
         return
@@ -56,13 +54,13 @@ def run_group(
         raise
     except Exception as error:
         failure = error
-    if len(things) == 1:
+    if len(items) == 1:
         yield failure
         return
     fault_found = False
-    for thing in things[done:]:
+    for item in items[done:]:
         try:
-            (result,) = run([thing])
+            (result,) = run([item])
         except ServiceError:
             raise
         except Exception as error:
@@ -70,5 +68,5 @@ def run_group(
             yield error
         else:
             yield result
-    if not fault_found:  # memory, most likely; the results stand, but such a group costs time
-        warn(f"{counted(len(things), 'sentence')} together failed ({failure!r}), one by one did not")
+    if not fault_found:  # most likely out of memory; the results are good, but took longer
+        warn(f"{counted(len(items), 'sentence')} together failed ({failure!r}), one by one did not")

@@ -1,4 +1,4 @@
-"""Low-rank completion: some pairs are scored, the others follow from a matrix of low rank that fits those
+"""Low-rank completion: some pairs are scored, and the others are estimated by a low-rank matrix fitted to those
 (probabilistic MBR, Trabelsi et al. 2024)."""
 
 from __future__ import annotations
@@ -10,47 +10,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mbrace.randomness import generator
-from mbrace.utility import Ask, Scorer, Sentence, Utility
+from mbrace.scoring import UtilityWrapper
+from mbrace.utility import Ask, Scorer, Sentence
 
 ITERATIONS = 10  # of alternating least squares; the paper's
-# For utilities of deviation 1 (see `complete`). The paper's 0.1, for its own utilities as they are, lost more on our
-# validation set of de-en, with chrF++.
+# For utilities scaled to standard deviation 1 (see `complete`). The paper's 0.1, for unscaled utilities, lost more on
+# our de-en validation set with chrF++.
 REGULARIZATION = 1.0
 
 
 @dataclass(frozen=True)
-class Completed:
-    """A utility that scores a `fraction` of the pairs of every ask, and completes the rest at a rank."""
+class Completed(UtilityWrapper):
+    """Scores a `fraction` of the pairs of every ask, and completes the table by a matrix of this `rank`."""
 
-    utility: Utility
     rank: int
     fraction: float
     seed: int
 
-    @property
-    def name(self) -> str:
-        """The same as the utility's."""
-        return self.utility.name
-
-    @property
-    def schedule(self) -> tuple[int, ...]:
-        """The same as the utility's."""
-        return self.utility.schedule
-
-    @property
-    def needs_source(self) -> bool:
-        """Whether the utility does."""
-        return self.utility.needs_source
-
     def start(self, sentences: Sequence[Sentence]) -> _CompletedScorer:
         """Begin the races of a window."""
         return _CompletedScorer(self, sentences)
-
-    def pairs(
-        self, hypotheses: Sequence[str], references: Sequence[str], sources: Sequence[str] | None = None
-    ) -> NDArray[np.floating]:
-        """Scores of aligned pairs, all of them."""
-        return self.utility.pairs(hypotheses, references, sources)
 
 
 class _CompletedScorer:
@@ -62,12 +41,8 @@ class _CompletedScorer:
     def encode_seconds(self) -> float:
         return self._scorer.encode_seconds
 
-    @encode_seconds.setter
-    def encode_seconds(self, seconds: float) -> None:
-        self._scorer.encode_seconds = seconds
-
     def score(self, asks: Sequence[Ask]) -> list[NDArray[np.float64]]:
-        """One table per ask: a part of it is scored, in an ask per pseudo-reference."""
+        """One table per ask. What is scored of it is asked for one pseudo-reference at a time."""
         own = self._completed
         masks, parts = [], []
         for ask in asks:
@@ -87,7 +62,7 @@ class _CompletedScorer:
 
 
 def pairs_to_score(pairs: int, fraction: float) -> int:
-    """How many of so many pairs are scored: no more than the fraction, but at least one."""
+    """How many of this number of pairs are scored: no more than the fraction, but at least one."""
     return max(1, int(fraction * pairs + 1e-9))
 
 
@@ -101,11 +76,11 @@ def chosen_pairs(rows: int, columns: int, fraction: float, rng: np.random.Genera
 def complete(
     values: NDArray[np.float64], mask: NDArray[np.bool_], rank: int, rng: np.random.Generator
 ) -> NDArray[np.float64]:
-    """The completed table. What is known (where `mask` is True) is brought to mean 0 and deviation 1 first, so that the
-    same regularization suits every utility, and a row of which nothing is known becomes average, not 0."""
+    """The completed table. The known values (where `mask` is True) are first scaled to mean 0 and standard deviation 1,
+    so that one regularization suits every utility, and a row without known values becomes average instead of 0."""
     known = values[mask]
     mean, deviation = float(known.mean()), float(known.std())
-    if deviation <= 1e-12 * max(1.0, abs(mean)):  # they are all the same
+    if deviation <= 1e-12 * max(1.0, abs(mean)):  # all known values are equal
         return np.full(values.shape, mean)
     x, y = factorize(np.where(mask, (values - mean) / deviation, 0.0), mask, starting(values.shape, rank, rng))
     completed: NDArray[np.float64] = x @ y.T * deviation + mean
@@ -115,7 +90,7 @@ def complete(
 def starting(
     shape: tuple[int, ...], rank: int, rng: np.random.Generator
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Random factors to begin with."""
+    """Random factors to start from."""
     rows, columns = shape
     return (
         rng.random((rows, rank)) * (rows * rank) ** -0.5,
@@ -131,8 +106,8 @@ def factorize(
     iterations: int = ITERATIONS,
     regularization: float = REGULARIZATION,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Factors (rows, rank) and (columns, rank) whose product is near the matrix where `mask` is True, by alternating
-    least squares; the matrix is 0 elsewhere."""
+    """Factors (rows, rank) and (columns, rank) whose product approximates the matrix where `mask` is True, by
+    alternating least squares. The matrix must be 0 elsewhere."""
     x, y = start
     known = mask.astype(np.float64)
     for _ in range(iterations):
@@ -144,7 +119,7 @@ def factorize(
 def _solved(
     matrix: NDArray[np.float64], known: NDArray[np.float64], other: NDArray[np.float64], regularization: float
 ) -> NDArray[np.float64]:
-    """(rows, rank): of each row, the least squares solution over its known columns."""
+    """(rows, rank): the least-squares solution for each row over its known columns."""
     rank = other.shape[1]
     upper = np.triu_indices(rank)  # the systems are symmetric
     sums = known @ (other[:, upper[0]] * other[:, upper[1]])

@@ -1,11 +1,11 @@
-"""Methods by the names that options have for them, and what goes with a method. The classes are in `mbrace.methods`,
-which is imported when a method is asked for: a race without one starts sooner."""
+"""Methods by name, and which options go with a method. Their classes are in `mbrace.methods`, which is imported only
+when a method is used, so that a race without one starts sooner."""
 
 from __future__ import annotations
 
 from dataclasses import fields
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from mbrace.decoded import Step
 from mbrace.errors import UserError
@@ -19,7 +19,7 @@ from mbrace.utility import Utility
 if TYPE_CHECKING:
     from mbrace.shortlist import Shortlister
 
-RACE = "race"  # the name of no method
+RACE = "race"  # stands for no method: the plain race
 MODULE = "mbrace.methods"
 METHODS = {  # the class of each
     "aggregate": "AggregateReferences",
@@ -30,40 +30,40 @@ METHODS = {  # the class of each
 
 
 class Method(Protocol):
-    """What a race scores in place of every hypothesis against every pseudo-reference."""
+    """Changes what a race scores, instead of every hypothesis against every pseudo-reference."""
 
     @property
     def prunes(self) -> bool:
-        """Whether a pruning function goes with it."""
+        """Whether it can be combined with a pruning function."""
 
     def check(self, utility: Utility) -> None:
-        """Refuse a utility that cannot do it."""
+        """Refuse a utility that does not support it."""
         ...
 
     def utility(self, utility: Utility, seed: int) -> Utility:
-        """The utility of the race."""
+        """The utility that the race uses instead."""
         ...
 
     def sampler(self, sampler: Sampler, seed: int) -> Sampler:
-        """The source of its pseudo-references."""
+        """The source of pseudo-references that the race uses instead."""
         ...
 
     def shortlister(self, utility: Utility, schedule: Schedule, seed: int, nbest: int) -> Shortlister | None:
-        """What shortens the list of hypotheses before the race."""
+        """Shortens the list of hypotheses before the race; None: all of them race."""
         ...
 
     def calls(self, step: Step) -> Step:
-        """What a step of the race cost, of what the race counted."""
+        """What a step really cost, given what the race counted."""
         ...
 
 
 def method_class(name: str) -> Any:
-    """The class of a method."""
+    """The class of a method, by name."""
     return getattr(import_module(MODULE), METHODS[name])
 
 
 def method_of(method: Method | str | None) -> Method | None:
-    """A method by its name with its defaults, or as it is; None is the race itself."""
+    """A method given by name (with its defaults) or as an object; None is the plain race."""
     if method is None or method == RACE:
         return None
     if isinstance(method, str):
@@ -77,22 +77,22 @@ def method_of(method: Method | str | None) -> Method | None:
 
 
 def name_of(method: object) -> str:
-    """What options call a method."""
+    """The name of a method, as in options."""
     return next((name for name in METHODS if isinstance(method, method_class(name))), type(method).__name__)
 
 
 def describe(method: Method | None) -> str | None:
-    """A method and its numbers, for a run's settings."""
+    """A method's name and parameters, for a run's settings."""
     if method is None:
         return None
-    ours: Any = method if name_of(method) in METHODS else None
-    numbers = {} if ours is None else {each.name: getattr(ours, each.name) for each in fields(ours)}
-    return " ".join([name_of(method), *(f"{name}={value}" for name, value in numbers.items())])
+    name, ours = name_of(method), cast(Any, method)
+    parameters = [f"{each.name}={getattr(ours, each.name)}" for each in fields(ours)] if name in METHODS else []
+    return " ".join([name, *parameters])
 
 
 def pruning_with(method: Method | None, prune: PruningFunction | None) -> PruningFunction | None:
-    """The pruning function of a race with a method: none where the method has no use for one. The default one may stand
-    for none; any other is refused."""
+    """The pruning function of a race with a method: None if the method cannot be combined with one. Then the default
+    pruning function is dropped, and any other is refused."""
     if method is None or method.prunes:
         return prune
     if prune is not None and prune != Confidence():
@@ -100,27 +100,35 @@ def pruning_with(method: Method | None, prune: PruningFunction | None) -> Prunin
     return None
 
 
-def check_method(method: Method | None, *, nbest: int, **others: Any) -> None:
-    """Refuse options that do not go with a method: `pool`, `exclude_self`, `select`, `keep_utilities`."""
+def check_method(
+    method: Method | None,
+    *,
+    nbest: int,
+    pool: bool = False,
+    exclude_self: bool = False,
+    select: str = "best",
+    keep_utilities: bool = False,
+) -> None:
+    """Refuse options that cannot be combined with a method."""
     if method is None:
         return
     name = name_of(method)
-    if others.get("pool"):
+    if pool:
         raise UserError(f"pool: only valid without method {name}, for which all hypotheses are there from the start")
     if method.prunes:
         if isinstance(method, method_class("aggregate-to-fine")) and method.fine_top < nbest:
             raise UserError(f"fine_top {method.fine_top}: must be at least nbest ({nbest})")
         return
-    if others.get("exclude_self"):
+    if exclude_self:
         raise UserError(f"exclude_self: only valid without method {name}, which scores no single pseudo-references")
-    if others.get("select", "best") != "best":
-        raise UserError(f"select {others['select']!r}: only valid without method {name}, which has no full scores")
-    if others.get("keep_utilities"):
+    if select != "best":
+        raise UserError(f"select {select!r}: only valid without method {name}, which has no full scores")
+    if keep_utilities:
         raise UserError(f"utilities: cannot be saved with method {name}, which does not score every pair")
 
 
 def check_source(method: Method | None, record: Record, schedule: Schedule) -> None:
-    """Refuse a source of pseudo-references that cannot say what "all" is."""
+    """Refuse a function as the source of "all" pseudo-references, for a method that needs them at once."""
     if method is not None and not method.prunes and schedule == "all" and is_function(record.pseudo_references):
         raise record.error(
             f'schedule "all": method {name_of(method)} takes all pseudo-references at once, and a function has no last '

@@ -1,23 +1,22 @@
-"""Published ways to score fewer pairs than standard MBR that are no pruning functions: what a race scores is changed,
-not the race. `docs/methods.md` has them side by side."""
+"""Published ways to score fewer pairs than standard MBR that are not pruning functions: they change what a race scores,
+not the race. `docs/methods.md` compares them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import ClassVar
 
 from mbrace.aggregates import Grouped, aggregated, clustered
 from mbrace.decoded import Decoded, Step
 from mbrace.errors import LARGEST, UserError, check_number, check_whole
 from mbrace.low_rank import Completed, pairs_to_score
 from mbrace.method_names import Method, name_of
+from mbrace.records import Record
 from mbrace.runner import Entry
-from mbrace.sampler import Sampler, SharedDraws
+from mbrace.sampler import Draws, Sampler, SharedDraws
 from mbrace.schedule import Schedule
+from mbrace.scoring import UtilityWrapper
 from mbrace.shortlist import ByRace, Shortlist, Shortlister
 from mbrace.utility import (
     AggregatingUtility,
@@ -29,38 +28,27 @@ from mbrace.utility import (
     Utility,
 )
 
-MOST_RANK = 1024  # more is no saving, and is all in memory
+MOST_RANK = 1024  # a higher rank saves nothing, and its matrices would have to fit in memory
 
 
 @dataclass(frozen=True)
-class _GroupUtility:
-    """A utility over what stands for many pseudo-references: `begin` is one of its methods."""
+class _GroupUtility(UtilityWrapper):
+    """Scores pseudo-references that each stand for many: `begin` is the utility's method that starts such races."""
 
-    utility: Any
     begin: Callable[[Sequence[Sentence]], Scorer]
-    name = property(lambda self: self.utility.name)
-    schedule = property(lambda self: self.utility.schedule)
-    needs_source = property(lambda self: self.utility.needs_source)
 
     def start(self, sentences: Sequence[Sentence]) -> Scorer:
         """Begin the races of a window."""
         return self.begin(sentences)
 
-    def pairs(
-        self, hypotheses: Sequence[str], references: Sequence[str], sources: Sequence[str] | None = None
-    ) -> NDArray[np.floating]:
-        """Scores of aligned pairs of strings."""
-        found: NDArray[np.floating] = self.utility.pairs(hypotheses, references, sources)
-        return found
-
 
 class _Unchanged:
-    """The race as it is; each method changes a part."""
+    """The defaults of `Method`, which leave the race as it is; each method overrides some."""
 
     prunes: ClassVar[bool] = False
 
     def check(self, utility: Utility) -> None:
-        """Any utility will do."""
+        """Accept any utility."""
 
     def utility(self, utility: Utility, seed: int) -> Utility:
         """The utility itself."""
@@ -75,7 +63,7 @@ class _Unchanged:
         return None
 
     def calls(self, step: Step) -> Step:
-        """As the race counts: hypotheses x pseudo-references, or what stands for those."""
+        """What the race counted: hypotheses x pseudo-references (or aggregates or centroids)."""
         return step
 
 
@@ -91,7 +79,7 @@ class AggregateReferences(_Unchanged):
         check_whole("aggregates", self.aggregates, least=1, most=LARGEST)
 
     def check(self, utility: Utility) -> None:
-        """It must know how to average references."""
+        """Refuse a utility that cannot average references."""
         if not isinstance(utility, AggregatingUtility):
             raise _refused(
                 self, utility, "cannot average references; choose chrf, chrf+, chrf++, comet, learned or embedding"
@@ -121,11 +109,11 @@ class AggregateToFine(_Unchanged):
         check_whole("aggregates", self.aggregates, least=1, most=LARGEST)
 
     def check(self, utility: Utility) -> None:
-        """As for aggregation."""
+        """The same condition as for `AggregateReferences`."""
         AggregateReferences(self.aggregates).check(utility)
 
     def shortlister(self, utility: Utility, schedule: Schedule, seed: int, nbest: int) -> Shortlister | None:
-        """The best by aggregates."""
+        """A race over aggregates, whose best hypotheses go on."""
         coarse = AggregateReferences(self.aggregates)
         view = coarse.utility(utility, seed)
         return ByRace(
@@ -136,8 +124,8 @@ class AggregateToFine(_Unchanged):
 @dataclass(frozen=True)
 class CentroidReferences(_Unchanged):
     """Centroid-based MBR (Deguchi et al. 2024): the embeddings of the pseudo-references are clustered by k-means, and
-    hypotheses are scored against the centroids. All centroids count the same, as in the paper, or with `weighted` each
-    by the pseudo-references in its cluster."""
+    hypotheses are scored against the centroids. All centroids count equally, as in the paper, or with `weighted` each
+    by the number of pseudo-references in its cluster."""
 
     centroids: int = 64
     weighted: bool = False
@@ -146,7 +134,7 @@ class CentroidReferences(_Unchanged):
         check_whole("centroids", self.centroids, least=1, most=LARGEST)
 
     def check(self, utility: Utility) -> None:
-        """It must have embeddings."""
+        """Refuse a utility without embeddings."""
         if not isinstance(utility, CentroidUtility):
             raise _refused(self, utility, "has no embeddings to cluster; choose comet, learned or embedding")
 
@@ -157,14 +145,17 @@ class CentroidReferences(_Unchanged):
 
     def sampler(self, sampler: Sampler, seed: int) -> Sampler:
         """Centroids of draws."""
-        how: dict[str, Any] = {"equal": not self.weighted, "seed": seed}
-        return Grouped(sampler, lambda record, draws: clustered(draws, self.centroids, record=record, **how))
+
+        def group(record: Record, draws: Draws) -> Draws:
+            return clustered(draws, self.centroids, equal=not self.weighted, seed=seed, record=record)
+
+        return Grouped(sampler, group)
 
 
 @dataclass(frozen=True)
 class LowRank(_Unchanged):
-    """Probabilistic MBR (Trabelsi et al. 2024): a random `fraction` of the pairs is scored, the others are completed
-    by a matrix of a `rank`."""
+    """Probabilistic MBR (Trabelsi et al. 2024): a random `fraction` of the pairs is scored, and the others are
+    estimated by a matrix of this `rank`."""
 
     rank: int = 8
     fraction: float = 0.125
@@ -176,14 +167,14 @@ class LowRank(_Unchanged):
             raise UserError("fraction 0: must be above 0")
 
     def check(self, utility: Utility) -> None:
-        """Its scores may not depend on what else is asked for."""
+        """Refuse a utility whose scores depend on what else is asked for."""
         if isinstance(utility, SelfScaledUtility) and utility.scales_by_first_table:
             raise _refused(
                 self, utility, "is scaled by whole tables, of which only some pairs are scored; fix its scale"
             )
 
     def utility(self, utility: Utility, seed: int) -> Utility:
-        """The utility, a part of whose tables is completed."""
+        """The utility with completed tables."""
         return Completed(utility, self.rank, self.fraction, seed)
 
     def calls(self, step: Step) -> Step:
@@ -195,12 +186,12 @@ class LowRank(_Unchanged):
 
 
 def shared_encodings(method: Method, utility: Utility) -> Utility:
-    """The utility; where a method asks it twice about the same strings, one that encodes each once."""
+    """The utility; if the method runs two races over the same strings, a copy that encodes each string only once."""
     return utility.remembering() if method.prunes and isinstance(utility, EncodingUtility) else utility
 
 
 def counted(method: Method, each: Shortlist, answer: Decoded, draws: SharedDraws) -> Decoded:
-    """The answer of a race with a method, with what was really drawn, encoded and scored."""
+    """The answer of a race with a method, with its counters set to what was really drawn, encoded and scored."""
     if not answer.steps or method.prunes:
         return answer
     drawn = draws.drawn(each.record)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from mbrace.errors import UserError
 from mbrace.schedule import doubling
+from mbrace.scoring import pair_columns, split_tables
 from mbrace.utility import Ask, Sentence, Utility, refuse_quality_only, utility_of
 
 PairFunction: TypeAlias = Callable[[str, str], float] | Callable[[str, str, str], float]
@@ -25,9 +26,9 @@ class Pairwise:
     """A Python function as a utility.
 
     The function is `function(hypothesis, reference) -> float`, or with `batch=True` `function(hypotheses, references)
-    -> floats` over aligned lists that span all open sentences. One with a third argument, `function(hypothesis,
-    reference, source)`, is given the source (the sources) too; `source` says so where its signature does not. Its
-    numbers are kept as they are, in 64 bits.
+    -> floats` over aligned lists of pairs from all open sentences. A function with a third parameter,
+    `function(hypothesis, reference, source)`, also gets the source (or sources); `source` says so where its signature
+    does not. Its numbers are kept in 64 bits.
     """
 
     def __init__(
@@ -49,16 +50,7 @@ class Pairwise:
         self, hypotheses: Sequence[str], references: Sequence[str], sources: Sequence[str] | None = None
     ) -> NDArray[np.float64]:
         """Scores of aligned pairs, (pairs,)."""
-        columns = [list(hypotheses), list(references)]
-        if self.needs_source:
-            if sources is None:
-                raise UserError(f"utility {self.name}: scores with the source; give sources")
-            columns.append(list(sources))
-        for kind, texts in zip(("hypotheses", "references", "sources"), columns, strict=False):
-            if len(texts) != len(hypotheses):
-                raise UserError(
-                    f"utility {self.name}: {len(hypotheses)} hypotheses but {len(texts)} {kind}; give one for each"
-                )
+        columns = [list(column) for column in pair_columns(self, hypotheses, references, sources)]
         if self.batch:
             values = np.asarray(self.function(*columns), dtype=np.float64)
             if values.shape != (len(hypotheses),):
@@ -103,19 +95,16 @@ class _PairwiseScorer:
                 references.extend(ask.references)
             if sources is not None:
                 sources.extend([sentence.source or ""] * (len(ask.hypotheses) * len(ask.references)))
-        flat = self._utility.pairs(hypotheses, references, sources)
-        ends = np.cumsum([len(ask.hypotheses) * len(ask.references) for ask in asks])
-        tables = np.split(flat, ends[:-1])
-        return [table.reshape(len(a.hypotheses), len(a.references)) for a, table in zip(asks, tables, strict=True)]
+        return split_tables(self._utility.pairs(hypotheses, references, sources), asks)
 
 
 def _takes_source(function: Callable[..., Any]) -> bool:
-    """Whether a function has a third argument that must be given, or one named source or sources."""
+    """Whether a function has a third parameter that is required, or that is named source or sources."""
     if isinstance(function, FunctionType) and not vars(function) and function.__code__.co_argcount < 3:
-        return False  # without the time that a signature takes; what wraps another function has attributes
+        return False  # a shortcut, as `signature` is slow; a function that wraps another has attributes
     try:
         parameters = list(inspect.signature(function).parameters.values())
-    except (TypeError, ValueError):  # some functions written in C
+    except (TypeError, ValueError):  # raised for some functions written in C
         return False
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     third = positional[2:3]

@@ -1,4 +1,4 @@
-"""Races with something before them: a shortlist of the hypotheses, or a method that changes what is scored."""
+"""Races that are prepared: by a shortlist of the hypotheses, or by a method that changes what is scored."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from mbrace.utility import QualityUtility, Utility
 
 
 class Preparation:
-    """What `decode_corpus` was asked to do before its races, checked; `prune` is the pruning function that is left."""
+    """What `decode_corpus` was asked to do before its races, checked; `prune` is the pruning function that they use."""
 
     def __init__(
         self,
@@ -37,16 +37,25 @@ class Preparation:
         seed: int,
         nbest: int,
         entry: Entry,
-        **others: Any,
+        select: str,
+        keep_utilities: bool,
     ) -> None:
         self._method, self._qe = method, qe
         self._schedule, self._seed, self._nbest = schedule, seed, nbest
         self.prune = prune = pruning_with(method, prune)
-        check_method(method, nbest=nbest, pool=entry.pool, exclude_self=entry.exclude_self, **others)
+        check_method(
+            method,
+            nbest=nbest,
+            pool=entry.pool,
+            exclude_self=entry.exclude_self,
+            select=select,
+            keep_utilities=keep_utilities,
+        )
         if method is not None:
             method.check(utility)
-        tops = {"qe_top": qe_top, "coarse_top": coarse_top}
-        check_shortlists(qe=qe, coarse=coarse, **tops, prune=prune, nbest=nbest, pool=entry.pool)
+        check_shortlists(
+            qe=qe, qe_top=qe_top, coarse=coarse, coarse_top=coarse_top, prune=prune, nbest=nbest, pool=entry.pool
+        )
         self.shortlisters: list[Shortlister] = []
         if qe is not None and qe_top is not None:
             check_quality(qe)
@@ -55,7 +64,7 @@ class Preparation:
             self.shortlisters.append(ByRace(coarse, coarse_top, prune, schedule, seed, nbest, entry))
 
     def check(self, record: Record) -> None:
-        """Refuse a record that lacks what comes before its race."""
+        """Refuse a record that lacks what the preparation needs."""
         if self._qe is not None:
             check_quality_source(record, self._qe)
         check_source(self._method, record, self._schedule)
@@ -63,17 +72,20 @@ class Preparation:
     def race(
         self, group: Sequence[Record], utility: Utility, sampler: Sampler, phases: Phases | None, **options: Any
     ) -> list[Decoded]:
-        """The races of a group over what is left of its lists."""
+        """The races of a group of records, over the hypotheses on their shortlists."""
         method, seed = self._method, self._seed
-        draws, lists = SharedDraws(sampler, group), [whole_list(record) for record in group]
-        utility = utility if method is None else shared_encodings(method, utility)
-        own = None if method is None else method.shortlister(utility, self._schedule, seed, self._nbest)
-        for shorten in [*self.shortlisters, own]:
-            lists = lists if shorten is None else shorten(lists, draws, phases)
-        options |= {"starting": [each.indices for each in lists], "phases": phases}
-        if method is None:
-            answers = race(group, utility, sampler=draws, **options)
-        else:
-            answers = race(group, method.utility(utility, seed), sampler=method.sampler(draws, seed), **options)
+        draws = SharedDraws(sampler, group)
+        source: Sampler = draws
+        shortlisters = list(self.shortlisters)
+        if method is not None:
+            utility = shared_encodings(method, utility)
+            if (own := method.shortlister(utility, self._schedule, seed, self._nbest)) is not None:
+                shortlisters.append(own)
+            utility, source = method.utility(utility, seed), method.sampler(draws, seed)
+        lists = [whole_list(record) for record in group]
+        for shorten in shortlisters:
+            lists = shorten(lists, draws, phases)
+        starting = [each.indices for each in lists]
+        answers = race(group, utility, sampler=source, starting=starting, phases=phases, **options)
         found = [each.count(answer, draws) for each, answer in zip(lists, answers, strict=True)]
         return found if method is None else [counted(method, *each, draws) for each in zip(lists, found, strict=True)]

@@ -1,4 +1,4 @@
-"""Whether an object has what a protocol asks for."""
+"""A fast check whether an object implements a protocol."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 
 def implements(thing: object, protocol: Any) -> bool:
-    """`isinstance(thing, protocol)` for a protocol whose members are all written in its own body.
+    """`isinstance(thing, protocol)`, for a protocol without base protocols.
 
-    Up to Python 3.11 `isinstance` finds out the members of a protocol at every question, which takes longer than a
-    small race. Here a class is asked once, and an object only for what its class lacks.
+    Up to Python 3.11 every `isinstance` collects the members of the protocol again, which takes longer than a small
+    race. Here each class is checked only once, and an object only for members that its class lacks.
     """
     kind: Any = type(thing)
     lacks = _lacks(kind, protocol)

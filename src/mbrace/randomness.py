@@ -8,7 +8,7 @@ import numpy as np
 
 
 def digest(record_id: str | int, *, seed: int | None = None, purpose: str | None = None) -> int:
-    """64 bits for an id, the same on every machine (7 and "7" are two ids); others for every seed and purpose."""
+    """A 64-bit hash of an id and, where given, a seed and a purpose; the same on every machine. 7 and "7" differ."""
     name = f"{type(record_id).__name__}\0{record_id}"
     if seed is not None:
         name = f"{seed}\0{name}"
@@ -24,5 +24,5 @@ def key(seed: int, record_id: str | int, purpose: str) -> int:
 
 def generator(seed: int, record_id: str | int, purpose: str) -> np.random.Generator:
     """A NumPy generator seeded with `key`."""
-    # PCG64 makes a SeedSequence of a number itself, but takes longer
+    # Faster than PCG64(number), which makes the same SeedSequence
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(key(seed, record_id, purpose))))

@@ -1,4 +1,4 @@
-"""Hypotheses by their estimated quality, with the source and no reference."""
+"""Hypotheses ranked by their quality, estimated from the source without a reference."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from mbrace.utility import QualityUtility
 
 @dataclass(frozen=True)
 class Ranking:
-    """The distinct hypotheses of a record, best first: the index of each one's first copy, and its quality."""
+    """The distinct hypotheses of a record, best first: the index of each one's first copy, and their qualities."""
 
     record: Record
     indices: NDArray[np.int64]
     qualities: NDArray[np.floating]
 
     def answer(self, nbest: int) -> Decoded:
-        """The best of them."""
+        """The answer that lists the `nbest` best."""
         best = [
             Candidate(self.record.hypotheses[index], index, float(quality))
             for index, quality in zip(self.indices[:nbest].tolist(), self.qualities[:nbest], strict=True)
@@ -45,7 +45,7 @@ class Ranking:
 
 
 def rank(records: Sequence[Record], qe: QualityUtility, phases: Phases | None = None) -> list[Ranking]:
-    """The hypotheses of every record by quality, all estimated in one call; equal strings of a record once."""
+    """The ranking of every record, by one call of `qe` for all; equal strings of a record are estimated once."""
     firsts = [first_copies(record) for record in records]
     texts = [record.hypotheses[index] for record, first in zip(records, firsts, strict=True) for index in first]
     sources = [check_source(record, qe) for record, first in zip(records, firsts, strict=True) for _ in first]
@@ -72,14 +72,14 @@ def rank(records: Sequence[Record], qe: QualityUtility, phases: Phases | None = 
 
 
 def check_quality(qe: object) -> None:
-    """Refuse as a quality utility what is none."""
+    """Refuse an object that is not a quality utility."""
     if not isinstance(qe, QualityUtility):
         name = getattr(qe, "name", None) or repr(qe)
         raise UserError(f"qe {name}: cannot estimate quality from the source; give a quality utility such as CometKiwi")
 
 
 def check_source(record: Record, qe: QualityUtility) -> str:
-    """The source of a record; it is an error if there is none, or nothing in it."""
+    """The source of a record; refused if it is missing or empty."""
     if record.source is None or not record.source.strip():
         found = "missing" if record.source is None else "empty"
         raise record.error(f"source: {found}; {qe.name} estimates quality from the source: give one, or on_error=skip")
@@ -87,7 +87,7 @@ def check_source(record: Record, qe: QualityUtility) -> str:
 
 
 def first_copies(record: Record) -> list[int]:
-    """Indices of the distinct hypotheses, each that of its first copy."""
+    """The index of the first copy of each distinct hypothesis."""
     first: dict[str, int] = {}
     for index, text in enumerate(record.hypotheses):
         first.setdefault(text, index)

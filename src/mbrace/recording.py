@@ -16,15 +16,15 @@ class RecordedStep:
     """One time step; arrays are (alive,), in the order of the distinct hypotheses."""
 
     pseudo_references: int  # drawn so far
-    alive: NDArray[np.int64]  # which of the distinct hypotheses raced
-    indexes: NDArray[np.int64]  # the caller's; -1 for one that was drawn and let in
+    alive: NDArray[np.int64]  # indices of those that raced among the distinct hypotheses
+    indexes: NDArray[np.int64]  # in the caller's list; -1 for a string that was drawn and let in
     texts: tuple[str, ...]
     means: NDArray[np.float64]  # expected utilities
     win_rates: NDArray[np.float64] | None  # w of Equation 5; None unless the pruning function is `Confidence`
     kept: NDArray[np.bool_]
     leaders: NDArray[np.int64]  # positions of the n best
     spread: float  # between the expected utilities of all that raced
-    expected_regret: float | None = None  # of answering now, where the race may end by it
+    expected_regret: float | None = None  # of answering now; None unless the race may stop by regret
 
 
 class RaceRecorder:
@@ -38,7 +38,7 @@ class RaceRecorder:
         """Record a decision."""
         rule, win_rates, regret = self._rule, None, None
         if rule is not None:
-            win_rates = rule.win_rates(standings)  # the same random numbers as the decision had
+            win_rates = rule.win_rates(standings)  # from the same random numbers as the decision
             if rule.regret > 0:
                 confident = win_rates * rule.bootstraps > rule.max_losing_wins
                 confident[standings.leaders()] = True

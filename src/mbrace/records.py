@@ -1,4 +1,4 @@
-"""One record per source sentence: its hypotheses and where its pseudo-references come from."""
+"""A record per source sentence: its hypotheses and where its pseudo-references come from, checked."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Record:
 
     `pseudo_references` is a list, an iterator, or a function that is asked for n more; None leaves them to the sampler
     of `decode_corpus` or, without one, makes the hypotheses the pseudo-references too. `logprobs`, one per listed
-    pseudo-reference, ask for model-based weights; copies of one that have others count by their average.
+    pseudo-reference, ask for model-based weights; if copies of a string have different ones, their average counts.
     """
 
     hypotheses: Sequence[str]
@@ -46,7 +46,7 @@ class Record:
         return f"record {self.id!r}" if self.location is None else str(self.location)
 
     def listed(self, *, live: bool = False) -> PseudoReferences | None:
-        """Its pseudo-references: its own, or with one list its hypotheses; None where a `live` source draws them."""
+        """Its own pseudo-references, or else its hypotheses; None if it has none and a `live` source draws them."""
         return self.hypotheses if self.pseudo_references is None and not live else self.pseudo_references
 
     def error(self, reason: str) -> RecordError:
@@ -54,30 +54,26 @@ class Record:
         return RecordError(self.where, reason)
 
 
-# Other names of the fields of a record, in files. `samples` is for one list whose strings are hypotheses and
-# pseudo-references at once.
-ALIASES = {"hypotheses": ("candidates", "samples")}
-# Names that could mean several fields: they are refused where the field that may be meant is missing.
-AMBIGUOUS = {
-    "references": "could be the pseudo-references of the race or translations by people; "
-    "call them `pseudo_references`, or `reference` if it is one translation to compare with"
-}
+# Other names of `hypotheses` in files. `samples` is one list whose strings are both hypotheses and pseudo-references.
+HYPOTHESES_ALIASES = ("candidates", "samples")
 
 
 def record_from(fields: Any, *, location: Location, default_id: str | int) -> Record:
-    """A checked record from a JSON object; fields may have other names (`ALIASES`)."""
+    """A checked record from a JSON object; the hypotheses may have another name (`HYPOTHESES_ALIASES`)."""
     if not isinstance(fields, dict):
         reason = f"expected a JSON object with `hypotheses` and `pseudo_references`, got {kind(fields)}"
         raise RecordError(location, reason)
-    name = _name_in(fields, "hypotheses", location)
+    name = _hypotheses_name(fields, location)
     hypotheses = check_strings(fields.get(name), name, location)
     pseudo_references = fields.get("pseudo_references")
-    if pseudo_references is None:
-        for field, meaning in AMBIGUOUS.items():
-            if fields.get(field) is not None:
-                raise RecordError(location, f"{field}: {meaning}")
     if pseudo_references is not None:
         check_strings(pseudo_references, "pseudo_references", location)
+    elif fields.get("references") is not None:
+        raise RecordError(
+            location,
+            "references: could be the pseudo-references of the race or translations by people; "
+            "call them `pseudo_references`, or `reference` if it is one translation to compare with",
+        )
     identity = fields.get("id")
     if identity is None:
         identity = default_id
@@ -92,20 +88,18 @@ def record_from(fields: Any, *, location: Location, default_id: str | int) -> Re
     return record
 
 
-def _name_in(fields: dict[str, Any], field: str, location: Location) -> str:
-    """What a field is called in an object: its name, or the alias that is there."""
-    if fields.get("samples") is not None and any(
-        fields.get(other) is not None for other in ("hypotheses", "pseudo_references", "candidates")
-    ):
+def _hypotheses_name(fields: dict[str, Any], location: Location) -> str:
+    """The name that an object uses for its hypotheses."""
+    given = [name for name in ("hypotheses", *HYPOTHESES_ALIASES) if fields.get(name) is not None]
+    if "samples" in given and (len(given) > 1 or fields.get("pseudo_references") is not None):
         raise RecordError(location, "samples: are hypotheses and pseudo-references at once; leave those out")
-    given = [name for name in (field, *ALIASES[field]) if fields.get(name) is not None]
     if len(given) > 1:
         raise RecordError(location, f"{given[0]} and {given[1]}: two names of one field; give one of them")
-    return given[0] if given else field
+    return given[0] if given else "hypotheses"
 
 
 def check_record(record: Record, *, pool: bool = False, live: bool = False) -> None:
-    """Refuse a record that cannot be raced. The strings and numbers of a file were checked there.
+    """Refuse a record that cannot be raced. The strings and numbers of a record from a file were checked when read.
 
     With `pool` drawn strings race too, so there may be no hypotheses; a `live` source draws where none are listed.
     """
@@ -124,7 +118,7 @@ def check_record(record: Record, *, pool: bool = False, live: bool = False) -> N
 
 
 def check_strings(values: Any, field: str, where: object) -> Sequence[str]:
-    """The values; what is not a sequence of at least one string is an error."""
+    """The values, refused unless they are a sequence of at least one string."""
     if values is None:
         raise RecordError(where, f"{field}: missing; give a list of strings")
     if isinstance(values, str | bytes) or not isinstance(values, Sequence):
@@ -139,7 +133,7 @@ def check_strings(values: Any, field: str, where: object) -> Sequence[str]:
 
 
 def _check_logprobs_of(record: Record, given: PseudoReferences | None, *, values: bool) -> None:
-    """One log-probability for each listed pseudo-reference; with `values`, each a finite number."""
+    """Refuse log-probabilities unless there is one per listed pseudo-reference; with `values`, check each number."""
     if record.logprobs is None:
         return
     if not isinstance(given, Sequence):
@@ -166,7 +160,7 @@ def check_logprobs(values: Sequence[float], where: object) -> None:
 
 
 def kind(value: Any) -> str:
-    """What a JSON value is, in JSON's words."""
+    """The kind of a JSON value, in JSON's terms."""
     names = {type(None): "null", bool: "true/false", int: "a number", float: "a number", str: "a string"}
     names |= {list: "a list", dict: "an object"}
     return names.get(type(value), type(value).__name__)

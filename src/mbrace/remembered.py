@@ -1,4 +1,4 @@
-"""Iterators and functions that give pseudo-references: asked for n more, remembered so that a race can be run again."""
+"""Iterators and functions as sources of pseudo-references: asked for n more, and remembered for reruns of a race."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from mbrace.records import Record
 
 
 def function_of(source: Iterator[str] | Callable[[int], Sequence[str]]) -> Callable[[int], Sequence[str]]:
-    """What can be asked for n more: a function as it is, an iterator for its next n."""
+    """A function that returns n more: the source itself, or one that takes the next n of an iterator."""
     return source if callable(source) else lambda count: list(itertools.islice(source, count))
 
 
 class RememberedSource(Iterator[str]):
-    """A live source whose draws are remembered, so that a race can be run again over the same: whatever it gave, and
-    what it raised. It is asked for more only where no race before has been."""
+    """A live source that remembers what it gave and what it raised, so that a race can rerun over the same draws. The
+    source is asked only for draws that no earlier race has seen."""
 
     def __init__(self, source: Iterator[str] | Callable[[int], Sequence[str]]) -> None:
         self.is_function = callable(source)
@@ -25,16 +25,16 @@ class RememberedSource(Iterator[str]):
         self._texts: list[str] = []
         self._ended = False
         self._failure: Exception | None = None
-        self._refused: list[Any] = []  # what it gave that no race can use
+        self._refused: list[Any] = []  # the one thing it gave that no race can use
 
     def __next__(self) -> str:
-        """One more draw; it is not remembered, so no race sees it."""
+        """One more draw, which is not remembered, so no race will see it."""
         for text in self._ask(1):
             return text
         raise StopIteration
 
     def reader(self) -> Callable[[int], Sequence[str]]:
-        """A function that is asked for n more, from the first draw on."""
+        """A new function that returns n more, beginning with the first draw."""
         position = 0
 
         def more(count: int) -> Sequence[str]:
@@ -67,7 +67,7 @@ class RememberedSource(Iterator[str]):
 
 
 def remember(record: Record) -> Record:
-    """A record that can be raced several times: what a live source of its own gave is remembered."""
+    """The record, with its own live source (if it has one) remembered, so that it can be raced several times."""
     given = record.pseudo_references
     if given is None or isinstance(given, Sequence):
         return record
@@ -75,5 +75,5 @@ def remember(record: Record) -> Record:
 
 
 def is_function(source: object) -> bool:
-    """Whether a source of pseudo-references is a function, asked for n more."""
+    """Whether a source of pseudo-references is a function that is asked for n more."""
     return source.is_function if isinstance(source, RememberedSource) else callable(source)

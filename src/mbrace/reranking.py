@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from mbrace.decoded import Decoded, Phases
-from mbrace.errors import UserError
+from mbrace.errors import LARGEST, check_whole
 from mbrace.ranking import check_quality, check_source, rank
 from mbrace.records import Record, check_record
 from mbrace.utility import QualityUtility
@@ -13,7 +13,7 @@ from mbrace.windows import OnError, stream
 
 
 def rerank(hypotheses: Sequence[str], source: str, *, qe: QualityUtility, nbest: int = 1, id: str | int = 0) -> Decoded:
-    """The hypothesis of the highest quality that `qe` estimates; the answer's `utility` is its quality."""
+    """The hypothesis that `qe` gives the highest quality; the answer's `utility` is that quality."""
     return next(iter(rerank_corpus([Record(hypotheses, id=id, source=source)], qe=qe, nbest=nbest)))
 
 
@@ -26,13 +26,13 @@ def rerank_corpus(
     phases: Phases | None = None,
     on_error: OnError | None = None,
 ) -> Iterator[Decoded]:
-    """Answer records as they come, `window` of them estimated together, in order; pseudo-references are not read.
+    """Rerank records as they come, `window` at a time, answers in order; pseudo-references are not read.
 
-    A record that fails stops the run after the answers before it were given, or with `on_error` is handed to that
-    function and left out.
+    A record that fails stops the run after the answers to the records before it; with `on_error`, it is passed to that
+    function instead and left out.
     """
-    if window < 1 or nbest < 1:
-        raise UserError(f"window {window}, nbest {nbest}: both must be 1 or more")
+    check_whole("window", window, least=1, most=LARGEST)
+    check_whole("nbest", nbest, least=1, most=LARGEST)
     check_quality(qe)
 
     def run(group: Sequence[Record]) -> list[Decoded]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence, Sized
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from mbrace._native import covering_order
@@ -16,7 +17,7 @@ from mbrace.records import Record
 from mbrace.remembered import RememberedSource, function_of
 from mbrace.wording import counted
 
-MOST_COVERED = 1024  # pseudo-references put in order: how alike they are is a table of all pairs
+MOST_COVERED = 1024  # pseudo-references to put in order: their similarities are a table of all pairs
 
 
 class Draws(NamedTuple):
@@ -28,7 +29,7 @@ class Draws(NamedTuple):
 
 @dataclass(frozen=True)
 class Want:
-    """Draws number `first` to `first + count - 1` of a sentence of the window."""
+    """A request for draws number `first` to `first + count - 1` of one sentence of the window."""
 
     sentence: int
     first: int
@@ -61,8 +62,14 @@ class Drawer(Protocol):
     """Draws for the races of one window; dropped with it."""
 
     def draw(self, wants: Sequence[Want]) -> Sequence[Draws]:
-        """The draws of each want; fewer than wanted when a source has no more."""
+        """The draws for each request; fewer than requested when a source has no more."""
         ...
+
+
+class FunctionDrawer(NamedTuple):
+    """A drawer that is just a function."""
+
+    draw: Callable[[Sequence[Want]], list[Draws]]
 
 
 class Sampler(Protocol):
@@ -74,7 +81,7 @@ class Sampler(Protocol):
 
 
 def checked_draws(drawn: Any, wants: Sequence[Want], records: Sequence[Record]) -> Sequence[Draws]:
-    """What a sampler returned: for each want of a window of records, no more draws than were asked for."""
+    """What a sampler returned, refused unless it has one `Draws` for each request, no larger than requested."""
     if not isinstance(drawn, Sequence) or len(drawn) != len(wants):
         got = f"{len(drawn)}" if isinstance(drawn, Sized) else type(drawn).__name__
         asked = f"asked for the draws of {counted(len(wants), 'sentence')}"
@@ -87,36 +94,39 @@ def checked_draws(drawn: Any, wants: Sequence[Want], records: Sequence[Record]) 
             raise records[want.sentence].error(f"sampler: asked for {want.count} draws, got {len(texts)}")
         if logprobs is not None and len(logprobs) != len(texts):
             raise records[want.sentence].error(
-                f"sampler: {len(logprobs)} logprobs for {len(texts)} draws; give as many"
+                f"sampler: {len(logprobs)} logprobs for {len(texts)} draws; give one for each"
             )
     return drawn
 
 
 class SharedDraws:
-    """The sampler of several races over the same records, one race after another: each draw is made once.
+    """A sampler that several races over the same records use one after another: each draw is made only once.
 
-    A race may leave records out, but takes the others as they are and in their order.
+    A race may leave records out, but must take the others unchanged and in their order.
     """
 
     def __init__(self, sampler: Sampler, records: Sequence[Record]) -> None:
         self._sampler = sampler
-        self._records = [record for record in records if len(set(record.hypotheses)) > 1]  # no others are drawn for
+        self._records = [record for record in records if len(set(record.hypotheses)) > 1]  # the others need no race
         self._drawer: Drawer | None = None
         self._drawn = [Draws([]) for _ in self._records]
         self._ended = [False for _ in self._records]
 
-    def start(self, records: Sequence[Record]) -> _SharedDrawer:
+    def start(self, records: Sequence[Record]) -> FunctionDrawer:
         """Begin a race."""
         if self._drawer is None:
             self._drawer = self._sampler.start(self._records)
-        return _SharedDrawer(self, self._positions(records))
+        positions = self._positions(records)
+        return FunctionDrawer(
+            lambda wants: self.draw([replace(want, sentence=positions[want.sentence]) for want in wants])
+        )
 
     def drawn(self, record: Record) -> Sequence[str]:
         """The texts drawn for a record by all races so far."""
         return self._drawn[self._positions([record])[0]].texts
 
     def draw(self, wants: Sequence[Want]) -> list[Draws]:
-        """The draws of each want, whose `sentence` is a position among the records drawn for."""
+        """The draws for each request, whose `sentence` is an index into the records that race."""
         assert self._drawer is not None
         missing = []
         for want in wants:
@@ -131,37 +141,19 @@ class SharedDraws:
         return [_part(self._drawn[want.sentence], want) for want in wants]
 
     def _positions(self, records: Sequence[Record]) -> list[int]:
-        """The positions of some records, in order; an equal record may be there several times."""
+        """The indices of these records, which are in the same order here; there may be several equal records."""
         mine = enumerate(self._records)
         return [next(position for position, own in mine if own is record) for record in records]
-
-
-class _SharedDrawer:
-    def __init__(self, shared: SharedDraws, positions: Sequence[int]) -> None:
-        self._shared, self._positions = shared, positions
-
-    def draw(self, wants: Sequence[Want]) -> list[Draws]:
-        return self._shared.draw([replace(want, sentence=self._positions[want.sentence]) for want in wants])
-
-
-def _joined(first: Draws, second: Draws) -> Draws:
-    """Draws one after the other, with log-probabilities where both have them."""
-    both = first.logprobs is not None and second.logprobs is not None
-    return Draws([*first.texts, *second.texts], [*(first.logprobs or ()), *(second.logprobs or ())] if both else None)
-
-
-def _part(draws: Draws, want: Want) -> Draws:
-    part = slice(want.first, want.first + want.count)
-    return Draws(draws.texts[part], None if draws.logprobs is None else draws.logprobs[part])
 
 
 class Listed:
     """The sampler of records that bring their own pseudo-references, or use their hypotheses as such.
 
-    Lists are shuffled with random numbers from (seed, record id): the first r_1 of a list in beam order, say, would be
-    a biased sample. With `cover` each next one is then the one with which those so far have the n-grams of the whole
-    list best, so that a few stand for all; of a list of more than 1,024, the first so many of the shuffled ones are put
-    in order, and the others follow. Iterators and functions are taken in their own order.
+    A list is shuffled with random numbers from (seed, record id): the first r_1 strings of an ordered list, such
+    as one in beam order, would be a biased sample. With `cover` it is then put into an order in which each next string
+    is the one that brings the n-grams drawn so far closest to those of the whole list, so that the first few represent
+    all. Only the first 1,024 of the shuffled list are put into that order; the others follow. Iterators and functions
+    are read in their own order.
     """
 
     def __init__(self, *, seed: int, shuffle: bool, cover: bool = False) -> None:
@@ -169,68 +161,58 @@ class Listed:
         self._shuffle = shuffle
         self._cover = cover
 
-    def start(self, records: Sequence[Record]) -> _ListedDrawer:
-        return _ListedDrawer([self._source(record) for record in records])
+    def start(self, records: Sequence[Record]) -> FunctionDrawer:
+        sources = [self._source(record) for record in records]
+        return FunctionDrawer(lambda wants: [sources[want.sentence](want) for want in wants])
 
-    def _source(self, record: Record) -> _Source:
+    def _source(self, record: Record) -> Callable[[Want], Draws]:
+        """A function that answers what is wanted for one record."""
         given = record.listed()
         assert given is not None  # only a live source has none
         if isinstance(given, RememberedSource):
-            return _Source(record, ask=given.reader())
+            return partial(_ask, record, given.reader())
         if not isinstance(given, Sequence):
-            return _Source(record, ask=function_of(given))
-        texts: Sequence[str] = given
-        logprobs = record.logprobs
-        if self._shuffle and len(texts) > 1:
-            order = generator(self._seed, record.id, "shuffle").permutation(len(texts)).tolist()
-            texts = list(map(texts.__getitem__, order))
-            logprobs = None if logprobs is None else list(map(logprobs.__getitem__, order))
+            return partial(_ask, record, function_of(given))
+        draws = Draws(given, record.logprobs)
+        if self._shuffle and len(given) > 1:
+            draws = _in_order(draws, generator(self._seed, record.id, "shuffle").permutation(len(given)).tolist())
         if self._cover:
-            check_cover(record)
-            order = covering_order(texts[:MOST_COVERED]).tolist() + list(range(MOST_COVERED, len(texts)))
-            texts = list(map(texts.__getitem__, order))
-            logprobs = None if logprobs is None else list(map(logprobs.__getitem__, order))
-        return _Source(record, texts=texts, logprobs=logprobs)
+            order = covering_order(draws.texts[:MOST_COVERED]).tolist()
+            draws = _in_order(draws, [*order, *range(MOST_COVERED, len(given))])
+        return partial(_part, draws)
 
 
 def check_cover(record: Record) -> None:
     """Refuse a record whose pseudo-references cannot be put into an order that covers them."""
-    given = record.listed()
-    if not isinstance(given, Sequence):
+    if not isinstance(record.listed(), Sequence):
         raise record.error("pseudo_references: cover needs a list; what is drawn one by one has an order of its own")
 
 
-class _Source:
-    def __init__(
-        self,
-        record: Record,
-        *,
-        ask: Callable[[int], Sequence[str]] | None = None,
-        texts: Sequence[str] = (),
-        logprobs: Sequence[float] | None = None,
-    ) -> None:
-        self._record = record
-        self._ask = ask
-        self._texts = texts
-        self._logprobs = logprobs
-
-    def draw(self, want: Want) -> Draws:
-        if self._ask is not None:
-            texts = self._ask(want.count)
-            if isinstance(texts, str) or not isinstance(texts, Iterable):
-                got = "None" if texts is None else f"a {type(texts).__name__}"
-                raise self._record.error(f"pseudo_references: expected a list of strings, got {got}")
-            texts = list(texts)
-            if len(texts) > want.count:
-                raise self._record.error(f"pseudo_references: asked for {want.count} more, got {len(texts)}")
-            return Draws(texts)
-        part = slice(want.first, want.first + want.count)
-        return Draws(self._texts[part], None if self._logprobs is None else self._logprobs[part])
+def _ask(record: Record, ask: Callable[[int], Sequence[str]], want: Want) -> Draws:
+    """The next draws of a function that is asked for n more."""
+    texts = ask(want.count)
+    if isinstance(texts, str) or not isinstance(texts, Iterable):
+        got = "None" if texts is None else f"a {type(texts).__name__}"
+        raise record.error(f"pseudo_references: expected a list of strings, got {got}")
+    texts = list(texts)
+    if len(texts) > want.count:
+        raise record.error(f"pseudo_references: asked for {want.count} more, got {len(texts)}")
+    return Draws(texts)
 
 
-class _ListedDrawer:
-    def __init__(self, sources: Sequence[_Source]) -> None:
-        self._sources = sources
+def _in_order(draws: Draws, order: Sequence[int]) -> Draws:
+    texts, logprobs = draws
+    return Draws(
+        list(map(texts.__getitem__, order)), None if logprobs is None else list(map(logprobs.__getitem__, order))
+    )
 
-    def draw(self, wants: Sequence[Want]) -> list[Draws]:
-        return [self._sources[want.sentence].draw(want) for want in wants]
+
+def _part(draws: Draws, want: Want) -> Draws:
+    part = slice(want.first, want.first + want.count)
+    return Draws(draws.texts[part], None if draws.logprobs is None else draws.logprobs[part])
+
+
+def _joined(first: Draws, second: Draws) -> Draws:
+    """Draws one after the other, with log-probabilities where both have them."""
+    both = first.logprobs is not None and second.logprobs is not None
+    return Draws([*first.texts, *second.texts], [*(first.logprobs or ()), *(second.logprobs or ())] if both else None)

@@ -12,7 +12,7 @@ Schedule: TypeAlias = "Iterable[int] | Literal['all'] | None"
 
 
 def doubling(first: int, last: int) -> tuple[int, ...]:
-    """`first`, twice that, ... up to and always ending with `last`: doubling(8, 256) = (8, 16, 32, 64, 128, 256)."""
+    """Sizes that double from `first` and end with `last`: doubling(8, 256) = (8, 16, 32, 64, 128, 256)."""
     if not 1 <= first <= last:
         raise UserError(f"schedule doubling({first}, {last}): needs 1 <= first <= last")
     sizes = list(itertools.takewhile(lambda size: size < last, (first << step for step in itertools.count())))
@@ -20,7 +20,7 @@ def doubling(first: int, last: int) -> tuple[int, ...]:
 
 
 def is_all(schedule: Schedule) -> bool:
-    """Whether a schedule goes on to the last pseudo-reference."""
+    """Whether a schedule uses all pseudo-references."""
     return isinstance(schedule, str) and schedule == "all"  # comparing an array gives an array
 
 
@@ -44,9 +44,9 @@ def _is_whole(size: object) -> bool:
 
 
 def steps(schedule: Schedule, default: tuple[int, ...], *, growing: bool) -> Iterator[int]:
-    """The sizes a race goes through. "all" doubles on without end: a race stops where its references do.
+    """The sample sizes of a race's time steps. "all" doubles without end: a race stops when its references run out.
 
-    Without pruning the steps between do not change the answer: where it is not to be `growing`, there is only the last.
+    Without pruning the steps in between do not change the answer, so unless `growing` there is only the last one.
     """
     if schedule == "all":
         return (default[0] << step for step in itertools.count()) if growing else iter([1 << 62])
@@ -55,5 +55,5 @@ def steps(schedule: Schedule, default: tuple[int, ...], *, growing: bool) -> Ite
 
 
 def largest(schedule: Schedule, default: tuple[int, ...]) -> int | None:
-    """The most pseudo-references that a schedule draws; None: there is no limit."""
+    """The largest number of pseudo-references that a schedule draws; None if there is no limit."""
     return None if schedule == "all" else check(default if schedule is None else schedule)[-1]

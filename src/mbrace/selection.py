@@ -39,7 +39,7 @@ BEST = Selection()
 
 
 def selection_of(rule: str, diversity: float | None, *, nbest: int, prune: object) -> Selection:
-    """The selection of these options, checked: all hypotheses need full scores, so none may be pruned."""
+    """The selection for these options, checked: unless it is "best", nothing may be pruned, as all need full scores."""
     if diversity is not None and rule != "diverse":
         raise UserError(f'diversity {diversity}: only valid with select="diverse"')
     if rule == "best":
@@ -54,7 +54,7 @@ def selection_of(rule: str, diversity: float | None, *, nbest: int, prune: objec
 
 @dataclass
 class Finalists:
-    """The hypotheses of one sentence that are left at the end of its race, and then which of them were chosen."""
+    """The hypotheses of one sentence that are left at the end of its race, and which of them are chosen."""
 
     record: Record
     sentence: int  # index into the window
@@ -62,22 +62,23 @@ class Finalists:
     texts: Sequence[str]
     means: NDArray[np.float64]  # expected utilities
     utilities: NDArray[np.floating]  # (hypotheses, distinct pseudo-references)
-    weights: NDArray[np.float64]  # (distinct pseudo-references,) in the expectation, to any scale
+    weights: NDArray[np.float64]  # (distinct pseudo-references,) in the expectation; need not sum to 1
     columns: Mapping[str, int]  # column of each pseudo-reference
     chosen: list[int] = field(default_factory=list)  # in the order of the n-best list
     calls: int = 0  # pairs of hypotheses that were scored to choose
 
     def ranking(self) -> list[int]:
-        """All of them, best first; equal ones in their order."""
+        """Indices of all of them, best first; ties in their order."""
         return np.argsort(-self.means, kind="stable").tolist()  # type: ignore[no-any-return]
 
 
 def choose(finalists: Sequence[Finalists], selection: Selection, count: int, scorer: Scorer, utility: str) -> float:
-    """Fill in `chosen`, `count` for each, and `calls`; returns the seconds that `scorer` took."""
+    """Choose `count` for each sentence by the rule "diverse" or "medoids": sets `chosen` and `calls`, and returns the
+    seconds that `scorer` took."""
     if selection.rule == "diverse":
         return _choose_diverse(finalists, selection.diversity, count, scorer, utility)
     for each in finalists:
-        if selection.rule == "medoids" and count < len(each.rows):
+        if count < len(each.rows):
             rows = medoids(each.utilities, each.weights, each.means, count)
             each.chosen = sorted(rows, key=each.ranking().index)
         else:
@@ -88,7 +89,7 @@ def choose(finalists: Sequence[Finalists], selection: Selection, count: int, sco
 def _choose_diverse(
     finalists: Sequence[Finalists], diversity: float, count: int, scorer: Scorer, utility: str
 ) -> float:
-    """Greedily, in lockstep over the window: the best, then whatever adds most to
+    """Greedily, in lockstep over the window: the best hypothesis, then whichever adds most to
 
     sum of expected utilities - diversity / (count - 1) x sum of u(h, h') over ordered pairs of those chosen.
     """
@@ -105,7 +106,7 @@ def _choose_diverse(
             penalties[index] += diversity / (count - 1) * similarities
             gains = each.means - penalties[index]
             gains[each.chosen] = -np.inf
-            each.chosen.append(int(np.argmax(gains)))  # of equal ones the first
+            each.chosen.append(int(np.argmax(gains)))  # the first of equal ones
         open_now = [index for index in open_now if len(finalists[index].chosen) < count]
     return seconds
 
@@ -113,11 +114,11 @@ def _choose_diverse(
 def _similarities(
     finalists: Sequence[Finalists], scorer: Scorer, utility: str
 ) -> tuple[list[NDArray[np.float64]], float]:
-    """Of each sentence, u(h, last) + u(last, h) for all that may still be chosen, where `last` was chosen last; 0 for
-    the others. What the race has scored is not scored again. Also the seconds that scoring took."""
+    """For each sentence, u(h, last) + u(last, h) for each h that can still be chosen, where `last` was chosen last; 0
+    for the others. What the race has scored is not scored again. Also returns the seconds that scoring took."""
     similarities = [np.zeros(len(each.rows)) for each in finalists]
     asks: list[Ask] = []
-    wanted: list[tuple[int, NDArray[np.int64]]] = []  # of each ask: the sentence's index here, and who it is about
+    wanted: list[tuple[int, NDArray[np.int64]]] = []  # for each ask: the index into `finalists`, and its hypotheses
     for index, each in enumerate(finalists):
         last, others = each.chosen[-1], np.setdiff1d(np.arange(len(each.rows)), each.chosen)
         column = each.columns.get(each.texts[last])
@@ -152,8 +153,10 @@ def _similarities(
 def medoids(
     utilities: NDArray[np.floating], weights: NDArray[np.float64], means: NDArray[np.float64], count: int
 ) -> list[int]:
-    """`count` rows that together are worth most: each pseudo-reference counts, by its weight, with the utility of the
-    row that suits it best. By PAM: the best row, rows that add most one by one, then the best swaps until none helps.
+    """The `count` rows that maximise the weighted sum, over pseudo-references, of the highest utility among those rows.
+
+    By PAM (partitioning around medoids): the best row, then row by row the one that adds most, then the best swaps
+    until none helps.
     """
     values = np.asarray(utilities, dtype=np.float64)
     chosen = [int(np.argmax(means))]
@@ -180,8 +183,8 @@ def medoids(
 def _worth(
     values: NDArray[np.float64], weights: NDArray[np.float64], others: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """(rows,): what each row together with others is worth, of which `others` are the best utilities, (columns,).
+    """(rows,): the objective of `medoids` for each row added to rows whose highest utilities are `others`, (columns,).
 
-    The same bits for the same rows together, whichever of them is the row, and in every order of the columns.
+    A set of rows always gets the same bits, whichever of them is added last, and for every order of the columns.
     """
     return expected_utilities(np.maximum(values, others), weights)

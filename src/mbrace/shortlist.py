@@ -21,16 +21,16 @@ from mbrace.utility import QualityUtility, Utility
 
 @dataclass(frozen=True)
 class Shortlist:
-    """The hypotheses of a record that go on, and what choosing them cost so far."""
+    """The hypotheses of a record that will race, and what choosing them has cost so far."""
 
     record: Record
-    indices: Sequence[int]  # first copies, in growing order
+    indices: Sequence[int]  # of first copies, ascending
     quality_calls: int | None = None
     coarse_calls: int | None = None
     coarse_strings: frozenset[str] = frozenset()  # hypotheses that the coarse utility compared
 
     def count(self, answer: Decoded, draws: SharedDraws) -> Decoded:
-        """The answer of the race with what the choice cost; `draws` are those of all races."""
+        """The answer of the race, with the cost of the choice added; `draws` are those of all races."""
         answer = replace(answer, quality_calls=self.quality_calls, coarse_calls=self.coarse_calls)
         if not self.coarse_strings:
             return answer
@@ -48,13 +48,13 @@ class Shortlister(Protocol):
 
 @dataclass(frozen=True)
 class ByQuality:
-    """The `top` best by estimated quality. Nothing is estimated for a record that has no more."""
+    """Keeps the `top` best by estimated quality. Nothing is estimated for a record that has no more than those."""
 
     qe: QualityUtility
     top: int
 
     def __call__(self, lists: Sequence[Shortlist], draws: SharedDraws, phases: Phases | None = None) -> list[Shortlist]:
-        """Estimate all in one call."""
+        """Estimate the quality of all records' hypotheses in one call."""
         long = [each for each in lists if len(each.indices) > self.top]
         rankings = iter(rank([_shortened(each) for each in long], self.qe, phases) if long else [])
         shorter = []
@@ -69,12 +69,12 @@ class ByQuality:
 
 @dataclass(frozen=True)
 class ByRace:
-    """The `top` best in a race of a cheap utility, or with None all that it does not rule out.
+    """Keeps the `top` best of a race with a cheap utility, or with None all that this race does not rule out.
 
-    The race is the one that follows, with another utility: the same pseudo-references, schedule and pruning function
-    (`Confidence()` for one with a schedule of its own, whose budget is for the expensive utility). It goes on until no
-    more than `top` (or `nbest`) are left, and is never ended by regret, which looks for one winner. No pair is scored
-    for a record that has no more.
+    This race is like the one that follows: the same pseudo-references, schedule and pruning function (or `Confidence()`
+    instead of one with a schedule of its own, whose budget is meant for the expensive utility). It goes on until at
+    most `top` (or `nbest`) are left, and never stops by regret, which looks for a single winner. No pair is scored for
+    a record that has no more than those.
     """
 
     utility: Utility
@@ -84,10 +84,10 @@ class ByRace:
     seed: int
     nbest: int
     entry: Entry
-    view: Callable[[Sampler], Sampler] = lambda draws: draws  # what the race draws of the draws
+    view: Callable[[Sampler], Sampler] = lambda draws: draws  # what this race sees of the draws
 
     def __call__(self, lists: Sequence[Shortlist], draws: SharedDraws, phases: Phases | None = None) -> list[Shortlist]:
-        """Race all in one window."""
+        """Race all records in one window."""
         fewest = self.top or self.nbest
         long = [each for each in lists if len(each.indices) > fewest]
         own = Phases()
@@ -118,7 +118,7 @@ class ByRace:
             sampler=self.view(draws),
             seed=self.seed,
             nbest=fewest,
-            entry=self.entry._replace(forecast=0.0),  # it is cheap
+            entry=self.entry._replace(forecast=0.0),  # hypotheses are cheap to score here
             starting=[each.indices for each in lists],
             for_survivors=True,
             phases=phases,
@@ -140,7 +140,7 @@ def check_shortlists(
     nbest: int,
     pool: bool,
 ) -> None:
-    """Refuse options of a choice before the race that make no sense; nothing needs to be loaded for it."""
+    """Refuse options of shortlists that make no sense, before any model is loaded."""
     if (qe is None) != (qe_top is None):
         raise UserError("qe and qe_top: give both, the quality utility and how many of its best hypotheses race")
     if coarse is None and coarse_top is not None:

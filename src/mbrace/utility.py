@@ -30,21 +30,23 @@ class Sentence(NamedTuple):
 
 
 class Ask(NamedTuple):
-    """Score these hypotheses of a sentence against these distinct pseudo-references.
+    """A request to score these hypotheses of a sentence against these distinct pseudo-references.
 
-    Asks say what to encode: a hypothesis that no ask names costs nothing, and no pair is asked for twice. A race makes
-    them so that nothing in one can be changed.
+    Asks say what to encode: a hypothesis that no ask names costs nothing, and no pair is asked for twice. The arrays of
+    an ask are read-only.
     """
 
     sentence: int  # index into the window given to `start`
-    hypotheses: NDArray[np.int64]  # indexes into `Sentence.hypotheses`, in growing order
+    hypotheses: NDArray[np.int64]  # indexes into `Sentence.hypotheses`, ascending
     references: Sequence[str]
 
 
 class Scorer(Protocol):
     """Lives as long as the races of one window and holds what was encoded for them."""
 
-    encode_seconds: float  # spent so far on single strings; the rest of `score` is for pairs
+    @property
+    def encode_seconds(self) -> float:
+        """Seconds spent so far on single strings; the rest of the time in `score` is for pairs."""
 
     def score(self, asks: Sequence[Ask]) -> Sequence[NDArray[np.floating]]:
         """One table per ask, (hypotheses, references)."""
@@ -80,8 +82,8 @@ class Utility(Protocol):
 
 @runtime_checkable
 class QualityUtility(Protocol):
-    """Estimates the quality of a hypothesis from its source, without a reference; higher is better. A pass per
-    hypothesis, so it can choose among many before a race, or without one."""
+    """Estimates the quality of a hypothesis from its source, without a reference; higher is better. It scores each
+    hypothesis only once, so it can choose among many before a race, or without one."""
 
     @property
     def name(self) -> str:
@@ -97,7 +99,7 @@ class QualityUtility(Protocol):
 
 
 def refuse_quality_only(utility: object) -> None:
-    """Refuse as a utility of a race what scores a hypothesis without a reference."""
+    """Refuse a utility that reads no references: it cannot be the utility of a race."""
     quality = quality_of(utility)
     if quality is not None and not quality.reads_references:
         raise UserError(
@@ -117,28 +119,29 @@ class ParallelUtility(Protocol):
 
     @property
     def group_size(self) -> int:
-        """How many sentences of a window it races at a time, where that is faster than the whole window."""
+        """How many sentences to race at a time, where that is faster than the whole window at once."""
 
     def single_threaded(self) -> Utility:
         """The same utility on one thread, which may score from several threads at once."""
         ...
 
 
-# What an object can do, asked in every call of `decode`: the object as what it is, or None.
+# Each of these returns the object with the type of a protocol that it implements, or None. They are called in every
+# `decode`, so they use `implements`, which is faster than `isinstance`.
 
 
 def utility_of(thing: object) -> Utility | None:
-    """An object that scores pairs."""
+    """The object, if it scores pairs."""
     return cast(Utility, thing) if implements(thing, Utility) else None
 
 
 def quality_of(thing: object) -> QualityUtility | None:
-    """An object that estimates quality."""
+    """The object, if it estimates quality."""
     return cast(QualityUtility, thing) if implements(thing, QualityUtility) else None
 
 
 def parallel_of(utility: Utility) -> ParallelUtility | None:
-    """A utility that works on several threads."""
+    """The utility, if it works on several threads."""
     return cast(ParallelUtility, utility) if implements(utility, ParallelUtility) else None
 
 
@@ -173,17 +176,17 @@ class CentroidUtility(Protocol):
     """A utility that can cluster references and score against the centres of clusters."""
 
     def start_centroids(self, sentences: Sequence[Sentence]) -> Scorer:
-        """Begin the races of a window whose pseudo-references are `mbrace.aggregates.Centroid`: in every ask those of
-        one clustering, all of them; or are aggregates."""
+        """Begin the races of a window whose pseudo-references are `mbrace.aggregates.Centroid` (each ask has all
+        centroids of one clustering) or `mbrace.aggregates.Aggregate`."""
         ...
 
 
 @runtime_checkable
 class EncodingUtility(Protocol):
-    """A utility that spends its time on single strings."""
+    """A utility that spends most of its time on encoding single strings."""
 
     def remembering(self) -> Utility:
-        """The same utility, which encodes a string once for all races that it starts."""
+        """The same utility, but it encodes each string only once for all races that it starts."""
         ...
 
 
@@ -202,18 +205,18 @@ class TruncatingUtility(Protocol):
 
     @property
     def truncated(self) -> int:
-        """How many texts so far were over the limit and cut there."""
+        """How many texts so far were longer than the limit and cut there."""
 
 
 def truncated_texts(utility: Utility | QualityUtility) -> int:
-    """How many texts the utility has cut so far; 0 where it has no limit."""
+    """How many texts the utility has cut so far; 0 if it has no limit."""
     return utility.truncated if isinstance(utility, TruncatingUtility) else 0
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What a utility asked of a server: requests answered, their tokens as the server counts them, and answers that
-    were kept from before and not asked for."""
+    """What a utility asked of a server: requests answered, answers reused from earlier runs instead of asked for, and
+    tokens as the server counts them."""
 
     requests: int = 0
     kept_answers: int = 0
@@ -230,9 +233,9 @@ class MeteredUtility(Protocol):
 
     @property
     def cost(self) -> Cost:
-        """What it has asked for so far."""
+        """What it has asked of the server so far."""
 
 
 def utility_cost(utility: Utility) -> Cost:
-    """What the utility has asked of a server so far; nothing where it asks none."""
+    """What the utility has asked of a server so far; zero if it uses none."""
     return utility.cost if isinstance(utility, MeteredUtility) else Cost()

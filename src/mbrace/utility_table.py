@@ -1,4 +1,4 @@
-"""The utilities of one record: which pairs of its strings were scored, and what each was worth."""
+"""The utilities of one record: which pairs of its strings were scored, and their scores."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from mbrace._native import expected_utilities
 
 @dataclass(frozen=True, eq=False)
 class UtilityTable:
-    """What the race of one record scored. Equal strings are one; NaN stands for a pair that was not scored, because
+    """What the race of one record scored. Equal strings are merged. NaN stands for a pair that was not scored because
     the hypothesis had been pruned before the pseudo-reference was drawn.
 
-    A pair of `left_out` (row, column) was scored, but one draw of the column is not counted in the row's expected
-    utility: it is the hypothesis itself (`exclude_self`).
+    A pair in `left_out` (row, column) was scored, but one draw of the column does not count in the row's expected
+    utility, because that draw is the hypothesis itself (`exclude_self`).
     """
 
     id: str | int
     utility: str  # its signature
     schedule: tuple[int, ...]  # the utility's own
-    hypotheses: Sequence[str]  # rows, in the caller's order; then strings that were let in
+    hypotheses: Sequence[str]  # rows, in the caller's order, then drawn strings that were let in
     pseudo_references: Sequence[str]  # columns, in the order in which they were first drawn
     utilities: NDArray[np.floating]  # (hypotheses, pseudo-references), float32 or float64
     counts: NDArray[np.int64]  # (pseudo-references,) how often each was drawn
@@ -52,7 +52,7 @@ class UtilityTable:
             shares = self._shares.copy()
             if self.weights is None:
                 shares[column] -= 1
-            elif self.counts[column] == 1:  # with weights, all copies together have the string's weight
+            elif self.counts[column] == 1:  # with weights, all copies of a string share its weight
                 shares[column] = 0
             if shares.any() and np.isfinite(found[row]):
                 found[row] = expected_utilities(self.utilities[row : row + 1], shares)[0]

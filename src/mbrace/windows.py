@@ -1,10 +1,10 @@
-"""Records stream through in windows: answers in order, and a record that fails loses only its own answer."""
+"""Records are answered in windows, in order, and a record that fails loses only its own answer."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
@@ -15,16 +15,17 @@ from mbrace.records import Record
 from mbrace.remembered import remember
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future, ThreadPoolExecutor
+    from concurrent.futures import Future
     from queue import SimpleQueue
 
 OnError: TypeAlias = Callable[[Record, Exception], None]
-Run: TypeAlias = Callable[[Sequence[Record]], list[Decoded]]  # the race of a group of records
+Run: TypeAlias = Callable[[Sequence[Record]], list[Decoded]]  # races a group of records
+Answers: TypeAlias = Callable[[], list[Decoded]]  # gives the answers to a group, when its race is over
 
 Argument = TypeVar("Argument")
 Value = TypeVar("Value")
 
-HEAVY = 1 << 20  # pairs of a record from which all threads work on it together
+HEAVY = 1 << 20  # a record with more pairs is raced by all threads together, not by one
 
 
 def stream(
@@ -39,27 +40,23 @@ def stream(
     check: Callable[[Record], None],
     on_error: OnError | None = None,
 ) -> Iterator[Decoded]:
-    """The answers to records; `window` of them are read, then answered, before the next is read.
+    """The answers to records. `window` records are read and answered before the next one is read.
 
-    `run` races `group_size` of them at a time. `run_single_threaded` is the same race on one thread, where several may
-    run at once: then groups race on `threads` threads from the moment they are read, so that no group waits for the
-    Python code of another. What those races hand to `calls` is called in the caller's thread.
+    `run` races `group_size` of them at a time. `run_single_threaded` is the same race on one thread; if it is given,
+    several groups race at the same time on `threads` threads, each from the moment it is read, so that no group waits
+    for the Python code of another. The functions that those races pass to `calls` are called in the caller's thread.
     """
     source = _checked(records, check, on_error)
     size = min(group_size, window)
+    other_threads: AbstractContextManager[Callable[[Sequence[Record]], Answers] | None] = nullcontext()
+    if run_single_threaded is not None and 1 < threads <= window:
+        other_threads = _race_on_threads(run_single_threaded, threads, calls or CallerCalls())
+        size = min(size, window // threads)
     failure: Exception | None = None
-    with ExitStack() as stack:
-        lanes: ThreadPoolExecutor | None = None
-        if run_single_threaded is not None and 1 < threads <= window:
-            from concurrent.futures import ThreadPoolExecutor
-
-            calls = calls or CallerCalls()
-            lanes = stack.enter_context(ThreadPoolExecutor(threads, initializer=calls.begin_thread))
-            stack.callback(calls.close)
-            size = min(size, window // threads)
+    with other_threads as start:
         ended = False
         while not ended:
-            started: list[tuple[Sequence[Record], Sequence[Record], Callable[[], list[Decoded]]]] = []
+            started: list[tuple[Sequence[Record], Sequence[Record], Answers]] = []
             held = 0
             while held < window and not ended:
                 wanted = min(size, window - held)
@@ -70,19 +67,32 @@ def stream(
                 if not group:
                     break
                 only_group = ended and not started
-                if lanes and calls and run_single_threaded and not only_group and all(map(_is_light, group)):
-                    started.append((group, rerunnable, partial(calls.wait, lanes.submit(run_single_threaded, group))))
+                if start is not None and not only_group and all(map(_is_light, group)):
+                    answers = start(group)
                 else:
-                    started.append((group, rerunnable, partial(run, rerunnable)))
+                    answers = partial(run, rerunnable)
+                started.append((group, rerunnable, answers))
             for as_given, as_run, answers in started:
                 yield from _answers(as_given, as_run, answers, run, on_error)
     if failure is not None:
         raise failure
 
 
+@contextmanager
+def _race_on_threads(run: Run, threads: int, calls: CallerCalls) -> Iterator[Callable[[Sequence[Record]], Answers]]:
+    """A function that starts the race of a group on another thread and returns its answers, which wait for the race."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(threads, initializer=calls.begin_thread) as pool:
+        try:
+            yield lambda group: partial(calls.wait, pool.submit(run, group))
+        finally:
+            calls.close()
+
+
 class CallerCalls:
-    """Functions that races on other threads hand to the caller's thread, which calls them while it waits for the races:
-    what a user gave may not expect to be called from several threads."""
+    """Calls the user's functions in the caller's thread for races on other threads: a user's function may not expect to
+    be called from several threads. The caller's thread makes these calls while it waits for the races."""
 
     def __init__(self) -> None:
         from queue import SimpleQueue
@@ -92,11 +102,11 @@ class CallerCalls:
         self._thread = threading.local()
 
     def begin_thread(self) -> None:
-        """Called in every thread that is not the caller's."""
+        """To be called once in every thread other than the caller's."""
         self._thread.is_other = True
 
     def wrap(self, function: Callable[[Argument], Value]) -> Callable[[Argument], Value]:
-        """The function, called in the caller's thread from whatever thread it is used."""
+        """The same function, but always run in the caller's thread, whichever thread calls it."""
 
         def call(argument: Argument) -> Value:
             if not getattr(self._thread, "is_other", False):
@@ -112,12 +122,12 @@ class CallerCalls:
         return call
 
     def wait(self, race: Future[Value]) -> Value:
-        """The result of a race on another thread; meanwhile, call what is handed over."""
+        """The result of a race on another thread; until then, make the calls that races ask for."""
         race.add_done_callback(lambda _: self._waiting.put(None))
         while not race.done():
-            handed = self._waiting.get()
-            if handed is not None:
-                make_call, answer = handed
+            request = self._waiting.get()
+            if request is not None:
+                make_call, answer = request
                 try:
                     make_call()
                 except BaseException as error:
@@ -125,14 +135,14 @@ class CallerCalls:
         return race.result()
 
     def close(self) -> None:
-        """Nobody waits any more: races that still want a call fail."""
+        """Nobody waits any more: races that still ask for a call fail."""
         from concurrent.futures import CancelledError
 
         self._closed = True
         while not self._waiting.empty():
-            handed = self._waiting.get()
-            if handed is not None:
-                handed[1].set_exception(CancelledError())
+            request = self._waiting.get()
+            if request is not None:
+                request[1].set_exception(CancelledError())
 
 
 def _checked(records: Iterable[Record], check: Callable[[Record], None], on_error: OnError | None) -> Iterator[Record]:
@@ -148,7 +158,7 @@ def _checked(records: Iterable[Record], check: Callable[[Record], None], on_erro
 
 
 def _is_light(record: Record) -> bool:
-    """Whether one thread does for it. What is asked for more pseudo-references is asked in the caller's thread."""
+    """Whether one thread can race it: it is small enough, and has a list (sources are asked in the caller's thread)."""
     given = record.pseudo_references
     return isinstance(given, Sequence) and len(record.hypotheses) * len(given) <= HEAVY
 
@@ -156,11 +166,11 @@ def _is_light(record: Record) -> bool:
 def _answers(
     group: Sequence[Record],
     rerunnable: Sequence[Record],
-    answers: Callable[[], list[Decoded]],
+    answers: Answers,
     run: Run,
     on_error: OnError | None,
 ) -> Iterator[Decoded]:
-    """The answers to a group; `answers` runs it as a whole, and `run` runs its records one by one if that fails."""
+    """The answers to a group: `answers` races the whole group; if it fails, `run` races record by record."""
     results = run_group(rerunnable, lambda part: answers() if part is rerunnable else run(part))
     for record, result in zip(group, results, strict=True):
         if not isinstance(result, Exception):

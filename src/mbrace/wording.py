@@ -1,8 +1,8 @@
-"""Numbers of things in words, for messages."""
+"""Counts with their nouns, for messages."""
 
 from __future__ import annotations
 
 
 def counted(count: int, thing: str, plural: str | None = None) -> str:
-    """A number of things in words: "1 sentence", "1,000 sentences", "2 hypotheses"."""
+    """A count with its noun, singular or plural: "1 sentence", "1,000 sentences", "2 hypotheses"."""
     return f"{count:,} {thing if count == 1 else plural or thing + 's'}"

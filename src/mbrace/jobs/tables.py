@@ -15,7 +15,7 @@ from mbrace.decoding import decode_corpus
 from mbrace.errors import UserError, require
 from mbrace.io.answer_line import answer_line
 from mbrace.io.jsonl import parse_json, valid_unicode
-from mbrace.records import ALIASES, Location, Record, record_from
+from mbrace.records import HYPOTHESES_ALIASES, Location, Record, record_from
 
 ROWS_AT_A_TIME = 64
 FIELDS = (
@@ -23,7 +23,7 @@ FIELDS = (
     "source",
     "reference",
     "hypotheses",
-    *ALIASES["hypotheses"],
+    *HYPOTHESES_ALIASES,
     "pseudo_references",
     "references",
     "logprobs",

@@ -4,34 +4,34 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mbrace import _native
-from mbrace.cores import cores
 from mbrace.errors import UserError, check_number, check_threads, check_whole, require
-
-if TYPE_CHECKING:
-    from mbrace.utility import Ask, Sentence
+from mbrace.scoring import check_aligned
+from mbrace.utilities.multithreaded import Multithreaded
+from mbrace.utility import Ask, Sentence
 
 NATIVE_TOKENIZERS = ("13a", "char", "none")
-SMOOTHING_VALUES = {"exp": None, "floor": 0.1, "add-k": 1.0, "none": None}  # of each method; None: it has no value
+# The default value of each smoothing method; None: it takes no value.
+SMOOTHING_VALUES = {"exp": None, "floor": 0.1, "add-k": 1.0, "none": None}
 USUAL_ORDER = 4
 MAX_ORDER = 24
 
 
 @dataclass(frozen=True, kw_only=True)
-class BLEU:
+class BLEU(Multithreaded):
     """Sentence BLEU from 0 to 100 (Papineni et al. 2002), equal to sacreBLEU's `sentence_bleu` for one reference.
 
     `tokenize` is 13a, char, none, or, where sacreBLEU is installed, any other of its tokenizers (intl, zh, ja-mecab
     ...). `smooth_method` is exp, floor, add-k or none, with `smooth_value` for floor (0.1) and add-k (1).
     `effective_order` leaves out orders longer than the hypothesis, as `sentence_bleu` does; the corpus score never
-    does, as `corpus_bleu`. `threads`: all cores this process may use; it changes no score.
+    does, as in `corpus_bleu`. `threads`: all cores by default; it changes no score.
     """
 
     tokenize: str = "13a"
@@ -44,7 +44,6 @@ class BLEU:
 
     schedule: ClassVar[tuple[int, ...]] = (16, 32, 64, 128, 256)
     needs_source: ClassVar[bool] = False
-    group_size: ClassVar[int] = 8  # sentences of a window that race at a time: their indexes stay in the caches
 
     def __post_init__(self) -> None:
         if self.smooth_method not in SMOOTHING_VALUES:
@@ -64,7 +63,7 @@ class BLEU:
 
     @property
     def name(self) -> str:
-        """sacreBLEU's signature, as far as it concerns one sentence."""
+        """sacreBLEU's signature: the parts that the score of a sentence depends on."""
         default = SMOOTHING_VALUES[self.smooth_method]
         smoothing = self.smooth_method + ("" if default is None else f"[{self._smoothing_value:.2f}]")
         return (
@@ -79,11 +78,11 @@ class BLEU:
 
     @property
     def _native_tokenizer(self) -> str:
-        """What splits `_prepared` texts: sacreBLEU's tokenizers leave spaces between tokens."""
+        """The native tokenizer for `_prepared` texts: sacreBLEU's tokenizers leave spaces between tokens."""
         return self.tokenize if self.tokenize in NATIVE_TOKENIZERS else "none"
 
     def start(self, sentences: Sequence[Sentence]) -> BLEUScorer:
-        """Begin the races of a window; the n-grams of its hypotheses live as long as it."""
+        """Begin the races of a window; the n-grams of its hypotheses live as long as its scorer."""
         return BLEUScorer(self, sentences)
 
     def pairs(
@@ -98,8 +97,7 @@ class BLEU:
 
     def statistics(self, hypotheses: Sequence[str], references: Sequence[str]) -> NDArray[np.int64]:
         """(pairs, 2 + 2 * order): tokens of each hypothesis and reference, then matches and n-grams by order."""
-        if len(hypotheses) != len(references):
-            raise UserError(f"BLEU: {len(hypotheses)} hypotheses but {len(references)} references; give one for each")
+        check_aligned(self.name, hypotheses=hypotheses, references=references)
         return _native.bleu_statistics(
             self._prepared(hypotheses),
             self._prepared(references),
@@ -127,15 +125,6 @@ class BLEU:
         tokenizer = _sacrebleu_tokenizer(self.tokenize)
         return [tokenizer(text.rstrip()) for text in prepared]
 
-    def single_threaded(self) -> BLEU:
-        """The same on one thread, for races on several threads at once."""
-        return replace(self, threads=1)
-
-    @property
-    def workers(self) -> int:
-        """The threads that count and, in a race, prune."""
-        return cores() if self.threads is None else self.threads
-
 
 @lru_cache(maxsize=8)
 def _sacrebleu_tokenizer(name: str) -> Callable[[str], str]:
@@ -145,13 +134,13 @@ def _sacrebleu_tokenizer(name: str) -> Callable[[str], str]:
         raise UserError(f"BLEU: tokenize {name}: unknown; choose from {', '.join(known)}")
     try:
         tokenizer: Callable[[str], str] = metrics.BLEU(tokenize=name).tokenizer
-    except Exception as error:  # a package or a download that it needs besides
+    except Exception as error:  # it may need another package or a download
         raise UserError(f"BLEU: tokenize {name}: {error}") from error
     return tokenizer
 
 
 class BLEUScorer:
-    """The races of one window: a hypothesis is tokenised and counted when it is first asked about, a reference once."""
+    """Scores the races of one window. The n-grams of a hypothesis are counted when it is first asked about."""
 
     def __init__(self, utility: BLEU, sentences: Sequence[Sentence]) -> None:
         self._utility = utility

@@ -4,28 +4,27 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mbrace import _native
-from mbrace.cores import cores
 from mbrace.errors import UserError, check_number, check_threads, check_whole
+from mbrace.scoring import check_aligned
 from mbrace.utilities.chrf_scorer import SIMD_VARIABLE, ChrFAggregateScorer, ChrFScorer
-
-if TYPE_CHECKING:
-    from mbrace.utility import Sentence
+from mbrace.utilities.multithreaded import Multithreaded
+from mbrace.utility import Sentence
 
 MAX_ORDERS = 24
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChrF:
+class ChrF(Multithreaded):
     """Sentence chrF from 0 to 100 (Popovic 2015, 2017) with sacreBLEU's options; the default is chrF++.
 
-    `word_order` 0 is chrF, 1 chrF+, 2 chrF++. `threads`: all cores this process may use; it changes no score.
+    `word_order` 0 is chrF, 1 chrF+, 2 chrF++. `threads`: all cores by default; it changes no score.
     """
 
     char_order: int = 6
@@ -38,7 +37,6 @@ class ChrF:
 
     schedule: ClassVar[tuple[int, ...]] = (16, 32, 64, 128, 256)
     needs_source: ClassVar[bool] = False
-    group_size: ClassVar[int] = 8  # sentences of a window that race at a time: their indexes stay in the caches
 
     def __post_init__(self) -> None:
         for name in ("char_order", "word_order"):
@@ -57,7 +55,7 @@ class ChrF:
 
     @property
     def name(self) -> str:
-        """sacreBLEU's signature, as far as it concerns one sentence."""
+        """sacreBLEU's signature: the parts that the score of a sentence depends on."""
         return (
             f"chrF{self.beta:g}{'+' * self.word_order}|case:{'lc' if self.lowercase else 'mixed'}"
             f"|eff:{'no' if self.eps_smoothing else 'yes'}|nc:{self.char_order}|nw:{self.word_order}"
@@ -65,7 +63,7 @@ class ChrF:
         )
 
     def start(self, sentences: Sequence[Sentence]) -> ChrFScorer:
-        """Index the hypotheses of a window; the index lives as long as the race."""
+        """Begin the races of a window; the n-gram indexes of its hypotheses live as long as its scorer."""
         return ChrFScorer(self, sentences)
 
     def start_aggregates(self, sentences: Sequence[Sentence]) -> ChrFAggregateScorer:
@@ -80,18 +78,14 @@ class ChrF:
 
     def corpus(self, hypotheses: Sequence[str], references: Sequence[str]) -> float:
         """Corpus score: F of the n-gram counts summed over all pairs, as sacreBLEU's `corpus_score`."""
-        return self._f_score(self._aligned(hypotheses, references)[1])
+        return self.from_statistics(self._aligned(hypotheses, references)[1])
 
     def statistics(self, hypotheses: Sequence[str], references: Sequence[str]) -> NDArray[np.int64]:
-        """Counts of each aligned pair, (pairs, orders, 3); their sum over a corpus gives its score."""
+        """(pairs, orders, 3): n-grams of the hypothesis, of the reference, and matches, for each aligned pair."""
         return np.stack([self._aligned([h], [r])[1] for h, r in zip(hypotheses, references, strict=True)])
 
     def from_statistics(self, totals: NDArray[np.int64]) -> float:
-        """The corpus score of summed `statistics`, (orders, 3)."""
-        return self._f_score(totals)
-
-    def _f_score(self, totals: NDArray[np.int64]) -> float:
-        """F-beta of totals, (orders, 3): n-grams of the hypotheses, of the references, matches."""
+        """The corpus score, F-beta, of summed `statistics`, (orders, 3)."""
         factor = self.beta**2
         present = totals[(totals[:, 0] > 0) & (totals[:, 1] > 0)].astype(np.float64)
         hypothesis, reference, matches = present[:, 0], present[:, 1], present[:, 2]
@@ -105,8 +99,7 @@ class ChrF:
     def _aligned(
         self, hypotheses: Sequence[str], references: Sequence[str]
     ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        if len(hypotheses) != len(references):
-            raise UserError(f"chrF: {len(hypotheses)} hypotheses but {len(references)} references; give one for each")
+        check_aligned(self.name, hypotheses=hypotheses, references=references)
         return _native.score_pairs(
             self._prepared(hypotheses),
             self._prepared(references),
@@ -121,12 +114,3 @@ class ChrF:
 
     def _prepared(self, texts: Sequence[str]) -> list[str]:
         return [text.lower() for text in texts] if self.lowercase else list(texts)
-
-    def single_threaded(self) -> ChrF:
-        """The same on one thread, for races on several threads at once."""
-        return replace(self, threads=1)
-
-    @property
-    def workers(self) -> int:
-        """The threads that count and, in a race, prune."""
-        return cores() if self.threads is None else self.threads

@@ -1,4 +1,4 @@
-"""The races of a window scored with chrF: texts are indexed once, and counted in native code (docs/kernel.md)."""
+"""Scores the races of a window with chrF: texts are indexed once, and n-grams counted natively (docs/kernel.md)."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ SIMD_VARIABLE = "MBRACE_SIMD"  # forces one of `_native.simd_variants()`
 
 
 class ChrFScorer:
-    """The races of one window: hypotheses are indexed when they are first asked about, new references are scored only
-    against the hypotheses that are asked about."""
+    """Scores the races of one window. Hypotheses are indexed when they are first asked about, and a new reference is
+    scored only against the hypotheses of its ask."""
 
     def __init__(self, utility: ChrF, sentences: Sequence[Sentence]) -> None:
         self._utility = utility
@@ -30,7 +30,7 @@ class ChrFScorer:
         self._options["threads"] = self._threads
         self._sentences = sentences
         self._indexes: list[_native.ChrFIndex | None] = [None] * len(sentences)
-        self._grown: dict[int, IndexedTexts] = {}  # of races into which hypotheses were let in: their references
+        self._grown: dict[int, IndexedTexts] = {}  # the references of races into which hypotheses were let in later
         self.encode_seconds = 0.0
 
     def score(self, asks: Sequence[Ask]) -> Sequence[NDArray[np.float32]]:
@@ -76,15 +76,15 @@ class ChrFScorer:
         return self._utility._prepared(references)
 
     def _count(self, *window: list[Any], swapped: bool = False) -> tuple[list[NDArray[np.float32]], float]:
-        """Scores of indexes, their rows and references, and encoding's share of the time. `swapped`: references are
-        indexed, hypotheses are looked up."""
+        """Scores for a window of indexes, their rows and references, and the share of the time spent on encoding. With
+        `swapped`, references are indexed, and hypotheses are looked up."""
         simd = os.environ.get(SIMD_VARIABLE, "")
         return _native.score_window(*window, **self._options, simd=simd, swapped=swapped)
 
     def _index(self, asks: Sequence[Ask]) -> None:
-        """Index the hypotheses of sentences that are new. Where hypotheses come later, references are indexed instead,
-        each once; each newcomer is then looked up among them, not all references among the newcomers."""
-        ends: dict[int, int] = {}  # of sentences that are new: after the last hypothesis asked about
+        """Index the hypotheses of new sentences. If hypotheses join a race later, its references are indexed instead,
+        each once, and each new hypothesis is looked up among them, rather than all references among new hypotheses."""
+        ends: dict[int, int] = {}  # of new sentences: the index after the last hypothesis asked about
         for ask in asks:
             sentence, index = ask.sentence, self._indexes[ask.sentence]
             if index is not None and len(index) == len(self._sentences[sentence].hypotheses):
@@ -119,7 +119,7 @@ class ChrFScorer:
 
 
 class IndexedTexts:
-    """References of a race in the order in which they were drawn, in one index for each time step."""
+    """The references of a race in the order in which they were drawn, with one index per time step."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
@@ -127,13 +127,13 @@ class IndexedTexts:
         self._starts = [0]  # the number of the first of each index
 
     def unknown(self, texts: Sequence[str]) -> list[str]:
-        """Those not known yet, each once; they get numbers, and are to be added."""
+        """Those not known yet, each once. They get numbers, and their index must be added next."""
         new = [text for text in dict.fromkeys(texts) if text not in self._numbers]
         self._numbers.update(zip(new, range(len(self._numbers), len(self._numbers) + len(new)), strict=True))
         return new
 
     def add(self, index: _native.ChrFIndex) -> None:
-        """An index of the unknown ones."""
+        """Add the index of the texts that `unknown` returned last."""
         self._indexes.append(index)
         self._starts.append(self._starts[-1] + len(index))
 
@@ -150,7 +150,7 @@ class IndexedTexts:
 
 
 class ChrFAggregateScorer(ChrFScorer):
-    """The same where each reference is an `Aggregate`: it has the mean of the n-gram counts of its texts."""
+    """The same for references that are `Aggregate`s: each has the mean of the n-gram counts of its texts."""
 
     def _references(self, references: Sequence[str]) -> list[Any]:
         from mbrace.aggregates import Aggregate
@@ -159,5 +159,5 @@ class ChrFAggregateScorer(ChrFScorer):
         return [(self._utility._prepared(each.texts), each.weights) for each in aggregates]
 
     def _count(self, *window: list[Any], swapped: bool = False) -> tuple[list[NDArray[np.float32]], float]:
-        assert not swapped  # nobody is let into such races
+        assert not swapped  # no hypothesis is let into such races
         return _native.score_aggregates(*window, **self._options)

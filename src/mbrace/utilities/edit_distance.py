@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mbrace.cores import cores
 from mbrace.errors import UserError, check_threads, require
+from mbrace.utilities.multithreaded import Multithreaded
 from mbrace.utilities.string_metric import Alphabet, StringMetric
 
 ERROR_RATES = {"wer": "words", "cer": "characters"}  # what each counts
@@ -24,23 +24,21 @@ UNITS = ("characters", "words")
 
 
 @dataclass(frozen=True, kw_only=True)
-class EditDistance(StringMetric[str]):
-    """An edit distance, turned so that higher is better.
+class EditDistance(Multithreaded, StringMetric[str]):
+    """An edit distance, negated or subtracted from 1 so that higher is better.
 
-    `kind` wer and cer are the negated error rate, minus edits (Levenshtein) per reference word or character: 0 is a
-    perfect match, and it may fall below -1. Against an empty reference it is -1, or 0 for an empty hypothesis.
-    The others are rapidfuzz's normalised similarity, 1 minus distance per largest possible distance, from 0 to 1:
-    levenshtein, osa (also swaps of neighbours), damerau-levenshtein (swaps, edited further) and indel (insertions and
-    deletions only), of characters or, with `unit="words"`, of words. Words are what whitespace separates.
-    `threads`: all cores this process may use; it changes no score.
+    `kind` wer and cer are the negated error rate: minus the number of edits (Levenshtein) divided by the number of
+    words or characters of the reference. 0 is a perfect match, and it may fall below -1. Against an empty reference it
+    is -1, or 0 for an empty hypothesis. The others are rapidfuzz's normalised similarity, 1 minus the distance divided
+    by the largest possible distance, from 0 to 1: levenshtein, osa (also swaps of neighbours), damerau-levenshtein
+    (swaps, which may be edited further) and indel (insertions and deletions only), of characters or, with
+    `unit="words"`, of words. Words are separated by whitespace. `threads`: all cores by default; it changes no score.
     """
 
     kind: str = "levenshtein"
     unit: str | None = None
     lowercase: bool = False
     threads: int | None = None
-
-    group_size: ClassVar[int] = 8
 
     def __post_init__(self) -> None:
         if self.kind not in (*ERROR_RATES, *SIMILARITIES):
@@ -96,7 +94,7 @@ class EditDistance(StringMetric[str]):
         return np.asarray(0 - rates if self.kind in ERROR_RATES else 1 - rates, dtype=np.float64)
 
     def corpus(self, hypotheses: Sequence[str], references: Sequence[str]) -> float:
-        """Corpus score: the distances of all pairs by the sum of what they are divided by."""
+        """Corpus score: the sums, over all pairs, of the distances and of what they are divided by."""
         return self.from_statistics(self.statistics(hypotheses, references).sum(axis=0))
 
     def statistics(self, hypotheses: Sequence[str], references: Sequence[str]) -> NDArray[np.int64]:
@@ -107,12 +105,3 @@ class EditDistance(StringMetric[str]):
     def from_statistics(self, totals: NDArray[np.int64]) -> float:
         """The corpus score of summed `statistics`, (2,)."""
         return float(self._score(np.asarray(totals[0]), np.asarray(totals[1])))
-
-    def single_threaded(self) -> EditDistance:
-        """The same on one thread, for races on several threads at once."""
-        return replace(self, threads=1)
-
-    @property
-    def workers(self) -> int:
-        """The threads that count and, in a race, prune."""
-        return cores() if self.threads is None else self.threads

@@ -17,9 +17,10 @@ from mbrace.utilities.string_metric import StringMetric
 class ExactMatch(StringMetric[str | None]):
     r"""1 where hypothesis and reference give the same answer, else 0.
 
-    The answer is what `pattern` matches last in a text: its first group that took part, or the whole match of a
-    pattern without groups, such as `r"answer is (-?\d+)"`. Without a pattern it is the whole text. Whitespace around it
-    is dropped. A text without a match has no answer, and no answer equals nothing, not even another missing one.
+    The answer is taken from the last match of `pattern` in a text: its first group that matched, as in
+    `r"answer is (-?\d+)"`, or the whole match if the pattern has no groups. Without a pattern it is the whole text.
+    Whitespace around it is dropped. A text without a match has no answer, and does not match anything, not even
+    another text without an answer.
     """
 
     pattern: str | None = None
@@ -39,7 +40,7 @@ class ExactMatch(StringMetric[str | None]):
         return f"exact|case:{case}" + ("" if self.pattern is None else f"|pattern:{self.pattern}")
 
     def answer(self, text: str) -> str | None:
-        """The answer that a text gives, None where it gives none."""
+        """The answer in a text, None if there is none."""
         found: str | None = text
         if self.pattern is not None:
             matches = list(re.finditer(self.pattern, text))

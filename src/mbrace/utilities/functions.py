@@ -1,4 +1,4 @@
-"""A utility of your own, by name: `package.module:function` or `path/to/file.py:function`."""
+"""A user's own function as a utility, by name: `package.module:function` or `path/to/file.py:function`."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def load_function(text: str) -> Utility:
     """The utility that `text` names: `package.module:function` or `path/to/file.py:function`.
 
     The function is called as `Pairwise` calls it: `function(hypothesis, reference)`, with the source as a third
-    argument if it has one. It takes and returns lists (`batch=True`) if it has an attribute `batch` that is true, or if
-    `:batch` is added to its name. The name may also stand for a utility object. Modules are looked for in the current
-    folder first; a file may import its neighbours.
+    argument if it has one. It takes and returns lists (`batch=True`) if it has a true attribute `batch`, or if `:batch`
+    is added to its name. The name may also be that of a utility object. Modules are looked for in the current folder
+    first; a file may import other files of its folder.
     """
     name, batch = text, False
     if name.endswith(BATCH_SUFFIX):
@@ -56,7 +56,7 @@ def _from_file(text: str, path: Path) -> ModuleType:
     if not path.is_file():
         raise UserError(f"utility {text}: {path}: no such file; give the path of a Python file")
     path = path.resolve()
-    # two files may have one name, and neither may hide a module that is installed
+    # two files may have the same name, and neither may hide an installed module
     name = f"mbrace_utility_{path.stem}_{crc32(os.fsencode(path)):x}"
     specification = importlib.util.spec_from_file_location(name, path)
     if specification is None or specification.loader is None:
@@ -76,20 +76,19 @@ def _from_module(text: str, name: str) -> ModuleType:
     try:
         with _searched_first(Path.cwd()):
             return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
+    except Exception as error:
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing is not None and f"{name}.".startswith(f"{missing}."):  # the module itself, or its package
             raise UserError(
-                f"utility {text}: there is no module {error.name}; "
+                f"utility {text}: there is no module {missing}; "
                 "install it, run from the folder it is in, or give the path of its file"
             ) from error
-        raise UserError(f"utility {text}: importing {name} failed: {type(error).__name__}: {error}") from error
-    except Exception as error:
         raise UserError(f"utility {text}: importing {name} failed: {type(error).__name__}: {error}") from error
 
 
 @contextmanager
 def _searched_first(folder: Path) -> Iterator[None]:
-    """Python looks for modules in this folder first, meanwhile."""
+    """Inside, Python looks for modules in this folder first."""
     before = list(sys.path)
     sys.path.insert(0, str(folder))
     try:

@@ -1,4 +1,4 @@
-"""Mixtures: a weighted sum of utilities, each brought to a common scale first."""
+"""Mixtures: a weighted sum of utilities, each first brought to a common scale."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ class Mixture:
     Utilities have different scales, so each part becomes (score - mean) / deviation before it is weighted:
 
     - `scale="sentence"`: the mean and standard deviation of the part's first table of a sentence, all its hypotheses
-      against the first pseudo-references. They stay as they are for the rest of the race, so what was pruned and what
-      was not are measured alike. A part that gives every pair the same score is only centred.
-    - `scale="fixed"`: mean 0, and deviation 100 for chrF, BLEU and TER, which go to 100, and 1 for all others.
+      against the first pseudo-references. They do not change during the race, so that all its scores are comparable.
+      A part that gives every pair the same score is only centred.
+    - `scale="fixed"`: mean 0; deviation 100 for chrF, BLEU and TER, which go up to 100, and 1 for all others.
     - `scale={name: (mean, deviation)}`: your own, by the `name` of each part.
 
     Every part scores a pair once.
     """
 
     def __new__(cls, parts: Sequence[tuple[Utility, float]] = (), *, scale: Scale = "sentence") -> Mixture:
-        """A mixture of utilities that all work on several threads does so too."""
+        """A mixture whose parts all work on several threads does so too."""
         if cls is Mixture and parts and all(isinstance(utility, ParallelUtility) for utility, _ in parts):
             return super().__new__(_ParallelMixture)
         return super().__new__(cls)
@@ -63,7 +63,7 @@ class Mixture:
 
     @property
     def schedule(self) -> tuple[int, ...]:
-        """The schedule that goes furthest among the parts'."""
+        """The parts' schedule with the largest last size."""
         return max((utility.schedule for utility, _ in self.parts), key=lambda schedule: (schedule[-1], len(schedule)))
 
     @property
@@ -73,12 +73,12 @@ class Mixture:
 
     @property
     def scales_by_first_table(self) -> bool:
-        """Whether means and deviations are those of a sentence."""
+        """Whether means and deviations are computed per sentence."""
         return self._fixed is None
 
     @property
     def truncated(self) -> int:
-        """How many texts the parts have cut so far, together."""
+        """How many texts all parts have cut so far."""
         return sum(truncated_texts(utility) for utility, _ in self.parts)
 
     @property
@@ -93,7 +93,7 @@ class Mixture:
     def pairs(
         self, hypotheses: Sequence[str], references: Sequence[str], sources: Sequence[str] | None = None
     ) -> NDArray[np.float64]:
-        """Scores of aligned pairs, (pairs,); only on a fixed scale, as a pair alone has no deviation."""
+        """Scores of aligned pairs, (pairs,); only on a fixed scale, as a single pair has no deviation."""
         if self._fixed is None:
             raise UserError(
                 "mixture: a pair alone cannot be standardised per sentence; give scale='fixed', or means and deviations"
@@ -110,12 +110,12 @@ class _ParallelMixture(Mixture):
 
     @property
     def workers(self) -> int:
-        """The threads of the part that has most."""
+        """The largest number of threads of any part."""
         return max(utility.workers for utility, _ in self.parts if isinstance(utility, ParallelUtility))
 
     @property
     def group_size(self) -> int:
-        """How many sentences race at a time: as few as the part with the smallest groups."""
+        """How many sentences race at a time: the smallest group size of any part."""
         return min(utility.group_size for utility, _ in self.parts if isinstance(utility, ParallelUtility))
 
     def single_threaded(self) -> Mixture:
@@ -131,7 +131,7 @@ class MixtureScorer:
         self._weights = [weight for _, weight in mixture.parts]
         self._scorers = [utility.start(sentences) for utility, _ in mixture.parts]
         self._fixed = mixture._fixed
-        self._scales: dict[int, list[tuple[float, float]]] = {}  # of each sentence, the mean and deviation of each part
+        self._scales: dict[int, list[tuple[float, float]]] = {}  # by sentence: mean and deviation of each part
         self.encode_seconds = 0.0
 
     def score(self, asks: Sequence[Ask]) -> list[NDArray[np.float64]]:
@@ -153,7 +153,7 @@ class MixtureScorer:
 
 def _standard(table: NDArray[np.float64]) -> tuple[float, float]:
     deviation = float(table.std())
-    # a constant table has a deviation of rounding errors at most
+    # the deviation of a constant table is at most rounding error
     spread = deviation > 1e-9 * max(1.0, float(np.abs(table).max()))
     return float(table.mean()), deviation if spread else 1.0
 

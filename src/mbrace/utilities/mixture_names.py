@@ -11,7 +11,7 @@ _PART = re.compile(rf"(.+?):({_NUMBER})(?:\+|$)")
 
 
 def is_mixture(text: str) -> bool:
-    """Whether a utility's name is that of a mixture: a weight ends it, or stands before a plus sign."""
+    """Whether a utility's name is that of a mixture: it has a weight at its end or before a plus sign."""
     return re.search(rf":{_NUMBER}(?:\+|$)", text) is not None
 
 

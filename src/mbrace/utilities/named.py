@@ -1,4 +1,4 @@
-"""Utilities by name, as the command line and settings know them: one table of all of them."""
+"""All utilities by name, as the command line and settings use them."""
 
 from __future__ import annotations
 
@@ -11,23 +11,24 @@ from typing import Any, NamedTuple
 from mbrace.cores import limit_helpers
 from mbrace.errors import UserError, require
 from mbrace.utilities.mixture_names import is_mixture, parse_mixture
+from mbrace.utilities.neural.device import limit_threads
 from mbrace.utility import Utility
 
 
 class NamedUtility(NamedTuple):
-    """The class that a name stands for. It is imported when it is made, and not before."""
+    """The class that a name stands for. Its module is imported only when the utility is made."""
 
     module: str
     class_name: str
-    fixed: Mapping[str, Any] = types.MappingProxyType({})  # arguments that the name stands for
+    fixed: Mapping[str, Any] = types.MappingProxyType({})  # arguments that the name implies
     neural: bool = False  # has a model: takes `model`, `device`, `dtype` and `batch_tokens`
     needs_model: bool = False
     server: bool = False  # asks a server: takes `url` and `model` among its options
     needs: tuple[str, ...] = ()  # options that must be given
 
 
-# Options of utilities that ask a server: not given as text (a key comes from the environment), and those that no score
-# depends on, so that a run may be resumed with others.
+# Options of utilities that ask a server: those that cannot be given as text (a key comes from the environment), and
+# those that do not change any score, so that a run can be resumed with other values.
 NOT_TEXT = ("api_key", "options")
 NOT_SCORED = ("url", "answers", "concurrency", "retries", "timeout", "per_request")
 _AS_STORED = {"name": None, "schedule": None}
@@ -53,7 +54,7 @@ NAMED: dict[str, NamedUtility] = {
     "bleurt": NamedUtility(f"{_CROSS}.bleurt", "BLEURT", neural=True, needs_model=True),
     "unified": NamedUtility(f"{_CROSS}.unified", "Unified", neural=True, needs_model=True),
     "metricx": NamedUtility(f"{_CROSS}.metricx", "MetricX", neural=True, needs_model=True),
-    # In a package above this one, and so imported only when they are made.
+    # In a package above this one, which may only be imported when they are made.
     "judge": NamedUtility("mbrace.servers.judge", "Judge", server=True),
     "embedding-server": NamedUtility("mbrace.servers.embeddings", "EmbeddingServer", server=True),
 }
@@ -74,9 +75,10 @@ def make_utility(
 ) -> Utility:
     """The utility called `name`: one of `NAMED`, a function of your own, or a mixture.
 
-    `options` are those of its class, as text: `{"tokenize": "char"}` for bleu. Those of a mixture's part have its name
-    in front: `{"bleu.tokenize": "char"}`; `scale` is the mixture's own. `model`, `device`, `dtype` and `batch_tokens`
-    are for every neural utility that has no such option. `threads` 0 is all cores.
+    `options` are those of its class, as text: `{"tokenize": "char"}` for bleu. Options of a part of a mixture begin
+    with the part's name: `{"bleu.tokenize": "char"}`; `scale` is an option of the mixture itself. `model`, `device`,
+    `dtype` and `batch_tokens` apply to every neural utility that does not set them in `options`. `threads` 0 is all
+    cores.
     """
     check_utility(name, options, model=model)
     limit_helpers(threads or None)
@@ -99,8 +101,6 @@ def make_utility(
     if named.neural:
         require("torch", extra="neural")
         if threads:
-            from mbrace.utilities.neural.device import limit_threads
-
             limit_threads(threads)
         arguments = {"model": model, **encoding, **_converted(name, options)}
         return typing.cast("Utility", _class_of(named)(arguments.pop("model"), **arguments))
@@ -130,7 +130,7 @@ def check_utility(name: str, options: Mapping[str, str] | None = None, *, model:
         if ":" not in name:
             raise UserError(f"utility {name}: unknown; choose from {', '.join(NAMED)}, {FORMS}")
         front, _, rest = name.partition(":")
-        if front in NAMED:  # no module: a mixture, or meant to be one
+        if front in NAMED:  # not a module: a mixture, or meant to be one
             weight = rest.partition("+")[0]
             raise UserError(f"utility {name}: {weight!r} is no weight of {front}; write name:weight+name:weight")
         known: list[str] = []
@@ -160,7 +160,7 @@ def check_utility(name: str, options: Mapping[str, str] | None = None, *, model:
 
 
 def scored_options(name: str, options: Mapping[str, str]) -> dict[str, str]:
-    """Those of the options that scores depend on."""
+    """The options that scores depend on."""
     if is_mixture(name):
         parts = {f"{part}.": scored_options(part, _options_of(part, options)) for part, _ in parse_mixture(name)}
         own = {key: text for key, text in options.items() if key in MIXTURE_OPTIONS}

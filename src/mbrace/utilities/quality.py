@@ -1,4 +1,4 @@
-"""Quality utilities by model: which class reads a checkpoint is in the checkpoint, not said by the caller."""
+"""Quality utilities by model: the checkpoint itself tells which class reads it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from mbrace.errors import UserError, require
+from mbrace.utilities.neural.device import limit_threads
 from mbrace.utility import QualityUtility
 
 _UNIFIED = ("mbrace.utilities.cross.unified", "Unified")
 _METRICX = ("mbrace.utilities.cross.metricx", "MetricX")
-_COMET_CLASSES = {  # class_identifier: the class that estimates quality by it
+_COMET_CLASSES = {  # class_identifier: the class that reads it
     "unified_metric": _UNIFIED,
     "xcomet_metric": _UNIFIED,
     "referenceless_regression_metric": ("mbrace.utilities.neural.referenceless", "Referenceless"),
@@ -33,8 +34,6 @@ def load_quality(
     """
     require("torch", extra="neural")
     if threads:
-        from mbrace.utilities.neural.device import limit_threads
-
         limit_threads(threads)
     from mbrace.utilities.neural.referenceless import locate
 

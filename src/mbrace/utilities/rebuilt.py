@@ -1,4 +1,4 @@
-"""Utilities with a model, sent to another process as their arguments."""
+"""Utilities with a model are pickled as their arguments, and made again in the other process."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Rebuilt:
-    """What is pickled as the arguments it was made with: hooks and the memory of a GPU, in a model, cannot travel."""
+    """Pickled as the arguments it was made with: the hooks and GPU memory of a model cannot be pickled."""
 
     _made_with: tuple[tuple[Any, ...], dict[str, Any]]
 

@@ -1,4 +1,4 @@
-"""`Replay`: stored utilities as a utility, so that races with other settings cost no scoring."""
+"""`Replay`: stored utilities as a utility, so that races with other settings need no scoring."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Tables: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str] | 
 
 class Replay:
     """Stored utilities as a utility: those of a folder that `save_utilities` wrote, of some of its files, or of tables
-    such as `Decoded.utilities`. A record is known by its id, a pair by its strings.
+    such as `Decoded.utilities`. A record is found by its id, a pair by its strings.
 
     Its name and schedule are those of the utility that scored, unless given.
     """
@@ -73,7 +73,8 @@ class Replay:
 
     def start(self, sentences: Sequence[Sentence]) -> _ReplayScorer:
         """Begin the races of a window."""
-        return _ReplayScorer(self.name, [(sentence, self.table(sentence.id)) for sentence in sentences])
+        stored = [_StoredSentence(self.name, sentence, self.table(sentence.id)) for sentence in sentences]
+        return _ReplayScorer(stored)
 
     def table(self, identity: str | int) -> StoredTable:
         """The table of a record."""
@@ -92,7 +93,7 @@ class Replay:
     def pairs(
         self, hypotheses: Sequence[str], references: Sequence[str], sources: Sequence[str] | None = None
     ) -> NDArray[np.floating]:
-        """Stored utilities of aligned pairs, (pairs,), of whichever record has the pair."""
+        """Stored utilities of aligned pairs, (pairs,), from whichever record has the pair."""
         found = np.full(len(hypotheses), np.nan)
         left = list(enumerate(zip(hypotheses, references, strict=True)))
         for table in self._read_all() if self._folder is not None else self._tables.values():
@@ -130,9 +131,8 @@ class Replay:
 class _ReplayScorer:
     encode_seconds = 0.0
 
-    def __init__(self, name: str, races: Sequence[tuple[Sentence, StoredTable]]) -> None:
-        self._name = name
-        self._sentences = [_StoredSentence(name, sentence, table) for sentence, table in races]
+    def __init__(self, sentences: Sequence[_StoredSentence]) -> None:
+        self._sentences = sentences
 
     def score(self, asks: Sequence[Ask]) -> list[NDArray[np.floating]]:
         return [self._sentences[ask.sentence].score(ask) for ask in asks]
@@ -144,9 +144,9 @@ class _StoredSentence:
     def __init__(self, name: str, sentence: Sentence, table: StoredTable) -> None:
         self._name, self._sentence, self._table = name, sentence, table
         self._utilities = np.asarray(table.utilities)
-        self._rows = np.empty(0, dtype=np.int64)  # of the sentence's hypotheses, as far as they are known
-        self._count = 0  # hypotheses that were looked up
-        self._in_order = False  # whether the sentence's hypotheses are the rows, in order
+        self._rows = np.empty(0, dtype=np.int64)  # the row of each of the sentence's hypotheses so far
+        self._count = 0  # hypotheses looked up so far
+        self._in_order = False  # whether the sentence's hypotheses are exactly the rows, in order
 
     def score(self, ask: Ask) -> NDArray[np.floating]:
         self._look_up_rows()
@@ -157,9 +157,9 @@ class _StoredSentence:
         values: NDArray[np.floating]
         if self._in_order and len(rows) == len(self._utilities):
             values = self._utilities[:, columns]
-        else:  # quicker than choosing rows and columns at once
+        else:  # faster than choosing rows and columns at once
             values = self._utilities[rows].take(columns, axis=1)
-        # a sum is quicker than a look at each, and is NaN if one of them is
+        # a sum is faster than checking each value, and is NaN if one of them is
         if np.isnan(values.sum()) and (missing := np.isnan(values)).any():
             row, column = np.argwhere(missing)[0].tolist()
             hypothesis = self._sentence.hypotheses[ask.hypotheses[row]]
@@ -170,7 +170,7 @@ class _StoredSentence:
         return values
 
     def _look_up_rows(self) -> None:
-        """Rows of hypotheses that came since the last look."""
+        """Look up the rows of hypotheses that were added since the last call."""
         texts = self._sentence.hypotheses
         if self._count < len(texts):
             new: Iterable[str] = texts[self._count :]

@@ -4,32 +4,31 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mbrace.cores import cores
 from mbrace.errors import check_threads, require
+from mbrace.utilities.multithreaded import Multithreaded
 from mbrace.utilities.string_metric import Alphabet, StringMetric
 
 _WORD = re.compile(r"[a-z0-9]+")
 
 
 @dataclass(frozen=True, kw_only=True)
-class RougeL(StringMetric[str]):
+class RougeL(Multithreaded, StringMetric[str]):
     """F-measure of the longest common subsequence of words, from 0 to 1 (Lin 2004).
 
     Equal to the rougeL fmeasure of Google's rouge-score without stemming. Its words are runs of a-z and 0-9 after
-    lowercasing; all else separates words, so texts in other scripts have none and score 0.
-    `threads`: all cores this process may use; it changes no score.
+    lowercasing; everything else separates words, so texts in other scripts have none and score 0.
+    `threads`: all cores by default; it changes no score.
     """
 
     threads: int | None = None
 
     name: ClassVar[str] = "ROUGE-L|measure:f|stemming:no"
-    group_size: ClassVar[int] = 8
 
     def __post_init__(self) -> None:
         check_threads("ROUGE-L", self.threads)
@@ -48,12 +47,3 @@ class RougeL(StringMetric[str]):
         rows = np.array([len(text) for text in hypotheses])[:, None]
         columns = np.array([len(text) for text in references])[None, :]
         return np.asarray(2 * common / np.maximum(rows + columns, 1), dtype=np.float64)
-
-    def single_threaded(self) -> RougeL:
-        """The same on one thread, for races on several threads at once."""
-        return replace(self, threads=1)
-
-    @property
-    def workers(self) -> int:
-        """The threads that count and, in a race, prune."""
-        return cores() if self.threads is None else self.threads

@@ -5,15 +5,13 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mbrace.errors import UserError
-
-if TYPE_CHECKING:
-    from mbrace.utility import Ask, Sentence
+from mbrace.scoring import check_aligned
+from mbrace.utility import Ask, Sentence
 
 Prepared = TypeVar("Prepared")
 
@@ -31,7 +29,7 @@ class StringMetric(ABC, Generic[Prepared]):
 
     @abstractmethod
     def preparer(self) -> Callable[[str], Prepared]:
-        """What prepares the strings of one sentence: those that it prepared may be compared with one another."""
+        """A function that prepares strings. Only strings prepared by the same function may be compared."""
 
     @abstractmethod
     def table(self, hypotheses: Sequence[Prepared], references: Sequence[Prepared]) -> NDArray[np.floating]:
@@ -50,10 +48,7 @@ class StringMetric(ABC, Generic[Prepared]):
 
     def prepared_pairs(self, hypotheses: Sequence[str], references: Sequence[str]) -> list[tuple[Prepared, Prepared]]:
         """Aligned pairs, prepared."""
-        if len(hypotheses) != len(references):
-            raise UserError(
-                f"utility {self.name}: {len(hypotheses)} hypotheses but {len(references)} references; give one for each"
-            )
+        check_aligned(self.name, hypotheses=hypotheses, references=references)
         prepared = []
         for hypothesis, reference in zip(hypotheses, references, strict=True):
             prepare = self.preparer()
@@ -62,7 +57,7 @@ class StringMetric(ABC, Generic[Prepared]):
 
 
 class StringMetricScorer(Generic[Prepared]):
-    """The races of one window: a string is prepared when it is first asked about, and once, whatever its role."""
+    """Scores the races of one window. A string is prepared when it is first needed, once for both roles."""
 
     def __init__(self, utility: StringMetric[Prepared], sentences: Sequence[Sentence]) -> None:
         self._utility = utility
@@ -92,13 +87,13 @@ class StringMetricScorer(Generic[Prepared]):
 
 
 class Alphabet:
-    """Lists of words as strings with a character for each word, so that what compares strings compares words."""
+    """Turns texts into strings with one character per word, so that comparing characters compares words."""
 
     def __init__(self, words_of: Callable[[str], Sequence[str]]) -> None:
         self._words_of = words_of
         self._characters: dict[str, str] = {}
 
     def __call__(self, text: str) -> str:
-        """The text's words, a character each: the same word is always the same character."""
+        """One character per word of the text; the same word always gets the same character."""
         characters = self._characters
         return "".join([characters.setdefault(word, chr(len(characters))) for word in self._words_of(text)])

@@ -22,14 +22,14 @@ NAME = re.compile(r"([a-z0-9-]{1,32}\.)?[0-9a-f]{24}\.npz")
 
 
 def file_name(identity: str | int) -> str:
-    """The file of a record's table: letters of its id for people, and a digest of the id (7 and "7" are two ids)."""
+    """The name of a record's file: the start of its id, for people, and a digest of the id (7 and "7" differ)."""
     whole = f"{type(identity).__name__}\0{identity}".encode("utf-8", "surrogatepass")
     readable = re.sub(r"[^a-z0-9]+", "-", str(identity).lower())[:32].strip("-")
     return f"{readable + '.' if readable else ''}{hashlib.blake2b(whole, digest_size=12).hexdigest()}{SUFFIX}"
 
 
 def table_bytes(table: UtilityTable) -> bytes:
-    """The table as a file that `numpy.load` reads; equal tables are equal bytes."""
+    """The bytes of a file that `numpy.load` reads; equal tables give equal bytes."""
     about = {
         "format": FORMAT,
         "id": table.id,
@@ -38,7 +38,7 @@ def table_bytes(table: UtilityTable) -> bytes:
         "hypotheses": list(table.hypotheses),
         "pseudo_references": list(table.pseudo_references),
     }
-    text = json.dumps(about, ensure_ascii=True).encode("ascii")  # lone surrogates are escapes
+    text = json.dumps(about, ensure_ascii=True).encode("ascii")  # lone surrogates are written as escapes
     arrays: dict[str, NDArray[Any]] = {
         "utilities": table.utilities,
         "counts": table.counts,
@@ -53,7 +53,7 @@ def table_bytes(table: UtilityTable) -> bytes:
 
 
 def read_table(path: Path) -> UtilityTable:
-    """What `table_bytes` made, checked."""
+    """The table in a file that `table_bytes` made, checked."""
     try:
         with np.load(path, allow_pickle=False) as stored:
             arrays = {name: stored[name] for name in stored.files}
@@ -76,13 +76,13 @@ def read_table(path: Path) -> UtilityTable:
         raise
     except FileNotFoundError as error:
         raise UserError(f"{path}: {error.strerror}; give a table that save_utilities wrote") from error
-    except Exception as error:  # a damaged archive raises errors of several modules
+    except Exception as error:  # a damaged archive raises errors from several modules
         raise UserError(f"{path}: not a table of utilities ({error}); delete it and save it again") from error
     return table
 
 
 def _check(table: UtilityTable) -> None:
-    """Refuse what `table_bytes` does not write."""
+    """Refuse a table that `table_bytes` cannot have written."""
     rows, columns = len(table.hypotheses), len(table.pseudo_references)
     texts = {type(text) for text in (*table.hypotheses, *table.pseudo_references, table.utility)}
     sizes = {type(size) for size in table.schedule}

@@ -32,7 +32,7 @@ class TER(StringMetric[tuple[str, ...]]):
 
     @property
     def name(self) -> str:
-        """sacreBLEU's signature, as far as it concerns one sentence, with a minus sign."""
+        """sacreBLEU's signature with a minus sign: the parts that the score of a sentence depends on."""
         switches = {"norm": self.normalized, "punct": not self.no_punct, "asian": self.asian_support}
         case = "mixed" if self.case_sensitive else "lc"
         return f"-TER|case:{case}|tok:tercom" + "".join(
@@ -56,7 +56,7 @@ class TER(StringMetric[tuple[str, ...]]):
         return -100.0 * (edits / length if length > 0 else float(edits > 0))
 
     def corpus(self, hypotheses: Sequence[str], references: Sequence[str]) -> float:
-        """Corpus score: minus sacreBLEU's, the edits of all pairs by all words of the references."""
+        """Corpus score: minus sacreBLEU's, which divides the edits of all pairs by all words of the references."""
         return self.from_statistics(self.statistics(hypotheses, references).sum(axis=0))
 
     def statistics(self, hypotheses: Sequence[str], references: Sequence[str]) -> NDArray[np.int64]:

@@ -1,8 +1,8 @@
-"""Rows of token ids through a network: one length-sorted stream of batches over all open sentences.
+"""Rows of token ids go through a network in one stream of batches, sorted by length, over all open sentences.
 
 A thread tokenises, sorts and joins rows ahead of the device. On a CPU a batch holds rows of one length only, so that a
-row's score is the same bits in any batch (see `neural.encoder`). On a GPU a batch that is not half full goes on with
-shorter rows, but never with rows more than `BUCKET` - 1 tokens shorter: that is all the padding there is.
+row's score has the same bits in any batch (see `neural.encoder`). On a GPU a batch that is not half full is filled with
+shorter rows, but only with rows less than `BUCKET` tokens shorter, so there is little padding.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from mbrace.errors import UserError, warn
 from mbrace.utilities.cross.pieces import Pieces
 from mbrace.utilities.neural.background import made_ahead
 from mbrace.utilities.neural.device import without_cudnn_attention
-from mbrace.utilities.neural.encoder import FEWEST_ROWS
+from mbrace.utilities.neural.encoder import repeats_for_cpu
 
-BUCKET = 8  # tokens: rows of one batch differ in length by less
-CHUNK = 1 << 17  # rows sorted at a time: what bounds the memory of a call
+BUCKET = 8  # tokens: the lengths of the rows in a batch differ by less than this
+CHUNK = 1 << 17  # rows sorted at a time: limits the memory of a call
 
 
 @dataclass(frozen=True)
 class InputRows:
-    """Inputs of a network, each the pieces of one row of `pieces` end to end."""
+    """Inputs of a network; each consists of the pieces in one row of `pieces`, end to end."""
 
-    positions: NDArray[np.int64]  # (rows,): where the caller wants their outputs
+    positions: NDArray[np.int64]  # (rows,): the index of each row among the rows of the whole call
     pieces: NDArray[np.int64]  # (rows, parts): numbers in `Pieces`
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows on their way to the network."""
+    """Rows that go through the network together."""
 
     rows: InputRows
     ids: Tensor  # (rows, tokens)
     lengths: Tensor  # (rows,)
-    even: bool  # whether all rows have one length: nothing is padded
+    even: bool  # whether all rows have the same length, so that nothing is padded
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -57,7 +57,7 @@ class Batch:
         return Batch(rows, self.ids.repeat(times, 1), self.lengths.repeat(times), self.even)
 
 
-# A network: outputs of a batch on its device, each (rows, ...).
+# A network: the outputs for a batch, each (rows, ...), on its device.
 Forward: TypeAlias = Callable[[Batch], tuple[Tensor, ...]]
 
 
@@ -77,14 +77,22 @@ class BatchStream:
         self.padded = 0  # of these rows, padding counted
         self.limit = limit  # tokens in a row
         self._pad = pad
-        self._told_memory = False
+        self._warned_of_memory = False
 
     def run(
         self, pieces: Pieces, chunks: Iterable[InputRows], forward: Forward
     ) -> Iterator[tuple[InputRows, tuple[Tensor, ...]]]:
-        """Outputs of all rows, batch by batch. `chunks` is read, and its strings tokenised, in the other thread."""
+        """Outputs of all rows, batch by batch. Another thread reads `chunks` and tokenises their strings."""
         for batch in made_ahead(self._batches(pieces, chunks)):
             yield from self._outputs(batch, forward)
+
+    def scores(self, pieces: Pieces, chunks: Iterable[InputRows], forward: Forward) -> NDArray[np.float32]:
+        """The first output for all rows, (rows,), in the order of their positions."""
+        positions, scores = [], []
+        for rows, outputs in self.run(pieces, chunks, forward):
+            positions.append(rows.positions)
+            scores.append(outputs[0])
+        return torch.cat(scores).float().cpu().numpy()[np.argsort(np.concatenate(positions))]
 
     def _batches(self, pieces: Pieces, chunks: Iterable[InputRows]) -> Iterator[Batch]:
         for chunk in chunks:
@@ -94,7 +102,7 @@ class BatchStream:
             self.truncated += int((whole > self.limit).sum())
             for index in split(lengths, self.batch_tokens, mixed=self.device.type != "cpu"):
                 rows, own = InputRows(chunk.positions[index], chunk.pieces[index]), lengths[index]
-                # An input without a token is one of padding, as the original would have it.
+                # An input without tokens consists of one padding token, as in the original.
                 width = max(1, int(own.max()))
                 ids = torch.from_numpy(pieces.join(rows.pieces, width, self._pad))
                 batch = Batch(rows, ids, torch.from_numpy(np.maximum(own, 1)), bool((own == width).all()))
@@ -105,7 +113,7 @@ class BatchStream:
                 yield batch
 
     def _outputs(self, batch: Batch, forward: Forward) -> Iterator[tuple[InputRows, tuple[Tensor, ...]]]:
-        """The outputs of one batch; a GPU that is out of memory gets it in halves."""
+        """The outputs of one batch; in halves if the GPU is out of memory."""
         try:
             outputs = self._forward(batch, forward)
         except torch.cuda.OutOfMemoryError:
@@ -119,17 +127,17 @@ class BatchStream:
         torch.cuda.empty_cache()
         half = len(batch) // 2
         self.batch_tokens = min(self.batch_tokens, half * batch.ids.shape[1])
-        if not self._told_memory:
-            self._told_memory = True
+        if not self._warned_of_memory:
+            self._warned_of_memory = True
             warn(f"the GPU is out of memory: going on with batches of {self.batch_tokens} tokens or fewer")
         yield from self._outputs(batch.part(0, half), forward)
         yield from self._outputs(batch.part(half, len(batch)), forward)
 
     def _forward(self, batch: Batch, forward: Forward) -> tuple[Tensor, ...]:
         count = len(batch)
-        if self.device.type == "cpu":  # repeated rows bring a small product to the path of a large one
-            fewest, size = FEWEST_ROWS * torch.get_num_threads(), batch.ids.numel()
-            batch = batch.repeated(-(-fewest // size)) if size < fewest else batch
+        if self.device.type == "cpu":
+            times = repeats_for_cpu(batch.ids.numel())
+            batch = batch if times == 1 else batch.repeated(times)
         else:
             ids, lengths = (each.to(self.device, non_blocking=True) for each in (batch.ids, batch.lengths))
             batch = replace(batch, ids=ids, lengths=lengths)
@@ -140,19 +148,19 @@ class BatchStream:
 def split(lengths: NDArray[np.int64], batch_tokens: int, *, mixed: bool) -> Iterator[NDArray[np.int64]]:
     """Indexes of rows in batches of at most `batch_tokens` padded tokens (one row at least), longest first.
 
-    A batch ends where the length changes; if `mixed`, only once it is half full or the next row is too short for its
-    bucket.
+    A batch ends where the length changes; if `mixed`, only when it is half full or the next row is `BUCKET` tokens
+    shorter than its longest.
     """
     order = np.argsort(-lengths, kind="stable")
     descending = lengths[order]
-    falling = -descending  # growing, for searching
+    falling = -descending  # ascending, for searchsorted
     ends = np.append(np.flatnonzero(np.diff(descending)) + 1, len(lengths))  # where a run of one length ends
     begin = 0
     while begin < len(order):
         longest = max(1, int(descending[begin]))
         room = max(1, batch_tokens // longest)
         least = max(1, -(-batch_tokens // (2 * longest))) if mixed else 1
-        end = int(ends[np.searchsorted(ends, min(begin + least, len(order)))])  # of the first run that makes it full
+        end = int(ends[np.searchsorted(ends, min(begin + least, len(order)))])  # of the run that fills it
         if mixed:
             end = min(end, int(np.searchsorted(falling, BUCKET - longest)))
         end = min(end, begin + room)

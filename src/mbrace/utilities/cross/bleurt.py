@@ -6,7 +6,7 @@ checkpoint runs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +20,16 @@ from mbrace.utilities.cross.batches import Batch, BatchStream, InputRows
 from mbrace.utilities.cross.bleurt_network import BleurtNetwork, BleurtShape
 from mbrace.utilities.cross.bleurt_tokens import read_tokens
 from mbrace.utilities.cross.pieces import Pieces
-from mbrace.utilities.cross.scorer import CrossEncoder, chunks
+from mbrace.utilities.cross.scorer import CrossEncoder, Session, chunks
 from mbrace.utilities.neural import pretrained
 from mbrace.utilities.neural.checkpoint import check_finite, check_keys, check_shapes
-from mbrace.utilities.neural.device import choose_device, choose_dtype
+from mbrace.utilities.neural.device import choose_device_and_dtype, dtype_name
 from mbrace.utilities.neural.pairs import to_device
 from mbrace.utilities.neural.weights import read_weights
 
-_AROUND = 3  # tokens of a row that are no part of its texts: [CLS] and two [SEP]
+_AROUND = 3  # tokens of a row around its texts: [CLS] and two [SEP]
 
-# What `bleurt-pytorch` takes where config.json does not say; `embedding_size` may be null.
+# The defaults of `bleurt-pytorch` for what config.json does not state.
 _SIZES = {
     "vocab_size": 30522,
     "hidden_size": 768,
@@ -45,8 +45,9 @@ class BLEURT(CrossEncoder):
     """BLEURT's score of a hypothesis given a reference: about 0 for unrelated texts to about 1 for equal ones.
 
     `model` is a folder or a hub name of a checkpoint of `bleurt-pytorch` (`lucadiliello/BLEURT-20`, `-D12`, ...).
-    `device` is a GPU if there is one; `dtype` is bfloat16 on a GPU and float32 elsewhere by default; `batch_tokens`
-    limits a batch. A pair over the model's length is cut as BLEURT cuts it, the longer side first.
+    `device` is by default a GPU if there is one; `dtype` is by default bfloat16 on a GPU and float32 elsewhere;
+    `batch_tokens` limits a batch. A pair that is too long for the model is cut as BLEURT does it, the longer side
+    first.
     """
 
     needs_source = False
@@ -61,12 +62,9 @@ class BLEURT(CrossEncoder):
     ) -> None:
         if batch_tokens is not None:
             check_whole("batch_tokens", batch_tokens, least=1)
-        chosen_device = choose_device(device)
-        chosen_dtype = choose_dtype(dtype, chosen_device)
+        chosen_device, chosen_dtype = choose_device_and_dtype(device, dtype)
         folder = pretrained.find(str(model))
-        settings = pretrained.read_json(folder / "config.json", dict)
-        if settings is None:
-            raise UserError(f"{folder}: has no config.json; copy or download the model again")
+        settings = pretrained.read_config(folder)
         shape = _shape(settings, folder / "config.json")
         self.tokens = read_tokens(folder, shape.vocab_size)
         activation = _activation(settings, folder / "config.json")
@@ -75,17 +73,15 @@ class BLEURT(CrossEncoder):
         self.network = BleurtNetwork(shape, weights, activation, epsilon, device=chosen_device, dtype=chosen_dtype)
         limit = min(shape.max_position_embeddings, self.tokens.limit)
         self.stream = BatchStream(pad=0, limit=limit, device=chosen_device, batch_tokens=batch_tokens)
-        self.name = f"bleurt|{pretrained.label(model)}|encoder:{str(chosen_dtype).removeprefix('torch.')}"
+        self.name = f"bleurt|{pretrained.label(model)}|encoder:{dtype_name(chosen_dtype)}"
 
     def session(self) -> BleurtSession:
-        """What a window needs."""
+        """An empty session, for one window."""
         return BleurtSession(self)
 
 
-class BleurtSession:
+class BleurtSession(Session):
     """The strings of a window."""
-
-    single_seconds = 0.0  # nothing is scored apart from the pairs
 
     def __init__(self, utility: BLEURT) -> None:
         self.utility = utility
@@ -94,24 +90,14 @@ class BleurtSession:
         self._end = self.pieces.fixed([utility.tokens.end])
         self._shortened: dict[tuple[int, int], int] = {}  # (piece, tokens kept): the piece of those tokens
 
-    def number(self, texts: Iterable[str], role: str) -> NDArray[np.int64]:
-        """The numbers of strings, the same in every role: they are tokenised alike."""
-        return self.pieces.number(texts)
-
     def scores(
         self, hypotheses: NDArray[np.int64], references: NDArray[np.int64], sources: NDArray[np.int64]
     ) -> NDArray[np.float32]:
         """Scores (pairs,) of distinct pairs."""
-        positions, scores = [], []
-        rows = self._rows(hypotheses, references)
-        for done, (score,) in self.utility.stream.run(self.pieces, rows, self._forward):
-            positions.append(done.positions)
-            scores.append(score)
-        order = np.argsort(np.concatenate(positions))
-        return torch.cat(scores).cpu().numpy()[order]
+        return self.utility.stream.scores(self.pieces, self._rows(hypotheses, references), self._forward)
 
     def _rows(self, hypotheses: NDArray[np.int64], references: NDArray[np.int64]) -> Iterator[InputRows]:
-        """The pairs; one over the limit has shortened texts."""
+        """The pairs as rows of pieces; the texts of a pair over the limit are shortened."""
         stream = self.utility.stream
         for chunk in chunks([self._start, references, self._end, hypotheses, self._end]):
             self.pieces.ensure(chunk.pieces)
@@ -124,7 +110,7 @@ class BleurtSession:
             yield chunk
 
     def _first_tokens(self, number: int, length: int) -> int:
-        """The number of the piece that has the first tokens of another."""
+        """The number of the piece that holds the first tokens of another piece."""
         if (number, length) not in self._shortened:
             self._shortened[number, length] = self.pieces.fixed(self.pieces.ids(number)[:length])
         return self._shortened[number, length]
@@ -132,12 +118,12 @@ class BleurtSession:
     def _forward(self, batch: Batch) -> tuple[Tensor, ...]:
         tokens = torch.arange(batch.ids.shape[1], device=batch.ids.device)[None]
         attended = None if batch.even else tokens < batch.lengths[:, None]
-        first = to_device(self.pieces.lengths[batch.rows.pieces[:, 1]] + 2, batch.ids.device)  # of the first segment
+        first = to_device(self.pieces.lengths[batch.rows.pieces[:, 1]] + 2, batch.ids.device)  # first segment
         return (self.utility.network(batch.ids, (tokens >= first[:, None]).long(), attended),)
 
 
 def _cut(first: int, second: int, room: int) -> tuple[int, int]:
-    """Lengths that fit: the longer loses first, and of two equal ones the second."""
+    """Lengths that fit into `room` tokens: the longer text loses tokens first, or the second if both are equal."""
     over = first + second - room
     difference = abs(first - second)
     longer = min(over, difference)
@@ -150,7 +136,7 @@ def _shape(settings: dict[str, Any], file: Path) -> BleurtShape:
     """The sizes in config.json, checked."""
     kind = settings.get("model_type")
     if kind != "bleurt":
-        message = f"{file}: model_type {kind!r} cannot be served as BLEURT; give a checkpoint of bleurt-pytorch"
+        message = f"{file}: model_type {kind!r} is not supported as BLEURT; give a checkpoint of bleurt-pytorch"
         raise UserError(message)
     sizes = {name: settings.get(name, default) for name, default in _SIZES.items()}
     sizes["embedding_size"] = settings.get("embedding_size")
@@ -175,9 +161,9 @@ def _activation(settings: dict[str, Any], file: Path) -> Any:
 
 
 def _read_weights(folder: Path, shape: BleurtShape) -> dict[str, Tensor]:
-    """The weights in a folder by name, none missing, none misshapen, none left over."""
+    """The weights in a folder by name; missing, unexpected and misshapen ones are refused."""
     path, state = read_weights(folder)
-    # Position numbers are no weights; older files carry them.
+    # Older files hold position numbers, which are not weights.
     state = {name: value for name, value in state.items() if name != "bleurt.embeddings.position_ids"}
     wanted = shape.weights()
     check_keys(set(state), set(wanted), "", path)

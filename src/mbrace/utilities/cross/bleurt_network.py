@@ -1,7 +1,7 @@
 """BLEURT's network: BERT over a pair, with word vectors that may be narrower than its layers, and one linear output.
 
-Written over a dictionary of weights by the names that `bleurt-pytorch` saves them under, so that it needs no class of
-transformers and the names can be checked before anything is computed.
+It works on a dictionary of weights with the names of `bleurt-pytorch`, so that it needs no class of transformers, and
+the names can be checked before anything is computed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mbrace.utilities.neural.head import linear
 
 @dataclass(frozen=True)
 class BleurtShape:
-    """The sizes in config.json. `embedding_size` is None where word vectors are as wide as the layers."""
+    """The sizes in config.json. `embedding_size` is None if word vectors are as wide as the layers."""
 
     vocab_size: int
     embedding_size: int | None
@@ -90,7 +90,7 @@ class BleurtNetwork:
         mask = None if attended is None else attended[:, None, None, :]
         for number in range(self._shape.num_hidden_layers):
             hidden = self._layer(hidden, mask, f"bleurt.encoder.layer.{number}.")
-        # `linear` keeps a pair's bits the same on a CPU whatever the number of pairs.
+        # With `linear`, a pair's score has the same bits on a CPU whatever the number of pairs.
         pooler = "bleurt.pooler.dense."
         pooled = linear(hidden[:, 0].float(), weights[f"{pooler}weight"]) + weights[f"{pooler}bias"]
         score: Tensor = linear(pooled.tanh(), weights["classifier.weight"]) + weights["classifier.bias"]

@@ -1,4 +1,4 @@
-"""BLEURT's two kinds of tokens: sentencepiece in BLEURT-20 and its distilled sizes, word pieces in the older ones."""
+"""BLEURT's two kinds of tokenizers: sentencepiece in BLEURT-20 and its distilled sizes, word pieces in older ones."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class BleurtTokens:
 
     start: int
     end: int
-    limit: int  # tokens in a pair, special ones included, as the tokenizer's files have it
+    limit: int  # tokens in a pair, special ones included, as stated in the tokenizer's files
 
     def __call__(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of each text."""
@@ -45,14 +45,14 @@ class WordPieces(BleurtTokens):
 
 
 class SentencePieces(BleurtTokens):
-    """A sentencepiece model read as `bleurt-pytorch` reads it: a special token written in a text is that token."""
+    """A sentencepiece model, used as in `bleurt-pytorch`: a special token written out in a text becomes that token."""
 
     def __init__(self, folder: Path, file: Path, vocabulary: int) -> None:
         sentencepiece = require("sentencepiece", extra="neural")
         settings = pretrained.read_json(folder / "tokenizer_config.json", dict) or {}
         for option in ("split_by_punct", "do_lower_case"):
             if settings.get(option):
-                raise UserError(f"{folder / 'tokenizer_config.json'}: {option} cannot be served with sentencepiece")
+                raise UserError(f"{folder / 'tokenizer_config.json'}: {option} is not supported with sentencepiece")
         with pretrained.reading(file, "a sentencepiece model"):
             self._model: Any = sentencepiece.SentencePieceProcessor(model_file=str(file))
         size = self._model.get_piece_size()
@@ -61,7 +61,7 @@ class SentencePieces(BleurtTokens):
         missing = [name for name in ("[CLS]", "[SEP]") if name not in own]
         if missing:
             raise UserError(f"{file}: has no {' and no '.join(missing)}; it is not the tokenizer of a BLEURT model")
-        # The original numbers the others after the last token, where the network may have a spare row for them.
+        # The original numbers the other ones after the last token, if the network has spare rows for them.
         spare = enumerate((name for name in _SPECIAL if name not in own), size)
         self._special = own | {name: number for number, name in spare if number < vocabulary}
         if not vocabulary / 2 <= size <= vocabulary:
@@ -85,7 +85,7 @@ class SentencePieces(BleurtTokens):
 
 
 def read_tokens(folder: Path, vocabulary: int) -> BleurtTokens:
-    """The tokenizer in a BLEURT folder, word pieces first as `bleurt-pytorch` looks for them."""
+    """The tokenizer in a BLEURT folder; word pieces come first, as in `bleurt-pytorch`."""
     if any((folder / name).is_file() for name in _WORD_PIECES):
         return WordPieces(folder, vocabulary)
     for name in _SENTENCEPIECE:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -21,25 +20,25 @@ from mbrace.errors import UserError
 from mbrace.utilities.cross import mt5
 from mbrace.utilities.cross.batches import Batch, BatchStream, InputRows
 from mbrace.utilities.cross.pieces import EMPTY, Pieces
-from mbrace.utilities.cross.scorer import HYPOTHESIS, REFERENCE, SOURCE, CrossUtility, chunks
+from mbrace.utilities.cross.scorer import HYPOTHESIS, REFERENCE, SOURCE, CrossUtility, Session, chunks
 from mbrace.utilities.neural import pretrained
-from mbrace.utilities.neural.device import choose_device, choose_dtype
+from mbrace.utilities.neural.device import choose_device_and_dtype, dtype_name
 from mbrace.utilities.neural.tokens import valid_unicode
 
-TOKENIZER = "google/mt5-xl"  # the one of the published recipe; MetricX's own repositories have none
+TOKENIZER = "google/mt5-xl"  # the published recipe's; MetricX's own repositories have none
 LABELS = {HYPOTHESIS: "candidate", REFERENCE: "reference", SOURCE: "source"}
-WHOLE = "whole"  # the role of an input that is tokenised as one text
-MOST = 25.0  # the highest score of errors
+WHOLE = "whole"  # the role of an input that is tokenised as a single text
+MOST = 25.0  # the highest (worst) score
 
 
 @dataclass(frozen=True)
 class Version:
-    """What an input of one version of MetricX is made of."""
+    """What the inputs of one version of MetricX consist of."""
 
-    limit: int  # tokens, the end-of-sentence token that is then dropped included
-    order: tuple[str, ...]  # with a reference
-    quality: tuple[str, ...]  # without one
-    hybrid: bool  # one checkpoint for both
+    limit: int  # tokens, including the end-of-sentence token, which is then dropped
+    order: tuple[str, ...]  # of the texts, with a reference
+    quality: tuple[str, ...]  # and without one
+    hybrid: bool  # one checkpoint works with and without a reference
 
 
 VERSIONS = {
@@ -52,10 +51,9 @@ class MetricX(CrossUtility):
     """MetricX's score of a hypothesis against a reference, negated: 0 is the best and -25 the worst.
 
     `model` is a folder as transformers has it, or a hub name. `version` ("23" or "24") and, for version 23, `qe`
-    (whether the checkpoint is one for quality estimation) are taken from the model's name where they are not given.
-    Version 24 reads the source too, and estimates quality without a reference as well. `tokenizer` is a folder or hub
-    name, by default the model's own folder if it has one, else mT5's. `device`, `dtype` and `batch_tokens` as for
-    `Unified`.
+    (whether the checkpoint is for quality estimation) are taken from the model's name unless given. Version 24 also
+    reads the source, and can estimate quality without a reference. `tokenizer` is a folder or hub name, by default the
+    model's own folder if it has a tokenizer, else mT5's. `device`, `dtype` and `batch_tokens` as for `Unified`.
     """
 
     def __init__(
@@ -72,17 +70,16 @@ class MetricX(CrossUtility):
         label = pretrained.label(model)
         version = _version(label, version)
         qe = _quality_only(label, version, qe)
-        chosen_device = choose_device(device)
-        chosen_dtype = choose_dtype(dtype, chosen_device)
+        chosen_device, chosen_dtype = choose_device_and_dtype(device, dtype)
         folder = pretrained.find(str(model))
-        shape = mt5.MT5Shape.read(folder / "config.json")
+        shape = mt5.MT5Shape.read(folder)
         words = _find_tokenizer(folder, tokenizer)
         made = pretrained.tokenizer(words, "T5TokenizerFast", shape.vocab_size)
         network = mt5.MT5Network(shape, mt5.read_mt5_weights(folder, shape), chosen_device, chosen_dtype)
         limit = VERSIONS[version].limit - 1
         stream = BatchStream(pad=0, limit=limit, device=chosen_device, batch_tokens=batch_tokens)
         kind = f"metricx-{version}{'-qe' if qe else ''}"
-        name = f"{kind}|{label}|negated|{str(chosen_dtype).removeprefix('torch.')}"
+        name = f"{kind}|{label}|negated|{dtype_name(chosen_dtype)}"
         self._assemble(name, version, qe, network, made, stream)
 
     def _assemble(
@@ -96,7 +93,7 @@ class MetricX(CrossUtility):
         self._joins = _joins(self)
 
     def session(self) -> MetricXSession:
-        """What a window needs."""
+        """An empty session, for one window."""
         return MetricXSession(self)
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
@@ -107,8 +104,8 @@ class MetricX(CrossUtility):
         return [encoding.ids for encoding in backend.encode_batch(valid_unicode(texts), add_special_tokens=False)]
 
     def tokenize(self, entries: Sequence[tuple[str, str]]) -> list[list[int] | None]:
-        """Token ids of strings with the word that names their role, as they are inside an input; None for a string
-        whose tokens depend on its neighbours."""
+        """Token ids of strings, with the word that names their role, as they would be inside an input; None for a
+        string whose tokens would depend on its neighbours."""
         if not self._joins:
             return [self.encode([text])[0] if role == WHOLE else None for role, text in entries]
         neighbour = self.encode(["x"])[0]  # before and after each string
@@ -153,12 +150,12 @@ def _find_tokenizer(folder: Path, given: str | Path | None) -> Path:
 
 
 def _is_plain(text: str) -> bool:
-    """Whether both ends of a string are visible: a tokenizer may merge spaces and such with their neighbours."""
+    """Whether both ends of a string are visible characters: a tokenizer may merge spaces with their neighbours."""
     return bool(text) and text[0].isprintable() and text[-1].isprintable() and not (text[0] + text[-1]).count(" ")
 
 
 def _joins(utility: MetricX) -> bool:
-    """Whether the tokenizer splits at spaces, so that inputs can be joined from strings tokenised on their own."""
+    """Whether the tokenizer splits at spaces, so that inputs can be joined from strings tokenised separately."""
     utility._joins = True
     texts = ["A man rides, slowly.", "x", "1,024 Wörter (2023)!", "он сказал", "これは本です", "the the", "source: a"]
     roles = utility.version.order if utility.reads_references else utility.version.quality
@@ -176,17 +173,15 @@ def _input(roles: Sequence[str], texts: Sequence[str]) -> str:
     return " ".join(f"{LABELS[role]}: {text}" for role, text in zip(roles, texts, strict=True))
 
 
-class MetricXSession:
+class MetricXSession(Session):
     """The strings of a window."""
-
-    single_seconds = 0.0  # nothing is scored apart from the pairs
 
     def __init__(self, utility: MetricX) -> None:
         self.utility = utility
         self.pieces = Pieces(utility.tokenize)
 
     def number(self, texts: Iterable[str], role: str) -> NDArray[np.int64]:
-        """The numbers of strings in a role: tokenised with the word that names it."""
+        """The numbers of strings in a role: each is tokenised with the word that names its role."""
         return self.pieces.number(texts, role)
 
     def scores(
@@ -201,16 +196,13 @@ class MetricXSession:
         return self._run(self.utility.version.quality, {HYPOTHESIS: hypotheses, SOURCE: sources})
 
     def _run(self, roles: Sequence[str], columns: dict[str, NDArray[np.int64]]) -> NDArray[np.float32]:
-        positions, logits = [], []
         rows = self._rows(roles, [columns[role] for role in roles])
-        for done, (logit,) in self.utility.stream.run(self.pieces, rows, self._forward):
-            positions.append(done.positions)
-            logits.append(logit)
-        order = np.argsort(np.concatenate(positions))
-        return -torch.cat(logits).clamp(0.0, MOST).cpu().numpy()[order]
+        errors = self.utility.stream.scores(self.pieces, rows, self._forward)
+        return -errors.clip(0.0, MOST)
 
     def _rows(self, roles: Sequence[str], columns: Sequence[NDArray[np.int64]]) -> Iterator[InputRows]:
-        """The inputs, joined from their strings; one with a string that cannot be joined is tokenised as a whole."""
+        """The inputs, joined from their strings; an input with a string that cannot be joined is tokenised as a
+        whole."""
         for chunk in chunks(columns):
             self.pieces.ensure(chunk.pieces)
             apart = np.flatnonzero((self.pieces.lengths[chunk.pieces] == -2).any(axis=1))

@@ -1,8 +1,8 @@
 """mT5 as MetricX uses it: the encoder over an input, one step of the decoder, and one logit.
 
-Written for that one step. A decoder that sees one token attends to itself alone. Its attention to the encoder has one
-query per head, so keys and values need not be made for every token: W_k goes to the query and W_v to the mean of the
-states, which are a few vectors per input. Of the output layer one row is kept.
+Written for that one step. A decoder that sees one token attends only to itself. Its attention to the encoder has one
+query per head, so keys and values need not be computed for every token: W_k is applied to the query and W_v to the mean
+of the states, which are a few vectors per input. Only one row of the output layer is kept.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mbrace.errors import UserError
 from mbrace.utilities.cross.batches import Batch
 from mbrace.utilities.neural import pretrained
 from mbrace.utilities.neural.checkpoint import check_keys, check_shapes
-from mbrace.utilities.neural.encoder import FEWEST_ROWS
+from mbrace.utilities.neural.encoder import repeats_for_cpu
 from mbrace.utilities.neural.weights import read_weights
 
 SCORED = 250089  # the token <extra_id_10>, whose logit is the score
@@ -45,25 +45,22 @@ class MT5Shape:
     tie_word_embeddings: bool = False
 
     @staticmethod
-    def read(path: Path) -> MT5Shape:
-        """Of a config.json, refusing what is not mT5's."""
-        config = pretrained.read_json(path, dict)
-        if config is None:
-            raise UserError(f"{path.parent}: has no config.json; copy or download the model again")
+    def read(folder: Path) -> MT5Shape:
+        """From the config.json in a folder, refusing what is not mT5's."""
+        config, path = pretrained.read_config(folder), folder / "config.json"
         if config.get("model_type") != "mt5":
             raise UserError(f"{path}: model_type {config.get('model_type')!r}: MetricX-23 and -24 are of type mt5")
         if config.get("feed_forward_proj", "gated-gelu") != "gated-gelu":
             raise UserError(f"{path}: feed_forward_proj {config['feed_forward_proj']!r}: mT5's is gated-gelu")
-        config.setdefault("num_decoder_layers", config.get("num_layers"))
-        if config["num_decoder_layers"] is None:
+        if config.get("num_decoder_layers") is None:
             config["num_decoder_layers"] = config.get("num_layers")
-        found = {}
+        found: dict[str, Any] = {}
         for name, kind in MT5Shape.__annotations__.items():
             if name not in config and hasattr(MT5Shape, name):
                 continue  # the default, which is transformers' too
             value = config.get(name)
             if kind == "int" and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-                raise UserError(f"{path}: {name} {value!r}: must be a number from 1")
+                raise UserError(f"{path}: {name} {value!r}: must be a whole number, 1 or more")
             found[name] = value
         shape = MT5Shape(**found)
         if shape.vocab_size <= SCORED:
@@ -145,7 +142,7 @@ class MT5Network:
         self._decoder_norm = get("decoder.final_layer_norm")
         output = state["shared.weight" if shape.tie_word_embeddings else "lm_head.weight"][SCORED].to(device).float()
         self._output = output * shape.d_model**-0.5 if shape.tie_word_embeddings else output
-        self._bias: Tensor | None = None  # of the length that was last asked for: batches come sorted by length
+        self._bias: Tensor | None = None  # of the last length: batches come sorted by length
 
     def __call__(self, batch: Batch) -> Tensor:
         """The logits (rows,)."""
@@ -153,8 +150,7 @@ class MT5Network:
         padding = None if batch.even else tokens[None] >= batch.lengths[:, None]
         states = self._encode(batch.ids, padding)
         rows = len(states)
-        if states.device.type == "cpu":  # a product of few rows takes another path there, with other rounding
-            times = -(-FEWEST_ROWS * torch.get_num_threads() // rows)
+        if states.device.type == "cpu" and (times := repeats_for_cpu(rows)) > 1:
             states = states.repeat(times, 1, 1)
             padding = padding if padding is None else padding.repeat(times, 1)
         return self._decode(states, padding)[:rows]
@@ -202,7 +198,7 @@ class MT5Network:
         return functional.linear(functional.gelu(gate, approximate="tanh") * values, layer["wo"])
 
     def _position_bias(self, tokens: int) -> Tensor:
-        """What attention adds by relative position, (1, heads, tokens, tokens): a learned number per bucket."""
+        """What attention adds for relative positions, (1, heads, tokens, tokens): a learned number per bucket."""
         if self._bias is None or self._bias.shape[-1] != tokens:
             line = torch.arange(tokens, device=self._words.device)
             table = self._bias_table[self._buckets(line[None, :] - line[:, None])]
@@ -210,7 +206,8 @@ class MT5Network:
         return self._bias
 
     def _buckets(self, distance: Tensor) -> Tensor:
-        """Buckets of distances from query to key: half for each direction; exact up to a quarter, then growing."""
+        """Buckets of distances from query to key: half of them for each direction. Half of those hold one distance
+        each, the others growing ranges of distances."""
         half = self.shape.relative_attention_num_buckets // 2
         exact = half // 2
         far = distance.abs()

@@ -1,4 +1,4 @@
-"""The token ids of a window's strings: each distinct string is tokenised once, and rows are joined as arrays."""
+"""The token ids of a window's strings: each distinct string is tokenised once, and rows are joined from arrays."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from numpy.typing import NDArray
 
 EMPTY = 0  # the number of the piece without tokens
 
-# Token ids of strings, each given with its role in a row; None where a string cannot be tokenised apart from its row.
+# Token ids of (role, string) entries; None for a string that cannot be tokenised separately from its row.
 Tokenize = Callable[[Sequence[tuple[str, str]]], Sequence[Sequence[int] | None]]
 
 
 class Pieces:
-    """Pieces of rows by number. A piece is a string in a role ("source", "candidate" ...) or token ids that are given.
+    """Numbered pieces, of which rows consist. A piece is a string in a role ("source", ...) or given token ids.
 
-    Strings are numbered at once (`number`) and tokenised when a row first needs them (`ensure`), so that this can
-    happen in the thread that prepares batches.
+    Strings are numbered immediately (`number`) but tokenised only when a row first needs them (`ensure`), so that the
+    thread that prepares batches can do it.
     """
 
     def __init__(self, tokenize: Tokenize) -> None:
@@ -31,7 +31,7 @@ class Pieces:
         self.fixed([])
 
     def fixed(self, ids: Sequence[int]) -> int:
-        """The number of a new piece of these token ids."""
+        """Add a piece with these token ids; returns its number."""
         self._keys.append(None)
         self._grow()
         self._store(np.array([len(self._keys) - 1]), [ids])
@@ -51,12 +51,12 @@ class Pieces:
         return np.array(numbers, dtype=np.int64)
 
     def text(self, number: int) -> str:
-        """The string of a piece; empty for one of given ids."""
+        """The string of a piece; empty for a piece of given ids."""
         key = self._keys[number]
         return key[1] if key else ""
 
     def ids(self, number: int) -> list[int]:
-        """The token ids of a piece that is tokenised."""
+        """The token ids of a piece that has been tokenised."""
         start = int(self._starts[number])
         ids: list[int] = self._ids[start : start + int(self.lengths[number])].tolist()
         return ids
@@ -74,11 +74,10 @@ class Pieces:
         lengths = self.lengths[rows]
         before = np.cumsum(lengths, axis=1) - lengths
         kept = np.clip(width - before, 0, lengths).ravel()
-        ends = np.cumsum(kept)
-        within = np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - kept, kept)  # index in the token's piece
-        targets = np.repeat((np.arange(len(rows))[:, None] * width + before).ravel(), kept) + within
+        inside = index_in_row(kept)
+        targets = np.repeat((np.arange(len(rows))[:, None] * width + before).ravel(), kept) + inside
         joined = np.full(len(rows) * width, pad, dtype=np.int64)
-        joined[targets] = self._ids[np.repeat(self._starts[rows].ravel(), kept) + within]
+        joined[targets] = self._ids[np.repeat(self._starts[rows].ravel(), kept) + inside]
         return joined.reshape(len(rows), width)
 
     def _grow(self) -> None:
@@ -99,3 +98,8 @@ class Pieces:
         self._starts[numbers] = self._used + np.cumsum(sizes) - sizes
         self.lengths[numbers] = lengths
         self._used += len(flat)
+
+
+def index_in_row(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """(tokens,): the index of each token in its own row, for rows of `counts` tokens that are stored end to end."""
+    return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)

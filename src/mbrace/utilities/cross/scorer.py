@@ -1,65 +1,60 @@
-"""A cross-encoder in a race: the pairs of all asks of a time step in one stream, no pair twice."""
+"""Cross-encoders in a race: the pairs of all asks of a time step are scored in one stream, no pair twice."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mbrace.errors import UserError, warn
 from mbrace.schedule import doubling
+from mbrace.scoring import check_aligned, check_sentence_sources, pair_columns, split_tables
 from mbrace.utilities.cross.batches import CHUNK, BatchStream, InputRows
+from mbrace.utilities.cross.pieces import Pieces
 from mbrace.utilities.rebuilt import Rebuilt
 from mbrace.utility import Ask, Sentence, refuse_quality_only
 
 HYPOTHESIS, REFERENCE, SOURCE = ROLES = ("hypothesis", "reference", "source")
 
 
-class PairSession(Protocol):
-    """Lives as long as one window and holds what was tokenised for it."""
+class Session:
+    """Lives as long as one window, and holds what was tokenised for it in `pieces`."""
 
-    @property
-    def single_seconds(self) -> float:
-        """Spent so far on inputs of one hypothesis, without a reference."""
+    pieces: Pieces
+    single_seconds = 0.0  # spent so far on inputs without a reference
 
     def number(self, texts: Iterable[str], role: str) -> NDArray[np.int64]:
-        """The numbers of strings as hypotheses, references or sources."""
-        ...
+        """The numbers of strings as hypotheses, references or sources. Here they are tokenised alike in every role."""
+        return self.pieces.number(texts)
 
     def scores(
         self, hypotheses: NDArray[np.int64], references: NDArray[np.int64], sources: NDArray[np.int64]
     ) -> NDArray[np.float32]:
         """Scores (pairs,) of distinct pairs; `sources` is empty where the utility does not read them."""
-        ...
-
-
-class QualitySession(PairSession, Protocol):
-    """A session of a utility that also scores a hypothesis with its source alone."""
+        raise NotImplementedError
 
     def qualities(self, hypotheses: NDArray[np.int64], sources: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Scores (hypotheses,) of distinct hypotheses with their sources alone."""
-        ...
+        """Scores (hypotheses,) of distinct hypotheses with their sources alone, where the utility estimates quality."""
+        raise NotImplementedError
 
 
 class CrossEncoder(Rebuilt):
-    """What BLEURT, Unified and MetricX share: both ways to score pairs."""
+    """What BLEURT, Unified and MetricX share: scoring the pairs of a race, and aligned pairs."""
 
     name: str
     schedule = doubling(8, 256)
     needs_source: bool
     stream: BatchStream
-    _told_truncation = False
+    _warned_of_truncation = False
 
-    def session(self) -> PairSession:
-        """What a window needs."""
+    def session(self) -> Session:
+        """An empty session, for one window."""
         raise NotImplementedError
 
     @property
     def truncated(self) -> int:
-        """How many texts (strings, or inputs joined from them) so far were over the length limit and cut."""
+        """How many texts (strings, or inputs joined from them) so far were longer than the limit and cut."""
         return self.stream.truncated
 
     def start(self, sentences: Sequence[Sentence]) -> CrossScorer:
@@ -72,15 +67,14 @@ class CrossEncoder(Rebuilt):
     ) -> NDArray[np.float32]:
         """Scores (pairs,) of hypothesis i against reference i (and source i); equal pairs are scored once."""
         refuse_quality_only(self)
-        if self.needs_source and sources is None:
-            raise UserError(f"{self.name} scores with the source: give sources")
-        used = [hypotheses, references, *([sources] if self.needs_source and sources is not None else [])]
+        texts = pair_columns(self, hypotheses, references, sources)
         session = self.session()
-        columns, index = _numbered(session, used, ROLES[: len(used)])
+        columns, index = _numbered(session, texts, ROLES[: len(texts)])
         return self.score(session, columns)[index]
 
-    def score(self, session: PairSession, columns: Sequence[NDArray[np.int64]]) -> NDArray[np.float32]:
-        """Scores of distinct pairs, as columns of numbers: hypotheses, references and, if it reads them, sources."""
+    def score(self, session: Session, columns: Sequence[NDArray[np.int64]]) -> NDArray[np.float32]:
+        """Scores of distinct pairs, given as columns of numbers: hypotheses, references and, if it reads them,
+        sources."""
         hypotheses, references, *sources = columns
         if not len(hypotheses):
             return np.empty(0, dtype=np.float32)
@@ -89,8 +83,8 @@ class CrossEncoder(Rebuilt):
         return found
 
     def _warn_of_truncation(self) -> None:
-        if self.truncated and not self._told_truncation:
-            self._told_truncation = True
+        if self.truncated and not self._warned_of_truncation:
+            self._warned_of_truncation = True
             limit = f"length limit of {self.stream.limit} tokens"
             warn(f"{self.name}: text over the metric's {limit} is cut there, as the original cuts it")
 
@@ -98,17 +92,14 @@ class CrossEncoder(Rebuilt):
 class CrossUtility(CrossEncoder):
     """A cross-encoder that may also estimate the quality of a hypothesis with its source alone: Unified and MetricX."""
 
-    reads_references: bool  # else it estimates quality only
+    reads_references: bool  # if not, it can only estimate quality
     reads_sources: bool
-
-    def session(self) -> QualitySession:
-        """What a window needs."""
-        raise NotImplementedError
 
     def quality(self, hypotheses: Sequence[str], sources: Sequence[str]) -> NDArray[np.float32]:
         """Scores (hypotheses,) of hypothesis i with source i and no reference; equal ones are scored once."""
         if not self.reads_sources:
             raise UserError(f"{self.name} does not read the source, so it cannot estimate quality without a reference")
+        check_aligned(self.name, hypotheses=hypotheses, sources=sources)
         session = self.session()
         columns, index = _numbered(session, [hypotheses, sources], [HYPOTHESIS, SOURCE])
         if not len(index):
@@ -125,21 +116,18 @@ class CrossScorer:
         self._utility, self._sentences = utility, sentences
         self._session = utility.session()
         if utility.needs_source:
-            for sentence in sentences:
-                if sentence.source is None:
-                    raise UserError(f"record {sentence.id!r}: source: missing; this metric scores with the source")
+            check_sentence_sources(sentences)
 
     @property
     def encode_seconds(self) -> float:
-        """Spent so far on hypotheses without a reference."""
+        """Seconds spent so far on hypotheses without a reference."""
         return self._session.single_seconds
 
     def score(self, asks: Sequence[Ask]) -> list[NDArray[np.float32]]:
         """One table per ask, (hypotheses, references)."""
-        shapes = [(len(ask.hypotheses), len(ask.references)) for ask in asks]
         columns: list[list[NDArray[np.int64]]] = [[], [], []]
-        for ask, (rows, width) in zip(asks, shapes, strict=True):
-            sentence = self._sentences[ask.sentence]
+        for ask in asks:
+            sentence, rows, width = self._sentences[ask.sentence], len(ask.hypotheses), len(ask.references)
             hypotheses = (sentence.hypotheses[index] for index in ask.hypotheses.tolist())
             columns[0].append(np.repeat(self._session.number(hypotheses, HYPOTHESIS), width))
             columns[1].append(np.tile(self._session.number(ask.references, REFERENCE), rows))
@@ -147,34 +135,17 @@ class CrossScorer:
                 columns[2].append(np.repeat(self._session.number([sentence.source or ""], SOURCE), rows * width))
         used = [np.concatenate(column) for column in columns if column]
         if not used or not len(used[0]):
-            return [np.empty(shape, dtype=np.float32) for shape in shapes]
+            return split_tables(np.empty(0, dtype=np.float32), asks)
         distinct, index = _distinct(used)
-        flat = self._utility.score(self._session, distinct)[index]
-        parts = np.split(flat, np.cumsum([rows * width for rows, width in shapes])[:-1])
-        return [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
-
-
-class Timer:
-    """Adds up wall time on the work inside."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    def __enter__(self) -> None:
-        self._began = time.perf_counter()
-
-    def __exit__(self, *_: Any) -> None:
-        self.seconds += time.perf_counter() - self._began
+        return split_tables(self._utility.score(self._session, distinct)[index], asks)
 
 
 def _numbered(
-    session: PairSession, used: Sequence[Sequence[str]], roles: Sequence[str]
+    session: Session, texts: Sequence[Sequence[str]], roles: Sequence[str]
 ) -> tuple[list[NDArray[np.int64]], NDArray[np.int64]]:
-    """The distinct rows of aligned lists of strings, as columns of numbers, and for each row which of them it is."""
-    if len({len(texts) for texts in used}) > 1:
-        raise UserError(f"pairs: lists of different lengths ({', '.join(str(len(texts)) for texts in used)})")
-    columns = [session.number(texts, role) for texts, role in zip(used, roles, strict=True)]
-    return _distinct(columns) if used[0] else (columns, columns[0])
+    """The distinct rows of aligned columns of strings, as columns of numbers, and for each row which of them it is."""
+    columns = [session.number(column, role) for column, role in zip(texts, roles, strict=True)]
+    return _distinct(columns) if texts[0] else (columns, columns[0])
 
 
 def _distinct(columns: Sequence[NDArray[np.int64]]) -> tuple[list[NDArray[np.int64]], NDArray[np.int64]]:

@@ -1,4 +1,4 @@
-"""XCOMET's error spans: from label probabilities of a hypothesis's tokens to a score, all pairs at once."""
+"""XCOMET's error spans: from the label probabilities of a hypothesis' tokens to a score, for all pairs at once."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from mbrace.utilities.cross.pieces import index_in_row
 from mbrace.utilities.neural.pairs import to_device
 
-PENALTIES = np.array([0, 1, 5, 10])  # of a span, by the label it begins with: none, minor, major, critical
+PENALTIES = np.array([0, 1, 5, 10])  # for a span, by the label it begins with: none, minor, major, critical
 WORST = 25
 INPUT_WEIGHTS = (0.1667, 0.3333, 0.5)  # of (mt, src), (mt, ref) and (mt, src, ref) in the mixed probabilities
 
@@ -32,7 +33,7 @@ class Labels:
 
     @staticmethod
     def of(probabilities: NDArray[np.float32], counts: NDArray[np.int64]) -> Labels:
-        """Labels of rows whose numbers of tokens are `counts`."""
+        """Labels of rows that have `counts` tokens each, end to end."""
         return Labels(probabilities, np.cumsum(counts) - counts, counts)
 
     def take(self, rows: NDArray[np.int64]) -> Labels:
@@ -49,17 +50,17 @@ class Labels:
 
     def packed(self) -> NDArray[np.float32]:
         """(tokens of the rows, classes), row after row."""
-        return self.probabilities[np.repeat(self.starts, self.counts) + _within(self.counts)]  # type: ignore[no-any-return]
+        return self.probabilities[np.repeat(self.starts, self.counts) + index_in_row(self.counts)]  # type: ignore[no-any-return]
 
 
 def flat(probabilities: Tensor, counts: NDArray[np.int64]) -> Tensor:
     """The first `counts` tokens of each row of (rows, tokens, classes), end to end, on the same device."""
-    rows = np.repeat(np.arange(len(counts)), counts) * probabilities.shape[1] + _within(counts)
+    rows = np.repeat(np.arange(len(counts)), counts) * probabilities.shape[1] + index_in_row(counts)
     return probabilities.flatten(0, 1)[to_device(rows, probabilities.device)]
 
 
 def mixed(inputs: Sequence[Labels]) -> Labels:
-    """The probabilities of the three inputs of each pair, mixed. A token that not all inputs have is left out."""
+    """The weighted average of the probabilities of each pair's three inputs, without tokens that an input lacks."""
     counts = np.min([each.counts for each in inputs], axis=0)
     parts = [Labels(each.probabilities, each.starts, counts).packed() for each in inputs]
     total = sum(part * np.float32(weight) for part, weight in zip(parts, INPUT_WEIGHTS, strict=True))
@@ -67,23 +68,17 @@ def mixed(inputs: Sequence[Labels]) -> Labels:
 
 
 def scores(labels: Labels) -> NDArray[np.float32]:
-    """(rows,) from 0 to 1: what the spans of a row leave of the best score.
+    """(rows,) from 0 to 1: the best score minus the penalties of a row's spans.
 
-    A span is a run of tokens that have an error as their likeliest label, and counts as the label it begins with. A run
-    that goes on to the last token is dropped: the original closes a span only where a token without error follows.
+    A span is a run of tokens whose likeliest label is an error, and its penalty is that of the label it begins with. A
+    run that reaches the last token is dropped: the original ends a span only when a token without error follows.
     """
     likeliest = labels.packed().argmax(axis=1)
     rows = np.repeat(np.arange(len(labels.counts)), labels.counts)
-    within = _within(labels.counts)
+    within = index_in_row(labels.counts)
     last_without = np.full(len(labels.counts), -1)
     np.maximum.at(last_without, rows[likeliest == 0], within[likeliest == 0])
     follows_error = np.append(0, likeliest[:-1]) * (within > 0) > 0
     begins = (likeliest > 0) & ~follows_error & (within < last_without[rows])
     penalty = np.bincount(rows[begins], PENALTIES[likeliest[begins]], minlength=len(labels.counts))
     return ((WORST - np.minimum(penalty, WORST)) / WORST).astype(np.float32)
-
-
-def _within(counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The index of each token in its own row."""
-    ends = np.cumsum(counts)
-    return np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - counts, counts)

@@ -7,7 +7,8 @@ per hypothesis.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,24 +19,24 @@ from torch import Tensor
 from mbrace.utilities.cross import spans
 from mbrace.utilities.cross.batches import Batch, BatchStream, InputRows
 from mbrace.utilities.cross.pieces import Pieces
-from mbrace.utilities.cross.scorer import CrossUtility, Timer, chunks
+from mbrace.utilities.cross.scorer import CrossUtility, Session, chunks
 from mbrace.utilities.cross.unified_network import KINDS, UnifiedNetwork, build_network, check_settings
 from mbrace.utilities.neural import checkpoint as layout
 from mbrace.utilities.neural import pretrained
-from mbrace.utilities.neural.device import choose_device, choose_dtype
+from mbrace.utilities.neural.device import choose_device_and_dtype, dtype_name
 from mbrace.utilities.neural.pairs import to_device
 from mbrace.utilities.neural.tokens import valid_unicode
 
 SCORE_WEIGHTS = (0.12, 0.33, 0.33)  # XCOMET's, of the three inputs
-SPANS_WEIGHT = 0.22  # and of the error spans
+SPANS_WEIGHT = 0.22  # XCOMET's, of the error spans
 
 
 class Unified(CrossUtility):
     """The score of a unified COMET checkpoint: against a reference, and the source where it reads it.
 
     `model` is a folder or `.ckpt` in COMET's layout, or a hub name (Unbabel/XCOMET-XL). One that reads no reference
-    (Unbabel/wmt22-cometkiwi-da) only has `quality`. `device` is a GPU if there is one; `dtype` is the encoder's,
-    bfloat16 on a GPU and float32 elsewhere by default; `batch_tokens` limits a batch.
+    (Unbabel/wmt22-cometkiwi-da) can only estimate `quality`. `device` is by default a GPU if there is one; `dtype` is
+    the encoder's, by default bfloat16 on a GPU and float32 elsewhere; `batch_tokens` limits a batch.
     """
 
     def __init__(
@@ -46,14 +47,13 @@ class Unified(CrossUtility):
         dtype: str | None = None,
         batch_tokens: int | None = None,
     ) -> None:
-        chosen_device = choose_device(device)
-        chosen_dtype = choose_dtype(dtype, chosen_device)
+        chosen_device, chosen_dtype = choose_device_and_dtype(device, dtype)
         read = layout.read(model, KINDS, (*layout.PARTS, "hidden2tag.", "wordloss."))
         segments, network = check_settings(read), build_network(read, chosen_device, chosen_dtype)
         pad = network.tokenizer.pad_token_id
         stream = BatchStream(pad=pad, limit=network.positions, device=chosen_device, batch_tokens=batch_tokens)
         kind = "unified" if network.labels is None else "xcomet"
-        name = f"{kind}|{pretrained.label(model)}|encoder:{str(chosen_dtype).removeprefix('torch.')}"
+        name = f"{kind}|{pretrained.label(model)}|encoder:{dtype_name(chosen_dtype)}"
         self._assemble(name, segments, network, stream)
 
     def _assemble(self, name: str, segments: Sequence[str], network: UnifiedNetwork, stream: BatchStream) -> None:
@@ -62,7 +62,7 @@ class Unified(CrossUtility):
         self.needs_source = self.reads_sources and self.reads_references
 
     def session(self) -> UnifiedSession:
-        """What a window needs."""
+        """An empty session, for one window."""
         return UnifiedSession(self)
 
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
@@ -75,7 +75,7 @@ class Unified(CrossUtility):
         return [encoding.ids for encoding in encodings]
 
 
-class UnifiedSession:
+class UnifiedSession(Session):
     """The strings of a window, and its hypotheses' scores with their sources."""
 
     def __init__(self, utility: Unified) -> None:
@@ -85,27 +85,17 @@ class UnifiedSession:
         self._first = self.pieces.fixed([tokenizer.cls_token_id])
         self._between = self.pieces.fixed([tokenizer.sep_token_id] * (2 if self.network.doubles_separator else 1))
         self._last = self.pieces.fixed([tokenizer.sep_token_id])
-        self._labelled: dict[str, int] = {}  # tokens of a string that the labels of its spans are read from
-        self._source_slots: dict[tuple[int, int], int] = {}  # (hypothesis, source): where its score is
+        self._labelled: dict[str, int] = {}  # by string: how many `<pad>` were taken out of it
+        self._source_slots: dict[tuple[int, int], int] = {}  # (hypothesis, source): the index of its score
         self._source_scores = np.empty(0, dtype=np.float32)
         self._source_labels = spans.Labels.empty()
-        self._single = Timer()
-
-    @property
-    def single_seconds(self) -> float:
-        """Seconds spent so far on hypotheses with their sources, without a reference."""
-        return self._single.seconds
-
-    def number(self, texts: Iterable[str], role: str) -> NDArray[np.int64]:
-        """The numbers of strings, the same in every role: a segment is tokenised alike anywhere."""
-        return self.pieces.number(texts)
 
     def scores(
         self, hypotheses: NDArray[np.int64], references: NDArray[np.int64], sources: NDArray[np.int64]
     ) -> NDArray[np.float32]:
         """Scores (pairs,) of distinct pairs."""
         found = np.empty(len(hypotheses), dtype=np.float32)
-        size = 1 << 16  # pairs at a time: their label probabilities are held meanwhile
+        size = 1 << 16  # pairs at a time, because their label probabilities are held in memory
         for begin in range(0, len(hypotheses), size):
             part = slice(begin, begin + size)
             found[part] = self._scores(hypotheses[part], references[part], sources[part])
@@ -138,18 +128,20 @@ class UnifiedSession:
         return np.asarray(found + of_spans * np.float32(SPANS_WEIGHT), dtype=np.float32)
 
     def _with_sources(self, hypotheses: NDArray[np.int64], sources: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Where the scores of (mt, src) are; those not known yet are run first."""
-        with self._single:
-            keys = list(zip(hypotheses.tolist(), sources.tolist(), strict=True))
-            new = [key for key in dict.fromkeys(keys) if key not in self._source_slots]
-            if new:
-                columns = np.array(new, dtype=np.int64)
-                scores, labels = self._run(columns[:, 0], [columns[:, 1]])
-                first = len(self._source_scores)
-                self._source_slots.update(zip(new, range(first, first + len(new)), strict=True))
-                self._source_scores = np.concatenate([self._source_scores, scores])
-                self._source_labels = self._source_labels.followed_by(labels)
-            return np.array([self._source_slots[key] for key in keys], dtype=np.int64)
+        """The indices of the scores of (mt, src), which are computed first if they are not known yet."""
+        began = time.perf_counter()
+        keys = list(zip(hypotheses.tolist(), sources.tolist(), strict=True))
+        new = [key for key in dict.fromkeys(keys) if key not in self._source_slots]
+        if new:
+            columns = np.array(new, dtype=np.int64)
+            scores, labels = self._run(columns[:, 0], [columns[:, 1]])
+            first = len(self._source_scores)
+            self._source_slots.update(zip(new, range(first, first + len(new)), strict=True))
+            self._source_scores = np.concatenate([self._source_scores, scores])
+            self._source_labels = self._source_labels.followed_by(labels)
+        slots = np.array([self._source_slots[key] for key in keys], dtype=np.int64)
+        self.single_seconds += time.perf_counter() - began
+        return slots
 
     def _run(
         self, hypotheses: NDArray[np.int64], others: Sequence[NDArray[np.int64]]
@@ -179,15 +171,15 @@ class UnifiedSession:
         return self.network(batch, own, labelled)
 
     def _label_counts(self, rows: InputRows) -> NDArray[np.int64]:
-        """How many tokens of each row the spans are read from: as many as the hypothesis had before `<pad>` was taken
-        out of it, special tokens included, as the original counts them."""
+        """How many tokens of each row have labels: as many as the hypothesis had before `<pad>` was taken out of it,
+        special tokens included, as the original counts them."""
         own = rows.pieces[:, 1]
         numbers, index = np.unique(own, return_inverse=True)
         extra = np.array([self._labelled.get(self.pieces.text(number), 0) for number in numbers.tolist()])
         return self.pieces.lengths[own] + 2 + extra[index.ravel()]  # type: ignore[no-any-return]
 
     def _tokenize(self, entries: Sequence[tuple[str, str]]) -> list[list[int]]:
-        """Each string without special tokens around it, and without a literal `<pad>` in it, as the original joins."""
+        """Each string without special tokens around it and without literal `<pad>`, which the original drops."""
         pad, joined = self.network.tokenizer.pad_token_id, []
         for (_, text), ids in zip(entries, self.utility.tokenize([text for _, text in entries]), strict=True):
             kept = [one for one in ids if one != pad]

@@ -12,10 +12,10 @@ from mbrace.errors import UserError
 from mbrace.utilities.cross.batches import Batch
 from mbrace.utilities.neural import checkpoint as layout
 from mbrace.utilities.neural.encoder import Readout
-from mbrace.utilities.neural.head import activation_named, linear
+from mbrace.utilities.neural.head import FeedForward, linear
 
 SEGMENTS = ["mt", "src", "ref"]
-# What the originals' constructors take where a checkpoint does not say.
+# The defaults of the originals' constructors for what a checkpoint does not state.
 KINDS: dict[str, dict[str, Any]] = {
     "unified_metric": {
         "pretrained_model": "microsoft/infoxlm-large",
@@ -42,7 +42,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 def check_settings(read: layout.Checkpoint) -> list[str]:
-    """Settings that only unified checkpoints have; returns the input segments."""
+    """Check the settings that only unified checkpoints have; returns the input segments."""
     settings, path = read.settings, read.path
     xcomet = settings["class_identifier"] == "xcomet_metric"
     segments = SEGMENTS if xcomet else settings["input_segments"]
@@ -53,11 +53,11 @@ def check_settings(read: layout.Checkpoint) -> list[str]:
     labels = settings["error_labels"]
     if xcomet and labels != ["minor", "major", "critical"]:
         raise UserError(f"{path}: error_labels {labels!r}: XCOMET's are minor, major and critical")
-    # The names that building a readout goes by.
+    # The names under which `build_readout` looks for them.
     settings["layer"], settings["pool"] = settings["sent_layer"], "cls"
     words = xcomet or bool(settings["word_level_training"])
     layout.check_keys(set(read.part("hidden2tag.")), {"weight", "bias"} if words else set(), "hidden2tag.", path)
-    layout.check_keys(set(read.part("wordloss.")) - {"weight"}, set(), "wordloss.", path)  # of training only
+    layout.check_keys(set(read.part("wordloss.")) - {"weight"}, set(), "wordloss.", path)  # used in training only
     return list(segments)
 
 
@@ -68,9 +68,7 @@ class UnifiedNetwork:
     model: Any  # the transformer
     tokenizer: Any
     readout: Readout
-    layers: list[tuple[Tensor, Tensor]]  # of the feed-forward head, float32
-    activation: Any
-    final: Any = None
+    head: FeedForward  # float32
     token_types: bool = False
     doubles_separator: bool = True
     word_layer: int = 0
@@ -78,13 +76,13 @@ class UnifiedNetwork:
 
     @property
     def positions(self) -> int:
-        """The length limit, as the original counts for every encoder."""
+        """The length limit, as the original computes it for every encoder."""
         return int(self.model.config.max_position_embeddings) - 2
 
     def __call__(self, batch: Batch, own: Tensor, labelled: int) -> tuple[Tensor, ...]:
         """Scores (rows,), and for XCOMET probabilities (rows, labelled, classes) of the first `labelled` tokens.
 
-        `own` (rows,) counts the tokens of the hypothesis with the special tokens around it.
+        `own` (rows,) is the number of tokens of the hypothesis, including the special tokens around it.
         """
         tokens = torch.arange(batch.ids.shape[1], device=batch.ids.device)[None]
         given: dict[str, Any] = {"attention_mask": None if batch.even else tokens < batch.lengths[:, None]}
@@ -94,10 +92,7 @@ class UnifiedNetwork:
         all_layers = not last or self.labels is not None
         out = self.model(input_ids=batch.ids, output_hidden_states=all_layers, return_dict=True, **given)
         states = out.hidden_states if all_layers else {self.readout.layer: out.last_hidden_state}
-        score = self.readout(states, None, batch.lengths)
-        for index, (weight, bias) in enumerate(self.layers):
-            score = linear(score if index == 0 else self.activation(score), weight) + bias
-        score = score.squeeze(1) if self.final is None else self.final(score.squeeze(1))
+        score = self.head(self.readout(states, None, batch.lengths))
         if self.labels is None:
             return (score,)
         words = states[self.word_layer][:, :labelled].float()
@@ -110,7 +105,7 @@ def build_network(read: layout.Checkpoint, device: torch.device, dtype: torch.dt
     transformer, tokenizer = layout.build_transformer(read)
     settings, path, units = read.settings, read.path, transformer.config.hidden_size
     states = transformer.config.num_hidden_layers + 1
-    final, word_layer, labels = settings["final_activation"], 0, None
+    word_layer, labels = 0, None
     if settings["class_identifier"] == "xcomet_metric":
         word_layer, state = settings["word_layer"], read.part("hidden2tag.")
         if not isinstance(word_layer, int) or not 0 <= word_layer < states:
@@ -123,25 +118,10 @@ def build_network(read: layout.Checkpoint, device: torch.device, dtype: torch.dt
         model=transformer.to(device=device, dtype=dtype).eval(),
         tokenizer=tokenizer,
         readout=layout.build_readout(read, states),
-        layers=_feed_forward(read, units, device),
-        activation=activation_named(settings["activations"], path),
-        final=None if final is None else activation_named(final, path),
-        # RemBERT has token types too, but the original does not give it any.
+        head=FeedForward(*layout.build_feed_forward(read, [units], device)),
+        # RemBERT has token types too, but the original does not set them.
         token_types=settings["encoder_model"] == "BERT",
         doubles_separator=settings["encoder_model"] not in ("BERT", "RemBERT"),
         word_layer=word_layer,
         labels=labels,
     )
-
-
-def _feed_forward(read: layout.Checkpoint, units: int, device: torch.device) -> list[tuple[Tensor, Tensor]]:
-    """The estimator's layers on a vector of `units`, their keys and shapes checked against the settings."""
-    state, sizes = read.part("estimator."), [units, *read.settings["hidden_sizes"], 1]
-    names = [f"ff.{3 * index}" for index in range(len(sizes) - 1)]  # linear, activation, dropout, linear, ...
-    wanted = {f"{name}.{kind}" for name in names for kind in ("weight", "bias")}
-    layout.check_keys(set(state), wanted, "estimator.", read.path)
-    for name, width, size in zip(names, sizes[:-1], sizes[1:], strict=True):
-        shapes = {f"{name}.weight": (size, width), f"{name}.bias": (size,)}
-        layout.check_shapes(state, shapes, "estimator.", read.path)
-    layout.check_finite(state, "estimator.", read.path)
-    return [(state[f"{name}.weight"].to(device), state[f"{name}.bias"].to(device)) for name in names]

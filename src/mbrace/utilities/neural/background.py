@@ -1,4 +1,4 @@
-"""Items that a thread makes ahead of their use, so that the device that uses them need not wait."""
+"""Items made by a thread ahead of their use, so that the device that uses them need not wait."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Made = TypeVar("Made")
 
 
 def made_ahead(items: Iterable[Made], *, most: int = 4, name: str = "mbrace-batches") -> Generator[Made]:
-    """The items, made in a thread called `name`, at most `most` of them ahead. What it raises is raised here."""
+    """The items, read by a thread called `name` at most `most` items ahead. Its exceptions are raised here."""
     ready: queue.Queue[tuple[Made | None, BaseException | None]] = queue.Queue(maxsize=most)
     stop = threading.Event()
 
@@ -30,7 +30,7 @@ def made_ahead(items: Iterable[Made], *, most: int = 4, name: str = "mbrace-batc
                 if stop.is_set():
                     return
             hand_over((None, None))
-        except BaseException as error:  # handed over whatever it is, else the reader would wait for ever
+        except BaseException as error:  # handed over whatever it is, or the reader would wait for ever
             hand_over((None, error))
 
     thread = threading.Thread(target=work, name=name, daemon=True)

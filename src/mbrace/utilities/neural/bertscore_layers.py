@@ -1,5 +1,5 @@
-"""Which layer BERTScore reads, for well-known encoders: those that correlate best with WMT16's human judgements,
-as the original chose them (bert-score 0.3.13)."""
+"""Which layer BERTScore reads of well-known encoders: the one that correlates best with WMT16's human judgements, as
+chosen by the original (bert-score 0.3.13)."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ LAYERS = {
     "xlm-roberta-base": 9,
     "xlm-roberta-large": 17,
 }
-# Current hub names of models whose names had no organisation before.
+# Organisations in the current hub names of models whose names used to have none.
 ORGANISATIONS = ("google-bert/", "FacebookAI/", "distilbert/", "albert/")
 
 
 def known_layer(name: str) -> int | None:
-    """The layer of a hub name; None if the original has no choice for it."""
+    """The layer for a hub name; None if the original has no choice for it."""
     bare = next((name.removeprefix(prefix) for prefix in ORGANISATIONS if name.startswith(prefix)), name)
     return LAYERS.get(bare)

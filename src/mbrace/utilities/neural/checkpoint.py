@@ -11,16 +11,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import Tensor
 
 from mbrace.errors import UserError, require
 from mbrace.utilities.neural import pretrained
 from mbrace.utilities.neural.encoder import Readout
+from mbrace.utilities.neural.head import activation_named
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-# The original's values for settings that a checkpoint leaves out.
+# The original's defaults for settings that a checkpoint does not state.
 DEFAULTS: dict[str, Any] = {
     "encoder_model": "XLM-RoBERTa",
     "pretrained_model": "xlm-roberta-large",
@@ -31,10 +32,10 @@ DEFAULTS: dict[str, Any] = {
     "hidden_sizes": [3072, 1024],
     "activations": "Tanh",
     "final_activation": None,
-    "encoder_weights": "checkpoint",  # our own setting; `reference`: those of the pretrained encoder
+    "encoder_weights": "checkpoint",  # our own setting; `reference`: use the weights of the pretrained encoder
 }
 
-# class_identifier: why it is not supported where another class is wanted, and what supports it.
+# class_identifier: why it is refused where another class is wanted, and what reads it.
 REFUSED = {
     "regression_metric": "it embeds each text on its own; give it to mbrace.Comet",
     "unified_metric": "it reads source, translation and reference together; give it to mbrace.Unified",
@@ -43,7 +44,7 @@ REFUSED = {
     "referenceless_regression_metric": "it has no reference, so it is not a utility for MBR decoding; "
     "give it to mbrace.Referenceless",
 }
-PARTS = ("encoder.model.", "layerwise_attention.", "estimator.")  # of the weights of every class
+PARTS = ("encoder.model.", "layerwise_attention.", "estimator.")  # the prefixes of the weights of every class
 
 # encoder_model: the transformers classes of its network, configuration and tokenizer.
 ENCODERS = {
@@ -65,7 +66,7 @@ class Checkpoint:
 
     @property
     def near(self) -> tuple[Path, Path]:
-        """The folders where hparams.yaml and the encoder's folder may be."""
+        """The folders that may hold hparams.yaml and the encoder's folder."""
         return _near(self.path)
 
     def part(self, prefix: str) -> dict[str, Tensor]:
@@ -80,13 +81,12 @@ def read(
 ) -> Checkpoint:
     """Read a folder, a `.ckpt` file or a hub name in COMET's layout, refusing what is not supported.
 
-    `kinds` are the classes wanted, each with its defaults where they differ from `DEFAULTS`; `parts` are the beginnings
-    of the names of their weights.
+    `kinds` are the metric classes wanted, each with the defaults in which it differs from `DEFAULTS`; `parts` are the
+    prefixes of their weights' names.
     """
-    torch = require("torch", extra="neural")
     path = locate(str(model))
     yaml_file, stated = _stated(path)
-    _refuse(stated, yaml_file or path, kinds)  # before hundreds of megabytes are read
+    _refuse(stated.get("class_identifier"), yaml_file or path, kinds)  # before hundreds of megabytes are read
     raw = _load(path)
     state = raw.get("state_dict") if isinstance(raw, dict) else None
     if not isinstance(state, dict) or not all(isinstance(value, torch.Tensor) for value in state.values()):
@@ -96,12 +96,12 @@ def read(
     if not isinstance(inside, dict):
         raise UserError(f"{path}: its hyper_parameters must be settings by name; it is not a COMET checkpoint")
     if not inside and not stated:
-        raise UserError(f"{path}: has no hyper_parameters, and hparams.yaml is neither beside it nor one folder up")
-    kind = stated.get("class_identifier", inside.get("class_identifier"))
-    settings = {**DEFAULTS, **_defaults(kind, kinds), **(inside or stated), "class_identifier": kind}
+        raise UserError(f"{path}: has no hyper_parameters, and hparams.yaml is neither next to it nor one folder up")
+    kind: Any = stated.get("class_identifier", inside.get("class_identifier"))
+    _refuse(kind, path, kinds)
+    settings = {**DEFAULTS, **kinds.get(kind, {}), **(inside or stated), "class_identifier": kind}
     if stated.get("layer_transformation") == "sparsemax_patch":  # and, since version 2.2.4, this one
         settings["layer_transformation"] = "softmax"
-    _refuse(settings, path, kinds)
     _check(settings, path)
     check_keys({key for key in map(str, state) if not key.startswith(tuple(parts))}, set(), "", path)
     return Checkpoint(path, settings, {key: value.float() for key, value in state.items()})
@@ -120,20 +120,19 @@ def class_of(model: str | Path) -> str | None:
 
 
 def _stated(path: Path) -> tuple[Path | None, dict[str, Any]]:
-    """The hparams.yaml of a checkpoint and its settings; none if there is no such file."""
+    """The hparams.yaml of a checkpoint and its settings; (None, {}) if there is no such file."""
     yaml_file = next(filter(Path.is_file, (folder / "hparams.yaml" for folder in _near(path))), None)
     return yaml_file, _read_yaml(yaml_file) if yaml_file else {}
 
 
 def _load(path: Path) -> Any:
-    torch = require("torch", extra="neural")
     with pretrained.reading(path, "a checkpoint of weights and plain values only"):
-        # Memory-mapped, so that weights are copied once only. Files of old torch versions are not archives.
+        # Memory-mapped, so that weights are copied only once. Files of old torch versions are not archives.
         return torch.load(path, map_location="cpu", weights_only=True, mmap=pretrained.is_archive(path))
 
 
 def _near(path: Path) -> tuple[Path, Path]:
-    """The file's own folder (if it was copied with its settings), then the one above, as in COMET's layout."""
+    """The file's own folder (it may have been copied with its settings), then the one above, as in COMET's layout."""
     folder = path.absolute().parent
     return folder, folder.parent
 
@@ -160,12 +159,8 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     return values
 
 
-def _defaults(kind: object, kinds: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
-    return kinds.get(kind, {}) if isinstance(kind, str) else {}
-
-
-def _refuse(settings: dict[str, Any], path: Path, kinds: Mapping[str, Mapping[str, Any]]) -> None:
-    kind = settings.get("class_identifier")
+def _refuse(kind: object, path: Path, kinds: Mapping[str, Mapping[str, Any]]) -> None:
+    """Refuse a metric class that is not one of `kinds`; None, where none is stated, may still be found elsewhere."""
     if kind is None or (isinstance(kind, str) and kind in kinds):
         return
     if isinstance(kind, str) and kind in REFUSED:
@@ -201,15 +196,15 @@ def build_transformer(checkpoint: Checkpoint) -> tuple[Any, Any]:
         if state:
             raise UserError(f"{checkpoint.path}: encoder_weights is reference, but it holds encoder weights too")
         return pretrained.load(name, network, tokenizer, near=near, add_pooling_layer=False)
-    torch, transformers = require("torch", extra="neural"), pretrained.quiet()
+    transformers = pretrained.quiet()
     folder = pretrained.find(name, near=near, weights=False)
     tokenizer_folder = folder if settings["encoder_model"] != "MiniLM" else _minilm_tokenizer(folder, near)
-    pretrained.check_config(folder)
-    # On the device "meta" weights are names and shapes; making random ones of COMET-22's size would take ten seconds.
+    pretrained.read_config(folder)
+    # On the device "meta" weights are only names and shapes; random weights of COMET-22's size would take ten seconds.
     with pretrained.reading(folder / "config.json", configuration), torch.device("meta"):
         config = getattr(transformers, configuration).from_pretrained(str(folder))
         wanted = getattr(transformers, network)(config, add_pooling_layer=False).state_dict()
-    # Older files hold position numbers as a weight, and a pooler, which we do not use.
+    # Older files hold position numbers as a weight, and a pooler; we use neither.
     state = {k: v for k, v in state.items() if not k.startswith("pooler.") and k != "embeddings.position_ids"}
     check_keys(set(state), set(wanted), "encoder.model.", checkpoint.path)
     shapes = {key: tuple(value.shape) for key, value in wanted.items()}
@@ -221,16 +216,15 @@ def build_transformer(checkpoint: Checkpoint) -> tuple[Any, Any]:
 
 
 def _minilm_tokenizer(folder: Path, near: Sequence[Path]) -> Path:
-    """COMET's MiniLM encoder takes xlm-roberta-base's tokenizer; a checkpoint may bring it in the encoder's folder."""
+    """COMET's MiniLM encoder uses xlm-roberta-base's tokenizer, which a checkpoint may have in the encoder's folder."""
     has_one = any((folder / name).is_file() for name in ("tokenizer.json", "sentencepiece.bpe.model"))
     return folder if has_one else pretrained.find("xlm-roberta-base", near=near, weights=False)
 
 
 def build_readout(checkpoint: Checkpoint, layers: int) -> Readout:
-    """How the checkpoint reads `layers` hidden states (the embedding layer is the first)."""
-    torch = require("torch", extra="neural")
+    """How the checkpoint makes a vector from `layers` hidden states (the first is the embedding layer's)."""
     settings, state = checkpoint.settings, checkpoint.part("layerwise_attention.")
-    if settings["pool"] == "default":  # the last layer's first token, whatever the mix is
+    if settings["pool"] == "default":  # the last layer's first token, whatever `layer` says
         return Readout("cls")
     if settings["layer"] != "mix":
         check_keys(set(state), set(), "layerwise_attention.", checkpoint.path)
@@ -250,9 +244,33 @@ def build_readout(checkpoint: Checkpoint, layers: int) -> Readout:
     return Readout(settings["pool"], tuple(mixed), layer_norm=bool(settings["layer_norm"]))
 
 
+def build_feed_forward(
+    checkpoint: Checkpoint, widths: Sequence[int], device: torch.device
+) -> tuple[list[tuple[Tensor, Tensor]], Any, Any]:
+    """The estimator's layers (weight, bias), its activation, and the one after its last layer (None if it has none).
+
+    The names and shapes of its weights are checked. Its input must be one of `widths` wide; an error names the last.
+    """
+    settings, state, path = checkpoint.settings, checkpoint.part("estimator."), checkpoint.path
+    sizes = [*settings["hidden_sizes"], 1]
+    names = [f"ff.{3 * index}" for index in range(len(sizes))]  # linear, activation, dropout, linear, ...
+    check_keys(set(state), {f"{name}.{kind}" for name in names for kind in ("weight", "bias")}, "estimator.", path)
+    width = next((width for width in widths if state["ff.0.weight"].shape[1:] == (width,)), widths[-1])
+    for name, size in zip(names, sizes, strict=True):
+        check_shapes(state, {f"{name}.weight": (size, width), f"{name}.bias": (size,)}, "estimator.", path)
+        width = size
+    check_finite(state, "estimator.", path)
+    layers = [(state[f"{name}.weight"].to(device), state[f"{name}.bias"].to(device)) for name in names]
+    final = settings["final_activation"]
+    return (
+        layers,
+        activation_named(settings["activations"], path),
+        None if final is None else activation_named(final, path),
+    )
+
+
 def sparsemax(scalars: Tensor) -> Tensor:
     """The projection of `scalars` onto the probability simplex (Martins & Astudillo, 2016, algorithm 1)."""
-    torch = require("torch", extra="neural")
     ordered = scalars.sort(descending=True).values
     sums = ordered.cumsum(0) - 1
     ranks = torch.arange(1, len(scalars) + 1)
@@ -269,7 +287,7 @@ def check_keys(have: set[str], want: set[str], prefix: str, path: Path) -> None:
 
 
 def check_shapes(have: dict[str, Tensor], want: dict[str, tuple[int, ...]], prefix: str, path: Path) -> None:
-    """Refuse weights of another shape by name."""
+    """Refuse weights of the wrong shape by name."""
     for key, shape in want.items():
         if tuple(have[key].shape) != shape:
             found = f"{tuple(have[key].shape)}, not {shape}"
@@ -277,7 +295,7 @@ def check_shapes(have: dict[str, Tensor], want: dict[str, tuple[int, ...]], pref
 
 
 def check_finite(have: dict[str, Tensor], prefix: str, path: Path) -> None:
-    """Refuse weights that are not numbers, or not finite ones, by name."""
+    """Refuse weights with NaN or infinite numbers by name."""
     for key, value in have.items():
         if not value.isfinite().all():
             raise UserError(f"{path}: {prefix}{key} holds nan or inf; its training failed, or the file is damaged")

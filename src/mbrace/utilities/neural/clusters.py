@@ -1,4 +1,4 @@
-"""k-means with k-means++ starts, for centroids of references."""
+"""k-means, initialised by k-means++, for centroids of references."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ ITERATIONS = 5
 
 
 def k_means(vectors: Tensor, weights: NDArray[np.float64], count: int, seed: int) -> tuple[Tensor, NDArray[np.float32]]:
-    """Centres (count, units) of clusters of `vectors`, (texts, units), that count by `weights`, (texts,); and the
-    share of the weights in each cluster, (count,)."""
+    """Centres (count, units) of clusters of `vectors`, (texts, units), weighted by `weights`, (texts,); and the share
+    of the weights in each cluster, (count,)."""
     chosen = spread_out(vectors, weights, count, np.random.Generator(np.random.PCG64(seed)))
     centres, assigned = lloyd(vectors, weights, vectors[torch.from_numpy(chosen).to(vectors.device)])
     shares = np.bincount(assigned, weights=weights, minlength=count) / weights.sum()
@@ -22,12 +22,13 @@ def k_means(vectors: Tensor, weights: NDArray[np.float64], count: int, seed: int
 def spread_out(
     vectors: Tensor, weights: NDArray[np.float64], count: int, rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """k-means++: the first at random, then each in proportion to the squared distance from those chosen before."""
+    """k-means++: indices chosen at random, each with chances in proportion to the squared distance from those
+    before."""
     chosen = [_drawn(weights, rng)]
     nearest = _squares(vectors, vectors[chosen[-1]])
     while len(chosen) < count:
         chances = weights * nearest
-        # where all that are left lie on those chosen, any will do
+        # if all that are left equal one that was chosen, any will do
         chosen.append(_drawn(chances if chances.sum() > 0 else weights, rng))
         nearest = np.minimum(nearest, _squares(vectors, vectors[chosen[-1]]))
     return np.array(chosen)
@@ -36,8 +37,8 @@ def spread_out(
 def lloyd(
     vectors: Tensor, weights: NDArray[np.float64], centres: Tensor, *, iterations: int = ITERATIONS
 ) -> tuple[Tensor, NDArray[np.int64]]:
-    """Centres that are the means of the vectors nearest to them, and which centre each vector belongs to. A centre that
-    is nearest to none stays where it is."""
+    """Moves each centre to the mean of the vectors nearest to it, several times; returns the centres, and which one
+    each vector belongs to. A centre that is nearest to no vector stays where it is."""
     counts = vectors.new_tensor(weights)
     assigned: Tensor | None = None
     for _ in range(iterations):
@@ -53,7 +54,7 @@ def lloyd(
 
 
 def _drawn(chances: NDArray[np.float64], rng: np.random.Generator) -> int:
-    """An index, in proportion to the chances."""
+    """A random index, in proportion to the chances."""
     ends = np.cumsum(chances)
     return int(min(np.searchsorted(ends, rng.random() * ends[-1], side="right"), np.flatnonzero(chances)[-1]))
 

@@ -14,7 +14,7 @@ from mbrace.utilities.neural.checkpoint import check_finite, check_keys, check_s
 from mbrace.utilities.neural.head import activation_named, linear
 from mbrace.utilities.neural.weights import read_weights
 
-_TRUSTED = "torch.nn.modules."  # where an activation may come from; nothing else is imported by a file's word
+_TRUSTED = "torch.nn.modules."  # activations may come from here; a file cannot make us import anything else
 
 
 class Dense:
@@ -30,7 +30,7 @@ class Dense:
 
 
 def read_dense(folder: Path, device: torch.device) -> Dense:
-    """The module in a folder such as `2_Dense`; what it cannot do as the original does is refused."""
+    """The module in a folder such as `2_Dense`; settings that are not supported are refused."""
     file = folder / "config.json"
     settings = pretrained.read_json(file, dict)
     if settings is None:
@@ -40,10 +40,10 @@ def read_dense(folder: Path, device: torch.device) -> Dense:
             raise UserError(f"{file}: {name} {settings.get(name)!r}: must be a number above 0")
     names = [settings.get("module_input_name"), settings.get("module_output_name")]
     if settings.get("use_residual") or any(name not in (None, "sentence_embedding") for name in names):
-        raise UserError(f"{file}: a Dense module over token vectors or with a residual cannot be served")
+        raise UserError(f"{file}: a Dense module over token vectors or with a residual is not supported")
     stated = str(settings.get("activation_function", _TRUSTED + "activation.Tanh"))
     if not stated.startswith(_TRUSTED):
-        raise UserError(f"{file}: activation_function {stated}: only classes of torch.nn are served")
+        raise UserError(f"{file}: activation_function {stated}: only classes of torch.nn are supported")
     activation = activation_named(stated.rsplit(".", 1)[-1], file)
     path, state = read_weights(folder)
     shapes: dict[str, tuple[int, ...]] = {"linear.weight": (settings["out_features"], settings["in_features"])}

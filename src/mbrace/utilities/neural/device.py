@@ -1,4 +1,4 @@
-"""Where a network runs and in which precision; for the neural utilities, the models and training alike."""
+"""On which device a network runs and in which precision: for neural utilities, models and training."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     import torch
 
 _lock = threading.Lock()
-_inside: list[None] = []  # one for every call of `without_cudnn_attention` that is not over
+_inside: list[None] = []  # an entry for every `without_cudnn_attention` that is still active
 _before: list[bool] = []  # whether cuDNN's attention was on before the first of them
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's message, or its kind if it has none: libraries append whole reports."""
+    """The first line of an error's message, or its class if it has none: libraries append whole reports."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
@@ -38,7 +38,7 @@ def choose_device(device: str | None) -> torch.device:
 
 
 def choose_dtype(dtype: str | torch.dtype | None, device: torch.device) -> torch.dtype:
-    """`dtype`, itself or by name; by default bfloat16 on a GPU and float32 elsewhere.
+    """`dtype`, given as such or by name; by default bfloat16 on a GPU and float32 elsewhere.
 
     "auto" is bfloat16 on a CPU too, if a short measurement finds it faster there: answers may then differ between
     machines, as they do between a CPU and a GPU.
@@ -55,11 +55,22 @@ def choose_dtype(dtype: str | torch.dtype | None, device: torch.device) -> torch
     return chosen  # type: ignore[no-any-return]
 
 
+def choose_device_and_dtype(device: str | None, dtype: str | None) -> tuple[torch.device, torch.dtype]:
+    """Both, as `choose_device` and `choose_dtype` do."""
+    chosen = choose_device(device)
+    return chosen, choose_dtype(dtype, chosen)
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """The name of a dtype as users write it, such as bfloat16."""
+    return str(dtype).removeprefix("torch.")
+
+
 def limit_threads(threads: int) -> None:
-    """Run networks on a CPU, and the tokenizers before them, with `threads` threads."""
+    """Let networks on a CPU, and tokenizers, use `threads` threads."""
     require("torch", extra="neural").set_num_threads(threads)
     limit_helpers(threads)
-    os.environ.setdefault("RAYON_NUM_THREADS", str(threads))  # read when a tokenizer first works on a batch
+    os.environ.setdefault("RAYON_NUM_THREADS", str(threads))  # read when a tokenizer first gets a batch
 
 
 @cache
@@ -79,15 +90,15 @@ def bfloat16_speedup() -> float:
                         functional.linear(functional.gelu(functional.linear(x, up)), down), (384,)
                     )
                 times.append(time.perf_counter() - started)
-            seconds[dtype] = min(times[1:])  # the first prepares
+            seconds[dtype] = min(times[1:])  # the first run is a warm-up
     return float(seconds[torch.float32] / seconds[torch.bfloat16])
 
 
 @contextlib.contextmanager
 def without_cudnn_attention() -> Iterator[None]:
-    """Inside, torch uses any attention but cuDNN's, which makes a new plan for every shape, slower than a batch itself.
+    """Inside, torch does not use cuDNN's attention, which plans anew for every shape, slower than the batch itself.
 
-    The switch is the whole process's, so the last thread to leave puts it back as it was.
+    The switch applies to the whole process, so the last thread to leave restores it.
     """
     switches = require("torch.backends.cuda", extra="neural")
     with _lock:
@@ -105,7 +116,7 @@ def without_cudnn_attention() -> Iterator[None]:
 
 
 def launch(kernel: Any, programs: int, *arguments: Any, **constants: Any) -> None:
-    """Run a Triton kernel on the device of its first argument; on a CPU that is Triton's interpreter."""
+    """Run a Triton kernel on the device of its first argument; on a CPU, in Triton's interpreter."""
     import torch
 
     device = arguments[0].device

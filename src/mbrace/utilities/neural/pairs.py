@@ -24,13 +24,13 @@ class PairBlock:
     hypotheses: Tensor  # (hypotheses, units)
     prepared: Tensor  # (hypotheses, ...): what `Head.prepare` made of them
     references: Tensor  # (references, units)
-    names: tuple[NDArray[np.int64], NDArray[np.int64]]  # of the strings on both sides: equal strings have equal numbers
+    names: tuple[NDArray[np.int64], NDArray[np.int64]]  # numbers of the strings on both sides: equal for equal strings
 
 
 @dataclass(frozen=True)
 class PairIndices:
-    """Pairs to score: `rows` of the hypotheses and `columns` of the references, (pairs,). The first of them have twins,
-    `twin_rows` and `twin_columns`, in the same order."""
+    """Pairs to score: `rows` of hypotheses and `columns` of references, (pairs,). The first of these pairs have twins,
+    which are `twin_rows` and `twin_columns` in the same order."""
 
     rows: Tensor
     columns: Tensor
@@ -45,8 +45,8 @@ def to_device(indices: NDArray[np.int64], device: torch.device) -> Tensor:
 
 
 def all_pairs(blocks: Sequence[PairBlock]) -> PairIndices:
-    """All pairs of all blocks; rows and columns count through the blocks. Only a few indices of each block are copied
-    to the device; the pairs are made there."""
+    """All pairs of all blocks; rows and columns are numbered through all blocks. Only a few indices per block are
+    copied to the device, where the pairs are made."""
     device = blocks[0].references.device
     shapes = np.array([(len(block.hypotheses), len(block.references)) for block in blocks])
     sizes, starts = shapes.prod(axis=1), np.cumsum([(0, 0), *shapes], axis=0)[:-1]
@@ -66,8 +66,8 @@ def all_pairs(blocks: Sequence[PairBlock]) -> PairIndices:
 
 
 def _on_both_sides(block: PairBlock) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Indices of the strings on both sides, among hypotheses and among references. None if fewer than a tenth of the
-    pairs would have a twin: k strings on both sides make k(k-1)/2 twins."""
+    """Indices of the strings that are on both sides, among hypotheses and among references. Empty if fewer than a tenth
+    of the pairs would have a twin: k strings on both sides make k(k-1)/2 twins."""
     _, rows, columns = np.intersect1d(*block.names, return_indices=True)
     kept = len(rows) if len(rows) * (len(rows) - 1) / 2 >= 0.1 * len(block.names[0]) * len(block.names[1]) else 0
     return rows[:kept], columns[:kept]

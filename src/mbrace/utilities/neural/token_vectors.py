@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from mbrace.utilities.neural.bank import GrowingRows
 from mbrace.utilities.neural.encoder import Encoder, Readout
 from mbrace.utilities.neural.pairs import to_device
 from mbrace.utilities.neural.tokens import TokenBatch, Tokens
@@ -35,7 +36,7 @@ class TokenEncoder(Encoder):
         super().__init__(
             model,
             tokenizer,
-            Readout("cls"),  # not used: no token is pooled
+            Readout("cls"),  # not used: tokens are not pooled
             max_length=max_length,
             device=device,
             dtype=dtype,
@@ -59,7 +60,7 @@ class TokenEncoder(Encoder):
 
 
 class TokenBank:
-    """The token vectors of a window's strings, end to end, and what each token counts in its string (1 in all)."""
+    """The token vectors of a window's strings, end to end, and each token's weight in its string (they sum to 1)."""
 
     def __init__(self, encoder: TokenEncoder, weigh: Callable[[NDArray[np.int32]], NDArray[np.float32]]) -> None:
         self._encoder, self._weigh = encoder, weigh
@@ -67,9 +68,7 @@ class TokenBank:
         self._starts = np.empty(0, dtype=np.int64)
         self.lengths = np.empty(0, dtype=np.int64)  # (strings,): tokens, special ones included
         self.device, self.units = encoder.device, encoder.units
-        self._used = 0
-        self._vectors: Tensor = torch.empty((0, encoder.units), dtype=encoder.dtype, device=encoder.device)
-        self._weights: Tensor = torch.empty(0, device=encoder.device)
+        self._vectors, self._weights = GrowingRows(), GrowingRows()  # a row per token
 
     def add(self, texts: Iterable[str]) -> None:
         """Encode the strings not known yet, in one stream."""
@@ -82,34 +81,25 @@ class TokenBank:
             weights += [self._weigh(row) for row in rows]
             lengths += [len(row) for row in rows]
             order += indices
-        begin, end = self._used, self._used + sum(lengths)
-        if end > len(self._vectors):  # grow by half at least, so that steps do not copy everything each time
-            size = max(end, begin * 3 // 2)
-            vectors = self._vectors.new_empty((size, self._encoder.units))
-            vectors[:begin] = self._vectors[:begin]
-            kept = self._weights.new_empty(size)
-            kept[:begin] = self._weights[:begin]
-            self._vectors, self._weights = vectors, kept
-        torch.cat(parts, out=self._vectors[begin:end])
-        self._weights[begin:end] = torch.from_numpy(np.concatenate(weights)).to(self._encoder.device)
-        self._used = end
+        self._weights.add(torch.from_numpy(np.concatenate(weights)).to(self.device))
+        begin = self._vectors.add(*parts)
         numbers = range(len(self._numbers), len(self._numbers) + len(new))
         self._numbers.update(zip((new[index] for index in order), numbers, strict=True))
         self._starts = np.concatenate([self._starts, begin + np.cumsum([0, *lengths[:-1]])])
         self.lengths = np.concatenate([self.lengths, np.array(lengths)])
 
     def numbers(self, texts: Iterable[str]) -> NDArray[np.int64]:
-        """Which strings of the bank these are."""
+        """The numbers of these strings in the bank."""
         return np.array([self._numbers[text] for text in texts], dtype=np.int64)
 
     def padded(self, numbers: NDArray[np.int64], length: int) -> tuple[Tensor, Tensor]:
         """Vectors (strings, length, units) in float32 and weights (strings, length).
 
-        A shorter string is filled up with its own first token at weight 0: a largest cosine over its tokens stays what
-        it is, so that nothing need be masked.
+        A shorter string is padded with its own first token at weight 0, which does not change the largest cosine over
+        its tokens, so nothing needs to be masked.
         """
         columns = np.arange(length)[None]
         real = columns < self.lengths[numbers][:, None]
-        rows = to_device(self._starts[numbers][:, None] + np.where(real, columns, 0), self._vectors.device)
+        rows = to_device(self._starts[numbers][:, None] + np.where(real, columns, 0), self.device)
         weights = self._weights[rows] * torch.from_numpy(real).to(rows.device)
         return self._vectors[rows].float(), weights

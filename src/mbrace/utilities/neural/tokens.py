@@ -29,11 +29,11 @@ class Tokens:
 
     @property
     def starts(self) -> NDArray[np.int64]:
-        """Where each string begins in `flat`."""
+        """The index in `flat` at which each string begins."""
         return np.cumsum(self.lengths) - self.lengths
 
     def longest_first(self) -> NDArray[np.int64]:
-        """Indices of the strings, those of the most tokens first."""
+        """Indices of the strings, those with the most tokens first."""
         return np.argsort(-self.lengths, kind="stable")
 
     def __len__(self) -> int:
@@ -45,18 +45,18 @@ class Tokens:
 
 @dataclass(frozen=True)
 class TokenBatch:
-    """Strings on a device, longest first: a slice of the strings of one copy to the device."""
+    """Strings on a device, longest first: some of the strings that were copied to the device together."""
 
     flat: Tensor  # ids of all strings that were copied together
-    starts: Tensor  # (strings,): where each string begins in `flat`
+    starts: Tensor  # (strings,): the index in `flat` at which each string begins
     lengths: Tensor  # (strings,)
-    host_lengths: NDArray[np.int64]  # `lengths`, to be read without waiting for the device
+    host_lengths: NDArray[np.int64]  # `lengths` in host memory, so that reading them need not wait for the device
     holds_pad: NDArray[np.bool_]  # (strings,) whether the text itself holds the padding token
     pad: int
 
     @classmethod
     def copy(cls, tokens: Tokens, order: NDArray[np.int64], device: torch.device, *, pad: int) -> TokenBatch:
-        """All strings of `tokens`, in the order given, by one copy to the device."""
+        """All strings of `tokens`, in the given order, copied to the device in one go."""
         lengths, starts = tokens.lengths[order], tokens.starts[order]
         holds_pad = np.zeros(len(tokens), dtype=bool)
         found = np.flatnonzero(tokens.flat == pad)
@@ -78,12 +78,12 @@ class TokenBatch:
 
     @property
     def longest(self) -> int:
-        """Tokens of the first string."""
+        """The number of tokens of the first, longest string."""
         return int(self.host_lengths[0])
 
     @property
     def even(self) -> bool:
-        """Whether all strings have as many tokens."""
+        """Whether all strings have the same number of tokens."""
         return bool(self.host_lengths[-1] == self.host_lengths[0])
 
     def attended(self) -> Tensor:
@@ -100,10 +100,10 @@ class TokenBatch:
 
 
 def batch_end(lengths: NDArray[np.int64], changes: NDArray[np.int64], begin: int, *, most: int, half_full: int) -> int:
-    """Where the batch of strings from `begin` on ends; `lengths` are in descending order and change at `changes`.
+    """The end of the batch of strings that starts at `begin`; `lengths` are descending and change at `changes`.
 
-    It has at most `most` padded tokens (one string may have more) and ends early where the length changes, once it has
-    `half_full` tokens.
+    The batch has at most `most` padded tokens (a single string may have more), and ends early where the length changes
+    once it has `half_full` tokens.
     """
     longest = max(1, int(lengths[begin]))
     end = min(len(lengths), begin + max(1, most // longest))
@@ -112,14 +112,14 @@ def batch_end(lengths: NDArray[np.int64], changes: NDArray[np.int64], begin: int
 
 
 def valid_unicode(texts: Iterable[str]) -> list[str]:
-    """Texts as tokenizers take them: a lone surrogate, which is allowed elsewhere, becomes a question mark."""
+    """Texts that tokenizers accept: a lone surrogate, which is allowed elsewhere, becomes a question mark."""
     return [text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8") for text in texts]
 
 
 def whole_texts(tokenizer: Any, texts: Sequence[str], limit: int) -> tuple[Tokens, int]:
-    """Tokens of texts cut to `limit`, and how many were cut, by a tokenizer of any kind."""
+    """Tokens of texts cut to `limit`, and how many texts were cut, for a tokenizer of any kind."""
     tokenizer.no_padding()  # each time: the caller's tokenizer object may be used elsewhere too
     tokenizer.enable_truncation(limit)
-    # The fast one, of newer versions, does not compute where in the text each token is.
+    # `encode_batch_fast`, in newer versions, does not compute where in the text each token is.
     encodings = getattr(tokenizer, "encode_batch_fast", tokenizer.encode_batch)(texts)
     return Tokens.of(encodings), sum(1 for encoding in encodings if encoding.overflowing)

@@ -1,4 +1,4 @@
-"""Weights in a model's folder by name: safetensors, or a pickle of weights only; whole, or in parts."""
+"""Weights in a model's folder by name: as safetensors or as a pickle of weights only, in one file or in parts."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from torch import Tensor
 from mbrace.errors import UserError, require
 from mbrace.utilities.neural import pretrained
 
-_FILES = (*pretrained.SAFETENSORS[:2], *pretrained.PICKLES[:2])  # whole or an index of parts, of each kind
+_FILES = (*pretrained.SAFETENSORS[:2], *pretrained.PICKLES[:2])  # one file or an index of parts, of each kind
 
 
 def read_weights(folder: Path) -> tuple[Path, dict[str, Tensor]]:
-    """The file that holds or names the weights, and the weights."""
+    """The file that holds the weights or lists their files, and the weights."""
     for file in (folder / name for name in _FILES):
         if file.is_file():
             return file, _read_parts(file) if file.suffix == ".json" else _read_file(file)

@@ -1,8 +1,9 @@
-"""Token ids of texts by way of their words: each distinct word is tokenised once.
+"""Token ids of texts, looked up word by word: each distinct word is tokenised once.
 
-The candidates of a sentence are made of the same few words, and most tokenizers read words apart: the tokens of a text
-are those of its words, one after another. Looking words up is many times faster than tokenising, and keeps up with a
-GPU. Where a tokenizer is not known to read words apart, `WordTokenizer.of` says None, and texts are tokenised whole.
+The candidates of a sentence share most of their words, and most tokenizers treat words independently: the tokens of a
+text are those of its words, one after another. Looking words up is many times faster than tokenising, fast enough to
+keep a GPU busy. If a tokenizer is not known to treat words independently, `WordTokenizer.of` returns None, and texts
+are tokenised as a whole.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from mbrace.cores import helper_threads
 from mbrace.utilities.neural.tokens import Tokens
 
 _MOST_THREADS = 4
-_MOST_WORDS = 500_000  # kept; then all are forgotten
+_MOST_WORDS = 500_000  # remembered; when there are more, all are forgotten
 _MODELS = ("WordPiece", "Unigram", "BPE", "WordLevel")
 _NORMALIZERS = ("BertNormalizer", "NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "Precompiled", "Strip")
 _SPLITTERS = ("BertPreTokenizer", "Whitespace", "WhitespaceSplit")
@@ -35,18 +36,18 @@ _TRIALS = (
 
 
 class WordTokenizer:
-    """A tokenizer that reads words apart, and the tokens of the words seen so far."""
+    """A tokenizer that treats words independently, and the tokens of the words seen so far."""
 
     def __init__(self, tokenizer: Any, before: Sequence[int], after: Sequence[int], added: Sequence[str]) -> None:
         self._tokenizer = tokenizer
         self._before, self._after = np.array(before, dtype=np.int32), np.array(after, dtype=np.int32)
-        self._added = added  # tokens that are found in a text before anything else is done with it
+        self._added = added  # tokens that the tokenizer looks for in a text before it splits words
         self._lock = threading.Lock()
         self.forget()
 
     @classmethod
     def of(cls, tokenizer: Any) -> WordTokenizer | None:
-        """For a tokenizer of the package tokenizers; None if it may not read words apart."""
+        """For a tokenizer of the package tokenizers; None if it may not treat words independently."""
         added = tokenizer.get_added_tokens_decoder().values()
         apart = (
             type(tokenizer.model).__name__ in _MODELS
@@ -65,9 +66,9 @@ class WordTokenizer:
     def forget(self) -> None:
         """Forget all words."""
         self._words = WordList()
-        self._ids = np.empty(0, dtype=np.int32)  # of all words, one after another
-        self._begin = np.zeros(0, dtype=np.int64)  # of each word in `_ids`
-        self._size = np.zeros(0, dtype=np.int64)  # tokens of each word; -1: texts with it are tokenised whole
+        self._ids = np.empty(0, dtype=np.int32)  # the tokens of all words, one after another
+        self._begin = np.zeros(0, dtype=np.int64)  # the index in `_ids` at which each word begins
+        self._size = np.zeros(0, dtype=np.int64)  # tokens of each word; -1: texts with it are tokenised as a whole
         self._some_whole = False  # whether there is such a word
 
     def tokens(self, texts: Sequence[str], limit: int) -> tuple[Tokens, int]:
@@ -80,7 +81,7 @@ class WordTokenizer:
                 numbers, counts, new = self._words.numbers(texts, threads=threads)
                 if new:
                     self._add(new)
-            except BaseException:  # Ctrl-C too: words that have numbers and no tokens would give the next ones theirs
+            except BaseException:  # Ctrl-C too: a word with a number but no tokens would get those of the next word
                 self.forget()
                 raise
             ids, begin, size = self._ids, self._begin, self._size
@@ -94,10 +95,10 @@ class WordTokenizer:
     def _with_whole(
         self, texts: Sequence[str], numbers: NDArray[np.int32], counts: NDArray[np.int64]
     ) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]:
-        """Numbers of words, and the tokens of all words, where a text that is tokenised whole is a word of its own, and
-        its other words have no tokens."""
+        """Numbers of words and the tokens of all words, in which each text that must be tokenised as a whole is its
+        first word, and its other words have no tokens."""
         ids, begin, size = self._ids, self._begin, self._size
-        first = np.cumsum(counts) - counts  # of each text, its first word
+        first = np.cumsum(counts) - counts  # the first word of each text
         owner = np.repeat(np.arange(len(texts)), counts)
         whole = np.unique(owner[size[numbers] < 0])
         if not len(whole):
@@ -126,21 +127,21 @@ class WordTokenizer:
         self._begin, self._size = np.concatenate([self._begin, begin]), np.concatenate([self._size, size])
 
     def _encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """The tokens of each text, without the special ones around them and not cut."""
+        """The tokens of each text, without special tokens around them, and not cut."""
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         encode = getattr(self._tokenizer, "encode_batch_fast", self._tokenizer.encode_batch)
         return [encoding.ids for encoding in encode(texts, add_special_tokens=False)]
 
     def _agrees(self) -> bool:
-        """Whether texts of many kinds have the tokens that the tokenizer gives them."""
+        """Whether it gives texts of many kinds the same tokens as the tokenizer itself."""
         found, _ = self.tokens(_TRIALS, 10**6)
         usual = [[*self._before.tolist(), *ids, *self._after.tolist()] for ids in self._encode(_TRIALS)]
         return [ids.tolist() for ids in found] == usual
 
 
 def _around(tokenizer: Any) -> tuple[list[int], list[int]] | None:
-    """The special tokens before and after a text; None if that cannot be said."""
+    """The special tokens before and after a text; None if they cannot be told."""
     tokenizer.no_truncation()
     tokenizer.no_padding()
     inner, outer = (tokenizer.encode("a", add_special_tokens=special).ids for special in (False, True))
@@ -158,7 +159,7 @@ def _settings(part: Any) -> dict[str, Any]:
 
 
 def _keeps_words(normalizer: dict[str, Any]) -> bool:
-    """Whether words between single spaces are normalised as they are alone."""
+    """Whether a word in a text is normalised in the same way as alone."""
     if normalizer["type"] == "Sequence":
         return all(_keeps_words(each) for each in normalizer["normalizers"])
     if normalizer["type"] == "Replace":
@@ -167,7 +168,7 @@ def _keeps_words(normalizer: dict[str, Any]) -> bool:
 
 
 def _splits_words(splitter: dict[str, Any]) -> bool:
-    """Whether a text is split at every space first, and the parts are treated as whole texts are."""
+    """Whether a text is first split at every space, and each part is then treated like a whole text."""
     if splitter["type"] == "Sequence":
         first, *others = splitter["pretokenizers"]
         known = all(each["type"] in (*_SPLITTERS, "Punctuation", "Digits") or _marks_words(each) for each in others)
@@ -176,6 +177,6 @@ def _splits_words(splitter: dict[str, Any]) -> bool:
 
 
 def _marks_words(splitter: dict[str, Any]) -> bool:
-    """Whether every word gets a mark before it, and is split off there."""
+    """Whether every word gets a mark in front, at which it is split off."""
     marks = splitter["type"] == "Metaspace" and splitter.get("split", True)
     return bool(marks and splitter.get("prepend_scheme") == "always")
