@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from mbrace.cli.runs import run_here, run_on_cluster
@@ -53,23 +54,22 @@ def run_candidates(job: Job, args: argparse.Namespace) -> int:
 def read_input(args: argparse.Namespace) -> tuple[Iterable[Item], int | None]:
     """The records, and how many there are where that is cheap to know."""
     from mbrace.io.candidates import read_flat, read_items
-    from mbrace.io.inputs import check_inputs, expand, rereadable
+    from mbrace.io.inputs import checked_input, expand
 
     sizes = {"num_candidates": args.num_candidates, "num_references": args.num_references}
     if args.candidates:
         if any(value is not None for value in (args.hypotheses, args.references, args.source, *sizes.values())):
             raise UserError("CANDIDATES.jsonl and --hypotheses: give one kind of input")
         paths = expand(args.candidates)
-        check_inputs(paths, args.output)
-        return rereadable(lambda: read_items(paths), paths), _count_records(paths)
+        return checked_input(lambda: read_items(paths), paths, output=args.output), _count_records(paths)
     if args.hypotheses is None or args.num_candidates is None or (args.needs_source and args.source is None):
         with_source = " and --source S.txt" if args.needs_source else ""
         raise UserError(f"no input: give CANDIDATES.jsonl, or --hypotheses H.txt with --num-candidates N{with_source}")
     if args.num_references is not None and args.references is None:
         raise UserError("--num-references: only valid with --references; the hypotheses are the others")
     files = list(filter(None, (args.hypotheses, args.references, args.source)))
-    check_inputs(files, args.output)
-    return rereadable(lambda: read_flat(args.hypotheses, args.references, source=args.source, **sizes), files), None
+    read = partial(read_flat, args.hypotheses, args.references, source=args.source, **sizes)
+    return checked_input(read, files, output=args.output), None
 
 
 def _count_records(paths: list[str]) -> int | None:

@@ -39,11 +39,12 @@ def run_explain(job: DecodeJob, items: Iterable[Item], args: argparse.Namespace)
             raise UserError(f"{option}: not with --explain, which prints one race")
     record = find(items, args.explain)
     worker = job.start(args.threads)
-    worker.watch = recorder = RaceRecorder(worker.prune)
+    prune = job.race.pruning_function()
+    worker.watch = recorder = RaceRecorder(prune)
     [answer] = worker.answers([record])
     worker.count(record, answer)
-    options: dict[str, Any] = {"standard": worker.summary.standard_calls, "forecast": worker.forecast > 0}
-    print("\n".join(explained(record, answer, recorder.steps, worker.prune, **options)))
+    options: dict[str, Any] = {"standard": worker.summary.standard_calls, "forecast": job.race.forecast > 0}
+    print("\n".join(explained(record, answer, recorder.steps, prune, **options)))
     return 0
 
 

@@ -50,8 +50,9 @@ def add(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Check every option, then write."""
     from mbrace.cli.config import given_options
-    from mbrace.io.inputs import check_inputs, expand, rereadable
-    from mbrace.jobs.export import ExportJob, read_answers
+    from mbrace.io.candidates import read_items
+    from mbrace.io.inputs import checked_input, expand
+    from mbrace.jobs.export import ExportJob
     from mbrace.jobs.run import run_job
 
     if args.resume and args.force:
@@ -69,10 +70,10 @@ def run(args: argparse.Namespace) -> int:
         message = message.replace("with format", "with --format").replace("save_utilities", "--save-utilities")
         raise UserError(f"--{message}") from None
     paths = expand(args.answers)
-    check_inputs([*paths, *([] if args.sources is None else [args.sources])], args.output)
+    files = [*paths, *([] if args.sources is None else [args.sources])]
     summary = run_job(
         job,
-        rereadable(lambda: read_answers(paths, job), paths),
+        checked_input(lambda: read_items(paths, job.item), files, output=args.output),
         args.output,
         resume=args.resume,
         force=args.force,

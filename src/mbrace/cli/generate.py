@@ -48,7 +48,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Check every option, then generate."""
-    from mbrace.io.inputs import rereadable
+    from mbrace.io.inputs import checked_input
     from mbrace.jobs.sources import source_items
 
     job = job_from(args)
@@ -62,11 +62,11 @@ def run(args: argparse.Namespace) -> int:
                 remedy = "give a .tsv with references, or the sources that are wanted"
                 raise UserError(f"--{option}: not with --ray; {remedy}")
         return run_on_cluster(job, [args.sources], args)
-    total = _check_sources(args)
-    items = rereadable(
-        lambda: itertools.islice(source_items(args.sources, job.item, args.references), args.limit), [args.sources]
+    paths = [path for path in (args.sources, args.references) if path is not None]
+    items = checked_input(
+        lambda: itertools.islice(source_items(*paths, make_item=job.item), args.limit), paths, output=args.output
     )
-    return run_here(job, items, args, total=total, minutes=args.minutes)
+    return run_here(job, items, args, total=_count_sources(args), minutes=args.minutes)
 
 
 def job_from(args: argparse.Namespace) -> GenerateJob:
@@ -85,12 +85,10 @@ def job_from(args: argparse.Namespace) -> GenerateJob:
     return GenerateJob(model_settings(args), candidates, **numbers, logprobs=args.logprobs, prefix=args.prefix)
 
 
-def _check_sources(args: argparse.Namespace) -> int | None:
-    """A missing file is an error before the model is loaded. How many sources there are, for the progress bar."""
-    from mbrace.io.inputs import check_inputs
+def _count_sources(args: argparse.Namespace) -> int | None:
+    """How many sources there are, for the progress bar."""
     from mbrace.io.reading import count_lines
 
-    check_inputs(filter(None, (args.sources, args.references)), args.output)
     if not sys.stderr.isatty() or args.sources == "-":
         return args.limit  # type: ignore[no-any-return]
     count = count_lines(args.sources)

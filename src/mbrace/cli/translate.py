@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mbrace.cli.methods import add_method
@@ -47,7 +48,7 @@ def add(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Check every option, then translate."""
-    from mbrace.io.inputs import check_inputs, rereadable
+    from mbrace.io.inputs import checked_input
     from mbrace.jobs.sources import source_items
 
     check_output(args)
@@ -55,9 +56,8 @@ def run(args: argparse.Namespace) -> int:
     job = job_from(args)
     if args.ray is not None:
         return run_on_cluster(job, [args.sources], args)
-    check_inputs([args.sources], args.output)
-    items = rereadable(lambda: source_items(args.sources, job.item), [args.sources])
-    return run_here(job, items, args)
+    read = partial(source_items, args.sources, make_item=job.item)
+    return run_here(job, checked_input(read, [args.sources], output=args.output), args)
 
 
 def job_from(args: argparse.Namespace) -> TranslateJob:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from mbrace.errors import RecordError, UserError
@@ -34,6 +34,7 @@ class Bad(NamedTuple):
 
 
 Item: TypeAlias = "Record | Bad"
+Row: TypeAlias = "bytes | dict[str, Any]"  # a line of JSON Lines or text, or a row of Parquet
 
 
 def location_of(item: Item) -> Location:
@@ -104,38 +105,8 @@ class SeenIds:
                 self._table[self._slot(value)] = value
 
 
-def read_items(paths: Sequence[str]) -> Iterator[Item]:
-    """Records of JSON Lines and Parquet files, one after another, checked as they are read; a bad one is a `Bad`.
-
-    An id that is not given is the line number, or FILE:LINE where there are several files.
-    """
-    seen = SeenIds()
-    for path, prefix in zip(paths, id_prefixes(paths), strict=True):
-        for number, row in enumerate(without_blank_end(rows_of(path)), 1):
-            item = item_from(row, name_of(path), number, prefix=prefix)
-            yield item if isinstance(item, Bad) or seen.add(item.id) else repeated_id(location_of(item), item.id)
-
-
-def read_records(path: str) -> Iterator[Record]:
-    """Records of one file; a bad one is an error."""
-    for item in read_items([path]):
-        if isinstance(item, Bad):
-            raise item.error()
-        yield item
-
-
-def rows_of(path: str) -> Iterator[bytes | dict[str, Any]]:
-    """The lines of a JSON Lines or text file as bytes, or the rows of a Parquet file."""
-    return parquet_rows(path) if path.endswith(".parquet") else byte_lines(path)
-
-
-def lines_of(path: str) -> Iterator[bytes]:
-    """The lines of a JSON Lines file, or the rows of a Parquet file as such lines."""
-    return (row if isinstance(row, bytes) else json_line(row) for row in rows_of(path))
-
-
-def item_from(row: bytes | dict[str, Any], file: str, number: int, *, prefix: str = "") -> Item:
-    """The record of a row, or what is wrong with it."""
+def item_from(row: Row, file: str, number: int, prefix: str = "") -> Item:
+    """The record of a row, or what is wrong with it; `prefix` begins an id that the row does not give."""
     location = Location(file, number)
     identity = None
     try:
@@ -147,6 +118,37 @@ def item_from(row: bytes | dict[str, Any], file: str, number: int, *, prefix: st
         return record_from(fields, location=location, default_id=f"{prefix}{number}" if prefix else number)
     except RecordError as error:
         return Bad(location, identity, error.reason)
+
+
+def read_items(paths: Sequence[str], make_item: Callable[[Row, str, int, str], Item] = item_from) -> Iterator[Item]:
+    """Records of JSON Lines and Parquet files, one after another, checked as they are read; a bad one is a `Bad`.
+
+    An id that is not given is the line number, or FILE:LINE where there are several files. `make_item` makes an item of
+    a row: the method of a job, or by default a candidate record.
+    """
+    seen = SeenIds()
+    for path, prefix in zip(paths, id_prefixes(paths), strict=True):
+        for number, row in enumerate(without_blank_end(rows_of(path)), 1):
+            item = make_item(row, name_of(path), number, prefix)
+            yield item if isinstance(item, Bad) or seen.add(item.id) else repeated_id(location_of(item), item.id)
+
+
+def read_records(path: str) -> Iterator[Record]:
+    """Records of one file; a bad one is an error."""
+    for item in read_items([path]):
+        if isinstance(item, Bad):
+            raise item.error()
+        yield item
+
+
+def rows_of(path: str) -> Iterator[Row]:
+    """The lines of a JSON Lines or text file as bytes, or the rows of a Parquet file."""
+    return parquet_rows(path) if path.endswith(".parquet") else byte_lines(path)
+
+
+def lines_of(path: str) -> Iterator[bytes]:
+    """The lines of a JSON Lines file, or the rows of a Parquet file as such lines."""
+    return (row if isinstance(row, bytes) else json_line(row) for row in rows_of(path))
 
 
 def id_prefixes(paths: Sequence[str]) -> list[str]:

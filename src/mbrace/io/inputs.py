@@ -26,8 +26,10 @@ class Rereadable(Generic[Value]):
         return self._read()
 
 
-def rereadable(read: Callable[[], Iterator[Value]], paths: Iterable[str]) -> Iterable[Value]:
-    """What `read` reads from the files `paths`: as often as it is iterated over, unless one of them is a stream."""
+def checked_input(read: Callable[[], Iterator[Value]], paths: Sequence[str], *, output: str) -> Iterable[Value]:
+    """What `read` reads from the files `paths`, once `check_inputs` has found nothing wrong with them: as often as it
+    is iterated over, unless one of them is a stream."""
+    check_inputs(paths, output)
     return Rereadable(read) if all(os.path.isfile(path) or "://" in path for path in paths) else read()
 
 
@@ -55,9 +57,8 @@ def expand(patterns: Paths) -> list[str]:
     return paths
 
 
-def check_inputs(paths: Iterable[str], output: str) -> None:
+def check_inputs(paths: Sequence[str], output: str) -> None:
     """Before the output is made, refuse a file that cannot be read, and an output that is also an input."""
-    paths = list(paths)
     check_stdin(paths)
     for path in paths:
         if path == "-" or "://" in path:

@@ -13,10 +13,9 @@ import numpy as np
 
 from mbrace.errors import RecordError, UserError, check_number
 from mbrace.io.aligned import read_texts
-from mbrace.io.candidates import Bad, Item, SeenIds, id_prefixes, location_of, repeated_id, rows_of
-from mbrace.io.inputs import Paths, check_inputs, expand, rereadable
+from mbrace.io.candidates import Bad, Item, Row, location_of, read_items
+from mbrace.io.inputs import Paths, checked_input, expand
 from mbrace.io.jsonl import json_line, parse_json
-from mbrace.io.reading import name_of, without_blank_end
 from mbrace.jobs.run import ErrorPolicy, Outcome, Progress, Summary, run_job
 from mbrace.records import Location, Record, kind
 from mbrace.utilities.table_files import file_name, read_table
@@ -64,18 +63,9 @@ def export_file(
         min_gap,
     )
     paths, out = expand(answers), os.fspath(output)
-    check_inputs([*paths, *([] if job.sources is None else [job.sources])], out)
-    items = rereadable(lambda: read_answers(paths, job), paths)
+    files = [*paths, *([] if job.sources is None else [job.sources])]
+    items = checked_input(lambda: read_items(paths, job.item), files, output=out)
     return run_job(job, items, out, resume=resume, force=force, on_error=on_error, progress=progress)
-
-
-def read_answers(paths: Sequence[str], job: ExportJob) -> Iterator[Item]:
-    """The answers of files, one after another; a bad one is a `Bad`."""
-    seen = SeenIds()
-    for path, prefix in zip(paths, id_prefixes(paths), strict=True):
-        for number, row in enumerate(without_blank_end(rows_of(path)), 1):
-            item = job.item(row, name_of(path), number, prefix)
-            yield item if isinstance(item, Bad) or seen.add(item.id) else repeated_id(location_of(item), item.id)
 
 
 @dataclass(frozen=True)
@@ -127,7 +117,7 @@ class ExportJob:
         ids = found.ids if found.ids is not None else [str(number) for number in range(1, len(found.texts) + 1)]
         return ExportWorker(self, dict(zip(ids, found.texts, strict=True)), numbered=found.ids is None)
 
-    def item(self, row: bytes | dict[str, Any], file: str, number: int, prefix: str) -> Item:
+    def item(self, row: Row, file: str, number: int, prefix: str) -> Item:
         """The answer of a line."""
         location = Location(file, number)
         identity = None

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from mbrace.errors import UserError
 from mbrace.groups import in_groups, run_group
 from mbrace.io.candidates import Bad, Item, bad_from
-from mbrace.io.inputs import check_inputs, rereadable
+from mbrace.io.inputs import checked_input
 from mbrace.io.jsonl import to_json
-from mbrace.jobs.model_settings import AnyModel, ModelSettings, describe_model
+from mbrace.jobs.model_settings import AnyModel, describe_model, load_model
 from mbrace.jobs.run import ErrorPolicy, Outcome, Progress, Summary, run_job
 from mbrace.jobs.sources import source_item, source_items
 from mbrace.models.hypotheses import SamplingSettings
@@ -63,7 +63,7 @@ def generate_file(
     kept. The other options are those of `decode_file`.
     """
     job = GenerateJob(
-        ModelSettings(model) if isinstance(model, str) else model,
+        model,
         SamplingSettings(beam, length_penalty, epsilon, temperature, sampling, top_k, top_p, min_p),
         sample=sample,
         seed=seed,
@@ -71,13 +71,10 @@ def generate_file(
         prefix=prefix,
         window=window,
     )
-    path, out = os.fspath(sources), os.fspath(output)
-    aligned = None if references is None else os.fspath(references)
-    check_inputs(filter(None, (path, aligned)), out)
-    items = rereadable(lambda: itertools.islice(source_items(path, job.item, aligned), limit), [path])
+    out, paths = os.fspath(output), [os.fspath(path) for path in (sources, references) if path is not None]
     return run_job(
         job,
-        items,
+        checked_input(lambda: itertools.islice(source_items(*paths, make_item=job.item), limit), paths, output=out),
         out,
         threads=threads,
         resume=resume,
@@ -119,9 +116,7 @@ class GenerateJob:
         """Load the model."""
         from mbrace.servers.server import Server
 
-        model = self.model
-        if isinstance(model, ModelSettings):
-            model = model.load(threads, self.candidates, seed=self.seed, logprobs=self.logprobs)
+        model = load_model(self.model, threads, self.candidates, seed=self.seed, logprobs=self.logprobs)
         if isinstance(model, Server):
             return GenerateWorker(server_candidates(model, self), self.logprobs, self.window or 32, server=model)
         # few on a CPU, where each takes long and what is done is to be written

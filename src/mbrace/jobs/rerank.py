@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from mbrace.decoded import Decoded
-from mbrace.errors import UserError
+from mbrace.errors import LARGEST, check_whole
 from mbrace.io.answer_line import answer_line
 from mbrace.io.candidates import Item, item_from, read_items
-from mbrace.io.inputs import Paths, check_inputs, expand
+from mbrace.io.inputs import Paths, checked_input, expand
 from mbrace.jobs.outcomes import answer_items
 from mbrace.jobs.run import ErrorPolicy, Outcome, Progress, Summary, run_job
-from mbrace.jobs.settings import AnyQuality, QualitySettings, describe_quality, load_quality
+from mbrace.jobs.settings import AnyQuality, describe_quality, load_quality
 from mbrace.records import Record
 from mbrace.reranking import rerank_corpus
 from mbrace.utility import QualityUtility, truncated_texts
@@ -38,12 +38,11 @@ def rerank_file(
 
     `qe` is a quality utility, or the folder or hub name of a checkpoint; the rest is as for `decode_file`.
     """
-    job = RerankJob(QualitySettings(qe) if isinstance(qe, str) else qe, nbest=nbest, window=window, text=text)
+    job = RerankJob(qe, nbest=nbest, window=window, text=text)
     paths, out = expand(inputs), os.fspath(output)
-    check_inputs(paths, out)
     return run_job(
         job,
-        read_items(paths),
+        checked_input(lambda: read_items(paths), paths, output=out),
         out,
         threads=threads,
         resume=resume,
@@ -64,8 +63,8 @@ class RerankJob:
     reads_records: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if self.window < 1 or self.nbest < 1:
-            raise UserError(f"window {self.window}, nbest {self.nbest}: both must be 1 or more")
+        for name in ("window", "nbest"):
+            check_whole(name, getattr(self, name), least=1, most=LARGEST)
 
     def describe(self) -> dict[str, Any]:
         """What answers depend on."""
@@ -77,7 +76,7 @@ class RerankJob:
 
     def item(self, row: bytes, file: str, number: int, prefix: str) -> Item:
         """A record of JSON."""
-        return item_from(row, file, number, prefix=prefix)
+        return item_from(row, file, number, prefix)
 
 
 @dataclass

@@ -15,14 +15,14 @@ from mbrace.records import Location, Record
 
 def read_sources(path: str) -> Iterator[tuple[str, str | None]]:
     """The sources of a file, each with its reference if there is one."""
-    for item in source_items(path, source_item):
+    for item in source_items(path, make_item=source_item):
         if isinstance(item, Bad):
             raise item.error()
         yield item.source or "", item.reference
 
 
 def source_items(
-    path: str, make_item: Callable[[bytes, str, int, str], Item], references: str | None = None
+    path: str, references: str | None = None, *, make_item: Callable[[bytes, str, int, str], Item]
 ) -> Iterator[Item]:
     """Sources as records without candidates, as they are read; `make_item` is that of a job."""
     if references is not None and path != "-":

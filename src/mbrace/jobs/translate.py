@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from mbrace.io.candidates import Item
-from mbrace.io.inputs import check_inputs, rereadable
+from mbrace.io.inputs import checked_input
 from mbrace.io.utility_folder import UtilityFolder
 from mbrace.jobs.decode import DecodeWorker
-from mbrace.jobs.model_settings import AnyModel, ModelSettings, describe_model
+from mbrace.jobs.model_settings import AnyModel, describe_model, load_model
 from mbrace.jobs.run import ErrorPolicy, Outcome, Progress, Summary, run_job
-from mbrace.jobs.settings import AnyUtility, RaceSettings, UtilitySettings, describe_utility, load_utility
-from mbrace.jobs.shortlist import ShortlistSettings, shortlist_settings
+from mbrace.jobs.settings import AnyUtility, RaceSettings, describe_utility, load_utility
+from mbrace.jobs.shortlist import ShortlistSettings
 from mbrace.jobs.sources import source_item, source_items
 from mbrace.method_names import Method, check_method, method_of
 from mbrace.models.hypotheses import Hypothesiser, LiveSampler, SamplingSettings, live_candidates
@@ -76,22 +76,21 @@ def translate_file(
     of `output` is the JSON object that `decode_file` writes. The other options are those of `decode_file`.
     """
     job = TranslateJob(
-        ModelSettings(model) if isinstance(model, str) else model,
+        model,
         SamplingSettings(beam, length_penalty, epsilon, temperature, sampling, top_k, top_p, min_p),
-        UtilitySettings(utility) if isinstance(utility, str) else utility,
+        utility,
         RaceSettings(
             prune, schedule, seed, nbest, window, pool, exclude_self, None, select, diversity, method, forecast
         ),
         draw=draw,
         text=text,
-        shortlist=shortlist_settings(qe, qe_top, coarse, coarse_top),
+        shortlist=ShortlistSettings(qe, qe_top, coarse, coarse_top),
         save_utilities=None if save_utilities is None else os.fspath(save_utilities),
     )
     path, out = os.fspath(sources), os.fspath(output)
-    check_inputs([path], out)
     return run_job(
         job,
-        rereadable(lambda: source_items(path, job.item), [path]),
+        checked_input(lambda: source_items(path, make_item=job.item), [path], output=out),
         out,
         threads=threads,
         resume=resume,
@@ -133,9 +132,8 @@ class TranslateJob:
 
         utility, others = load_utility(self.utility, threads), self.shortlist.load(threads)
         self.race.check_utility(utility)
-        race, model = self.race, self.model
-        if isinstance(model, ModelSettings):
-            model = model.load(threads, self.candidates, seed=race.seed)
+        race = self.race
+        model = load_model(self.model, threads, self.candidates, seed=race.seed)
         sampler: LiveSampler
         if isinstance(model, Server):
             hypotheses, sampler = server_hypotheses(model, self.candidates.beam, race.window), model
@@ -149,10 +147,10 @@ class TranslateJob:
                 seed=race.seed,
                 draw=self.draw,
                 window=race.window,
-                short_races=race.pool or stops_by_regret(race.options()["prune"]),
+                short_races=race.pool or stops_by_regret(race.pruning_function()),
             )
         others["utility_folder"] = None if self.save_utilities is None else UtilityFolder(self.save_utilities)
-        races = DecodeWorker(utility, **race.options(), sampler=sampler, text=self.text, **others)
+        races = DecodeWorker(utility, race, sampler=sampler, text=self.text, **others)
         return TranslateWorker(hypotheses, sampler, races)
 
     def item(self, row: bytes, file: str, number: int, prefix: str) -> Item:
