@@ -32,6 +32,7 @@ def run_explain(job: DecodeJob, items: Iterable[Item], args: argparse.Namespace)
         "--save-utilities": args.save_utilities is not None,
         "--text": args.text,
         "--resume": args.resume,
+        "--retry-errors": args.retry_errors,
         "--force": args.force,
     }
     for option, is_given in others.items():

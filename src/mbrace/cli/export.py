@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from mbrace.cli.messages import say, shows_progress
-from mbrace.cli.runs import add_resume
+from mbrace.cli.runs import add_resume, check_on_error
 from mbrace.errors import UserError
 from mbrace.wording import counted
 
@@ -55,20 +55,12 @@ def run(args: argparse.Namespace) -> int:
     from mbrace.jobs.export import ExportJob
     from mbrace.jobs.run import run_job
 
-    if args.resume and args.force:
-        raise UserError("--resume and --force: give one of them")
     if args.retry_errors:
         raise UserError("--retry-errors: an export has nothing to try again; run it with --force")
-    if args.on_error == "skip" and args.output == "-":
-        raise UserError("--on-error skip: what is set aside goes to OUT.errors.jsonl; give a file with -o OUT")
+    check_on_error(args)
     if args.format == "preference" and args.output == "-":
         raise UserError("--format preference: records left out go to OUT.errors.jsonl; give a file with -o OUT")
-    try:
-        job = ExportJob(args.format, args.sources, args.utilities, args.prompt, args.chat, args.system, args.min_gap)
-    except UserError as error:
-        message = str(error).replace("min_gap", "min-gap").replace("with chat", "with --chat")
-        message = message.replace("with format", "with --format").replace("save_utilities", "--save-utilities")
-        raise UserError(f"--{message}") from None
+    job = ExportJob(args.format, args.sources, args.utilities, args.prompt, args.chat, args.system, args.min_gap)
     paths = expand(args.answers)
     files = [*paths, *([] if args.sources is None else [args.sources])]
     summary = run_job(

@@ -14,14 +14,21 @@ from typing import Any
 from mbrace.errors import MbraceWarning
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
-# Parameters of the library, as its messages name them; out is the only one whose option has another name.
+# Parameters that messages of the library name as in `force=True`; out is the only one whose option has another name.
 PARAMETERS = (
-    "cache force forecast format gpus_per_worker layer min_gap num_candidates num_references on_error out public_url "
-    "resume retry_errors save_utilities schedule seed shard_size sources text utilities workers"
+    "cache chat force forecast format gpus_per_worker layer min_gap nbest num_candidates num_references on_error out "
+    "prune public_url resume retry_errors save_utilities schedule seed select shard_size sources text utilities workers"
 )
 PARAMETER = re.compile(rf'(?<![\w/.-])({PARAMETERS.replace(" ", "|")})=("?)([^\s",;:)]+)\2|^(spm)(?=: )')
-# Those that a message about their values begins with.
-FIRST = re.compile(r"^(alpha|beta|bootstraps|budget|diversity|nbest|regret|schedule|threads|window)(?= [^:]+: )")
+# Parameters that messages begin with, as in `alpha 2: must be between 0 and 1` and `system: only valid with chat=True`.
+FIRST_WORDS = (
+    "aggregates alpha beta bootstraps budget centroids coarse coarse_top concurrency diversity exclude_self fine_top "
+    "format fraction min_gap nbest pool prompt qe qe_top rank regret retries schedule select system threads utilities "
+    "window"
+)
+FIRST_WORD = re.compile(rf"^({FIRST_WORDS.replace(' ', '|')})(?= [^:]+: |: only valid )")
+# Parameters that other ones depend on, as in `qe: only valid without pool`.
+OTHER_WORD = re.compile(r"\b(only valid with|only valid without|at least) (coarse|method|nbest|pool)\b")
 # Classes of the library that a message recommends, and what loads them here.
 CLASSES = {
     "mbrace.Comet": "--utility comet",
@@ -56,12 +63,17 @@ def as_options(message: str) -> str:
             return f"--{found[4]}"
         if found[1] == "layer":
             return f"--utility-option {found[0]}"
-        name = "-o" if found[1] == "out" else f"--{found[1].replace('_', '-')}"
-        return f"{name} {found[3]}".removesuffix(" True")
+        name = "-o" if found[1] == "out" else _flag(found[1])
+        return f"{name} {'none' if found[3] == 'None' else found[3]}".removesuffix(" True")
 
     for class_name, options in CLASSES.items():
         message = re.sub(rf"{re.escape(class_name)}\b", options, message)
-    return PARAMETER.sub(option, FIRST.sub(r"--\1", message))
+    message = FIRST_WORD.sub(lambda found: _flag(found[1]), OTHER_WORD.sub(r"\1 --\2", message))
+    return PARAMETER.sub(option, message)
+
+
+def _flag(parameter: str) -> str:
+    return f"--{parameter.replace('_', '-')}"
 
 
 class _LinesOnStderr(logging.Handler):

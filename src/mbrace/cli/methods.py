@@ -64,32 +64,17 @@ def method_from(args: argparse.Namespace) -> Method | None:
     options = {option: value for option, value in given.items() if value is not None}
     if weights is not None:
         options["weighted"] = weights == "counts"
-    try:
-        made: Method = method_class(name)(**options)
-        return made
-    except UserError as error:
-        option, _, rest = str(error).partition(" ")
-        raise UserError(f"--{option.replace('_', '-')} {rest}") from None
+    made: Method = method_class(name)(**options)
+    return made
 
 
 def _check(args: argparse.Namespace, name: str) -> None:
-    """Refuse other options that do not go with a method."""
-    if args.pool:
-        raise UserError(
-            f"--pool: only valid without --method {name}, for which all hypotheses are there from the start"
-        )
-    if name == "aggregate-to-fine":
-        top = 20 if args.fine_top is None else args.fine_top
-        if 1 <= top < args.nbest:
-            raise UserError(f"--fine-top {top}: must be at least --nbest ({args.nbest})")
+    """Refuse options of the command that do not go with a method; `RaceSettings` refuses those of the race."""
+    if method_class(name).prunes:
         return
     without = f"only valid without --method {name}"
     if args.prune not in (None, "none"):
         raise UserError(f"--prune {args.prune}: {without}, which prunes none")
-    if args.exclude_self:
-        raise UserError(f"--exclude-self: {without}, which scores no single pseudo-references")
-    if args.select != "best":
-        raise UserError(f"--select {args.select}: {without}, which has no full scores")
     for option in ("save_utilities", "explain"):
         if getattr(args, option, None) is not None:
             why = "which does not score every pair" if option == "save_utilities" else "which is no race"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from mbrace.cli.forecast import add_forecast, check_forecast
 from mbrace.cli.messages import say
@@ -227,37 +226,30 @@ def add_race(parser: argparse.ArgumentParser, *, preset: str = "paper") -> None:
 
 def race_settings(args: argparse.Namespace) -> RaceSettings:
     """The race that was asked for, checked."""
-    if args.nbest < 1:
-        raise UserError(f"--nbest {args.nbest}: must be 1 or more")
     method = method_from(args)
-    _check_selection(args)
-    race = _prune_settings(args), _schedule(args), args.seed, args.nbest, args.window
+    set_default_prune(args)
     start = getattr(args, "start", None)
     if start is not None and (start < 0 or not args.pool):
         raise UserError(f"--start {start}: must be 0 or more, and is only valid with --pool")
     check_forecast(args)
-    entry: dict[str, Any] = {"pool": bool(args.pool), "exclude_self": args.exclude_self, "start": start}
-    entry["forecast"] = args.forecast or 0.0
-    return RaceSettings(*race, **entry, select=args.select, diversity=args.diversity, method=method)
-
-
-def _check_selection(args: argparse.Namespace) -> None:
-    """Refuse a selection without effect, or without full scores; by default it goes without pruning."""
-    set_default_prune(args)
-    if args.diversity is not None and args.select != "diverse":
-        raise UserError("--diversity: only valid with --select diverse")
-    if args.select != "best":
-        if args.nbest < 2:
-            raise UserError(f"--select {args.select}: chooses several; give --nbest 2 or more")
-        if args.prune != "none":
-            raise UserError(
-                f"--prune {args.prune}: only valid without --select {args.select}, "
-                "which chooses among hypotheses with full scores"
-            )
+    return RaceSettings(
+        _prune_settings(args),
+        _schedule(args),
+        seed=args.seed,
+        nbest=args.nbest,
+        window=args.window,
+        pool=bool(args.pool),
+        exclude_self=args.exclude_self,
+        start=start,
+        select=args.select,
+        diversity=args.diversity,
+        method=method,
+        forecast=args.forecast or 0.0,
+    )
 
 
 def set_default_prune(args: argparse.Namespace) -> None:
-    """`--prune` if it was not given."""
+    """Set `--prune` where it was not given: by default nothing is pruned where full scores are needed."""
     if args.prune is None:
         args.prune = "confidence" if args.select == "best" and prunes(args) else "none"
 

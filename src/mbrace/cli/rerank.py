@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from mbrace.cli.candidates import add_input, run_candidates
 from mbrace.cli.options import QE_HELP
 from mbrace.cli.runs import add_cluster, add_output, check_output
-from mbrace.errors import UserError
 
 if TYPE_CHECKING:
     from mbrace.jobs.rerank import RerankJob
@@ -39,8 +38,7 @@ def add(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Check every option, then choose."""
     check_output(args)
-    job = job_from(args)
-    return run_candidates(job, args)
+    return run_candidates(job_from(args), args)
 
 
 def job_from(args: argparse.Namespace) -> RerankJob:
@@ -48,7 +46,5 @@ def job_from(args: argparse.Namespace) -> RerankJob:
     from mbrace.jobs.rerank import RerankJob
     from mbrace.jobs.settings import QualitySettings
 
-    if args.nbest < 1:
-        raise UserError(f"--nbest {args.nbest}: must be 1 or more")
     qe = QualitySettings(args.qe, args.device, args.dtype, args.batch_tokens)
     return RerankJob(qe, nbest=args.nbest, window=args.window, text=args.text)

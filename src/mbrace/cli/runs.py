@@ -71,10 +71,6 @@ def add_cluster(parser: argparse.ArgumentParser) -> None:
 
 def check_output(args: argparse.Namespace) -> None:
     """Refuse options of `add_output` and `add_cluster` that make no sense."""
-    if args.resume and args.force:
-        raise UserError("--resume and --force: give one of them")
-    if args.retry_errors and not args.resume:
-        raise UserError("--retry-errors: only valid with --resume")
     if args.retry_errors and args.ray is not None:
         raise UserError("--retry-errors: not with --ray; give the records set aside as an input of their own")
     if args.window is not None and args.window < 1:
@@ -82,14 +78,19 @@ def check_output(args: argparse.Namespace) -> None:
     check_threads(args.threads)
     if getattr(args, "text", False) and args.nbest > 1:
         raise UserError(f"--nbest {args.nbest}: plain text has one line per source; leave out --text for JSON Lines")
-    if args.on_error == "skip" and args.output == "-":
-        raise UserError("--on-error skip: what is set aside goes to OUT.errors.jsonl; give a file with -o OUT")
+    check_on_error(args)
     if args.ray is None:
         for option in ("workers", "gpus_per_worker", "shard_size"):
             if getattr(args, option) is not None:
                 raise UserError(f"--{option.replace('_', '-')}: only valid with --ray")
     elif args.output == "-":
         raise UserError("--ray: writes a folder of shards; give one with -o OUT")
+
+
+def check_on_error(args: argparse.Namespace) -> None:
+    """Refuse to set records aside where there is no file for them."""
+    if args.on_error == "skip" and args.output == "-":
+        raise UserError("--on-error skip: what is set aside goes to OUT.errors.jsonl; give a file with -o OUT")
 
 
 def run_here(

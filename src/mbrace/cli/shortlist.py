@@ -29,15 +29,8 @@ def shortlist_settings(args: argparse.Namespace, race: RaceSettings) -> Shortlis
     """What was asked for, checked."""
     if (args.qe is None) != (args.qe_top is None):
         raise UserError("--qe and --qe-top: give both, the model and how many of its best hypotheses race")
-    for option in ("coarse_top", "coarse_model"):
-        if args.coarse is None and getattr(args, option) is not None:
-            raise UserError(f"--{option.replace('_', '-')}: only valid with --coarse")
-    for name, top in (("--qe-top", args.qe_top), ("--coarse-top", args.coarse_top)):
-        if top is not None and top < race.nbest:
-            raise UserError(f"{name} {top}: must be 1 or more, and at least --nbest ({race.nbest})")
-    for name, given, done in (("--qe", args.qe, "estimated"), ("--coarse", args.coarse, "compared")):
-        if given is not None and race.pool:
-            raise UserError(f"{name}: only valid without --pool, which lets in strings that were not {done}")
+    if args.coarse_model is not None and args.coarse is None:
+        raise UserError("--coarse-model: only valid with --coarse")
     if args.coarse is not None and args.coarse_top is None and args.prune == "none":
         raise UserError("--coarse: rules nothing out with --prune none; give --coarse-top K, how many go on")
     qe = None if args.qe is None else QualitySettings(args.qe, args.device, args.dtype, args.batch_tokens)

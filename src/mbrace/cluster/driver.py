@@ -25,7 +25,7 @@ from mbrace.errors import ServiceError, UserError, require
 from mbrace.io.candidates import id_prefixes
 from mbrace.io.inputs import expand
 from mbrace.io.reading import estimated_bytes
-from mbrace.jobs.run import ErrorPolicy, Job, SavingJob, Summary, Worker
+from mbrace.jobs.run import ErrorPolicy, Job, SavingJob, Summary, Worker, check_run
 from mbrace.jobs.signals import Stop
 
 TRIES = 4  # how often a block is given to a worker that dies of it, before the run gives up
@@ -62,6 +62,7 @@ def run(
     `progress` is called with the lines done since its last call and the share of the input done so far. `options`, the
     command line's, are kept in the manifest.
     """
+    check_run(threads=threads, resume=resume, force=force, on_error=on_error)
     if isinstance(job, SavingJob) and job.save_utilities is not None:
         raise UserError(
             f"save_utilities={job.save_utilities}: not on a cluster, whose workers may not see that folder; "

@@ -96,13 +96,13 @@ class ExportJob:
         if "{source}" not in self.prompt:
             raise UserError(f"prompt {self.prompt!r}: has no {{source}}; say where the source goes")
         if self.system is not None and not self.chat:
-            raise UserError("system: only valid with chat, where it is a message of its own")
+            raise UserError("system: only valid with chat=True, where it is a message of its own")
         check_number("min_gap", self.min_gap, least=0)
         for name, given in (("utilities", self.utilities), ("min_gap", self.min_gap or None)):
             if given is not None and self.format != "preference":
-                raise UserError(f"{name}: only valid with format preference, which looks for a worse hypothesis")
+                raise UserError(f"{name}: only valid with format=preference, which looks for a worse hypothesis")
         if self.utilities is not None and not os.path.isdir(self.utilities):
-            raise UserError(f"utilities {self.utilities}: not a folder; give one that save_utilities wrote")
+            raise UserError(f"utilities {self.utilities}: not a folder; give one that save_utilities=DIR wrote")
 
     def describe(self) -> dict[str, Any]:
         """What the output depends on."""

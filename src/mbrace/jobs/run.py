@@ -141,11 +141,7 @@ def run_job(
     call, or True for a bar on stderr, where `total` is the number of items. `options`, the command line's, are kept in
     OUTPUT.run.json.
     """
-    if on_error not in ("stop", "skip"):
-        raise UserError(f'on_error {on_error!r}: unknown; choose "stop" or "skip"')
-    check_whole("threads", threads, least=0, most=MOST_THREADS)
-    if resume and force:
-        raise UserError("resume and force: give one of them")
+    check_run(threads=threads, resume=resume, force=force, on_error=on_error)
     if retry_errors and not resume:
         raise UserError("retry_errors=True: only valid with resume=True")
     if not (resume or force):
@@ -175,6 +171,15 @@ def run_job(
         summary = run_worker(worker, items, out, skip=skip, stop=stop, minutes=minutes, advance=progress)
         summary.kept -= retried
         return summary
+
+
+def check_run(*, threads: int, resume: bool, force: bool, on_error: str) -> None:
+    """Refuse options of a run, on one machine or on a cluster, that make no sense."""
+    if on_error not in ("stop", "skip"):
+        raise UserError(f'on_error {on_error!r}: unknown; choose "stop" or "skip"')
+    check_whole("threads", threads, least=0, most=MOST_THREADS)
+    if resume and force:
+        raise UserError("resume=True and force=True: give one of them")
 
 
 def run_worker(
