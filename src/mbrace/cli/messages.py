@@ -14,7 +14,9 @@ from typing import Any
 from mbrace.errors import MbraceWarning
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
-# Parameters that messages of the library name as in `force=True`; out is the only one whose option has another name.
+# Parameters whose options have other names.
+FLAGS = {"out": "-o", "per_request": "--samples-per-request"}
+# Parameters that messages of the library name as in `force=True`.
 PARAMETERS = (
     "cache chat force forecast format gpus_per_worker layer min_gap nbest num_candidates num_references on_error out "
     "prune public_url resume retry_errors save_utilities schedule seed select shard_size sources text utilities workers"
@@ -23,8 +25,8 @@ PARAMETER = re.compile(rf'(?<![\w/.-])({PARAMETERS.replace(" ", "|")})=("?)([^\s
 # Parameters that messages begin with, as in `alpha 2: must be between 0 and 1` and `system: only valid with chat=True`.
 FIRST_WORDS = (
     "aggregates alpha beta bootstraps budget centroids coarse coarse_top concurrency diversity exclude_self fine_top "
-    "format fraction min_gap nbest pool prompt qe qe_top rank regret retries schedule select system threads utilities "
-    "window"
+    "format fraction min_gap nbest per_request pool prompt qe qe_top rank regret retries schedule select system "
+    "threads utilities window"
 )
 FIRST_WORD = re.compile(rf"^({FIRST_WORDS.replace(' ', '|')})(?= [^:]+: |: only valid )")
 # Parameters that other ones depend on, as in `qe: only valid without pool`.
@@ -63,8 +65,7 @@ def as_options(message: str) -> str:
             return f"--{found[4]}"
         if found[1] == "layer":
             return f"--utility-option {found[0]}"
-        name = "-o" if found[1] == "out" else _flag(found[1])
-        return f"{name} {'none' if found[3] == 'None' else found[3]}".removesuffix(" True")
+        return f"{_flag(found[1])} {'none' if found[3] == 'None' else found[3]}".removesuffix(" True")
 
     for class_name, options in CLASSES.items():
         message = re.sub(rf"{re.escape(class_name)}\b", options, message)
@@ -73,7 +74,7 @@ def as_options(message: str) -> str:
 
 
 def _flag(parameter: str) -> str:
-    return f"--{parameter.replace('_', '-')}"
+    return FLAGS.get(parameter, f"--{parameter.replace('_', '-')}")
 
 
 class _LinesOnStderr(logging.Handler):

@@ -1,9 +1,11 @@
-"""What goes into a chat request, and the choices (texts, log-probabilities) in the answer of either endpoint."""
+"""What goes into a chat request, and what an answer holds: choices (texts, log-probabilities) and its cost."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
+
+from mbrace.utility import Cost
 
 
 def chat_messages(text: str, system: str | None) -> list[dict[str, str]]:
@@ -24,6 +26,14 @@ def choices_of(answer: Any, *, chat: bool) -> list[tuple[str, float | None]]:
             raise ValueError(_why_no_text(choice))
         out.append((text.strip(), _logprob(choice.get("logprobs"))))
     return out
+
+
+def cost_of(answer: Any) -> Cost:
+    """One request and the tokens that its answer says it took."""
+    usage = answer.get("usage") or {}
+    counts = [usage.get(name) for name in ("prompt_tokens", "completion_tokens")]
+    prompt, completion = (count if isinstance(count, int) else 0 for count in counts)
+    return Cost(requests=1, prompt_tokens=prompt, completion_tokens=completion)
 
 
 def _logprob(found: Any) -> float | None:

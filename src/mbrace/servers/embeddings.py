@@ -14,10 +14,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mbrace.errors import UserError
+from mbrace.errors import UserError, check_whole
 from mbrace.servers.answers import AnswerFile, key_of
-from mbrace.servers.http import Client, base_url
-from mbrace.servers.judge import cost_of
+from mbrace.servers.chat import cost_of
+from mbrace.servers.http import Client
 from mbrace.utilities.neural.head import Cosine
 from mbrace.utilities.neural.scorer import NeuralUtility
 from mbrace.utility import Cost
@@ -115,10 +115,8 @@ class EmbeddingServer(NeuralUtility):
         api_key: str | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> None:
-        if per_request < 1 or concurrency < 1 or retries < 0:
-            raise UserError("per_request and concurrency: must be 1 or more; retries 0 or more")
-        address = base_url(url) + "/embeddings"
-        client = Client(address, key=api_key, retries=retries, timeout=timeout, connections=concurrency)
+        check_whole("per_request", per_request, least=1)
+        client = Client(url, "/embeddings", api_key=api_key, concurrency=concurrency, retries=retries, timeout=timeout)
         body = {"model": model, "encoding_format": "float", **(options or {})}
         self._server = ServerEncoder(client, body, per_request=per_request, concurrency=concurrency, answers=answers)
         self.encoder, self.head = self._server, Cosine()

@@ -17,7 +17,7 @@ from threading import Event
 from typing import Any, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
-from mbrace.errors import ServiceError, UserError, require
+from mbrace.errors import ServiceError, UserError, check_whole, require
 from mbrace.servers.secrets import hide, hide_credentials, secrets_of
 
 Answer = TypeVar("Answer")
@@ -61,33 +61,32 @@ class _Failure:
 
 
 class Client:
-    """Posts to one address from many threads, with retries. `key` is by default that in OPENAI_API_KEY."""
+    """Posts to one endpoint of a server from many threads, with retries.
+
+    `url` is the server's, with or without /v1 at its end; `api_key` is by default that in OPENAI_API_KEY.
+    """
 
     def __init__(
-        self,
-        url: str,
-        path: str = "",
-        *,
-        key: str | None = None,
-        retries: int = 6,
-        timeout: float = 120.0,
-        connections: int = 8,
+        self, url: str, endpoint: str, *, api_key: str | None, concurrency: int, retries: int, timeout: float
     ) -> None:
+        check_whole("concurrency", concurrency, least=1)
+        check_whole("retries", retries, least=0)
         self._httpx = require("httpx", extra="models")
-        key = os.environ.get("OPENAI_API_KEY") if key is None else key
+        api_key = os.environ.get("OPENAI_API_KEY") if api_key is None else api_key
         self.url = hide_credentials(url)  # as messages show it
         try:
-            self._secrets = secrets_of(url, key)
-            self._url = self._httpx.URL(_join(url, path))
+            self._secrets = secrets_of(url, api_key)
+            address = _address(url, endpoint)
+            self._url = self._httpx.URL(address)
             if not url.startswith(("http://", "https://")) or not self._url.host:
                 raise ValueError
         except (ValueError, self._httpx.InvalidURL):
             message = f"{self.url}: not a URL of a server; give one such as http://localhost:8000/v1"
             raise UserError(message) from None
-        self.url = hide_credentials(_join(url, path))
+        self.url = hide_credentials(address)
         self._retries = retries
-        limits = self._httpx.Limits(max_connections=connections, max_keepalive_connections=connections)
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        limits = self._httpx.Limits(max_connections=concurrency, max_keepalive_connections=concurrency)
+        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._client = self._httpx.Client(timeout=timeout, limits=limits, headers=headers)
         self._not_before = 0.0  # a server's Retry-After holds for all threads
         self._announced = -math.inf
@@ -99,24 +98,24 @@ class Client:
         """Post `body`; `read` turns the JSON answer into the result. If it cannot (ValueError, KeyError, ...), the
         answer was cut off or garbled, and is asked for again. ServiceError if other requests would fail too, or
         RequestError if that is not clear."""
-        tries = self._retries + 1
-        attempt = 0
+        failures = 0
         while True:
             self._pause()
             answer, failure = self._try(body, read)
             if failure is None:
                 self.has_answered = True
                 return answer  # type: ignore[return-value]
-            if not failure.is_retried:
-                message = f"{self.url}: status {failure.status}: {failure.reason}"
-                raise ServiceError(message) if failure.is_of_service else RequestError(message, refused=True)
-            if attempt + 1 == tries:
+            failures += 1
+            if failures > self._retries or not failure.is_retried:
                 break
-            self._back_off(attempt, failure)
-            attempt += 1
-        status = f"status {failure.status} ({failure.reason})" if failure.status else failure.reason
-        message = f"{self.url}: gave up after {tries} tries; the last: {status}"
-        raise ServiceError(message) if failure.is_of_service else RequestError(message, refused=False)
+            self._back_off(failures, failure)
+        message = f"{self.url}: status {failure.status}: {failure.reason}"
+        if failure.is_retried:
+            status = f"status {failure.status} ({failure.reason})" if failure.status else failure.reason
+            message = f"{self.url}: gave up after {failures} tries; the last: {status}"
+        if failure.is_of_service:
+            raise ServiceError(message)
+        raise RequestError(message, refused=not failure.is_retried)
 
     def answers(self, body: Any, read: Callable[[Any], Any]) -> bool:
         """Whether the server answers this request now, in a way that can be read."""
@@ -174,36 +173,31 @@ class Client:
         if self._interrupted.wait(seconds):
             raise ServiceError(f"{self.url}: interrupted while waiting to try again")
 
-    def _back_off(self, attempt: int, failure: _Failure) -> None:
-        """Wait after a failed try: twice as long each time, with jitter so that threads do not return at once. If the
-        server asked for a wait (Retry-After), all threads wait that long before their next request."""
+    def _back_off(self, failures: int, failure: _Failure) -> None:
+        """Wait after a failed try, the number `failures`: twice as long each time, with jitter so that threads do not
+        return at once. If the server asked for a wait (Retry-After), all threads wait that long before their next
+        request."""
         asked = retry_after(failure.retry_after)
         if not asked:
-            seconds = min(LONGEST_WAIT, FIRST_WAIT * 2 ** min(attempt, 30)) * random.uniform(0.5, 1.0)
-            self._announce(seconds, attempt, failure)
+            seconds = min(LONGEST_WAIT, FIRST_WAIT * 2 ** min(failures - 1, 30)) * random.uniform(0.5, 1.0)
+            self._announce(seconds, failures, failure)
             self._wait(seconds)
             return
         seconds = min(asked, LONGEST_ASKED_WAIT)
         with self._lock:
             self._not_before = max(self._not_before, time.monotonic() + seconds)
         more = f"; the server asks for {asked:.0f} s" if asked > seconds else ""
-        self._announce(seconds, attempt, failure, more)
+        self._announce(seconds, failures, failure, more)
 
-    def _announce(self, seconds: float, attempt: int, failure: _Failure, more: str = "") -> None:
+    def _announce(self, seconds: float, failures: int, failure: _Failure, more: str = "") -> None:
         with self._lock:
             now = time.monotonic()
             if seconds < ANNOUNCED_WAIT or now < self._announced + ANNOUNCE_EVERY:
                 return
             self._announced = now
         status = f"status {failure.status}: " if failure.status else ""
-        tries = f"try {attempt + 2} of {self._retries + 1}"
+        tries = f"try {failures + 1} of {self._retries + 1}"
         log.warning("%s: %s%s; %s in %.0f s%s", self.url, status, failure.reason, tries, seconds, more)
-
-
-def base_url(url: str) -> str:
-    """A server's URL with /v1 at its end, which may be left out."""
-    url = url.rstrip("/")
-    return url if url.endswith("/v1") else url + "/v1"
 
 
 def retry_after(value: str | None) -> float | None:
@@ -220,10 +214,11 @@ def retry_after(value: str | None) -> float | None:
     return seconds if seconds >= 0 else None
 
 
-def _join(url: str, path: str) -> str:
-    """The URL with a path added, before its query."""
+def _address(url: str, endpoint: str) -> str:
+    """The URL of an endpoint of a server, whose own may lack the /v1 at its end; its query stays."""
     parts = urlsplit(url)
-    return urlunsplit(parts._replace(path=parts.path.rstrip("/") + path, fragment=""))
+    path = parts.path.rstrip("/").removesuffix("/v1")
+    return urlunsplit(parts._replace(path=f"{path}/v1{endpoint}", fragment=""))
 
 
 def _status_in(found: dict[str, Any]) -> int:

@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mbrace.errors import UserError
+from mbrace.errors import UserError, check_whole
 from mbrace.pairwise import Pairwise
 from mbrace.schedule import doubling
 from mbrace.servers.answers import AnswerFile, key_of
-from mbrace.servers.chat import chat_messages, choices_of
-from mbrace.servers.http import Client, base_url
+from mbrace.servers.chat import chat_messages, choices_of, cost_of
+from mbrace.servers.http import Client
 from mbrace.utility import Cost, Scorer, Sentence
 
 PROMPT = (
@@ -70,15 +70,15 @@ class Judge:
         _check_prompt(prompt)
         if not -math.inf < lowest < highest < math.inf:
             raise UserError(f"lowest {lowest}, highest {highest}: must be finite, the first below the second")
-        if concurrency < 1 or attempts < 1 or retries < 0:
-            raise UserError("concurrency and attempts: must be 1 or more; retries 0 or more")
+        check_whole("attempts", attempts, least=1)
         self._model, self._prompt, self._system = model, prompt, system
         self._lowest, self._highest, self._attempts = lowest, highest, attempts
         self._pattern = None if pattern is None else _compile(pattern)
         given = {"temperature": temperature, "max_tokens": max_tokens}
         self._options = {name: value for name, value in given.items() if value is not None} | dict(options or {})
-        address = base_url(url) + "/chat/completions"
-        self._client = Client(address, key=api_key, retries=retries, timeout=timeout, connections=concurrency)
+        self._client = Client(
+            url, "/chat/completions", api_key=api_key, concurrency=concurrency, retries=retries, timeout=timeout
+        )
         self._pool = ThreadPoolExecutor(concurrency, thread_name_prefix="mbrace-judge")
         self._file = None if answers is None else AnswerFile(answers)
         self._scores: dict[bytes, float] = {}
@@ -199,14 +199,6 @@ class Judge:
 def _read(answer: Any) -> tuple[str, Cost]:
     """The text of an answer and what it cost; ValueError if it has none."""
     return choices_of(answer, chat=True)[0][0], cost_of(answer)
-
-
-def cost_of(answer: Any) -> Cost:
-    """One request and the tokens that its answer says it took."""
-    usage = answer.get("usage") or {}
-    counts = [usage.get(name) for name in ("prompt_tokens", "completion_tokens")]
-    prompt, completion = (count if isinstance(count, int) else 0 for count in counts)
-    return Cost(requests=1, prompt_tokens=prompt, completion_tokens=completion)
 
 
 def _check_prompt(prompt: str) -> None:

@@ -7,14 +7,13 @@ block), so a race gets the same draws step by step as all at once. If a block fa
 from __future__ import annotations
 
 import math
-import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
-from mbrace.errors import ServiceError, UserError
+from mbrace.errors import ServiceError, UserError, check_whole
 from mbrace.randomness import key
 from mbrace.records import Record
 from mbrace.sampler import Draws, Want, ids_of, source_of
@@ -70,8 +69,7 @@ class Server:
     ) -> None:
         if "{source}" not in prompt:
             raise UserError("prompt: has no {source}; put it where the source goes")
-        if per_request < 1 or concurrency < 1 or retries < 0:
-            raise UserError("per_request and concurrency: must be 1 or more; retries 0 or more")
+        check_whole("per_request", per_request, least=1)
         if not 0 <= temperature < math.inf:
             raise UserError(f"temperature {temperature}: must be 0 or more, and finite")
         for name, value in (("top_p", top_p), ("min_p", min_p), ("epsilon", epsilon)):
@@ -92,11 +90,8 @@ class Server:
         self._beam_search, self._length_penalty = beam_search, length_penalty
         if logprobs:
             self._options["logprobs"] = True if chat else 0  # completions: the number of alternatives per token
-        path = "/chat/completions" if chat else "/completions"
-        version = "" if re.search(r"/v1/?($|[?#])", url) else "/v1"
-        self._client = Client(
-            url, version + path, key=api_key, retries=retries, timeout=timeout, connections=concurrency
-        )
+        endpoint = "/chat/completions" if chat else "/completions"
+        self._client = Client(url, endpoint, api_key=api_key, concurrency=concurrency, retries=retries, timeout=timeout)
         self._threads = RequestThreads(concurrency)
         self._kept: dict[tuple[str | int, str, int], Future[Draws]] = {}  # of a window that failed, for the next try
         self._lock, self._checking = threading.Lock(), threading.Lock()
