@@ -82,11 +82,10 @@ def run(
         raise UserError(f"shard_size={shard_size}: must be 1 or more")
     started = time.perf_counter()
     summary, skip = Summary(), on_error == "skip"
-    with ShardFolder(output, job, paths, size=shard_size, resume=resume, force=force, text=job.text) as folder:
-        folder.options = options
+    with ShardFolder(output, job, paths, size=shard_size, resume=resume, force=force, options=options) as folder:
         summary.kept = sum(done.shard.answers for done in folder.done.values())
         if folder.complete:
-            folder.check_inputs(shard_size)
+            folder.check_inputs()
             return summary
         with _Connection(address) as ray, Stop() as stop:
             pool = plan(ray, len(paths), workers, gpus_per_worker, threads)

@@ -49,19 +49,26 @@ class ShardFolder:
     """The state of a run on disk: `done` are its finished shards by block."""
 
     def __init__(
-        self, output: str, job: Job, inputs: list[str], *, size: int, resume: bool, force: bool, text: bool
+        self,
+        output: str,
+        job: Job,
+        inputs: list[str],
+        *,
+        size: int,
+        resume: bool,
+        force: bool,
+        options: dict[str, Any] | None = None,
     ) -> None:
         self.path = Path(output)
         self.errors_path = Path(errors_path(str(self.path)))
         self.done: dict[BlockKey, FinishedShard] = {}
-        self.options: dict[str, Any] | None = None  # of the command line, for the manifest
-        self.text = text
-        self.suffix = _suffix(output, text)
-        self._job, self._inputs = job, inputs
+        self._suffix = _suffix(output, job.text)
+        self._job, self._inputs, self._size = job, inputs, size
+        self._options = options  # of the command line, for the manifest
         self._plan: dict[str, Any] = {
             "inputs": [[path, os.path.getsize(path) if os.path.exists(path) else None] for path in inputs],
             "shard_size": size,
-            "work": {**job.describe(), "text": text},
+            "work": {**job.describe(), "text": job.text},
         }
         self._journal = self._lock = -1
         self._replaces = False  # an older output is there, to be replaced with the first shard
@@ -131,11 +138,11 @@ class ShardFolder:
         """The finished blocks of an input file, with the digests of their lines."""
         return {number: done.shard.input_digest for (file, number), done in self.done.items() if file == index}
 
-    def check_inputs(self, size: int) -> None:
+    def check_inputs(self) -> None:
         """Refuse inputs that are not those the finished shards were made from."""
         for index, path in enumerate(self._inputs):
             done, records = self.finished(index), self._job.reads_records
-            for block in blocks(path, index, size=size, done=done, records=records):
+            for block in blocks(path, index, size=self._size, done=done, records=records):
                 if block.changed:
                     raise UserError(changed(path, block))
 
@@ -163,11 +170,10 @@ class ShardFolder:
         block = (result.input, result.number)
         if block in self.done:
             return
-        lines = result.lines.split(b"\n")[:-1]
+        lines = [line + b"\n" for line in result.lines.split(b"\n")[:-1]]
         errors = [parse_json(line, "errors") for line in result.errors.splitlines()]
-        answers = [line + b"\n" for line in lines]
         self._replace()
-        self._write(block, result.first_line, result.count, answers, errors, result.ids, result.digest)
+        self._write(block, result.first_line, result.count, lines, errors, result.ids, result.digest)
 
     def _write(
         self,
@@ -179,14 +185,14 @@ class ShardFolder:
         ids: bytes,
         input_digest: str,
     ) -> None:
-        name = f"part-{block[0]:05d}-{block[1]:06d}{self.suffix}"
+        name = f"part-{block[0]:05d}-{block[1]:06d}{self._suffix}"
         path = self.path / name
         try:
-            if self.suffix == ".parquet":
+            if self._suffix == ".parquet":
                 write_parquet(lambda: lines, path)
                 data = path.read_bytes()
             else:
-                data = pack_all(lines, "gz") if self.suffix.endswith(".gz") else b"".join(lines)
+                data = pack_all(lines, "gz") if self._suffix.endswith(".gz") else b"".join(lines)
                 replace_file(path, data)
             digest = hashlib.sha256(data).hexdigest()
             answers = count - len(errors)
@@ -231,7 +237,7 @@ class ShardFolder:
                 [error for error in finished.errors if error["line"] != line] + [fields], key=lambda e: e["line"]
             )
             lines = list(lines_of(str(self.path / finished.shard.file)))
-            if self.text:
+            if self._job.text:
                 lines[position] = b"\n"
             elif line not in known:
                 del lines[position - sum(other < line for other in known)]
@@ -265,7 +271,7 @@ class ShardFolder:
         shards = [self.done[block].shard for block in sorted(self.done)]
         self._replace()
         try:
-            Manifest(self.path, self._plan, list(self._inputs), True, shards, self.options).write()
+            Manifest(self.path, self._plan, list(self._inputs), True, shards, self._options).write()
             (self.path / JOURNAL).unlink()
         except OSError as error:
             raise UserError(f"{self.path / NAME}: {error.strerror}; {ROOM}") from error

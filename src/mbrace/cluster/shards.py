@@ -57,7 +57,6 @@ class Result:
     input_bytes: int
     lines: bytes
     errors: bytes
-    answers: int
     ids: bytes
     costs: list[float]
     failure: str
@@ -127,7 +126,6 @@ def process_block(block: Block, worker: Worker, job: Job, *, path: str, prefix: 
         input_bytes=len(block.data),
         lines=b"".join(lines),
         errors=b"".join(errors),
-        answers=len(raw) - len(errors),
         ids=digests.tobytes(),
         costs=spent,
         failure=failure,
@@ -146,7 +144,7 @@ def changed(path: str, block: Block) -> str:
 
 def failed(block: Block, reason: str) -> Result:
     """A block that stops the run."""
-    return Result(block.input, block.number, block.first_line, 0, 0, b"", b"", 0, b"", [], reason)
+    return Result(block.input, block.number, block.first_line, 0, 0, b"", b"", b"", [], reason)
 
 
 def _split(data: bytes) -> list[bytes]:
