@@ -62,6 +62,7 @@ def run(args: argparse.Namespace) -> int:
 
 def job_from(args: argparse.Namespace) -> TranslateJob:
     """The job that was asked for."""
+    from mbrace.jobs.decode import DecodeJob
     from mbrace.jobs.translate import TranslateJob
 
     race = race_settings(args)
@@ -77,13 +78,5 @@ def job_from(args: argparse.Namespace) -> TranslateJob:
         raise UserError(f"--nbest {race.nbest}: plain text has one line per source; give --json or -o OUT.jsonl")
     shortlist = shortlist_settings(args, race)
     model, candidates, utility = model_settings(args), sampling_settings(args), utility_settings(args)
-    return TranslateJob(
-        model,
-        candidates,
-        utility,
-        race,
-        draw=args.draw,
-        text=text,
-        shortlist=shortlist,
-        save_utilities=args.save_utilities,
-    )
+    races = DecodeJob(utility, race, text=text, shortlist=shortlist, save_utilities=args.save_utilities)
+    return TranslateJob(model, candidates, races, draw=args.draw)

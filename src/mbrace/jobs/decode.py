@@ -123,10 +123,18 @@ class DecodeJob:
 
     def describe(self) -> dict[str, Any]:
         """What answers depend on."""
-        settings = {**describe_utility(self.utility), **self.race.describe(), **self.shortlist.describe()}
-        settings |= {"no_shuffle": not self.shuffle, "text": self.text, "save_utilities": self.save_utilities}
-        settings["cover"] = self.cover or None  # None where older descriptions have nothing
-        return {"command": "decode", **settings}
+        return {
+            "command": "decode",
+            **self.describe_races(),
+            "no_shuffle": not self.shuffle,
+            "text": self.text,
+            "save_utilities": self.save_utilities,
+            "cover": self.cover or None,  # None where older descriptions have nothing
+        }
+
+    def describe_races(self) -> dict[str, Any]:
+        """What the races over given candidates depend on."""
+        return {**describe_utility(self.utility), **self.race.describe(), **self.shortlist.describe()}
 
     def start(self, threads: int) -> DecodeWorker:
         """Load the utilities."""
