@@ -14,10 +14,6 @@ from mbrace.cli.options import QE_HELP, add_utility, utility_from
 from mbrace.cli.parser import seed
 from mbrace.cores import cores
 from mbrace.errors import UserError
-from mbrace.utilities.named import NAMED
-from mbrace.utility import Utility
-
-LABELS = {"chrf": "chrF", "chrf+": "chrF+", "chrf++": "chrF++", "comet": "COMET", "bleu": "BLEU"}
 
 
 def add(commands: Any) -> None:
@@ -81,6 +77,7 @@ def add(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Check the options, then run."""
+    from mbrace.cli import experiment_studies as studies
     from mbrace.experiments import experiment
     from mbrace.io.inputs import expand
     from mbrace.jobs.progress import progress_bar
@@ -97,13 +94,11 @@ def run(args: argparse.Namespace) -> int:
     if args.report_only is not None:
         recommended = experiment.write(out, [Path(folder) for folder in args.report_only])
     elif args.runtimes:
-        _runtimes(args, out)
+        studies.run_runtimes(args, out)
     elif args.strings:
-        _strings(args, out)
+        studies.run_strings(args, out)
     elif args.methods:
-        from mbrace.cli.experiment_methods import run_methods
-
-        run_methods(args, out, _label)
+        studies.run_methods(args, out)
     elif args.candidates:
         candidates = expand(args.candidates)
         utility = utility_from(args)
@@ -111,7 +106,7 @@ def run(args: argparse.Namespace) -> int:
             candidates,
             out,
             utility,
-            label=_label(args, utility),
+            label=studies.label_of(args, utility),
             trials=args.trials,
             seed=args.seed,
             workers=args.workers or cores(),
@@ -180,73 +175,3 @@ def _check_used(args: argparse.Namespace) -> None:
             raise UserError(f"--saved-utilities {args.saved_utilities}: not a folder; give one of --save-utilities")
     if given and not args.runtimes:
         raise UserError(f"{next(iter(given.values()))}: only valid with --runtimes")
-
-
-def _label(args: argparse.Namespace, utility: Utility) -> str:
-    """The name of the results: the utility with its options, and its model if one was given."""
-    if args.utility == "replay":
-        return utility.name.split("|")[0]  # that of the utility that scored
-    name = " ".join([LABELS.get(args.utility, args.utility), *sorted(args.utility_option)])
-    if args.metric_model is None or args.utility not in NAMED or not NAMED[args.utility].neural:
-        return name
-    return f"{name} {utility.name.split('|')[1].removeprefix(f'{args.utility}-')}"  # signatures are kind|model|...
-
-
-def _runtimes(args: argparse.Namespace, out: Path) -> None:
-    from mbrace.experiments import experiment, runtimes
-    from mbrace.io.atomic import make_folder
-
-    if args.sources is None:
-        raise UserError("--runtimes: give --sources FILE")
-    report = not args.no_report and bool(list((out / "data").glob("*.npz")))
-    if report:
-        experiment.require_report()
-    sources, pair = runtimes.read_sources(args.sources, args.sentences)
-    make_folder(out)
-    model, utility = runtimes.load_model(args.model, getattr(args, "device", None)), utility_from(args)
-    rows = runtimes.run_times(
-        model,
-        utility,
-        sources,
-        pair=args.pair or pair,
-        label=_label(args, utility),
-        trials=args.repeats,
-        seed=args.seed,
-    )
-    runtimes.save(rows, out / "data")
-    for row in rows:
-        print(f"{row['method']:<10} {row['phase']:<12} {row['seconds']:10.3f} s")
-    if report:
-        experiment.write(out)
-
-
-def _strings(args: argparse.Namespace, out: Path) -> None:
-    from mbrace.experiments import experiment, strings, strings_section
-    from mbrace.experiments.tables import CandidateFile
-    from mbrace.io.atomic import make_folder
-    from mbrace.io.inputs import expand
-    from mbrace.jobs.progress import progress_bar
-    from mbrace.utilities.bleu import BLEU
-    from mbrace.utilities.chrf import ChrF
-
-    report = not args.no_report and bool(list((out / "data").glob("*.npz")))
-    if report:
-        experiment.require_report()
-    utility = utility_from(args)
-    label = _label(args, utility)
-    other: dict[str, Utility] = {"BLEU": BLEU()} if label.startswith("chrF") else {"chrF++": ChrF()}
-    for file in map(CandidateFile.from_path, expand(args.candidates)):
-        file.check_races(args.limit)
-        records = file.records(args.limit)
-        make_folder(out)
-        judged = all(record.reference is not None for record in records)
-        with progress_bar(f"strings of {file.name} {file.split}", len(records)) as advance:
-            metrics = {label: utility, **other} if judged else {}
-            rows = strings.run_strings(records, utility, metrics, seed=args.seed, advance=advance)
-        about = {"pair": file.name, "split": file.split, "utility": label, "sampling": "independent"}
-        strings_section.save_rows(rows, out / "data", about)
-    found = strings_section.summaries(strings_section.load_rows(out / "data"))
-    for (pair, name), own in found.items():
-        print(f"{pair}, {name}: {strings_section.recommendation(own)}")
-    if report:
-        experiment.write(out)
