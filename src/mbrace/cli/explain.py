@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,8 +44,9 @@ def run_explain(job: DecodeJob, items: Iterable[Item], args: argparse.Namespace)
     worker.watch = recorder = RaceRecorder(prune)
     [answer] = worker.answers([record])
     worker.count(record, answer)
-    options: dict[str, Any] = {"standard": worker.summary.standard_calls, "forecast": job.race.forecast > 0}
-    print("\n".join(explained(record, answer, recorder.steps, prune, **options)))
+    standard, forecast = worker.summary.standard_calls, job.race.forecast > 0
+    lines = explained(record, answer, recorder.steps, prune, standard=standard, forecast=forecast)
+    print("\n".join(lines))
     return 0
 
 
@@ -124,10 +125,10 @@ def _step(step: RecordedStep, prune: PruningFunction | None) -> Iterator[str]:
     yield from _rows(step, step.leaders)
     ranking = np.argsort(-step.means, kind="stable")
     for reason, positions in reasons(step, prune):
-        chosen = [place for place in ranking.tolist() if place in positions]
+        chosen = [position for position in ranking.tolist() if position in positions]
         yield f"  dropped {len(chosen):,}: {reason}"
         yield from _rows(step, chosen)
-    left = [place for place in ranking.tolist() if step.kept[place] and place not in step.leaders]
+    left = [position for position in ranking.tolist() if step.kept[position] and position not in step.leaders]
     if left:
         yield f"  {len(left):,} more {'stays' if len(left) == 1 else 'stay'}:"
         yield from _rows(step, left)
@@ -140,7 +141,8 @@ def reasons(step: RecordedStep, prune: PruningFunction | None) -> list[tuple[str
     dropped = set(np.flatnonzero(~step.kept).tolist())
     found: list[tuple[str, set[int]]] = []
     if isinstance(prune, Confidence) and step.win_rates is not None:
-        losing = set(np.flatnonzero(_wins(step.win_rates, prune) <= prune.max_losing_wins).tolist()) & dropped
+        wins = np.rint(step.win_rates * prune.bootstraps)  # the whole numbers that the shares were made of
+        losing = set(np.flatnonzero(wins <= prune.max_losing_wins).tolist()) & dropped
         rival = "the leader" if len(step.leaders) == 1 else f"number {len(step.leaders)}"
         found.append((f"equal or beat {rival} in at most 1 - alpha = {1 - prune.alpha:.3g} of resamples", losing))
         if step.expected_regret is not None:
@@ -153,15 +155,10 @@ def reasons(step: RecordedStep, prune: PruningFunction | None) -> list[tuple[str
     return [(reason, positions) for reason, positions in found if positions]
 
 
-def _wins(rates: NDArray[np.float64], prune: Confidence) -> NDArray[np.int64]:
-    """The number of resamples won, which the shares were made of."""
-    return np.rint(rates * prune.bootstraps).astype(np.int64)
-
-
 def _rows(step: RecordedStep, positions: Sequence[int] | NDArray[np.int64]) -> Iterator[str]:
-    for place in [int(position) for position in positions][:SHOWN]:
-        share = "" if step.win_rates is None else f"{step.win_rates[place]:.3f}"
-        yield row(share, f"{step.means[place]:.4g}", int(step.indexes[place]), step.texts[place])
+    for position in positions[:SHOWN]:
+        share = "" if step.win_rates is None else f"{step.win_rates[position]:.3f}"
+        yield row(share, f"{step.means[position]:.4g}", int(step.indexes[position]), step.texts[position])
     if len(positions) > SHOWN:
         yield f"    ... and {len(positions) - SHOWN:,} more"
 
@@ -199,6 +196,5 @@ def printable(text: str) -> str:
 
 
 def _cost(answer: Decoded, standard: int) -> str:
-    calls: dict[str, Any] = {"utility": answer.utility_calls, "coarse": answer.coarse_calls}
-    text = f"{counted(calls['utility'], 'utility call')}; standard MBR: {standard:,}"
-    return f"  {text}" + ("" if calls["coarse"] is None else f"; of the coarse utility: {calls['coarse']:,}")
+    coarse = "" if answer.coarse_calls is None else f"; of the coarse utility: {answer.coarse_calls:,}"
+    return f"  {counted(answer.utility_calls, 'utility call')}; standard MBR: {standard:,}{coarse}"

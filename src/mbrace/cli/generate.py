@@ -80,9 +80,15 @@ def job_from(args: argparse.Namespace) -> GenerateJob:
         raise UserError("--logprobs: only valid with pseudo-references; give --sample 1 or more")
     check_output(args)
     check_model(args)
-    numbers = {"sample": args.sample, "seed": args.seed, "window": args.window}
-    candidates = sampling_settings(args)
-    return GenerateJob(model_settings(args), candidates, **numbers, logprobs=args.logprobs, prefix=args.prefix)
+    return GenerateJob(
+        model_settings(args),
+        sampling_settings(args),
+        sample=args.sample,
+        seed=args.seed,
+        logprobs=args.logprobs,
+        prefix=args.prefix,
+        window=args.window,
+    )
 
 
 def _count_sources(args: argparse.Namespace) -> int | None:

@@ -87,7 +87,7 @@ class _LinesOnStderr(logging.Handler):
 def plain_messages(level: str) -> Iterator[None]:
     """Print what the library logs and warns of as one line each, from `level` on."""
     handler = _LinesOnStderr()
-    before = log.propagate, log.level
+    propagated, level_before = log.propagate, log.level
     log.addHandler(handler)
     log.propagate = False
     log.setLevel(LEVELS[level])
@@ -104,6 +104,6 @@ def plain_messages(level: str) -> Iterator[None]:
             warnings.showwarning = show  # type: ignore[assignment]
             yield
     finally:
-        log.propagate, _ = before
-        log.setLevel(before[1])
+        log.propagate = propagated
+        log.setLevel(level_before)
         log.removeHandler(handler)

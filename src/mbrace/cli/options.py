@@ -76,14 +76,22 @@ def utility_settings(args: argparse.Namespace) -> UtilitySettings:
         check_utility(name, dict(options), model=args.metric_model if uses_model(name) else None)
     except UserError as error:
         raise UserError(_in_flags(str(error))) from None
-    if not uses_model(name):
-        # a command that runs a model of its own takes --device for that
-        unused = ("device",) if getattr(args, "model", None) is None or not getattr(args, "runtimes", True) else ()
-        for option in ("metric_model", "dtype", "batch_tokens", *unused):
-            if getattr(args, option) is not None and not (option != "metric_model" and _shortlist_uses_model(args)):
-                neural = ", ".join(filter(uses_model, NAMED))
-                raise UserError(f"--{option.replace('_', '-')}: only valid with --utility {neural}, not {name}")
+    for option in () if uses_model(name) else _unused_options(args):
+        if getattr(args, option) is not None:
+            neural = ", ".join(filter(uses_model, NAMED))
+            raise UserError(f"--{option.replace('_', '-')}: only valid with --utility {neural}, not {name}")
     return UtilitySettings(name, args.metric_model, args.device, args.dtype, args.batch_tokens, options)
+
+
+def _unused_options(args: argparse.Namespace) -> Iterator[str]:
+    """The options for neural utilities that nothing uses if `--utility` is not one."""
+    yield "metric_model"
+    if _shortlist_uses_model(args):
+        return
+    yield from ("dtype", "batch_tokens")
+    runs_model = getattr(args, "model", None) is not None and getattr(args, "runtimes", True)
+    if not runs_model:  # a command that runs a model of its own takes --device for that
+        yield "device"
 
 
 def _shortlist_uses_model(args: argparse.Namespace) -> bool:

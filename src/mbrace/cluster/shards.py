@@ -11,7 +11,7 @@ import numpy as np
 from mbrace.decoded import Phases
 from mbrace.errors import ServiceError, UserError
 from mbrace.io.candidates import Item, lines_of
-from mbrace.io.reading import name_of, without_blank_end
+from mbrace.io.reading import shown_path, without_blank_end
 from mbrace.jobs.run import Job, Summary, Worker
 from mbrace.randomness import digest
 from mbrace.records import Record
@@ -100,7 +100,7 @@ def process_block(block: Block, worker: Worker, job: Job, *, path: str, prefix: 
 
     def items() -> Iterator[Item]:
         for position, row in enumerate(raw):
-            item = job.item(row, name_of(path), block.first_line + position, prefix)
+            item = job.item(row, shown_path(path), block.first_line + position, prefix)
             if isinstance(item, Record):
                 digests[position] = digest(item.id) or 1  # 0: no record
             yield item

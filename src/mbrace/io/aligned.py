@@ -12,7 +12,7 @@ from mbrace.errors import UserError, warn
 from mbrace.io.jsonl import parse_json
 from mbrace.io.packing import without_packing
 from mbrace.io.parquet import parquet_rows
-from mbrace.io.reading import name_of, read_lines
+from mbrace.io.reading import read_lines, shown_path
 from mbrace.records import kind
 from mbrace.wording import counted
 
@@ -31,7 +31,7 @@ def read_texts(path: str, field: str) -> Texts:
 
     A byte order mark is no part of the first text. Packed files are unpacked.
     """
-    name = name_of(path)
+    name = shown_path(path)
     if path.endswith(".parquet"):
         rows: list[tuple[int, Any]] = list(enumerate(parquet_rows(path, ["id", field]), 1))
     else:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 from mbrace.errors import RecordError, UserError
 from mbrace.io.jsonl import json_line, parse_json
 from mbrace.io.parquet import parquet_rows
-from mbrace.io.reading import byte_lines, name_of, read_lines, without_blank_end
+from mbrace.io.reading import byte_lines, read_lines, shown_path, without_blank_end
 from mbrace.randomness import digest
 from mbrace.records import Location, Record, record_from
 
@@ -129,7 +129,7 @@ def read_items(paths: Sequence[str], make_item: Callable[[Row, str, int, str], I
     seen = SeenIds()
     for path, prefix in zip(paths, id_prefixes(paths), strict=True):
         for number, row in enumerate(without_blank_end(rows_of(path)), 1):
-            item = make_item(row, name_of(path), number, prefix)
+            item = make_item(row, shown_path(path), number, prefix)
             yield item if isinstance(item, Bad) or seen.add(item.id) else repeated_id(location_of(item), item.id)
 
 

@@ -75,7 +75,7 @@ def read_lines(path: str) -> Iterator[str]:
     """Lines of a text file. Only a line feed ends a line (a carriage return before it is dropped)."""
     with contextlib.closing(byte_lines(path)) as lines:
         for number, line in enumerate(lines, 1):
-            yield decode_line(line, Location(name_of(path), number)).removesuffix("\n").removesuffix("\r")
+            yield decode_line(line, Location(shown_path(path), number)).removesuffix("\n").removesuffix("\r")
 
 
 def decode_line(line: bytes, where: object) -> str:
@@ -92,7 +92,7 @@ def count_lines(path: str) -> int:
         return sum(1 for _ in file)
 
 
-def name_of(path: str) -> str:
+def shown_path(path: str) -> str:
     """A path as messages show it."""
     return "<stdin>" if path == "-" else path
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import repeat
+from itertools import islice, repeat
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from mbrace.errors import UserError
@@ -74,7 +73,7 @@ def generate_file(
     out, paths = os.fspath(output), [os.fspath(path) for path in (sources, references) if path is not None]
     return run_job(
         job,
-        checked_input(lambda: itertools.islice(source_items(*paths, make_item=job.item), limit), paths, output=out),
+        checked_input(lambda: islice(source_items(*paths, make_item=job.item), limit), paths, output=out),
         out,
         threads=threads,
         resume=resume,
@@ -143,8 +142,8 @@ def model_candidates(model: CandidateModel, job: GenerateJob) -> MakeCandidates:
     made = job.candidates
 
     def make(sources: Sequence[str], ids: Sequence[str | int]) -> Iterable[tuple[Sequence[str] | None, Draws | None]]:
-        beams: Iterable[Any] = itertools.repeat(None)
-        draws: Iterable[Any] = itertools.repeat(None)
+        beams: Iterable[Any] = repeat(None)
+        draws: Iterable[Any] = repeat(None)
         if made.beam:
             beams = [beam.texts for beam in model.beam(sources, k=made.beam, alpha=made.length_penalty)]
         if job.sample:

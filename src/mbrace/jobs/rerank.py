@@ -18,6 +18,7 @@ from mbrace.jobs.settings import AnyQuality, describe_quality, load_quality
 from mbrace.records import Record
 from mbrace.reranking import rerank_corpus
 from mbrace.utility import QualityUtility, truncated_texts
+from mbrace.windows import OnError
 
 
 def rerank_file(
@@ -92,11 +93,17 @@ class RerankWorker:
     def __call__(self, items: Iterable[Item], *, skip: bool) -> Iterator[Outcome]:
         """One outcome per item."""
 
-        def answer(records: Iterable[Record], on_error: Any) -> Iterator[Decoded]:
-            options: dict[str, Any] = {"nbest": self.nbest, "window": self.window, "on_error": on_error}
-            return rerank_corpus(records, qe=self.qe, phases=self.summary.phases, **options)
+        return answer_items(items, self._answers, self._line, skip=skip, text=self.text)
 
-        return answer_items(items, answer, self._line, skip=skip, text=self.text)
+    def _answers(self, records: Iterable[Record], on_error: OnError) -> Iterator[Decoded]:
+        return rerank_corpus(
+            records,
+            qe=self.qe,
+            nbest=self.nbest,
+            window=self.window,
+            phases=self.summary.phases,
+            on_error=on_error,
+        )
 
     def _line(self, record: Record, answer: Decoded) -> bytes:
         self.summary.sentences += 1

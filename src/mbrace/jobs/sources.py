@@ -9,7 +9,7 @@ from pathlib import Path
 
 from mbrace.errors import RecordError, UserError
 from mbrace.io.candidates import Bad, Item
-from mbrace.io.reading import byte_lines, count_lines, decode_line, name_of, read_lines, without_blank_end
+from mbrace.io.reading import byte_lines, count_lines, decode_line, read_lines, shown_path, without_blank_end
 from mbrace.records import Location, Record
 
 
@@ -32,11 +32,11 @@ def source_items(
     lines = None if references is None else read_lines(references)
     with contextlib.closing(byte_lines(path)) as rows:
         for number, row in enumerate(rows, 1):
-            item = make_item(row, name_of(path), number, "")
+            item = make_item(row, shown_path(path), number, "")
             if lines is not None:
                 reference = next(lines, None if row.strip() else "")
                 if reference is None:
-                    raise UserError(f"{references}: ends before line {number}, which {name_of(path)} has")
+                    raise UserError(f"{references}: ends before line {number}, which {shown_path(path)} has")
                 item = item if isinstance(item, Bad) else replace(item, reference=reference)
             yield item
 
