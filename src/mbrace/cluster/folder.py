@@ -1,8 +1,8 @@
 """The output folder of a sharded run: shards that are complete or absent, and a journal of the complete ones.
 
-Only the driver writes here, so the workers need no file system in common with it. A shard is written next to its name
-and renamed; then a line in `journal.jsonl` says so. Whatever happens between the two, the block runs again
-and the same bytes take the same name. The manifest replaces the journal when the run is finished.
+Only the driver writes here, so workers need not share a file system with it. A shard is written under a temporary name
+and renamed; then a line is added to `journal.jsonl`. After a crash between the two, the block runs again, and the same
+bytes get the same name. The manifest replaces the journal when the run is finished.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from mbrace.jobs.run import Job
 from mbrace.records import Location
 
 JOURNAL = "journal.jsonl"
-ROOM = "finished shards are kept: make room and go on with resume=True"
+MAKE_ROOM = "finished shards are kept: make room and go on with resume=True"
 BlockKey: TypeAlias = "tuple[int, int]"  # the number of the input file, and of the block in it
 
 
@@ -46,7 +46,7 @@ class FinishedShard:
 
 
 class ShardFolder:
-    """The state of a run on disk: `done` are its finished shards by block."""
+    """The state of a run on disk: `done` holds its finished shards by block."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class ShardFolder:
         lock(self._lock, str(self.path))
 
     def _begin(self, resume: bool, force: bool) -> bool:
-        """Read or start the journal; whether the run is finished already."""
+        """Read or start the journal; returns whether the run is finished already."""
         if force:
             self._replaces = True
             return False
@@ -123,7 +123,7 @@ class ShardFolder:
             raise UserError(f"{self.path}: {error.strerror}; give an output folder that can be written") from error
 
     def _replace(self) -> None:
-        """Delete the output of an older run, now that there is something to put in its place."""
+        """Delete the output of an older run, now that there is something to replace it with."""
         if not self._replaces:
             return
         self._replaces = False
@@ -201,7 +201,7 @@ class ShardFolder:
             ids64 = base64.b64encode(ids).decode()
             self._append({"place": block, "shard": shard._asdict(), "ids": ids64, "errors": errors})
         except OSError as error:
-            raise UserError(f"{path}: {error.strerror}; {ROOM}") from error
+            raise UserError(f"{path}: {error.strerror}; {MAKE_ROOM}") from error
         self.done[block] = FinishedShard(shard, ids, errors)
 
     def _append(self, fields: Any) -> None:
@@ -209,7 +209,7 @@ class ShardFolder:
         os.fsync(self._journal)
 
     def duplicates(self) -> list[tuple[BlockKey, int]]:
-        """(block, position in it) of every record whose id was there before, in input order."""
+        """(block, position in it) of every record whose id an earlier record has, in input order."""
         blocks = sorted(self.done)
         if not blocks:
             return []
@@ -253,7 +253,7 @@ class ShardFolder:
         raise UserError(f"{shard.input}: changed while the run was reading it; start over with force=True")
 
     def write_errors(self) -> int:
-        """Write OUT.errors.jsonl from the finished shards, in input order; how many records were set aside."""
+        """Write OUT.errors.jsonl from the finished shards, in input order; returns how many records were set aside."""
         errors = [error for block in sorted(self.done) for error in self.done[block].errors]
         if self._replaces:  # nothing new: what is there belongs to the older output
             return 0
@@ -263,7 +263,7 @@ class ShardFolder:
             else:
                 self.errors_path.unlink(missing_ok=True)
         except OSError as error:
-            raise UserError(f"{self.errors_path}: {error.strerror}; {ROOM}") from error
+            raise UserError(f"{self.errors_path}: {error.strerror}; {MAKE_ROOM}") from error
         return len(errors)
 
     def finish(self) -> None:
@@ -274,7 +274,7 @@ class ShardFolder:
             Manifest(self.path, self._plan, list(self._inputs), True, shards, self._options).write()
             (self.path / JOURNAL).unlink()
         except OSError as error:
-            raise UserError(f"{self.path / NAME}: {error.strerror}; {ROOM}") from error
+            raise UserError(f"{self.path / NAME}: {error.strerror}; {MAKE_ROOM}") from error
 
     def close(self) -> None:
         """Close and unlock the folder."""

@@ -1,10 +1,10 @@
-"""Both ends of a shard: input lines as a block of bytes, and a worker's results for them."""
+"""Both ends of a shard: a block of input lines, and what a worker made of them."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 
 import numpy as np
 
@@ -16,34 +16,22 @@ from mbrace.jobs.run import Job, Summary, Worker
 from mbrace.randomness import digest
 from mbrace.records import Record
 
-COUNTS = (  # of a summary
-    "sentences",
-    "utility_calls",
-    "pairs_scored",
-    "strings",
-    "standard_calls",
-    "truncated",
-    "drawn",
-    "requests",
-    "kept_answers",
-    "prompt_tokens",
-    "completion_tokens",
-    "quality_calls",
-    "coarse_calls",
-)
+NOT_SPENT = ("kept", "skipped", "seconds", "phases", "signal")  # of a summary: what the driver counts, or adds apart
+COUNTS = tuple(each.name for each in fields(Summary) if each.name not in NOT_SPENT)
 MAX_BYTES = 64 << 20  # a shard ends early at this much input, so that long records do not fill memory
 
 
 @dataclass(frozen=True)
 class Block:
-    """Lines `first_line`, ... of an input file. Which lines make a block depends on the file alone, not on workers."""
+    """Lines of an input file, from `first_line` on. Which lines make a block depends on the file alone, not on the
+    workers."""
 
     input: int  # the index of the file among the inputs
     number: int  # of the block in its file
     first_line: int
     data: bytes
     digest: str = ""  # of the data
-    changed: bool = False  # it was finished before, from other data
+    changed: bool = False  # an earlier run finished it, from other data
 
 
 @dataclass(frozen=True)
@@ -60,7 +48,7 @@ class Result:
     ids: bytes
     costs: list[float]
     failure: str
-    of_service: bool = False  # the failure is no record's fault
+    of_service: bool = False  # a server or the network failed, not a record
     digest: str = ""  # of the input lines
 
 
@@ -135,7 +123,7 @@ def process_block(block: Block, worker: Worker, job: Job, *, path: str, prefix: 
 
 
 def changed(path: str, block: Block) -> str:
-    """What to say of a finished block whose input is another now."""
+    """The error message for a finished block whose input lines are not the same any more."""
     return (
         f"{path}:{block.first_line}: resume=True: the lines from here on are not those that the output was made from; "
         "give the same input, or force=True to start over"
@@ -143,7 +131,7 @@ def changed(path: str, block: Block) -> str:
 
 
 def failed(block: Block, reason: str) -> Result:
-    """A block that stops the run."""
+    """The result of a block that stops the run."""
     return Result(block.input, block.number, block.first_line, 0, 0, b"", b"", b"", [], reason)
 
 
@@ -153,15 +141,14 @@ def _split(data: bytes) -> list[bytes]:
 
 
 def costs(worker: Worker) -> list[float]:
-    """The counters of a summary, in a fixed order."""
+    """What a worker has spent so far: the counts of its summary, then its seconds by phase."""
     summary = worker.summary
-    phases = asdict(summary.phases).values()
-    return [*(float(getattr(summary, name)) for name in COUNTS), summary.hypothesis_seconds, *phases]
+    return [*(float(getattr(summary, name)) for name in COUNTS), *asdict(summary.phases).values()]
 
 
 def add_costs(summary: Summary, spent: Sequence[float]) -> None:
     """Add what a block cost to the summary of the run."""
     for name, count in zip(COUNTS, spent, strict=False):
-        setattr(summary, name, getattr(summary, name) + int(count))
-    summary.hypothesis_seconds += spent[len(COUNTS)]
-    summary.phases.add(Phases(*spent[len(COUNTS) + 1 :]), share=1)
+        before = getattr(summary, name)
+        setattr(summary, name, before + type(before)(count))  # a whole number, or seconds
+    summary.phases.add(Phases(*spent[len(COUNTS) :]), share=1)

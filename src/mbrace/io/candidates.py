@@ -24,7 +24,7 @@ class Bad(NamedTuple):
     reason: str
 
     def error(self) -> UserError:
-        """The same as an error that stops a run."""
+        """The error to raise where it stops a run."""
         return RecordError(self.location, self.reason)
 
     def to_line(self) -> bytes:
@@ -38,26 +38,27 @@ Row: TypeAlias = "bytes | dict[str, Any]"  # a line of JSON Lines or text, or a 
 
 
 def location_of(item: Item) -> Location:
-    """Where an item was read; a record made by a caller has the location of no line."""
+    """Where an item was read; for a record that a caller made, its id and line 0."""
     return item.location or Location(f"record {item.id!r}", 0)
 
 
 def bad_from(record: Record, error: Exception) -> Bad:
-    """A record that failed with `error`."""
+    """What to set aside for a record that failed with `error`."""
     reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
     return Bad(location_of(record), record.id, error.reason if isinstance(error, RecordError) else reason)
 
 
 def repeated_id(location: Location, identity: str | int | None) -> Bad:
-    """A record whose id an earlier one has."""
+    """What to set aside for a record whose id an earlier one has."""
     return Bad(location, identity, f"id: {identity!r} is not unique; give each record its own id")
 
 
 class SeenIds:
-    """Ids so far: a repeated one is an error, since random numbers and resuming go by id.
+    """The ids so far: a repeated one is an error, since random numbers and resuming depend on the id.
 
-    Numbers that count up (line numbers are the default) cost nothing. Others cost 64 bits of their digest, in a table
-    at most half full; two of a hundred million ids are then mistaken for equal with a chance below one in a thousand.
+    Numbers that count up (line numbers are the default) take no memory. Of others, a 64-bit digest is kept, in a hash
+    table that is at most half full: among a hundred million ids, the chance that any two are mistaken for equal is
+    below one in a thousand.
     """
 
     def __init__(self) -> None:
@@ -87,11 +88,11 @@ class SeenIds:
 
     @property
     def bytes(self) -> int:
-        """Memory its table takes."""
+        """The memory that its table takes."""
         return len(self._table) * self._table.itemsize
 
     def _slot(self, value: int) -> int:
-        """Where the digest is, or the free slot where it belongs."""
+        """The slot that holds the digest, or the free one where it belongs."""
         table, mask = self._table, len(self._table) - 1
         slot = value & mask
         while table[slot] not in (0, value):
@@ -152,11 +153,11 @@ def lines_of(path: str) -> Iterator[bytes]:
 
 
 def id_prefixes(paths: Sequence[str]) -> list[str]:
-    """What default ids start with: nothing for one file; for several, their names below the folder they share."""
+    """What default ids start with: nothing for one file; for several, each file's path below the folder they share."""
     if len(paths) == 1:
         return [""]
     names = [path.replace("://", "/") for path in paths]
-    if len(set(map(os.path.isabs, names))) > 1:  # some from here, some from the root or from elsewhere
+    if len(set(map(os.path.isabs, names))) > 1:  # relative and absolute paths, or paths and URLs
         names = [
             "/" + name if "://" in path else os.path.abspath(name) for path, name in zip(paths, names, strict=True)
         ]
@@ -167,9 +168,9 @@ def id_prefixes(paths: Sequence[str]) -> list[str]:
 def read_flat(
     hypotheses: str, references: str | None, *, num_candidates: int, num_references: int | None, source: str | None
 ) -> Iterator[Record]:
-    """Records of flat files: `num_candidates` lines per source in one file, `num_references` in the other.
+    """Records of flat text files: `num_candidates` lines per source in one file, `num_references` in the other.
 
-    Without a reference file the hypotheses are the pseudo-references too.
+    Without a file of references, the hypotheses are also the pseudo-references.
     """
     per_source = num_candidates if num_references is None else num_references
     for name, value in (("num_candidates", num_candidates), ("num_references", per_source)):
@@ -195,7 +196,7 @@ def read_flat(
 
 
 def _all_blank(groups: Sequence[Sequence[str] | None]) -> bool:
-    """Whether no file has anything but blank lines, or any line at all, for a source."""
+    """Whether all files have only blank lines, or no lines, for a source."""
     return not any(line.strip() for group in groups for line in group or ())
 
 

@@ -1,4 +1,4 @@
-"""Which files are read: patterns, URLs and folders of shards as a list of files; none of them is the output."""
+"""Which files are read: expands patterns, URLs and folders of shards, and checks that none of them is the output."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ def checked_input(read: Callable[[], Iterator[Value]], paths: Sequence[str], *, 
 
 
 def expand(patterns: Paths) -> list[str]:
-    """The files that patterns name, those of one glob in order of their names; a folder of shards by its manifest."""
+    """The files that patterns match, those of each pattern sorted by name; for a folder of shards, those in its
+    manifest."""
     paths: list[str] = []
     for given in [patterns] if isinstance(patterns, str | os.PathLike) else patterns:
         pattern = os.fspath(given)
@@ -64,7 +65,7 @@ def check_inputs(paths: Sequence[str], output: str) -> None:
         if path == "-" or "://" in path:
             continue
         if os.path.isfile(path) or os.path.isdir(path) or not os.path.exists(path):
-            with open_input(path):  # not a pipe, which can be opened only once
+            with open_input(path):  # any file but a pipe, which can be opened only once
                 pass
         if os.path.exists(output) and os.path.samefile(path, output):
             raise UserError(f"{output}: is an input too; give another output")

@@ -67,14 +67,16 @@ def decode_file(
     """Decode candidate files into `output`, as `mbrace decode` does, with any utility and pruning function.
 
     `inputs` are files, patterns or URLs of JSON Lines or Parquet; `output` is JSON Lines, packed or `.parquet` by
-    its suffix, or with `text` the chosen texts, one per line. `utility` to `coarse_top` are those of `decode_corpus`;
-    a utility may also be a name, such as "learned", and `qe` that of a checkpoint; they then run with `threads` (0: all
-    cores). `save_utilities` is a folder for the utilities of every record, which `Replay` reads (docs/formats.md).
+    its suffix, or with `text` the chosen texts, one per line. `utility` to `coarse_top` are as for `decode_corpus`;
+    a utility may also be a name, such as "learned", and `qe` the name of a checkpoint; they then run with `threads`
+    threads (0: all cores). `save_utilities` is a folder for the utilities of every record, which `Replay` reads
+    (docs/formats.md).
 
-    An `output` that exists is an error unless `resume` goes on after the answers in it or `force` replaces it; a run is
-    resumed only with settings, and objects, of the same names. A bad record stops the run, or with `on_error="skip"` is
-    set aside in OUTPUT.errors.jsonl; `retry_errors`, with `resume`, tries records set aside there again. `progress` is
-    called with the number of records done since its last call; True shows a bar on a terminal's stderr.
+    An `output` that exists is an error unless `resume` continues after the answers in it or `force` replaces it; a run
+    is resumed only with the same settings, and with objects of the same names. A bad record stops the run, or with
+    `on_error="skip"` is set aside in OUTPUT.errors.jsonl; `retry_errors`, with `resume`, tries the records set aside
+    there again. `progress` is called with the number of records done since its last call; True shows a progress bar
+    if stderr is a terminal.
     """
     job = DecodeJob(
         utility,
@@ -103,7 +105,7 @@ def decode_file(
 
 @dataclass(frozen=True)
 class DecodeJob:
-    """The races over records that bring their pseudo-references."""
+    """Races over records that come with their pseudo-references."""
 
     utility: AnyUtility
     race: RaceSettings
@@ -153,7 +155,7 @@ class DecodeJob:
 
 @dataclass
 class DecodeWorker:
-    """Races records and makes lines of the answers."""
+    """Races records and turns the answers into lines."""
 
     utility: Utility
     race: RaceSettings
@@ -166,7 +168,7 @@ class DecodeWorker:
     coarse: Utility | None = None
     coarse_top: int | None = None
     utility_folder: UtilityFolder | None = None
-    watch: Watch | None = None  # is shown every pruning decision
+    watch: Watch | None = None  # sees every pruning decision
     summary: Summary = field(default_factory=Summary)
 
     def __call__(self, items: Iterable[Item], *, skip: bool) -> Iterator[Outcome]:
@@ -174,7 +176,7 @@ class DecodeWorker:
         return answer_items(items, self.answers, self._line, skip=skip, text=self.text)
 
     def answers(self, records: Iterable[Record], on_error: OnError | None = None) -> Iterator[Decoded]:
-        """The answers to records; one that fails is an error, or is handed to `on_error`."""
+        """The answers to records; a record that fails is an error, or is passed to `on_error`."""
         return decode_corpus(
             records,
             utility=self.utility,
@@ -207,13 +209,13 @@ class DecodeWorker:
         self.summary.quality_calls += answer.quality_calls or 0
         self.summary.coarse_calls += answer.coarse_calls or 0
         if not isinstance(self.utility, ChrF) or self.qe is not None or self.coarse is not None:
-            self._count_outside()  # asking takes longer than counting all the rest
+            self._count_outside()  # slower than all the other counts together
         self.summary.standard_calls += self._standard_calls(record, answer)
 
     def _standard_calls(self, record: Record, answer: Decoded) -> int:
         """|H| x |R| of standard MBR, with the pseudo-references that are listed and that the schedule allows.
 
-        Equal hypotheses are one, to the paper too. If the first step of a race asks about all of them, it tells |H|.
+        Equal hypotheses count once, as in the paper. Where the first step of a race scores all of them, it tells |H|.
         """
         race, shortened = self.race, answer.quality_calls or answer.coarse_calls
         first_step_has_all = not (race.pool or race.exclude_self or race.forecast or race.method is not None)
@@ -231,7 +233,7 @@ class DecodeWorker:
         return hypotheses * (last if listed is None else min(last, listed))
 
     def _count_outside(self) -> None:
-        """What the utilities counted themselves: texts cut, and what a server was asked."""
+        """What the utilities count themselves: texts that were cut, and requests to a server."""
         asked = {id(each): each for each in (self.utility, self.coarse) if each is not None}
         estimating = {} if self.qe is None else {id(self.qe): self.qe}
         self.summary.truncated = sum(truncated_texts(each) for each in (asked | estimating).values())

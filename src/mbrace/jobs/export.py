@@ -44,14 +44,14 @@ def export_file(
     on_error: ErrorPolicy = "stop",
     progress: Progress = False,
 ) -> Summary:
-    """Write what `decode_file` or `translate_file` wrote as training data, as `mbrace export` does.
+    """Turn what `decode_file` or `translate_file` wrote into training data, as `mbrace export` does.
 
     `format` "sft" has a `prompt` and a `completion`, the answer; "preference" a `prompt`, the answer as `chosen` and
-    the worst hypothesis as `rejected`. The worst is looked for among hypotheses with full scores: those of the n-best
-    list, or of the tables in the folder `utilities`, which `save_utilities` wrote. A record with no worse one (by
-    `min_gap` at least) is left out and named in OUTPUT.errors.jsonl. `sources` is the candidate file, or a text with a
-    source per line, for answers that have no `source`. `prompt` is what is asked, with {source}; with `chat` there are
-    messages instead of strings, after a `system` message if that is given.
+    the worst hypothesis as `rejected`. The worst is chosen among hypotheses with full scores: those of the n-best list,
+    or of the tables in the folder `utilities`, which `save_utilities` wrote. A record without a worse hypothesis (by at
+    least `min_gap`) is left out and named in OUTPUT.errors.jsonl. `sources` is the candidate file, or a text file with
+    one source per line, for answers that have no `source`. `prompt` is the request, with {source} in it; with `chat`,
+    lines hold messages instead of strings, after a `system` message if one is given.
     """
     job = ExportJob(
         format,
@@ -70,14 +70,14 @@ def export_file(
 
 @dataclass(frozen=True)
 class Answer(Record):
-    """A decoded answer: its text is the first hypothesis, those of its n-best list follow, each with its utility."""
+    """A decoded answer: its text is the first hypothesis, then comes the rest of its n-best list, with utilities."""
 
     utilities: Sequence[float | None] = ()
 
 
 @dataclass(frozen=True)
 class ExportJob:
-    """What is written of answers."""
+    """How answers are turned into training data."""
 
     format: str = "sft"
     sources: str | None = None  # a file with the sources
@@ -135,13 +135,13 @@ class ExportJob:
 
 @dataclass
 class ExportWorker:
-    """Makes lines of answers."""
+    """Turns answers into lines."""
 
     job: ExportJob
     sources: Mapping[str, str]  # by id
     summary: Summary = field(default_factory=Summary)
     left_out: dict[str, int] = field(default_factory=dict)  # by reason: how many answers had no worse hypothesis
-    numbered: bool = False  # the file of sources has no ids: its lines are counted
+    numbered: bool = False  # whether the file of sources has no ids, so that line numbers are used
 
     def __call__(self, items: Iterable[Item], *, skip: bool) -> Iterator[Outcome]:
         """One outcome per item."""
@@ -223,7 +223,7 @@ class ExportWorker:
 
 
 def _remedy(reason: str) -> str:
-    """What gives pairs, where answers were left out for this reason."""
+    """What to do to get pairs, where answers were left out for this reason."""
     if reason == NOT_SAVED:
         return "give the folder of `mbrace decode --save-utilities DIR` that wrote these answers"
     if reason.startswith(NONE_WORSE):

@@ -58,8 +58,8 @@ def generate_file(
     `model` is as for `translate_file`: it makes `beam` hypotheses and `sample` pseudo-references per source (0: none),
     `window` sources at a time (None: 32, or 4 with a model on a CPU). `sources` has one per line, or is a .tsv with
     references in its second column; `references` is a file of references, one per line. Ids are `prefix` and the
-    line's number, from 1. Only the first `limit` sources are used, and the run ends after `minutes`; what is done is
-    kept. The other options are those of `decode_file`.
+    line number, from 1. Only the first `limit` sources are used, and the run ends after `minutes`; what is done by
+    then is kept. The other options are those of `decode_file`.
     """
     job = GenerateJob(
         model,
@@ -118,7 +118,7 @@ class GenerateJob:
         model = load_model(self.model, threads, self.candidates, seed=self.seed, logprobs=self.logprobs)
         if isinstance(model, Server):
             return GenerateWorker(server_candidates(model, self), self.logprobs, self.window or 32, server=model)
-        # few on a CPU, where each takes long and what is done is to be written
+        # few on a CPU, where each takes long, so that finished ones are written soon
         window = self.window or (32 if model.device.type == "cuda" else 4)
         return GenerateWorker(model_candidates(model, self), self.logprobs, window)
 
@@ -166,12 +166,12 @@ def server_candidates(server: Server, job: GenerateJob) -> MakeCandidates:
 
 @dataclass
 class GenerateWorker:
-    """Makes the candidates of `window` sources at a time, and lines of them."""
+    """Makes the candidates of `window` sources at a time, and turns them into lines."""
 
     make: MakeCandidates
     logprobs: bool = False
     window: int = 32
-    server: Server | None = None  # that makes them
+    server: Server | None = None  # the one that makes them
     summary: Summary = field(default_factory=Summary)
 
     def interrupt(self) -> None:

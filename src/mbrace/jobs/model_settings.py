@@ -1,4 +1,4 @@
-"""Which model or server makes the strings of a job, as plain values that load it."""
+"""Which model or server generates candidates for a job: plain values, and how they are loaded."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ModelSettings:
         left_out = ("device", "concurrency", "timeout", "retries")
         settings = {name: value for name, value in asdict(self).items() if name not in left_out}
         defaults = (("samples_per_request", 16), ("max_tokens", 512), ("server_beam_search", False))
-        for name, default in defaults:  # None: as before there were any
+        for name, default in defaults:  # None where older descriptions have nothing
             settings[name] = None if settings[name] == default else settings[name]
         if self.server is not None:
             from mbrace.servers.secrets import hide_credentials

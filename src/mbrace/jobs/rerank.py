@@ -55,7 +55,7 @@ def rerank_file(
 
 @dataclass(frozen=True)
 class RerankJob:
-    """The choice among the hypotheses of records that bring their sources."""
+    """A choice among the hypotheses of records that come with their sources."""
 
     qe: AnyQuality
     nbest: int = 1
@@ -82,7 +82,7 @@ class RerankJob:
 
 @dataclass
 class RerankWorker:
-    """Ranks the hypotheses of records and makes lines of the answers."""
+    """Ranks the hypotheses of records and turns the answers into lines."""
 
     qe: QualityUtility
     nbest: int = 1

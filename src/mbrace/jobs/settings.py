@@ -113,7 +113,7 @@ class PruneSettings:
 
 @dataclass(frozen=True)
 class RaceSettings:
-    """How hypotheses race; `window` changes speed and memory, never an answer."""
+    """How hypotheses race; `window` affects speed and memory, never an answer."""
 
     prune: PruneSettings | PruningFunction | None = PruneSettings()
     schedule: Schedule = None
@@ -129,7 +129,7 @@ class RaceSettings:
     forecast: float = 0.0  # 0: all hypotheses race from the start
 
     def __post_init__(self) -> None:
-        """Take the sizes of a schedule once: they may come from an iterator. Refuse what does not go together."""
+        """Read the sizes of a schedule once: they may be an iterator. Refuse settings that do not go together."""
         if self.schedule is not None and not is_all(self.schedule):
             object.__setattr__(self, "schedule", check(self.schedule))
         for name in ("window", "nbest"):
@@ -168,7 +168,7 @@ class RaceSettings:
         return pruning_with(self._loaded_method(), loaded)
 
     def check_utility(self, utility: Utility) -> None:
-        """Refuse a utility that cannot do the method."""
+        """Refuse a utility that the method cannot be used with."""
         method = self._loaded_method()
         if method is not None:
             method.check(utility)

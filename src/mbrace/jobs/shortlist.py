@@ -1,4 +1,4 @@
-"""What chooses the hypotheses that race, as settings: estimated quality, a cheaper utility, both or neither."""
+"""Settings of what chooses the hypotheses that race: estimated quality, a cheaper utility, both or neither."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from mbrace.jobs.settings import (
 
 @dataclass(frozen=True)
 class ShortlistSettings:
-    """Only the `qe_top` best by `qe` race; of those, the `coarse_top` best by `coarse`, or all that it cannot rule
-    out."""
+    """Only the `qe_top` best hypotheses by `qe` race; of those, only the `coarse_top` best by `coarse`, or all that it
+    cannot rule out."""
 
     qe: AnyQuality | None = None
     qe_top: int | None = None

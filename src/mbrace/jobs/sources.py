@@ -24,7 +24,7 @@ def read_sources(path: str) -> Iterator[tuple[str, str | None]]:
 def source_items(
     path: str, references: str | None = None, *, make_item: Callable[[bytes, str, int, str], Item]
 ) -> Iterator[Item]:
-    """Sources as records without candidates, as they are read; `make_item` is that of a job."""
+    """Sources as records without candidates, as they are read; `make_item`, a job's method, makes an item of a line."""
     if references is not None and path != "-":
         ours, theirs = (sum(1 for _ in without_blank_end(byte_lines(name))) for name in (path, references))
         if ours > count_lines(references) or theirs > count_lines(path):
@@ -42,9 +42,9 @@ def source_items(
 
 
 def source_item(row: bytes, file: str, number: int, prefix: str = "", *, columns: bool = True) -> Item:
-    """The source of a line; of a .tsv with `columns`, its first column, and the reference in the second.
+    """The source on a line; with `columns`, a .tsv has sources in its first column and references in its second.
 
-    Its id is the number of its line, from 1 as for every other input, after `prefix` where there is one.
+    Its id is the line number, from 1 as for every other input, after `prefix` if there is one.
     """
     location = Location(file, number)
     try:

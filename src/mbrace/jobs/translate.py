@@ -105,7 +105,7 @@ def translate_file(
 
 @dataclass(frozen=True)
 class TranslateJob:
-    """The races over candidates that a model makes while they are needed."""
+    """Races over candidates that a model makes as they are needed."""
 
     model: AnyModel
     candidates: SamplingSettings
@@ -160,7 +160,7 @@ class TranslateJob:
 
 
 def server_hypotheses(server: Server, count: int, group_size: int) -> Hypothesiser:
-    """Hypotheses of a server."""
+    """Makes `count` hypotheses per source with a server."""
 
     def make(sources: Any, ids: Any) -> Any:
         return list(server.hypotheses(sources, count, ids=ids))
@@ -170,7 +170,7 @@ def server_hypotheses(server: Server, count: int, group_size: int) -> Hypothesis
 
 @dataclass
 class TranslateWorker:
-    """Makes the hypotheses of a window, then lets them race against pseudo-references drawn live."""
+    """Makes the hypotheses of a window, then races them against pseudo-references drawn live."""
 
     hypotheses: Hypothesiser
     sampler: LiveSampler
@@ -178,7 +178,7 @@ class TranslateWorker:
 
     @property
     def summary(self) -> Summary:
-        """That of the races, with what the candidates cost."""
+        """The summary of the races, with what the candidates cost."""
         summary = self.races.summary
         summary.hypothesis_seconds, summary.drawn = self.hypotheses.seconds, self.sampler.drawn
         return summary

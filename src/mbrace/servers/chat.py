@@ -37,7 +37,7 @@ def cost_of(answer: Any) -> Cost:
 
 
 def _logprob(found: Any) -> float | None:
-    """The sum over an output's tokens, from the form of either endpoint."""
+    """The sum of the log-probabilities of an output's tokens, as either endpoint gives them."""
     if not isinstance(found, dict):
         return None
     if isinstance(found.get("content"), list):
@@ -52,7 +52,7 @@ def _logprob(found: Any) -> float | None:
 
 
 def _why_no_text(choice: dict[str, Any]) -> str:
-    """What a server says about a choice without text."""
+    """What an error says about a choice without text, in the server's words."""
     message = choice.get("message") or {}
     said = [message.get("refusal"), choice.get("error"), choice.get("finish_reason")]
     words = "; ".join(" ".join(str(part).split())[:200] for part in said if part)

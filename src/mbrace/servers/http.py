@@ -1,4 +1,4 @@
-"""JSON over HTTP to a server that may be busy, slow or broken: retries where that can help, else a clear error."""
+"""JSON over HTTP to a server that may be busy, slow or broken: retries where that can help, or a clear error."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from mbrace.servers.secrets import hide, hide_credentials, secrets_of
 Answer = TypeVar("Answer")
 FIRST_WAIT = 0.5  # seconds before the second try; doubled for each further try
 LONGEST_WAIT = 60.0  # seconds
-LONGEST_ASKED_WAIT = 300.0  # seconds; a server may ask for more (Retry-After), and is asked again after this time
-ANNOUNCED_WAIT = 1.0  # seconds; shorter waits are not worth a line
-ANNOUNCE_EVERY = 5.0  # seconds; many threads wait for one server
+LONGEST_ASKED_WAIT = 300.0  # seconds; a server that asks for a longer wait (Retry-After) is tried again after this one
+ANNOUNCED_WAIT = 1.0  # seconds; shorter waits are not worth a message
+ANNOUNCE_EVERY = 5.0  # seconds between messages, since many threads may wait for one server
 RETRIED = {408, 409, 425, 429}  # and 5xx
 REQUEST_AT_FAULT = {400, 413, 414, 422}  # statuses that may be about one request: its source is too long, say
 
@@ -33,7 +33,7 @@ log = logging.getLogger("mbrace")
 
 
 class RequestError(UserError):
-    """A request failed, and it is not clear whether others would. `refused`: the server will not have it."""
+    """A request failed, and it is not clear whether others would. `refused`: the server rejected this one."""
 
     def __init__(self, message: str, *, refused: bool) -> None:
         super().__init__(message)
@@ -45,7 +45,7 @@ class _Failure:
     """A try that failed."""
 
     reason: str
-    status: int = 0  # 0: no status says why
+    status: int = 0  # 0: there is no status
     retry_after: str | None = None
     unreachable: bool = False
 
@@ -55,7 +55,7 @@ class _Failure:
 
     @property
     def is_of_service(self) -> bool:
-        """Whether other requests would fail as well."""
+        """Whether other requests would fail too."""
         may_be_this_one = self.status == 0 or self.status >= 500 or self.status in REQUEST_AT_FAULT | RETRIED - {429}
         return self.unreachable or not may_be_this_one
 
@@ -88,7 +88,7 @@ class Client:
         limits = self._httpx.Limits(max_connections=concurrency, max_keepalive_connections=concurrency)
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._client = self._httpx.Client(timeout=timeout, limits=limits, headers=headers)
-        self._not_before = 0.0  # a server's Retry-After holds for all threads
+        self._not_before = 0.0  # when requests may be sent again: a Retry-After applies to all threads
         self._announced = -math.inf
         self._lock = threading.Lock()
         self._interrupted = Event()
@@ -96,7 +96,7 @@ class Client:
 
     def post(self, body: Any, read: Callable[[Any], Answer]) -> Answer:
         """Post `body`; `read` turns the JSON answer into the result. If it cannot (ValueError, KeyError, ...), the
-        answer was cut off or garbled, and is asked for again. ServiceError if other requests would fail too, or
+        answer was cut off or garbled, and the request is sent again. ServiceError if other requests would fail too,
         RequestError if that is not clear."""
         failures = 0
         while True:
@@ -118,11 +118,11 @@ class Client:
         raise RequestError(message, refused=not failure.is_retried)
 
     def answers(self, body: Any, read: Callable[[Any], Any]) -> bool:
-        """Whether the server answers this request now, in a way that can be read."""
+        """Whether the server answers this request now, with something that can be read."""
         return self._try(body, read)[1] is None
 
     def interrupt(self) -> None:
-        """End all waits before a next try, now and from now on: what fails has failed."""
+        """End all waits for another try, now and in future: a request that fails is not sent again."""
         self._interrupted.set()
 
     def close(self) -> None:
@@ -148,7 +148,7 @@ class Client:
         if response.status_code != 200:
             words = _message_of(response.text if found is None else found)
             return None, _Failure(self._hide(words), response.status_code, after)
-        if isinstance(found, dict) and found.get("error") and not found.get("choices"):  # an error all the same
+        if isinstance(found, dict) and found.get("error") and not found.get("choices"):  # an error with status 200
             return None, _Failure(self._hide(f"the server says: {_message_of(found)}"), _status_in(found), after)
         try:
             if unreadable:
@@ -201,7 +201,7 @@ class Client:
 
 
 def retry_after(value: str | None) -> float | None:
-    """The seconds to wait that a Retry-After header asks for, as a number or a date; None if it makes no sense."""
+    """The seconds that a Retry-After header, a number or a date, asks to wait; None if it makes no sense."""
     if not value:
         return None
     try:
@@ -222,7 +222,7 @@ def _address(url: str, endpoint: str) -> str:
 
 
 def _status_in(found: dict[str, Any]) -> int:
-    """The status that an error names; 0 if none."""
+    """The status in an error; 0 if there is none."""
     error = found["error"]
     code = error.get("code", error.get("status")) if isinstance(error, dict) else None
     return int(str(code)) if re.fullmatch("[45][0-9][0-9]", str(code)) else 0
