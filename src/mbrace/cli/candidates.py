@@ -1,4 +1,4 @@
-"""Candidate files or flat text as the input of a command, and its job run over them here or on a cluster."""
+"""The input of commands that read candidates, files or flat text, and a job run over it here or on a cluster."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def add_input(parser: argparse.ArgumentParser, *, references: bool = True) -> None:
-    """CANDIDATES.jsonl, or flat text; with `references`, pseudo-references as well, else sources are needed."""
+    """CANDIDATES.jsonl, or flat text. Without `references` there are no pseudo-references, and sources are required."""
     sources = "" if references else " with sources"
     parser.add_argument(
         "candidates",
@@ -52,7 +52,7 @@ def run_candidates(job: Job, args: argparse.Namespace) -> int:
 
 
 def read_input(args: argparse.Namespace) -> tuple[Iterable[Item], int | None]:
-    """The records, and how many there are where that is cheap to know."""
+    """The records, and their number where that is cheap to find out."""
     from mbrace.io.candidates import read_flat, read_items
     from mbrace.io.inputs import checked_input, expand
 
@@ -73,7 +73,7 @@ def read_input(args: argparse.Namespace) -> tuple[Iterable[Item], int | None]:
 
 
 def _count_records(paths: list[str]) -> int | None:
-    """Lines of all files for the progress bar, if there is one and counting is quick."""
+    """The number of lines of all files, for the progress bar; None without one, or where counting would be slow."""
     from mbrace.io.reading import count_lines
 
     plain = all(os.path.isfile(path) and path.endswith(".jsonl") for path in paths)

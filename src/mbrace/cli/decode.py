@@ -36,9 +36,9 @@ def add(commands: Any) -> None:
         metavar="K",
         help="with --pool: start with the first K hypotheses of a record (default: all)",
     )
-    parser.add_argument("--explain", metavar="ID", help="print the race of the record with this id, and do no more")
+    parser.add_argument("--explain", metavar="ID", help="only print the race of the record with this id")
     order = parser.add_mutually_exclusive_group()
-    order.add_argument("--no-shuffle", action="store_true", help="take listed pseudo-references in their order")
+    order.add_argument("--no-shuffle", action="store_true", help="take listed pseudo-references in the order given")
     order.add_argument(
         "--cover",
         action=argparse.BooleanOptionalAction,

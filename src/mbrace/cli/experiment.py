@@ -28,7 +28,7 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "candidates", nargs="*", metavar="CANDIDATES.jsonl", help="JSON Lines, .gz or .xz; a quoted glob is expanded"
     )
-    parser.add_argument("-o", "--output", required=True, metavar="DIR", help="where everything is written")
+    parser.add_argument("-o", "--output", required=True, metavar="DIR", help="the folder for all results")
     parser.add_argument("--trials", type=int, default=10, metavar="N", help="random trials (default: 10)")
     parser.add_argument("--seed", type=seed, default=0, help="random seed (default: 0)")
     parser.add_argument("--limit", type=int, metavar="N", help="only the first N sentences of each file")
@@ -149,7 +149,7 @@ def _print_recommended(rows: list[dict[str, Any]]) -> None:
 
 
 def _check_used(args: argparse.Namespace) -> None:
-    """Refuse options that this kind of run does not use."""
+    """Refuse options that the requested kind of run does not use."""
     given: dict[str, str] = getattr(args, "given", {})
     if args.report_only is not None and (args.candidates or args.runtimes or args.no_report):
         raise UserError("--report-only: runs nothing; give neither CANDIDATES.jsonl, --runtimes nor --no-report")

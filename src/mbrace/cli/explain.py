@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mbrace.jobs.decode import DecodeJob
 
 WIDTH = 80
-SHOWN = 5  # hypotheses of a list; the others are counted
+SHOWN = 5  # hypotheses of each list; the others are only counted
 
 
 def run_explain(job: DecodeJob, items: Iterable[Item], args: argparse.Namespace) -> int:
@@ -72,8 +72,8 @@ def explained(
     standard: int,
     forecast: bool = False,
 ) -> Iterator[str]:
-    """The lines of an explanation; `standard` is the number of utility calls of standard MBR, `forecast` whether one
-    lets hypotheses in."""
+    """The lines of an explanation; `standard` is the number of utility calls of standard MBR, `forecast` whether
+    hypotheses wait for a forecast to let them in."""
     distinct = len(set(record.hypotheses))
     repeated = f" ({distinct:,} different)" if distinct < len(record.hypotheses) else ""
     listed = record.listed()
@@ -170,7 +170,7 @@ def row(share: str, utility: str, index: int, text: str) -> str:
 
 
 def cut(text: str, width: int) -> str:
-    """What fits of a text into `width` columns of a terminal, on one line, without its control characters."""
+    """As much of a text as fits into `width` columns of a terminal, on one line, without control characters."""
     from rich.cells import cell_len
 
     shown = printable(text)
@@ -191,7 +191,7 @@ def wrapped(text: str) -> Iterator[str]:
 
 
 def printable(text: str) -> str:
-    """A text without its control characters, which could do anything to a terminal."""
+    """A text with control characters, which could do anything to a terminal, replaced by spaces."""
     return "".join(character if character.isprintable() else " " for character in text)
 
 

@@ -30,7 +30,7 @@ def add(commands: Any) -> None:
         help="sft (default): prompt and completion; preference: prompt, chosen (the answer) and rejected (the worst)",
     )
     parser.add_argument(
-        "--sources", metavar="FILE", help="the candidate file, or a source per line, where answers have no `source`"
+        "--sources", metavar="FILE", help="the candidate file, or one source per line, if answers have no `source`"
     )
     parser.add_argument(
         "--utilities",
@@ -38,9 +38,9 @@ def add(commands: Any) -> None:
         help="the worst is taken from the tables of `--save-utilities DIR` instead of the n-best list",
     )
     parser.add_argument(
-        "--min-gap", type=float, default=0.0, metavar="X", help="least difference of utilities of a pair"
+        "--min-gap", type=float, default=0.0, metavar="X", help="smallest difference between the utilities of a pair"
     )
-    parser.add_argument("--prompt", default="{source}", metavar="TEXT", help="what is asked, with {source}")
+    parser.add_argument("--prompt", default="{source}", metavar="TEXT", help="the request, with {source} in it")
     parser.add_argument("--chat", action="store_true", help="messages with roles instead of strings")
     parser.add_argument("--system", metavar="TEXT", help="with --chat: a system message before the prompt")
     add_resume(parser)

@@ -1,4 +1,4 @@
-"""What the command line prints on stderr: errors, warnings, what a run did and how far it is, by --log-level."""
+"""What the command line prints on stderr, by --log-level: errors, warnings, what a run did, and its progress."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ log = logging.getLogger("mbrace")
 
 
 def say(message: str) -> None:
-    """Print what a run did, unless --log-level leaves it out."""
+    """Print what a run did, unless --log-level hides it."""
     log.info(message)
 
 
 def shows_progress() -> bool:
-    """Whether --log-level lets a run show how far it is."""
+    """Whether --log-level lets a run show its progress."""
     return log.isEnabledFor(logging.INFO)
 
 
 def print_error(error: Exception, message: str | None = None) -> None:
-    """One line for an error; with --log-level debug, first where it came from."""
+    """Print one line for an error; with --log-level debug, a traceback before it."""
     if log.isEnabledFor(logging.DEBUG):
         traceback.print_exception(error)
     print(f"mbrace: error: {as_options(str(error)) if message is None else message}", file=sys.stderr)
@@ -85,7 +85,7 @@ class _LinesOnStderr(logging.Handler):
 
 @contextmanager
 def plain_messages(level: str) -> Iterator[None]:
-    """Print what the library logs and warns of as one line each, from `level` on."""
+    """In this block, each log message and warning of the library is printed as one line, from `level` on."""
     handler = _LinesOnStderr()
     propagated, level_before = log.propagate, log.level
     log.addHandler(handler)

@@ -19,14 +19,14 @@ USED = {
 
 
 def add_method(parser: argparse.ArgumentParser) -> None:
-    """`--method` and the numbers of each."""
+    """`--method`, and the options of each method."""
     group = parser.add_argument_group("other ways to score fewer pairs (docs/methods.md)")
     group.add_argument(
         "--method",
         choices=[RACE, *METHODS],
         default=RACE,
         help="race (default); aggregate or centroid: a few averages stand for all pseudo-references; "
-        "aggregate-to-fine: those choose who races; low-rank: most pairs follow from some",
+        "aggregate-to-fine: they choose which hypotheses race; low-rank: most pairs are estimated from the others",
     )
     group.add_argument("--aggregates", type=int, metavar="N", help="averages of pseudo-references (default: 1)")
     group.add_argument(
@@ -36,16 +36,16 @@ def add_method(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--centroid-weights",
         choices=("equal", "counts"),
-        help="what a centroid counts: the same as any other (default), or as many as are in its cluster",
+        help="the weight of a centroid: the same for all (default), or the number of references in its cluster",
     )
     group.add_argument("--rank", type=int, metavar="R", help="rank of `--method low-rank` (default: 8)")
     group.add_argument(
-        "--fraction", type=float, metavar="F", help="of the pairs that `--method low-rank` scores (default: 0.125)"
+        "--fraction", type=float, metavar="F", help="fraction of pairs that `--method low-rank` scores (default: 0.125)"
     )
 
 
 def prunes(args: argparse.Namespace) -> bool:
-    """Whether a pruning function goes with the method that was asked for."""
+    """Whether the method that was asked for is used with a pruning function."""
     name = getattr(args, "method", RACE)
     return name == RACE or bool(method_class(name).prunes)
 

@@ -1,4 +1,4 @@
-"""Options that several commands share, and what they mean to the library."""
+"""Options of utilities and races, which several commands share, and the settings made of them."""
 
 from __future__ import annotations
 
@@ -49,21 +49,25 @@ def add_utility(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--device", metavar="DEVICE", help="cpu | cuda | cuda:1 ... (default: a GPU if there is one)")
     group.add_argument(
-        "--dtype", metavar="DTYPE", help="of the encoder (default: bfloat16 on a GPU, else float32; auto: the faster)"
+        "--dtype",
+        metavar="DTYPE",
+        help="precision of the encoder (default: bfloat16 on a GPU, else float32; auto: the faster)",
     )
     group.add_argument("--batch-tokens", type=int, metavar="N", help="tokens in a batch of a neural utility's encoder")
-    group.add_argument("--judge-server", metavar="URL", help="OpenAI-compatible server of `judge`")
-    group.add_argument("--judge-model", metavar="NAME", help="the model's name there; a key comes from OPENAI_API_KEY")
+    group.add_argument("--judge-server", metavar="URL", help="OpenAI-compatible server for `judge`")
+    group.add_argument(
+        "--judge-model", metavar="NAME", help="the model's name there; the key comes from OPENAI_API_KEY"
+    )
     group.add_argument(
         "--judge-prompt",
         metavar="TEXT",
-        help="question with {hypothesis} and perhaps {reference} and {source}, or @FILE; its answer is a number alone",
+        help="question with {hypothesis} and perhaps {reference} and {source}, or @FILE; the answer must be a number",
     )
-    group.add_argument("--judge-answers", metavar="FILE", help="keeps answers, so that none is paid for twice")
+    group.add_argument("--judge-answers", metavar="FILE", help="keeps answers in FILE, so that none is paid for twice")
 
 
 def check_threads(threads: int) -> None:
-    """Refuse a number of threads that cannot be."""
+    """Refuse a number of threads that is not possible."""
     if not 0 <= threads <= MOST_THREADS:
         raise UserError(f"--threads {threads}: must be 0 (all cores) or more, and at most {MOST_THREADS:,}")
 
@@ -95,7 +99,7 @@ def _unused_options(args: argparse.Namespace) -> Iterator[str]:
 
 
 def _shortlist_uses_model(args: argparse.Namespace) -> bool:
-    """Whether what chooses the hypotheses that race runs a model."""
+    """Whether --qe or --coarse, which choose the hypotheses that race, run a model."""
     coarse = getattr(args, "coarse", None)
     return getattr(args, "qe", None) is not None or (coarse is not None and uses_model(coarse))
 
@@ -136,7 +140,7 @@ def _read_prompt(path: str) -> str:
 
 
 def _in_flags(message: str) -> str:
-    """A message about a utility in the words of the command line."""
+    """A message of the library about a utility, with the names of options."""
     for words, flag in (("utility option ", "--utility-option "), ("utility ", "--utility ")):
         if message.startswith(words):
             message = flag + message.removeprefix(words)
@@ -162,26 +166,26 @@ def report_truncated(truncated: int) -> None:
 
 
 def cost_text(cost: Cost) -> str:
-    """What a utility asked of a server, in words."""
+    """The requests of a utility to a server, in words."""
     tokens = f"{cost.prompt_tokens:,} + {counted(cost.completion_tokens, 'token')}"
     return f"{counted(cost.requests, 'request')} ({tokens}), {counted(cost.kept_answers, 'answer')} kept from before"
 
 
 def report_cost(cost: Cost) -> None:
-    """Say on stderr what a utility asked of a server, if it has one."""
+    """Say on stderr what a utility requested from a server, if it uses one."""
     if cost != Cost():
         say(cost_text(cost))
 
 
 def add_race(parser: argparse.ArgumentParser, *, preset: str = "paper") -> None:
-    """`--prune`, `--schedule` and what the race needs besides."""
+    """`--prune`, `--schedule` and the other options of a race."""
     group = parser.add_argument_group("race")
     group.add_argument("--prune", default=None, metavar="RULE", help="confidence (default) | bottom | halving | none")
     group.add_argument("--alpha", type=float, default=None, help="confidence threshold (default: 0.99)")
     group.add_argument("--bootstraps", type=int, default=None, metavar="N", help="bootstrap resamples (default: 500)")
     group.add_argument("--beta", type=float, default=None, help="proportion `--prune bottom` drops each step")
     group.add_argument(
-        "--budget", type=int, default=None, metavar="N", help="the most utility calls per record of `--prune halving`"
+        "--budget", type=int, default=None, metavar="N", help="maximum utility calls per record of `--prune halving`"
     )
     group.add_argument(
         "--regret",
@@ -201,20 +205,20 @@ def add_race(parser: argparse.ArgumentParser, *, preset: str = "paper") -> None:
     group.add_argument(
         "--exclude-self",
         action="store_true",
-        help="do not compare a string with its own draw where it is both (default: it counts, as in other tools)",
+        help="do not compare a string with itself where it is also a pseudo-reference (default: do, as in other tools)",
     )
     group.add_argument(
         "--preset",
         choices=list(PRESETS),
         default=preset,
-        help="paper: the paper's settings; fast: fewer strings, shown to be as good. Other options go before it "
+        help="paper: the paper's settings; fast: fewer strings, shown to be as good. Other options override it "
         f"(default: {preset})",
     )
     group.add_argument(
         "--schedule",
         default=None,
         metavar="SIZES",
-        help="growing sample sizes, such as 16,32,64,128,256, or `all` to go on to the last pseudo-reference",
+        help="growing sample sizes, such as 16,32,64,128,256, or `all` to continue to the last pseudo-reference",
     )
     group.add_argument("--seed", type=seed, default=0, help="random seed (default: 0)")
     group.add_argument("--nbest", type=int, default=1, metavar="N", help="keep and write the N best (default: 1)")
@@ -228,7 +232,7 @@ def add_race(parser: argparse.ArgumentParser, *, preset: str = "paper") -> None:
         "--diversity",
         type=float,
         metavar="LAMBDA",
-        help=f"weight of the similarity between those of `--select diverse` (default: {DIVERSITY})",
+        help=f"weight of similarity in `--select diverse` (default: {DIVERSITY})",
     )
 
 

@@ -28,15 +28,15 @@ def add_output(parser: argparse.ArgumentParser) -> None:
         help=".gz, .xz, .bz2, .zst or .parquet by suffix; - is stdout",
     )
     parser.add_argument("--text", action="store_true", help="write the texts alone, one line per source")
-    parser.add_argument("--window", type=int, default=64, metavar="N", help="sentences racing at a time (default: 64)")
+    parser.add_argument("--window", type=int, default=64, metavar="N", help="sentences that race at once (default: 64)")
     add_resume(parser)
 
 
 def add_resume(parser: argparse.ArgumentParser) -> None:
     """What to do with an output that exists, and with a record that fails."""
-    parser.add_argument("--resume", action="store_true", help="keep the answers in OUT and go on after them")
+    parser.add_argument("--resume", action="store_true", help="keep the answers in OUT and continue after them")
     parser.add_argument(
-        "--retry-errors", action="store_true", help="with --resume: try records again that are in OUT.errors.jsonl"
+        "--retry-errors", action="store_true", help="with --resume: try the records in OUT.errors.jsonl again"
     )
     parser.add_argument("--force", action="store_true", help="replace OUT if it exists")
     parser.add_argument(
@@ -62,10 +62,10 @@ def add_cluster(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const="local",
         metavar="ADDRESS",
-        help="run on the Ray cluster at ADDRESS (auto: the one of this machine), or start one here",
+        help="run on the Ray cluster at ADDRESS (auto: the one that runs here), or by default start one here",
     )
     group.add_argument("--workers", type=int, metavar="N", help="workers (default: one per CPU but one, or all GPUs)")
-    group.add_argument("--gpus-per-worker", type=float, metavar="G", help="GPUs of a worker (default: 0)")
+    group.add_argument("--gpus-per-worker", type=float, metavar="G", help="GPUs per worker (default: 0)")
     group.add_argument("--shard-size", type=int, metavar="N", help="input lines per shard (default: 1024)")
 
 
@@ -149,7 +149,7 @@ def run_on_cluster(job: Job, inputs: list[str], args: argparse.Namespace) -> int
 
 
 def _ended(summary: Summary, args: argparse.Namespace) -> int:
-    """Say what a run did; its exit status. One that a signal ended says how to go on."""
+    """Say what a run did, and how to continue if a signal ended it; returns its exit status."""
     report_truncated(summary.truncated)
     say(summary_lines(summary))
     if summary.signal is None:
@@ -191,7 +191,7 @@ def summary_lines(summary: Summary, width: int = 80) -> str:
 
 
 def _packed(parts: list[str], width: int) -> str:
-    """Parts of a message, as many to a line as fit; only one that is too long for a line goes on after a comma."""
+    """The parts of a message, as many per line as fit; only a part that is too long for a line is broken, at commas."""
     lines, indent = ["mbrace:"], " " * 7
     for part in parts:
         fits_alone = len(indent) + len(f" {part};") <= width

@@ -21,12 +21,12 @@ def add_shortlist(parser: argparse.ArgumentParser) -> None:
         metavar="UTILITY",
         help="a cheaper utility, such as chrf++, that races first; --utility compares those that it cannot rule out",
     )
-    group.add_argument("--coarse-top", type=int, metavar="K", help="the K best hypotheses by --coarse go on")
+    group.add_argument("--coarse-top", type=int, metavar="K", help="only the K best hypotheses by --coarse race")
     group.add_argument("--coarse-model", metavar="PATH_OR_NAME", help="model of a neural --coarse")
 
 
 def shortlist_settings(args: argparse.Namespace, race: RaceSettings) -> ShortlistSettings:
-    """What was asked for, checked."""
+    """What chooses the hypotheses that race, checked."""
     if (args.qe is None) != (args.qe_top is None):
         raise UserError("--qe and --qe-top: give both, the model and how many of its best hypotheses race")
     if args.coarse_model is not None and args.coarse is None:

@@ -29,7 +29,9 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         choices=["base", "shallow", "small", "tiny"],
         help="base (default) is that of Vaswani et al.; shallow has 2 decoder layers",
     )
-    model.add_argument("--vocabulary", type=int, metavar="N", help="SentencePiece pieces, shared by both languages")
+    model.add_argument(
+        "--vocabulary", type=int, metavar="N", help="size of the SentencePiece vocabulary of both languages"
+    )
     model.add_argument(
         "--spm", metavar="FILE", help="use this SentencePiece model (</s> 0, <unk> 1, no <s>) instead of learning one"
     )
