@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import fields
 from typing import Any
 
 from mbrace.cli.parser import seed
@@ -73,21 +74,8 @@ def run_train(args: argparse.Namespace) -> int:
     for name in ("train", "valid"):
         if len(getattr(args, name)) > 2:
             raise UserError(f"--{name} takes SOURCE TARGET or one TSV file")
-    options = TrainingOptions(
-        size=args.size,
-        vocabulary=args.vocabulary,
-        minutes=args.minutes,
-        steps=args.steps,
-        tokens=args.tokens,
-        rate=args.rate,
-        warmup=args.warmup,
-        dropout=args.dropout,
-        seed=args.seed,
-        validate_every=args.validate_every,
-        patience=args.patience,
-        average=args.average,
-        device=args.device,
-    )
+    names = {each.name for each in fields(TrainingOptions)}
+    options = TrainingOptions(**{name: value for name, value in vars(args).items() if name in names})
     spm = None
     if args.spm is not None:
         with open_input(args.spm) as file:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from mbrace.errors import UserError, require
 from mbrace.io.atomic import lock, write_all
@@ -18,21 +18,8 @@ from mbrace.io.run_file import RunFile
 from mbrace.io.system import OPEN
 from mbrace.records import Record
 
-
-class Tables(Protocol):
-    """What else is saved for each record, besides its answer (`mbrace.io.utility_folder.UtilityFolder`)."""
-
-    def open(self, *, resume: bool, force: bool) -> None:
-        """Before the first answer."""
-        ...
-
-    def note(self, identity: str | int) -> None:
-        """After each answer: the record with this id has one."""
-        ...
-
-    def finish(self) -> None:
-        """After the last answer."""
-        ...
+if TYPE_CHECKING:
+    from mbrace.io.utility_folder import UtilityFolder
 
 
 class Output:
@@ -58,7 +45,7 @@ class Output:
         force: bool = False,
         text: bool = False,
         settings: dict[str, Any] | None = None,
-        tables: Tables | None = None,
+        tables: UtilityFolder | None = None,
         options: dict[str, Any] | None = None,
     ) -> None:
         self.path, self.text = path, text
@@ -76,7 +63,7 @@ class Output:
         self._has_started = False  # `start` was called
         self._has_begun = True  # False while an older output is still there in full
         self._descriptor = self._errors = self._replaced = -1
-        self._tables: Tables | None = None
+        self._tables: UtilityFolder | None = None
         if self._is_stream:
             if resume:
                 name = "standard output" if path == "-" else path
@@ -148,7 +135,7 @@ class Output:
                 raise
             raise UserError(f"{path}: {error.strerror}; give an output in a folder that can be written") from error
 
-    def _open_tables(self, tables: Tables | None, resume: bool, force: bool) -> None:
+    def _open_tables(self, tables: UtilityFolder | None, resume: bool, force: bool) -> None:
         if tables is None:
             return
         try:

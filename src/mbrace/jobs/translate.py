@@ -138,7 +138,8 @@ class TranslateJob:
         model = load_model(self.model, threads, self.candidates, seed=race.seed)
         sampler: LiveSampler
         if isinstance(model, Server):
-            hypotheses, sampler = server_hypotheses(model, self.candidates.beam, race.window), model
+            sampler, ask, beam = model, model.hypotheses, self.candidates.beam
+            hypotheses = Hypothesiser(lambda texts, ids: list(ask(texts, beam, ids=ids)), group_size=race.window)
         else:
             raced = [utility for utility in (races.utility, races.coarse) if utility is not None]
             hypotheses, sampler = live_candidates(
@@ -157,15 +158,6 @@ class TranslateJob:
     def item(self, row: bytes, file: str, number: int, prefix: str) -> Item:
         """The record of a source, so far without hypotheses."""
         return source_item(row, file, number, prefix, columns=False)
-
-
-def server_hypotheses(server: Server, count: int, group_size: int) -> Hypothesiser:
-    """Makes `count` hypotheses per source with a server."""
-
-    def make(sources: Any, ids: Any) -> Any:
-        return list(server.hypotheses(sources, count, ids=ids))
-
-    return Hypothesiser(make, group_size=group_size)
 
 
 @dataclass
