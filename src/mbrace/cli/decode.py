@@ -42,7 +42,7 @@ def add(commands: Any) -> None:
     order.add_argument(
         "--cover",
         action=argparse.BooleanOptionalAction,
-        help="take listed pseudo-references in an order in which the first few have the n-grams of all, so that fewer "
+        help="take listed pseudo-references in an order in which the first few cover the n-grams of all, so that fewer "
         "are encoded; for neural utilities, with --regret",
     )
     add_cluster(parser)

@@ -23,7 +23,7 @@ def add(commands: Any) -> None:
         help="reproduce the paper's evaluation on candidate files",
         description="Tables, figures and a report: false pruning, speed against accuracy, test table, survivors, "
         "schedules, run times. NAME.valid.jsonl is used for figures and NAME.test.jsonl for the test table; a pair "
-        "with one file uses it for both. Results already in DIR, also of other utilities, are kept and shown too.",
+        "with one file uses it for both. Results already in DIR, those of other utilities too, are kept and shown.",
     )
     parser.add_argument(
         "candidates", nargs="*", metavar="CANDIDATES.jsonl", help="JSON Lines, .gz or .xz; a quoted glob is expanded"
@@ -43,7 +43,7 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--saved-utilities",
         metavar="DIR",
-        help="read tables that are complete in DIR, which `decode --save-utilities` wrote, in place of scoring them",
+        help="read tables that are complete in DIR, which `decode --save-utilities` wrote, instead of scoring",
     )
     parser.add_argument(
         "--strings",
@@ -58,7 +58,7 @@ def add(commands: Any) -> None:
         help="every published way to make MBR cheaper on the same candidates: utility on samples held out, agreement, "
         "human scores, calls, strings, and seconds on one thread (or --threads)",
     )
-    methods.add_argument("--timed", type=int, metavar="N", help="sentences that are timed (default: 100)")
+    methods.add_argument("--timed", type=int, metavar="N", help="sentences to time (default: 100)")
     methods.add_argument("--qe", metavar="MODEL", help=f"adds the shortlist by a model that {QE_HELP}")
     methods.add_argument(
         "--drawn", choices=("independent", "arithmetic"), help="how the candidates were drawn (default: independent)"
@@ -68,7 +68,7 @@ def add(commands: Any) -> None:
     used: dict[str, Any] = {"action": Given}
     timing.add_argument("--model", default="bundled", metavar="M", help="a translation model: folder or name", **used)
     timing.add_argument("--sources", metavar="FILE", help="one source per line, or a candidate file", **used)
-    timing.add_argument("--pair", metavar="NAME", help="name in the report (default: that of the file)", **used)
+    timing.add_argument("--pair", metavar="NAME", help="name in the report (default: the file's)", **used)
     for name, default, what in (("--sentences", 100, "number of sources"), ("--repeats", 3, "timed runs to average")):
         timing.add_argument(name, type=int, default=default, metavar="N", help=f"{what} (default: {default})", **used)
     add_utility(parser)

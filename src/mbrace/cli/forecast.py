@@ -17,7 +17,7 @@ def add_forecast(group: Any) -> None:
         type=float,
         default=None,
         metavar="X",
-        help=f"begin with {STARTERS} hypotheses; let another one in when its forecast improvement on the leader is "
+        help=f"start with {STARTERS} hypotheses; let another one in when its forecast improvement on the leader is "
         "more than X of the spread between hypotheses, such as 0.0005; for neural utilities (default: 0, all race)",
     )
 

@@ -38,8 +38,10 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument("--prefix", default="", help="text before the line number in ids")
     parser.add_argument("--minutes", type=float, metavar="M", help="stop after M minutes; what is done by then is kept")
     parser.add_argument("--logprobs", action="store_true", help="write the pseudo-references' log-probabilities")
-    parser.add_argument("--sample", type=int, default=1024, metavar="N", help="pseudo-references (1024; 0: none)")
-    parser.add_argument("--seed", type=seed, default=0)
+    parser.add_argument(
+        "--sample", type=int, default=1024, metavar="N", help="pseudo-references per source (1024; 0: none)"
+    )
+    parser.add_argument("--seed", type=seed, default=0, help="random seed (default: 0)")
     add_model(parser)
     add_sampling(parser, once="--alpha")
     add_cluster(parser)

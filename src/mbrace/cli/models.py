@@ -93,7 +93,7 @@ def add_model(parser: argparse.ArgumentParser) -> None:
 def add_sampling(parser: argparse.ArgumentParser, *, once: str = "--length-alpha") -> None:
     """How hypotheses and pseudo-references are made; `once` is the old name of --length-penalty."""
     group = parser.add_argument_group("candidates")
-    group.add_argument("--beam", type=int, metavar="K", help="hypotheses by beam search (256)")
+    group.add_argument("--beam", type=int, metavar="K", help="hypotheses per source, by beam search (256)")
     group.add_argument(
         "--length-penalty",
         action=Given,

@@ -47,13 +47,7 @@ def add_utility(parser: argparse.ArgumentParser) -> None:
         metavar="PATH_OR_NAME",
         help="model of a neural utility: a folder or hub name; for `learned` also en (default) | multilingual",
     )
-    group.add_argument("--device", metavar="DEVICE", help="cpu | cuda | cuda:1 ... (default: a GPU if there is one)")
-    group.add_argument(
-        "--dtype",
-        metavar="DTYPE",
-        help="precision of the encoder (default: bfloat16 on a GPU, else float32; auto: the faster)",
-    )
-    group.add_argument("--batch-tokens", type=int, metavar="N", help="tokens in a batch of a neural utility's encoder")
+    add_device(group)
     group.add_argument("--judge-server", metavar="URL", help="OpenAI-compatible server for `judge`")
     group.add_argument(
         "--judge-model", metavar="NAME", help="the model's name there; the key comes from OPENAI_API_KEY"
@@ -64,6 +58,17 @@ def add_utility(parser: argparse.ArgumentParser) -> None:
         help="question with {hypothesis} and perhaps {reference} and {source}, or @FILE; the answer must be a number",
     )
     group.add_argument("--judge-answers", metavar="FILE", help="keeps answers in FILE, so that none is paid for twice")
+
+
+def add_device(group: argparse._ArgumentGroup) -> None:
+    """How a network runs: where, in which precision and in which batches."""
+    group.add_argument("--device", metavar="DEVICE", help="cpu | cuda | cuda:1 ... (default: a GPU if there is one)")
+    group.add_argument(
+        "--dtype",
+        metavar="DTYPE",
+        help="precision of a network (default: bfloat16 on a GPU, else float32; auto: the faster)",
+    )
+    group.add_argument("--batch-tokens", type=int, metavar="N", help="tokens per batch of a network")
 
 
 def check_threads(threads: int) -> None:
@@ -193,7 +198,7 @@ def add_race(parser: argparse.ArgumentParser, *, preset: str = "paper") -> None:
         default=None,
         metavar="X",
         help="end a race when the expected regret of answering now is at most X of the spread between hypotheses "
-        "(default: 0, the paper: never)",
+        "(default: 0: never, as in the paper)",
     )
     group.add_argument(
         "--pool",

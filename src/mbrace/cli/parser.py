@@ -108,6 +108,6 @@ def _add_general(parser: argparse.ArgumentParser) -> None:
         "--log-level",
         choices=list(LEVELS),
         help="what is printed on stderr: error; warning; info (default): also progress and what a run did; debug: "
-        "also where an error came from",
+        "also tracebacks of errors",
     )
-    group.add_argument("--quiet", action="store_true", help="print errors only, as --log-level error does")
+    group.add_argument("--quiet", action="store_true", help="print only errors, like --log-level error")

@@ -27,8 +27,8 @@ def add_output(parser: argparse.ArgumentParser) -> None:
         metavar="OUT.jsonl",
         help=".gz, .xz, .bz2, .zst or .parquet by suffix; - is stdout",
     )
-    parser.add_argument("--text", action="store_true", help="write the texts alone, one line per source")
-    parser.add_argument("--window", type=int, default=64, metavar="N", help="sentences that race at once (default: 64)")
+    parser.add_argument("--text", action="store_true", help="write only the texts, one line per source")
+    parser.add_argument("--window", type=int, default=64, metavar="N", help="sentences processed at once (default: 64)")
     add_resume(parser)
 
 
@@ -50,7 +50,7 @@ def add_resume(parser: argparse.ArgumentParser) -> None:
 def add_save_utilities(parser: argparse.ArgumentParser) -> None:
     """Whether to save what was scored."""
     parser.add_argument(
-        "--save-utilities", metavar="DIR", help="save the utilities of every record there, for `--utility replay`"
+        "--save-utilities", metavar="DIR", help="save the utilities of every record in DIR, for `--utility replay`"
     )
 
 
@@ -64,7 +64,7 @@ def add_cluster(parser: argparse.ArgumentParser) -> None:
         metavar="ADDRESS",
         help="run on the Ray cluster at ADDRESS (auto: the one that runs here), or by default start one here",
     )
-    group.add_argument("--workers", type=int, metavar="N", help="workers (default: one per CPU but one, or all GPUs)")
+    group.add_argument("--workers", type=int, metavar="N", help="workers (default: one fewer than CPUs, or by GPUs)")
     group.add_argument("--gpus-per-worker", type=float, metavar="G", help="GPUs per worker (default: 0)")
     group.add_argument("--shard-size", type=int, metavar="N", help="input lines per shard (default: 1024)")
 

@@ -54,7 +54,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     run.add_argument(
         "--average", type=int, default=5, metavar="K", help="average the last K checkpoints if that lowers the loss (5)"
     )
-    run.add_argument("--seed", type=seed, default=0)
+    run.add_argument("--seed", type=seed, default=0, help="random seed (default: 0)")
     run.add_argument("--device", metavar="NAME", help="cuda or cpu")
     parser.set_defaults(run=run_train)
 
