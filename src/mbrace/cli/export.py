@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from mbrace.cli.messages import say, shows_progress
-from mbrace.cli.runs import add_resume, check_on_error
+from mbrace.cli.messages import say
+from mbrace.cli.runs import add_resume, check_on_error, run_with_output
 from mbrace.errors import UserError
 from mbrace.wording import counted
 
@@ -49,11 +49,9 @@ def add(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Check every option, then write."""
-    from mbrace.cli.config import given_options
     from mbrace.io.candidates import read_items
     from mbrace.io.inputs import checked_input, expand
     from mbrace.jobs.export import ExportJob
-    from mbrace.jobs.run import run_job
 
     if args.retry_errors:
         raise UserError("--retry-errors: an export has nothing to try again; run it with --force")
@@ -63,17 +61,8 @@ def run(args: argparse.Namespace) -> int:
     job = ExportJob(args.format, args.sources, args.utilities, args.prompt, args.chat, args.system, args.min_gap)
     paths = expand(args.answers)
     files = [*paths, *([] if args.sources is None else [args.sources])]
-    summary = run_job(
-        job,
-        checked_input(lambda: read_items(paths, job.item), files, output=args.output),
-        args.output,
-        resume=args.resume,
-        force=args.force,
-        on_error=args.on_error,
-        handle_signals=True,
-        progress=shows_progress(),
-        options=None if args.output == "-" else given_options(args.arguments, args.parser),
-    )
+    items = checked_input(lambda: read_items(paths, job.item), files, output=args.output)
+    summary = run_with_output(job, items, args)
     kept = f", {summary.kept:,} kept from before" if summary.kept else ""
     left = f"; {counted(summary.skipped, 'record')} left out, see {args.output}.errors.jsonl" if summary.skipped else ""
     say(f"mbrace: {counted(summary.sentences, 'line')} written{kept}{left}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mbrace.cli.messages import log, say, shows_progress
 from mbrace.cli.options import check_threads, cost_text, report_truncated
@@ -102,25 +102,27 @@ def run_here(
     minutes: float | None = None,
 ) -> int:
     """Run a job on this machine; the exit status."""
+    options = {"threads": args.threads, "retry_errors": args.retry_errors, "minutes": minutes, "total": total}
+    return _ended(run_with_output(job, items, args, **options), args)
+
+
+def run_with_output(job: Job, items: Iterable[Item], args: argparse.Namespace, **options: Any) -> Summary:
+    """Run a job on this machine, into the output of `add_resume`'s options; `options` are others of `run_job`."""
     from mbrace.cli.config import given_options
     from mbrace.jobs.run import run_job
 
-    summary = run_job(
+    return run_job(
         job,
         items,
         args.output,
-        threads=args.threads,
         resume=args.resume,
         force=args.force,
-        retry_errors=args.retry_errors,
         on_error=args.on_error,
-        minutes=minutes,
         handle_signals=True,
         progress=shows_progress(),
-        total=total,
         options=None if args.output == "-" else given_options(args.arguments, args.parser),
+        **options,
     )
-    return _ended(summary, args)
 
 
 def run_on_cluster(job: Job, inputs: list[str], args: argparse.Namespace) -> int:
