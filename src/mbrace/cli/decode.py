@@ -65,8 +65,7 @@ def job_from(args: argparse.Namespace) -> DecodeJob:
     """The job that was asked for."""
     from mbrace.jobs.decode import DecodeJob
 
-    race = race_settings(args)
-    shortlist, utility = shortlist_settings(args, race), utility_settings(args)
+    race, shortlist, utility = race_settings(args), shortlist_settings(args), utility_settings(args)
     return DecodeJob(
         utility,
         race,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from mbrace.errors import UserError, check_number, require
 
@@ -28,9 +28,7 @@ SERVER_OPTIONS = (
 class Given(argparse.Action):
     """Stores a value, and notes in `given` that the user gave it: such an option may be refused, a default never is."""
 
-    def __call__(
-        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
-    ) -> None:
+    def __call__(self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, *_: Any) -> None:
         """Store the value, and note the option."""
         setattr(namespace, self.dest, values)
         namespace.given = {**getattr(namespace, "given", {}), self.dest: self.option_strings[0]}
@@ -39,11 +37,9 @@ class Given(argparse.Action):
 class Renamed(argparse.Action):
     """The old name of an option, refused with a message that gives the new one, `const`."""
 
-    def __call__(
-        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
-    ) -> None:
-        """Refuse the old name, with the new one."""
-        raise UserError(f"{option}: is called {self.const} now")
+    def __call__(self, *_: Any) -> NoReturn:
+        """Refuse the old name."""
+        raise UserError(f"{self.option_strings[0]}: is called {self.const} now")
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:

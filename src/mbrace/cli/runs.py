@@ -162,8 +162,8 @@ def _ended(summary: Summary, args: argparse.Namespace) -> int:
     return 128 + summary.signal
 
 
-def summary_lines(summary: Summary, width: int = 80) -> str:
-    """What a run did, for stderr, in lines of at most `width` characters."""
+def summary_lines(summary: Summary) -> str:
+    """What a run did, for stderr, in lines of at most 80 characters."""
     phases = summary.phases
     parts = [f"{counted(summary.sentences, 'sentence')} in {summary.seconds:.2f} s"]
     if summary.kept:
@@ -189,7 +189,7 @@ def summary_lines(summary: Summary, width: int = 80) -> str:
     if summary.hypothesis_seconds:
         drawn = f"{counted(summary.drawn, 'pseudo-reference')} drawn"
         parts.append(f"hypotheses {summary.hypothesis_seconds:.2f} s, {drawn}")
-    return _packed(parts, width)
+    return _packed(parts, 80)
 
 
 def _packed(parts: list[str], width: int) -> str:

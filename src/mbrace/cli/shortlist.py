@@ -6,7 +6,7 @@ import argparse
 
 from mbrace.cli.options import QE_HELP
 from mbrace.errors import UserError
-from mbrace.jobs.settings import QualitySettings, RaceSettings, UtilitySettings
+from mbrace.jobs.settings import QualitySettings, UtilitySettings
 from mbrace.jobs.shortlist import ShortlistSettings
 from mbrace.utilities.named import check_utility, uses_model
 
@@ -25,7 +25,7 @@ def add_shortlist(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--coarse-model", metavar="PATH_OR_NAME", help="model of a neural --coarse")
 
 
-def shortlist_settings(args: argparse.Namespace, race: RaceSettings) -> ShortlistSettings:
+def shortlist_settings(args: argparse.Namespace) -> ShortlistSettings:
     """What chooses the hypotheses that race, checked."""
     if (args.qe is None) != (args.qe_top is None):
         raise UserError("--qe and --qe-top: give both, the model and how many of its best hypotheses race")

@@ -76,7 +76,7 @@ def job_from(args: argparse.Namespace) -> TranslateJob:
     text = args.text or not (args.json or ".jsonl" in args.output or args.output.endswith(".parquet"))
     if text and race.nbest > 1:
         raise UserError(f"--nbest {race.nbest}: plain text has one line per source; give --json or -o OUT.jsonl")
-    shortlist = shortlist_settings(args, race)
+    shortlist = shortlist_settings(args)
     model, candidates, utility = model_settings(args), sampling_settings(args), utility_settings(args)
     races = DecodeJob(utility, race, text=text, shortlist=shortlist, save_utilities=args.save_utilities)
     return TranslateJob(model, candidates, races, draw=args.draw)

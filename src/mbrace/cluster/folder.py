@@ -74,7 +74,7 @@ class ShardFolder:
         self._replaces = False  # an older output is there, to be replaced with the first shard
         try:
             self._open_folder(resume, force)
-            self.complete = self._begin(resume, force)
+            self.complete = self._begin(force)
         except BaseException:
             self.close()
             raise
@@ -91,7 +91,7 @@ class ShardFolder:
             raise UserError(f"{self.path}: {error.strerror}; give an output folder that can be written") from error
         lock(self._lock, str(self.path))
 
-    def _begin(self, resume: bool, force: bool) -> bool:
+    def _begin(self, force: bool) -> bool:
         """Read or start the journal; returns whether the run is finished already."""
         if force:
             self._replaces = True
