@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 
 import numpy as np
 
@@ -41,13 +41,13 @@ class Result:
     input: int
     number: int
     first_line: int
-    count: int  # input lines
-    input_bytes: int
-    lines: bytes
-    errors: bytes
-    ids: bytes
-    costs: list[float]
-    failure: str
+    count: int = 0  # input lines
+    input_bytes: int = 0
+    lines: bytes = b""
+    errors: bytes = b""
+    ids: bytes = b""
+    costs: list[float] = field(default_factory=list)
+    failure: str = ""  # what stops the run
     of_service: bool = False  # a server or the network failed, not a record
     digest: str = ""  # of the input lines
 
@@ -132,7 +132,7 @@ def changed(path: str, block: Block) -> str:
 
 def failed(block: Block, reason: str) -> Result:
     """The result of a block that stops the run."""
-    return Result(block.input, block.number, block.first_line, 0, 0, b"", b"", b"", [], reason)
+    return Result(block.input, block.number, block.first_line, failure=reason)
 
 
 def _split(data: bytes) -> list[bytes]:

@@ -42,9 +42,9 @@ class ModelSettings:
         """What outputs depend on; of a server's URL, nothing that is secret."""
         left_out = ("device", "concurrency", "timeout", "retries")
         settings = {name: value for name, value in asdict(self).items() if name not in left_out}
-        defaults = (("samples_per_request", 16), ("max_tokens", 512), ("server_beam_search", False))
-        for name, default in defaults:  # None where older descriptions have nothing
-            settings[name] = None if settings[name] == default else settings[name]
+        for name in ("samples_per_request", "max_tokens", "server_beam_search"):
+            if settings[name] == getattr(ModelSettings, name):  # the default
+                settings[name] = None  # where older descriptions have nothing
         if self.server is not None:
             from mbrace.servers.secrets import hide_credentials
 
