@@ -112,6 +112,8 @@ def on_ray(folder: Path, sentences: int, shard_size: int) -> list[dict[str, floa
 class Idle:
     """A job that never runs: only its results are written."""
 
+    text = False
+
     def describe(self) -> dict[str, str]:
         return {}
 
@@ -135,12 +137,12 @@ def ends(source: Path, folder: Path) -> dict[str, float]:
     rates["bytes an answer"] = sum(map(len, answers)) / len(answers)
     ids = np.arange(1, len(answers) + 1, dtype=np.uint64)
     job: Any = Idle()
-    with ShardFolder(str(folder / "ends"), job, [str(sample)], size=1024, resume=False, force=True, text=False) as out:
+    with ShardFolder(str(folder / "ends"), job, [str(sample)], size=1024, resume=False, force=True) as out:
         started = time.perf_counter()
         for number in range(100):
             shard = (ids + np.uint64(number * len(ids))).tobytes()
             data = b"".join(answers)
-            out.add(Result(0, number, 1, len(answers), 0, data, b"", len(answers), shard, [], ""))
+            out.add(Result(0, number, 1, len(answers), lines=data, ids=shard))
         rates["write"] = 100 * len(answers) / (time.perf_counter() - started)
     return rates
 

@@ -33,7 +33,7 @@ def rows(demo_rows: list[Row]) -> list[Row]:
 
 def simulate(work: Work, inputs: list[str], output: Path, order: list[int], stop_after: int | None = None) -> None:
     """What a cluster does, in this process: blocks in any order, some twice, perhaps not to the end."""
-    with ShardFolder(str(output), work, inputs, size=3, resume=True, force=False, text=work.text) as folder:
+    with ShardFolder(str(output), work, inputs, size=3, resume=True, force=False) as folder:
         worker = work.start(1)
         found = [b for place, path in enumerate(inputs) for b in blocks(path, place, size=3, done={})]
         found = [block for block in found if (block.input, block.number) not in folder.done]
@@ -103,10 +103,10 @@ def test_a_shard_torn_by_a_crash_is_made_again(tmp_path: Path, rows: list[Row]) 
 def test_two_runs_on_one_folder_are_refused(tmp_path: Path, rows: list[Row]) -> None:
     (tmp_path / "in.jsonl").write_bytes(lines(rows[:3]))
     work, inputs = Work(str(tmp_path)), [str(tmp_path / "in.jsonl")]
-    with ShardFolder(str(tmp_path / "out"), work, inputs, size=3, resume=False, force=False, text=False):
+    with ShardFolder(str(tmp_path / "out"), work, inputs, size=3, resume=False, force=False):
         for resume in (True, False):
             with pytest.raises(UserError, match="another mbrace run is writing it"):
-                ShardFolder(str(tmp_path / "out"), work, inputs, size=3, resume=resume, force=not resume, text=False)
+                ShardFolder(str(tmp_path / "out"), work, inputs, size=3, resume=resume, force=not resume)
 
 
 def test_resuming_with_other_options_or_input_is_refused(tmp_path: Path, rows: list[Row]) -> None:
@@ -128,11 +128,11 @@ def test_finished_shards_of_an_input_of_other_content_but_the_same_size_are_noti
     source.write_bytes(lines(rows[:12]))
     work, inputs = Work(str(tmp_path)), [str(source)]
     simulate(work, inputs, out, [])
-    with ShardFolder(str(out), work, inputs, size=3, resume=True, force=False, text=False) as folder:
-        folder.check_inputs(3)
+    with ShardFolder(str(out), work, inputs, size=3, resume=True, force=False) as folder:
+        folder.check_inputs()
         source.write_bytes(source.read_bytes().swapcase())
         with pytest.raises(UserError, match=r"in.jsonl:1: .*not those that the output was made from"):
-            folder.check_inputs(3)
+            folder.check_inputs()
 
 
 def test_force_keeps_the_shards_of_the_older_run_until_the_first_new_one(tmp_path: Path, rows: list[Row]) -> None:
@@ -140,7 +140,7 @@ def test_force_keeps_the_shards_of_the_older_run_until_the_first_new_one(tmp_pat
     work, inputs, out = Work(str(tmp_path), seed=1), [str(tmp_path / "in.jsonl")], tmp_path / "out"
     simulate(Work(str(tmp_path)), inputs, out, [])
     before = {path.name: path.read_bytes() for path in out.iterdir()}
-    with ShardFolder(str(out), work, inputs, size=12, resume=False, force=True, text=False) as folder:
+    with ShardFolder(str(out), work, inputs, size=12, resume=False, force=True) as folder:
         folder.write_errors()  # as after a signal
         assert {path.name: path.read_bytes() for path in out.iterdir()} == before
         (block,) = blocks(inputs[0], 0, size=12, done={})

@@ -26,6 +26,7 @@ from mbrace.cluster.shards import add_costs, costs
 from mbrace.errors import UserError
 from mbrace.jobs.decode import DecodeWorker
 from mbrace.jobs.run import Summary
+from mbrace.jobs.settings import RaceSettings
 
 pytestmark = pytest.mark.xdist_group("ray")  # one local cluster for all of them
 
@@ -158,7 +159,7 @@ def test_what_blocks_cost_adds_up_to_what_one_run_costs() -> None:
             return super().pairs(hypotheses, references, sources)
 
     records = [mbrace.Record(["a b", "a"], ["a b", "c"], id=i) for i in range(5)]
-    worker, whole = DecodeWorker(Cutting(overlap), None, window=1), Summary()
+    worker, whole = DecodeWorker(Cutting(overlap), RaceSettings(None, window=1)), Summary()
     for part in (records[:2], records[2:]):
         before = costs(worker)
         list(worker(part, skip=False))

@@ -20,6 +20,7 @@ from mbrace.io.same_settings import EARLY_NAMES, refuse_other_settings
 from mbrace.jobs.decode import DecodeWorker
 from mbrace.jobs.model_settings import ModelSettings
 from mbrace.jobs.run import run_worker
+from mbrace.jobs.settings import RaceSettings
 from mbrace.sampler import Draws, Want
 
 WORDS = ["a b c", "a b", "c d", "a", "b c d"]
@@ -144,7 +145,7 @@ def test_records_that_fail_stop_the_run_or_are_set_aside(tmp_path: Path) -> None
 
 def test_one_record_object_given_twice_fails_twice() -> None:
     poison, good = mbrace.Record(["poison", "a"], ["a"], id="p"), mbrace.Record(["a", "b"], ["a"], id="g")
-    worker = DecodeWorker(mbrace.Pairwise(picky), None, window=4)
+    worker = DecodeWorker(mbrace.Pairwise(picky), RaceSettings(None, window=4))
     outcomes = list(worker([good, poison, poison, good, poison], skip=True))
     assert [bad is None for _, bad in outcomes] == [True, False, False, True, False]
 
@@ -160,7 +161,7 @@ def test_answers_are_on_disk_before_more_is_read_even_when_the_last_of_a_window_
             yield mbrace.Record(["poison" if number == 2 else "a", "b"], ["a"], id=number)
 
     with Output(str(out)) as output:
-        run_worker(DecodeWorker(mbrace.Pairwise(picky), None, window=3), items(), output, skip=True)
+        run_worker(DecodeWorker(mbrace.Pairwise(picky), RaceSettings(None, window=3)), items(), output, skip=True)
     assert written == [0, 2, 5]
 
 

@@ -106,7 +106,7 @@ def test_settings_that_make_no_sense_are_refused() -> None:
         ({"lowest": 5, "highest": 5}, "lowest 5, highest 5: must be finite"),
         ({"pattern": "("}, "pattern (: is not a regular expression"),
         ({"pattern": "a"}, "pattern a: has 0 groups; give one, around the number"),
-        ({"concurrency": 0}, "concurrency and attempts: must be 1 or more"),
+        ({"concurrency": 0}, "concurrency 0: must be 1 or more"),
     ):
         with pytest.raises(mbrace.UserError, match=re.escape(message)):
             mbrace.Judge("http://localhost:1", "m", **options)  # type: ignore[arg-type]

@@ -295,7 +295,7 @@ def test_options_reach_the_server(mock: Mock, tmp_path: Path) -> None:
         (["--timeout", "0"], "timeout 0.0: must be more than 0"),
         (["--timeout", "nan"], "timeout nan: must be more than 0"),
         (["--max-tokens", "0"], "max_tokens 0"),
-        (["--retries", "-1"], "retries 0 or more"),
+        (["--retries", "-1"], "--retries -1: must be 0 or more"),
         (
             ["--server-kind", "completions", "--system-prompt", "x"],
             "only valid with --server-kind chat",

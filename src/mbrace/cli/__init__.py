@@ -17,10 +17,10 @@ from mbrace.errors import ServiceError, UserError
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `mbrace COMMAND ...`; a user's mistake is one line on stderr and status 2, a server's failure status 3."""
     # OpenMP's threads spin while they wait for each other, unless told otherwise before torch is loaded. On a busy
-    # machine they would keep the one that they wait for off its core: minutes instead of seconds.
+    # machine they would keep the thread that they wait for off its core: minutes instead of seconds.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    _silence_other_bars()
-    if arguments is None:  # this process is ours
+    _silence_progress_bars()
+    if arguments is None:  # nothing else runs in this process
         gc.disable()
         arguments = sys.argv[1:]
     words = list(arguments)
@@ -39,13 +39,13 @@ def _run(arguments: list[str]) -> int:
     parser = make_parser(arguments[0])
     args = parser.parse_args(arguments)
     args.arguments, args.parser = arguments, parser
-    _collect_from_now_on()
+    _turn_on_garbage_collection()
     with plain_messages(_level(args)):
         return _status_of(lambda: args.run(args))
 
 
 def _status_of(run: Callable[[], int]) -> int:
-    """The exit status of what is run; where it fails, one line on stderr says why."""
+    """Run a function; returns its exit status. If it fails, one line on stderr says why."""
     try:
         status = run()
         sys.stdout.flush()
@@ -56,7 +56,7 @@ def _status_of(run: Callable[[], int]) -> int:
     except BrokenPipeError:  # the reader of our output has stopped (`| head`): not an error
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
-    except OSError as error:  # a full disk, most likely, where nothing nearer says what is kept
+    except OSError as error:  # most likely a full disk, where no other message says what is kept
         full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
         remedy = "make room and run again" if full else "give a file or a folder that can be read and written"
         print_error(error, f"{error.filename or 'a file or standard output'}: {error.strerror or error}; {remedy}")
@@ -72,16 +72,16 @@ def _level(args: argparse.Namespace) -> str:
     return "error" if args.quiet else args.log_level or "info"
 
 
-def _collect_from_now_on() -> None:
-    """In a process of ours Python did not search for garbage so far: imports make very many objects and hardly any
-    garbage. What they made is not searched later either."""
+def _turn_on_garbage_collection() -> None:
+    """Turn garbage collection on again: `main` turned it off for the imports, which make very many objects and hardly
+    any garbage. Those objects are not searched later either."""
     if not gc.isenabled():
         gc.freeze()
         gc.enable()
 
 
-def _silence_other_bars() -> None:
-    """Without a terminal, progress bars of other libraries fill a log with lines of no use."""
+def _silence_progress_bars() -> None:
+    """Turn off the progress bars of other libraries where there is no terminal: they would fill a log."""
     if not sys.stderr.isatty():
         for variable in ("TQDM_DISABLE", "HF_HUB_DISABLE_PROGRESS_BARS"):
             os.environ.setdefault(variable, "1")

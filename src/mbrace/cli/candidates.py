@@ -1,4 +1,4 @@
-"""Candidate files or flat text as the input of a command, and its job run over them here or on a cluster."""
+"""The input of commands that read candidates, files or flat text, and a job run over it here or on a cluster."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from mbrace.cli.runs import run_here, run_on_cluster
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def add_input(parser: argparse.ArgumentParser, *, references: bool = True) -> None:
-    """CANDIDATES.jsonl, or flat text; with `references`, pseudo-references as well, else sources are needed."""
+    """CANDIDATES.jsonl, or flat text. Without `references` there are no pseudo-references, and sources are required."""
     sources = "" if references else " with sources"
     parser.add_argument(
         "candidates",
@@ -51,29 +52,28 @@ def run_candidates(job: Job, args: argparse.Namespace) -> int:
 
 
 def read_input(args: argparse.Namespace) -> tuple[Iterable[Item], int | None]:
-    """The records, and how many there are where that is cheap to know."""
+    """The records, and their number where that is cheap to find out."""
     from mbrace.io.candidates import read_flat, read_items
-    from mbrace.io.inputs import check_inputs, expand, rereadable
+    from mbrace.io.inputs import checked_input, expand
 
     sizes = {"num_candidates": args.num_candidates, "num_references": args.num_references}
     if args.candidates:
         if any(value is not None for value in (args.hypotheses, args.references, args.source, *sizes.values())):
             raise UserError("CANDIDATES.jsonl and --hypotheses: give one kind of input")
         paths = expand(args.candidates)
-        check_inputs(paths, args.output)
-        return rereadable(lambda: read_items(paths), paths), _count_records(paths)
+        return checked_input(lambda: read_items(paths), paths, output=args.output), _count_records(paths)
     if args.hypotheses is None or args.num_candidates is None or (args.needs_source and args.source is None):
         with_source = " and --source S.txt" if args.needs_source else ""
         raise UserError(f"no input: give CANDIDATES.jsonl, or --hypotheses H.txt with --num-candidates N{with_source}")
     if args.num_references is not None and args.references is None:
         raise UserError("--num-references: only valid with --references; the hypotheses are the others")
     files = list(filter(None, (args.hypotheses, args.references, args.source)))
-    check_inputs(files, args.output)
-    return rereadable(lambda: read_flat(args.hypotheses, args.references, source=args.source, **sizes), files), None
+    read = partial(read_flat, args.hypotheses, args.references, source=args.source, **sizes)
+    return checked_input(read, files, output=args.output), None
 
 
 def _count_records(paths: list[str]) -> int | None:
-    """Lines of all files for the progress bar, if there is one and counting is quick."""
+    """The number of lines of all files, for the progress bar; None without one, or where counting would be slow."""
     from mbrace.io.reading import count_lines
 
     plain = all(os.path.isfile(path) and path.endswith(".jsonl") for path in paths)

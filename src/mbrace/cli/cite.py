@@ -1,4 +1,4 @@
-"""`mbrace --cite`: the paper and this software as BibTeX. CITATION.cff says the same, and a test compares them."""
+"""`mbrace --cite`: the paper and this software as BibTeX. A test compares them with CITATION.cff."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SOFTWARE = {"title": "mbrace: minimum {Bayes} risk decoding that races", "author
 
 
 def bibtex() -> str:
-    """Two entries: the paper whose algorithm this is, and mbrace in the version that is running."""
+    """Two entries: the paper with the algorithm, and the running version of mbrace."""
     from mbrace import __version__
 
     return "\n\n".join(

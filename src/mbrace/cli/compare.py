@@ -6,6 +6,7 @@ import argparse
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
+from string import ascii_uppercase
 from typing import TYPE_CHECKING, Any
 
 from mbrace.cli.options import add_utility, utility_from
@@ -17,7 +18,6 @@ from mbrace.wording import counted
 if TYPE_CHECKING:
     from mbrace.experiments.significance import Comparison
 
-LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 MOST = 1_000_000  # resamples or shuffles
 
 
@@ -65,8 +65,10 @@ def run(args: argparse.Namespace) -> int:
         check_whole(f"--{option}", getattr(args, option), least=1, most=MOST)
     if args.seed < 0:
         raise UserError(f"--seed {args.seed}: must be 0 or more")
-    if not 2 <= len(args.systems) <= len(LETTERS):
-        raise UserError(f"{counted(len(args.systems), 'system')}: give 2 to {len(LETTERS)} files of translations")
+    if not 2 <= len(args.systems) <= len(ascii_uppercase):
+        raise UserError(
+            f"{counted(len(args.systems), 'system')}: give 2 to {len(ascii_uppercase)} files of translations"
+        )
     systems, references, sources = read_aligned(args.systems, args.reference, args.source)
     if utility.needs_source and sources is None:
         raise UserError(f"--utility {args.utility}: scores with the source; give --source S")
@@ -100,11 +102,11 @@ def _print(about: dict[str, Any], found: Sequence[Sequence[dict[str, Any]]]) -> 
     print(f"{counted(about['sentences'], 'sentence')}, {about['utility']}")
     several = len(about["systems"]) > 2
     if several:
-        for letter, path in zip(LETTERS, about["systems"], strict=False):
+        for letter, path in zip(ascii_uppercase, about["systems"], strict=False):
             print(f"  {letter} {path}")
     for rows in found:
         print(f"\n{rows[0]['measure']}")
-        for letter, row in zip(LETTERS[1:], rows, strict=False):
+        for letter, row in zip(ascii_uppercase[1:], rows, strict=False):
             holm = {name: f", Holm {row[f'{name}_holm']:.4f}" * several for name in ("p_bootstrap", "p_randomisation")}
             difference = f"{row['difference']:+.4f} ({row['low']:+.4f} to {row['high']:+.4f})"
             print(f"  A {row['score_a']:.4f}   {letter} {row['score_b']:.4f}   A - {letter} {difference}")

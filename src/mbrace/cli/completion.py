@@ -1,4 +1,4 @@
-"""`mbrace completion`: a script with which a shell completes commands and options."""
+"""`mbrace completion`: a script that lets a shell complete commands and options."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ def add(commands: Any) -> None:
     """The options of `mbrace completion`."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "completion",
-        help="print a script with which a shell completes commands and options",
+        help="print a script that lets a shell complete commands and options",
         description="For bash: mbrace completion bash > ~/.local/share/bash-completion/completions/mbrace; for zsh: "
         "mbrace completion zsh > _mbrace, in a folder of $fpath. A new shell then completes commands, options, their "
         "choices and file names.",
     )
-    parser.add_argument("shell", choices=SHELLS, help="whose script")
+    parser.add_argument("shell", choices=SHELLS, help="the shell that the script is for")
     parser.set_defaults(run=run)
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from mbrace.cli.parser import Parser, make_parser, parsers_by_command
@@ -14,8 +14,8 @@ from mbrace.errors import UserError, require
 
 OPTIONS = "options"  # where OUT.run.json keeps them
 COMMA_SEPARATED = ("schedule", "hold_out")  # options of several values in one word
-LEFT_OUT = ("config", "help")  # not in a file
-# What a run that is repeated must be given anew, or does not need, and `given`, which notes what was given.
+LEFT_OUT = ("config", "help")  # options that a file cannot have
+# Not saved in OUT.run.json: what must be given again, or is not needed, to repeat a run, and the notes in `given`.
 NOT_KEPT = (
     *LEFT_OUT,
     "command",
@@ -31,9 +31,9 @@ NOT_KEPT = (
 
 
 def with_config(arguments: Sequence[str]) -> list[str]:
-    """Arguments, with those of the `--config` file among them that the command line does not have.
+    """The arguments, with those options of the `--config` file added that they do not have.
 
-    Arguments without dashes all come from the command line or all from the file.
+    Positional arguments all come from the command line, or all from the file.
     """
     given = vars(_made_lenient(make_parser(arguments[0])).parse_args(arguments))
     if given.get("config") is None:
@@ -47,7 +47,7 @@ def with_config(arguments: Sequence[str]) -> list[str]:
     words: dict[bool, list[str]] = {True: [], False: []}
     for action in sorted(values, key=lambda action: plain.index(action) if action in plain else len(plain)):
         if action.dest not in given:
-            # an option that takes what follows it comes last, where nothing does
+            # an option that takes all words after it must come last
             is_open = bool(action.option_strings) and action.nargs in ("*", "+")
             words[is_open] += _words(action, values[action], path)
     _check_words([command, *words[False], *words[True]], path)
@@ -55,9 +55,9 @@ def with_config(arguments: Sequence[str]) -> list[str]:
 
 
 def given_options(arguments: Sequence[str], parser: Parser) -> dict[str, Any]:
-    """The options that were given, by the names that `--config` knows, but for where the output goes.
+    """The options that were given, by the names that `--config` knows, without those about where the output goes.
 
-    `parser` has parsed them before; it is changed, and of no other use after this.
+    `parser` has parsed them before; it is changed here, and must not be used afterwards.
     """
 
     def shown(value: Any) -> Any:
@@ -74,7 +74,7 @@ def given_options(arguments: Sequence[str], parser: Parser) -> dict[str, Any]:
 
 
 def read_options(path: str, command: str, parser: argparse.ArgumentParser) -> Iterator[tuple[argparse.Action, Any]]:
-    """The options of a file: an option of the command and its value, which may be None."""
+    """The options in a file: each option of the command with its value, which may be None."""
     values = _read(path)
     if isinstance(values, Mapping) and isinstance(values.get(OPTIONS), Mapping):  # OUT.run.json, a manifest
         _check_command(values.get("command"), command, path)
@@ -110,17 +110,16 @@ def _check_command(found: Any, command: str, path: str) -> None:
 
 
 def _names(action: argparse.Action) -> list[str]:
-    """What an option, or an argument without dashes, is called in a file."""
+    """The names of an option or a positional argument in a file."""
     return [name[2:] for name in action.option_strings if name.startswith("--")] or [action.dest.replace("_", "-")]
 
 
 def _read(path: str) -> Any:
-    suffix = os.path.splitext(path)[1].lower()
+    suffix = Path(path).suffix.lower()
     if suffix not in (".yaml", ".yml", ".toml", ".json"):
         raise UserError(f"--config {path}: give a .yaml, .toml or .json file")
     try:
-        with open(path, encoding="utf-8-sig") as file:
-            text = file.read()
+        text = Path(path).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise UserError(f"--config {path}: {reason}; give a file that can be read") from error
@@ -133,7 +132,7 @@ def _read(path: str) -> Any:
         return require("yaml", extra="config").safe_load(text)
     except UserError:
         raise
-    except Exception as error:  # the parsers have errors of their own, which know lines
+    except Exception as error:  # each format's parser has errors of its own, which name the line
         kind = "YAML" if suffix == ".yml" else suffix[1:].upper()
         raise UserError(f"--config {path}: not {kind}: {' '.join(str(error).split())}") from error
 
@@ -149,7 +148,7 @@ def _words(action: argparse.Action, value: Any, path: str) -> list[str]:
             expected = "true or false" if action.nargs == 0 else "a value"
             raise UserError(f"{path}: {name}: expected {expected}, got {value!r}")
         if action.nargs == "?" and value:
-            return [f"{option}={action.const}"]  # by itself it would take the next word
+            return [f"{option}={action.const}"]  # without a value it would take the next word
         return [option] if value and option else []
     values = value
     if isinstance(value, Mapping) and action.metavar == "NAME=VALUE":
@@ -173,7 +172,7 @@ def _text(value: Any, name: str, path: str) -> str:
 
 
 def _check_words(words: Sequence[str], path: str) -> None:
-    """Refuse values that the command line would refuse, with the file's name."""
+    """Refuse values that the command line would refuse, in a message with the file's name."""
     try:
         _made_lenient(make_parser(words[0])).parse_args(words)
     except UserError as error:
@@ -181,7 +180,7 @@ def _check_words(words: Sequence[str], path: str) -> None:
 
 
 def _made_lenient(parser: Parser) -> Parser:
-    """The parser, changed so that it asks for nothing and sets no defaults: it tells what was given."""
+    """The parser, changed so that it requires nothing and sets no defaults: it returns only what was given."""
     for command in parsers_by_command(parser).values():
         command._defaults.clear()
         for action in command._actions:

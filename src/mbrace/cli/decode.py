@@ -36,13 +36,13 @@ def add(commands: Any) -> None:
         metavar="K",
         help="with --pool: start with the first K hypotheses of a record (default: all)",
     )
-    parser.add_argument("--explain", metavar="ID", help="print the race of the record with this id, and do no more")
+    parser.add_argument("--explain", metavar="ID", help="only print the race of the record with this id")
     order = parser.add_mutually_exclusive_group()
-    order.add_argument("--no-shuffle", action="store_true", help="take listed pseudo-references in their order")
+    order.add_argument("--no-shuffle", action="store_true", help="take listed pseudo-references in the order given")
     order.add_argument(
         "--cover",
         action=argparse.BooleanOptionalAction,
-        help="take listed pseudo-references in an order in which the first few have the n-grams of all, so that fewer "
+        help="take listed pseudo-references in an order in which the first few cover the n-grams of all, so that fewer "
         "are encoded; for neural utilities, with --regret",
     )
     add_cluster(parser)
@@ -65,8 +65,7 @@ def job_from(args: argparse.Namespace) -> DecodeJob:
     """The job that was asked for."""
     from mbrace.jobs.decode import DecodeJob
 
-    race = race_settings(args)
-    shortlist, utility = shortlist_settings(args, race), utility_settings(args)
+    race, shortlist, utility = race_settings(args), shortlist_settings(args), utility_settings(args)
     return DecodeJob(
         utility,
         race,

@@ -23,9 +23,9 @@ def add(commands: Any) -> None:
     )
     parser.add_argument("--sentences", type=int, default=48, metavar="N", help="sentences to decode (default: all 48)")
     parser.add_argument("--examples", type=int, default=3, metavar="N", help="decisions to show (default: 3)")
-    parser.add_argument("--plain", action="store_true", help="lines instead of a moving picture, on a terminal too")
+    parser.add_argument("--plain", action="store_true", help="lines instead of an animation, even on a terminal")
     parser.add_argument("--translate", action="store_true", help="translate with the bundled model instead")
-    parser.add_argument("--save", metavar="FILE", help="write the bundled candidates to FILE.jsonl.xz, and do no more")
+    parser.add_argument("--save", metavar="FILE", help="only write the bundled candidates to FILE.jsonl.xz")
     parser.set_defaults(run=run)
 
 
@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _compare(console: Any, records: list[Any], utility: Any) -> list[Any]:
-    """The table: beam search, standard MBR and three settings of the pruning functions; the answers of alpha 0.99."""
+    """Print a table of beam search, standard MBR and three pruning functions; returns the answers of alpha 0.99."""
     from rich.table import Table
 
     from mbrace import Bottom, Confidence, decode_corpus
@@ -104,7 +104,7 @@ def _compare(console: Any, records: list[Any], utility: Any) -> list[Any]:
 
 
 def _examples(console: Any, records: list[Any], answers: list[Any], utility: Any, count: int) -> None:
-    """The decisions that gained most against the human reference, and how many gained and lost."""
+    """Show the answers that gained most by the human reference, and how many gained and lost."""
     from mbrace.cli.labelled_texts import print_labelled
 
     references = [record.reference or "" for record in records]
@@ -153,7 +153,7 @@ def _bundled() -> Any:
 
 
 def _save(path: str) -> int:
-    """Write the bundled candidates, never over a file."""
+    """Write the bundled candidates to a new file."""
     from pathlib import Path
 
     from mbrace.io.atomic import write_file

@@ -24,7 +24,7 @@ UNICODE, ASCII = ("●", "○", "·"), ("#", "x", ".")  # racing, dropped now, d
 
 @dataclass(frozen=True)
 class Frame:
-    """The hypotheses, by number among the `total` distinct ones, at a time step; step 0 is the start."""
+    """The hypotheses at a time step, numbered among the `total` distinct ones; step 0 is the start."""
 
     step: int
     total: int
@@ -82,7 +82,7 @@ def plain_lines(frames: Sequence[Frame]) -> Iterator[str]:
 
 
 def picture(frame: Frame, *, width: int, dots: tuple[str, str, str] = UNICODE) -> Any:
-    """A frame as rich text of `width` columns and always as many lines: a dot per hypothesis, then those that lead."""
+    """A frame as rich text of `width` columns and a fixed number of lines: a dot per hypothesis, then the leaders."""
     from rich.text import Text
 
     racing, dropped, gone = dots
@@ -114,7 +114,7 @@ def _heading(frame: Frame) -> str:
 
 
 def _animate(console: Any, frames: Sequence[Frame]) -> None:
-    """The frames one after another in one place; the last one stays."""
+    """Show the frames one after another, each in place of the one before; the last one stays."""
     from rich.live import Live
 
     dots = UNICODE if console.encoding.lower().startswith("utf") else ASCII

@@ -25,8 +25,8 @@ def add(commands: Any) -> None:
     parser: argparse.ArgumentParser = commands.add_parser(
         "doctor",
         help="what is installed here: versions, extras, devices, models",
-        description="Versions, extras, the kernel's instructions, devices, bundled models and caches: what to look at "
-        "first, and to put into a bug report.",
+        description="Versions, extras, the kernel's instruction set, devices, bundled models and caches: look here "
+        "first, and put this into a bug report.",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
     parser.set_defaults(run=run)
@@ -64,7 +64,7 @@ def examine() -> dict[str, Any]:
 
 
 def as_text(found: dict[str, Any]) -> str:
-    """What `found` says, as lines for people."""
+    """What was found, as lines of text."""
     simd, torch = found["simd"], found["torch"]
     rows = [(name, str(found[name])) for name in ("mbrace", "python", "platform", "numpy", "cores")]
     rows += [("chrF kernel", f"{simd['in_use']} (usable: {', '.join(simd['usable'])})")]
@@ -89,7 +89,7 @@ def _wrapped(label: str, text: str) -> str:
 
 
 def _extras() -> dict[str, dict[str, str | None]]:
-    """For each extra, the packages it brings and their versions; None for those that are not installed."""
+    """For each extra, its packages and their versions; None for those that are not installed."""
     from importlib import metadata
 
     try:
@@ -115,12 +115,12 @@ def _version(package: str) -> str | None:
 
 
 def _torch() -> dict[str, Any] | None:
-    """Its version and the devices it can use; None without it."""
+    """The version of torch and the devices it can use; None if it is not installed."""
     if importlib.util.find_spec("torch") is None:
         return None
     try:
         import torch
-    except Exception as error:  # a broken installation is what one comes here for
+    except Exception as error:  # broken installations are what this command is for
         return {"version": _version("torch"), "error": " ".join(str(error).split()), "devices": []}
     devices = ["cpu"]
     for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):

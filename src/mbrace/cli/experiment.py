@@ -14,10 +14,6 @@ from mbrace.cli.options import QE_HELP, add_utility, utility_from
 from mbrace.cli.parser import seed
 from mbrace.cores import cores
 from mbrace.errors import UserError
-from mbrace.utilities.named import NAMED
-from mbrace.utility import Utility
-
-LABELS = {"chrf": "chrF", "chrf+": "chrF+", "chrf++": "chrF++", "comet": "COMET", "bleu": "BLEU"}
 
 
 def add(commands: Any) -> None:
@@ -27,12 +23,12 @@ def add(commands: Any) -> None:
         help="reproduce the paper's evaluation on candidate files",
         description="Tables, figures and a report: false pruning, speed against accuracy, test table, survivors, "
         "schedules, run times. NAME.valid.jsonl is used for figures and NAME.test.jsonl for the test table; a pair "
-        "with one file uses it for both. Results already in DIR, also of other utilities, are kept and shown too.",
+        "with one file uses it for both. Results already in DIR, those of other utilities too, are kept and shown.",
     )
     parser.add_argument(
         "candidates", nargs="*", metavar="CANDIDATES.jsonl", help="JSON Lines, .gz or .xz; a quoted glob is expanded"
     )
-    parser.add_argument("-o", "--output", required=True, metavar="DIR", help="where everything is written")
+    parser.add_argument("-o", "--output", required=True, metavar="DIR", help="the folder for all results")
     parser.add_argument("--trials", type=int, default=10, metavar="N", help="random trials (default: 10)")
     parser.add_argument("--seed", type=seed, default=0, help="random seed (default: 0)")
     parser.add_argument("--limit", type=int, metavar="N", help="only the first N sentences of each file")
@@ -47,7 +43,7 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--saved-utilities",
         metavar="DIR",
-        help="read tables that are complete in DIR, which `decode --save-utilities` wrote, in place of scoring them",
+        help="read tables that are complete in DIR, which `decode --save-utilities` wrote, instead of scoring",
     )
     parser.add_argument(
         "--strings",
@@ -62,7 +58,7 @@ def add(commands: Any) -> None:
         help="every published way to make MBR cheaper on the same candidates: utility on samples held out, agreement, "
         "human scores, calls, strings, and seconds on one thread (or --threads)",
     )
-    methods.add_argument("--timed", type=int, metavar="N", help="sentences that are timed (default: 100)")
+    methods.add_argument("--timed", type=int, metavar="N", help="sentences to time (default: 100)")
     methods.add_argument("--qe", metavar="MODEL", help=f"adds the shortlist by a model that {QE_HELP}")
     methods.add_argument(
         "--drawn", choices=("independent", "arithmetic"), help="how the candidates were drawn (default: independent)"
@@ -72,7 +68,7 @@ def add(commands: Any) -> None:
     used: dict[str, Any] = {"action": Given}
     timing.add_argument("--model", default="bundled", metavar="M", help="a translation model: folder or name", **used)
     timing.add_argument("--sources", metavar="FILE", help="one source per line, or a candidate file", **used)
-    timing.add_argument("--pair", metavar="NAME", help="name in the report (default: that of the file)", **used)
+    timing.add_argument("--pair", metavar="NAME", help="name in the report (default: the file's)", **used)
     for name, default, what in (("--sentences", 100, "number of sources"), ("--repeats", 3, "timed runs to average")):
         timing.add_argument(name, type=int, default=default, metavar="N", help=f"{what} (default: {default})", **used)
     add_utility(parser)
@@ -81,6 +77,7 @@ def add(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Check the options, then run."""
+    from mbrace.cli import experiment_studies as studies
     from mbrace.experiments import experiment
     from mbrace.io.inputs import expand
     from mbrace.jobs.progress import progress_bar
@@ -97,13 +94,11 @@ def run(args: argparse.Namespace) -> int:
     if args.report_only is not None:
         recommended = experiment.write(out, [Path(folder) for folder in args.report_only])
     elif args.runtimes:
-        _runtimes(args, out)
+        studies.run_runtimes(args, out)
     elif args.strings:
-        _strings(args, out)
+        studies.run_strings(args, out)
     elif args.methods:
-        from mbrace.cli.experiment_methods import run_methods
-
-        run_methods(args, out, _label)
+        studies.run_methods(args, out)
     elif args.candidates:
         candidates = expand(args.candidates)
         utility = utility_from(args)
@@ -111,7 +106,7 @@ def run(args: argparse.Namespace) -> int:
             candidates,
             out,
             utility,
-            label=_label(args, utility),
+            label=studies.label_of(args, utility),
             trials=args.trials,
             seed=args.seed,
             workers=args.workers or cores(),
@@ -154,7 +149,7 @@ def _print_recommended(rows: list[dict[str, Any]]) -> None:
 
 
 def _check_used(args: argparse.Namespace) -> None:
-    """Refuse options that this kind of run does not use."""
+    """Refuse options that the requested kind of run does not use."""
     given: dict[str, str] = getattr(args, "given", {})
     if args.report_only is not None and (args.candidates or args.runtimes or args.no_report):
         raise UserError("--report-only: runs nothing; give neither CANDIDATES.jsonl, --runtimes nor --no-report")
@@ -180,73 +175,3 @@ def _check_used(args: argparse.Namespace) -> None:
             raise UserError(f"--saved-utilities {args.saved_utilities}: not a folder; give one of --save-utilities")
     if given and not args.runtimes:
         raise UserError(f"{next(iter(given.values()))}: only valid with --runtimes")
-
-
-def _label(args: argparse.Namespace, utility: Utility) -> str:
-    """The name of the results: the utility with its options, and its model if one was given."""
-    if args.utility == "replay":
-        return utility.name.split("|")[0]  # that of the utility that scored
-    name = " ".join([LABELS.get(args.utility, args.utility), *sorted(args.utility_option)])
-    if args.metric_model is None or args.utility not in NAMED or not NAMED[args.utility].neural:
-        return name
-    return f"{name} {utility.name.split('|')[1].removeprefix(f'{args.utility}-')}"  # signatures are kind|model|...
-
-
-def _runtimes(args: argparse.Namespace, out: Path) -> None:
-    from mbrace.experiments import experiment, runtimes
-    from mbrace.io.atomic import make_folder
-
-    if args.sources is None:
-        raise UserError("--runtimes: give --sources FILE")
-    report = not args.no_report and bool(list((out / "data").glob("*.npz")))
-    if report:
-        experiment.require_report()
-    sources, pair = runtimes.read_sources(args.sources, args.sentences)
-    make_folder(out)
-    model, utility = runtimes.load_model(args.model, getattr(args, "device", None)), utility_from(args)
-    rows = runtimes.run_times(
-        model,
-        utility,
-        sources,
-        pair=args.pair or pair,
-        label=_label(args, utility),
-        trials=args.repeats,
-        seed=args.seed,
-    )
-    runtimes.save(rows, out / "data")
-    for row in rows:
-        print(f"{row['method']:<10} {row['phase']:<12} {row['seconds']:10.3f} s")
-    if report:
-        experiment.write(out)
-
-
-def _strings(args: argparse.Namespace, out: Path) -> None:
-    from mbrace.experiments import experiment, strings, strings_section
-    from mbrace.experiments.tables import CandidateFile
-    from mbrace.io.atomic import make_folder
-    from mbrace.io.inputs import expand
-    from mbrace.jobs.progress import progress_bar
-    from mbrace.utilities.bleu import BLEU
-    from mbrace.utilities.chrf import ChrF
-
-    report = not args.no_report and bool(list((out / "data").glob("*.npz")))
-    if report:
-        experiment.require_report()
-    utility = utility_from(args)
-    label = _label(args, utility)
-    other: dict[str, Utility] = {"BLEU": BLEU()} if label.startswith("chrF") else {"chrF++": ChrF()}
-    for file in map(CandidateFile.from_path, expand(args.candidates)):
-        file.check_races(args.limit)
-        records = file.records(args.limit)
-        make_folder(out)
-        judged = all(record.reference is not None for record in records)
-        with progress_bar(f"strings of {file.name} {file.split}", len(records)) as advance:
-            metrics = {label: utility, **other} if judged else {}
-            rows = strings.run_strings(records, utility, metrics, seed=args.seed, advance=advance)
-        about = {"pair": file.name, "split": file.split, "utility": label, "sampling": "independent"}
-        strings_section.save_rows(rows, out / "data", about)
-    found = strings_section.summaries(strings_section.load_rows(out / "data"))
-    for (pair, name), own in found.items():
-        print(f"{pair}, {name}: {strings_section.recommendation(own)}")
-    if report:
-        experiment.write(out)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mbrace.jobs.decode import DecodeJob
 
 WIDTH = 80
-SHOWN = 5  # hypotheses of a list; the others are counted
+SHOWN = 5  # hypotheses of each list; the others are only counted
 
 
 def run_explain(job: DecodeJob, items: Iterable[Item], args: argparse.Namespace) -> int:
@@ -32,6 +32,7 @@ def run_explain(job: DecodeJob, items: Iterable[Item], args: argparse.Namespace)
         "--save-utilities": args.save_utilities is not None,
         "--text": args.text,
         "--resume": args.resume,
+        "--retry-errors": args.retry_errors,
         "--force": args.force,
     }
     for option, is_given in others.items():
@@ -39,11 +40,13 @@ def run_explain(job: DecodeJob, items: Iterable[Item], args: argparse.Namespace)
             raise UserError(f"{option}: not with --explain, which prints one race")
     record = find(items, args.explain)
     worker = job.start(args.threads)
-    worker.watch = recorder = RaceRecorder(worker.prune)
+    prune = job.race.pruning_function()
+    worker.watch = recorder = RaceRecorder(prune)
     [answer] = worker.answers([record])
     worker.count(record, answer)
-    options: dict[str, Any] = {"standard": worker.summary.standard_calls, "forecast": worker.forecast > 0}
-    print("\n".join(explained(record, answer, recorder.steps, worker.prune, **options)))
+    standard, forecast = worker.summary.standard_calls, job.race.forecast > 0
+    lines = explained(record, answer, recorder.steps, prune, standard=standard, forecast=forecast)
+    print("\n".join(lines))
     return 0
 
 
@@ -69,8 +72,8 @@ def explained(
     standard: int,
     forecast: bool = False,
 ) -> Iterator[str]:
-    """The lines of an explanation; `standard` is the number of utility calls of standard MBR, `forecast` whether one
-    lets hypotheses in."""
+    """The lines of an explanation; `standard` is the number of utility calls of standard MBR, `forecast` whether
+    hypotheses wait for a forecast to let them in."""
     distinct = len(set(record.hypotheses))
     repeated = f" ({distinct:,} different)" if distinct < len(record.hypotheses) else ""
     listed = record.listed()
@@ -122,10 +125,10 @@ def _step(step: RecordedStep, prune: PruningFunction | None) -> Iterator[str]:
     yield from _rows(step, step.leaders)
     ranking = np.argsort(-step.means, kind="stable")
     for reason, positions in reasons(step, prune):
-        chosen = [place for place in ranking.tolist() if place in positions]
+        chosen = [position for position in ranking.tolist() if position in positions]
         yield f"  dropped {len(chosen):,}: {reason}"
         yield from _rows(step, chosen)
-    left = [place for place in ranking.tolist() if step.kept[place] and place not in step.leaders]
+    left = [position for position in ranking.tolist() if step.kept[position] and position not in step.leaders]
     if left:
         yield f"  {len(left):,} more {'stays' if len(left) == 1 else 'stay'}:"
         yield from _rows(step, left)
@@ -138,7 +141,8 @@ def reasons(step: RecordedStep, prune: PruningFunction | None) -> list[tuple[str
     dropped = set(np.flatnonzero(~step.kept).tolist())
     found: list[tuple[str, set[int]]] = []
     if isinstance(prune, Confidence) and step.win_rates is not None:
-        losing = set(np.flatnonzero(_wins(step.win_rates, prune) <= prune.max_losing_wins).tolist()) & dropped
+        wins = np.rint(step.win_rates * prune.bootstraps)  # the whole numbers that the shares were made of
+        losing = set(np.flatnonzero(wins <= prune.max_losing_wins).tolist()) & dropped
         rival = "the leader" if len(step.leaders) == 1 else f"number {len(step.leaders)}"
         found.append((f"equal or beat {rival} in at most 1 - alpha = {1 - prune.alpha:.3g} of resamples", losing))
         if step.expected_regret is not None:
@@ -151,15 +155,10 @@ def reasons(step: RecordedStep, prune: PruningFunction | None) -> list[tuple[str
     return [(reason, positions) for reason, positions in found if positions]
 
 
-def _wins(rates: NDArray[np.float64], prune: Confidence) -> NDArray[np.int64]:
-    """The number of resamples won, which the shares were made of."""
-    return np.rint(rates * prune.bootstraps).astype(np.int64)
-
-
 def _rows(step: RecordedStep, positions: Sequence[int] | NDArray[np.int64]) -> Iterator[str]:
-    for place in [int(position) for position in positions][:SHOWN]:
-        share = "" if step.win_rates is None else f"{step.win_rates[place]:.3f}"
-        yield row(share, f"{step.means[place]:.4g}", int(step.indexes[place]), step.texts[place])
+    for position in positions[:SHOWN]:
+        share = "" if step.win_rates is None else f"{step.win_rates[position]:.3f}"
+        yield row(share, f"{step.means[position]:.4g}", int(step.indexes[position]), step.texts[position])
     if len(positions) > SHOWN:
         yield f"    ... and {len(positions) - SHOWN:,} more"
 
@@ -171,7 +170,7 @@ def row(share: str, utility: str, index: int, text: str) -> str:
 
 
 def cut(text: str, width: int) -> str:
-    """What fits of a text into `width` columns of a terminal, on one line, without its control characters."""
+    """As much of a text as fits into `width` columns of a terminal, on one line, without control characters."""
     from rich.cells import cell_len
 
     shown = printable(text)
@@ -192,11 +191,10 @@ def wrapped(text: str) -> Iterator[str]:
 
 
 def printable(text: str) -> str:
-    """A text without its control characters, which could do anything to a terminal."""
+    """A text with control characters, which could do anything to a terminal, replaced by spaces."""
     return "".join(character if character.isprintable() else " " for character in text)
 
 
 def _cost(answer: Decoded, standard: int) -> str:
-    calls: dict[str, Any] = {"utility": answer.utility_calls, "coarse": answer.coarse_calls}
-    text = f"{counted(calls['utility'], 'utility call')}; standard MBR: {standard:,}"
-    return f"  {text}" + ("" if calls["coarse"] is None else f"; of the coarse utility: {calls['coarse']:,}")
+    coarse = "" if answer.coarse_calls is None else f"; of the coarse utility: {answer.coarse_calls:,}"
+    return f"  {counted(answer.utility_calls, 'utility call')}; standard MBR: {standard:,}{coarse}"

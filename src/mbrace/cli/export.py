@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from mbrace.cli.messages import say, shows_progress
-from mbrace.cli.runs import add_resume
+from mbrace.cli.messages import say
+from mbrace.cli.runs import add_resume, check_on_error, run_with_output
 from mbrace.errors import UserError
 from mbrace.wording import counted
 
@@ -30,7 +30,7 @@ def add(commands: Any) -> None:
         help="sft (default): prompt and completion; preference: prompt, chosen (the answer) and rejected (the worst)",
     )
     parser.add_argument(
-        "--sources", metavar="FILE", help="the candidate file, or a source per line, where answers have no `source`"
+        "--sources", metavar="FILE", help="the candidate file, or one source per line, if answers have no `source`"
     )
     parser.add_argument(
         "--utilities",
@@ -38,9 +38,9 @@ def add(commands: Any) -> None:
         help="the worst is taken from the tables of `--save-utilities DIR` instead of the n-best list",
     )
     parser.add_argument(
-        "--min-gap", type=float, default=0.0, metavar="X", help="least difference of utilities of a pair"
+        "--min-gap", type=float, default=0.0, metavar="X", help="smallest difference between the utilities of a pair"
     )
-    parser.add_argument("--prompt", default="{source}", metavar="TEXT", help="what is asked, with {source}")
+    parser.add_argument("--prompt", default="{source}", metavar="TEXT", help="the request, with {source} in it")
     parser.add_argument("--chat", action="store_true", help="messages with roles instead of strings")
     parser.add_argument("--system", metavar="TEXT", help="with --chat: a system message before the prompt")
     add_resume(parser)
@@ -49,38 +49,20 @@ def add(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Check every option, then write."""
-    from mbrace.cli.config import given_options
-    from mbrace.io.inputs import check_inputs, expand, rereadable
-    from mbrace.jobs.export import ExportJob, read_answers
-    from mbrace.jobs.run import run_job
+    from mbrace.io.candidates import read_items
+    from mbrace.io.inputs import checked_input, expand
+    from mbrace.jobs.export import ExportJob
 
-    if args.resume and args.force:
-        raise UserError("--resume and --force: give one of them")
     if args.retry_errors:
         raise UserError("--retry-errors: an export has nothing to try again; run it with --force")
-    if args.on_error == "skip" and args.output == "-":
-        raise UserError("--on-error skip: what is set aside goes to OUT.errors.jsonl; give a file with -o OUT")
+    check_on_error(args)
     if args.format == "preference" and args.output == "-":
         raise UserError("--format preference: records left out go to OUT.errors.jsonl; give a file with -o OUT")
-    try:
-        job = ExportJob(args.format, args.sources, args.utilities, args.prompt, args.chat, args.system, args.min_gap)
-    except UserError as error:
-        message = str(error).replace("min_gap", "min-gap").replace("with chat", "with --chat")
-        message = message.replace("with format", "with --format").replace("save_utilities", "--save-utilities")
-        raise UserError(f"--{message}") from None
+    job = ExportJob(args.format, args.sources, args.utilities, args.prompt, args.chat, args.system, args.min_gap)
     paths = expand(args.answers)
-    check_inputs([*paths, *([] if args.sources is None else [args.sources])], args.output)
-    summary = run_job(
-        job,
-        rereadable(lambda: read_answers(paths, job), paths),
-        args.output,
-        resume=args.resume,
-        force=args.force,
-        on_error=args.on_error,
-        handle_signals=True,
-        progress=shows_progress(),
-        options=None if args.output == "-" else given_options(args.arguments, args.parser),
-    )
+    files = [*paths, *([] if args.sources is None else [args.sources])]
+    items = checked_input(lambda: read_items(paths, job.item), files, output=args.output)
+    summary = run_with_output(job, items, args)
     kept = f", {summary.kept:,} kept from before" if summary.kept else ""
     left = f"; {counted(summary.skipped, 'record')} left out, see {args.output}.errors.jsonl" if summary.skipped else ""
     say(f"mbrace: {counted(summary.sentences, 'line')} written{kept}{left}")

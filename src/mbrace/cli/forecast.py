@@ -17,13 +17,13 @@ def add_forecast(group: Any) -> None:
         type=float,
         default=None,
         metavar="X",
-        help=f"begin with {STARTERS} hypotheses; let another one in when its forecast improvement on the leader is "
+        help=f"start with {STARTERS} hypotheses; let another one in when its forecast improvement on the leader is "
         "more than X of the spread between hypotheses, such as 0.0005; for neural utilities (default: 0, all race)",
     )
 
 
 def clash_of(args: argparse.Namespace) -> str | None:
-    """The option that was given, or is the default, with which there is no forecast, and why; None if there is none."""
+    """The option, given or by default, that a forecast does not go with, and why; None if there is none."""
     method = getattr(args, "method", RACE)
     pruning = {"no_pruning": args.prune == "none", "own_schedule": args.prune == "halving"}
     clash = clash_with(bool(args.pool), args.exclude_self, method != RACE, **pruning)
@@ -40,7 +40,7 @@ def clash_of(args: argparse.Namespace) -> str | None:
 
 
 def check_forecast(args: argparse.Namespace) -> None:
-    """Refuse a forecast that makes no sense, or does not go with another option."""
+    """Refuse a forecast that makes no sense, or that does not go with another option."""
     if args.forecast is None:
         return
     check_number("--forecast", args.forecast, least=0)

@@ -35,11 +35,13 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     add_resume(parser)
     parser.add_argument("--threads", type=int, default=0, metavar="N", help="threads on a CPU (default: all cores)")
     parser.add_argument("--limit", type=int, metavar="N", help="only the first N sources")
-    parser.add_argument("--prefix", default="", help="put before the line number in ids")
-    parser.add_argument("--minutes", type=float, metavar="M", help="stop after M minutes; what is done is kept")
+    parser.add_argument("--prefix", default="", help="text before the line number in ids")
+    parser.add_argument("--minutes", type=float, metavar="M", help="stop after M minutes; what is done by then is kept")
     parser.add_argument("--logprobs", action="store_true", help="write the pseudo-references' log-probabilities")
-    parser.add_argument("--sample", type=int, default=1024, metavar="N", help="pseudo-references (1024; 0: none)")
-    parser.add_argument("--seed", type=seed, default=0)
+    parser.add_argument(
+        "--sample", type=int, default=1024, metavar="N", help="pseudo-references per source (1024; 0: none)"
+    )
+    parser.add_argument("--seed", type=seed, default=0, help="random seed (default: 0)")
     add_model(parser)
     add_sampling(parser, once="--alpha")
     add_cluster(parser)
@@ -48,7 +50,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Check every option, then generate."""
-    from mbrace.io.inputs import rereadable
+    from mbrace.io.inputs import checked_input
     from mbrace.jobs.sources import source_items
 
     job = job_from(args)
@@ -62,11 +64,11 @@ def run(args: argparse.Namespace) -> int:
                 remedy = "give a .tsv with references, or the sources that are wanted"
                 raise UserError(f"--{option}: not with --ray; {remedy}")
         return run_on_cluster(job, [args.sources], args)
-    total = _check_sources(args)
-    items = rereadable(
-        lambda: itertools.islice(source_items(args.sources, job.item, args.references), args.limit), [args.sources]
+    paths = [path for path in (args.sources, args.references) if path is not None]
+    items = checked_input(
+        lambda: itertools.islice(source_items(*paths, make_item=job.item), args.limit), paths, output=args.output
     )
-    return run_here(job, items, args, total=total, minutes=args.minutes)
+    return run_here(job, items, args, total=_count_sources(args), minutes=args.minutes)
 
 
 def job_from(args: argparse.Namespace) -> GenerateJob:
@@ -80,17 +82,21 @@ def job_from(args: argparse.Namespace) -> GenerateJob:
         raise UserError("--logprobs: only valid with pseudo-references; give --sample 1 or more")
     check_output(args)
     check_model(args)
-    numbers = {"sample": args.sample, "seed": args.seed, "window": args.window}
-    candidates = sampling_settings(args)
-    return GenerateJob(model_settings(args), candidates, **numbers, logprobs=args.logprobs, prefix=args.prefix)
+    return GenerateJob(
+        model_settings(args),
+        sampling_settings(args),
+        sample=args.sample,
+        seed=args.seed,
+        logprobs=args.logprobs,
+        prefix=args.prefix,
+        window=args.window,
+    )
 
 
-def _check_sources(args: argparse.Namespace) -> int | None:
-    """A missing file is an error before the model is loaded. How many sources there are, for the progress bar."""
-    from mbrace.io.inputs import check_inputs
+def _count_sources(args: argparse.Namespace) -> int | None:
+    """How many sources there are, for the progress bar."""
     from mbrace.io.reading import count_lines
 
-    check_inputs(filter(None, (args.sources, args.references)), args.output)
     if not sys.stderr.isatty() or args.sources == "-":
         return args.limit  # type: ignore[no-any-return]
     count = count_lines(args.sources)

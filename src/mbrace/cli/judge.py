@@ -17,7 +17,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         "judge",
         help="ask people which of two outputs they prefer, blind, on a web page",
         description="Serve a page on which raters compare two outputs of `mbrace decode`, not knowing which is which. "
-        "Equal predictions are counted but not shown. Prints one secret link per rater.",
+        "Equal outputs are counted but not shown. Prints one secret link per rater.",
     )
     parser.add_argument(
         "a", metavar="A", help="output of the first system: JSON Lines with id and text, or plain lines"
@@ -55,7 +55,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument("--name-a", metavar="NAME", help="what results call the first system (default: its file)")
     parser.add_argument("--name-b", metavar="NAME", help="what results call the second system")
     parser.add_argument(
-        "--instructions", metavar="FILE", help="text for the raters: what to look for; empty lines part paragraphs"
+        "--instructions", metavar="FILE", help="text for the raters: what to look for; empty lines separate paragraphs"
     )
     parser.set_defaults(run=run)
 
@@ -120,7 +120,7 @@ def _language(text: str) -> str:
 
 
 def _whole(text: str, least: int, most: int | None, wanted: str) -> int:
-    """A number within bounds. (By itself argparse would name this function, not what is expected.)"""
+    """A number within bounds. (argparse's own message would name this function, not what is expected.)"""
     try:
         number = int(text)
     except ValueError:

@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check_targets(args: argparse.Namespace) -> None:
-    """Refuse to overwrite files without --force, and the ratings at all: they cannot be reproduced."""
+    """Refuse to overwrite files without --force, and never overwrite the ratings: they cannot be made again."""
     if args.force and not (args.csv or args.json):
         raise UserError("--force: only valid with --csv or --json")
     ratings = [args.ratings, f"{args.ratings}-wal", f"{args.ratings}-shm"]

@@ -9,7 +9,7 @@ from rich.text import Text
 
 
 def print_labelled(console: Any, *lines: tuple[str, str, str | None, str]) -> None:
-    """Print lines of (label, style, text, style). Texts are never read as markup and wrap next to their labels."""
+    """Print lines of (label, style, text, style). Texts are printed word for word, and wrap next to their labels."""
     grid = Table.grid(padding=(0, 1, 0, 0))
     grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")

@@ -1,4 +1,4 @@
-"""What the command line prints on stderr: errors, warnings, what a run did and how far it is, by --log-level."""
+"""What the command line prints on stderr, by --log-level: errors, warnings, what a run did, and its progress."""
 
 from __future__ import annotations
 
@@ -14,14 +14,23 @@ from typing import Any
 from mbrace.errors import MbraceWarning
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
-# Parameters of the library, as its messages name them; out is the only one whose option has another name.
+# Parameters whose options have other names.
+FLAGS = {"out": "-o", "per_request": "--samples-per-request"}
+# Parameters that messages of the library name as in `force=True`.
 PARAMETERS = (
-    "cache force forecast format gpus_per_worker layer min_gap num_candidates num_references on_error out public_url "
-    "resume retry_errors save_utilities schedule seed shard_size sources text utilities workers"
+    "cache chat force forecast format gpus_per_worker layer min_gap nbest num_candidates num_references on_error out "
+    "prune public_url resume retry_errors save_utilities schedule seed select shard_size sources text utilities workers"
 )
 PARAMETER = re.compile(rf'(?<![\w/.-])({PARAMETERS.replace(" ", "|")})=("?)([^\s",;:)]+)\2|^(spm)(?=: )')
-# Those that a message about their values begins with.
-FIRST = re.compile(r"^(alpha|beta|bootstraps|budget|diversity|nbest|regret|schedule|threads|window)(?= [^:]+: )")
+# Parameters that messages begin with, as in `alpha 2: must be between 0 and 1` and `system: only valid with chat=True`.
+FIRST_WORDS = (
+    "aggregates alpha beta bootstraps budget centroids coarse coarse_top concurrency diversity exclude_self fine_top "
+    "format fraction min_gap nbest per_request pool prompt qe qe_top rank regret retries schedule select system "
+    "threads utilities window"
+)
+FIRST_WORD = re.compile(rf"^({FIRST_WORDS.replace(' ', '|')})(?= [^:]+: |: only valid )")
+# Parameters that other ones depend on, as in `qe: only valid without pool`.
+OTHER_WORD = re.compile(r"\b(only valid with|only valid without|at least) (coarse|method|nbest|pool)\b")
 # Classes of the library that a message recommends, and what loads them here.
 CLASSES = {
     "mbrace.Comet": "--utility comet",
@@ -32,17 +41,17 @@ log = logging.getLogger("mbrace")
 
 
 def say(message: str) -> None:
-    """Print what a run did, unless --log-level leaves it out."""
+    """Print what a run did, unless --log-level hides it."""
     log.info(message)
 
 
 def shows_progress() -> bool:
-    """Whether --log-level lets a run show how far it is."""
+    """Whether --log-level lets a run show its progress."""
     return log.isEnabledFor(logging.INFO)
 
 
 def print_error(error: Exception, message: str | None = None) -> None:
-    """One line for an error; with --log-level debug, first where it came from."""
+    """Print one line for an error; with --log-level debug, a traceback before it."""
     if log.isEnabledFor(logging.DEBUG):
         traceback.print_exception(error)
     print(f"mbrace: error: {as_options(str(error)) if message is None else message}", file=sys.stderr)
@@ -56,12 +65,16 @@ def as_options(message: str) -> str:
             return f"--{found[4]}"
         if found[1] == "layer":
             return f"--utility-option {found[0]}"
-        name = "-o" if found[1] == "out" else f"--{found[1].replace('_', '-')}"
-        return f"{name} {found[3]}".removesuffix(" True")
+        return f"{_flag(found[1])} {'none' if found[3] == 'None' else found[3]}".removesuffix(" True")
 
     for class_name, options in CLASSES.items():
         message = re.sub(rf"{re.escape(class_name)}\b", options, message)
-    return PARAMETER.sub(option, FIRST.sub(r"--\1", message))
+    message = FIRST_WORD.sub(lambda found: _flag(found[1]), OTHER_WORD.sub(r"\1 --\2", message))
+    return PARAMETER.sub(option, message)
+
+
+def _flag(parameter: str) -> str:
+    return FLAGS.get(parameter, f"--{parameter.replace('_', '-')}")
 
 
 class _LinesOnStderr(logging.Handler):
@@ -72,9 +85,9 @@ class _LinesOnStderr(logging.Handler):
 
 @contextmanager
 def plain_messages(level: str) -> Iterator[None]:
-    """Print what the library logs and warns of as one line each, from `level` on."""
+    """In this block, each log message and warning of the library is printed as one line, from `level` on."""
     handler = _LinesOnStderr()
-    before = log.propagate, log.level
+    propagated, level_before = log.propagate, log.level
     log.addHandler(handler)
     log.propagate = False
     log.setLevel(LEVELS[level])
@@ -91,6 +104,6 @@ def plain_messages(level: str) -> Iterator[None]:
             warnings.showwarning = show  # type: ignore[assignment]
             yield
     finally:
-        log.propagate, _ = before
-        log.setLevel(before[1])
+        log.propagate = propagated
+        log.setLevel(level_before)
         log.removeHandler(handler)

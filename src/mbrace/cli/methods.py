@@ -19,14 +19,14 @@ USED = {
 
 
 def add_method(parser: argparse.ArgumentParser) -> None:
-    """`--method` and the numbers of each."""
+    """`--method`, and the options of each method."""
     group = parser.add_argument_group("other ways to score fewer pairs (docs/methods.md)")
     group.add_argument(
         "--method",
         choices=[RACE, *METHODS],
         default=RACE,
         help="race (default); aggregate or centroid: a few averages stand for all pseudo-references; "
-        "aggregate-to-fine: those choose who races; low-rank: most pairs follow from some",
+        "aggregate-to-fine: they choose which hypotheses race; low-rank: most pairs are estimated from the others",
     )
     group.add_argument("--aggregates", type=int, metavar="N", help="averages of pseudo-references (default: 1)")
     group.add_argument(
@@ -36,16 +36,16 @@ def add_method(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--centroid-weights",
         choices=("equal", "counts"),
-        help="what a centroid counts: the same as any other (default), or as many as are in its cluster",
+        help="the weight of a centroid: the same for all (default), or the number of references in its cluster",
     )
     group.add_argument("--rank", type=int, metavar="R", help="rank of `--method low-rank` (default: 8)")
     group.add_argument(
-        "--fraction", type=float, metavar="F", help="of the pairs that `--method low-rank` scores (default: 0.125)"
+        "--fraction", type=float, metavar="F", help="fraction of pairs that `--method low-rank` scores (default: 0.125)"
     )
 
 
 def prunes(args: argparse.Namespace) -> bool:
-    """Whether a pruning function goes with the method that was asked for."""
+    """Whether the method that was asked for is used with a pruning function."""
     name = getattr(args, "method", RACE)
     return name == RACE or bool(method_class(name).prunes)
 
@@ -64,32 +64,17 @@ def method_from(args: argparse.Namespace) -> Method | None:
     options = {option: value for option, value in given.items() if value is not None}
     if weights is not None:
         options["weighted"] = weights == "counts"
-    try:
-        made: Method = method_class(name)(**options)
-        return made
-    except UserError as error:
-        option, _, rest = str(error).partition(" ")
-        raise UserError(f"--{option.replace('_', '-')} {rest}") from None
+    made: Method = method_class(name)(**options)
+    return made
 
 
 def _check(args: argparse.Namespace, name: str) -> None:
-    """Refuse other options that do not go with a method."""
-    if args.pool:
-        raise UserError(
-            f"--pool: only valid without --method {name}, for which all hypotheses are there from the start"
-        )
-    if name == "aggregate-to-fine":
-        top = 20 if args.fine_top is None else args.fine_top
-        if 1 <= top < args.nbest:
-            raise UserError(f"--fine-top {top}: must be at least --nbest ({args.nbest})")
+    """Refuse options of the command that do not go with a method; `RaceSettings` refuses those of the race."""
+    if method_class(name).prunes:
         return
     without = f"only valid without --method {name}"
     if args.prune not in (None, "none"):
         raise UserError(f"--prune {args.prune}: {without}, which prunes none")
-    if args.exclude_self:
-        raise UserError(f"--exclude-self: {without}, which scores no single pseudo-references")
-    if args.select != "best":
-        raise UserError(f"--select {args.select}: {without}, which has no full scores")
     for option in ("save_utilities", "explain"):
         if getattr(args, option, None) is not None:
             why = "which does not score every pair" if option == "save_utilities" else "which is no race"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from mbrace.errors import UserError, check_number, require
 
@@ -26,24 +26,20 @@ SERVER_OPTIONS = (
 
 
 class Given(argparse.Action):
-    """Stores a value, and notes in `given` that it was given: only such an option can be refused, not a default."""
+    """Stores a value, and notes in `given` that the user gave it: such an option may be refused, a default never is."""
 
-    def __call__(
-        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
-    ) -> None:
+    def __call__(self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, *_: Any) -> None:
         """Store the value, and note the option."""
         setattr(namespace, self.dest, values)
         namespace.given = {**getattr(namespace, "given", {}), self.dest: self.option_strings[0]}
 
 
 class Renamed(argparse.Action):
-    """An option that has another name now, `const`: it is refused with a hint, not taken for something else."""
+    """The old name of an option, refused with a message that gives the new one, `const`."""
 
-    def __call__(
-        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
-    ) -> None:
-        """Refuse the old name, with the new one."""
-        raise UserError(f"{option}: is called {self.const} now")
+    def __call__(self, *_: Any) -> NoReturn:
+        """Refuse the old name."""
+        raise UserError(f"{self.option_strings[0]}: is called {self.const} now")
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
@@ -57,41 +53,43 @@ def add_model(parser: argparse.ArgumentParser) -> None:
         action=Given,
         choices=["seq2seq", "causal"],
         default="seq2seq",
-        help="causal: decoder-only, by --prompt",
+        help="seq2seq (default), or causal: decoder-only, with --prompt",
     )
-    group.add_argument("--source-language", action=Given, metavar="CODE", help="the tokenizer's, such as deu_Latn")
-    group.add_argument("--target-language", action=Given, metavar="CODE", help="as --source-language")
-    group.add_argument("--source-prefix", action=Given, default="", metavar="TEXT", help="put before every source (T5)")
+    group.add_argument("--source-language", action=Given, metavar="CODE", help="the tokenizer's code, such as deu_Latn")
+    group.add_argument("--target-language", action=Given, metavar="CODE", help="like --source-language")
     group.add_argument(
-        "--prompt", action=Given, metavar="TEXT", help="of --kind causal or --server, with {source} in it"
+        "--source-prefix", action=Given, default="", metavar="TEXT", help="text before each source (for T5)"
     )
-    group.add_argument("--stop", action=Given, metavar="TEXT", help="an output ends where this begins")
-    if "--device" not in parser._option_string_actions:  # a neural utility has the same two
+    group.add_argument(
+        "--prompt", action=Given, metavar="TEXT", help="for --kind causal or --server, with {source} in it"
+    )
+    group.add_argument("--stop", action=Given, metavar="TEXT", help="outputs end before this text")
+    if "--device" not in parser._option_string_actions:  # the options of utilities have these two as well
         group.add_argument("--device", action=Given, metavar="NAME", help="cuda or cpu")
         group.add_argument("--dtype", action=Given, choices=["float32", "bfloat16", "float16"])
     group.add_argument("--server", metavar="URL", help="an OpenAI-compatible server, instead of --model")
-    group.add_argument("--server-model", action=Given, metavar="NAME", help="the model's name there")
+    group.add_argument("--server-model", action=Given, metavar="NAME", help="the model's name on the server")
     group.add_argument(
         "--server-kind", action=Given, choices=["chat", "completions"], default="chat", help="which endpoint (chat)"
     )
     group.add_argument(
-        "--server-beam-search", action="store_true", help="hypotheses by beam search, which vLLM has (default: samples)"
+        "--server-beam-search", action="store_true", help="hypotheses by beam search, on vLLM only (default: samples)"
     )
     number: dict[str, Any] = {"action": Given, "type": int, "metavar": "N"}
-    group.add_argument("--concurrency", **number, default=8, help="requests to the server at a time (8)")
+    group.add_argument("--concurrency", **number, default=8, help="requests to the server at the same time (8)")
     group.add_argument("--samples-per-request", **number, default=16, help="samples asked for in one request (16)")
-    group.add_argument("--max-tokens", **number, default=512, help="the most tokens of a sample from the server (512)")
+    group.add_argument("--max-tokens", **number, default=512, help="maximum tokens per sample from the server (512)")
     group.add_argument("--system-prompt", action=Given, metavar="TEXT", help="system message to the server (none)")
     group.add_argument(
         "--timeout", action=Given, type=float, default=120.0, metavar="S", help="seconds the server may take (120)"
     )
-    group.add_argument("--retries", **number, default=6, help="further tries of a failed request (6)")
+    group.add_argument("--retries", **number, default=6, help="how often a failed request is tried again (6)")
 
 
 def add_sampling(parser: argparse.ArgumentParser, *, once: str = "--length-alpha") -> None:
-    """How hypotheses and pseudo-references are made; `once` is what the option of the length penalty was called."""
+    """How hypotheses and pseudo-references are made; `once` is the old name of --length-penalty."""
     group = parser.add_argument_group("candidates")
-    group.add_argument("--beam", type=int, metavar="K", help="hypotheses by beam search (256)")
+    group.add_argument("--beam", type=int, metavar="K", help="hypotheses per source, by beam search (256)")
     group.add_argument(
         "--length-penalty",
         action=Given,
@@ -109,14 +107,19 @@ def add_sampling(parser: argparse.ArgumentParser, *, once: str = "--length-alpha
         help="epsilon sampling's threshold (0.02, but 0 with the next three, and with --server; 0: no threshold)",
     )
     group.add_argument("--top-k", type=int, metavar="K", help="draw from the K most probable tokens")
-    group.add_argument("--top-p", type=float, metavar="P", help="draw from the most probable tokens of this total")
-    group.add_argument("--min-p", type=float, metavar="P", help="draw from tokens of this share of the best one")
-    group.add_argument("--temperature", type=float, default=1.0, metavar="T", help="of the model's distribution (1.0)")
+    group.add_argument("--top-p", type=float, metavar="P", help="draw from the likeliest tokens with this total")
+    group.add_argument(
+        "--min-p",
+        type=float,
+        metavar="P",
+        help="least probability, as a share of the best token's",
+    )
+    group.add_argument("--temperature", type=float, default=1.0, metavar="T", help="sampling temperature (1.0)")
     group.add_argument(
         "--sampling",
         action=Given,
         choices=["independent", "arithmetic"],
-        help="arithmetic: draws spread evenly over the model's distribution, so that fewer do (independent)",
+        help="arithmetic: draws are spread evenly over the model's distribution, so fewer are needed (independent)",
     )
 
 
@@ -179,6 +182,6 @@ def sampling_settings(args: argparse.Namespace) -> SamplingSettings:
 
 
 def _epsilon(args: argparse.Namespace) -> float:
-    """No epsilon sampling besides another kind, unless it was asked for."""
+    """The threshold of epsilon sampling: by default none next to top-k, top-p or min-p sampling."""
     others = any(value is not None for value in (args.top_k, args.top_p, args.min_p))
     return 0.0 if others and "epsilon" not in getattr(args, "given", {}) else args.epsilon

@@ -1,10 +1,10 @@
-"""Options that several commands share, and what they mean to the library."""
+"""Options of utilities and races, which several commands share, and the settings made of them."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
-from typing import Any
+from pathlib import Path
 
 from mbrace.cli.forecast import add_forecast, check_forecast
 from mbrace.cli.messages import say
@@ -48,23 +48,32 @@ def add_utility(parser: argparse.ArgumentParser) -> None:
         metavar="PATH_OR_NAME",
         help="model of a neural utility: a folder or hub name; for `learned` also en (default) | multilingual",
     )
-    group.add_argument("--device", metavar="DEVICE", help="cpu | cuda | cuda:1 ... (default: a GPU if there is one)")
+    add_device(group)
+    group.add_argument("--judge-server", metavar="URL", help="OpenAI-compatible server for `judge`")
     group.add_argument(
-        "--dtype", metavar="DTYPE", help="of the encoder (default: bfloat16 on a GPU, else float32; auto: the faster)"
+        "--judge-model", metavar="NAME", help="the model's name there; the key comes from OPENAI_API_KEY"
     )
-    group.add_argument("--batch-tokens", type=int, metavar="N", help="tokens in a batch of a neural utility's encoder")
-    group.add_argument("--judge-server", metavar="URL", help="OpenAI-compatible server of `judge`")
-    group.add_argument("--judge-model", metavar="NAME", help="the model's name there; a key comes from OPENAI_API_KEY")
     group.add_argument(
         "--judge-prompt",
         metavar="TEXT",
-        help="question with {hypothesis} and perhaps {reference} and {source}, or @FILE; its answer is a number alone",
+        help="question with {hypothesis} and perhaps {reference} and {source}, or @FILE; the answer must be a number",
     )
-    group.add_argument("--judge-answers", metavar="FILE", help="keeps answers, so that none is paid for twice")
+    group.add_argument("--judge-answers", metavar="FILE", help="keeps answers in FILE, so that none is paid for twice")
+
+
+def add_device(group: argparse._ArgumentGroup) -> None:
+    """How a network runs: where, in which precision and in which batches."""
+    group.add_argument("--device", metavar="DEVICE", help="cpu | cuda | cuda:1 ... (default: a GPU if there is one)")
+    group.add_argument(
+        "--dtype",
+        metavar="DTYPE",
+        help="precision of a network (default: bfloat16 on a GPU, else float32; auto: the faster)",
+    )
+    group.add_argument("--batch-tokens", type=int, metavar="N", help="tokens per batch of a network")
 
 
 def check_threads(threads: int) -> None:
-    """Refuse a number of threads that cannot be."""
+    """Refuse a number of threads that is not possible."""
     if not 0 <= threads <= MOST_THREADS:
         raise UserError(f"--threads {threads}: must be 0 (all cores) or more, and at most {MOST_THREADS:,}")
 
@@ -77,18 +86,26 @@ def utility_settings(args: argparse.Namespace) -> UtilitySettings:
         check_utility(name, dict(options), model=args.metric_model if uses_model(name) else None)
     except UserError as error:
         raise UserError(_in_flags(str(error))) from None
-    if not uses_model(name):
-        # a command that runs a model of its own takes --device for that
-        unused = ("device",) if getattr(args, "model", None) is None or not getattr(args, "runtimes", True) else ()
-        for option in ("metric_model", "dtype", "batch_tokens", *unused):
-            if getattr(args, option) is not None and not (option != "metric_model" and _shortlist_uses_model(args)):
-                neural = ", ".join(filter(uses_model, NAMED))
-                raise UserError(f"--{option.replace('_', '-')}: only valid with --utility {neural}, not {name}")
+    for option in () if uses_model(name) else _unused_options(args):
+        if getattr(args, option) is not None:
+            neural = ", ".join(filter(uses_model, NAMED))
+            raise UserError(f"--{option.replace('_', '-')}: only valid with --utility {neural}, not {name}")
     return UtilitySettings(name, args.metric_model, args.device, args.dtype, args.batch_tokens, options)
 
 
+def _unused_options(args: argparse.Namespace) -> Iterator[str]:
+    """The options for neural utilities that nothing uses if `--utility` is not one."""
+    yield "metric_model"
+    if _shortlist_uses_model(args):
+        return
+    yield from ("dtype", "batch_tokens")
+    runs_model = getattr(args, "model", None) is not None and getattr(args, "runtimes", True)
+    if not runs_model:  # a command that runs a model of its own takes --device for that
+        yield "device"
+
+
 def _shortlist_uses_model(args: argparse.Namespace) -> bool:
-    """Whether what chooses the hypotheses that race runs a model."""
+    """Whether --qe or --coarse, which choose the hypotheses that race, run a model."""
     coarse = getattr(args, "coarse", None)
     return getattr(args, "qe", None) is not None or (coarse is not None and uses_model(coarse))
 
@@ -122,14 +139,13 @@ def _judge_options(args: argparse.Namespace) -> Iterator[str]:
 
 def _read_prompt(path: str) -> str:
     try:
-        with open(path, encoding="utf-8") as file:
-            return file.read()
+        return Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"--judge-prompt @{path}: cannot be read ({error}); give a text file") from error
 
 
 def _in_flags(message: str) -> str:
-    """A message about a utility in the words of the command line."""
+    """A message of the library about a utility, with the names of options."""
     for words, flag in (("utility option ", "--utility-option "), ("utility ", "--utility ")):
         if message.startswith(words):
             message = flag + message.removeprefix(words)
@@ -155,26 +171,26 @@ def report_truncated(truncated: int) -> None:
 
 
 def cost_text(cost: Cost) -> str:
-    """What a utility asked of a server, in words."""
+    """The requests of a utility to a server, in words."""
     tokens = f"{cost.prompt_tokens:,} + {counted(cost.completion_tokens, 'token')}"
     return f"{counted(cost.requests, 'request')} ({tokens}), {counted(cost.kept_answers, 'answer')} kept from before"
 
 
 def report_cost(cost: Cost) -> None:
-    """Say on stderr what a utility asked of a server, if it has one."""
+    """Say on stderr what a utility requested from a server, if it uses one."""
     if cost != Cost():
         say(cost_text(cost))
 
 
 def add_race(parser: argparse.ArgumentParser, *, preset: str = "paper") -> None:
-    """`--prune`, `--schedule` and what the race needs besides."""
+    """`--prune`, `--schedule` and the other options of a race."""
     group = parser.add_argument_group("race")
     group.add_argument("--prune", default=None, metavar="RULE", help="confidence (default) | bottom | halving | none")
     group.add_argument("--alpha", type=float, default=None, help="confidence threshold (default: 0.99)")
     group.add_argument("--bootstraps", type=int, default=None, metavar="N", help="bootstrap resamples (default: 500)")
     group.add_argument("--beta", type=float, default=None, help="proportion `--prune bottom` drops each step")
     group.add_argument(
-        "--budget", type=int, default=None, metavar="N", help="the most utility calls per record of `--prune halving`"
+        "--budget", type=int, default=None, metavar="N", help="maximum utility calls per record of `--prune halving`"
     )
     group.add_argument(
         "--regret",
@@ -182,7 +198,7 @@ def add_race(parser: argparse.ArgumentParser, *, preset: str = "paper") -> None:
         default=None,
         metavar="X",
         help="end a race when the expected regret of answering now is at most X of the spread between hypotheses "
-        "(default: 0, the paper: never)",
+        "(default: 0: never, as in the paper)",
     )
     group.add_argument(
         "--pool",
@@ -194,20 +210,20 @@ def add_race(parser: argparse.ArgumentParser, *, preset: str = "paper") -> None:
     group.add_argument(
         "--exclude-self",
         action="store_true",
-        help="do not compare a string with its own draw where it is both (default: it counts, as in other tools)",
+        help="do not compare a string with itself where it is also a pseudo-reference (default: do, as in other tools)",
     )
     group.add_argument(
         "--preset",
         choices=list(PRESETS),
         default=preset,
-        help="paper: the paper's settings; fast: fewer strings, shown to be as good. Other options go before it "
+        help="paper: the paper's settings; fast: fewer strings, shown to be as good. Other options override it "
         f"(default: {preset})",
     )
     group.add_argument(
         "--schedule",
         default=None,
         metavar="SIZES",
-        help="growing sample sizes, such as 16,32,64,128,256, or `all` to go on to the last pseudo-reference",
+        help="growing sample sizes, such as 16,32,64,128,256, or `all` to continue to the last pseudo-reference",
     )
     group.add_argument("--seed", type=seed, default=0, help="random seed (default: 0)")
     group.add_argument("--nbest", type=int, default=1, metavar="N", help="keep and write the N best (default: 1)")
@@ -221,43 +237,36 @@ def add_race(parser: argparse.ArgumentParser, *, preset: str = "paper") -> None:
         "--diversity",
         type=float,
         metavar="LAMBDA",
-        help=f"weight of the similarity between those of `--select diverse` (default: {DIVERSITY})",
+        help=f"weight of similarity in `--select diverse` (default: {DIVERSITY})",
     )
 
 
 def race_settings(args: argparse.Namespace) -> RaceSettings:
     """The race that was asked for, checked."""
-    if args.nbest < 1:
-        raise UserError(f"--nbest {args.nbest}: must be 1 or more")
     method = method_from(args)
-    _check_selection(args)
-    race = _prune_settings(args), _schedule(args), args.seed, args.nbest, args.window
+    set_default_prune(args)
     start = getattr(args, "start", None)
     if start is not None and (start < 0 or not args.pool):
         raise UserError(f"--start {start}: must be 0 or more, and is only valid with --pool")
     check_forecast(args)
-    entry: dict[str, Any] = {"pool": bool(args.pool), "exclude_self": args.exclude_self, "start": start}
-    entry["forecast"] = args.forecast or 0.0
-    return RaceSettings(*race, **entry, select=args.select, diversity=args.diversity, method=method)
-
-
-def _check_selection(args: argparse.Namespace) -> None:
-    """Refuse a selection without effect, or without full scores; by default it goes without pruning."""
-    set_default_prune(args)
-    if args.diversity is not None and args.select != "diverse":
-        raise UserError("--diversity: only valid with --select diverse")
-    if args.select != "best":
-        if args.nbest < 2:
-            raise UserError(f"--select {args.select}: chooses several; give --nbest 2 or more")
-        if args.prune != "none":
-            raise UserError(
-                f"--prune {args.prune}: only valid without --select {args.select}, "
-                "which chooses among hypotheses with full scores"
-            )
+    return RaceSettings(
+        _prune_settings(args),
+        _schedule(args),
+        seed=args.seed,
+        nbest=args.nbest,
+        window=args.window,
+        pool=bool(args.pool),
+        exclude_self=args.exclude_self,
+        start=start,
+        select=args.select,
+        diversity=args.diversity,
+        method=method,
+        forecast=args.forecast or 0.0,
+    )
 
 
 def set_default_prune(args: argparse.Namespace) -> None:
-    """`--prune` if it was not given."""
+    """Set `--prune` where it was not given: by default nothing is pruned where full scores are needed."""
     if args.prune is None:
         args.prune = "confidence" if args.select == "best" and prunes(args) else "none"
 

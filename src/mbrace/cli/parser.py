@@ -29,14 +29,14 @@ COMMANDS = (
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose mistakes are one line, like every other error, and that takes options by their full names only."""
+    """A parser that reports a mistake in one line, like every other error, and takes only the full names of options."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options, allow_abbrev=False)
         self.register("type", int, _whole)
 
     def error(self, message: str) -> NoReturn:
-        """Raise the message as an error of the user."""
+        """Raise the message as a UserError."""
         raise UserError(f"{message}; see {self.prog} --help")
 
 
@@ -49,7 +49,7 @@ def _whole(text: str) -> int:
 
 
 def seed(text: str) -> int:
-    """A seed: any whole number, unless what it is for takes fewer."""
+    """A seed: any whole number; what uses it may accept fewer."""
     try:
         return int(text)
     except ValueError:
@@ -57,7 +57,7 @@ def seed(text: str) -> int:
 
 
 class _Cite(argparse.Action):
-    """Prints what to cite, and ends."""
+    """Prints what to cite, and exits."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
         """Print the entries and exit."""
@@ -68,9 +68,9 @@ class _Cite(argparse.Action):
 
 
 def make_parser(command: str | None = None) -> Parser:
-    """The options of `command`, or of all where it is none: to import all of them takes longer than a small run.
+    """The parser of `command`, or of all commands if it is not one: importing all takes longer than a small run.
 
-    `--version` and `--cite` end before a command is looked at.
+    With `--version` or `--cite` as `command`, no command is imported.
     """
     from mbrace import __version__
 
@@ -108,6 +108,6 @@ def _add_general(parser: argparse.ArgumentParser) -> None:
         "--log-level",
         choices=list(LEVELS),
         help="what is printed on stderr: error; warning; info (default): also progress and what a run did; debug: "
-        "also where an error came from",
+        "also tracebacks of errors",
     )
-    group.add_argument("--quiet", action="store_true", help="print errors only, as --log-level error does")
+    group.add_argument("--quiet", action="store_true", help="print only errors, like --log-level error")

@@ -10,8 +10,8 @@ from mbrace.jobs.presets import LARGE_ENCODERS, preset_settings
 
 
 def apply_preset(args: argparse.Namespace, command: str) -> None:
-    """Set the options of `--preset` that were not given. Those for large encoders are chosen for races with a forecast,
-    and are left out where there can be none."""
+    """Set the options of `--preset` that were not given. Those for large encoders are meant for races with a forecast,
+    and are left out where there cannot be one."""
     set_default_prune(args)
     confidence = args.prune == "confidence"
     large = args.utility in LARGE_ENCODERS and args.forecast != 0 and confidence and clash_of(args) is None

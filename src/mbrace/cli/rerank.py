@@ -6,9 +6,8 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from mbrace.cli.candidates import add_input, run_candidates
-from mbrace.cli.options import QE_HELP
+from mbrace.cli.options import QE_HELP, add_device
 from mbrace.cli.runs import add_cluster, add_output, check_output
-from mbrace.errors import UserError
 
 if TYPE_CHECKING:
     from mbrace.jobs.rerank import RerankJob
@@ -27,11 +26,7 @@ def add(commands: Any) -> None:
     group.add_argument("--qe", required=True, metavar="MODEL", help=QE_HELP)
     group.add_argument("--nbest", type=int, default=1, metavar="N", help="write the N best (default: 1)")
     group.add_argument("--threads", type=int, default=0, metavar="N", help="threads (default: all cores)")
-    group.add_argument("--device", metavar="DEVICE", help="cpu | cuda | cuda:1 ... (default: a GPU if there is one)")
-    group.add_argument(
-        "--dtype", metavar="DTYPE", help="of the network (default: bfloat16 on a GPU, else float32; auto: the faster)"
-    )
-    group.add_argument("--batch-tokens", type=int, metavar="N", help="tokens in a batch of the network")
+    add_device(group)
     add_cluster(parser)
     parser.set_defaults(run=run)
 
@@ -39,8 +34,7 @@ def add(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Check every option, then choose."""
     check_output(args)
-    job = job_from(args)
-    return run_candidates(job, args)
+    return run_candidates(job_from(args), args)
 
 
 def job_from(args: argparse.Namespace) -> RerankJob:
@@ -48,7 +42,5 @@ def job_from(args: argparse.Namespace) -> RerankJob:
     from mbrace.jobs.rerank import RerankJob
     from mbrace.jobs.settings import QualitySettings
 
-    if args.nbest < 1:
-        raise UserError(f"--nbest {args.nbest}: must be 1 or more")
     qe = QualitySettings(args.qe, args.device, args.dtype, args.batch_tokens)
     return RerankJob(qe, nbest=args.nbest, window=args.window, text=args.text)

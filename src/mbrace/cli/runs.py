@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mbrace.cli.messages import log, say, shows_progress
 from mbrace.cli.options import check_threads, cost_text, report_truncated
@@ -27,16 +27,16 @@ def add_output(parser: argparse.ArgumentParser) -> None:
         metavar="OUT.jsonl",
         help=".gz, .xz, .bz2, .zst or .parquet by suffix; - is stdout",
     )
-    parser.add_argument("--text", action="store_true", help="write the texts alone, one line per source")
-    parser.add_argument("--window", type=int, default=64, metavar="N", help="sentences racing at a time (default: 64)")
+    parser.add_argument("--text", action="store_true", help="write only the texts, one line per source")
+    parser.add_argument("--window", type=int, default=64, metavar="N", help="sentences processed at once (default: 64)")
     add_resume(parser)
 
 
 def add_resume(parser: argparse.ArgumentParser) -> None:
     """What to do with an output that exists, and with a record that fails."""
-    parser.add_argument("--resume", action="store_true", help="keep the answers in OUT and go on after them")
+    parser.add_argument("--resume", action="store_true", help="keep the answers in OUT and continue after them")
     parser.add_argument(
-        "--retry-errors", action="store_true", help="with --resume: try records again that are in OUT.errors.jsonl"
+        "--retry-errors", action="store_true", help="with --resume: try the records in OUT.errors.jsonl again"
     )
     parser.add_argument("--force", action="store_true", help="replace OUT if it exists")
     parser.add_argument(
@@ -50,7 +50,7 @@ def add_resume(parser: argparse.ArgumentParser) -> None:
 def add_save_utilities(parser: argparse.ArgumentParser) -> None:
     """Whether to save what was scored."""
     parser.add_argument(
-        "--save-utilities", metavar="DIR", help="save the utilities of every record there, for `--utility replay`"
+        "--save-utilities", metavar="DIR", help="save the utilities of every record in DIR, for `--utility replay`"
     )
 
 
@@ -62,19 +62,15 @@ def add_cluster(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const="local",
         metavar="ADDRESS",
-        help="run on the Ray cluster at ADDRESS (auto: the one of this machine), or start one here",
+        help="run on the Ray cluster at ADDRESS (auto: the one that runs here), or by default start one here",
     )
-    group.add_argument("--workers", type=int, metavar="N", help="workers (default: one per CPU but one, or all GPUs)")
-    group.add_argument("--gpus-per-worker", type=float, metavar="G", help="GPUs of a worker (default: 0)")
+    group.add_argument("--workers", type=int, metavar="N", help="workers (default: one fewer than CPUs, or by GPUs)")
+    group.add_argument("--gpus-per-worker", type=float, metavar="G", help="GPUs per worker (default: 0)")
     group.add_argument("--shard-size", type=int, metavar="N", help="input lines per shard (default: 1024)")
 
 
 def check_output(args: argparse.Namespace) -> None:
     """Refuse options of `add_output` and `add_cluster` that make no sense."""
-    if args.resume and args.force:
-        raise UserError("--resume and --force: give one of them")
-    if args.retry_errors and not args.resume:
-        raise UserError("--retry-errors: only valid with --resume")
     if args.retry_errors and args.ray is not None:
         raise UserError("--retry-errors: not with --ray; give the records set aside as an input of their own")
     if args.window is not None and args.window < 1:
@@ -82,14 +78,19 @@ def check_output(args: argparse.Namespace) -> None:
     check_threads(args.threads)
     if getattr(args, "text", False) and args.nbest > 1:
         raise UserError(f"--nbest {args.nbest}: plain text has one line per source; leave out --text for JSON Lines")
-    if args.on_error == "skip" and args.output == "-":
-        raise UserError("--on-error skip: what is set aside goes to OUT.errors.jsonl; give a file with -o OUT")
+    check_on_error(args)
     if args.ray is None:
         for option in ("workers", "gpus_per_worker", "shard_size"):
             if getattr(args, option) is not None:
                 raise UserError(f"--{option.replace('_', '-')}: only valid with --ray")
     elif args.output == "-":
         raise UserError("--ray: writes a folder of shards; give one with -o OUT")
+
+
+def check_on_error(args: argparse.Namespace) -> None:
+    """Refuse to set records aside where there is no file for them."""
+    if args.on_error == "skip" and args.output == "-":
+        raise UserError("--on-error skip: what is set aside goes to OUT.errors.jsonl; give a file with -o OUT")
 
 
 def run_here(
@@ -101,25 +102,27 @@ def run_here(
     minutes: float | None = None,
 ) -> int:
     """Run a job on this machine; the exit status."""
+    options = {"threads": args.threads, "retry_errors": args.retry_errors, "minutes": minutes, "total": total}
+    return _ended(run_with_output(job, items, args, **options), args)
+
+
+def run_with_output(job: Job, items: Iterable[Item], args: argparse.Namespace, **options: Any) -> Summary:
+    """Run a job on this machine, into the output of `add_resume`'s options; `options` are others of `run_job`."""
     from mbrace.cli.config import given_options
     from mbrace.jobs.run import run_job
 
-    summary = run_job(
+    return run_job(
         job,
         items,
         args.output,
-        threads=args.threads,
         resume=args.resume,
         force=args.force,
-        retry_errors=args.retry_errors,
         on_error=args.on_error,
-        minutes=minutes,
         handle_signals=True,
         progress=shows_progress(),
-        total=total,
         options=None if args.output == "-" else given_options(args.arguments, args.parser),
+        **options,
     )
-    return _ended(summary, args)
 
 
 def run_on_cluster(job: Job, inputs: list[str], args: argparse.Namespace) -> int:
@@ -148,7 +151,7 @@ def run_on_cluster(job: Job, inputs: list[str], args: argparse.Namespace) -> int
 
 
 def _ended(summary: Summary, args: argparse.Namespace) -> int:
-    """Say what a run did; its exit status. One that a signal ended says how to go on."""
+    """Say what a run did, and how to continue if a signal ended it; returns its exit status."""
     report_truncated(summary.truncated)
     say(summary_lines(summary))
     if summary.signal is None:
@@ -159,8 +162,8 @@ def _ended(summary: Summary, args: argparse.Namespace) -> int:
     return 128 + summary.signal
 
 
-def summary_lines(summary: Summary, width: int = 80) -> str:
-    """What a run did, for stderr, in lines of at most `width` characters."""
+def summary_lines(summary: Summary) -> str:
+    """What a run did, for stderr, in lines of at most 80 characters."""
     phases = summary.phases
     parts = [f"{counted(summary.sentences, 'sentence')} in {summary.seconds:.2f} s"]
     if summary.kept:
@@ -186,11 +189,11 @@ def summary_lines(summary: Summary, width: int = 80) -> str:
     if summary.hypothesis_seconds:
         drawn = f"{counted(summary.drawn, 'pseudo-reference')} drawn"
         parts.append(f"hypotheses {summary.hypothesis_seconds:.2f} s, {drawn}")
-    return _packed(parts, width)
+    return _packed(parts, 80)
 
 
 def _packed(parts: list[str], width: int) -> str:
-    """Parts of a message, as many to a line as fit; only one that is too long for a line goes on after a comma."""
+    """The parts of a message, as many per line as fit; only a part that is too long for a line is broken, at commas."""
     lines, indent = ["mbrace:"], " " * 7
     for part in parts:
         fits_alone = len(indent) + len(f" {part};") <= width

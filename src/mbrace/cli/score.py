@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
 def read_aligned(
     outputs: Sequence[str], references: Sequence[str], source: str | None
 ) -> tuple[list[Sequence[str]], list[Sequence[str]], Sequence[str] | None]:
-    """The texts of each output and of each file of references, and the sources (or None), by id or else by line."""
+    """The texts of each output and of each file of references, and the sources (or None), paired by id, or by line."""
     from mbrace.io.aligned import align_texts, read_texts
     from mbrace.io.inputs import check_stdin
 

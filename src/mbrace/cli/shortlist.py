@@ -6,7 +6,7 @@ import argparse
 
 from mbrace.cli.options import QE_HELP
 from mbrace.errors import UserError
-from mbrace.jobs.settings import QualitySettings, RaceSettings, UtilitySettings
+from mbrace.jobs.settings import QualitySettings, UtilitySettings
 from mbrace.jobs.shortlist import ShortlistSettings
 from mbrace.utilities.named import check_utility, uses_model
 
@@ -21,23 +21,16 @@ def add_shortlist(parser: argparse.ArgumentParser) -> None:
         metavar="UTILITY",
         help="a cheaper utility, such as chrf++, that races first; --utility compares those that it cannot rule out",
     )
-    group.add_argument("--coarse-top", type=int, metavar="K", help="the K best hypotheses by --coarse go on")
+    group.add_argument("--coarse-top", type=int, metavar="K", help="only the K best hypotheses by --coarse race")
     group.add_argument("--coarse-model", metavar="PATH_OR_NAME", help="model of a neural --coarse")
 
 
-def shortlist_settings(args: argparse.Namespace, race: RaceSettings) -> ShortlistSettings:
-    """What was asked for, checked."""
+def shortlist_settings(args: argparse.Namespace) -> ShortlistSettings:
+    """What chooses the hypotheses that race, checked."""
     if (args.qe is None) != (args.qe_top is None):
         raise UserError("--qe and --qe-top: give both, the model and how many of its best hypotheses race")
-    for option in ("coarse_top", "coarse_model"):
-        if args.coarse is None and getattr(args, option) is not None:
-            raise UserError(f"--{option.replace('_', '-')}: only valid with --coarse")
-    for name, top in (("--qe-top", args.qe_top), ("--coarse-top", args.coarse_top)):
-        if top is not None and top < race.nbest:
-            raise UserError(f"{name} {top}: must be 1 or more, and at least --nbest ({race.nbest})")
-    for name, given, done in (("--qe", args.qe, "estimated"), ("--coarse", args.coarse, "compared")):
-        if given is not None and race.pool:
-            raise UserError(f"{name}: only valid without --pool, which lets in strings that were not {done}")
+    if args.coarse_model is not None and args.coarse is None:
+        raise UserError("--coarse-model: only valid with --coarse")
     if args.coarse is not None and args.coarse_top is None and args.prune == "none":
         raise UserError("--coarse: rules nothing out with --prune none; give --coarse-top K, how many go on")
     qe = None if args.qe is None else QualitySettings(args.qe, args.device, args.dtype, args.batch_tokens)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import fields
 from typing import Any
 
 from mbrace.cli.parser import seed
@@ -29,7 +30,9 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
         choices=["base", "shallow", "small", "tiny"],
         help="base (default) is that of Vaswani et al.; shallow has 2 decoder layers",
     )
-    model.add_argument("--vocabulary", type=int, metavar="N", help="SentencePiece pieces, shared by both languages")
+    model.add_argument(
+        "--vocabulary", type=int, metavar="N", help="size of the SentencePiece vocabulary of both languages"
+    )
     model.add_argument(
         "--spm", metavar="FILE", help="use this SentencePiece model (</s> 0, <unk> 1, no <s>) instead of learning one"
     )
@@ -51,7 +54,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
     run.add_argument(
         "--average", type=int, default=5, metavar="K", help="average the last K checkpoints if that lowers the loss (5)"
     )
-    run.add_argument("--seed", type=seed, default=0)
+    run.add_argument("--seed", type=seed, default=0, help="random seed (default: 0)")
     run.add_argument("--device", metavar="NAME", help="cuda or cpu")
     parser.set_defaults(run=run_train)
 
@@ -71,21 +74,8 @@ def run_train(args: argparse.Namespace) -> int:
     for name in ("train", "valid"):
         if len(getattr(args, name)) > 2:
             raise UserError(f"--{name} takes SOURCE TARGET or one TSV file")
-    options = TrainingOptions(
-        size=args.size,
-        vocabulary=args.vocabulary,
-        minutes=args.minutes,
-        steps=args.steps,
-        tokens=args.tokens,
-        rate=args.rate,
-        warmup=args.warmup,
-        dropout=args.dropout,
-        seed=args.seed,
-        validate_every=args.validate_every,
-        patience=args.patience,
-        average=args.average,
-        device=args.device,
-    )
+    names = {each.name for each in fields(TrainingOptions)}
+    options = TrainingOptions(**{name: value for name, value in vars(args).items() if name in names})
     spm = None
     if args.spm is not None:
         with open_input(args.spm) as file:

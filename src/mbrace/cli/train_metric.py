@@ -31,7 +31,7 @@ def add(commands: Any) -> None:
         "--quality",
         action="store_true",
         help="train a quality estimator, which compares with the source (column src), not a reference; "
-        "a column split (train, dev, test) is kept to",
+        "a column split (train, dev, test) is respected",
     )
     parser.add_argument(
         "--encoder",
@@ -41,7 +41,9 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--target", default="en", metavar="LANG", help="keep pairs into this language, or `any` (default: en)"
     )
-    parser.add_argument("--hold-out", default="", metavar="PAIRS", help="only for evaluation, such as de-en,tr-en")
+    parser.add_argument(
+        "--hold-out", default="", metavar="PAIRS", help="pairs for evaluation only, such as de-en,tr-en"
+    )
     parser.add_argument("--epochs", type=int, default=None, metavar="N", help="maximum number of epochs (default: 12)")
     parser.add_argument("--seed", type=seed, default=0, help="random seed (default: 0)")
     parser.add_argument("--cache", metavar="FILE", help="file to keep the encoder's vectors in between runs")
@@ -86,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _say(message: str) -> None:
-    """On a terminal, each message on the progress of embedding takes the place of the one before."""
+    """Print a message; on a terminal, each message about the progress of embedding replaces the one before."""
     if not shows_progress():
         return
     is_terminal = sys.stderr.isatty()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mbrace.cli.methods import add_method
@@ -47,7 +48,7 @@ def add(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Check every option, then translate."""
-    from mbrace.io.inputs import check_inputs, rereadable
+    from mbrace.io.inputs import checked_input
     from mbrace.jobs.sources import source_items
 
     check_output(args)
@@ -55,13 +56,13 @@ def run(args: argparse.Namespace) -> int:
     job = job_from(args)
     if args.ray is not None:
         return run_on_cluster(job, [args.sources], args)
-    check_inputs([args.sources], args.output)
-    items = rereadable(lambda: source_items(args.sources, job.item), [args.sources])
-    return run_here(job, items, args)
+    read = partial(source_items, args.sources, make_item=job.item)
+    return run_here(job, checked_input(read, [args.sources], output=args.output), args)
 
 
 def job_from(args: argparse.Namespace) -> TranslateJob:
     """The job that was asked for."""
+    from mbrace.jobs.decode import DecodeJob
     from mbrace.jobs.translate import TranslateJob
 
     race = race_settings(args)
@@ -75,15 +76,7 @@ def job_from(args: argparse.Namespace) -> TranslateJob:
     text = args.text or not (args.json or ".jsonl" in args.output or args.output.endswith(".parquet"))
     if text and race.nbest > 1:
         raise UserError(f"--nbest {race.nbest}: plain text has one line per source; give --json or -o OUT.jsonl")
-    shortlist = shortlist_settings(args, race)
+    shortlist = shortlist_settings(args)
     model, candidates, utility = model_settings(args), sampling_settings(args), utility_settings(args)
-    return TranslateJob(
-        model,
-        candidates,
-        utility,
-        race,
-        draw=args.draw,
-        text=text,
-        shortlist=shortlist,
-        save_utilities=args.save_utilities,
-    )
+    races = DecodeJob(utility, race, text=text, shortlist=shortlist, save_utilities=args.save_utilities)
+    return TranslateJob(model, candidates, races, draw=args.draw)

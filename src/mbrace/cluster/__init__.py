@@ -1,4 +1,4 @@
-"""Whole corpora on a Ray cluster: `run` spreads a job over a pool of workers and writes in input order."""
+"""Whole corpora on a Ray cluster: `run` spreads a job over a pool of workers and writes its lines in input order."""
 
 from mbrace.cluster.driver import run
 from mbrace.io.manifest import Manifest, Shard

@@ -1,4 +1,4 @@
-"""A job on a Ray cluster through Ray Data: blocks of lines are read, given to a pool of workers, and come back here.
+"""Runs a job on a Ray cluster through Ray Data: blocks of lines are read, go to a pool of workers, and come back here.
 
     files -> read (tasks) -> blocks of lines -> workers (actors, each with the utility loaded once) -> results -> folder
 
@@ -25,15 +25,15 @@ from mbrace.errors import ServiceError, UserError, require
 from mbrace.io.candidates import id_prefixes
 from mbrace.io.inputs import expand
 from mbrace.io.reading import estimated_bytes
-from mbrace.jobs.run import ErrorPolicy, Job, SavingJob, Summary, Worker
+from mbrace.jobs.run import ErrorPolicy, Job, SavingJob, Summary, Worker, check_run
 from mbrace.jobs.signals import Stop
 
-TRIES = 4  # how often a block is given to a worker that dies of it, before the run gives up
+TRIES = 4  # how often a block that kills its worker is given to another, before the run gives up
 
 SETTINGS = {  # of Ray Data, for our datasets alone
     "enable_progress_bars": False,
     "print_on_execution_start": False,
-    "target_max_block_size": 1,  # a row of ours is a whole block of lines: never gather several
+    "target_max_block_size": 1,  # bytes; a row of ours is a whole block of lines: never put several together
     "max_consecutive_actor_init_deaths": TRIES,
     "execution_no_progress_timeout_s": 1800,
 }
@@ -62,6 +62,7 @@ def run(
     `progress` is called with the lines done since its last call and the share of the input done so far. `options`, the
     command line's, are kept in the manifest.
     """
+    check_run(threads=threads, resume=resume, force=force, on_error=on_error)
     if isinstance(job, SavingJob) and job.save_utilities is not None:
         raise UserError(
             f"save_utilities={job.save_utilities}: not on a cluster, whose workers may not see that folder; "
@@ -81,11 +82,10 @@ def run(
         raise UserError(f"shard_size={shard_size}: must be 1 or more")
     started = time.perf_counter()
     summary, skip = Summary(), on_error == "skip"
-    with ShardFolder(output, job, paths, size=shard_size, resume=resume, force=force, text=job.text) as folder:
-        folder.options = options
+    with ShardFolder(output, job, paths, size=shard_size, resume=resume, force=force, options=options) as folder:
         summary.kept = sum(done.shard.answers for done in folder.done.values())
         if folder.complete:
-            folder.check_inputs(shard_size)
+            folder.check_inputs()
             return summary
         with _Connection(address) as ray, Stop() as stop:
             pool = plan(ray, len(paths), workers, gpus_per_worker, threads)
@@ -94,7 +94,7 @@ def run(
                     results = _results(ray, pool, job, paths, shard_size, folder, threads=threads, skip=skip)
                     _collect(results, folder, summary, stop, progress, paths)
                     break
-                except NodesLost:  # go on with what is left; finished shards are not made again
+                except NodesLost:  # continue with the nodes that are left; finished shards are not made again
                     left = max(1, workers_that_fit(nodes_of(ray), pool.cpus, pool.gpus))
                     pool = plan(ray, len(paths), min(pool.workers, left), gpus_per_worker, threads)
         summary.signal = stop.signal
@@ -108,7 +108,7 @@ def run(
 
 
 class NodesLost(Exception):  # noqa: N818
-    """The cluster has no room for the pool any more."""
+    """The cluster has lost nodes, and has no room for the pool any more."""
 
 
 def _collect(
@@ -132,7 +132,7 @@ def _collect(
 
 
 class _Connection:
-    """A connection to a cluster, ended with the run unless it was there before."""
+    """A connection to a cluster, closed at the end of the run unless it was open before."""
 
     def __init__(self, address: str | None) -> None:
         self._ray = require("ray", extra="cluster")
@@ -163,7 +163,7 @@ class _Connection:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Ray's native code tells of itself on stderr while it starts; errors come as exceptions all the same."""
+    """Silences stderr while Ray starts: its native code writes there. Errors still come as exceptions."""
     sys.stderr.flush()
     stderr = os.dup(2)
     with open(os.devnull, "wb") as nothing:
@@ -227,7 +227,7 @@ def _results(
 
 @dataclass(frozen=True)
 class _Reader:
-    """A task: a file in, its blocks out, as they are read."""
+    """A task that reads a file and yields its blocks."""
 
     size: int
     records: bool
@@ -240,7 +240,7 @@ class _Reader:
 
 
 class _Actor:
-    """A worker: made once, given block after block. When it dies, Ray makes another and gives it the block again."""
+    """A worker: started once, given block after block. When it dies, Ray starts another, which gets the block again."""
 
     def __init__(
         self, job: Job, paths: list[str], prefixes: list[str], threads: int, skip: bool, registry: Any
@@ -252,7 +252,7 @@ class _Actor:
         self._failure = ""
         try:
             self._worker = job.start(threads)
-        except UserError as error:  # told with the first block: an actor that cannot start would be tried again
+        except UserError as error:  # reported with the first block: Ray would restart an actor that cannot start
             self._failure = str(error)
 
     def __call__(self, batch: Any) -> Any:
@@ -271,8 +271,8 @@ class _Actor:
 
 
 class _Registry:
-    """An actor on the driver's machine: knows the workers, and how often each block was begun (one that kills its
-    worker must not do so for ever)."""
+    """An actor on the driver's machine that knows the workers, and how often each block was started: one that kills its
+    worker is not tried forever."""
 
     def __init__(self) -> None:
         self._counts: dict[tuple[int, int], int] = {}
@@ -294,6 +294,6 @@ def _table(rows: list[dict[str, Any]]) -> Any:
 
 
 def _short(error: BaseException) -> str:
-    """The last line of an error of Ray, which is the one that says what happened."""
+    """The last line of an error from Ray, which says what happened."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1] if lines else type(error).__name__

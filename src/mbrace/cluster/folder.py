@@ -1,8 +1,8 @@
 """The output folder of a sharded run: shards that are complete or absent, and a journal of the complete ones.
 
-Only the driver writes here, so the workers need no file system in common with it. A shard is written next to its name
-and renamed; then a line in `journal.jsonl` says so. Whatever happens between the two, the block runs again
-and the same bytes take the same name. The manifest replaces the journal when the run is finished.
+Only the driver writes here, so workers need not share a file system with it. A shard is written under a temporary name
+and renamed; then a line is added to `journal.jsonl`. After a crash between the two, the block runs again, and the same
+bytes get the same name. The manifest replaces the journal when the run is finished.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from mbrace.jobs.run import Job
 from mbrace.records import Location
 
 JOURNAL = "journal.jsonl"
-ROOM = "finished shards are kept: make room and go on with resume=True"
+MAKE_ROOM = "finished shards are kept: make room and go on with resume=True"
 BlockKey: TypeAlias = "tuple[int, int]"  # the number of the input file, and of the block in it
 
 
@@ -46,28 +46,35 @@ class FinishedShard:
 
 
 class ShardFolder:
-    """The state of a run on disk: `done` are its finished shards by block."""
+    """The state of a run on disk: `done` holds its finished shards by block."""
 
     def __init__(
-        self, output: str, job: Job, inputs: list[str], *, size: int, resume: bool, force: bool, text: bool
+        self,
+        output: str,
+        job: Job,
+        inputs: list[str],
+        *,
+        size: int,
+        resume: bool,
+        force: bool,
+        options: dict[str, Any] | None = None,
     ) -> None:
         self.path = Path(output)
         self.errors_path = Path(errors_path(str(self.path)))
         self.done: dict[BlockKey, FinishedShard] = {}
-        self.options: dict[str, Any] | None = None  # of the command line, for the manifest
-        self.text = text
-        self.suffix = _suffix(output, text)
-        self._job, self._inputs = job, inputs
+        self._suffix = _suffix(output, job.text)
+        self._job, self._inputs, self._size = job, inputs, size
+        self._options = options  # of the command line, for the manifest
         self._plan: dict[str, Any] = {
             "inputs": [[path, os.path.getsize(path) if os.path.exists(path) else None] for path in inputs],
             "shard_size": size,
-            "work": {**job.describe(), "text": text},
+            "work": {**job.describe(), "text": job.text},
         }
         self._journal = self._lock = -1
         self._replaces = False  # an older output is there, to be replaced with the first shard
         try:
             self._open_folder(resume, force)
-            self.complete = self._begin(resume, force)
+            self.complete = self._begin(force)
         except BaseException:
             self.close()
             raise
@@ -84,8 +91,8 @@ class ShardFolder:
             raise UserError(f"{self.path}: {error.strerror}; give an output folder that can be written") from error
         lock(self._lock, str(self.path))
 
-    def _begin(self, resume: bool, force: bool) -> bool:
-        """Read or start the journal; whether the run is finished already."""
+    def _begin(self, force: bool) -> bool:
+        """Read or start the journal; returns whether the run is finished already."""
         if force:
             self._replaces = True
             return False
@@ -116,7 +123,7 @@ class ShardFolder:
             raise UserError(f"{self.path}: {error.strerror}; give an output folder that can be written") from error
 
     def _replace(self) -> None:
-        """Delete the output of an older run, now that there is something to put in its place."""
+        """Delete the output of an older run, now that there is something to replace it with."""
         if not self._replaces:
             return
         self._replaces = False
@@ -131,11 +138,11 @@ class ShardFolder:
         """The finished blocks of an input file, with the digests of their lines."""
         return {number: done.shard.input_digest for (file, number), done in self.done.items() if file == index}
 
-    def check_inputs(self, size: int) -> None:
+    def check_inputs(self) -> None:
         """Refuse inputs that are not those the finished shards were made from."""
         for index, path in enumerate(self._inputs):
             done, records = self.finished(index), self._job.reads_records
-            for block in blocks(path, index, size=size, done=done, records=records):
+            for block in blocks(path, index, size=self._size, done=done, records=records):
                 if block.changed:
                     raise UserError(changed(path, block))
 
@@ -163,11 +170,10 @@ class ShardFolder:
         block = (result.input, result.number)
         if block in self.done:
             return
-        lines = result.lines.split(b"\n")[:-1]
+        lines = [line + b"\n" for line in result.lines.split(b"\n")[:-1]]
         errors = [parse_json(line, "errors") for line in result.errors.splitlines()]
-        answers = [line + b"\n" for line in lines]
         self._replace()
-        self._write(block, result.first_line, result.count, answers, errors, result.ids, result.digest)
+        self._write(block, result.first_line, result.count, lines, errors, result.ids, result.digest)
 
     def _write(
         self,
@@ -179,14 +185,14 @@ class ShardFolder:
         ids: bytes,
         input_digest: str,
     ) -> None:
-        name = f"part-{block[0]:05d}-{block[1]:06d}{self.suffix}"
+        name = f"part-{block[0]:05d}-{block[1]:06d}{self._suffix}"
         path = self.path / name
         try:
-            if self.suffix == ".parquet":
+            if self._suffix == ".parquet":
                 write_parquet(lambda: lines, path)
                 data = path.read_bytes()
             else:
-                data = pack_all(lines, "gz") if self.suffix.endswith(".gz") else b"".join(lines)
+                data = pack_all(lines, "gz") if self._suffix.endswith(".gz") else b"".join(lines)
                 replace_file(path, data)
             digest = hashlib.sha256(data).hexdigest()
             answers = count - len(errors)
@@ -195,7 +201,7 @@ class ShardFolder:
             ids64 = base64.b64encode(ids).decode()
             self._append({"place": block, "shard": shard._asdict(), "ids": ids64, "errors": errors})
         except OSError as error:
-            raise UserError(f"{path}: {error.strerror}; {ROOM}") from error
+            raise UserError(f"{path}: {error.strerror}; {MAKE_ROOM}") from error
         self.done[block] = FinishedShard(shard, ids, errors)
 
     def _append(self, fields: Any) -> None:
@@ -203,7 +209,7 @@ class ShardFolder:
         os.fsync(self._journal)
 
     def duplicates(self) -> list[tuple[BlockKey, int]]:
-        """(block, position in it) of every record whose id was there before, in input order."""
+        """(block, position in it) of every record whose id an earlier record has, in input order."""
         blocks = sorted(self.done)
         if not blocks:
             return []
@@ -231,7 +237,7 @@ class ShardFolder:
                 [error for error in finished.errors if error["line"] != line] + [fields], key=lambda e: e["line"]
             )
             lines = list(lines_of(str(self.path / finished.shard.file)))
-            if self.text:
+            if self._job.text:
                 lines[position] = b"\n"
             elif line not in known:
                 del lines[position - sum(other < line for other in known)]
@@ -247,7 +253,7 @@ class ShardFolder:
         raise UserError(f"{shard.input}: changed while the run was reading it; start over with force=True")
 
     def write_errors(self) -> int:
-        """Write OUT.errors.jsonl from the finished shards, in input order; how many records were set aside."""
+        """Write OUT.errors.jsonl from the finished shards, in input order; returns how many records were set aside."""
         errors = [error for block in sorted(self.done) for error in self.done[block].errors]
         if self._replaces:  # nothing new: what is there belongs to the older output
             return 0
@@ -257,7 +263,7 @@ class ShardFolder:
             else:
                 self.errors_path.unlink(missing_ok=True)
         except OSError as error:
-            raise UserError(f"{self.errors_path}: {error.strerror}; {ROOM}") from error
+            raise UserError(f"{self.errors_path}: {error.strerror}; {MAKE_ROOM}") from error
         return len(errors)
 
     def finish(self) -> None:
@@ -265,10 +271,10 @@ class ShardFolder:
         shards = [self.done[block].shard for block in sorted(self.done)]
         self._replace()
         try:
-            Manifest(self.path, self._plan, list(self._inputs), True, shards, self.options).write()
+            Manifest(self.path, self._plan, list(self._inputs), True, shards, self._options).write()
             (self.path / JOURNAL).unlink()
         except OSError as error:
-            raise UserError(f"{self.path / NAME}: {error.strerror}; {ROOM}") from error
+            raise UserError(f"{self.path / NAME}: {error.strerror}; {MAKE_ROOM}") from error
 
     def close(self) -> None:
         """Close and unlock the folder."""

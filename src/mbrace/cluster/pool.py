@@ -1,4 +1,4 @@
-"""How many workers a cluster has room for, what each is given, and whether the room is still there."""
+"""How many workers a cluster has room for, what each one gets, and a watch for nodes that are lost."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Any
 
 from mbrace.errors import UserError
 
-READER_CPUS = 0.1  # reading waits for the disk; a small share is enough, but without one Ray Data waits for ever
+READER_CPUS = 0.1  # reading waits for the disk: a small share is enough, but with none Ray Data waits forever
 WORKERS_PER_READER = 8  # one reader keeps about a dozen workers busy with chrF++ (bench/results/scale.md)
-SECONDS_FOR_RESOURCES = 60
-SECONDS_FOR_NODES = 20  # that a lost node may take to be replaced
+SECONDS_FOR_RESOURCES = 60  # to wait for other jobs to end
+SECONDS_FOR_NODES = 20  # to wait for a lost node to be replaced
 SECONDS_BETWEEN_CHECKS = 2.0
 
 
 @dataclass(frozen=True)
 class Pool:
-    """How many workers, and what each is given."""
+    """How many workers there are, the CPUs and GPUs of each, and how many readers."""
 
     workers: int
     cpus: float
@@ -33,7 +33,7 @@ class Pool:
 
 
 def plan(ray: Any, files: int, workers: int | None, gpus: float, threads: int) -> Pool:
-    """Shares that leave something for reading, or an error that says what is missing: no run waits for ever."""
+    """A pool that leaves some CPU for reading, or an error that says what is missing: no run waits forever."""
     if workers is not None and workers < 1:
         raise UserError(f"workers={workers}: must be 1 or more")
     if gpus < 0:
@@ -58,7 +58,7 @@ def plan(ray: Any, files: int, workers: int | None, gpus: float, threads: int) -
 def cpus_per_worker(nodes: list[dict[str, float]], workers: int, wanted: float, gpus: float) -> float | None:
     """The CPUs of a worker: `wanted`, or less if only then every worker and a reader fit, however Ray packs them.
 
-    Logical CPUs only say what may run beside what; a worker of half a CPU is as fast as one of a whole one.
+    Ray's CPUs only decide what may run at the same time: a worker with half a CPU is as fast as one with a whole one.
     """
     for tenths in range(round(wanted * 10), 0, -1):
         cpus = tenths / 10
@@ -81,7 +81,7 @@ def workers_that_fit(nodes: list[dict[str, float]], cpus: float, gpus: float) ->
 
 
 def _wait_for(ray: Any, need: dict[str, float]) -> None:
-    """Wait a while for other jobs to end; then say what is missing."""
+    """Wait a while for other jobs to end; then raise an error that says what is missing."""
     for _ in range(SECONDS_FOR_RESOURCES):
         free = ray.available_resources()
         missing = {name: amount for name, amount in need.items() if free.get(name, 0.0) + 1e-6 < amount}
@@ -93,10 +93,10 @@ def _wait_for(ray: Any, need: dict[str, float]) -> None:
 
 
 class NodeMonitor:
-    """Keeps a run from waiting for ever for a node that is gone.
+    """Keeps a run from waiting forever for a node that is gone.
 
-    Ray holds the tasks of a lost worker until there is room for one again. When there has been none for a while, this
-    ends the workers that are left, which ends the run of Ray Data, and the driver starts one of a smaller pool.
+    Ray holds the tasks of a lost worker until there is room for another one. When there has been no room for a while,
+    this kills the remaining workers, which ends the run of Ray Data, and the driver starts one with a smaller pool.
     """
 
     def __init__(self, ray: Any, pool: Pool, registry: Any) -> None:

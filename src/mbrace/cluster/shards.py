@@ -1,49 +1,37 @@
-"""Both ends of a shard: input lines as a block of bytes, and a worker's results for them."""
+"""Both ends of a shard: a block of input lines, and what a worker made of them."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, fields
 
 import numpy as np
 
 from mbrace.decoded import Phases
 from mbrace.errors import ServiceError, UserError
 from mbrace.io.candidates import Item, lines_of
-from mbrace.io.reading import name_of, without_blank_end
+from mbrace.io.reading import shown_path, without_blank_end
 from mbrace.jobs.run import Job, Summary, Worker
 from mbrace.randomness import digest
 from mbrace.records import Record
 
-COUNTS = (  # of a summary
-    "sentences",
-    "utility_calls",
-    "pairs_scored",
-    "strings",
-    "standard_calls",
-    "truncated",
-    "drawn",
-    "requests",
-    "kept_answers",
-    "prompt_tokens",
-    "completion_tokens",
-    "quality_calls",
-    "coarse_calls",
-)
+NOT_SPENT = ("kept", "skipped", "seconds", "phases", "signal")  # of a summary: what the driver counts, or adds apart
+COUNTS = tuple(each.name for each in fields(Summary) if each.name not in NOT_SPENT)
 MAX_BYTES = 64 << 20  # a shard ends early at this much input, so that long records do not fill memory
 
 
 @dataclass(frozen=True)
 class Block:
-    """Lines `first_line`, ... of an input file. Which lines make a block depends on the file alone, not on workers."""
+    """Lines of an input file, from `first_line` on. Which lines make a block depends on the file alone, not on the
+    workers."""
 
     input: int  # the index of the file among the inputs
     number: int  # of the block in its file
     first_line: int
     data: bytes
     digest: str = ""  # of the data
-    changed: bool = False  # it was finished before, from other data
+    changed: bool = False  # an earlier run finished it, from other data
 
 
 @dataclass(frozen=True)
@@ -53,15 +41,14 @@ class Result:
     input: int
     number: int
     first_line: int
-    count: int  # input lines
-    input_bytes: int
-    lines: bytes
-    errors: bytes
-    answers: int
-    ids: bytes
-    costs: list[float]
-    failure: str
-    of_service: bool = False  # the failure is no record's fault
+    count: int = 0  # input lines
+    input_bytes: int = 0
+    lines: bytes = b""
+    errors: bytes = b""
+    ids: bytes = b""
+    costs: list[float] = field(default_factory=list)
+    failure: str = ""  # what stops the run
+    of_service: bool = False  # a server or the network failed, not a record
     digest: str = ""  # of the input lines
 
 
@@ -101,7 +88,7 @@ def process_block(block: Block, worker: Worker, job: Job, *, path: str, prefix: 
 
     def items() -> Iterator[Item]:
         for position, row in enumerate(raw):
-            item = job.item(row, name_of(path), block.first_line + position, prefix)
+            item = job.item(row, shown_path(path), block.first_line + position, prefix)
             if isinstance(item, Record):
                 digests[position] = digest(item.id) or 1  # 0: no record
             yield item
@@ -127,7 +114,6 @@ def process_block(block: Block, worker: Worker, job: Job, *, path: str, prefix: 
         input_bytes=len(block.data),
         lines=b"".join(lines),
         errors=b"".join(errors),
-        answers=len(raw) - len(errors),
         ids=digests.tobytes(),
         costs=spent,
         failure=failure,
@@ -137,7 +123,7 @@ def process_block(block: Block, worker: Worker, job: Job, *, path: str, prefix: 
 
 
 def changed(path: str, block: Block) -> str:
-    """What to say of a finished block whose input is another now."""
+    """The error message for a finished block whose input lines are not the same any more."""
     return (
         f"{path}:{block.first_line}: resume=True: the lines from here on are not those that the output was made from; "
         "give the same input, or force=True to start over"
@@ -145,8 +131,8 @@ def changed(path: str, block: Block) -> str:
 
 
 def failed(block: Block, reason: str) -> Result:
-    """A block that stops the run."""
-    return Result(block.input, block.number, block.first_line, 0, 0, b"", b"", 0, b"", [], reason)
+    """The result of a block that stops the run."""
+    return Result(block.input, block.number, block.first_line, failure=reason)
 
 
 def _split(data: bytes) -> list[bytes]:
@@ -155,15 +141,14 @@ def _split(data: bytes) -> list[bytes]:
 
 
 def costs(worker: Worker) -> list[float]:
-    """The counters of a summary, in a fixed order."""
+    """What a worker has spent so far: the counts of its summary, then its seconds by phase."""
     summary = worker.summary
-    phases = asdict(summary.phases).values()
-    return [*(float(getattr(summary, name)) for name in COUNTS), summary.hypothesis_seconds, *phases]
+    return [*(float(getattr(summary, name)) for name in COUNTS), *asdict(summary.phases).values()]
 
 
 def add_costs(summary: Summary, spent: Sequence[float]) -> None:
     """Add what a block cost to the summary of the run."""
     for name, count in zip(COUNTS, spent, strict=False):
-        setattr(summary, name, getattr(summary, name) + int(count))
-    summary.hypothesis_seconds += spent[len(COUNTS)]
-    summary.phases.add(Phases(*spent[len(COUNTS) + 1 :]), share=1)
+        before = getattr(summary, name)
+        setattr(summary, name, before + type(before)(count))  # a whole number, or seconds
+    summary.phases.add(Phases(*spent[len(COUNTS) :]), share=1)

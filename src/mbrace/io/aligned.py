@@ -1,4 +1,4 @@
-"""One text per source, from plain lines, JSON Lines or Parquet; files paired by id where they have ids."""
+"""One text per source, from plain lines, JSON Lines or Parquet; files are paired by id where they have ids."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from mbrace.errors import UserError, warn
 from mbrace.io.jsonl import parse_json
 from mbrace.io.packing import without_packing
 from mbrace.io.parquet import parquet_rows
-from mbrace.io.reading import name_of, read_lines
+from mbrace.io.reading import read_lines, shown_path
 from mbrace.records import kind
 from mbrace.wording import counted
 
 
 @dataclass(frozen=True)
 class Texts:
-    """One text per source, as a file has them; `ids` is None where it has none and its lines are meant in order."""
+    """The texts of a file, one per source; `ids` is None where it has none, and its lines are taken in order."""
 
     path: str
     texts: Sequence[str]
@@ -29,9 +29,9 @@ class Texts:
 def read_texts(path: str, field: str) -> Texts:
     """The lines of a text file, or `field` and `id` of the records of a JSON Lines or Parquet file.
 
-    A byte order mark is no part of the first text. Packed files are unpacked.
+    A byte order mark is not part of the first text. Packed files are unpacked.
     """
-    name = name_of(path)
+    name = shown_path(path)
     if path.endswith(".parquet"):
         rows: list[tuple[int, Any]] = list(enumerate(parquet_rows(path, ["id", field]), 1))
     else:
@@ -48,7 +48,7 @@ def read_texts(path: str, field: str) -> Texts:
 def _is_json(path: str, first: str, field: str) -> bool:
     if without_packing(path).endswith((".jsonl", ".ndjson", ".json")):
         return True
-    try:  # a text whose first line is such an object is JSON Lines under another name, or from a pipe
+    try:  # a file whose first line is such an object is JSON Lines under another name, or from a pipe
         row = orjson.loads(first)
     except orjson.JSONDecodeError:
         return False
@@ -67,7 +67,7 @@ def _text_of(row: Any, field: str, where: str) -> str:
 
 
 def _ids_of(rows: Sequence[tuple[int, Any]], name: str) -> list[str] | None:
-    """The ids as strings, each found once; None where no record has one."""
+    """The ids as strings, refused if one is repeated; None where no record has one."""
     if all(row.get("id") is None for _, row in rows):
         return None
     first: dict[str, int] = {}
@@ -100,7 +100,7 @@ def align_texts(outputs: Sequence[Texts], others: Sequence[Texts]) -> tuple[Sequ
         _check_ids(leader, file)
     for file in outputs:
         _check_ids(file, leader)
-    _warn_of_part(leader, others, len(ids))
+    _warn_of_unused_records(leader, others, len(ids))
     wanted = set(ids)
     reordered = [file.path for file in files if file.ids and [i for i in file.ids if i in wanted] != list(ids)]
     lines = [file.path for file in files if file.ids is None]
@@ -113,7 +113,7 @@ def align_texts(outputs: Sequence[Texts], others: Sequence[Texts]) -> tuple[Sequ
 
 
 def _without_surplus(outputs: Sequence[Texts], others: Sequence[Texts]) -> tuple[list[Texts], list[Texts]]:
-    """The files, without blank lines at the end that other files do not have: an empty text elsewhere is a text."""
+    """The files without blank lines at the end that other files do not have; any other empty line is a text."""
     count = min(len(file.texts) for file in (*outputs, *others) if file.ids is None or file in outputs)
 
     def cut(file: Texts) -> Texts:
@@ -133,8 +133,8 @@ def _check_ids(one: Texts, other: Texts) -> None:
         )
 
 
-def _warn_of_part(leader: Texts, others: Sequence[Texts], count: int) -> None:
-    """Files of other sources may share ids, such as line numbers: texts paired by them would not belong together."""
+def _warn_of_unused_records(leader: Texts, others: Sequence[Texts], count: int) -> None:
+    """Files of different sources may have the same ids, such as line numbers, and would then be paired wrongly."""
     for file in others:
         if file.ids is not None and len(file.ids) > count:
             left_out = f"{len(file.ids) - count} of its {counted(len(file.ids), 'record')} are not in {leader.path}"

@@ -1,4 +1,4 @@
-"""Files that are there in full or not at all, even after a crash; and a lock, so that one process writes an output."""
+"""Writes files whole or not at all, even after a crash; and a lock, so that only one process writes an output."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def replacing(path: AnyPath, *, shared: bool = False) -> Iterator[str]:
     temporary = f"{os.fspath(path)}{f'.{os.getpid()}' if shared else ''}{TEMPORARY}"
     try:
         yield temporary
-        with open(temporary, "rb+") as file:  # Windows brings to the disk only what may be written
+        with open(temporary, "rb+") as file:  # Windows syncs only files that are open for writing
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:
@@ -45,7 +45,7 @@ def replace_file(path: AnyPath, data: bytes, *, shared: bool = False) -> None:
 
 
 def give_usual_mode(path: AnyPath) -> None:
-    """Let the umask decide who may read a file that a library has made for its owner alone."""
+    """Give a file that a library made readable for its owner only the mode that the umask allows."""
     mask = os.umask(0)
     os.umask(mask)
     os.chmod(path, 0o666 & ~mask)
@@ -65,7 +65,7 @@ def write_file(path: str, data: bytes) -> None:
 
 
 def make_folder(path: AnyPath) -> None:
-    """Make a folder for output if it is not there; refuse one that cannot be made or written."""
+    """Make a folder for output if it does not exist; refuse one that cannot be made or written."""
     try:
         os.makedirs(path, exist_ok=True)
         reason = None if os.access(path, os.W_OK | os.X_OK) else os.strerror(errno.EACCES)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 import os
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from mbrace.errors import RecordError, UserError
 from mbrace.io.jsonl import json_line, parse_json
 from mbrace.io.parquet import parquet_rows
-from mbrace.io.reading import byte_lines, name_of, read_lines, without_blank_end
+from mbrace.io.reading import byte_lines, read_lines, shown_path, without_blank_end
 from mbrace.randomness import digest
 from mbrace.records import Location, Record, record_from
 
@@ -24,7 +24,7 @@ class Bad(NamedTuple):
     reason: str
 
     def error(self) -> UserError:
-        """The same as an error that stops a run."""
+        """The error to raise where it stops a run."""
         return RecordError(self.location, self.reason)
 
     def to_line(self) -> bytes:
@@ -34,29 +34,31 @@ class Bad(NamedTuple):
 
 
 Item: TypeAlias = "Record | Bad"
+Row: TypeAlias = "bytes | dict[str, Any]"  # a line of JSON Lines or text, or a row of Parquet
 
 
 def location_of(item: Item) -> Location:
-    """Where an item was read; a record made by a caller has the location of no line."""
+    """Where an item was read; for a record that a caller made, its id and line 0."""
     return item.location or Location(f"record {item.id!r}", 0)
 
 
 def bad_from(record: Record, error: Exception) -> Bad:
-    """A record that failed with `error`."""
+    """What to set aside for a record that failed with `error`."""
     reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
     return Bad(location_of(record), record.id, error.reason if isinstance(error, RecordError) else reason)
 
 
 def repeated_id(location: Location, identity: str | int | None) -> Bad:
-    """A record whose id an earlier one has."""
+    """What to set aside for a record whose id an earlier one has."""
     return Bad(location, identity, f"id: {identity!r} is not unique; give each record its own id")
 
 
 class SeenIds:
-    """Ids so far: a repeated one is an error, since random numbers and resuming go by id.
+    """The ids so far: a repeated one is an error, since random numbers and resuming depend on the id.
 
-    Numbers that count up (line numbers are the default) cost nothing. Others cost 64 bits of their digest, in a table
-    at most half full; two of a hundred million ids are then mistaken for equal with a chance below one in a thousand.
+    Numbers that count up (line numbers are the default) take no memory. Of others, a 64-bit digest is kept, in a hash
+    table that is at most half full: among a hundred million ids, the chance that any two are mistaken for equal is
+    below one in a thousand.
     """
 
     def __init__(self) -> None:
@@ -86,11 +88,11 @@ class SeenIds:
 
     @property
     def bytes(self) -> int:
-        """Memory its table takes."""
+        """The memory that its table takes."""
         return len(self._table) * self._table.itemsize
 
     def _slot(self, value: int) -> int:
-        """Where the digest is, or the free slot where it belongs."""
+        """The slot that holds the digest, or the free one where it belongs."""
         table, mask = self._table, len(self._table) - 1
         slot = value & mask
         while table[slot] not in (0, value):
@@ -104,38 +106,8 @@ class SeenIds:
                 self._table[self._slot(value)] = value
 
 
-def read_items(paths: Sequence[str]) -> Iterator[Item]:
-    """Records of JSON Lines and Parquet files, one after another, checked as they are read; a bad one is a `Bad`.
-
-    An id that is not given is the line number, or FILE:LINE where there are several files.
-    """
-    seen = SeenIds()
-    for path, prefix in zip(paths, id_prefixes(paths), strict=True):
-        for number, row in enumerate(without_blank_end(rows_of(path)), 1):
-            item = item_from(row, name_of(path), number, prefix=prefix)
-            yield item if isinstance(item, Bad) or seen.add(item.id) else repeated_id(location_of(item), item.id)
-
-
-def read_records(path: str) -> Iterator[Record]:
-    """Records of one file; a bad one is an error."""
-    for item in read_items([path]):
-        if isinstance(item, Bad):
-            raise item.error()
-        yield item
-
-
-def rows_of(path: str) -> Iterator[bytes | dict[str, Any]]:
-    """The lines of a JSON Lines or text file as bytes, or the rows of a Parquet file."""
-    return parquet_rows(path) if path.endswith(".parquet") else byte_lines(path)
-
-
-def lines_of(path: str) -> Iterator[bytes]:
-    """The lines of a JSON Lines file, or the rows of a Parquet file as such lines."""
-    return (row if isinstance(row, bytes) else json_line(row) for row in rows_of(path))
-
-
-def item_from(row: bytes | dict[str, Any], file: str, number: int, *, prefix: str = "") -> Item:
-    """The record of a row, or what is wrong with it."""
+def item_from(row: Row, file: str, number: int, prefix: str = "") -> Item:
+    """The record of a row, or what is wrong with it; `prefix` begins an id that the row does not give."""
     location = Location(file, number)
     identity = None
     try:
@@ -149,12 +121,43 @@ def item_from(row: bytes | dict[str, Any], file: str, number: int, *, prefix: st
         return Bad(location, identity, error.reason)
 
 
+def read_items(paths: Sequence[str], make_item: Callable[[Row, str, int, str], Item] = item_from) -> Iterator[Item]:
+    """Records of JSON Lines and Parquet files, one after another, checked as they are read; a bad one is a `Bad`.
+
+    An id that is not given is the line number, or FILE:LINE where there are several files. `make_item` makes an item of
+    a row: the method of a job, or by default a candidate record.
+    """
+    seen = SeenIds()
+    for path, prefix in zip(paths, id_prefixes(paths), strict=True):
+        for number, row in enumerate(without_blank_end(rows_of(path)), 1):
+            item = make_item(row, shown_path(path), number, prefix)
+            yield item if isinstance(item, Bad) or seen.add(item.id) else repeated_id(location_of(item), item.id)
+
+
+def read_records(path: str) -> Iterator[Record]:
+    """Records of one file; a bad one is an error."""
+    for item in read_items([path]):
+        if isinstance(item, Bad):
+            raise item.error()
+        yield item
+
+
+def rows_of(path: str) -> Iterator[Row]:
+    """The lines of a JSON Lines or text file as bytes, or the rows of a Parquet file."""
+    return parquet_rows(path) if path.endswith(".parquet") else byte_lines(path)
+
+
+def lines_of(path: str) -> Iterator[bytes]:
+    """The lines of a JSON Lines file, or the rows of a Parquet file as such lines."""
+    return (row if isinstance(row, bytes) else json_line(row) for row in rows_of(path))
+
+
 def id_prefixes(paths: Sequence[str]) -> list[str]:
-    """What default ids start with: nothing for one file; for several, their names below the folder they share."""
+    """What default ids start with: nothing for one file; for several, each file's path below the folder they share."""
     if len(paths) == 1:
         return [""]
     names = [path.replace("://", "/") for path in paths]
-    if len(set(map(os.path.isabs, names))) > 1:  # some from here, some from the root or from elsewhere
+    if len(set(map(os.path.isabs, names))) > 1:  # relative and absolute paths, or paths and URLs
         names = [
             "/" + name if "://" in path else os.path.abspath(name) for path, name in zip(paths, names, strict=True)
         ]
@@ -165,9 +168,9 @@ def id_prefixes(paths: Sequence[str]) -> list[str]:
 def read_flat(
     hypotheses: str, references: str | None, *, num_candidates: int, num_references: int | None, source: str | None
 ) -> Iterator[Record]:
-    """Records of flat files: `num_candidates` lines per source in one file, `num_references` in the other.
+    """Records of flat text files: `num_candidates` lines per source in one file, `num_references` in the other.
 
-    Without a reference file the hypotheses are the pseudo-references too.
+    Without a file of references, the hypotheses are also the pseudo-references.
     """
     per_source = num_candidates if num_references is None else num_references
     for name, value in (("num_candidates", num_candidates), ("num_references", per_source)):
@@ -193,7 +196,7 @@ def read_flat(
 
 
 def _all_blank(groups: Sequence[Sequence[str] | None]) -> bool:
-    """Whether no file has anything but blank lines, or any line at all, for a source."""
+    """Whether all files have only blank lines, or no lines, for a source."""
     return not any(line.strip() for group in groups for line in group or ())
 
 

@@ -1,4 +1,4 @@
-"""Which files are read: patterns, URLs and folders of shards as a list of files; none of them is the output."""
+"""Which files are read: expands patterns, URLs and folders of shards, and checks that none of them is the output."""
 
 from __future__ import annotations
 
@@ -26,13 +26,16 @@ class Rereadable(Generic[Value]):
         return self._read()
 
 
-def rereadable(read: Callable[[], Iterator[Value]], paths: Iterable[str]) -> Iterable[Value]:
-    """What `read` reads from the files `paths`: as often as it is iterated over, unless one of them is a stream."""
+def checked_input(read: Callable[[], Iterator[Value]], paths: Sequence[str], *, output: str) -> Iterable[Value]:
+    """What `read` reads from the files `paths`, once `check_inputs` has found nothing wrong with them: as often as it
+    is iterated over, unless one of them is a stream."""
+    check_inputs(paths, output)
     return Rereadable(read) if all(os.path.isfile(path) or "://" in path for path in paths) else read()
 
 
 def expand(patterns: Paths) -> list[str]:
-    """The files that patterns name, those of one glob in order of their names; a folder of shards by its manifest."""
+    """The files that patterns match, those of each pattern sorted by name; for a folder of shards, those in its
+    manifest."""
     paths: list[str] = []
     for given in [patterns] if isinstance(patterns, str | os.PathLike) else patterns:
         pattern = os.fspath(given)
@@ -55,15 +58,14 @@ def expand(patterns: Paths) -> list[str]:
     return paths
 
 
-def check_inputs(paths: Iterable[str], output: str) -> None:
+def check_inputs(paths: Sequence[str], output: str) -> None:
     """Before the output is made, refuse a file that cannot be read, and an output that is also an input."""
-    paths = list(paths)
     check_stdin(paths)
     for path in paths:
         if path == "-" or "://" in path:
             continue
         if os.path.isfile(path) or os.path.isdir(path) or not os.path.exists(path):
-            with open_input(path):  # not a pipe, which can be opened only once
+            with open_input(path):  # any file but a pipe, which can be opened only once
                 pass
         if os.path.exists(output) and os.path.samefile(path, output):
             raise UserError(f"{output}: is an input too; give another output")

@@ -1,4 +1,4 @@
-"""JSON Lines: one JSON value per line, strict, but with lone surrogates allowed."""
+"""JSON Lines: one JSON value per line, parsed strictly except that lone surrogates are allowed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mbrace.io.reading import decode_line
 
 
 def parse_json(line: bytes, where: object) -> Any:
-    """One JSON value. Lone surrogates are allowed here: what orjson refuses, the standard parser tries."""
+    """One JSON value. Lone surrogates are allowed: what orjson refuses, the standard library's parser tries."""
     try:
         return orjson.loads(line)
     except orjson.JSONDecodeError:
@@ -42,7 +42,7 @@ def json_line(value: Any) -> bytes:
 
 
 def valid_unicode(text: str, medium: str) -> str:
-    """The text for a medium that cannot hold lone surrogates: U+FFFD is there instead, and a warning says so."""
+    """The text for a format that cannot hold lone surrogates: they are replaced by U+FFFD, with a warning."""
     replaced = re.sub("[\ud800-\udfff]", "\ufffd", text)
     if replaced != text:
         warn(f"{medium} cannot hold lone surrogates: U+FFFD is written for them")

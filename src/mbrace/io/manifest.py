@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from mbrace.errors import UserError
@@ -27,12 +28,12 @@ class Shard(NamedTuple):
     skipped: int
     bytes: int
     sha256: str
-    input_digest: str = ""  # of the lines it answers; shards of early versions have none
+    input_digest: str = ""  # of the input lines it answers; "" in manifests of early versions
 
 
 @dataclass
 class Manifest:
-    """`manifest.json` of an output folder. `work` is what the shards were made with, `complete` that all are there."""
+    """`manifest.json` of an output folder. `work` is what the shards were made with, `complete` whether all exist."""
 
     folder: AnyPath
     work: dict[str, Any]
@@ -57,11 +58,10 @@ class Manifest:
 
     @classmethod
     def read(cls, folder: AnyPath) -> Manifest:
-        """The manifest of `folder`, checked: nothing in it can name a file outside."""
+        """The manifest of `folder`, checked so that no shard in it is a file outside the folder."""
         path = os.path.join(folder, NAME)
         try:
-            with open(path, "rb") as file:
-                data = file.read()
+            data = Path(path).read_bytes()
         except OSError as error:
             raise UserError(
                 f"{path}: {error.strerror}; give a file, or a folder of shards that a cluster wrote"

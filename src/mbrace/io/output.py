@@ -1,11 +1,11 @@
-"""Writes answers so that none is lost: in input order, complete lines only, and continued byte for byte on resume."""
+"""Writes answers so that none is lost: in input order, complete lines only; resuming gives the same bytes."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import sys
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from mbrace.errors import UserError, require
 from mbrace.io.atomic import lock, write_all
@@ -18,36 +18,23 @@ from mbrace.io.run_file import RunFile
 from mbrace.io.system import OPEN
 from mbrace.records import Record
 
-
-class Tables(Protocol):
-    """What is saved of each record besides its answer (`mbrace.io.utility_folder.UtilityFolder`)."""
-
-    def open(self, *, resume: bool, force: bool) -> None:
-        """Before the first answer."""
-        ...
-
-    def note(self, identity: str | int) -> None:
-        """After each answer: the record with this id has one."""
-        ...
-
-    def finish(self) -> None:
-        """After the last answer."""
-        ...
+if TYPE_CHECKING:
+    from mbrace.io.utility_folder import UtilityFolder
 
 
 class Output:
     """A file of answers: `-` is stdout, `.gz`, `.xz`, `.bz2` and `.zst` are packed, `.parquet` is a table.
 
     On resume, the caller first keeps those lines of `written` and `written_errors` that answer the input, then calls
-    `start`. After that it calls `add` for each outcome, and `flush` when a window is finished: lines collect in memory
-    until then. Records that failed are written to OUT.errors.jsonl as they are added, when no line after them can be in
-    OUT, so that after a crash the two files tell how far the run had come. A Parquet file has no torn state: its rows
-    collect as JSON Lines in OUT.part, and the file appears when the run is complete.
+    `start`. After that it calls `add` for each outcome, and `flush` when a window is finished: lines are kept in memory
+    until then. Records that failed are written to OUT.errors.jsonl as they are added, before any line that follows them
+    is in OUT, so that after a crash the two files tell how far the run had come. A Parquet file is never half written:
+    its rows are collected as JSON Lines in OUT.part, and the file appears when the run is complete.
 
-    The `settings`, and a digest of the records answered, are in OUT.run.json: only a run with the same can continue it.
-    The `options` of the command line are there for people, and for `--config`.
-    With `force`, what was there before stays until there is something to put in its place. `tables` is the folder with
-    the utilities of the records answered.
+    The `settings`, and a digest of the records answered, are in OUT.run.json: only a run with the same ones can
+    continue it. The `options` of the command line are there for people, and for `--config`. With `force`, an older
+    output stays until there is something to replace it with. `tables` is the folder with the utilities of the records
+    answered.
     """
 
     def __init__(
@@ -58,7 +45,7 @@ class Output:
         force: bool = False,
         text: bool = False,
         settings: dict[str, Any] | None = None,
-        tables: Tables | None = None,
+        tables: UtilityFolder | None = None,
         options: dict[str, Any] | None = None,
     ) -> None:
         self.path, self.text = path, text
@@ -69,14 +56,14 @@ class Output:
         self._is_stream, self._is_parquet, self._packing = files.is_stream, files.is_parquet, files.packing
         self._run_file = None if settings is None or self._is_stream else RunFile(path, settings, options)
         self._lines: list[bytes] = []  # not written yet
-        self._failed = False  # a write has
-        self._is_finished = False  # a Parquet file that is resumed is complete
-        self._is_new = False  # this run has made the file of lines
-        self._continues = False  # there is something of an earlier run to go on from
+        self._failed = False  # whether a write has failed
+        self._is_finished = False  # whether this resumes a Parquet file that is complete
+        self._is_new = False  # whether this run has created the file of lines
+        self._continues = False  # whether there is something of an earlier run to continue
         self._has_started = False  # `start` was called
         self._has_begun = True  # False while an older output is still there in full
         self._descriptor = self._errors = self._replaced = -1
-        self._tables: Tables | None = None
+        self._tables: UtilityFolder | None = None
         if self._is_stream:
             if resume:
                 name = "standard output" if path == "-" else path
@@ -95,7 +82,7 @@ class Output:
         self._open_tables(tables, resume, force)
 
     def _open_files(self, resume: bool, force: bool) -> None:
-        """Open, lock, and on resume look at what is there."""
+        """Open and lock the files, and on resume read what they hold."""
         files, exists = self.files, self.files.exists
         if not (resume or force):
             files.refuse_existing()
@@ -120,7 +107,7 @@ class Output:
                     os.close(self._descriptor)
                     raise UserError(f"{self.path}:1: not an answer of mbrace; use force=True to replace the file")
                 self.written = written_lines(self._descriptor, self._packing)
-                # a torn first line of JSON is recognised by its beginning; plain text could be anybody's
+                # part of a first line of JSON is known to be ours by its beginning; plain text could be anybody's
                 is_text = self.text and os.fstat(self._descriptor).st_size > 0
                 self._continues = is_text or self.written.line is not None
         if os.path.exists(files.errors):
@@ -132,7 +119,7 @@ class Output:
                 os.unlink(files.errors)
 
     def _check_run_file(self) -> None:
-        """Compare the settings with those of the run that is continued, or write them for the next."""
+        """Compare the settings with those of the run that is continued, or save them for the next run."""
         if self._run_file is None:
             return
         try:
@@ -148,7 +135,7 @@ class Output:
                 raise
             raise UserError(f"{path}: {error.strerror}; give an output in a folder that can be written") from error
 
-    def _open_tables(self, tables: Tables | None, resume: bool, force: bool) -> None:
+    def _open_tables(self, tables: UtilityFolder | None, resume: bool, force: bool) -> None:
         if tables is None:
             return
         try:
@@ -178,7 +165,7 @@ class Output:
             self._run_file.save()
 
     def note_answered(self, record: Record) -> bool:
-        """Note that a record is answered; False if another run's answer to it was made from another content."""
+        """Note that a record is answered; False if an earlier run answered a record with this id but other content."""
         is_same = self._run_file is None or self._run_file.inputs.add(record)
         if is_same and self._tables is not None:
             self._tables.note(record.id)
@@ -198,7 +185,7 @@ class Output:
         self._errors = self._open(self.files.errors, os.O_RDWR | os.O_CREAT | os.O_APPEND)
 
     def start(self) -> None:
-        """Drop the lines of `written` and `written_errors` that were not kept; what is added comes after the others."""
+        """Drop the lines of `written` and `written_errors` that were not kept; new lines follow those that were."""
         self._has_started = True
         self._lines = self.written.drop_rest()
         self.written_errors.drop_rest()
@@ -209,7 +196,7 @@ class Output:
             self._errors = -1
 
     def add(self, line: bytes | None, bad: Bad | None = None) -> None:
-        """The next line, a record that failed, or both (text output has an empty line for it)."""
+        """Add the next line, a record that failed, or both (text output has an empty line for a failed record)."""
         if self._is_finished:
             raise UserError(f"{self.path}: is finished, but the input has more records; use force=True to start over")
         if bad is not None:
@@ -222,7 +209,7 @@ class Output:
             self._lines.append(line)
 
     def flush(self) -> None:
-        """Write the lines added so far; packed output, as far as they fill members."""
+        """Write the lines added so far; of packed output, only full members."""
         if self._packing:
             for member in pop_full_members(self._lines, self._packing):
                 self._write(self._descriptor, member, self.path)
@@ -250,7 +237,7 @@ class Output:
             raise UserError(f"{path}: {error.strerror}{self._what_is_kept()}") from error
 
     def _what_is_kept(self) -> str:
-        """What a write that failed leaves behind, and what to do."""
+        """What is left after a write has failed, and what the user can do."""
         if self._is_stream:
             return ""
         if not self._has_begun:
@@ -260,7 +247,7 @@ class Output:
         return "; answers written before are kept: make room and go on with resume=True"
 
     def _is_empty(self) -> bool:
-        """Whether there is nothing to go on from: no complete line, and no record set aside."""
+        """Whether there is nothing to continue: no complete line, and no record set aside."""
         return self._errors < 0 and written_lines(self._descriptor, self._packing).line is None
 
     def close(self, *, complete: bool = True) -> None:
@@ -287,7 +274,7 @@ class Output:
                 self._tables.finish()
 
     def _finish(self, complete: bool) -> None:
-        """Give a complete Parquet file its name; delete what is not needed any more, or was never used."""
+        """Give a complete Parquet file its name; delete files that are not needed any more, or were never used."""
         if complete:
             self._begin()
         if self._is_parquet and complete:

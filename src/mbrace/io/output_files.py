@@ -1,4 +1,4 @@
-"""The files that make up an output: OUT itself, and those beside it while it is written and after errors."""
+"""The names of the files that make up an output: OUT itself, and the files next to it."""
 
 from __future__ import annotations
 
@@ -41,31 +41,31 @@ class OutputFiles(NamedTuple):
 
     @property
     def replacement(self) -> str:
-        """Where lines are written that are to replace those of an older run."""
+        """Where lines are written that will replace those of an older run."""
         return os.path.realpath(self.lines) + TEMPORARY
 
     @property
     def errors(self) -> str:
-        """Records set aside."""
+        """The file of records set aside."""
         return errors_path(self.path)
 
     @property
     def run_file(self) -> str:
-        """The settings of the run."""
+        """The file with the settings of the run."""
         return self.path + SUFFIX
 
     @property
     def exists(self) -> bool:
-        """Whether there is an output, finished or begun."""
+        """Whether there is an output, finished or not."""
         return os.path.exists(self.path) or os.path.exists(self.lines)
 
     @property
     def is_finished_parquet(self) -> bool:
-        """Whether there is a Parquet file, and no lines for another one."""
+        """Whether the Parquet file is there, and no run is writing another one."""
         return self.is_parquet and os.path.exists(self.path) and not os.path.exists(self.lines)
 
     def refuse_existing(self) -> None:
-        """Refuse an output that exists, or that was begun: early, before anything slow."""
+        """Refuse an output that exists, finished or not: early, before anything slow."""
         if not self.is_stream and self.exists:
             raise UserError(f"{self.path}: {EXISTS}")
 

@@ -39,13 +39,13 @@ def without_packing(path: str) -> str:
 
 
 def open_packed(path: str) -> BinaryIO:
-    """A packed file for reading what is in it."""
+    """Open a packed file to read what is in it."""
     openers: dict[str, Any] = {"gz": gzip.open, "xz": lzma.open, "bz2": bz2.open, "zst": _ZstandardFile}
     return openers[packing_of(path)](path, "rb")  # type: ignore[no-any-return]
 
 
 class _ZstandardFile(io.RawIOBase):
-    """A file of Zstandard frames, unpacked. Unlike the package's own reader it notices that the last is cut off."""
+    """Reads a file of Zstandard frames. Unlike the package's own reader it notices if the last frame is cut off."""
 
     def __init__(self, path: str, mode: str = "rb") -> None:
         self._unpack, self._used, self._rest = Unpacker("zst"), False, b""
@@ -92,7 +92,7 @@ def pack(lines: Sequence[bytes], packing: str) -> bytes:
 
 
 def pop_full_members(lines: list[bytes], packing: str) -> Iterator[bytes]:
-    """Complete members packed from the first of `lines`, which are removed from there."""
+    """Packs the first lines as full members, and removes them from `lines`."""
     while len(lines) >= LINES_PER_MEMBER:
         yield pack(lines[:LINES_PER_MEMBER], packing)
         del lines[:LINES_PER_MEMBER]
@@ -121,7 +121,7 @@ class Unpacker:
             self._errors += (require("zstandard", extra="zstd").ZstdError,)
 
     def decompress(self, data: bytes) -> bytes:
-        """What `data`, the next piece, holds; `DamagedError` if that cannot be told."""
+        """Unpack `data`, the next piece; `DamagedError` if that cannot be done."""
         try:
             return bytes(self._inner.decompress(data))
         except self._errors as error:

@@ -1,4 +1,4 @@
-"""Parquet files: their rows, a few in memory at a time, and tables made of JSON lines."""
+"""Parquet files: reads their rows, a few at a time, and writes JSON lines as rows."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def parquet_rows(path: str, columns: Sequence[str] | None = None) -> Iterator[di
 
 
 def write_parquet(lines: Callable[[], Iterable[bytes]], path: AnyPath) -> None:
-    """Write JSON lines as a Parquet file, which is there in full or not at all; they are read twice."""
+    """Write JSON lines as a Parquet file, whole or not at all; the lines are read twice."""
     pyarrow = require("pyarrow", extra="parquet")
     parquet = require("pyarrow.parquet", extra="parquet")
     schema: Any = None
@@ -50,7 +50,7 @@ def write_parquet(lines: Callable[[], Iterable[bytes]], path: AnyPath) -> None:
 
 
 def _tables(pyarrow: Any, lines: Iterable[bytes]) -> Iterator[Any]:
-    """Tables whose ids are of one type: numbers, or strings if any is one (or is too large for 64 bits)."""
+    """Tables whose ids have one type: numbers, or strings if any id is a string (or does not fit into 64 bits)."""
     parsed = (_valid_unicode(parse_json(line, f"answer {number}")) for number, line in enumerate(lines, 1))
     while rows := list(itertools.islice(parsed, ROWS_PER_TABLE)):
         if any(isinstance(row.get("id"), str) or abs(row.get("id", 0)) >= 2**63 for row in rows):

@@ -40,13 +40,13 @@ def open_input(path: str) -> Iterator[BinaryIO]:
     except UserError:
         raise
     except (EOFError, OSError, lzma.LZMAError, zlib.error) as error:
-        if getattr(error, "errno", None) is not None:  # the system's, not the unpacker's
+        if getattr(error, "errno", None) is not None:  # an error of the operating system, not of unpacking
             raise
         raise UserError(f"{path}: damaged or cut off ({error}); make the file again") from error
 
 
 def byte_lines(path: str) -> Generator[bytes]:
-    """The lines of any input, each with its line feed. A byte order mark is no part of the first."""
+    """The lines of any input, each with its line feed. A byte order mark is not part of the first."""
     with open_input(path) as file:
         for line in file:
             yield line.removeprefix(codecs.BOM_UTF8)
@@ -60,7 +60,7 @@ def is_blank(row: object) -> bool:
 
 
 def without_blank_end(rows: Iterable[Row], is_blank: Callable[[Row], bool] = is_blank) -> Iterator[Row]:
-    """The rows without the blank ones at the end; those between others stay."""
+    """The rows without blank ones at the end; those between other rows stay."""
     blank: list[Row] = []
     for row in rows:
         if is_blank(row):
@@ -75,11 +75,11 @@ def read_lines(path: str) -> Iterator[str]:
     """Lines of a text file. Only a line feed ends a line (a carriage return before it is dropped)."""
     with contextlib.closing(byte_lines(path)) as lines:
         for number, line in enumerate(lines, 1):
-            yield decode_line(line, Location(name_of(path), number)).removesuffix("\n").removesuffix("\r")
+            yield decode_line(line, Location(shown_path(path), number)).removesuffix("\n").removesuffix("\r")
 
 
 def decode_line(line: bytes, where: object) -> str:
-    """UTF-8 bytes as text, or an error that names the location."""
+    """UTF-8 bytes as text, or an error that says where they were read."""
     try:
         return line.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -92,13 +92,13 @@ def count_lines(path: str) -> int:
         return sum(1 for _ in file)
 
 
-def name_of(path: str) -> str:
-    """A path as messages show it."""
+def shown_path(path: str) -> str:
+    """A path as messages show it: "-" is <stdin>."""
     return "<stdin>" if path == "-" else path
 
 
 def estimated_bytes(path: str) -> int:
-    """About how many bytes a local file has unpacked (0: not known), judged by its first quarter megabyte."""
+    """About how many bytes a local file has when unpacked (0: unknown), estimated from its first quarter megabyte."""
     if not os.path.isfile(path):
         return 0
     size = os.path.getsize(path)

@@ -1,4 +1,4 @@
-"""Files behind URLs that pyarrow reads."""
+"""Files at URLs that pyarrow can read."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def filesystem_of(url: str) -> tuple[Any, str]:
 
 
 def expand_url(pattern: str) -> list[str]:
-    """The URLs that match a pattern, in order of their names."""
+    """The URLs that match a pattern, sorted."""
     fs = require("pyarrow.fs", extra="parquet")
     filesystem, path = filesystem_of(pattern)
     folder = path[: min(path.index(c) for c in "*?[" if c in path)].rpartition("/")[0]
@@ -37,7 +37,7 @@ def expand_url(pattern: str) -> list[str]:
 
 @contextlib.contextmanager
 def open_url(url: str) -> Iterator[BinaryIO]:
-    """A stream of the bytes behind a URL, unpacked by suffix."""
+    """A stream of the bytes at a URL, unpacked by suffix."""
     filesystem, path = filesystem_of(url)
     is_xz = url.endswith(".xz")  # pyarrow unpacks .gz and others, not .xz
     try:

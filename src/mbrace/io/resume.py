@@ -11,13 +11,13 @@ from mbrace.io.parquet import parquet_rows
 from mbrace.io.system import read_at
 
 CHUNK_BYTES = 1 << 20
-LINE_START = b'{"id":'  # how every line of JSON begins that we write
+LINE_START = b'{"id":'  # the beginning of every line of JSON that we write
 
 
 class WrittenLines:
     """Lines of an earlier run, in order: `line` is the next one, None after the last; `kept` counts those before it.
 
-    This class itself has none; each kind of file has a class of its own.
+    This class itself has no lines; there is a subclass for each kind of file.
     """
 
     line: bytes | None = None
@@ -30,7 +30,7 @@ class WrittenLines:
         self._advance()
 
     def drop_rest(self) -> list[bytes]:
-        """Remove the lines not kept from the file; returns the kept ones that are removed too and must be added."""
+        """Remove the lines not kept from the file; returns kept lines that had to be removed too and must be added."""
         return []
 
     def _advance(self) -> None:
@@ -38,7 +38,7 @@ class WrittenLines:
 
 
 class PlainLines(WrittenLines):
-    """Lines of a plain file; a torn last line is not one of them."""
+    """Lines of a plain file; an incomplete last line is left out."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor, self._end = descriptor, 0
@@ -56,7 +56,7 @@ class PlainLines(WrittenLines):
 
 
 class PackedLines(WrittenLines):
-    """Lines of a packed file: members of a fixed number of lines, the last of them perhaps shorter or torn.
+    """Lines of a packed file: members of a fixed number of lines, of which the last may be shorter or cut off.
 
     The last member with a kept line is packed again, so that members end where those of an uninterrupted run do.
     """
@@ -81,7 +81,7 @@ class PackedLines(WrittenLines):
         return self._kept_of_member
 
     def _read(self) -> Iterator[tuple[int, bytes | None]]:
-        """(where its member begins, line) for each complete line."""
+        """(the offset of its member, line) for each complete line."""
         member, position, rest = 0, 0, b""
         unpack = Unpacker(self._packing)
         for chunk in _chunks(self._descriptor):
@@ -103,7 +103,7 @@ class PackedLines(WrittenLines):
 
 
 class ParquetLines(WrittenLines):
-    """The rows of a finished Parquet file, as lines that hold their ids. None is removed."""
+    """The rows of a finished Parquet file, as lines with their ids only. No row is ever removed."""
 
     def __init__(self, path: str) -> None:
         self._rows = parquet_rows(path, columns=["id"])
@@ -115,12 +115,12 @@ class ParquetLines(WrittenLines):
 
 
 def written_lines(descriptor: int, packing: str) -> WrittenLines:
-    """The complete lines of a file that is packed so ("": not at all)."""
+    """The complete lines of a file with this packing ("": none)."""
     return PackedLines(descriptor, packing) if packing else PlainLines(descriptor)
 
 
 def begins_like_our_output(descriptor: int, *, packing: str, text: bool) -> bool:
-    """Whether a file begins as our output does, as far as it goes; any other must not be cut and continued."""
+    """Whether a file begins as our output does, however short it is; any other must not be cut off and continued."""
     head = read_at(descriptor, 1 << 16, 0)
     if packing:
         start = FIRST_BYTES[packing]
@@ -134,7 +134,7 @@ def begins_like_our_output(descriptor: int, *, packing: str, text: bool) -> bool
 
 
 def _cut(descriptor: int, size: int) -> None:
-    """End the file at `size` bytes, to be continued there."""
+    """Cut the file off after `size` bytes, where writing continues."""
     os.ftruncate(descriptor, size)
     os.lseek(descriptor, size, os.SEEK_SET)
 

@@ -1,4 +1,4 @@
-"""OUT.run.json: the settings and inputs of an output. It stays next to OUT, which is continued only with the same."""
+"""OUT.run.json: the settings and inputs of an output, next to OUT, which is continued only with the same ones."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import time
 import zlib
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from mbrace.errors import UserError
@@ -21,10 +22,10 @@ SAVE_SECONDS = 2.0  # the least time between two saves while a run goes on
 
 
 class InputDigest:
-    """A checksum of the content of the records answered so far, in order: a mistake is to be noticed, at little cost.
+    """A checksum of the content of the records answered so far, in order: it notices a wrong input, at little cost.
 
-    It is remembered for 1, 2, 4, 8, ... records and for the last, so that an output that was cut, or written on after
-    the last save, can still be checked up to one of them. Records set aside do not count: they may be mended.
+    It is remembered after 1, 2, 4, 8, ... records and after the last, so that an output that was cut off, or grew after
+    the last save, can still be checked up to one of these points. Records set aside do not count: they may be fixed.
     """
 
     def __init__(self, before: Mapping[str, Any] | None = None) -> None:
@@ -33,7 +34,7 @@ class InputDigest:
         self._remembered: dict[str, str] = {}
 
     def add(self, record: Record) -> bool:
-        """Count a record; False if an earlier run had other content after as many records."""
+        """Count a record; False if an earlier run had other content up to this record."""
         listed = [record.hypotheses, record.pseudo_references, record.logprobs]
         lists = [_as_list(values) for values in listed]
         content = to_json([record.id, record.source, record.reference, *lists])
@@ -45,7 +46,7 @@ class InputDigest:
         return before is None or before == self._digest()
 
     def describe(self) -> dict[str, str]:
-        """The digests that are remembered, by the number of records."""
+        """The remembered digests, by the number of records."""
         return {**self._remembered, str(self._count): self._digest()} if self._count else {}
 
     def _digest(self) -> str:
@@ -79,8 +80,7 @@ class RunFile:
                 "made with (early versions of mbrace deleted it at the end of a run); "
                 "give another output, or force=True to start over"
             )
-        with open(self.path, "rb") as file:
-            before = parse_json(file.read(), self.path)
+        before = parse_json(Path(self.path).read_bytes(), self.path)
         remedy = "give the same options, another output, or force=True to start over"
         besides = (OPTIONS, DIGESTS)
         refuse_other_settings(before, self._settings, file=self._output, remedy=remedy, besides=besides)

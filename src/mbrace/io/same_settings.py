@@ -1,4 +1,4 @@
-"""Work is continued only with the settings it was begun with."""
+"""Refuses to continue work with settings other than those it was started with."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from mbrace.errors import UserError
 from mbrace.io.jsonl import parse_json, to_json
 
-EARLY_NAMES = {"length_penalty": "length_alpha"}  # what settings were called in files of early versions
+EARLY_NAMES = {"length_penalty": "length_alpha"}  # the names of settings in files of early versions
 
 
 def refuse_other_settings(
@@ -44,7 +44,7 @@ def refuse_other_settings(
 
 
 def _difference(name: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """How a message tells two values of a setting apart; None is what an option has that is not given."""
+    """Two values of a setting in words; None is the value of an option that was not given."""
     option = name.replace("_", "-")
     made = f"{option} {before.get(name)!r}" if before.get(name) is not None else f"the default {option}"
     wanted = "the default" if now.get(name) is None else repr(now[name])

@@ -10,10 +10,10 @@ from mbrace.io.reading import read_lines
 
 
 def read_pairs(*paths: str | Path, origins: Collection[str] | None = None) -> list[tuple[str, str]]:
-    """Pairs (source, target) from SOURCE TARGET, two files of as many lines, or from one TSV file.
+    """Pairs (source, target) from two files with the same number of lines, or from one TSV file.
 
-    A TSV file has `source TAB target [TAB origin]`; with `origins`, only pairs of these are kept. Pairs with
-    an empty side are left out.
+    A TSV file has `source TAB target [TAB origin]`; with `origins`, only pairs of these are kept. Pairs with an empty
+    side are left out.
     """
     if len(paths) == 2:
         sides = [list(read_lines(str(path))) for path in paths]

@@ -18,9 +18,9 @@ ABOUT_EXISTING = "has utilities of another run; use resume=True to continue it o
 
 class UtilityFolder:
     """Saves tables as they come, each whole or not at all and before its answer is written, so that after a crash every
-    answer has its table. `note` is told which records are answered, in order; `finish` writes the index of those.
+    answer has its table. `note` is called for each record answered, in order; `finish` writes an index of them.
 
-    With `force`, older tables stay until there is one to put in their place.
+    With `force`, older tables stay until the first new one is saved.
     """
 
     def __init__(self, path: str) -> None:
@@ -53,7 +53,7 @@ class UtilityFolder:
         self._write(file_name(table.id), table_bytes(table))
 
     def note(self, identity: str | int) -> None:
-        """The next record that is answered: its table is there, from this run or from the one that is continued."""
+        """Note the next record answered, whose table this run or the one that is continued has saved."""
         if self._resumes and not (self.path / file_name(identity)).exists():
             raise UserError(
                 f"{self.path}: resume=True: no table of record {identity!r}, which is answered; "
@@ -70,7 +70,7 @@ class UtilityFolder:
                 lines = [json_line({"id": identity, "file": file_name(identity)}) for identity in self._noted]
                 self._write(INDEX, b"".join(lines))
             elif self._is_new:
-                with contextlib.suppress(OSError):  # tables may be there, of answers that were not written
+                with contextlib.suppress(OSError):  # it may hold tables whose answers were not written
                     self.path.rmdir()
         finally:
             os.close(self._descriptor)
@@ -84,7 +84,7 @@ class UtilityFolder:
 
 
 def refuse_existing_tables(path: str) -> None:
-    """Refuse a folder that holds tables already: early, before anything slow."""
+    """Refuse a folder that already holds tables: early, before anything slow."""
     if os.path.isdir(path) and _ours(Path(path)):
         raise UserError(f"{path}: {ABOUT_EXISTING}")
 

@@ -12,11 +12,11 @@ from mbrace.decoding import decode_corpus
 from mbrace.errors import UserError
 from mbrace.io.answer_line import answer_line
 from mbrace.io.candidates import Item, item_from, read_items
-from mbrace.io.inputs import Paths, check_inputs, expand, rereadable
+from mbrace.io.inputs import Paths, checked_input, expand
 from mbrace.jobs.outcomes import answer_items
 from mbrace.jobs.run import ErrorPolicy, Outcome, Progress, Summary, run_job
-from mbrace.jobs.settings import AnyUtility, RaceSettings, UtilitySettings, describe_utility, load_utility
-from mbrace.jobs.shortlist import ShortlistSettings, shortlist_settings
+from mbrace.jobs.settings import AnyUtility, RaceSettings, describe_utility, load_utility
+from mbrace.jobs.shortlist import ShortlistSettings
 from mbrace.method_names import Method, check_method, method_of
 from mbrace.pairwise import PairFunction
 from mbrace.prune import Confidence, PruningFunction
@@ -67,28 +67,32 @@ def decode_file(
     """Decode candidate files into `output`, as `mbrace decode` does, with any utility and pruning function.
 
     `inputs` are files, patterns or URLs of JSON Lines or Parquet; `output` is JSON Lines, packed or `.parquet` by
-    its suffix, or with `text` the chosen texts, one per line. `utility` to `coarse_top` are those of `decode_corpus`;
-    a utility may also be a name, such as "learned", and `qe` that of a checkpoint; they then run with `threads` (0: all
-    cores). `save_utilities` is a folder for the utilities of every record, which `Replay` reads (docs/formats.md).
+    its suffix, or with `text` the chosen texts, one per line. `utility` to `coarse_top` are as for `decode_corpus`;
+    a utility may also be a name, such as "learned", and `qe` the name of a checkpoint; they then run with `threads`
+    threads (0: all cores). `save_utilities` is a folder for the utilities of every record, which `Replay` reads
+    (docs/formats.md).
 
-    An `output` that exists is an error unless `resume` goes on after the answers in it or `force` replaces it; a run is
-    resumed only with settings, and objects, of the same names. A bad record stops the run, or with `on_error="skip"` is
-    set aside in OUTPUT.errors.jsonl; `retry_errors`, with `resume`, tries records set aside there again. `progress` is
-    called with the number of records done since its last call; True shows a bar on a terminal's stderr.
+    An `output` that exists is an error unless `resume` continues after the answers in it or `force` replaces it; a run
+    is resumed only with the same settings, and with objects of the same names. A bad record stops the run, or with
+    `on_error="skip"` is set aside in OUTPUT.errors.jsonl; `retry_errors`, with `resume`, tries the records set aside
+    there again. `progress` is called with the number of records done since its last call; True shows a progress bar
+    if stderr is a terminal.
     """
-    race = RaceSettings(
-        prune, schedule, seed, nbest, window, pool, exclude_self, start, select, diversity, method, forecast
+    job = DecodeJob(
+        utility,
+        RaceSettings(
+            prune, schedule, seed, nbest, window, pool, exclude_self, start, select, diversity, method, forecast
+        ),
+        shuffle=shuffle,
+        cover=cover,
+        text=text,
+        shortlist=ShortlistSettings(qe, qe_top, coarse, coarse_top),
+        save_utilities=None if save_utilities is None else os.fspath(save_utilities),
     )
-    chosen = UtilitySettings(utility) if isinstance(utility, str) else utility
-    shortlist = shortlist_settings(qe, qe_top, coarse, coarse_top)
-    saved = None if save_utilities is None else os.fspath(save_utilities)
-    order: dict[str, Any] = {"shuffle": shuffle, "cover": cover}
-    job = DecodeJob(chosen, race, **order, text=text, shortlist=shortlist, save_utilities=saved)
     paths, out = expand(inputs), os.fspath(output)
-    check_inputs(paths, out)
     return run_job(
         job,
-        rereadable(lambda: read_items(paths), paths),
+        checked_input(lambda: read_items(paths), paths, output=out),
         out,
         threads=threads,
         resume=resume,
@@ -101,7 +105,7 @@ def decode_file(
 
 @dataclass(frozen=True)
 class DecodeJob:
-    """The races over records that bring their pseudo-references."""
+    """Races over records that come with their pseudo-references."""
 
     utility: AnyUtility
     race: RaceSettings
@@ -121,10 +125,18 @@ class DecodeJob:
 
     def describe(self) -> dict[str, Any]:
         """What answers depend on."""
-        settings = {**describe_utility(self.utility), **self.race.describe(), **self.shortlist.describe()}
-        settings |= {"no_shuffle": not self.shuffle, "text": self.text, "save_utilities": self.save_utilities}
-        settings["cover"] = self.cover or None  # None where older descriptions have nothing
-        return {"command": "decode", **settings}
+        return {
+            "command": "decode",
+            **self.describe_races(),
+            "no_shuffle": not self.shuffle,
+            "text": self.text,
+            "save_utilities": self.save_utilities,
+            "cover": self.cover or None,  # None where older descriptions have nothing
+        }
+
+    def describe_races(self) -> dict[str, Any]:
+        """What the races over given candidates depend on."""
+        return {**describe_utility(self.utility), **self.race.describe(), **self.shortlist.describe()}
 
     def start(self, threads: int) -> DecodeWorker:
         """Load the utilities."""
@@ -134,41 +146,29 @@ class DecodeJob:
             from mbrace.io.utility_folder import UtilityFolder
 
             others["utility_folder"] = UtilityFolder(self.save_utilities)
-        order: dict[str, Any] = {"shuffle": self.shuffle, "cover": self.cover}
-        return DecodeWorker(utility, **self.race.options(), **order, text=self.text, **others)
+        return DecodeWorker(utility, self.race, shuffle=self.shuffle, cover=self.cover, text=self.text, **others)
 
     def item(self, row: bytes, file: str, number: int, prefix: str) -> Item:
         """A record of JSON."""
-        return item_from(row, file, number, prefix=prefix)
+        return item_from(row, file, number, prefix)
 
 
 @dataclass
 class DecodeWorker:
-    """Races records and makes lines of the answers."""
+    """Races records and turns the answers into lines."""
 
     utility: Utility
-    prune: PruningFunction | None
-    schedule: Schedule = None
-    seed: int = 0
-    nbest: int = 1
-    select: str = "best"
-    diversity: float | None = None
-    window: int = 64
+    race: RaceSettings
     sampler: Sampler | None = None
     shuffle: bool = True
     cover: bool = False
-    pool: bool = False
-    exclude_self: bool = False
-    start: int | None = None
-    forecast: float = 0.0
     text: bool = False
     qe: QualityUtility | None = None
     qe_top: int | None = None
     coarse: Utility | None = None
     coarse_top: int | None = None
-    method: Method | str | None = None
     utility_folder: UtilityFolder | None = None
-    watch: Watch | None = None  # is shown every pruning decision
+    watch: Watch | None = None  # sees every pruning decision
     summary: Summary = field(default_factory=Summary)
 
     def __call__(self, items: Iterable[Item], *, skip: bool) -> Iterator[Outcome]:
@@ -176,29 +176,18 @@ class DecodeWorker:
         return answer_items(items, self.answers, self._line, skip=skip, text=self.text)
 
     def answers(self, records: Iterable[Record], on_error: OnError | None = None) -> Iterator[Decoded]:
-        """The answers to records; one that fails is an error, or is handed to `on_error`."""
+        """The answers to records; a record that fails is an error, or is passed to `on_error`."""
         return decode_corpus(
             records,
             utility=self.utility,
-            prune=self.prune,
-            schedule=self.schedule,
-            seed=self.seed,
-            nbest=self.nbest,
-            select=self.select,
-            diversity=self.diversity,
-            window=self.window,
+            **self.race.options(),
             sampler=self.sampler,
             shuffle=self.shuffle,
             cover=self.cover,
-            pool=self.pool,
-            exclude_self=self.exclude_self,
-            start=self.start,
-            forecast=self.forecast,
             qe=self.qe,
             qe_top=self.qe_top,
             coarse=self.coarse,
             coarse_top=self.coarse_top,
-            method=self.method,
             keep_utilities=self.utility_folder is not None,
             watch=self.watch,
             phases=self.summary.phases,
@@ -209,7 +198,7 @@ class DecodeWorker:
         self.count(record, answer)
         if self.utility_folder is not None and answer.utilities is not None:
             self.utility_folder.save(answer.utilities)
-        return answer_line(answer, text=self.text, nbest=self.nbest)
+        return answer_line(answer, text=self.text, nbest=self.race.nbest)
 
     def count(self, record: Record, answer: Decoded) -> None:
         """Add an answer to the summary."""
@@ -220,49 +209,34 @@ class DecodeWorker:
         self.summary.quality_calls += answer.quality_calls or 0
         self.summary.coarse_calls += answer.coarse_calls or 0
         if not isinstance(self.utility, ChrF) or self.qe is not None or self.coarse is not None:
-            self._count_outside()  # asking takes longer than counting all the rest
+            self._count_outside()  # slower than all the other counts together
+        self.summary.standard_calls += self._standard_calls(record, answer)
+
+    def _standard_calls(self, record: Record, answer: Decoded) -> int:
+        """|H| x |R| of standard MBR, with the pseudo-references that are listed and that the schedule allows.
+
+        Equal hypotheses count once, as in the paper. Where the first step of a race scores all of them, it tells |H|.
+        """
+        race, shortened = self.race, answer.quality_calls or answer.coarse_calls
+        first_step_has_all = not (race.pool or race.exclude_self or race.forecast or race.method is not None)
+        if not answer.steps and not shortened:
+            hypotheses = 1
+        elif shortened or not first_step_has_all:
+            hypotheses = len(set(record.hypotheses))
+        else:
+            hypotheses = answer.steps[0].utility_calls // answer.steps[0].pseudo_references
         given = record.listed(live=self.sampler is not None)
-        listed = len(given) if isinstance(given, Sequence) else None
-        self.summary.standard_calls += _standard_calls(
-            record,
-            listed,
-            answer,
-            self.schedule,
-            self.utility,
-            first_step_has_all=not (self.pool or self.exclude_self or self.forecast or self.method is not None),
-        )
+        listed = len(given) if isinstance(given, Sequence) else None  # None: as many as are wanted
+        if race.schedule == "all":
+            return hypotheses * (listed or 0)
+        last = list(self.utility.schedule if race.schedule is None else race.schedule)[-1]
+        return hypotheses * (last if listed is None else min(last, listed))
 
     def _count_outside(self) -> None:
-        """What the utilities counted themselves: texts cut, and what a server was asked."""
+        """What the utilities count themselves: texts that were cut, and requests to a server."""
         asked = {id(each): each for each in (self.utility, self.coarse) if each is not None}
         estimating = {} if self.qe is None else {id(self.qe): self.qe}
         self.summary.truncated = sum(truncated_texts(each) for each in (asked | estimating).values())
         cost = sum((utility_cost(each) for each in asked.values()), start=Cost())
         for name, count in asdict(cost).items():
             setattr(self.summary, name, count)
-
-
-def _standard_calls(
-    record: Record,
-    listed: int | None,
-    answer: Decoded,
-    schedule: Schedule,
-    utility: Utility,
-    *,
-    first_step_has_all: bool,
-) -> int:
-    """|H| x |R| of standard MBR with `listed` pseudo-references (None: as many as are wanted).
-
-    Equal hypotheses are one, to the paper too. If the first step of a race asks about all of them, it tells |H|.
-    """
-    shortened = answer.quality_calls or answer.coarse_calls
-    if not answer.steps and not shortened:
-        hypotheses = 1
-    elif shortened or not first_step_has_all:
-        hypotheses = len(set(record.hypotheses))
-    else:
-        hypotheses = answer.steps[0].utility_calls // answer.steps[0].pseudo_references
-    if schedule == "all":
-        return hypotheses * (listed or 0)
-    last = list(utility.schedule if schedule is None else schedule)[-1]
-    return hypotheses * (last if listed is None else min(last, listed))

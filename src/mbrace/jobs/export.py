@@ -13,10 +13,9 @@ import numpy as np
 
 from mbrace.errors import RecordError, UserError, check_number
 from mbrace.io.aligned import read_texts
-from mbrace.io.candidates import Bad, Item, SeenIds, id_prefixes, location_of, repeated_id, rows_of
-from mbrace.io.inputs import Paths, check_inputs, expand, rereadable
+from mbrace.io.candidates import Bad, Item, Row, location_of, read_items
+from mbrace.io.inputs import Paths, checked_input, expand
 from mbrace.io.jsonl import json_line, parse_json
-from mbrace.io.reading import name_of, without_blank_end
 from mbrace.jobs.run import ErrorPolicy, Outcome, Progress, Summary, run_job
 from mbrace.records import Location, Record, kind
 from mbrace.utilities.table_files import file_name, read_table
@@ -45,14 +44,14 @@ def export_file(
     on_error: ErrorPolicy = "stop",
     progress: Progress = False,
 ) -> Summary:
-    """Write what `decode_file` or `translate_file` wrote as training data, as `mbrace export` does.
+    """Turn what `decode_file` or `translate_file` wrote into training data, as `mbrace export` does.
 
     `format` "sft" has a `prompt` and a `completion`, the answer; "preference" a `prompt`, the answer as `chosen` and
-    the worst hypothesis as `rejected`. The worst is looked for among hypotheses with full scores: those of the n-best
-    list, or of the tables in the folder `utilities`, which `save_utilities` wrote. A record with no worse one (by
-    `min_gap` at least) is left out and named in OUTPUT.errors.jsonl. `sources` is the candidate file, or a text with a
-    source per line, for answers that have no `source`. `prompt` is what is asked, with {source}; with `chat` there are
-    messages instead of strings, after a `system` message if that is given.
+    the worst hypothesis as `rejected`. The worst is chosen among hypotheses with full scores: those of the n-best list,
+    or of the tables in the folder `utilities`, which `save_utilities` wrote. A record without a worse hypothesis (by at
+    least `min_gap`) is left out and named in OUTPUT.errors.jsonl. `sources` is the candidate file, or a text file with
+    one source per line, for answers that have no `source`. `prompt` is the request, with {source} in it; with `chat`,
+    lines hold messages instead of strings, after a `system` message if one is given.
     """
     job = ExportJob(
         format,
@@ -64,30 +63,21 @@ def export_file(
         min_gap,
     )
     paths, out = expand(answers), os.fspath(output)
-    check_inputs([*paths, *([] if job.sources is None else [job.sources])], out)
-    items = rereadable(lambda: read_answers(paths, job), paths)
+    files = [*paths, *([] if job.sources is None else [job.sources])]
+    items = checked_input(lambda: read_items(paths, job.item), files, output=out)
     return run_job(job, items, out, resume=resume, force=force, on_error=on_error, progress=progress)
-
-
-def read_answers(paths: Sequence[str], job: ExportJob) -> Iterator[Item]:
-    """The answers of files, one after another; a bad one is a `Bad`."""
-    seen = SeenIds()
-    for path, prefix in zip(paths, id_prefixes(paths), strict=True):
-        for number, row in enumerate(without_blank_end(rows_of(path)), 1):
-            item = job.item(row, name_of(path), number, prefix)
-            yield item if isinstance(item, Bad) or seen.add(item.id) else repeated_id(location_of(item), item.id)
 
 
 @dataclass(frozen=True)
 class Answer(Record):
-    """A decoded answer: its text is the first hypothesis, those of its n-best list follow, each with its utility."""
+    """A decoded answer: its text is the first hypothesis, then comes the rest of its n-best list, with utilities."""
 
     utilities: Sequence[float | None] = ()
 
 
 @dataclass(frozen=True)
 class ExportJob:
-    """What is written of answers."""
+    """How answers are turned into training data."""
 
     format: str = "sft"
     sources: str | None = None  # a file with the sources
@@ -106,13 +96,13 @@ class ExportJob:
         if "{source}" not in self.prompt:
             raise UserError(f"prompt {self.prompt!r}: has no {{source}}; say where the source goes")
         if self.system is not None and not self.chat:
-            raise UserError("system: only valid with chat, where it is a message of its own")
+            raise UserError("system: only valid with chat=True, where it is a message of its own")
         check_number("min_gap", self.min_gap, least=0)
         for name, given in (("utilities", self.utilities), ("min_gap", self.min_gap or None)):
             if given is not None and self.format != "preference":
-                raise UserError(f"{name}: only valid with format preference, which looks for a worse hypothesis")
+                raise UserError(f"{name}: only valid with format=preference, which looks for a worse hypothesis")
         if self.utilities is not None and not os.path.isdir(self.utilities):
-            raise UserError(f"utilities {self.utilities}: not a folder; give one that save_utilities wrote")
+            raise UserError(f"utilities {self.utilities}: not a folder; give one that save_utilities=DIR wrote")
 
     def describe(self) -> dict[str, Any]:
         """What the output depends on."""
@@ -127,7 +117,7 @@ class ExportJob:
         ids = found.ids if found.ids is not None else [str(number) for number in range(1, len(found.texts) + 1)]
         return ExportWorker(self, dict(zip(ids, found.texts, strict=True)), numbered=found.ids is None)
 
-    def item(self, row: bytes | dict[str, Any], file: str, number: int, prefix: str) -> Item:
+    def item(self, row: Row, file: str, number: int, prefix: str) -> Item:
         """The answer of a line."""
         location = Location(file, number)
         identity = None
@@ -145,13 +135,13 @@ class ExportJob:
 
 @dataclass
 class ExportWorker:
-    """Makes lines of answers."""
+    """Turns answers into lines."""
 
     job: ExportJob
     sources: Mapping[str, str]  # by id
     summary: Summary = field(default_factory=Summary)
     left_out: dict[str, int] = field(default_factory=dict)  # by reason: how many answers had no worse hypothesis
-    numbered: bool = False  # the file of sources has no ids: its lines are counted
+    numbered: bool = False  # whether the file of sources has no ids, so that line numbers are used
 
     def __call__(self, items: Iterable[Item], *, skip: bool) -> Iterator[Outcome]:
         """One outcome per item."""
@@ -233,7 +223,7 @@ class ExportWorker:
 
 
 def _remedy(reason: str) -> str:
-    """What gives pairs, where answers were left out for this reason."""
+    """What to do to get pairs, where answers were left out for this reason."""
     if reason == NOT_SAVED:
         return "give the folder of `mbrace decode --save-utilities DIR` that wrote these answers"
     if reason.startswith(NONE_WORSE):

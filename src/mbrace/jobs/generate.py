@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import itertools
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import repeat
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from itertools import islice, repeat
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from mbrace.errors import UserError
 from mbrace.groups import in_groups, run_group
 from mbrace.io.candidates import Bad, Item, bad_from
-from mbrace.io.inputs import check_inputs, rereadable
-from mbrace.io.jsonl import to_json
-from mbrace.jobs.model_settings import AnyModel, ModelSettings, describe_model
+from mbrace.io.inputs import checked_input
+from mbrace.io.jsonl import json_line
+from mbrace.jobs.model_settings import AnyModel, describe_model, load_model
 from mbrace.jobs.run import ErrorPolicy, Outcome, Progress, Summary, run_job
 from mbrace.jobs.sources import source_item, source_items
 from mbrace.models.hypotheses import SamplingSettings
@@ -24,6 +23,9 @@ from mbrace.sampler import Draws
 if TYPE_CHECKING:
     from mbrace.models.hypotheses import CandidateModel
     from mbrace.servers.server import Server
+
+Candidates: TypeAlias = "tuple[Sequence[str] | None, Draws | None]"  # hypotheses and pseudo-references of a source
+MakeCandidates: TypeAlias = "Callable[[Sequence[str], Sequence[str | int]], Iterable[Candidates]]"  # of sources and ids
 
 
 def generate_file(
@@ -59,11 +61,11 @@ def generate_file(
     `model` is as for `translate_file`: it makes `beam` hypotheses and `sample` pseudo-references per source (0: none),
     `window` sources at a time (None: 32, or 4 with a model on a CPU). `sources` has one per line, or is a .tsv with
     references in its second column; `references` is a file of references, one per line. Ids are `prefix` and the
-    line's number, from 1. Only the first `limit` sources are used, and the run ends after `minutes`; what is done is
-    kept. The other options are those of `decode_file`.
+    line number, from 1. Only the first `limit` sources are used, and the run ends after `minutes`; what is done by
+    then is kept. The other options are those of `decode_file`.
     """
     job = GenerateJob(
-        ModelSettings(model) if isinstance(model, str) else model,
+        model,
         SamplingSettings(beam, length_penalty, epsilon, temperature, sampling, top_k, top_p, min_p),
         sample=sample,
         seed=seed,
@@ -71,13 +73,10 @@ def generate_file(
         prefix=prefix,
         window=window,
     )
-    path, out = os.fspath(sources), os.fspath(output)
-    aligned = None if references is None else os.fspath(references)
-    check_inputs(filter(None, (path, aligned)), out)
-    items = rereadable(lambda: itertools.islice(source_items(path, job.item, aligned), limit), [path])
+    out, paths = os.fspath(output), [os.fspath(path) for path in (sources, references) if path is not None]
     return run_job(
         job,
-        items,
+        checked_input(lambda: islice(source_items(*paths, make_item=job.item), limit), paths, output=out),
         out,
         threads=threads,
         resume=resume,
@@ -119,65 +118,50 @@ class GenerateJob:
         """Load the model."""
         from mbrace.servers.server import Server
 
-        model = self.model
-        if isinstance(model, ModelSettings):
-            model = model.load(threads, self.candidates, seed=self.seed, logprobs=self.logprobs)
-        if isinstance(model, Server):
-            return GenerateWorker(server_candidates(model, self), self.logprobs, self.window or 32, server=model)
-        # few on a CPU, where each takes long and what is done is to be written
-        window = self.window or (32 if model.device.type == "cuda" else 4)
-        return GenerateWorker(model_candidates(model, self), self.logprobs, window)
+        model = load_model(self.model, threads, self.candidates, seed=self.seed, logprobs=self.logprobs)
+        server = model if isinstance(model, Server) else None
+        # few on a CPU, where each takes long, so that finished ones are written soon
+        window = 32 if isinstance(model, Server) or model.device.type == "cuda" else 4
+        return GenerateWorker(candidates_of(model, self), self.logprobs, self.window or window, server)
 
     def item(self, row: bytes, file: str, number: int, prefix: str) -> Item:
         """A source, and its reference if the file has two columns."""
         return source_item(row, file, number, self.prefix + prefix)
 
 
-class MakeCandidates(Protocol):
-    """Makes the candidates of some sources, in order: hypotheses (or None) and draws (or None) of each."""
+def candidates_of(model: CandidateModel | Server, job: GenerateJob) -> MakeCandidates:
+    """Makes hypotheses and pseudo-references with a model, or with a server, which yields them as they arrive."""
+    from mbrace.servers.server import Server
 
-    def __call__(
-        self, sources: Sequence[str], ids: Sequence[str | int]
-    ) -> Iterable[tuple[Sequence[str] | None, Draws | None]]:
-        """One pair per source, each as soon as it is made."""
-        ...
+    made, sample = job.candidates, job.sample
 
-
-def model_candidates(model: CandidateModel, job: GenerateJob) -> MakeCandidates:
-    """Beam hypotheses and sampled pseudo-references of a live model."""
-    made = job.candidates
-
-    def make(sources: Sequence[str], ids: Sequence[str | int]) -> Iterable[tuple[Sequence[str] | None, Draws | None]]:
-        beams: Iterable[Any] = itertools.repeat(None)
-        draws: Iterable[Any] = itertools.repeat(None)
-        if made.beam:
-            beams = [beam.texts for beam in model.beam(sources, k=made.beam, alpha=made.length_penalty)]
-        if job.sample:
-            draws = model.sample(sources, job.sample, ids=ids, seed=job.seed, **made.options())
-        return zip(beams, draws)  # noqa: B905  (one may be endless)
-
-    return make
-
-
-def server_candidates(server: Server, job: GenerateJob) -> MakeCandidates:
-    """Hypotheses and samples of a server, each as soon as it has arrived."""
-
-    def make(sources: Sequence[str], ids: Sequence[str | int]) -> Iterable[tuple[Sequence[str] | None, Draws | None]]:
-        hypotheses = server.hypotheses(sources, job.candidates.beam, ids=ids) if job.candidates.beam else repeat(None)
-        draws = server.stream(sources, job.sample, ids=ids) if job.sample else repeat(None)
-        yield from zip(hypotheses, draws)  # noqa: B905  (one may be endless)
+    def make(sources: Sequence[str], ids: Sequence[str | int]) -> Iterable[Candidates]:
+        hypotheses: Iterable[Sequence[str] | None] = repeat(None)
+        draws: Iterable[Draws | None] = repeat(None)
+        if isinstance(model, Server):
+            if made.beam:
+                hypotheses = model.hypotheses(sources, made.beam, ids=ids)
+            if sample:
+                draws = model.stream(sources, sample, ids=ids)
+        else:
+            if made.beam:
+                beams = model.beam(sources, k=made.beam, alpha=made.length_penalty)
+                hypotheses = [beam.texts for beam in beams]
+            if sample:
+                draws = model.sample(sources, sample, ids=ids, seed=job.seed, **made.options())
+        return zip(hypotheses, draws)  # noqa: B905  (one may be endless)
 
     return make
 
 
 @dataclass
 class GenerateWorker:
-    """Makes the candidates of `window` sources at a time, and lines of them."""
+    """Makes the candidates of `window` sources at a time, and turns them into lines."""
 
     make: MakeCandidates
     logprobs: bool = False
     window: int = 32
-    server: Server | None = None  # that makes them
+    server: Server | None = None  # the one that makes them
     summary: Summary = field(default_factory=Summary)
 
     def interrupt(self) -> None:
@@ -223,4 +207,4 @@ def candidate_line(
         fields["pseudo_references"] = list(draws.texts)
         if logprobs and draws.logprobs is not None:
             fields["logprobs"] = [round(value, 4) for value in draws.logprobs]
-    return to_json(fields) + b"\n"
+    return json_line(fields)

@@ -1,4 +1,4 @@
-"""Which model or server makes the strings of a job, as plain values that load it."""
+"""Which model or server generates candidates for a job: plain values, and how they are loaded."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from mbrace.errors import require
-from mbrace.jobs.settings import name_of
+from mbrace.jobs.settings import stable_name
 
 if TYPE_CHECKING:
     from mbrace.models.hypotheses import CandidateModel, SamplingSettings
@@ -42,9 +42,9 @@ class ModelSettings:
         """What outputs depend on; of a server's URL, nothing that is secret."""
         left_out = ("device", "concurrency", "timeout", "retries")
         settings = {name: value for name, value in asdict(self).items() if name not in left_out}
-        defaults = (("samples_per_request", 16), ("max_tokens", 512), ("server_beam_search", False))
-        for name, default in defaults:  # None: as before there were any
-            settings[name] = None if settings[name] == default else settings[name]
+        for name in ("samples_per_request", "max_tokens", "server_beam_search"):
+            if settings[name] == getattr(ModelSettings, name):  # the default
+                settings[name] = None  # where older descriptions have nothing
         if self.server is not None:
             from mbrace.servers.secrets import hide_credentials
 
@@ -52,19 +52,12 @@ class ModelSettings:
         return settings
 
     def load(
-        self,
-        threads: int = 0,
-        sampling: SamplingSettings | None = None,
-        *,
-        seed: int = 0,
-        logprobs: bool = False,
+        self, threads: int, sampling: SamplingSettings, *, seed: int = 0, logprobs: bool = False
     ) -> CandidateModel | Server:
         """The model, to be run with `threads` threads on a CPU (0: all cores), or the server, told how to sample."""
         if self.server is not None:
-            from mbrace.models.hypotheses import SamplingSettings
             from mbrace.servers.server import PROMPT, Server
 
-            sampling = sampling or SamplingSettings()
             return Server(
                 self.server,
                 self.server_model or "",
@@ -108,9 +101,22 @@ class ModelSettings:
         )
 
 
-AnyModel: TypeAlias = "ModelSettings | CandidateModel | Server"
+AnyModel: TypeAlias = "ModelSettings | CandidateModel | Server | str"
 
 
 def describe_model(model: AnyModel) -> dict[str, Any]:
-    """The settings of a model, or the name of a ready one in their form."""
-    return (model if isinstance(model, ModelSettings) else ModelSettings(name_of(model))).describe()
+    """What outputs depend on; of a ready model, its name."""
+    if not isinstance(model, ModelSettings):
+        model = ModelSettings(model if isinstance(model, str) else stable_name(model))
+    return model.describe()
+
+
+def load_model(
+    model: AnyModel, threads: int, sampling: SamplingSettings, *, seed: int, logprobs: bool = False
+) -> CandidateModel | Server:
+    """The model of settings or of a name, or a ready one; see `ModelSettings.load`."""
+    if isinstance(model, str):
+        model = ModelSettings(model)
+    if isinstance(model, ModelSettings):
+        return model.load(threads, sampling, seed=seed, logprobs=logprobs)
+    return model

@@ -1,4 +1,4 @@
-"""From items to outcomes: records are answered in order, and bad ones come out where they were in the input."""
+"""From items to outcomes: records are answered in order, and bad items keep their position."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def answer_items(
     skip: bool,
     text: bool,
 ) -> Iterator[Outcome]:
-    """One outcome per item: `answer` decodes the records, `line` makes the line of an answer.
+    """One outcome per item: `answer` decodes the records, `line` turns an answer into a line.
 
     A bad item is an error, or set aside with `skip`; with `text` it then leaves an empty line.
     """
-    line_of_bad = b"\n" if text else None  # a line of text belongs to each source
-    pending: deque[tuple[int, Item]] = deque()  # items read, without an outcome so far, by their position
+    line_of_bad = b"\n" if text else None  # text has one line per source
+    pending: deque[tuple[int, Item]] = deque()  # positions and items that were read and have no outcome yet
     failed: dict[int, Bad] = {}  # by position
 
     def read() -> Iterator[Record]:

@@ -9,10 +9,8 @@ from collections.abc import Callable, Iterator
 
 
 @contextlib.contextmanager
-def progress_bar(
-    description: str, total: int | None, unit: str = "sentences", *, shown: bool = True
-) -> Iterator[Callable[[int], None]]:
-    """Yields a function to call with the number of things done; it does nothing unless stderr is a terminal."""
+def progress_bar(description: str, total: int | None, *, shown: bool = True) -> Iterator[Callable[[int], None]]:
+    """Yields a function to call with the number of sentences done; it does nothing unless stderr is a terminal."""
     if not (shown and sys.stderr.isatty()):
         yield lambda count: None
         return
@@ -23,7 +21,7 @@ def progress_bar(
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn(f"{unit}, {{task.fields[rate]}} per second"),
+        TextColumn("sentences, {task.fields[rate]} per second"),
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
@@ -39,10 +37,9 @@ def progress_bar(
 
 
 @contextlib.contextmanager
-def share_progress_bar(
-    description: str, unit: str = "sentences", *, shown: bool = True
-) -> Iterator[Callable[[int, float], None]]:
-    """Yields a function to call with the number of things done since and the share of all the work done so far."""
+def share_progress_bar(description: str, *, shown: bool = True) -> Iterator[Callable[[int, float], None]]:
+    """Yields a function to call with the number of sentences done since its last call, and the share of all the work
+    done so far."""
     if not (shown and sys.stderr.isatty()):
         yield lambda count, share: None
         return
@@ -60,7 +57,7 @@ def share_progress_bar(
         TextColumn("{task.description}"),
         BarColumn(),
         TaskProgressColumn(),
-        TextColumn(f"{{task.fields[done]:,}} {unit}, {{task.fields[rate]:,.1f}} per second"),
+        TextColumn("{task.fields[done]:,} sentences, {task.fields[rate]:,.1f} per second"),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )

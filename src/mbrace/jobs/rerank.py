@@ -8,16 +8,17 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from mbrace.decoded import Decoded
-from mbrace.errors import UserError
+from mbrace.errors import LARGEST, check_whole
 from mbrace.io.answer_line import answer_line
 from mbrace.io.candidates import Item, item_from, read_items
-from mbrace.io.inputs import Paths, check_inputs, expand
+from mbrace.io.inputs import Paths, checked_input, expand
 from mbrace.jobs.outcomes import answer_items
 from mbrace.jobs.run import ErrorPolicy, Outcome, Progress, Summary, run_job
-from mbrace.jobs.settings import AnyQuality, QualitySettings, describe_quality, load_quality
+from mbrace.jobs.settings import AnyQuality, describe_quality, load_quality
 from mbrace.records import Record
 from mbrace.reranking import rerank_corpus
 from mbrace.utility import QualityUtility, truncated_texts
+from mbrace.windows import OnError
 
 
 def rerank_file(
@@ -38,12 +39,11 @@ def rerank_file(
 
     `qe` is a quality utility, or the folder or hub name of a checkpoint; the rest is as for `decode_file`.
     """
-    job = RerankJob(QualitySettings(qe) if isinstance(qe, str) else qe, nbest=nbest, window=window, text=text)
+    job = RerankJob(qe, nbest=nbest, window=window, text=text)
     paths, out = expand(inputs), os.fspath(output)
-    check_inputs(paths, out)
     return run_job(
         job,
-        read_items(paths),
+        checked_input(lambda: read_items(paths), paths, output=out),
         out,
         threads=threads,
         resume=resume,
@@ -55,7 +55,7 @@ def rerank_file(
 
 @dataclass(frozen=True)
 class RerankJob:
-    """The choice among the hypotheses of records that bring their sources."""
+    """A choice among the hypotheses of records that come with their sources."""
 
     qe: AnyQuality
     nbest: int = 1
@@ -64,8 +64,8 @@ class RerankJob:
     reads_records: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if self.window < 1 or self.nbest < 1:
-            raise UserError(f"window {self.window}, nbest {self.nbest}: both must be 1 or more")
+        for name in ("window", "nbest"):
+            check_whole(name, getattr(self, name), least=1, most=LARGEST)
 
     def describe(self) -> dict[str, Any]:
         """What answers depend on."""
@@ -77,12 +77,12 @@ class RerankJob:
 
     def item(self, row: bytes, file: str, number: int, prefix: str) -> Item:
         """A record of JSON."""
-        return item_from(row, file, number, prefix=prefix)
+        return item_from(row, file, number, prefix)
 
 
 @dataclass
 class RerankWorker:
-    """Ranks the hypotheses of records and makes lines of the answers."""
+    """Ranks the hypotheses of records and turns the answers into lines."""
 
     qe: QualityUtility
     nbest: int = 1
@@ -93,11 +93,17 @@ class RerankWorker:
     def __call__(self, items: Iterable[Item], *, skip: bool) -> Iterator[Outcome]:
         """One outcome per item."""
 
-        def answer(records: Iterable[Record], on_error: Any) -> Iterator[Decoded]:
-            options: dict[str, Any] = {"nbest": self.nbest, "window": self.window, "on_error": on_error}
-            return rerank_corpus(records, qe=self.qe, phases=self.summary.phases, **options)
+        return answer_items(items, self._answers, self._line, skip=skip, text=self.text)
 
-        return answer_items(items, answer, self._line, skip=skip, text=self.text)
+    def _answers(self, records: Iterable[Record], on_error: OnError) -> Iterator[Decoded]:
+        return rerank_corpus(
+            records,
+            qe=self.qe,
+            nbest=self.nbest,
+            window=self.window,
+            phases=self.summary.phases,
+            on_error=on_error,
+        )
 
     def _line(self, record: Record, answer: Decoded) -> bytes:
         self.summary.sentences += 1

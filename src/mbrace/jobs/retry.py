@@ -1,4 +1,4 @@
-"""Records that an earlier run set aside are tried again, and their answers put where they belong."""
+"""Tries records again that an earlier run set aside, and puts their answers where they belong."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def retry_set_aside(
 ) -> int:
     """Give what `output` has set aside to a worker again; returns how many of them it answered.
 
-    `until` ends the items early. The files are replaced by what a run without those failures would have left; `output`
-    itself is only read. `items` are read twice: once here, once by the run that goes on.
+    `until` ends the items early. The files are replaced by those that a run without the failures would have written;
+    `output` itself is only read. `items` are read twice: once here, and once by the run that continues.
     """
     if iter(items) is items:
         raise UserError("retry_errors=True: reads the input twice; give a file, not standard input")
@@ -51,7 +51,7 @@ def retry_set_aside(
         made = worker(until(each.item for each in to_retry), skip=skip)
         for each, outcome in zip(to_retry, made, strict=False):
             outcomes[each.position] = outcome
-    except UserError as error:  # what was answered before is kept
+    except UserError as error:  # raised below, after the answers made so far are saved
         failure = error
     files, text, kept = output.files, output.text, output.written.kept
     errors = list(_errors(files, set_aside, outcomes))
@@ -69,7 +69,8 @@ def retry_set_aside(
 def _merged(
     lines: Iterator[bytes], set_aside: set[int], outcomes: Mapping[int, Outcome], *, text: bool
 ) -> Iterator[bytes]:
-    """The lines of an output with those of new outcomes at their positions. Text has a line for what is set aside."""
+    """The lines of an output, with those of new outcomes at their positions. Text output has a line for each record
+    set aside."""
     last = max(set_aside, default=-1)
     for position in itertools.count():
         line = None if position in set_aside and not text else next(lines, None)
@@ -82,14 +83,14 @@ def _merged(
 
 
 def _errors(files: OutputFiles, set_aside: Sequence[SetAside], outcomes: Mapping[int, Outcome]) -> Iterator[bytes]:
-    """The lines of what stays set aside."""
+    """The lines about records that stay set aside."""
     with open(files.errors, "rb") as file:
         for each, line in zip(set_aside, file, strict=False):
             if each.position in outcomes:
                 bad = outcomes[each.position][1]
                 if bad is not None:
                     yield bad.to_line()
-            elif not each.is_answered:  # the run was ended before
+            elif not each.is_answered:  # the run ended before it was tried
                 yield line
 
 
@@ -137,7 +138,7 @@ def _replace(files: OutputFiles, lines: Callable[[], Iterator[bytes]]) -> None:
 
 
 def _forget_digests(files: OutputFiles) -> None:
-    """Other records are answered now: the run that goes on computes their digests again."""
+    """Delete the input digests, since other records are answered now: the run that continues computes them again."""
     file = Path(files.run_file)
     if file.exists():
         settings = parse_json(file.read_bytes(), file)

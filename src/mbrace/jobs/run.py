@@ -1,4 +1,4 @@
-"""What a job is, and how one machine runs it: items in, lines written as they come, a summary of what it cost."""
+"""What a job is, and how it runs on one machine: items in, lines written as they come, a summary of the cost."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Summary:
     quality_calls: int = 0  # hypotheses whose quality was estimated without a reference
     coarse_calls: int = 0  # calls of the coarse utility
     truncated: int = 0  # strings over a neural utility's length limit, cut there
-    requests: int = 0  # that the utility's server answered; the next three as `mbrace.Cost` has them
+    requests: int = 0  # answered by the utility's server; the next three are those of `mbrace.Cost`
     kept_answers: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -50,7 +50,7 @@ class Summary:
     hypothesis_seconds: float = 0.0  # spent on hypotheses of a live model
     seconds: float = 0.0
     phases: Phases = field(default_factory=Phases)
-    signal: int | None = None  # that ended the run early
+    signal: int | None = None  # the one that ended the run early
 
 
 class Worker(Protocol):
@@ -67,15 +67,15 @@ class Worker(Protocol):
 
 @runtime_checkable
 class InterruptibleWorker(Protocol):
-    """A worker that may wait long for something else, such as a server."""
+    """A worker that may wait for something slow, such as a server."""
 
     def interrupt(self) -> None:
-        """End those waits: they fail with a ServiceError. May be called at any moment."""
+        """End those waits: they fail with a ServiceError. May be called at any time."""
         ...
 
 
 class Job(Protocol):
-    """What a run does, as settings that can be sent to another machine; what is heavy is loaded there, by `start`."""
+    """What a run does: settings that can be sent to another machine, where `start` loads what is heavy."""
 
     @property
     def text(self) -> bool:
@@ -86,7 +86,7 @@ class Job(Protocol):
         """Whether an input line is a record; blank lines at the end of a file are then left out."""
 
     def describe(self) -> dict[str, Any]:
-        """What the output depends on, as JSON values: a run is resumed only with the same."""
+        """What the output depends on, as JSON values: a run is resumed only with the same ones."""
         ...
 
     def start(self, threads: int) -> Worker:
@@ -113,7 +113,7 @@ class SavingWorker(Protocol):
 
     @property
     def utility_folder(self) -> UtilityFolder | None:
-        """Where it saves them, before it gives the line of an answer."""
+        """Where it saves them, before it yields the line of an answer."""
 
 
 def run_job(
@@ -134,18 +134,14 @@ def run_job(
 ) -> Summary:
     """Run a job over `items` into the file `output` on this machine.
 
-    `resume` goes on after the answers in `output`, `force` replaces them; with `retry_errors`, a resumed run first
-    tries records again that an earlier one set aside, for which it reads `items` twice. `on_error="skip"` sets a bad
-    record aside in OUTPUT.errors.jsonl. With `handle_signals`, SIGINT and SIGTERM end the run after the current window,
-    and `minutes` ends it after that time. `progress` is a function called with the number of items done since its last
-    call, or True for a bar on stderr, where `total` is the number of items. `options`, the command line's, are kept in
-    OUTPUT.run.json.
+    `resume` continues after the answers in `output`, `force` replaces them; with `retry_errors`, a resumed run first
+    tries the records again that an earlier one set aside, for which it reads `items` twice. `on_error="skip"` sets a
+    bad record aside in OUTPUT.errors.jsonl. With `handle_signals`, SIGINT and SIGTERM end the run after the current
+    window, and `minutes` ends it after that time. `progress` is a function called with the number of items done since
+    its last call, or True for a bar on stderr, where `total` is the number of items. `options` are those of the command
+    line, saved in OUTPUT.run.json.
     """
-    if on_error not in ("stop", "skip"):
-        raise UserError(f'on_error {on_error!r}: unknown; choose "stop" or "skip"')
-    check_whole("threads", threads, least=0, most=MOST_THREADS)
-    if resume and force:
-        raise UserError("resume and force: give one of them")
+    check_run(threads=threads, resume=resume, force=force, on_error=on_error)
     if retry_errors and not resume:
         raise UserError("retry_errors=True: only valid with resume=True")
     if not (resume or force):
@@ -170,11 +166,20 @@ def run_job(
         )
         out = stack.enter_context(opened)
         if isinstance(progress, bool):
-            progress = progress and not (output == "-" and sys.stdout.isatty())  # one terminal for one of them
+            progress = progress and not (output == "-" and sys.stdout.isatty())  # not both on one terminal
             progress = stack.enter_context(progress_bar(settings.get("command", "running"), total, shown=progress))
         summary = run_worker(worker, items, out, skip=skip, stop=stop, minutes=minutes, advance=progress)
         summary.kept -= retried
         return summary
+
+
+def check_run(*, threads: int, resume: bool, force: bool, on_error: str) -> None:
+    """Refuse options of a run, on one machine or on a cluster, that make no sense."""
+    if on_error not in ("stop", "skip"):
+        raise UserError(f'on_error {on_error!r}: unknown; choose "stop" or "skip"')
+    check_whole("threads", threads, least=0, most=MOST_THREADS)
+    if resume and force:
+        raise UserError("resume=True and force=True: give one of them")
 
 
 def run_worker(
@@ -187,7 +192,7 @@ def run_worker(
     minutes: float | None = None,
     advance: Callable[[int], None] = lambda count: None,
 ) -> Summary:
-    """Give `items` to a worker and write what comes, going on after what `output` holds."""
+    """Give `items` to a worker and write its lines, after those that `output` already has."""
     summary = worker.summary
     started = time.perf_counter()
     rest = unanswered(items, output)
@@ -195,7 +200,7 @@ def run_worker(
     summary.kept = output.written.kept
     advance(summary.kept)
     end = None if minutes is None else time.monotonic() + 60 * minutes
-    pending: deque[Item] = deque()  # read, and without an outcome so far
+    pending: deque[Item] = deque()  # read, and still without an outcome
     if stop is not None:
         stop.under_way = lambda: len(pending)
     try:
@@ -207,7 +212,7 @@ def run_worker(
             output.flush()
             advance(1)
     except ServiceError:
-        if stop is None or stop.signal is None:  # else a wait for a server was broken off by it
+        if stop is None or stop.signal is None:  # otherwise the signal ended a wait for a server
             raise
     summary = worker.summary
     summary.signal = None if stop is None else stop.signal
@@ -229,7 +234,7 @@ def _retry(worker: Worker, items: Iterable[Item], output: Output, *, skip: bool,
 
 
 def _until(items: Iterator[Item], stop: Stop | None, end: float | None) -> Iterator[Item]:
-    """The items until a signal comes or the time is over."""
+    """The items until a signal arrives or time is up."""
     while end is None or time.monotonic() <= end:
         item = next(items, None) if stop is None else stop.read(items)
         if item is None:

@@ -1,6 +1,6 @@
 """Settings that jobs share, as plain values: which utility and which race; each loads what it describes.
 
-Where a job takes settings, it takes a ready object as well: a utility, a pruning function. It is then
+Where a job takes settings, it also takes a name, or a ready object: a utility, a pruning function. An object is
 described by its name, so that a run is resumed only with one of the same name.
 """
 
@@ -113,7 +113,7 @@ class PruneSettings:
 
 @dataclass(frozen=True)
 class RaceSettings:
-    """How hypotheses race; `window` changes speed and memory, never an answer."""
+    """How hypotheses race; `window` affects speed and memory, never an answer."""
 
     prune: PruneSettings | PruningFunction | None = PruneSettings()
     schedule: Schedule = None
@@ -129,22 +129,24 @@ class RaceSettings:
     forecast: float = 0.0  # 0: all hypotheses race from the start
 
     def __post_init__(self) -> None:
-        """Take the sizes of a schedule once: they may come from an iterator. Refuse what does not go together."""
+        """Read the sizes of a schedule once: they may be an iterator. Refuse settings that do not go together."""
         if self.schedule is not None and not is_all(self.schedule):
             object.__setattr__(self, "schedule", check(self.schedule))
         for name in ("window", "nbest"):
             check_whole(name, getattr(self, name), least=1, most=LARGEST)
         object.__setattr__(self, "method", method_of(self.method))
-        selection_of(self.select, self.diversity, nbest=self.nbest, prune=self._prune())
+        prune, method = self.pruning_function(), self._loaded_method()
+        selection_of(self.select, self.diversity, nbest=self.nbest, prune=prune)
         entry: dict[str, Any] = {"pool": self.pool, "exclude_self": self.exclude_self}
-        check_method(self._loaded_method(), nbest=self.nbest, **entry, select=self.select)
-        check_forecast(self.forecast, prune=self._prune(), **entry, method=self._loaded_method())
+        check_method(method, nbest=self.nbest, **entry, select=self.select)
+        check_forecast(self.forecast, prune=prune, **entry, method=method)
 
     def describe(self) -> dict[str, Any]:
         """What answers depend on."""
         sizes = self.schedule if self.schedule in (None, "all") else ",".join(map(str, self.schedule or ()))
-        prune = PruneSettings("none") if self._prune() is None else self.prune
-        rule = prune if isinstance(prune, PruneSettings) else PruneSettings(name_of(prune))
+        rule = self.prune if isinstance(self.prune, PruneSettings) else PruneSettings(stable_name(self.prune))
+        if self.pruning_function() is None:
+            rule = PruneSettings("none")
         entry = {
             "pool": self.pool or None,
             "exclude_self": self.exclude_self or None,
@@ -157,53 +159,58 @@ class RaceSettings:
         return {**rule.describe(), "schedule": sizes, "seed": self.seed, "nbest": self.nbest, **entry}
 
     def options(self) -> dict[str, Any]:
-        """The options of `decode_corpus`."""
-        others: dict[str, Any] = {"seed": self.seed, "nbest": self.nbest, "window": self.window}
-        others |= {"select": self.select, "diversity": self.diversity, "method": self.method}
-        entry = {"pool": self.pool, "exclude_self": self.exclude_self, "start": self.start, "forecast": self.forecast}
-        return {"prune": self._prune(), "schedule": self.schedule, **others, **entry}
+        """The options of `decode_corpus`, which have the names of these settings."""
+        return {**vars(self), "prune": self.pruning_function()}
+
+    def pruning_function(self) -> PruningFunction | None:
+        """The pruning function of the races; None: nothing is pruned."""
+        loaded = self.prune.load() if isinstance(self.prune, PruneSettings) else self.prune
+        return pruning_with(self._loaded_method(), loaded)
 
     def check_utility(self, utility: Utility) -> None:
-        """Refuse a utility that cannot do the method."""
+        """Refuse a utility that the method cannot be used with."""
         method = self._loaded_method()
         if method is not None:
             method.check(utility)
-
-    def _prune(self) -> PruningFunction | None:
-        loaded = self.prune.load() if isinstance(self.prune, PruneSettings) else self.prune
-        return pruning_with(self._loaded_method(), loaded)
 
     def _loaded_method(self) -> Method | None:
         return method_of(self.method)
 
 
-AnyUtility: TypeAlias = "UtilitySettings | Utility | PairFunction"
-AnyQuality: TypeAlias = "QualitySettings | QualityUtility"
+AnyUtility: TypeAlias = "UtilitySettings | Utility | PairFunction | str"
+AnyQuality: TypeAlias = "QualitySettings | QualityUtility | str"
 
 
 def describe_utility(utility: AnyUtility) -> dict[str, Any]:
-    """The settings of a utility, or the name of a ready one in their form."""
-    settings = utility if isinstance(utility, UtilitySettings) else UtilitySettings(as_utility(utility).name)
-    return settings.describe()
+    """What scores depend on; of a ready utility, its name."""
+    if not isinstance(utility, UtilitySettings):
+        utility = UtilitySettings(utility if isinstance(utility, str) else as_utility(utility).name)
+    return utility.describe()
 
 
 def load_utility(utility: AnyUtility, threads: int) -> Utility:
-    """The utility of settings, or a ready one; refused if it reads no reference."""
+    """The utility of settings or of a name, or a ready one; refused if it reads no reference."""
+    if isinstance(utility, str):
+        utility = UtilitySettings(utility)
     return as_utility(utility.load(threads) if isinstance(utility, UtilitySettings) else utility)
 
 
 def describe_quality(qe: AnyQuality) -> dict[str, Any]:
-    """The settings of a quality utility, or the name of a ready one in their form."""
-    return (qe if isinstance(qe, QualitySettings) else QualitySettings(qe.name)).describe()
+    """What estimates depend on; of a ready quality utility, its name."""
+    if not isinstance(qe, QualitySettings):
+        qe = QualitySettings(qe if isinstance(qe, str) else qe.name)
+    return qe.describe()
 
 
 def load_quality(qe: AnyQuality, threads: int) -> QualityUtility:
-    """The quality utility of settings, or a ready one."""
+    """The quality utility of settings or of a model's name, or a ready one."""
+    if isinstance(qe, str):
+        qe = QualitySettings(qe)
     return qe.load(threads) if isinstance(qe, QualitySettings) else qe
 
 
-def name_of(thing: object) -> str:
-    """What to call an object in a description, the same in every process: no address is in it."""
+def stable_name(thing: object) -> str:
+    """What to call an object in a description: the same in every process, without its address in memory."""
     text = repr(thing)
     kind = thing if hasattr(thing, "__qualname__") else type(thing)
     return text if " at 0x" not in text else f"{kind.__module__}.{kind.__qualname__}"

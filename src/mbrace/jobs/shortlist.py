@@ -1,4 +1,4 @@
-"""What chooses the hypotheses that race, as settings: estimated quality, a cheaper utility, both or neither."""
+"""Settings of what chooses the hypotheses that race: estimated quality, a cheaper utility, both or neither."""
 
 from __future__ import annotations
 
@@ -8,22 +8,18 @@ from typing import Any
 from mbrace.jobs.settings import (
     AnyQuality,
     AnyUtility,
-    QualitySettings,
     RaceSettings,
-    UtilitySettings,
     describe_quality,
     describe_utility,
     load_quality,
     load_utility,
 )
-from mbrace.pairwise import PairFunction
-from mbrace.utility import QualityUtility, Utility
 
 
 @dataclass(frozen=True)
 class ShortlistSettings:
-    """Only the `qe_top` best by `qe` race; of those, the `coarse_top` best by `coarse`, or all that it cannot rule
-    out."""
+    """Only the `qe_top` best hypotheses by `qe` race; of those, only the `coarse_top` best by `coarse`, or all that it
+    cannot rule out."""
 
     qe: AnyQuality | None = None
     qe_top: int | None = None
@@ -47,8 +43,7 @@ class ShortlistSettings:
             return
         from mbrace.shortlist import check_shortlists
 
-        prune, tops = race.options()["prune"], {"qe_top": self.qe_top, "coarse_top": self.coarse_top}
-        check_shortlists(qe=self.qe, coarse=self.coarse, **tops, prune=prune, nbest=race.nbest, pool=race.pool)
+        check_shortlists(**vars(self), prune=race.pruning_function(), nbest=race.nbest, pool=race.pool)
 
     def load(self, threads: int) -> dict[str, Any]:
         """The options of `decode_corpus`, with utilities that run with `threads` threads (0: all cores)."""
@@ -59,18 +54,3 @@ class ShortlistSettings:
             check_quality(qe)
         coarse = None if self.coarse is None else load_utility(self.coarse, threads)
         return {"qe": qe, "qe_top": self.qe_top, "coarse": coarse, "coarse_top": self.coarse_top}
-
-
-def shortlist_settings(
-    qe: QualityUtility | str | None,
-    qe_top: int | None,
-    coarse: Utility | PairFunction | str | None,
-    coarse_top: int | None,
-) -> ShortlistSettings:
-    """Settings from objects or names."""
-    return ShortlistSettings(
-        QualitySettings(qe) if isinstance(qe, str) else qe,
-        qe_top,
-        UtilitySettings(coarse) if isinstance(coarse, str) else coarse,
-        coarse_top,
-    )

@@ -22,9 +22,8 @@ class _Interrupted(Exception):  # noqa: N818
 
 
 class Stop:
-    """In its `with` block, the first signal is noted in `signal`, ends a wait for input, and calls `interrupt`, which
-    ends waits for a server. A line on stderr says how many sentences are still to be finished, of which there are
-    `under_way()`."""
+    """In its `with` block, the first signal is stored in `signal`, ends a wait for input, and calls `interrupt`, which
+    ends waits for a server. A line on stderr says how many sentences, `under_way()`, are still to be finished."""
 
     def __init__(self, interrupt: Callable[[], None] | None = None) -> None:
         self.signal: int | None = None
@@ -34,7 +33,7 @@ class Stop:
         self._old: dict[int, Any] = {}
 
     def read(self, source: Iterator[Value]) -> Value | None:
-        """The next of `source`; None at its end, or once a signal came."""
+        """The next value of `source`; None at its end, or once a signal has come."""
         try:
             self._reading = True
             try:
@@ -68,7 +67,7 @@ class Stop:
 
 
 def _say_what_is_left(count: int) -> None:
-    """Not by `print`: the signal may have come in the middle of another one, which cannot be called again there."""
+    """Not with `print`: the signal may have interrupted another `print`, inside which it cannot be called again."""
     if not count or not log.isEnabledFor(logging.WARNING):
         return
     under_way = f"{counted(count, 'sentence')} that {'is' if count == 1 else 'are'} under way"

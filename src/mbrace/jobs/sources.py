@@ -9,22 +9,22 @@ from pathlib import Path
 
 from mbrace.errors import RecordError, UserError
 from mbrace.io.candidates import Bad, Item
-from mbrace.io.reading import byte_lines, count_lines, decode_line, name_of, read_lines, without_blank_end
+from mbrace.io.reading import byte_lines, count_lines, decode_line, read_lines, shown_path, without_blank_end
 from mbrace.records import Location, Record
 
 
 def read_sources(path: str) -> Iterator[tuple[str, str | None]]:
     """The sources of a file, each with its reference if there is one."""
-    for item in source_items(path, source_item):
+    for item in source_items(path, make_item=source_item):
         if isinstance(item, Bad):
             raise item.error()
         yield item.source or "", item.reference
 
 
 def source_items(
-    path: str, make_item: Callable[[bytes, str, int, str], Item], references: str | None = None
+    path: str, references: str | None = None, *, make_item: Callable[[bytes, str, int, str], Item]
 ) -> Iterator[Item]:
-    """Sources as records without candidates, as they are read; `make_item` is that of a job."""
+    """Sources as records without candidates, as they are read; `make_item`, a job's method, makes an item of a line."""
     if references is not None and path != "-":
         ours, theirs = (sum(1 for _ in without_blank_end(byte_lines(name))) for name in (path, references))
         if ours > count_lines(references) or theirs > count_lines(path):
@@ -32,19 +32,19 @@ def source_items(
     lines = None if references is None else read_lines(references)
     with contextlib.closing(byte_lines(path)) as rows:
         for number, row in enumerate(rows, 1):
-            item = make_item(row, name_of(path), number, "")
+            item = make_item(row, shown_path(path), number, "")
             if lines is not None:
                 reference = next(lines, None if row.strip() else "")
                 if reference is None:
-                    raise UserError(f"{references}: ends before line {number}, which {name_of(path)} has")
+                    raise UserError(f"{references}: ends before line {number}, which {shown_path(path)} has")
                 item = item if isinstance(item, Bad) else replace(item, reference=reference)
             yield item
 
 
 def source_item(row: bytes, file: str, number: int, prefix: str = "", *, columns: bool = True) -> Item:
-    """The source of a line; of a .tsv with `columns`, its first column, and the reference in the second.
+    """The source on a line; with `columns`, a .tsv has sources in its first column and references in its second.
 
-    Its id is the number of its line, from 1 as for every other input, after `prefix` where there is one.
+    Its id is the line number, from 1 as for every other input, after `prefix` if there is one.
     """
     location = Location(file, number)
     try:

@@ -1,7 +1,7 @@
-"""Tables in memory in and out of `decode_corpus`: pandas, polars, Hugging Face datasets, anything that gives Arrow.
+"""Decodes tables in memory: pandas, polars, Hugging Face datasets, anything that can be turned into Arrow.
 
-A row has the fields of a record in a file (docs/formats.md); what is added has the fields of an answer, with `mbr_` in
-front, since a table already has `pseudo_references`.
+A row has the fields of a record in a file (docs/formats.md); the new columns are the fields of an answer, with the
+prefix `mbr_`, since a table already has `pseudo_references`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FIELDS = (
     "logprobs",
 )
 NUMBERS = ("index", "utility_calls", "pairs_scored", "strings", "pseudo_references", "quality_calls", "coarse_calls")
-OPTIONAL = ("quality_calls", "coarse_calls", "nbest")  # columns that are added only if an answer has a value
+OPTIONAL = ("quality_calls", "coarse_calls", "nbest")  # columns that are added only if some answer has a value
 
 
 def table_records(table: Any) -> Iterator[Record]:
@@ -44,7 +44,7 @@ def decode_table(table: Any, *, prefix: str = "mbr_", **options: Any) -> Any:
 
     `table` is what `table_records` takes, and comes back as the same kind: a DataFrame of pandas (with its index) or
     polars, a `datasets.Dataset`; anything else as a table of pyarrow. `options` are those of `decode_corpus`; a row
-    that `on_error` was told of has nothing in the new columns.
+    that was passed to `on_error` has nothing in the new columns.
     """
     arrow = arrow_table(table)
     nbest = options.get("nbest", 1)
@@ -125,12 +125,12 @@ def arrow_table(table: Any) -> Any:
 
 
 def _kind(table: Any) -> str:
-    """The library that a table is of."""
+    """The name of the library that a table comes from."""
     return type(table).__module__.partition(".")[0]
 
 
 def _rows(table: Any) -> Iterator[dict[str, Any]]:
-    """The rows of an Arrow table as dictionaries, a few at a time; only what a record has."""
+    """The rows of an Arrow table as dictionaries, a few at a time, with the fields of a record only."""
     names = [name for name in table.column_names if name in FIELDS]
     for batch in table.select(names).to_batches(max_chunksize=ROWS_AT_A_TIME):
         yield from batch.to_pylist()
@@ -146,14 +146,14 @@ def _row_of(record: Record) -> int:
 
 
 def _plain(value: Any) -> Any:
-    """A value of a batch: arrays of NumPy and columns of Arrow as lists."""
+    """A value of a batch, with NumPy arrays and Arrow columns as lists."""
     if hasattr(value, "tolist"):
         return value.tolist()
     return value.as_py() if hasattr(value, "as_py") else value
 
 
 def _answer_fields(answer: Decoded, nbest: int, prefix: str) -> dict[str, Any]:
-    """The fields of an answer as files have them."""
+    """The fields of an answer, as in files."""
     fields = parse_json(answer_line(answer, text=False, nbest=nbest), "answer")
     fields["text"] = valid_unicode(fields["text"], "Arrow")
     return {f"{prefix}{name}": value for name, value in fields.items() if name != "id"}
@@ -167,7 +167,7 @@ def _refuse_collisions(names: Iterable[str], prefix: str) -> None:
 
 
 def _answers_table(answers: Sequence[Decoded | None], nbest: int, prefix: str) -> Any:
-    """A table of pyarrow with a row per answer, of nulls where there is none."""
+    """A table of pyarrow with a row per answer; nulls where there is no answer."""
     pyarrow = require("pyarrow", extra="parquet")
     whole, text, number = pyarrow.int64(), pyarrow.string(), pyarrow.float64()
     types = {"text": text, "utility": number, **dict.fromkeys(NUMBERS, whole), "survivors": pyarrow.list_(whole)}
@@ -182,7 +182,7 @@ def _answers_table(answers: Sequence[Decoded | None], nbest: int, prefix: str) -
 
 
 def _joined(table: Any, arrow: Any, added: Any) -> Any:
-    """The table with more columns, as the kind it was."""
+    """The table with the added columns, as the kind of table it was."""
     kind = _kind(table)
     if kind == "pandas":
         out = table.copy(deep=False)

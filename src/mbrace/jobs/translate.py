@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from mbrace.io.candidates import Item
-from mbrace.io.inputs import check_inputs, rereadable
-from mbrace.io.utility_folder import UtilityFolder
-from mbrace.jobs.decode import DecodeWorker
-from mbrace.jobs.model_settings import AnyModel, ModelSettings, describe_model
+from mbrace.io.inputs import checked_input
+from mbrace.jobs.decode import DecodeJob, DecodeWorker
+from mbrace.jobs.model_settings import AnyModel, describe_model, load_model
 from mbrace.jobs.run import ErrorPolicy, Outcome, Progress, Summary, run_job
-from mbrace.jobs.settings import AnyUtility, RaceSettings, UtilitySettings, describe_utility, load_utility
-from mbrace.jobs.shortlist import ShortlistSettings, shortlist_settings
+from mbrace.jobs.settings import RaceSettings
+from mbrace.jobs.shortlist import ShortlistSettings
 from mbrace.jobs.sources import source_item, source_items
-from mbrace.method_names import Method, check_method, method_of
+from mbrace.method_names import Method
 from mbrace.models.hypotheses import Hypothesiser, LiveSampler, SamplingSettings, live_candidates
 from mbrace.pairwise import PairFunction
 from mbrace.prune import Confidence, PruningFunction, stops_by_regret
@@ -24,6 +23,7 @@ from mbrace.schedule import Schedule
 from mbrace.utility import QualityUtility, Utility
 
 if TYPE_CHECKING:
+    from mbrace.io.utility_folder import UtilityFolder
     from mbrace.models.hypotheses import CandidateModel
     from mbrace.servers.server import Server
 
@@ -76,22 +76,23 @@ def translate_file(
     of `output` is the JSON object that `decode_file` writes. The other options are those of `decode_file`.
     """
     job = TranslateJob(
-        ModelSettings(model) if isinstance(model, str) else model,
+        model,
         SamplingSettings(beam, length_penalty, epsilon, temperature, sampling, top_k, top_p, min_p),
-        UtilitySettings(utility) if isinstance(utility, str) else utility,
-        RaceSettings(
-            prune, schedule, seed, nbest, window, pool, exclude_self, None, select, diversity, method, forecast
+        DecodeJob(
+            utility,
+            RaceSettings(
+                prune, schedule, seed, nbest, window, pool, exclude_self, None, select, diversity, method, forecast
+            ),
+            text=text,
+            shortlist=ShortlistSettings(qe, qe_top, coarse, coarse_top),
+            save_utilities=None if save_utilities is None else os.fspath(save_utilities),
         ),
         draw=draw,
-        text=text,
-        shortlist=shortlist_settings(qe, qe_top, coarse, coarse_top),
-        save_utilities=None if save_utilities is None else os.fspath(save_utilities),
     )
     path, out = os.fspath(sources), os.fspath(output)
-    check_inputs([path], out)
     return run_job(
         job,
-        rereadable(lambda: source_items(path, job.item), [path]),
+        checked_input(lambda: source_items(path, make_item=job.item), [path], output=out),
         out,
         threads=threads,
         resume=resume,
@@ -104,43 +105,43 @@ def translate_file(
 
 @dataclass(frozen=True)
 class TranslateJob:
-    """The races over candidates that a model makes while they are needed."""
+    """Races over candidates that a model makes as they are needed."""
 
     model: AnyModel
     candidates: SamplingSettings
-    utility: AnyUtility
-    race: RaceSettings
+    races: DecodeJob
     draw: str | None = None  # when pseudo-references are drawn: see `live_candidates`
-    text: bool = True
-    shortlist: ShortlistSettings = field(default_factory=ShortlistSettings)
-    save_utilities: str | None = None  # a folder for the utilities of every record
     reads_records: ClassVar[bool] = False
 
-    def __post_init__(self) -> None:
-        """Refuse settings that do not go together, before anything is loaded."""
-        self.shortlist.check(self.race)
-        check_method(method_of(self.race.method), nbest=self.race.nbest, keep_utilities=self.save_utilities is not None)
+    @property
+    def text(self) -> bool:
+        """Whether its lines are plain text."""
+        return self.races.text
+
+    @property
+    def save_utilities(self) -> str | None:
+        """A folder for the utilities of every record."""
+        return self.races.save_utilities
 
     def describe(self) -> dict[str, Any]:
         """What answers depend on."""
-        race = {**describe_utility(self.utility), **self.race.describe(), **self.shortlist.describe()}
         made = {**describe_model(self.model), **self.candidates.describe()}
-        return {"command": "translate", **race, **made, "text": self.text, "save_utilities": self.save_utilities}
+        lines = {"text": self.text, "save_utilities": self.save_utilities}
+        return {"command": "translate", **self.races.describe_races(), **made, **lines}
 
     def start(self, threads: int) -> TranslateWorker:
         """Load the utilities and the model."""
         from mbrace.servers.server import Server
 
-        utility, others = load_utility(self.utility, threads), self.shortlist.load(threads)
-        self.race.check_utility(utility)
-        race, model = self.race, self.model
-        if isinstance(model, ModelSettings):
-            model = model.load(threads, self.candidates, seed=race.seed)
+        races = self.races.start(threads)
+        race = self.races.race
+        model = load_model(self.model, threads, self.candidates, seed=race.seed)
         sampler: LiveSampler
         if isinstance(model, Server):
-            hypotheses, sampler = server_hypotheses(model, self.candidates.beam, race.window), model
+            sampler, ask, beam = model, model.hypotheses, self.candidates.beam
+            hypotheses = Hypothesiser(lambda texts, ids: list(ask(texts, beam, ids=ids)), group_size=race.window)
         else:
-            raced = [utility] if others["coarse"] is None else [utility, others["coarse"]]
+            raced = [utility for utility in (races.utility, races.coarse) if utility is not None]
             hypotheses, sampler = live_candidates(
                 model,
                 self.candidates,
@@ -149,10 +150,9 @@ class TranslateJob:
                 seed=race.seed,
                 draw=self.draw,
                 window=race.window,
-                short_races=race.pool or stops_by_regret(race.options()["prune"]),
+                short_races=race.pool or stops_by_regret(race.pruning_function()),
             )
-        others["utility_folder"] = None if self.save_utilities is None else UtilityFolder(self.save_utilities)
-        races = DecodeWorker(utility, **race.options(), sampler=sampler, text=self.text, **others)
+        races.sampler = sampler
         return TranslateWorker(hypotheses, sampler, races)
 
     def item(self, row: bytes, file: str, number: int, prefix: str) -> Item:
@@ -160,18 +160,9 @@ class TranslateJob:
         return source_item(row, file, number, prefix, columns=False)
 
 
-def server_hypotheses(server: Server, count: int, group_size: int) -> Hypothesiser:
-    """Hypotheses of a server."""
-
-    def make(sources: Any, ids: Any) -> Any:
-        return list(server.hypotheses(sources, count, ids=ids))
-
-    return Hypothesiser(make, group_size=group_size)
-
-
 @dataclass
 class TranslateWorker:
-    """Makes the hypotheses of a window, then lets them race against pseudo-references drawn live."""
+    """Makes the hypotheses of a window, then races them against pseudo-references drawn live."""
 
     hypotheses: Hypothesiser
     sampler: LiveSampler
@@ -179,7 +170,7 @@ class TranslateWorker:
 
     @property
     def summary(self) -> Summary:
-        """That of the races, with what the candidates cost."""
+        """The summary of the races, with what the candidates cost."""
         summary = self.races.summary
         summary.hypothesis_seconds, summary.drawn = self.hypotheses.seconds, self.sampler.drawn
         return summary

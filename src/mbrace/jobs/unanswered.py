@@ -1,4 +1,4 @@
-"""Passes over the records that an earlier run answered or set aside; its files must agree with the input, in order."""
+"""Skips the records that an earlier run answered or set aside; its files must match the input, in order."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from mbrace.records import Location, Record
 
 
 class SetAside(NamedTuple):
-    """An item that was set aside, by its position among all items. One `is_answered` all the same: a retry was killed
-    between writing its answer and taking it out of the errors."""
+    """An item that was set aside, and its position among all items. It may be answered too: if a retry was killed after
+    writing the answer and before removing it from the errors."""
 
     position: int
     item: Item
@@ -24,9 +24,9 @@ class SetAside(NamedTuple):
 def unanswered(
     items: Iterable[Item], output: Output, set_aside: Callable[[SetAside], None] = lambda item_set_aside: None
 ) -> Iterator[Item]:
-    """The items after those an earlier run answered or set aside; the files must agree with the input, in order.
+    """The items after those that an earlier run answered or set aside; the files must match the input, in order.
 
-    `set_aside` is called for each of the latter.
+    `set_aside` is called for each item that was set aside.
     """
     source = iter(items)
     answers, errors = output.written, output.written_errors
@@ -37,7 +37,7 @@ def unanswered(
             if output.text and answers.line is None:
                 return _after(item, source)
             errors.keep()
-            is_answered = not output.text and _answers(answers.line, item, output)  # a retry was killed at its end
+            is_answered = not output.text and _answers(answers.line, item, output)  # a retry was killed
             set_aside(SetAside(position, item, is_answered))
             if output.text:
                 answers.keep()
@@ -93,7 +93,7 @@ def _check_same(item: Item, line: bytes, number: int, output: Output) -> None:
             f"{'a bad record' if isinstance(item, Bad) else repr(theirs)}; "
             "give the input the output was made from, or force=True to start over"
         )
-    made_of = (fields["source"], fields.get("reference")) if "source" in fields else None  # a candidate file tells
+    made_of = (fields["source"], fields.get("reference")) if "source" in fields else None  # only candidate files say
     if made_of is not None and isinstance(item, Record) and made_of != (item.source, item.reference):
         raise UserError(
             f"{where}: resume=True: not made of {item.where}; give the same sources, or force=True to start over"

@@ -1,1 +1,1 @@
-"""What an OpenAI-compatible server does for us: candidates (`server`), scores (`judge`), embeddings (`embeddings`)."""
+"""Clients of OpenAI-compatible servers: candidates (`server`), scores (`judge`), embeddings (`embeddings`)."""

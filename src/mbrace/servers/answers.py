@@ -1,7 +1,7 @@
-"""Answers of a server kept on disk by what was asked: one file of JSON lines, appended to as answers arrive.
+"""Keeps the answers of a server on disk, by request: a file of JSON lines that grows as answers arrive.
 
-A line is written by one call, so that a killed process leaves whole lines and at most one that is cut off, which the
-next run skips. Several processes may append to one file.
+Each line is written by one call, so that a killed process leaves complete lines and at most one that is cut off, which
+the next run skips. Several processes may append to one file.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mbrace.io.system import OPEN, read_at
 
 
 class AnswerFile:
-    """Answers by key. Only keys and line positions are held in memory."""
+    """Answers by key. Only the keys and the positions of their lines are in memory."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path).expanduser()
@@ -48,7 +48,7 @@ class AnswerFile:
         return value
 
     def put(self, key: bytes, answer: dict[str, Any]) -> None:
-        """Append an answer. It is in the file when this returns."""
+        """Append an answer; it is in the file when this returns."""
         line = json.dumps({"key": key.hex(), "answer": answer}, separators=(",", ":")).encode() + b"\n"
         with self._lock:
             try:
@@ -94,5 +94,5 @@ class AnswerFile:
 
 
 def key_of(asked: Any) -> bytes:
-    """A digest of what was asked, any JSON value."""
+    """A digest of a request, which may be any JSON value."""
     return hashlib.sha256(json.dumps(asked, sort_keys=True, separators=(",", ":")).encode()).digest()

@@ -1,9 +1,11 @@
-"""What goes into a chat request, and the choices (texts, log-probabilities) in the answer of either endpoint."""
+"""What goes into a chat request, and what an answer holds: choices (texts, log-probabilities) and its cost."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
+
+from mbrace.utility import Cost
 
 
 def chat_messages(text: str, system: str | None) -> list[dict[str, str]]:
@@ -26,8 +28,16 @@ def choices_of(answer: Any, *, chat: bool) -> list[tuple[str, float | None]]:
     return out
 
 
+def cost_of(answer: Any) -> Cost:
+    """One request and the tokens that its answer says it took."""
+    usage = answer.get("usage") or {}
+    counts = [usage.get(name) for name in ("prompt_tokens", "completion_tokens")]
+    prompt, completion = (count if isinstance(count, int) else 0 for count in counts)
+    return Cost(requests=1, prompt_tokens=prompt, completion_tokens=completion)
+
+
 def _logprob(found: Any) -> float | None:
-    """The sum over an output's tokens, from the form of either endpoint."""
+    """The sum of the log-probabilities of an output's tokens, as either endpoint gives them."""
     if not isinstance(found, dict):
         return None
     if isinstance(found.get("content"), list):
@@ -42,7 +52,7 @@ def _logprob(found: Any) -> float | None:
 
 
 def _why_no_text(choice: dict[str, Any]) -> str:
-    """What a server says about a choice without text."""
+    """What an error says about a choice without text, in the server's words."""
     message = choice.get("message") or {}
     said = [message.get("refusal"), choice.get("error"), choice.get("finish_reason")]
     words = "; ".join(" ".join(str(part).split())[:200] for part in said if part)

@@ -14,21 +14,21 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mbrace.errors import UserError
+from mbrace.errors import UserError, check_whole
 from mbrace.servers.answers import AnswerFile, key_of
-from mbrace.servers.http import Client, base_url
-from mbrace.servers.judge import cost_of
+from mbrace.servers.chat import cost_of
+from mbrace.servers.http import Client
 from mbrace.utilities.neural.head import Cosine
 from mbrace.utilities.neural.scorer import NeuralUtility
 from mbrace.utility import Cost
 
 
 class ServerEncoder:
-    """Strings to vectors of length 1 by a server, in requests of `per_request` strings. A blank text, which servers
-    refuse, is all zeros."""
+    """Turns strings into vectors of length 1 with a server, `per_request` strings per request. The vector of a blank
+    text, which servers refuse, is all zeros."""
 
     device = torch.device("cpu")
-    truncated = 0  # a server cuts or refuses on its own
+    truncated = 0  # unknown: a server cuts or refuses long texts itself
 
     def __init__(
         self,
@@ -57,11 +57,11 @@ class ServerEncoder:
                 self.cost += Cost(kept_answers=1)
         new = [text for text in dict.fromkeys(valid) if text.strip() and text not in vectors]
         if not new and not vectors and self._units is None:
-            new = ["."]  # nothing but blank texts: how long a vector is must be asked for
+            new = ["."]  # only blank texts: ask for any vector, to learn how long they are
         blocks = [new[begin : begin + self._per_request] for begin in range(0, len(new), self._per_request)]
         for block, found in zip(blocks, self._pool.map(self._ask, blocks), strict=True):
             vectors |= dict(zip(block, found, strict=True))
-        for vector in vectors.values():  # all of one length, or they cannot be compared
+        for vector in vectors.values():  # vectors of different lengths cannot be compared
             if self._units not in (None, len(vector)):
                 message = f"{len(vector)} numbers for one text and {self._units} for another"
                 raise UserError(f"{self._client.url}: embeddings have {message}; use one model for all texts")
@@ -82,7 +82,7 @@ class ServerEncoder:
         return key_of(self._body | {"input": text})
 
     def _ask(self, texts: list[str]) -> list[NDArray[np.float32]]:
-        """The vectors of one request; kept as they arrive, also when another request fails."""
+        """The vectors of one request, saved as they arrive, even if another request fails."""
         vectors, cost = self._client.post(self._body | {"input": texts}, lambda answer: _read(answer, len(texts)))
         with self._lock:
             self.cost += cost
@@ -93,7 +93,7 @@ class ServerEncoder:
 
 
 class EmbeddingServer(NeuralUtility):
-    """The cosine of a server's embeddings of hypothesis and reference; each string is sent once per window.
+    """The cosine between a server's embeddings of hypothesis and reference; each string is sent once per window.
 
     `url` is the server's, with or without /v1; `model` is the model's name there. `answers` is a file that keeps
     embeddings, so that none is asked for twice. `concurrency`, `retries`, `timeout` and `api_key` are those of
@@ -115,10 +115,8 @@ class EmbeddingServer(NeuralUtility):
         api_key: str | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> None:
-        if per_request < 1 or concurrency < 1 or retries < 0:
-            raise UserError("per_request and concurrency: must be 1 or more; retries 0 or more")
-        address = base_url(url) + "/embeddings"
-        client = Client(address, key=api_key, retries=retries, timeout=timeout, connections=concurrency)
+        check_whole("per_request", per_request, least=1)
+        client = Client(url, "/embeddings", api_key=api_key, concurrency=concurrency, retries=retries, timeout=timeout)
         body = {"model": model, "encoding_format": "float", **(options or {})}
         self._server = ServerEncoder(client, body, per_request=per_request, concurrency=concurrency, answers=answers)
         self.encoder, self.head = self._server, Cosine()
@@ -126,7 +124,7 @@ class EmbeddingServer(NeuralUtility):
 
     @property
     def cost(self) -> Cost:
-        """What was asked of the server so far, and what did not have to be."""
+        """The requests so far, and how many answers were kept from before."""
         return self._server.cost
 
     def close(self) -> None:

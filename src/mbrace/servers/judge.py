@@ -1,7 +1,7 @@
-"""A judge as a utility: a language model behind an OpenAI-compatible server scores a pair, or a hypothesis alone.
+"""A judge as a utility: a language model on an OpenAI-compatible server scores a pair, or a hypothesis alone.
 
-Equal questions are asked once. Answers are kept in memory, and in a file where one is given, so that a run that was
-killed or is repeated pays for no answer twice.
+Equal questions are asked once. Answers are kept in memory, and in a file if one is given, so that a run that is resumed
+or repeated pays for no answer twice.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mbrace.errors import UserError
+from mbrace.errors import UserError, check_whole
 from mbrace.pairwise import Pairwise
 from mbrace.schedule import doubling
 from mbrace.servers.answers import AnswerFile, key_of
-from mbrace.servers.chat import chat_messages, choices_of
-from mbrace.servers.http import Client, base_url
+from mbrace.servers.chat import chat_messages, choices_of, cost_of
+from mbrace.servers.http import Client
 from mbrace.utility import Cost, Scorer, Sentence
 
 PROMPT = (
@@ -40,8 +40,8 @@ class Judge:
 
     `url` is the server's, with or without /v1; `model` is the model's name there. An answer must be one number from
     `lowest` to `highest` and nothing else; with `pattern`, a regular expression with one group, the number is what the
-    group matches in the only match. After any other answer the question is asked again, with what was wrong, `attempts`
-    times in all; then the error quotes the answer. `answers` is a file that keeps answers by what was asked.
+    group matches in the only match. After any other answer the model is told what was wrong and asked again, up to
+    `attempts` times in all; then the error quotes the answer. `answers` is a file that keeps answers by request.
     `concurrency`, `retries`, `timeout` and `api_key` are those of `Server`; `options` go into every request unchanged.
     """
 
@@ -70,15 +70,15 @@ class Judge:
         _check_prompt(prompt)
         if not -math.inf < lowest < highest < math.inf:
             raise UserError(f"lowest {lowest}, highest {highest}: must be finite, the first below the second")
-        if concurrency < 1 or attempts < 1 or retries < 0:
-            raise UserError("concurrency and attempts: must be 1 or more; retries 0 or more")
+        check_whole("attempts", attempts, least=1)
         self._model, self._prompt, self._system = model, prompt, system
         self._lowest, self._highest, self._attempts = lowest, highest, attempts
         self._pattern = None if pattern is None else _compile(pattern)
         given = {"temperature": temperature, "max_tokens": max_tokens}
         self._options = {name: value for name, value in given.items() if value is not None} | dict(options or {})
-        address = base_url(url) + "/chat/completions"
-        self._client = Client(address, key=api_key, retries=retries, timeout=timeout, connections=concurrency)
+        self._client = Client(
+            url, "/chat/completions", api_key=api_key, concurrency=concurrency, retries=retries, timeout=timeout
+        )
         self._pool = ThreadPoolExecutor(concurrency, thread_name_prefix="mbrace-judge")
         self._file = None if answers is None else AnswerFile(answers)
         self._scores: dict[bytes, float] = {}
@@ -90,7 +90,7 @@ class Judge:
 
     @property
     def cost(self) -> Cost:
-        """What was asked of the server so far, and what did not have to be."""
+        """The requests so far, and how many answers were kept from before."""
         with self._lock:
             return self._cost
 
@@ -121,14 +121,15 @@ class Judge:
             self._file.close()
 
     def _ask(self, bodies: Mapping[bytes, dict[str, Any]]) -> None:
-        """Scores of questions not asked yet. After a failure no request is begun; answers that arrive are kept."""
+        """Score questions that were not asked yet. After a failure no request is started; answers that arrive are
+        kept."""
         failed = threading.Event()
         futures = [self._pool.submit(self._answer, key, body, failed) for key, body in bodies.items()]
         try:
             for future in futures:
                 future.result()
         except BaseException:
-            failed.set()  # also where this thread was interrupted
+            failed.set()  # this thread may also have been interrupted
             wait(futures)
             raise
 
@@ -171,7 +172,7 @@ class Judge:
                 self._scores[key] = score
 
     def _number(self, text: str) -> float | None:
-        """The number in an answer; None if it is not one number, or out of range."""
+        """The number in an answer; None if it is not a single number, or is out of range."""
         if self._pattern is not None:
             found = self._pattern.findall(text)
             if len(found) != 1:
@@ -190,7 +191,7 @@ class Judge:
         return {"model": self._model, **self._options, "messages": chat_messages(content, self._system)}
 
     def _again(self, body: dict[str, Any], text: str) -> dict[str, Any]:
-        """The question with the answer that was no number, and what was wrong with it."""
+        """The question, the answer that was not a number, and what was wrong with it."""
         wrong = f"That is not a number from {self._lowest:g} to {self._highest:g} as asked for. Answer again."
         more = [{"role": "assistant", "content": text}, {"role": "user", "content": wrong}]
         return body | {"messages": [*body["messages"], *more]}
@@ -199,14 +200,6 @@ class Judge:
 def _read(answer: Any) -> tuple[str, Cost]:
     """The text of an answer and what it cost; ValueError if it has none."""
     return choices_of(answer, chat=True)[0][0], cost_of(answer)
-
-
-def cost_of(answer: Any) -> Cost:
-    """One request and the tokens that its answer says it took."""
-    usage = answer.get("usage") or {}
-    counts = [usage.get(name) for name in ("prompt_tokens", "completion_tokens")]
-    prompt, completion = (count if isinstance(count, int) else 0 for count in counts)
-    return Cost(requests=1, prompt_tokens=prompt, completion_tokens=completion)
 
 
 def _check_prompt(prompt: str) -> None:

@@ -1,4 +1,4 @@
-"""Secrets that messages must not show: credentials in a server's URL, and keys that a server repeats."""
+"""Hides secrets in messages and outputs: credentials in a server's URL, and keys that a server repeats."""
 
 from __future__ import annotations
 

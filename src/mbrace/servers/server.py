@@ -1,20 +1,19 @@
 """Candidates from any server with OpenAI's protocol (vLLM, llama.cpp, Ollama, transformers serve).
 
 Draws are requested in blocks of `per_request`. The seed of a block depends only on (seed, record id, number of the
-block), so a race gets the same draws step by step as all at once. If a block fails, those that arrived are kept.
+block), so a race gets the same draws whether step by step or all at once. If a block fails, the others are kept.
 """
 
 from __future__ import annotations
 
 import math
-import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
-from mbrace.errors import ServiceError, UserError
+from mbrace.errors import ServiceError, UserError, check_whole
 from mbrace.randomness import key
 from mbrace.records import Record
 from mbrace.sampler import Draws, Want, ids_of, source_of
@@ -34,12 +33,12 @@ class Server:
     log-probabilities and gives them to the race, which then weights draws by the model. `timeout` is in seconds per
     answer; a failed request is tried `retries` more times. `options` go into every request unchanged.
 
-    Two things only vLLM has: `epsilon` samples without tokens of a lower probability, where mbrace is installed beside
-    vLLM, and `beam_search` makes hypotheses by beam search, scored log p / length ** `length_penalty`. A server that
+    Two options are only for vLLM: `epsilon` samples without tokens of a lower probability, if mbrace is installed next
+    to vLLM, and `beam_search` makes hypotheses by beam search, scored log p / length ** `length_penalty`. A server that
     ignores either is refused.
 
-    A request that fails for good is a ServiceError, which ends a run, unless the server answers a plain request: then
-    the source is at fault, and the next one can be tried.
+    A request that still fails after all retries is a ServiceError, which ends a run, unless the server answers a plain
+    request: then the source is at fault, and the next one can be tried.
     """
 
     def __init__(
@@ -70,8 +69,7 @@ class Server:
     ) -> None:
         if "{source}" not in prompt:
             raise UserError("prompt: has no {source}; put it where the source goes")
-        if per_request < 1 or concurrency < 1 or retries < 0:
-            raise UserError("per_request and concurrency: must be 1 or more; retries 0 or more")
+        check_whole("per_request", per_request, least=1)
         if not 0 <= temperature < math.inf:
             raise UserError(f"temperature {temperature}: must be 0 or more, and finite")
         for name, value in (("top_p", top_p), ("min_p", min_p), ("epsilon", epsilon)):
@@ -92,13 +90,10 @@ class Server:
         self._beam_search, self._length_penalty = beam_search, length_penalty
         if logprobs:
             self._options["logprobs"] = True if chat else 0  # completions: the number of alternatives per token
-        path = "/chat/completions" if chat else "/completions"
-        version = "" if re.search(r"/v1/?($|[?#])", url) else "/v1"
-        self._client = Client(
-            url, version + path, key=api_key, retries=retries, timeout=timeout, connections=concurrency
-        )
+        endpoint = "/chat/completions" if chat else "/completions"
+        self._client = Client(url, endpoint, api_key=api_key, concurrency=concurrency, retries=retries, timeout=timeout)
         self._threads = RequestThreads(concurrency)
-        self._kept: dict[tuple[str | int, str, int], Future[Draws]] = {}  # of a window that failed, for the next try
+        self._kept: dict[tuple[str | int, str, int], Future[Draws]] = {}  # blocks of a window that failed
         self._lock, self._checking = threading.Lock(), threading.Lock()
         self.drawn = 0  # pseudo-references received so far (the draws of stream "draw")
 
@@ -111,7 +106,7 @@ class Server:
     def stream(
         self, sources: Sequence[str], n: int, *, ids: Sequence[str | int] | None = None, stream: str = "draw"
     ) -> Iterator[Draws]:
-        """As `candidates`; a source's draws are yielded as soon as they and those before them have arrived."""
+        """Like `candidates`; a source's draws are yielded as soon as they and those before them have arrived."""
         named = zip(ids_of(sources, ids), sources, strict=True)
         records = [Record([], id=name, source=source) for name, source in named]
         drawer = _ServerDrawer(self, records, stream)
@@ -148,7 +143,7 @@ class Server:
         self._client.close()
 
     def interrupt(self) -> None:
-        """End all waits for a server that does not answer: their requests fail with ServiceError."""
+        """End all waits for a server that does not answer: those requests fail with a ServiceError."""
         self._client.interrupt()
 
     # one block of draws
@@ -162,7 +157,7 @@ class Server:
         return self._threads.submit(lambda: self._block(record, stream, block))
 
     def keep(self, record: Record, stream: str, block: int, draws: Future[Draws]) -> None:
-        """Remember a block that has arrived, or may still, for the next time it is asked for."""
+        """Keep a block that has arrived, or still may, for the next time it is requested."""
         with self._lock:
             self._kept[record.id, stream, block] = draws
 
@@ -188,7 +183,7 @@ class Server:
         return Draws(texts, logprobs if self._logprobs else None)
 
     def _check_epsilon(self) -> None:
-        """Before the first sample: see whether the server knows epsilon sampling."""
+        """Before the first sample, check that the server supports epsilon sampling."""
         with self._checking:
             if not self._is_epsilon_checked:
                 texts = [text for text, _ in self._post(epsilon_probe(self._body("a")))]
@@ -196,7 +191,7 @@ class Server:
                 self._is_epsilon_checked = True
 
     def _post(self, body: dict[str, Any]) -> list[tuple[str, float | None]]:
-        """The choices of an answer. If there is none, a plain request tells whether the source is at fault."""
+        """The choices of an answer. If the request fails, a plain one tells whether the source is at fault."""
         try:
             return self._client.post(body, self._choices)
         except RequestError as error:
@@ -218,7 +213,7 @@ class Server:
 
 
 class _ServerDrawer:
-    """Draws for one window: requests blocks, and takes draws from them."""
+    """Draws for one window: requests blocks of draws, and takes single draws from them."""
 
     def __init__(self, server: Server, records: Sequence[Record], stream: str) -> None:
         self._server, self._records, self._stream = server, records, stream
@@ -256,7 +251,7 @@ class _ServerDrawer:
         return range(want.first // self._size, -(-(want.first + want.count) // self._size))
 
     def _keep_blocks(self) -> None:
-        """After a request has failed for good: cancel those that have not begun, keep the others for the next try."""
+        """After a request has failed: cancel those that have not started, keep the others for the next try."""
         for (sentence, block), future in self._blocks.items():
             if not future.cancel():
                 self._server.keep(self._records[sentence], self._stream, block, future)

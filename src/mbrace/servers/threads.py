@@ -1,4 +1,4 @@
-"""Threads that wait for a server. A program that is told to end does not wait for them."""
+"""Threads that wait for a server, and that a program which ends does not wait for."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _Task: TypeAlias = "tuple[Future[Any], Callable[[], Any]] | None"  # None: the t
 
 
 class RequestThreads:
-    """Up to `count` threads that run what is submitted. (Those of `concurrent.futures` are waited for at exit.)"""
+    """Up to `count` threads that run submitted functions. (Python waits at exit for those of `concurrent.futures`.)"""
 
     def __init__(self, count: int) -> None:
         self._count, self._started = count, 0
@@ -23,7 +23,7 @@ class RequestThreads:
         self._end = weakref.finalize(self, _end_all, self._tasks, count)
 
     def submit(self, function: Callable[[], Value]) -> Future[Value]:
-        """Run a function; its result is in the future."""
+        """Run a function in a thread; its result will be in the future."""
         future: Future[Value] = Future()
         self._tasks.put((future, function))
         with self._lock:
@@ -34,7 +34,7 @@ class RequestThreads:
         return future
 
     def close(self) -> None:
-        """Cancel what has not begun."""
+        """Cancel functions that have not started."""
         try:
             while True:
                 task = self._tasks.get_nowait()

@@ -2,7 +2,7 @@
 
 A request asks for it with `vllm_xargs={"epsilon_cutoff": 0.02}`; `Server(epsilon=0.02)` does. vLLM has two interfaces
 for logits processors, of its V1 and of its V2 model runner, and refuses a class that is not made for the one it runs:
-`Epsilon` is made for both. It is never the reason for an error inside of vLLM's engine, where one would end the server.
+`Epsilon` is made for both. It never raises inside vLLM's engine, where an error would end the server.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def epsilon_of(sampling_params: Any) -> float | None:
     epsilon = arguments.get(ARGUMENT)
     if isinstance(epsilon, bool) or not isinstance(epsilon, Real):
         return None
-    return float(epsilon) if 0.0 <= float(epsilon) <= 1.0 else None  # not a number is neither
+    return float(epsilon) if 0.0 <= float(epsilon) <= 1.0 else None  # NaN is refused too
 
 
 class Epsilon(*_interfaces()):  # type: ignore[misc]
@@ -41,7 +41,7 @@ class Epsilon(*_interfaces()):  # type: ignore[misc]
 
     @classmethod
     def validate_params(cls, sampling_params: Any) -> None:
-        """Refuse a request whose epsilon is no number from 0 to 1; vLLM answers it with status 400."""
+        """Refuse a request whose epsilon is not a number from 0 to 1; vLLM answers it with status 400."""
         arguments = getattr(sampling_params, "extra_args", None) or {}
         if arguments.get(ARGUMENT) is not None and epsilon_of(sampling_params) is None:
             raise ValueError(f"{ARGUMENT} {arguments[ARGUMENT]!r}: must be a number from 0 to 1")

@@ -1,6 +1,6 @@
-"""What only vLLM's servers have: epsilon sampling, by our logits processor, and beam search.
+"""Requests that only vLLM's servers understand: epsilon sampling, by our logits processor, and beam search.
 
-Servers may ignore a field that they do not know, so each is recognised by what it does.
+Other servers may ignore a field that they do not know, so support is recognised by its effect.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SAMPLING = (
     "logprobs",
     "vllm_xargs",
     "seed",
-)  # fields that beam search has not
+)  # fields that a request for beam search must not have
 
 
 def with_epsilon(options: dict[str, Any], epsilon: float) -> dict[str, Any]:
@@ -29,7 +29,7 @@ def with_epsilon(options: dict[str, Any], epsilon: float) -> dict[str, Any]:
 
 
 def epsilon_probe(body: dict[str, Any]) -> dict[str, Any]:
-    """A request for samples that are all the same where epsilon sampling works: only the best token is left of each."""
+    """A request whose samples are all the same if epsilon sampling works: only the most probable tokens are left."""
     short = {"n": PROBES, "seed": 0, "temperature": 2.0, "max_tokens": 8}
     plain = {name: value for name, value in body.items() if name not in ("top_k", "top_p", "min_p")}
     return with_epsilon(plain | short, 1.0)
