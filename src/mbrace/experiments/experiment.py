@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import gzip
 import hashlib
 import json
 import math
@@ -22,10 +21,11 @@ from typing import Any, TypeAlias
 from mbrace.errors import UserError, require
 from mbrace.experiments import recommendation, studies
 from mbrace.experiments.claims import claims, margins
-from mbrace.experiments.facts import describe, facts, warn_of_exhausted
-from mbrace.experiments.races import record_races
+from mbrace.experiments.facts import about_outcomes, facts, warn_of_exhausted
+from mbrace.experiments.races import record_races, save_races
 from mbrace.experiments.studies import Row
-from mbrace.experiments.tables import CandidateFile, Table, slug, tables
+from mbrace.experiments.study_files import read_packed
+from mbrace.experiments.tables import CandidateFile, slug, tables
 from mbrace.experiments.trials import SIZES, STOPPING, TEST, TRADEOFF, Outcomes, Setting, run_trials
 from mbrace.io.atomic import make_folder
 from mbrace.io.same_settings import refuse_other_settings
@@ -107,16 +107,16 @@ def run(
                     advance=raced,
                 )
             finished = time.perf_counter()
-            warn_of_exhausted(file, stored, utility.schedule[-1])
-            outcomes.about = _about(file, utility, label, stored, trials, seed) | {
+            sentences = [facts(table) for table in stored]
+            options: dict[str, Any] = {"schedule": utility.schedule, "trials": trials, "seed": seed}
+            outcomes.about = about_outcomes(file, sentences, utility=utility.name, label=label, **options) | {
                 "key": key,
                 "seconds": {"tables": round(built - started, 2), "races": round(finished - built, 2)},
                 "workers": workers,
             }
+            warn_of_exhausted(file.path, outcomes.about)
             if for_figures:
-                recorded = record_races(stored, records, utility, seed=seed, count=races)
-                header = {"pair": file.name, "split": file.split, "utility": label, "scale": outcomes.about["scale"]}
-                _write_gzip(target.with_suffix(".races.json.gz"), header | {"sentences": recorded})
+                save_races(target, outcomes.about, record_races(stored, records, utility, seed=seed, count=races))
         outcomes.save(target)
         known[target] = outcomes
     return write(out, known=known) if report else rows_of([known[target] for target in targets])["recommended"]
@@ -143,23 +143,6 @@ def _refuse_other_utility(target: Path, outcomes: Outcomes, utility: str) -> Non
 def _key(*inputs: object) -> str:
     """Outcomes with the same key were computed from the same inputs."""
     return hashlib.blake2b(repr(inputs).encode(), digest_size=8).hexdigest()
-
-
-def _about(
-    file: CandidateFile, utility: Utility, label: str, stored: Sequence[Table], trials: int, seed: int
-) -> dict[str, Any]:
-    return {
-        "name": file.name,
-        "split": file.split,
-        "file": Path(file.path).name,
-        "digest": file.digest,
-        "utility": utility.name,
-        "label": label,
-        "schedule": list(utility.schedule),
-        **describe([facts(table) for table in stored], utility.schedule[-1]),
-        "trials": trials,
-        "seed": seed,
-    }
 
 
 def gather(out: Path, others: Sequence[Path] = (), known: Mapping[Path, Outcomes] | None = None) -> list[Outcomes]:
@@ -235,8 +218,8 @@ def write(out: Path, others: Sequence[Path] = (), known: Mapping[Path, Outcomes]
     for name, lines in rows.items():
         if lines:
             write_csv(out / f"{name}.csv", lines)
-    about = [outcomes.about for outcomes in found]
-    (out / "results.json").write_text(json.dumps(_finite({"about": about, **rows}), indent=1) + "\n")
+    headers = [outcomes.about for outcomes in found]
+    (out / "results.json").write_text(json.dumps(_finite({"about": headers, **rows}), indent=1) + "\n")
     if strings := strings_section.load_rows(out / "data"):
         strings_section.section(strings).save(out)
     if methods := methods_section.load(out / "data"):
@@ -245,9 +228,9 @@ def write(out: Path, others: Sequence[Path] = (), known: Mapping[Path, Outcomes]
     added = sections.load(out)
     drawn = [path.name for path in figures.draw(rows, out / "figures", added)]
     notes = (out / "notes.md").read_text(encoding="utf-8") if (out / "notes.md").exists() else ""
-    (out / "RESULTS.md").write_text(summary(about, rows, notes, added, drawn), encoding="utf-8")
-    recorded = [json.loads(gzip.decompress(p.read_bytes())) for p in sorted((out / "data").glob("*.races.json.gz"))]
-    report.write(out / "report.html", about, _finite(rows), _finite(recorded), added, notes)
+    (out / "RESULTS.md").write_text(summary(headers, rows, notes, added, drawn), encoding="utf-8")
+    recorded = [read_packed(path) for path in sorted((out / "data").glob("*.races.json.gz"))]
+    report.write(out / "report.html", headers, _finite(rows), _finite(recorded), added, notes)
     return rows["recommended"]
 
 
@@ -261,12 +244,6 @@ def write_csv(path: Path, rows: Sequence[Row]) -> None:
 
 def _short(value: Any) -> Any:
     return f"{value:.6g}" if isinstance(value, float) else value
-
-
-def _write_gzip(path: Path, value: Mapping[str, Any]) -> None:
-    packed = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(gzip.compress(packed, mtime=0))
 
 
 def _finite(value: Any) -> Any:

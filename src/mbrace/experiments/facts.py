@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -48,12 +49,37 @@ def describe(sentences: Sequence[Facts], largest: int) -> dict[str, Any]:
     }
 
 
-def warn_of_exhausted(file: CandidateFile, stored: Sequence[Table], largest: int) -> None:
+def about_outcomes(
+    file: CandidateFile,
+    sentences: Sequence[Facts],
+    *,
+    utility: str,
+    label: str,
+    schedule: Sequence[int],
+    trials: int,
+    seed: int,
+) -> dict[str, Any]:
+    """What outcomes are of: the candidate file, the utility (its signature, and its name in results), the trials."""
+    return {
+        "name": file.name,
+        "split": file.split,
+        "file": Path(file.path).name,
+        "digest": file.digest,
+        "utility": utility,
+        "label": label,
+        "schedule": list(schedule),
+        **describe(sentences, schedule[-1]),
+        "trials": trials,
+        "seed": seed,
+    }
+
+
+def warn_of_exhausted(path: str, about: Mapping[str, Any]) -> None:
     """Some records are no test of racing: all their pseudo-references are used, so that R is R*."""
-    ids = [table.record.id for table in stored if len(table.draws) <= largest]
+    ids, largest = about["exhausted"], about["schedule"][-1]
     if ids:
         named = ", ".join(map(repr, ids[:5])) + (f" and {len(ids) - 5} more" if len(ids) > 5 else "")
         warn(
-            f"{file.path}: {len(ids)} of {len(stored)} records have no more than {largest} pseudo-references, so that "
-            f"R is R* and standard MBR right by definition; give more of them (the paper: 1024): {named}"
+            f"{path}: {len(ids)} of {about['sentences']} records have no more than {largest} pseudo-references, so "
+            f"that R is R* and standard MBR right by definition; give more of them (the paper: 1024): {named}"
         )

@@ -12,7 +12,7 @@ from mbrace.experiments.charts import cut_at
 from mbrace.experiments.labels import Label, place_labels
 from mbrace.experiments.sections import Section
 from mbrace.experiments.showing import short_described, way_of
-from mbrace.experiments.studies import Row
+from mbrace.experiments.studies import Row, grouped
 from mbrace.experiments.tables import slug
 
 # Alphas are ordered, so they get shades of one hue; others get Okabe and Ito's colours, which readers of every kind of
@@ -73,8 +73,7 @@ def draw(rows: Mapping[str, Sequence[Row]], folder: Path, added: Sequence[Sectio
     written = []
     with plt.rc_context(STYLE):
         for kind, function in kinds.items():
-            for utility in dict.fromkeys(row["utility"] for row in rows.get(kind, [])):
-                own = [row for row in rows[kind] if row["utility"] == utility]
+            for (utility,), own in grouped(rows.get(kind, []), "utility").items():
                 written += _save(plt, function(plt, own), folder, f"{kind}.{slug(utility)}")
                 if kind == "tradeoff":
                     written += _single_panels(plt, own, folder, f"{kind}.{slug(utility)}")
@@ -87,8 +86,8 @@ def draw(rows: Mapping[str, Sequence[Row]], folder: Path, added: Sequence[Sectio
 def _single_panels(plt: Any, rows: Sequence[Row], folder: Path, name: str) -> list[Path]:
     """Accuracy against calls in a picture of its own for each pair, which is readable at the width of a README."""
     written = []
-    for pair in dict.fromkeys(row["pair"] for row in rows):
-        figure = tradeoff(plt, [row for row in rows if row["pair"] == pair], measures=("accuracy",))
+    for (pair,), own in grouped(rows, "pair").items():
+        figure = tradeoff(plt, own, measures=("accuracy",))
         written += _save(plt, figure, folder, f"{name}.{slug(pair)}")
     return written
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,19 +9,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mbrace.errors import UserError
 from mbrace.experiments.methods import GROUP, STANDARD, WAYS
 from mbrace.experiments.methods_joined import ARITHMETIC, BY_NAME, is_arithmetic, joined, way_of
 from mbrace.experiments.methods_rule import FEWEST, LOST, recommendation, short
 from mbrace.experiments.points import Figure, Point
 from mbrace.experiments.sections import Section
+from mbrace.experiments.showing import with_interval
 from mbrace.experiments.significance import student
 from mbrace.experiments.strings import MARGIN, RACED
+from mbrace.experiments.studies import grouped
+from mbrace.experiments.study_files import load_studies, save_study
 from mbrace.experiments.tables import slug
-from mbrace.io.atomic import replace_file
 from mbrace.wording import counted
 
-ENDING = ".methods.json.gz"
 COUNTS = ("utility_calls", "pairs_scored", "other_calls", "strings", "drawn")
 HEADINGS = ("", "utility lost", "agrees with R*", "human score", "other metric", "calls", "strings", "ms per sentence")
 
@@ -42,30 +40,21 @@ def save(
         own = ids[begin : begin + timed["sentences"]]
         differ = sum(chosen[timed["way"], one] != text for one, text in zip(own, timed["texts"], strict=True))
         kept.append({name: value for name, value in timed.items() if name != "texts"} | {"differ": differ})
-    words = [about["pair"], about["split"], slug(about["utility"]), slug(about["device"])[:24].strip("-")]
-    words += [about["sampling"]] if about["sampling"] != "independent" else []
-    path = folder / (".".join(words) + ENDING)
-    folder.mkdir(parents=True, exist_ok=True)
     judged = [{name: value for name, value in row.items() if name != "text"} for row in rows]
-    packed = json.dumps({"about": dict(about), "rows": judged, "times": kept}, separators=(",", ":")).encode()
-    replace_file(path, gzip.compress(packed, mtime=0), shared=True)
-    return path
+    stored = {"about": dict(about), "rows": judged, "times": kept}
+    return save_study("methods", stored, folder, slug(about["device"])[:24].strip("-"))
 
 
 def load(folder: Path) -> list[dict[str, Any]]:
     """What was saved in a folder: of each file `about`, `rows` and `times`. Arithmetic draws for the same sentences
     are joined to the independent ones, as further ways."""
-    found = []
-    for path in sorted(folder.glob("*" + ENDING)):
-        try:
-            stored = json.loads(gzip.decompress(path.read_bytes()))
-            summarise(stored)
-        except (OSError, EOFError, ValueError, TypeError, KeyError, IndexError) as error:
-            raise UserError(
-                f"{path}: not what `mbrace experiment --methods` writes ({error!r}); delete it and run again"
-            ) from error
-        found.append(stored)
-    return joined(found)
+    return joined(load_studies("methods", folder, _checked))
+
+
+def _checked(stored: dict[str, Any]) -> dict[str, Any]:
+    """What was stored, if it can be summarised."""
+    summarise(stored)
+    return stored
 
 
 def summarise(stored: Mapping[str, Any], *, resamples: int = 2000, seed: int = 0) -> list[dict[str, Any]]:
@@ -73,10 +62,8 @@ def summarise(stored: Mapping[str, Any], *, resamples: int = 2000, seed: int = 0
     sentences. `utility lost` is the expected utility on held-out samples minus that of standard MBR (with independent
     draws, if there are any), in standard deviations between hypotheses; a human score comes with its change from
     standard MBR's."""
-    by_way: dict[str, list[Mapping[str, Any]]] = {}
-    for row in stored["rows"]:
-        by_way.setdefault(row["way"], []).append(row)
-    base = by_way[STANDARD.name]
+    by_way = grouped(stored["rows"], "way")
+    base = by_way[STANDARD.name,]
     picks = np.random.default_rng(seed).integers(0, len(base), (resamples, len(base)))
     spread = _column(base, "spread")
     if not spread.any():
@@ -84,7 +71,7 @@ def summarise(stored: Mapping[str, Any], *, resamples: int = 2000, seed: int = 0
     picks = picks[spread[picks].any(axis=1)]
     spreads = spread[picks].mean(axis=1)
     found = []
-    for way, own in by_way.items():
+    for (way,), own in by_way.items():
         sampling = "arithmetic" if way.endswith(ARITHMETIC) else stored["about"]["sampling"]
         summary: dict[str, Any] = {**stored["about"], "sampling": sampling, "way": way, "sentences": len(own)}
         lost = _column(own, "worth") - _column(base, "worth")
@@ -205,8 +192,8 @@ def _humans(row: Mapping[str, Any]) -> tuple[str, str]:
 
 def _between(row: Mapping[str, Any], field: str, sign: str, digits: int, factor: float = 1.0) -> str:
     value, low, high = (row[name] * factor for name in (field, f"{field} low", f"{field} high"))
-    shown = f"{value:{sign}.{digits}f}"
-    return shown if low == high else f"{shown} ({low:{sign}.{digits}f} to {high:{sign}.{digits}f})"
+    form = f"{sign}.{digits}f"
+    return f"{value:{form}}" if low == high else with_interval(value, low, high, form)
 
 
 def terminal(rows: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -8,7 +8,6 @@ processes take them up, add chrF++, run all trials and write a part; `collect` j
 from __future__ import annotations
 
 import contextlib
-import gzip
 import hashlib
 import json
 import time
@@ -19,7 +18,7 @@ from typing import Any
 
 from mbrace.errors import UserError
 from mbrace.experiments.experiment import settings_for
-from mbrace.experiments.facts import describe, facts
+from mbrace.experiments.facts import about_outcomes, facts
 from mbrace.experiments.part_files import (
     Job,
     Part,
@@ -29,8 +28,8 @@ from mbrace.experiments.part_files import (
     unpacked_job,
     unpacked_part,
 )
-from mbrace.experiments.races import record_sentence, spread_evenly
-from mbrace.experiments.tables import Table, compute, other_scores, slug
+from mbrace.experiments.races import record_sentence, save_races, spread_evenly
+from mbrace.experiments.tables import CandidateFile, Table, compute, other_scores, slug
 from mbrace.experiments.trials import SIZES, Outcomes, run_part
 from mbrace.io.atomic import replace_file
 from mbrace.records import Record
@@ -154,6 +153,7 @@ def collect(folder: JobFolder, name: str, split: str, out: Path, extra: Mapping[
     chosen = parts[0].job.set
     digests = [one for part in parts for one in part.digests]
     whole = hashlib.sha256("".join(digests).encode()).hexdigest()
+    file = CandidateFile(path=f"{name}.{split}", name=name, split=split, digest=whole)
     for label in dict.fromkeys(label for part in parts for label in part.outcomes):
         own = [part for part in parts if label in part.outcomes]
         metrics = set.intersection(*(set(part.outcomes[label].other_scores) for part in own))
@@ -162,17 +162,9 @@ def collect(folder: JobFolder, name: str, split: str, out: Path, extra: Mapping[
             part.outcomes[label].other_scores = {metric: scores[metric] for metric in scores if metric in metrics}
         outcomes = Outcomes.join([part.outcomes[label] for part in own])
         signature, schedule = own[0].signatures[label]
-        outcomes.about = {
-            "name": name,
-            "split": split,
-            "file": f"{name}.{split}",
-            "digest": whole,
-            "utility": signature,
-            "label": label,
-            "schedule": list(schedule),
-            **describe([one for part in own for one in part.facts[label]], schedule[-1]),
-            "trials": chosen.trials,
-            "seed": chosen.seed,
+        sentences = [one for part in own for one in part.facts[label]]
+        options: dict[str, Any] = {"schedule": schedule, "trials": chosen.trials, "seed": chosen.seed}
+        outcomes.about = about_outcomes(file, sentences, utility=signature, label=label, **options) | {
             "key": "",
             "seconds": {kind: round(sum(part.seconds[kind] for part in own), 1) for kind in ("tables", "races")},
             "workers": 1,
@@ -182,7 +174,5 @@ def collect(folder: JobFolder, name: str, split: str, out: Path, extra: Mapping[
         outcomes.save(target)
         races = [race for part in own for race in part.races[label]]
         if races:
-            header = {"pair": name, "split": split, "utility": label, "scale": outcomes.about["scale"]}
-            packed = json.dumps(header | {"sentences": races}, ensure_ascii=False, separators=(",", ":"))
-            target.with_suffix(".races.json.gz").write_bytes(gzip.compress(packed.encode("utf-8"), mtime=0))
+            save_races(target, outcomes.about, races)
     return {"sentences": len(digests), "of": chosen.sentences, "sha256": whole, "records": [d[:16] for d in digests]}

@@ -25,11 +25,11 @@ from mbrace.experiments.showing import (
     exhausted,
     interval,
     measure_name,
+    run_time_tables,
     shown,
     shown_paper,
-    way_of,
 )
-from mbrace.experiments.studies import Row
+from mbrace.experiments.studies import Row, grouped
 from mbrace.experiments.terms import terms
 from mbrace.experiments.trials import ALPHAS
 
@@ -168,16 +168,16 @@ def _lean_race(sentence: Mapping[str, Any]) -> dict[str, Any]:
 def leads(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """For each file and utility: the cells of standard MBR, of the default race and of the recommended one."""
     found = []
-    for pair, utility in dict.fromkeys((row["pair"], row["utility"]) for row in rows):
-        own = {row["kind"]: row for row in rows if (row["pair"], row["utility"]) == (pair, utility)}
-        best = own["recommended"]
+    for (pair, utility), own in grouped(rows, "pair", "utility").items():
+        by_kind = {row["kind"]: row for row in own}
+        best = by_kind["recommended"]
         race = None
         if best["alpha"] is not None:
             race = {name: f"{best[name]:g}" for name in ("alpha", "regret")}
             race["schedule"] = best["schedule"].replace(" ", ", ")
         lead = {"pair": pair, "utility": utility, "described": described(utility), "race": race}
         lead |= {name: best[name] for name in ("file", "sentences")}
-        found.append(lead | {kind: recommendation.shown(row) for kind, row in own.items()})
+        found.append(lead | {kind: recommendation.shown(row) for kind, row in by_kind.items()})
     return found
 
 
@@ -214,14 +214,14 @@ def shown_notes(text: str) -> dict[str, str] | None:
 def alpha_against_beta(rows: Sequence[Row], files: Mapping[tuple[str, str, str], str]) -> list[dict[str, Any]]:
     """For each pair and utility: a line per measure, a cell per alpha with the difference and its interval."""
     tables = []
-    for pair, utility, split in dict.fromkeys((row["pair"], row["utility"], row["split"]) for row in rows):
-        own = {(r["measure"], r["alpha"]): r for r in rows if (r["pair"], r["utility"]) == (pair, utility)}
-        alphas = sorted({alpha for _, alpha in own})
+    for (pair, utility, split), own in grouped(rows, "pair", "utility", "split").items():
+        found = {(row["measure"], row["alpha"]): row for row in own}
+        alphas = sorted({row["alpha"] for row in own})
         lines = []
-        for measure in (name for name in charts.MEASURES if any(one == name for one, _ in own)):
+        for measure in (name for name in charts.MEASURES if any(row["measure"] == name for row in own)):
             cells = []
             for alpha in alphas:
-                row = own.get((measure, alpha))
+                row = found.get((measure, alpha))
                 ends = f"{row['low']:+.3f} to {row['high']:+.3f}" if row else ""
                 cells.append({"value": f"{row['difference']:+.3f}" if row else "", "interval": ends})
             lines.append({"name": charts.MEASURES[measure], "cells": cells})
@@ -233,13 +233,12 @@ def alpha_against_beta(rows: Sequence[Row], files: Mapping[tuple[str, str, str],
 def test_tables(rows: Sequence[Row], files: Mapping[tuple[str, str, str], str]) -> list[dict[str, Any]]:
     """Table 1 for each utility and pair: lines of cells with our number, both intervals and the paper's number."""
     tables = []
-    for utility, pair in dict.fromkeys((row["utility"], row["pair"]) for row in rows):
-        own = [row for row in rows if (row["utility"], row["pair"]) == (utility, pair)]
+    for (utility, pair), own in grouped(rows, "utility", "pair").items():
         lines = []
-        for measure in dict.fromkeys(row["measure"] for row in own):
+        for (measure,), measured in grouped(own, "measure").items():
             cells = []
             for setting in SETTINGS:
-                row = next(r for r in own if r["measure"] == measure and r["setting"] == setting)
+                row = next(row for row in measured if row["setting"] == setting)
                 cell = {"value": shown(measure, row["value"]), "paper": shown_paper(measure, row["paper"])}
                 for kind in ("sentences", "trials"):
                     cell[kind] = interval(row, kind, " to ")
@@ -250,25 +249,4 @@ def test_tables(rows: Sequence[Row], files: Mapping[tuple[str, str, str], str]) 
         found = {"utility": utility, "pair": pair, "split": own[0]["split"], "lines": lines, "paper": metric}
         found["file"] = files[pair, utility, own[0]["split"]]
         tables.append(found | {"sentences": own[0]["sentences"]})
-    return tables
-
-
-def run_time_tables(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Table 2 for each utility and pair, with the paper's numbers."""
-    tables = []
-    for utility, pair in dict.fromkeys((row["utility"], row["pair"]) for row in rows):
-        own = {(r["method"], r["phase"]): r for r in rows if (r["utility"], r["pair"]) == (utility, pair)}
-        lines = []
-        for phase in paper.TABLE_2_WITH_TOTALS["racing"]:
-            cells = []
-            for method, seconds in paper.TABLE_2_WITH_TOTALS.items():
-                theirs, ours = seconds.get(phase), own.get((method, phase))
-                cells.append(
-                    {"value": f"{ours['seconds']:.2f}" if ours else "", "paper": f"{theirs:.2f}" if theirs else ""}
-                )
-            lines.append({"name": phase, "cells": cells})
-        first = next(iter(own.values()))
-        table = {"utility": utility, "pair": pair, "lines": lines, "methods": list(paper.TABLE_2)}
-        table |= {"described": described(utility), "way": way_of(first)}
-        tables.append(table | {name: first[name] for name in ("sentences", "trials", "device")})
     return tables

@@ -6,7 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mbrace.experiments.studies import Row
+from mbrace.experiments import paper
+from mbrace.experiments.studies import Row, grouped
 
 NAMES = {
     "score": "Score",
@@ -56,6 +57,24 @@ def way_of(row: Row) -> str:
     return f"{row['window']} sentences at a time, pseudo-references drawn {drawn}"
 
 
+def run_time_tables(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Table 2 for each utility and pair: a line per phase, a cell per method with our seconds and the paper's."""
+    tables = []
+    for (utility, pair), own in grouped(rows, "utility", "pair").items():
+        seconds = {(row["method"], row["phase"]): f"{row['seconds']:.2f}" for row in own}
+        lines = []
+        for phase in paper.TABLE_2_WITH_TOTALS["racing"]:
+            cells = []
+            for method, of_paper in paper.TABLE_2_WITH_TOTALS.items():
+                theirs = f"{of_paper[phase]:.2f}" if phase in of_paper else ""
+                cells.append({"value": seconds.get((method, phase), ""), "paper": theirs})
+            lines.append({"name": phase, "cells": cells})
+        table = {"utility": utility, "pair": pair, "lines": lines, "methods": list(paper.TABLE_2)}
+        table |= {"described": described(utility), "way": way_of(own[0])}
+        tables.append(table | {name: own[0][name] for name in ("sentences", "trials", "device")})
+    return tables
+
+
 def measure_name(measure: str, utility: str) -> str:
     """How a measure is called in tables; scores say whether their metric decoded."""
     if measure == "score":
@@ -69,6 +88,11 @@ def interval(row: Row, kind: str, between: str = " – ") -> str:
     """Both ends of the interval over "sentences" or "trials"; empty if there is none, as with a single trial."""
     low, high = (shown(row["measure"], row[f"{kind}_{end}"]) for end in ("low", "high"))
     return f"{low}{between}{high}" if low and high else ""
+
+
+def with_interval(value: float, low: float, high: float, form: str = "+.3f") -> str:
+    """A number and its interval, such as `+0.012 (-0.003 to +0.027)`."""
+    return f"{value:{form}} ({low:{form}} to {high:{form}})"
 
 
 def exhausted(about: Sequence[Mapping[str, Any]]) -> list[str]:

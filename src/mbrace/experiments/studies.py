@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,7 @@ from mbrace.experiments.significance import (
 from mbrace.experiments.trials import ALPHAS, STANDARD, TEST, TRADEOFF, Outcomes, Setting
 
 Row: TypeAlias = dict[str, Any]
+AnyRow = TypeVar("AnyRow", bound=Mapping[str, Any])
 FIRST_SIZES = (4, 8, 16, 32, 64)
 GROWTH = (1.5, 2.0, 4.0)
 MARGIN = 0.01  # the most reciprocal rank that a recommended schedule may lose
@@ -54,6 +55,14 @@ def identity(outcomes: Outcomes) -> Row:
     """The columns that every row starts with."""
     about = outcomes.about
     return {"pair": about["name"], "utility": about["label"], "split": about["split"]}
+
+
+def grouped(rows: Iterable[AnyRow], *columns: str) -> dict[tuple[Any, ...], list[AnyRow]]:
+    """The rows by their values in `columns`; groups are in the order of their first rows."""
+    groups: dict[tuple[Any, ...], list[AnyRow]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row[column] for column in columns), []).append(row)
+    return groups
 
 
 def false_pruning(outcomes: Outcomes) -> list[Row]:
