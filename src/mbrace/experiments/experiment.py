@@ -179,18 +179,13 @@ def rows_of(found: Sequence[Outcomes], timings: Sequence[Row] = ()) -> dict[str,
     studied = ("recommended", "test_table", "claims", "false_pruning", "tradeoff", "alpha_over_beta", "survivors")
     rows: dict[str, list[Row]] = {name: [] for name in studied}
     by_utility: dict[str, list[Outcomes]] = {}
-    # chrF++ on validation sentences, by pair: what other metrics' margins are measured by
-    lexical = {
-        name: next((o for o in group if o.about["split"] != "test"), group[0])
-        for (utility, name), group in groups.items()
-        if utility == "chrF++"
-    }
     for group in groups.values():
-        valid = next((o for o in group if o.about["split"] != "test"), group[0])
+        valid = _valid(group)
         test = next((o for o in group if o.about["split"] == "test"), group[0])
         by_utility.setdefault(valid.about["label"], []).append(valid)
         rows["recommended"] += recommendation.rows(valid)
-        margin_of = margins(valid, lexical.get(valid.about["name"]))
+        chrf = groups.get(("chrF++", valid.about["name"]))  # what the margins of other metrics are measured by
+        margin_of = margins(valid, _valid(chrf) if chrf else None)
         rows["test_table"] += studies.test_table(test, margin_of)
         rows["claims"] += claims(valid, test, margin_of)
         rows["false_pruning"] += studies.false_pruning(valid)
@@ -200,6 +195,11 @@ def rows_of(found: Sequence[Outcomes], timings: Sequence[Row] = ()) -> dict[str,
     rows["schedules"] = [row for group in by_utility.values() for row in studies.schedules(group)]
     rows["runtimes"] = list(timings)
     return rows
+
+
+def _valid(group: Sequence[Outcomes]) -> Outcomes:
+    """The outcomes on the validation file of a pair, or on its only file."""
+    return next((outcomes for outcomes in group if outcomes.about["split"] != "test"), group[0])
 
 
 def write(out: Path, others: Sequence[Path] = (), known: Mapping[Path, Outcomes] | None = None) -> list[Row]:

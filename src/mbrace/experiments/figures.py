@@ -12,16 +12,16 @@ from mbrace.experiments.charts import cut_at
 from mbrace.experiments.labels import Label, place_labels
 from mbrace.experiments.sections import Section
 from mbrace.experiments.showing import short_described, way_of
-from mbrace.experiments.studies import Row, grouped
+from mbrace.experiments.studies import GROWTH, Row, grouped
 from mbrace.experiments.tables import slug
 
-# Alphas are ordered, so they get shades of one hue; others get Okabe and Ito's colours, which readers of every kind of
-# colour vision tell apart. Markers and hatches differ as well.
+# Alphas are ordered, so they get shades of one hue; others get `points.COLOURS`. Markers and hatches differ as well.
 ALPHA_COLOURS = {0.8: "#4f9fd0", 0.9: "#2f83ba", 0.95: "#22689f", 0.98: "#184a7d", 0.99: "#0b2a55"}
 ALPHA_MARKERS = dict(zip(ALPHA_COLOURS, "os^Dv", strict=True))
-ALPHA, BETA, STANDARD, ACCENT = "#0072b2", "#d55e00", "#555555", "#009e73"
-GROWTH_COLOURS = {1.5: "#0072b2", 2.0: "#d55e00", 4.0: "#009e73"}
-GROWTH_MARKERS = {1.5: "o", 2.0: "s", 4.0: "^"}
+ALPHA, BETA, ACCENT = points.COLOURS[:3]
+STANDARD = "#555555"
+GROWTH_COLOURS = dict(zip(GROWTH, points.COLOURS, strict=False))
+GROWTH_MARKERS = dict(zip(GROWTH, points.MARKERS, strict=False))
 PHASES = {  # colour and hatch
     "generate H": ("#d9dee4", ""),
     "generate R": ("#9aa8b8", ".."),

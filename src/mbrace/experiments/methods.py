@@ -59,9 +59,9 @@ class Way:
 
 
 RACE = Confidence(0.99)
-STANDARD = Way("standard MBR", "standard MBR", str(RACED), options="--prune none")
 FEWER, RACES, LISTS = "standard MBR", "race (Cheng & Vlachos)", "shortlists, weights"
-OWN = "regret, forecast, pool (ours)"
+OWN, AGGREGATES = "regret, forecast, pool (ours)", "aggregation"
+STANDARD = Way("standard MBR", FEWER, str(RACED), options="--prune none")
 WAYS: tuple[Way, ...] = (
     STANDARD,
     *(
@@ -75,83 +75,61 @@ WAYS: tuple[Way, ...] = (
     Way("regret 0.08", OWN, "0.08", Confidence(0.99, regret=0.08), options="--regret 0.08"),
     Way("pool", OWN, "pool", RACE, pool=True, options="--pool"),
     Way(
-        "pool from beam 64, regret 0.04",
-        OWN,
-        "pool 64, 0.04",
-        Confidence(0.99, regret=0.04),
-        pool=True,
-        start=64,
+        "pool from beam 64, regret 0.04", OWN, "pool 64, 0.04", Confidence(0.99, regret=0.04), pool=True, start=64,
         options="--pool --start 64 --regret 0.04",
     ),
     Way(
-        "forecast, cover, regret 0.04",
-        OWN,
-        "forecast, cover",
-        Confidence(0.99, regret=0.04),
-        forecast=0.0005,
-        cover=True,
-        options="--forecast 0.0005 --regret 0.04 --cover",
+        "forecast, cover, regret 0.04", OWN, "forecast, cover", Confidence(0.99, regret=0.04), forecast=0.0005,
+        cover=True, options="--forecast 0.0005 --regret 0.04 --cover",
     ),
     *(
         Way(f"halving, {n:,} calls", "halving (AMBR)", f"{n:,}", Halving(n), options=f"--prune halving --budget {n}")
         for n in (8192, 2048)
     ),
-    Way("aggregate", "aggregation", "1", method=AggregateReferences(1), options="--method aggregate"),
+    Way("aggregate", AGGREGATES, "1", method=AggregateReferences(1), options="--method aggregate"),
     Way(
-        "aggregate, 16 parts",
-        "aggregation",
-        "16",
-        method=AggregateReferences(16),
+        "aggregate, 16 parts", AGGREGATES, "16", method=AggregateReferences(16),
         options="--method aggregate --aggregates 16",
     ),
     Way(
-        "aggregate to fine, 20",
-        "aggregation",
-        "to fine",
-        RACE,
-        AggregateToFine(20),
+        "aggregate to fine, 20", AGGREGATES, "to fine", RACE, AggregateToFine(20),
         options="--method aggregate-to-fine --fine-top 20",
     ),
     *(
         Way(
-            f"centroids, {n}",
-            "centroids (CBMBR)",
-            str(n),
-            method=CentroidReferences(n),
+            f"centroids, {n}", "centroids (CBMBR)", str(n), method=CentroidReferences(n),
             options=f"--method centroid --centroids {n}",
         )
         for n in (64, 16)
     ),
     *(
         Way(
-            f"low rank, {name} of the pairs",
-            "low rank (PMBR)",
-            name,
-            method=LowRank(8, fraction),
+            f"low rank, {name} of the pairs", "low rank (PMBR)", name, method=LowRank(8, fraction),
             options=f"--method low-rank --fraction {fraction:g}",
         )
         for name, fraction in (("1/8", 0.125), ("1/4", 0.25))
     ),
-    Way(
-        f"chrF++ to fine, {TOP}",
-        LISTS,
-        "chrF++",
-        RACE,
-        coarse=True,
-        options=f"--coarse chrf++ --coarse-top {TOP}",
-    ),
+    Way(f"chrF++ to fine, {TOP}", LISTS, "chrF++", RACE, coarse=True, options=f"--coarse chrf++ --coarse-top {TOP}"),
     Way(f"quality shortlist, {TOP}", LISTS, "QE", RACE, qe=True, options=f"--qe MODEL --qe-top {TOP}"),
     Way("model-based weights", LISTS, "weights", weights=True, options="logprobs in the records"),
-)
+)  # fmt: skip
 # A row of earlier runs, by a forecast that let in about a third more; it stays known, and is not run again.
 EARLIER = Way(
-    "forecast 0.01, regret 0.04",
-    OWN,
-    "forecast, 0.04",
-    Confidence(0.99, regret=0.04),
-    forecast=0.01,
+    "forecast 0.01, regret 0.04", OWN, "forecast, 0.04", Confidence(0.99, regret=0.04), forecast=0.01,
     options="now about --forecast 0.0003 --regret 0.04",
-)
+)  # fmt: skip
+BY_NAME = {way.name: way for way in (*WAYS, EARLIER)}
+ARITHMETIC = ", arithmetic draws"  # after the name of a way on samples that were drawn so
+
+
+def way_of(row: Mapping[str, Any]) -> Way:
+    """The way of a row, whatever its draws."""
+    return BY_NAME[row["way"].removesuffix(ARITHMETIC)]
+
+
+def is_arithmetic(row: Mapping[str, Any]) -> bool:
+    """Whether the samples of a row were drawn by arithmetic sampling."""
+    return str(row["way"]).endswith(ARITHMETIC) or row["sampling"] == "arithmetic"
 
 
 @dataclass(frozen=True)
@@ -162,13 +140,13 @@ class Study:
     qe: QualityUtility | None = None
     seed: int = 0
 
-    def ways(self, records: Sequence[Record], ways: Sequence[Way] = WAYS) -> list[Way]:
-        """Those that can be done: centroids need embeddings, a coarse utility must be cheaper, weights need
+    def ways(self, records: Sequence[Record]) -> list[Way]:
+        """Those of WAYS that can be done: centroids need embeddings, a coarse utility must be cheaper, weights need
         log-probabilities, a budget must pay for every hypothesis."""
         most = max(len(set(record.hypotheses)) for record in records)
         logprobs = all(record.logprobs is not None for record in records)
         found = []
-        for way in ways:
+        for way in WAYS:
             needs = [
                 not isinstance(way.method, CentroidReferences) or isinstance(self.utility, CentroidUtility),
                 not isinstance(way.method, AggregateReferences | AggregateToFine)

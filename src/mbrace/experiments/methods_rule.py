@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from mbrace.experiments.methods import STANDARD
-from mbrace.experiments.methods_joined import ARITHMETIC, is_arithmetic, way_of
+from mbrace.experiments.methods import ARITHMETIC, STANDARD, is_arithmetic, way_of
 from mbrace.experiments.strings import MARGIN
 from mbrace.wording import counted
 

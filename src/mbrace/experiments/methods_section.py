@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mbrace.experiments.methods import GROUP, STANDARD, WAYS
-from mbrace.experiments.methods_joined import ARITHMETIC, BY_NAME, is_arithmetic, joined, way_of
+from mbrace.experiments.methods import ARITHMETIC, BY_NAME, GROUP, STANDARD, WAYS, is_arithmetic, way_of
 from mbrace.experiments.methods_rule import FEWEST, LOST, recommendation, short
 from mbrace.experiments.points import Figure, Point
 from mbrace.experiments.sections import Section
@@ -22,6 +21,7 @@ from mbrace.experiments.study_files import load_studies, save_study
 from mbrace.experiments.tables import slug
 from mbrace.wording import counted
 
+RESAMPLES = 2000
 COUNTS = ("utility_calls", "pairs_scored", "other_calls", "strings", "drawn")
 HEADINGS = ("", "utility lost", "agrees with R*", "human score", "other metric", "calls", "strings", "ms per sentence")
 
@@ -46,8 +46,7 @@ def save(
 
 
 def load(folder: Path) -> list[dict[str, Any]]:
-    """What was saved in a folder: of each file `about`, `rows` and `times`. Arithmetic draws for the same sentences
-    are joined to the independent ones, as further ways."""
+    """What was saved in a folder: of each file `about`, `rows` and `times`; `joined`."""
     return joined(load_studies("methods", folder, _checked))
 
 
@@ -57,14 +56,39 @@ def _checked(stored: dict[str, Any]) -> dict[str, Any]:
     return stored
 
 
-def summarise(stored: Mapping[str, Any], *, resamples: int = 2000, seed: int = 0) -> list[dict[str, Any]]:
+def joined(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Each table with independent draws, and after its ways those of a table of the same sentences, utility and device
+    with arithmetic draws, under names that say so. Tables without such a partner are unchanged."""
+    tables = {_sentences_key(stored): dict(stored) for stored in found if not _is_arithmetic(stored)}
+    without_partner = []
+    for stored in filter(_is_arithmetic, found):
+        partner = tables.get(_sentences_key(stored))
+        if partner is None:
+            without_partner.append(stored)
+            continue
+        for part in ("rows", "times"):
+            partner[part] = [*partner[part], *({**row, "way": row["way"] + ARITHMETIC} for row in stored[part])]
+    return [*tables.values(), *without_partner]
+
+
+def _is_arithmetic(stored: Mapping[str, Any]) -> bool:
+    return bool(stored["about"]["sampling"] == "arithmetic")
+
+
+def _sentences_key(stored: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What two tables must share to be compared sentence by sentence, the order of sentences included."""
+    about = [stored["about"][name] for name in ("pair", "split", "utility", "device")]
+    return (*about, *dict.fromkeys(row["id"] for row in stored["rows"]))
+
+
+def summarise(stored: Mapping[str, Any]) -> list[dict[str, Any]]:
     """A row per way with 95% intervals: by bootstrap over sentences, for seconds by Student's t over groups of
     sentences. `utility lost` is the expected utility on held-out samples minus that of standard MBR (with independent
     draws, if there are any), in standard deviations between hypotheses; a human score comes with its change from
     standard MBR's."""
     by_way = grouped(stored["rows"], "way")
     base = by_way[STANDARD.name,]
-    picks = np.random.default_rng(seed).integers(0, len(base), (resamples, len(base)))
+    picks = np.random.default_rng(0).integers(0, len(base), (RESAMPLES, len(base)))
     spread = _column(base, "spread")
     if not spread.any():
         raise ValueError("no record has hypotheses of different utilities")

@@ -107,14 +107,12 @@ def sentence_interval(values: NDArray[np.float64], *, resamples: int = 2000, see
     return float(low), float(high)
 
 
-def ratio_interval(
-    a: NDArray[np.float64], b: NDArray[np.float64], *, resamples: int = 2000, seed: int = 0
-) -> tuple[float, float]:
+def ratio_interval(a: NDArray[np.float64], b: NDArray[np.float64], *, resamples: int = 2000) -> tuple[float, float]:
     """95% interval of sum(a) / sum(b) over sentences, by bootstrap; both are (sentences,), such as counts of calls.
 
     Resamples in which `b` is 0 are left out (sentences without a race make no calls); 1 to 1 if it is 0 in all.
     """
-    counts = _resampled_counts(len(a), resamples, seed)
+    counts = _resampled_counts(len(a), resamples, 0)
     counts = counts[counts @ b > 0]
     if not len(counts):
         return 1.0, 1.0

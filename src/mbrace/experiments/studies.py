@@ -200,7 +200,7 @@ def _pooled(group: Iterable[Outcomes], setting: Setting) -> dict[str, NDArray[np
     return {name: np.concatenate([part[name] for part in parts]) for name in shared}
 
 
-def alpha_over_beta(outcomes: Outcomes, *, resamples: int = 1000) -> list[Row]:
+def alpha_over_beta(outcomes: Outcomes) -> list[Row]:
     """Each alpha compared with the betas, interpolated linearly at the same number of utility calls.
 
     `low` and `high`: the 95% interval of the difference when sentences are resampled. Alphas whose number of calls is
@@ -208,7 +208,7 @@ def alpha_over_beta(outcomes: Outcomes, *, resamples: int = 1000) -> list[Row]:
     """
     found = [(setting, outcomes.measures_of(setting)) for setting in TRADEOFF]
     count = len(found[0][1]["rr"])
-    draws = np.random.default_rng(0).multinomial(count, np.full(count, 1 / count), size=resamples)
+    draws = np.random.default_rng(0).multinomial(count, np.full(count, 1 / count), size=1000)
     weights = np.vstack([np.ones((1, count)), draws]) / count  # the first row is the sample itself
     rows = []
     for measure in (name for name in ("score", "accuracy", "rr") if name in found[0][1]):

@@ -103,7 +103,7 @@ class Table:
     @cached_property
     def hypotheses(self) -> list[str]:
         """The distinct hypotheses in the caller's order, as the race numbers them."""
-        return list(dict.fromkeys(self.record.hypotheses))
+        return _distinct_hypotheses(self.record)
 
     @cached_property
     def rows(self) -> dict[str, int]:
@@ -217,7 +217,7 @@ def read_saved(record: Record, utility: Utility, folder: Path) -> NDArray[np.flo
     table = read_table(path)
     if table.utility != utility.name:
         raise UserError(f"{path}: utilities of {table.utility}, not of {utility.name}; choose that utility")
-    rows = [table.rows.get(text, -1) for text in dict.fromkeys(record.hypotheses)]
+    rows = [table.rows.get(text, -1) for text in _distinct_hypotheses(record)]
     columns = [table.columns.get(text, -1) for text in dict.fromkeys(_listed(record))]
     if min(rows) < 0 or min(columns) < 0:
         return None
@@ -226,15 +226,13 @@ def read_saved(record: Record, utility: Utility, folder: Path) -> NDArray[np.flo
     if not np.isfinite(values[:, :-1]).all():
         return None
     if record.reference is not None:
-        texts = list(dict.fromkeys(record.hypotheses))
-        sources = None if record.source is None else [record.source] * len(texts)
-        values[:, -1] = utility.pairs(texts, [record.reference] * len(texts), sources)
+        values[:, -1] = _human_scores(record, utility)
     return values
 
 
 def score(records: Sequence[Record], utility: Utility) -> list[NDArray[np.float32]]:
     """The tables of records by the utility: see `compute`."""
-    hypotheses = [list(dict.fromkeys(record.hypotheses)) for record in records]
+    hypotheses = [_distinct_hypotheses(record) for record in records]
     columns = [{text: column for column, text in enumerate(dict.fromkeys(_listed(record)))} for record in records]
     asked = []
     for record, known in zip(records, columns, strict=True):
@@ -260,21 +258,26 @@ def score(records: Sequence[Record], utility: Utility) -> list[NDArray[np.float3
 
 def other_scores(record: Record, metrics: Mapping[str, Utility]) -> dict[str, NDArray[np.float32]]:
     """The distinct hypotheses scored against the human reference, which must be there, by each metric."""
-    if not metrics:
-        return {}
-    if record.reference is None:
+    if metrics and record.reference is None:
         raise record.error("reference: missing; other metrics score against it")
-    hypotheses = list(dict.fromkeys(record.hypotheses))
-    references = [record.reference] * len(hypotheses)
+    return {name: np.asarray(_human_scores(record, metric), np.float32) for name, metric in metrics.items()}
+
+
+def _human_scores(record: Record, metric: Utility) -> NDArray[np.floating]:
+    """(distinct hypotheses,): scores against the human reference."""
+    hypotheses = _distinct_hypotheses(record)
+    references = [record.reference or ""] * len(hypotheses)
     sources = None if record.source is None else [record.source] * len(hypotheses)
-    return {
-        name: np.asarray(metric.pairs(hypotheses, references, sources), np.float32) for name, metric in metrics.items()
-    }
+    return metric.pairs(hypotheses, references, sources)
 
 
 def slug(name: str) -> str:
     """A utility's name as part of a file name: `chrF2++|case:mixed|...` becomes chrf2++."""
     return re.sub(r"[^a-z0-9+.-]+", "-", name.split("|")[0].lower()).strip("-") or "utility"
+
+
+def _distinct_hypotheses(record: Record) -> list[str]:
+    return list(dict.fromkeys(record.hypotheses))
 
 
 def _listed(record: Record) -> Sequence[str]:
@@ -290,10 +293,8 @@ def _shape(record: Record) -> tuple[int, int]:
 def _running(process: int) -> bool:
     try:
         os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
+    except OSError as error:
+        return not isinstance(error, ProcessLookupError)  # another user's process is running too
     return True
 
 
