@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mbrace.experiments.facts import Facts
 from mbrace.experiments.trials import Outcomes
 from mbrace.records import Record
 
@@ -58,19 +57,6 @@ class Job:
         return f"{self.set.name}.{self.set.split}.{self.first:05d}"
 
 
-@dataclass(frozen=True)
-class Part:
-    """What stays of a job: outcomes, facts and recorded races by label; SHA-256 digests of its records."""
-
-    job: Job  # without records and tables
-    outcomes: Mapping[str, Outcomes]
-    facts: Mapping[str, Sequence[Facts]]
-    races: Mapping[str, Sequence[Mapping[str, Any]]]
-    signatures: Mapping[str, tuple[str, tuple[int, ...]]]
-    digests: Sequence[str]
-    seconds: Mapping[str, float]
-
-
 def packed_job(job: Job) -> bytes:
     """The bytes of a job's file."""
     header = {
@@ -99,44 +85,22 @@ def unpacked_job(data: bytes) -> Job:
     return Job(CandidateSet(**header["set"]), header["first"], records, scored)
 
 
-def packed_part(part: Part) -> bytes:
-    """The bytes of a part's file."""
-    header = {
-        "set": asdict(part.job.set),
-        "first": part.job.first,
-        "labels": list(part.outcomes),
-        "facts": {label: [asdict(each) for each in found] for label, found in part.facts.items()},
-        "races": dict(part.races),
-        "signatures": dict(part.signatures),
-        "digests": list(part.digests),
-        "seconds": dict(part.seconds),
-    }
+def packed_part(part: Sequence[Outcomes]) -> bytes:
+    """The bytes of the file of a part: the outcomes of a job, of one utility each."""
     arrays = {
-        f"{which}.{name}": array
-        for which, outcomes in enumerate(part.outcomes.values())
-        for name, array in outcomes.arrays().items()
+        f"{which}.{name}": array for which, outcomes in enumerate(part) for name, array in outcomes.arrays().items()
     }
-    return _packed(header, arrays)
+    return _packed({"utilities": len(part)}, arrays)
 
 
-def unpacked_part(data: bytes) -> Part:
+def unpacked_part(data: bytes) -> list[Outcomes]:
     """What `packed_part` packed."""
     header, arrays = _unpacked(data)
-    outcomes = {}
-    for which, label in enumerate(header["labels"]):
-        own = f"{which}."
-        outcomes[label] = Outcomes.of_arrays(
-            {name.removeprefix(own): array for name, array in arrays.items() if name.startswith(own)}
-        )
-    return Part(
-        Job(CandidateSet(**header["set"]), header["first"], ()),
-        outcomes,
-        {label: [Facts(**each) for each in found] for label, found in header["facts"].items()},
-        header["races"],
-        {label: (name, tuple(schedule)) for label, (name, schedule) in header["signatures"].items()},
-        header["digests"],
-        header["seconds"],
-    )
+    own = [
+        {name.removeprefix(f"{which}."): array for name, array in arrays.items() if name.startswith(f"{which}.")}
+        for which in range(header["utilities"])
+    ]
+    return [Outcomes.of_arrays(stored) for stored in own]
 
 
 def _draws(record: Record) -> list[str]:

@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import json
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from mbrace.errors import UserError
 from mbrace.experiments.experiment import settings_for
-from mbrace.experiments.facts import about_outcomes, facts
+from mbrace.experiments.facts import Facts, about_outcomes, facts
 from mbrace.experiments.part_files import (
+    CandidateSet,
     Job,
-    Part,
     Scored,
     packed_job,
     packed_part,
@@ -37,8 +38,11 @@ from mbrace.utilities.bleu import BLEU
 from mbrace.utilities.chrf import ChrF
 
 
-def race_job(job: Job) -> Part:
-    """Score by chrF++ here, then run all trials of every utility; each decision is scored by all metrics."""
+def race_job(job: Job) -> list[Outcomes]:
+    """Score by chrF++ here, then run all trials of every utility; each decision is scored by all metrics.
+
+    The `about` of the outcomes of each utility has what `collect` needs: facts, recorded races and digests.
+    """
     started = time.perf_counter()
     records, chosen = job.records, job.set
     lexical = ChrF(threads=1)
@@ -46,7 +50,7 @@ def race_job(job: Job) -> Part:
     bleu = [other_scores(record, {"BLEU": BLEU(threads=1)}) for record in records]
     built = time.perf_counter()
     recorded = set(spread_evenly(chosen.sentences, chosen.races)) if chosen.for_figures else set()
-    found: dict[str, dict[str, Any]] = {"outcomes": {}, "facts": {}, "races": {}, "signatures": {}}
+    found = []
     for one in scored:
         stored = [
             Table.in_memory(
@@ -59,17 +63,24 @@ def race_job(job: Job) -> Part:
         settings = settings_for(one.schedule, for_figures=chosen.for_figures)
         sizes = SIZES if chosen.for_figures else ()
         raced = run_part(stored, one.name, one.schedule, settings, sizes, chosen.trials, chosen.seed)
-        found["outcomes"][one.label] = raced
-        found["facts"][one.label] = [facts(table) for table in stored]
-        found["signatures"][one.label] = (one.name, one.schedule)
-        found["races"][one.label] = [
-            record_sentence(table, record, one.name, one.schedule, chosen.seed)
-            for index, (table, record) in enumerate(zip(stored, records, strict=True), job.first)
-            if index in recorded
-        ]
+        raced.about = {
+            "set": asdict(chosen),
+            "label": one.label,
+            "utility": one.name,
+            "schedule": one.schedule,
+            "facts": [asdict(facts(table)) for table in stored],
+            "races": [
+                record_sentence(table, record, one.name, one.schedule, chosen.seed)
+                for index, (table, record) in enumerate(zip(stored, records, strict=True), job.first)
+                if index in recorded
+            ],
+            "digests": [record_digest(record) for record in records],
+        }
+        found.append(raced)
     seconds = {"tables": built - started, "races": time.perf_counter() - built}
-    digests = [record_digest(record) for record in records]
-    return Part(replace(job, records=(), scored=()), **found, digests=digests, seconds=seconds)
+    for raced in found:
+        raced.about["seconds"] = seconds
+    return found
 
 
 def record_digest(record: Record) -> str:
@@ -136,7 +147,7 @@ class JobFolder:
         path.unlink()
         return path.stem
 
-    def read(self, name: str, split: str) -> Iterator[Part]:
+    def read(self, name: str, split: str) -> Iterator[list[Outcomes]]:
         """The parts of a set that are there, in order."""
         for path in sorted(self.parts.glob(f"{name}.{split}.*.part")):
             yield unpacked_part(path.read_bytes())
@@ -150,29 +161,30 @@ def collect(folder: JobFolder, name: str, split: str, out: Path, extra: Mapping[
     parts = list(folder.read(name, split))
     if not parts:
         raise UserError(f"{name}.{split}: no parts; run the workers first")
-    chosen = parts[0].job.set
-    digests = [one for part in parts for one in part.digests]
+    chosen = CandidateSet(**parts[0][0].about["set"])
+    digests = [digest for part in parts for digest in part[0].about["digests"]]
     whole = hashlib.sha256("".join(digests).encode()).hexdigest()
     file = CandidateFile(path=f"{name}.{split}", name=name, split=split, digest=whole)
-    for label in dict.fromkeys(label for part in parts for label in part.outcomes):
-        own = [part for part in parts if label in part.outcomes]
-        metrics = set.intersection(*(set(part.outcomes[label].other_scores) for part in own))
-        for part in own:
-            scores = part.outcomes[label].other_scores
-            part.outcomes[label].other_scores = {metric: scores[metric] for metric in scores if metric in metrics}
-        outcomes = Outcomes.join([part.outcomes[label] for part in own])
-        signature, schedule = own[0].signatures[label]
-        sentences = [one for part in own for one in part.facts[label]]
-        options: dict[str, Any] = {"schedule": schedule, "trials": chosen.trials, "seed": chosen.seed}
-        outcomes.about = about_outcomes(file, sentences, utility=signature, label=label, **options) | {
+    by_label: dict[str, list[Outcomes]] = {}
+    for raced in itertools.chain.from_iterable(parts):
+        by_label.setdefault(raced.about["label"], []).append(raced)
+    for label, own in by_label.items():
+        metrics = set.intersection(*(set(raced.other_scores) for raced in own))
+        for raced in own:
+            raced.other_scores = {name: scores for name, scores in raced.other_scores.items() if name in metrics}
+        outcomes = Outcomes.join(own)
+        sentences = [Facts(**each) for raced in own for each in raced.about["facts"]]
+        options: dict[str, Any] = {name: own[0].about[name] for name in ("label", "utility", "schedule")}
+        outcomes.about = about_outcomes(file, sentences, **options, trials=chosen.trials, seed=chosen.seed) | {
             "key": "",
-            "seconds": {kind: round(sum(part.seconds[kind] for part in own), 1) for kind in ("tables", "races")},
+            "seconds": {
+                kind: round(sum(raced.about["seconds"][kind] for raced in own), 1) for kind in ("tables", "races")
+            },
             "workers": 1,
             **extra,
         }
         target = out / "data" / f"{name}.{split}.{slug(label)}.npz"
         outcomes.save(target)
-        races = [race for part in own for race in part.races[label]]
-        if races:
+        if races := [race for raced in own for race in raced.about["races"]]:
             save_races(target, outcomes.about, races)
     return {"sentences": len(digests), "of": chosen.sentences, "sha256": whole, "records": [d[:16] for d in digests]}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mbrace.experiments import recommendation
@@ -35,23 +35,23 @@ def summary(
     `drawn`: names of the files in figures/, those of a study without its panels for one pair.
     """
     utilities = list(dict.fromkeys(str(one["label"]) for one in about))
-    sections: list[Callable[[], list[str]]] = [
-        lambda: _recommended(rows["recommended"]),
-        lambda: _exhausted(about),
-        lambda: _headline(rows["test_table"]),
-        lambda: _claims(rows["claims"]),
-        lambda: [notes.strip()] if notes.strip() else [],
-        lambda: _figures("tradeoff", utilities, drawn),
-        lambda: _alpha_over_beta(rows["alpha_over_beta"]),
-        lambda: _test_table(rows["test_table"]),
-        lambda: _runtimes(rows["runtimes"]),
-        lambda: _pictures("runtimes", utilities, drawn),
-        lambda: _schedules(rows["schedules"]),
-        lambda: _pictures("schedules", utilities, drawn),
-        lambda: _figures("survivors", utilities, drawn),
-        lambda: _figures("false_pruning", utilities, drawn),
-        *(lambda section=section: _added(section) for section in added),
-        lambda: _candidates(about),
+    sections = [
+        _recommended(rows["recommended"]),
+        _exhausted(about),
+        _headline(rows["test_table"]),
+        _claims(rows["claims"]),
+        [notes.strip()] if notes.strip() else [],
+        _figures("tradeoff", utilities, drawn),
+        _alpha_over_beta(rows["alpha_over_beta"]),
+        _test_table(rows["test_table"]),
+        _runtimes(rows["runtimes"]),
+        _pictures("runtimes", utilities, drawn),
+        _schedules(rows["schedules"]),
+        _pictures("schedules", utilities, drawn),
+        _figures("survivors", utilities, drawn),
+        _figures("false_pruning", utilities, drawn),
+        *map(_added, added),
+        _candidates(about),
     ]
     lines = [
         "# Results",
@@ -60,10 +60,8 @@ def summary(
         "",
     ]
     lines += [line for utility in utilities if (line := _explained(utility))]
-    for section in sections:
-        text = section()
-        if text:
-            lines += [*text, ""]
+    for section in filter(None, sections):
+        lines += [*section, ""]
     return "\n".join(lines).rstrip() + "\n"
 
 
