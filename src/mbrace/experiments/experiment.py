@@ -7,7 +7,6 @@ DIR/*.csv, results.json, figures/, report.html, RESULTS.md
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import hashlib
 import json
@@ -87,36 +86,32 @@ def run(
         records = file.records(limit)
         if any(record.reference is None for record in records):
             metrics = {}
-        with contextlib.ExitStack() as open_tables:
-            with progress(f"tables of {file.name} {file.split}", len(records)) as advance:
-                found = tables(
-                    file, records, utility, out / "tables", saved=saved_utilities, others=metrics, advance=advance
-                )
-                stored = open_tables.enter_context(found)
-            built = time.perf_counter()
-            with progress(f"races of {file.name} {file.split}", len(stored)) as raced:
-                outcomes = run_trials(
-                    stored,
-                    name=utility.name,
-                    schedule=utility.schedule,
-                    settings=settings,
-                    sizes=SIZES if for_figures else (),
-                    trials=trials,
-                    seed=seed,
-                    workers=workers,
-                    advance=raced,
-                )
-            finished = time.perf_counter()
-            sentences = [facts(table) for table in stored]
-            options: dict[str, Any] = {"schedule": utility.schedule, "trials": trials, "seed": seed}
-            outcomes.about = about_outcomes(file, sentences, utility=utility.name, label=label, **options) | {
-                "key": key,
-                "seconds": {"tables": round(built - started, 2), "races": round(finished - built, 2)},
-                "workers": workers,
-            }
-            warn_of_exhausted(file.path, outcomes.about)
-            if for_figures:
-                save_races(target, outcomes.about, record_races(stored, records, utility, seed=seed, count=races))
+        with progress(f"tables of {file.name} {file.split}", len(records)) as advance:
+            stored = tables(
+                file, records, utility, out / "tables", saved=saved_utilities, others=metrics, advance=advance
+            )
+        built = time.perf_counter()
+        options: dict[str, Any] = {"schedule": utility.schedule, "trials": trials, "seed": seed}
+        with progress(f"races of {file.name} {file.split}", len(stored)) as advance:
+            outcomes = run_trials(
+                stored,
+                name=utility.name,
+                settings=settings,
+                sizes=SIZES if for_figures else (),
+                workers=workers,
+                advance=advance,
+                **options,
+            )
+        finished = time.perf_counter()
+        sentences = [facts(table) for table in stored]
+        outcomes.about = about_outcomes(file, sentences, utility=utility.name, label=label, **options) | {
+            "key": key,
+            "seconds": {"tables": round(built - started, 2), "races": round(finished - built, 2)},
+            "workers": workers,
+        }
+        warn_of_exhausted(file.path, outcomes.about)
+        if for_figures:
+            save_races(target, outcomes.about, record_races(stored, records, utility, seed=seed, count=races))
         outcomes.save(target)
         known[target] = outcomes
     return write(out, known=known) if report else rows_of([known[target] for target in targets])["recommended"]

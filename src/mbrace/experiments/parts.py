@@ -53,7 +53,7 @@ def race_job(job: Job) -> list[Outcomes]:
     found = []
     for one in scored:
         stored = [
-            Table.in_memory(
+            Table(
                 replace(record, source=None),
                 table,
                 {other.label: other.tables[index][:, -1] for other in scored if other is not one} | bleu[index],
