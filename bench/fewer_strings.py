@@ -17,7 +17,8 @@ from typing import Any
 
 import torch
 from neural import Bench
-from random_comet import SpeedOnly, Table
+from random_comet import SpeedOnlyComet
+from speed_only import Table
 
 import mbrace
 from mbrace.decoded import Phases
@@ -46,7 +47,7 @@ def ways(size: int) -> dict[str, dict[str, Any]]:
     }
 
 
-def measure(bench: Bench, utility: SpeedOnly, options: dict[str, Any], trials: int) -> dict[str, Any]:
+def measure(bench: Bench, utility: SpeedOnlyComet, options: dict[str, Any], trials: int) -> dict[str, Any]:
     """The best of some trials, after one on a part of the sentences."""
 
     own_order = {} if options.get("cover") else {"shuffle": False}
@@ -118,7 +119,7 @@ def main() -> None:
             print(f"decisions by chrF++: {error}", flush=True)
             args.decisions = "chrf++"
     started = time.perf_counter()
-    bench.tables = [Table(record, decider, pool=True) for record in bench.records]
+    bench.tables = {record.id: Table.of(record, decider, pool=True) for record in bench.records}
     print(f"tables of {args.decisions}: {time.perf_counter() - started:.1f} s", flush=True)
     precision = "float32" if args.tiny else "bfloat16"
     with torch.inference_mode():
