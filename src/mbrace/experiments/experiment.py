@@ -160,7 +160,7 @@ def gather(out: Path, others: Sequence[Path] = (), known: Mapping[Path, Outcomes
     if not found:
         kinds = {"--methods": "*.methods.json.gz", "--strings": "*.strings.json.gz", "--runtimes": "*.runtimes.json"}
         there = [kind for kind, ending in kinds.items() if list((out / "data").glob(ending))]
-        only = f" but of {' and '.join(there)}, which go into the report of the races" if there else ""
+        only = f" of races, only of {' and '.join(there)}, which go into the report of the races" if there else ""
         raise UserError(f"{out}: no outcomes{only}; run `mbrace experiment CANDIDATES.jsonl... -o {out}` first")
     by_file = [found[name] for name in sorted(found)]
     return sorted(by_file, key=lambda o: (o.about["label"] != "chrF++", o.about["label"], o.about["name"]))

@@ -1,4 +1,4 @@
-"""Facts about the sentences of a candidate file: counts, ranges of scores, and sentences that are no test of racing."""
+"""Facts about the sentences of a candidate file: counts, ranges of scores, and sentences that do not test racing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from mbrace.experiments.tables import CandidateFile, Table
 
 @dataclass(frozen=True)
 class Facts:
-    """What is told about one sentence of a candidate file: counts, and the range of its human scores (NaN: none)."""
+    """One sentence of a candidate file: counts, and the range of the scores of its hypotheses against the human
+    reference (NaN if it has none)."""
 
     id: str | int
     hypotheses: int
@@ -75,7 +76,7 @@ def about_outcomes(
 
 
 def warn_of_exhausted(path: str, about: Mapping[str, Any]) -> None:
-    """Some records are no test of racing: all their pseudo-references are used, so that R is R*."""
+    """Warn of records that do not test racing: all their pseudo-references are used, so that R is R*."""
     ids, largest = about["exhausted"], about["schedule"][-1]
     if ids:
         named = ", ".join(map(repr, ids[:5])) + (f" and {len(ids) - 5} more" if len(ids) > 5 else "")

@@ -9,9 +9,9 @@ from typing import Any
 from mbrace.errors import require
 from mbrace.experiments import points
 from mbrace.experiments.charts import cut_at
+from mbrace.experiments.formatting import describe_timing, short_description
 from mbrace.experiments.labels import Label, place_labels
 from mbrace.experiments.sections import Section
-from mbrace.experiments.showing import short_described, way_of
 from mbrace.experiments.studies import GROWTH, Row, grouped
 from mbrace.experiments.tables import slug
 
@@ -243,7 +243,7 @@ def _thousands(axis: Any) -> None:
 
 
 def _label(figure: Any, named: Sequence[tuple[Any, Sequence[Label]]]) -> None:
-    """Write labels at points, once everything else has its place."""
+    """Write labels at points, once everything else is laid out."""
     figure.draw_without_rendering()
     for axis, labels in named:
         place_labels(axis, labels)
@@ -270,11 +270,13 @@ def runtimes(plt: Any, rows: Sequence[Row]) -> Any:
             axis.annotate(text, (left[method], method), textcoords="offset points", xytext=(4, -3), fontsize=8)
         axis.set_xlim(0, max(left.values()) * 1.15)
         axis.grid(visible=False, axis="y")
-        axis.set_title(f"{pair}: {own[0]['sentences']} sentences, {own[0]['device']}, {way_of(own[0])}", fontsize=8.5)
+        axis.set_title(
+            f"{pair}: {own[0]['sentences']} sentences, {own[0]['device']}, {describe_timing(own[0])}", fontsize=8.5
+        )
         axis.set_xlabel("seconds, whole run")
     handles = axes[0][0].get_legend_handles_labels()
     figure.legend(*handles, loc="outside lower center", ncols=5, fontsize=8)
-    title = f"Run times, {short_described(rows[0]['utility'])}"
+    title = f"Run times, {short_description(rows[0]['utility'])}"
     figure.suptitle(title, x=0.01, ha="left", fontsize=11)
     return figure
 
@@ -288,8 +290,8 @@ def _finish(figure: Any, axes: Any, rows: Sequence[Row], what: str, y_label: str
 
 
 def _suptitle(figure: Any, what: str, rows: Sequence[Row]) -> None:
-    """What is shown, for which utility, on which set; in smaller letters where it would not fit."""
+    """The title: what is shown, for which utility, on which set; in a smaller font if it would not fit."""
     split = {"valid": "validation set", "test": "test set"}.get(rows[0]["split"], "all sentences")
-    text = f"{what}, {short_described(rows[0]['utility'])}, {split}"
+    text = f"{what}, {short_description(rows[0]['utility'])}, {split}"
     inches = figure.get_size_inches()[0]
     figure.suptitle(text, x=0.01, ha="left", fontsize=min(11.0, 130 * inches / len(text)))

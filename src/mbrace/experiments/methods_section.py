@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mbrace.experiments.formatting import with_interval
 from mbrace.experiments.methods import ARITHMETIC, BY_NAME, GROUP, STANDARD, WAYS, is_arithmetic, way_of
 from mbrace.experiments.methods_rule import FEWEST, LOST, recommendation, short
 from mbrace.experiments.points import Figure, Point
 from mbrace.experiments.sections import Section
-from mbrace.experiments.showing import with_interval
 from mbrace.experiments.significance import student
 from mbrace.experiments.strings import MARGIN, RACED
 from mbrace.experiments.studies import grouped
@@ -29,8 +29,11 @@ HEADINGS = ("", "utility lost", "agrees with R*", "human score", "other metric",
 def save(
     rows: Sequence[Mapping[str, Any]], times: Sequence[Mapping[str, Any]], folder: Path, about: Mapping[str, Any]
 ) -> Path:
-    """Save what was measured on one candidate file where the report looks for it. Of the texts, only how many of those
-    that were timed differ from those that were judged is kept: numbers of a GPU may."""
+    """Save what was measured on one candidate file where the report looks for it.
+
+    The chosen texts are not saved, only how many of those that were timed differ from those that were judged: the
+    numbers of a GPU vary a little from run to run.
+    """
     chosen = {(row["way"], row["id"]): row["text"] for row in rows}
     ids = list(dict.fromkeys(row["id"] for row in rows))
     kept, position = [], dict.fromkeys(BY_NAME, 0)
@@ -221,7 +224,7 @@ def _between(row: Mapping[str, Any], field: str, sign: str, digits: int, factor:
 
 
 def terminal(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The table for a terminal: the interval of the utility only, to fit 80 columns."""
+    """The table for a terminal: only the utility has its interval, to fit into 80 columns."""
     lines = [f"{_title(rows[0])}: {counted(rows[0]['sentences'], 'sentence')}, {rows[0]['device']}"]
     lines.append(f"  {'':<32}{'utility lost':<24}{'R*':>5}{'calls':>8}{'ms':>9}")
     added = False

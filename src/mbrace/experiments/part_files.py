@@ -1,4 +1,4 @@
-"""Jobs and parts of an experiment (see parts.py) and their files: arrays of numbers and JSON, nothing that is run."""
+"""Jobs and parts of an experiment (see parts.py) and their files: arrays of numbers and JSON, no pickled objects."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mbrace.records import Record
 
 @dataclass(frozen=True)
 class CandidateSet:
-    """One set of one pair: `sentences` in all, of which `races` are recorded for the report if it is for figures."""
+    """One split of one pair, of `sentences` sentences; if it is for figures, the races of `races` are recorded."""
 
     name: str
     split: str
@@ -44,7 +44,7 @@ class Scored:
 
 @dataclass(frozen=True)
 class Job:
-    """Sentences number `first` .. of a set, and the tables that are there already."""
+    """Some sentences of a set, from number `first` on, and the tables already computed for them."""
 
     set: CandidateSet
     first: int

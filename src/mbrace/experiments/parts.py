@@ -1,8 +1,8 @@
-"""Experiments in parts, for candidates too many to keep: a few sentences are raced at a time, and only outcomes stay.
+"""Experiments in parts, for more candidates than can be kept: a few sentences race at a time, and only outcomes stay.
 
-A generating process writes job files (records, and the tables of utilities that need its GPU); any number of worker
-processes take them up, add chrF++, run all trials and write a part; `collect` joins the parts of a set into what
-`mbrace experiment` would have written. The numbers are the same: the same functions make them.
+A process that generates candidates writes job files (records, and the tables of utilities that need its GPU). Any
+number of worker processes claim jobs, add chrF++, run all trials and write a part for each. `collect` joins the parts
+of a set into what `mbrace experiment` would have written. The numbers are the same: the same functions compute them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from mbrace.utilities.chrf import ChrF
 
 
 def race_job(job: Job) -> list[Outcomes]:
-    """Score by chrF++ here, then run all trials of every utility; each decision is scored by all metrics.
+    """Score the records by chrF++, then run all trials of every utility; each decision is scored by all metrics.
 
     The `about` of the outcomes of each utility has what `collect` needs: facts, recorded races and digests.
     """
@@ -98,7 +98,7 @@ class JobFolder:
             path.mkdir(parents=True, exist_ok=True)
 
     def add(self, job: Job) -> None:
-        """Write a job for the workers. It is not forced to the disk, for it does not live long."""
+        """Write a job for the workers. It is not synced to disk, since it does not live long."""
         path = self.jobs / f"{job.file_name}.new"
         path.write_bytes(packed_job(job))
         path.rename(path.with_suffix(".job"))
@@ -117,15 +117,15 @@ class JobFolder:
         return any(path.exists() for path in paths)
 
     def release(self) -> None:
-        """Give back the jobs of workers that are gone; call it when none is running."""
+        """Make the jobs of workers that have died available again; call it when no worker is running."""
         for path in self.jobs.glob("*.claimed"):
             path.rename(path.with_suffix(".job"))
 
     def claim(self) -> Path | None:
-        """The first job that nobody else takes, renamed; validation sets, whose jobs are long, come first."""
+        """The path of the first job that no other worker has claimed; the long jobs of validation sets come first."""
         waiting = sorted(self.jobs.glob("*.job"), key=lambda path: (".valid." not in path.name, path.name))
         for path in waiting:
-            with contextlib.suppress(FileNotFoundError):  # another worker was quicker
+            with contextlib.suppress(FileNotFoundError):  # another worker claimed it first
                 return path.rename(path.with_suffix(".claimed"))
         return None
 

@@ -17,18 +17,18 @@ from typing import Any
 
 from mbrace.errors import UserError, require
 from mbrace.experiments import charts, paper, recommendation
-from mbrace.experiments.sections import Section
-from mbrace.experiments.showing import (
+from mbrace.experiments.formatting import (
     SETTINGS,
     SPLITS,
-    described,
-    exhausted,
-    interval,
+    describe_utility,
+    exhausted_notes,
+    format_interval,
+    format_paper_value,
+    format_value,
     measure_name,
     run_time_tables,
-    shown,
-    shown_paper,
 )
+from mbrace.experiments.sections import Section
 from mbrace.experiments.studies import Row, grouped
 from mbrace.experiments.terms import terms
 from mbrace.experiments.trials import ALPHAS
@@ -37,7 +37,7 @@ RACES_SIZE = 1_000_000  # the most characters of packed races; the rest of a pag
 MEASURES = {"score": "score", "lost": "expected utility, in standard deviations between hypotheses",
             "rr": "reciprocal rank"}  # fmt: skip
 
-# The headings and names of lines of tables that are terms.
+# Headings and row names of tables that the page explains, and the term of each.
 TERM_OF = {
     "RR": "rr",
     "reciprocal rank": "rr",
@@ -88,7 +88,7 @@ def write(
         "scored": any("score" in row for row in rows["tradeoff"]),
         "against": alpha_against_beta(rows["alpha_over_beta"], files),
         "tables": test_tables(rows["test_table"], files),
-        "exhausted": [markdown(line) for line in exhausted(about)],
+        "exhausted": [markdown(line) for line in exhausted_notes(about)],
         "settings": SETTINGS,
         "splits": SPLITS,
         "schedule_alphas": [f"{alpha:g}" for alpha in dict.fromkeys(row["alpha"] for row in rows["schedules"])],
@@ -126,7 +126,7 @@ def _refuse_taken_names(added: Sequence[Section], template: str) -> None:
 
 
 def contents(context: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The ids and titles of the page's sections that there are, in their order."""
+    """The ids and titles of the sections that the page has, in order."""
     found = [("recommended", "Recommended")]
     found += [("viewer", "Watch a race")] if context["race_count"] else []
     found += [("tradeoff", "Speed against accuracy"), ("test", "Test results"), ("schedules", "Which schedule?")]
@@ -144,7 +144,7 @@ def _embedded(value: Any) -> str:
 
 
 def pack_races(races: Sequence[Mapping[str, Any]], limit: int = RACES_SIZE) -> tuple[str, int]:
-    """The races as base64 of gzip, of fewer sentences per file where all would be too large; and how many sentences."""
+    """The races as base64 of gzip, and of how many sentences: fewer per file where all would be too large."""
     most = max((len(file["sentences"]) for file in races), default=0)
     while most:
         kept = [
@@ -175,7 +175,7 @@ def leads(rows: Sequence[Row]) -> list[dict[str, Any]]:
         if best["alpha"] is not None:
             race = {name: f"{best[name]:g}" for name in ("alpha", "regret")}
             race["schedule"] = best["schedule"].replace(" ", ", ")
-        lead = {"pair": pair, "utility": utility, "described": described(utility), "race": race}
+        lead = {"pair": pair, "utility": utility, "described": describe_utility(utility), "race": race}
         lead |= {name: best[name] for name in ("file", "sentences")}
         found.append(lead | {kind: recommendation.shown(row) for kind, row in by_kind.items()})
     return found
@@ -239,9 +239,12 @@ def test_tables(rows: Sequence[Row], files: Mapping[tuple[str, str, str], str]) 
             cells = []
             for setting in SETTINGS:
                 row = next(row for row in measured if row["setting"] == setting)
-                cell = {"value": shown(measure, row["value"]), "paper": shown_paper(measure, row["paper"])}
+                cell = {
+                    "value": format_value(measure, row["value"]),
+                    "paper": format_paper_value(measure, row["paper"]),
+                }
                 for kind in ("sentences", "trials"):
-                    cell[kind] = interval(row, kind, " to ")
+                    cell[kind] = format_interval(row, kind, " to ")
                 cell["p"] = "" if row["p_randomisation"] is None else f"{row['p_randomisation']:.3f}"
                 cells.append(cell)
             lines.append({"name": measure_name(measure, utility), "cells": cells})

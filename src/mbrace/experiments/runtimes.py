@@ -44,8 +44,8 @@ def run_times(
     """Rows (method, phase, seconds) averaged over `trials`.
 
     Racing and standard MBR run as `mbrace translate` does by default: sources in windows, pseudo-references drawn ahead
-    on a GPU and step by step on a CPU. Every method has the same sources. Before, standard MBR runs once untimed, so
-    that no method pays for what is remembered (recorded steps, words that are tokenised); they take turns in going
+    on a GPU and step by step on a CPU. Every method has the same sources. Standard MBR first runs once untimed, so that
+    no method pays for filling caches (recorded steps, tokenised words); racing and standard MBR take turns at going
     first.
     """
     _race(model, utility, sources, None, seed, hypotheses)

@@ -1,4 +1,4 @@
-"""What the study of strings found, as a section of the report: a sentence to act on, a table and a figure."""
+"""What the study of strings found, as a section of the report: a recommendation, a table and a figure."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from mbrace.experiments.formatting import with_interval
 from mbrace.experiments.points import Figure, Point
 from mbrace.experiments.sections import Section
-from mbrace.experiments.showing import with_interval
 from mbrace.experiments.strings import EARLIER, MARGIN, STANDARD, WAYS, Way, summarise
 from mbrace.experiments.studies import Row, grouped
 from mbrace.experiments.study_files import ending, load_studies, save_study
@@ -75,6 +75,7 @@ def summaries(rows: Sequence[Row]) -> dict[tuple[str, str], list[Row]]:
 
 
 def _even(way: str) -> str:
+    """The name of a way over arithmetic draws."""
     return f"{way}, even draws"
 
 
@@ -130,31 +131,32 @@ def _text(found: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]) -> str:
 
 
 def recommendation(own: Sequence[Mapping[str, Any]]) -> str:
-    """A sentence to act on: the fewest strings that lose nothing, and what fewer still would cost."""
+    """The recommendation: the fewest strings that lose nothing, and what even fewer would cost."""
     races = [row for row in own if _way(row).alpha is not None]
     equal = [row for row in races if row["utility interval"][0] >= -MARGIN]
-    safe = [row for row in equal if not _fallen(row)]
+    safe = [row for row in equal if not _lower_human_scores(row)]
     if not safe:
         return "no race with fewer strings was shown to be as good as standard MBR."
     best = min(safe, key=lambda row: row["strings"])
-    said = f"{_told(best)} is as good as standard MBR with {best['share of strings']:.2f}x the strings."
+    said = f"{_options(best)} is as good as standard MBR with {best['share of strings']:.2f}x the strings."
     fewest = min(equal, key=lambda row: row["strings"])
     if fewest is best:
         return said
-    fields = [name.removeprefix("human ").removesuffix(" interval") for name in _fallen(fewest)]
+    fields = [name.removeprefix("human ").removesuffix(" interval") for name in _lower_human_scores(fewest)]
     return (
-        f"{said} {_told(fewest)} needs {fewest['share of strings']:.2f}x at no lower expected utility, but scores "
+        f"{said} {_options(fewest)} needs {fewest['share of strings']:.2f}x at no lower expected utility, but scores "
         f"lower against the human reference by {' and '.join(fields)}."
     )
 
 
-def _fallen(row: Mapping[str, Any]) -> list[str]:
+def _lower_human_scores(row: Mapping[str, Any]) -> list[str]:
     """The metrics by which a way is worse against the human reference: their whole interval is below 0."""
     intervals = {name: row[name] for name in row if name.startswith("human ") and name.endswith(" interval")}
     return [name for name, (_, high) in intervals.items() if high < 0]
 
 
-def _told(row: Mapping[str, Any]) -> str:
+def _options(row: Mapping[str, Any]) -> str:
+    """The options of `mbrace decode` or `translate` for the way of a row."""
     way = _way(row)
     options = [f"--regret {way.regret:g}"] if way.regret else ["--alpha 0.99"]
     options += [f"--forecast {way.forecast:g}"] if way.forecast else []

@@ -6,19 +6,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mbrace.experiments import recommendation
-from mbrace.experiments.sections import Section
-from mbrace.experiments.showing import (
+from mbrace.experiments.formatting import (
     SETTINGS,
     SPLITS,
-    described,
-    exhausted,
-    interval,
+    describe_utility,
+    exhausted_notes,
+    format_interval,
+    format_paper_value,
+    format_value,
     measure_name,
     run_time_tables,
-    shown,
-    shown_paper,
     with_interval,
 )
+from mbrace.experiments.sections import Section
 from mbrace.experiments.studies import MARGIN, Row, grouped
 from mbrace.experiments.tables import slug
 
@@ -32,7 +32,7 @@ def summary(
 ) -> str:
     """The whole page; `notes` is the hand-written text of notes.md, `added` are the sections of other studies.
 
-    `drawn`: names of the files in figures/, those of a study without its panels for one pair.
+    `drawn`: the names of the files in figures/.
     """
     utilities = list(dict.fromkeys(str(one["label"]) for one in about))
     sections = [
@@ -67,7 +67,8 @@ def summary(
 
 def _explained(utility: str) -> str:
     """A sentence on a utility whose name says little."""
-    return "" if described(utility) == utility else f"*{utility}* is {described(utility).split(', ', 1)[1]}.\n"
+    description = describe_utility(utility)
+    return "" if description == utility else f"*{utility}* is {description.split(', ', 1)[1]}.\n"
 
 
 FIGURES = {
@@ -125,7 +126,7 @@ def _headline(rows: Sequence[Row]) -> list[str]:
             calls, standard = found[setting, "utility_calls"], found["beta=0", "utility_calls"]
             saving = f"{standard['value'] / calls['value']:.1f}x"
             theirs = f"{standard['paper'] / calls['paper']:.1f}x" if calls["paper"] else ""
-            numbers = ["" if cell is None else shown(cell["measure"], cell["value"]) for cell in cells]
+            numbers = ["" if cell is None else format_value(cell["measure"], cell["value"]) for cell in cells]
             lines.append((f"{pair}, {utility}, {name}", *numbers, saving, theirs))
     headings = ("test set", "score", "accuracy", "RR", "utility calls", "fewer", "the paper's")
     return ["## In short", "", *table(headings, lines)]
@@ -186,11 +187,11 @@ def _test_table(rows: Sequence[Row]) -> list[str]:
             by_setting = {row["setting"]: row for row in measured}
             cells = [by_setting[setting] for setting in SETTINGS]
             lines.append([measure_name(measure, utility), *map(_value_over_sentences, cells)])
-            over_trials = [interval(cell, "trials") for cell in cells]
+            over_trials = [format_interval(cell, "trials") for cell in cells]
             if any(over_trials):  # a single trial has no interval
                 lines.append(["· over trials", *over_trials])
             if any(cell["paper"] is not None for cell in cells):
-                lines.append(["· the paper", *(shown_paper(measure, cell["paper"]) for cell in cells)])
+                lines.append(["· the paper", *(format_paper_value(measure, cell["paper"]) for cell in cells)])
             if measure.startswith("score"):
                 lines.append(["· minus standard MBR (90% interval)", *map(_difference, cells)])
         text += table(("", *SETTINGS.values()), lines)
@@ -209,10 +210,10 @@ def _difference(row: Row) -> str:
 
 def _value_over_sentences(row: Row) -> str:
     """The value with its interval over sentences; standard MBR always uses the same number of pseudo-references."""
-    value = shown(row["measure"], row["value"])
+    value = format_value(row["measure"], row["value"])
     if row["setting"] == "beta=0" and row["measure"] == "pseudo_references":
         return value
-    return f"**{value}** ({interval(row, 'sentences')})"
+    return f"**{value}** ({format_interval(row, 'sentences')})"
 
 
 def _runtimes(rows: Sequence[Row]) -> list[str]:
@@ -248,7 +249,7 @@ def _schedules(rows: Sequence[Row]) -> list[str]:
         kinds = [kind for kind, column in (("the paper's", "own"), ("recommended", "recommended")) if row[column]]
         if kinds:
             name = f"{row['utility']}, α = {row['alpha']:g}, {', '.join(kinds)}"
-            numbers = [shown("utility_calls", row["utility_calls"]), f"{row['accuracy']:.3f}", f"{row['rr']:.3f}"]
+            numbers = [format_value(measure, row[measure]) for measure in ("utility_calls", "accuracy", "rr")]
             difference = with_interval(row["rr_difference"], row["rr_low"], row["rr_high"], "+.4f")
             lines.append((name, row["schedule"].replace(" ", ", "), *numbers, difference, f"{row['steps']:.1f}"))
     headings = ("", "schedule", "calls", "accuracy", "RR", "RR minus the paper's", "steps")
@@ -286,5 +287,5 @@ def _candidates(about: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _exhausted(about: Sequence[Mapping[str, Any]]) -> list[str]:
-    lines = [f"- {line}" for line in exhausted(about)]
+    lines = [f"- {line}" for line in exhausted_notes(about)]
     return ["**Not every accuracy below is a finding.**", "", *lines] if lines else []

@@ -175,7 +175,7 @@ def compute(records: Sequence[Record], utility: Utility, saved: Path | None = No
 
 
 def read_saved(record: Record, utility: Utility, folder: Path) -> NDArray[np.float32] | None:
-    """The table of a record out of saved utilities, with the human reference scored now; None if it is not complete."""
+    """The table of a record from saved utilities, with the human reference scored now; None if it is not complete."""
     path = folder / file_name(record.id)
     if not path.exists():
         return None
@@ -196,7 +196,7 @@ def read_saved(record: Record, utility: Utility, folder: Path) -> NDArray[np.flo
 
 
 def score(records: Sequence[Record], utility: Utility) -> list[NDArray[np.float32]]:
-    """The tables of records by the utility: see `compute`."""
+    """Tables of records, all scored now; see `compute`."""
     hypotheses = [_distinct_hypotheses(record) for record in records]
     columns = [{text: column for column, text in enumerate(dict.fromkeys(_listed(record)))} for record in records]
     asked = []
@@ -252,8 +252,8 @@ def _listed(record: Record) -> Sequence[str]:
 
 
 def _write(path: Path, values: NDArray[np.float32]) -> None:
-    """Whole or not at all: a file that is there is good."""
-    planes = np.ascontiguousarray(values).view(np.uint8).reshape(-1, 4).T  # equal bytes of floats lie together
+    """Write the file whole or not at all, so that a file that exists is complete."""
+    planes = np.ascontiguousarray(values).view(np.uint8).reshape(-1, 4).T  # bytes of equal significance are adjacent
     replace_file(path, zlib.compress(planes.tobytes(), 1), shared=True)
 
 

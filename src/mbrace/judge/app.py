@@ -1,4 +1,4 @@
-"""The web page for raters: a Starlette app of plain forms, which one small script makes quicker to use."""
+"""The web page for raters: a Starlette app of plain forms, and one small script that makes them quicker to use."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def progress(store: Store) -> dict[int, tuple[int, int]]:
 
 
 def count_line(done: dict[int, tuple[int, int]]) -> str:
-    """One line: all ratings, then each rater's; of many raters, those who have finished."""
+    """One line: all ratings, then those of each rater, or, of many raters, how many have finished."""
     ratings, wanted = (sum(numbers) for numbers in zip(*done.values(), strict=True))
     line = f"{ratings:,} of {counted(wanted, 'rating')}"
     if len(done) <= 4:

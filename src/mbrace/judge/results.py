@@ -119,7 +119,7 @@ def read_ratings(path: str) -> tuple[dict[str, str], list[Rating]]:
 
 
 def _mode(path: str) -> str:
-    """SQLite's mode for the file: to read a WAL database it must be able to write next to it."""
+    """SQLite's mode for the file: to read a WAL database, SQLite must be able to write next to it."""
     if os.access(path, os.W_OK) and os.access(Path(path).absolute().parent, os.W_OK):
         return "mode=rw"
     return "mode=ro" if os.path.exists(f"{path}-wal") else "mode=ro&immutable=1"

@@ -45,7 +45,7 @@ def judge(
     """Serve the blind comparison of outputs `a` and `b`; ratings go to the SQLite file `output` (see docs/judge.md).
 
     `name_a` and `name_b` are what results call the systems (default: the names of the files). Raters never see them;
-    they see `instructions`, paragraphs apart by empty lines, before they begin and whenever they open them again.
+    they see `instructions`, with paragraphs separated by empty lines, before they begin and whenever they reopen them.
     """
     base = _public(public_url)
     names = _names(a, b, name_a, name_b)
@@ -89,8 +89,8 @@ def judge(
 
 @contextmanager
 def _ended_by_interrupt(server: Any) -> Iterator[None]:
-    """Inside, Ctrl-C ends the server also before uvicorn listens for it: Python can lose an interrupt that comes while
-    it imports a module."""
+    """Inside the block, Ctrl-C ends the server even before uvicorn handles it: Python can lose an interrupt that comes
+    while it imports a module."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -137,7 +137,7 @@ def _names(a: str, b: str, name_a: str | None, name_b: str | None) -> tuple[str,
 
 
 def paragraphs(text: str) -> tuple[str, ...]:
-    """The paragraphs of a text, which empty lines part."""
+    """The paragraphs of a text, which empty lines separate."""
     return tuple(part.strip() for part in re.split(r"\n\s*\n", text.replace("\r\n", "\n")) if part.strip())
 
 

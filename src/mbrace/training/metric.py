@@ -19,7 +19,7 @@ import torch
 from mbrace.errors import UserError
 from mbrace.training.metric_data import Judgement, kendall, pearson
 from mbrace.training.metric_head import MetricHead, Recipe, checkpoint_files, rows_by_pair
-from mbrace.training.metric_vectors import Progress, Vectors, comet_kind
+from mbrace.training.metric_vectors import Say, Vectors, comet_kind
 from mbrace.utilities.chrf import ChrF
 from mbrace.utilities.neural import pretrained
 from mbrace.utilities.neural.referenceless import KIND as QUALITY
@@ -49,7 +49,7 @@ def train_metric(
     seed: int = 0,
     cache: str | None = None,
     device: str | None = None,
-    say: Progress = lambda message: None,
+    say: Say = lambda message: None,
 ) -> Trained:
     """Train on `judgements` outside the language pairs `hold_out` and write a checkpoint to the folder `out`.
 
@@ -86,7 +86,7 @@ def train_metric(
             f"{len(validation)} judgements are kept for validation, but no language pair has two of them with different"
             " scores, so training could not tell when to stop; give more judgements of a pair, or other ones"
         )
-    # A long run should not fail when it writes its result: try that first.
+    # A long run should not fail when it writes its result, so check first that it can.
     comet_kind(encoder)
     for file in checkpoint_files(Path(out)):
         _check_writable("out", str(out), file)
@@ -132,7 +132,7 @@ def _split(rows: Sequence[Judgement], recipe: Recipe, seed: int) -> tuple[list[J
 
 
 def _apart(rows: Sequence[Judgement], others: Sequence[Judgement]) -> list[Judgement]:
-    """The rows that share no text with others, such as those for validation."""
+    """The rows that share neither their translation nor their reference with any of `others`."""
     seen = {text for row in others for text in (row.translation, row.reference)}
     return [row for row in rows if row.translation not in seen and row.reference not in seen]
 

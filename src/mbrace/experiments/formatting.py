@@ -21,8 +21,8 @@ SETTINGS = {"beta=0": "β = 0", "alpha=0.99": "α = 0.99", "alpha=0.9": "α = 0.
 SPLITS = {"valid": "validation", "test": "test", "all": "the only file"}
 
 
-def shown(measure: str, value: float | None) -> str:
-    """A number; scores have three digits, so that no difference is made or hidden by rounding."""
+def format_value(measure: str, value: float | None) -> str:
+    """A number; scores have three decimals, so that rounding neither makes nor hides a difference."""
     if value is None or math.isnan(value):
         return ""
     if measure in ("utility_calls", "pairs_scored"):
@@ -30,29 +30,29 @@ def shown(measure: str, value: float | None) -> str:
     return f"{value:.{1 if measure == 'pseudo_references' else 3}f}"
 
 
-def shown_paper(measure: str, value: float | None) -> str:
-    """The paper's number as the paper shows it: scores have two digits."""
-    return f"{value:.2f}" if measure == "score" and value is not None else shown(measure, value)
+def format_paper_value(measure: str, value: float | None) -> str:
+    """The paper's number as the paper shows it: scores have two decimals."""
+    return f"{value:.2f}" if measure == "score" and value is not None else format_value(measure, value)
 
 
 DESCRIBED = "learned, a small neural metric of mbrace's own, trained on translations that people rated"
 
 
-def described(utility: str) -> str:
-    """The name of a utility, and what it is where the name alone says little."""
+def describe_utility(utility: str) -> str:
+    """The name of a utility, with an explanation where the name alone says little."""
     if utility.split(" ")[0] != "learned":
         return utility
     model = utility.removeprefix("learned").strip()
     return f"{DESCRIBED} ({model})" if model else DESCRIBED
 
 
-def short_described(utility: str) -> str:
+def short_description(utility: str) -> str:
     """The name of a utility for the title of a figure."""
     return f"{utility} (a small neural metric)" if utility.split(" ")[0] == "learned" else utility
 
 
-def way_of(row: Row) -> str:
-    """How a run time was taken; rows of earlier versions do not say."""
+def describe_timing(row: Row) -> str:
+    """How a run time was measured; rows of earlier versions do not say how pseudo-references were drawn."""
     drawn = row.get("draw", "step by step")
     return f"{row['window']} sentences at a time, pseudo-references drawn {drawn}"
 
@@ -70,13 +70,13 @@ def run_time_tables(rows: Sequence[Row]) -> list[dict[str, Any]]:
                 cells.append({"value": seconds.get((method, phase), ""), "paper": theirs})
             lines.append({"name": phase, "cells": cells})
         table = {"utility": utility, "pair": pair, "lines": lines, "methods": list(paper.TABLE_2)}
-        table |= {"described": described(utility), "way": way_of(own[0])}
+        table |= {"described": describe_utility(utility), "way": describe_timing(own[0])}
         tables.append(table | {name: own[0][name] for name in ("sentences", "trials", "device")})
     return tables
 
 
 def measure_name(measure: str, utility: str) -> str:
-    """How a measure is called in tables; scores say whether their metric decoded."""
+    """What a measure is called in tables; names of scores say whether their metric decoded."""
     if measure == "score":
         return f"Score by {utility}, which decoded"
     if measure.startswith("score by "):
@@ -84,9 +84,9 @@ def measure_name(measure: str, utility: str) -> str:
     return NAMES[measure]
 
 
-def interval(row: Row, kind: str, between: str = " – ") -> str:
+def format_interval(row: Row, kind: str, between: str = " – ") -> str:
     """Both ends of the interval over "sentences" or "trials"; empty if there is none, as with a single trial."""
-    low, high = (shown(row["measure"], row[f"{kind}_{end}"]) for end in ("low", "high"))
+    low, high = (format_value(row["measure"], row[f"{kind}_{end}"]) for end in ("low", "high"))
     return f"{low}{between}{high}" if low and high else ""
 
 
@@ -95,8 +95,8 @@ def with_interval(value: float, low: float, high: float, form: str = "+.3f") -> 
     return f"{value:{form}} ({low:{form}} to {high:{form}})"
 
 
-def exhausted(about: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Which sentences are no test of racing: where R is R*, standard MBR has an accuracy of 1 by definition."""
+def exhausted_notes(about: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Which sentences do not test racing: where R is R*, standard MBR has an accuracy of 1 by definition."""
     return [
         f"`{one['file']}`, {one['label']}: {len(ids)} of {one['sentences']} sentences have no more pseudo-references "
         f"than the schedule uses, so that R is R* and standard MBR right by definition: {_few(ids)}."
@@ -106,6 +106,6 @@ def exhausted(about: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _few(ids: Sequence[str | int]) -> str:
-    """The first ids; a list of thousands tells nobody more."""
+    """The first ids: nobody would read a list of thousands."""
     named = ", ".join(map(str, ids[:20]))
     return f"{named} and {len(ids) - 20:,} more" if len(ids) > 20 else named
