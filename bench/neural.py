@@ -84,12 +84,12 @@ class Bench:
             "torch": torch.__version__,
             "transformers": transformers.__version__,
             "sentences": len(self.records),
-            "hypotheses and pseudo-references a sentence": size,
+            "hypotheses and pseudo-references per sentence": size,
             "strings": len(texts),
             "distinct strings, summed over sentences": sum(
                 len({*record.hypotheses, *references_of(record)}) for record in self.records
             ),
-            "tokens a string, mean": round(float(np.mean(lengths)), 1),
+            "tokens per string, mean": round(float(np.mean(lengths)), 1),
             "parameters of the encoder": sum(p.numel() for p in self.model("float32").parameters()),
         }
         started = time.perf_counter()

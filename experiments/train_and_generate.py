@@ -84,7 +84,7 @@ class Job:
         return found[0]
 
     def training_set(self, path: Path) -> Path:
-        """The rows to train on: without the longest if there are many, and only a few for a rehearsal."""
+        """The file to train on: without the longest rows if there are many, with few rows for a rehearsal."""
         rows = gzip.decompress(path.read_bytes()).decode().splitlines()
         if self.small:
             rows = rows[-2000:]  # the first rows are all of one origin

@@ -122,7 +122,8 @@ def _seconds(times: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     mean, groups = float(seconds.sum() / sizes.sum()), seconds / sizes
     half = student(0.975, len(groups) - 1) * float(groups.std(ddof=1)) / len(groups) ** 0.5 if len(groups) > 1 else 0.0
     ends = {"seconds low": max(0.0, mean - half), "seconds high": mean + half}
-    return {"seconds": mean, **ends, "timed": int(sizes.sum()), "timed choices that differ": _sum(times, "differ")}
+    differ = sum(row["differ"] for row in times)
+    return {"seconds": mean, **ends, "timed": int(sizes.sum()), "timed choices that differ": differ}
 
 
 def section(found: Sequence[Mapping[str, Any]]) -> Section:
@@ -262,10 +263,6 @@ def _points(rows: Sequence[Mapping[str, Any]]) -> list[Point]:
 
 def _column(rows: Sequence[Mapping[str, Any]], field: str) -> NDArray[np.float64]:
     return np.array([row[field] for row in rows], dtype=np.float64)
-
-
-def _sum(rows: Sequence[Mapping[str, Any]], field: str) -> int:
-    return int(sum(row[field] for row in rows))
 
 
 def _interval(field: str, value: float, resampled: NDArray[np.float64]) -> dict[str, float]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
 from pathlib import Path
@@ -160,26 +160,23 @@ def run_trials(
         raise UserError(f"trials {trials}: must be 1 or more")
     chunks = [tables[first : first + chunk] for first in range(0, len(tables), chunk)]
     jobs = [(chunk, name, schedule, tuple(settings), tuple(sizes), trials, seed) for chunk in chunks]
-    done: dict[int, Outcomes] = {}
-    for position, result in _map(jobs, workers):
-        done[position] = result
-        advance(len(chunks[position]))
-    return Outcomes.join([done[position] for position in range(len(jobs))])
+    parts = []
+    for part in _run_jobs(jobs, workers):
+        advance(len(chunks[len(parts)]))
+        parts.append(part)
+    return Outcomes.join(parts)
 
 
-def _map(jobs: Sequence[tuple[Any, ...]], workers: int) -> Iterator[tuple[int, Any]]:
-    """(index of the job, result) as they finish. Workers are spawned, not forked: this process may use a GPU."""
+def _run_jobs(jobs: Sequence[tuple[Any, ...]], workers: int) -> Iterator[Outcomes]:
+    """The outcomes of each job, in order. Workers are spawned, not forked: this process may use a GPU."""
     if workers <= 1 or len(jobs) == 1:
-        for position, job in enumerate(jobs):
-            yield position, run_part(*job)
+        yield from (run_part(*job) for job in jobs)
         return
     threads = {name: os.environ.get(name) for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")}
     os.environ.update(dict.fromkeys(threads, "1"))  # one worker per core, each with one thread
     try:
         with ProcessPoolExecutor(min(workers, len(jobs)), mp_context=get_context("spawn")) as pool:
-            futures = {pool.submit(run_part, *job): position for position, job in enumerate(jobs)}
-            for future in as_completed(futures):
-                yield futures[future], future.result()
+            yield from pool.map(run_part, *zip(*jobs, strict=True))
     finally:
         for variable, value in threads.items():
             if value is None:
