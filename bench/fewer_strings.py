@@ -81,8 +81,8 @@ def page(about: dict[str, Any], rows: dict[str, dict[str, Any]]) -> str:
         "",
         f"{about['device']}, torch {about['torch']}; {about['sentences']} sentences, "
         f"{about['hypotheses and pseudo-references per sentence']} hypotheses and pseudo-references each, random "
-        f"weights in {about['precision']}, 64 sentences racing, decisions by {about['decisions']}; best of {about['trials']}. "
-        "Written by `python bench/fewer_strings.py`.",
+        f"weights in {about['precision']}, 64 sentences racing, decisions by {about['decisions']}; "
+        f"best of {about['trials']}. Written by `python bench/fewer_strings.py`.",
         "",
         "| | seconds | times as fast as no pruning | strings per sentence | share | calls per sentence | encoding, s "
         "| pairs, s | answers as without pruning |",

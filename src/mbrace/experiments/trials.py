@@ -160,7 +160,7 @@ def run_trials(
         raise UserError(f"trials {trials}: must be 1 or more")
     chunks = [tables[first : first + chunk] for first in range(0, len(tables), chunk)]
     jobs = [(chunk, name, schedule, tuple(settings), tuple(sizes), trials, seed) for chunk in chunks]
-    parts = []
+    parts: list[Outcomes] = []
     for part in _run_jobs(jobs, workers):
         advance(len(chunks[len(parts)]))
         parts.append(part)
