@@ -29,15 +29,15 @@ UNPRUNED = "no pruning"
 
 def ways(size: int) -> dict[str, dict[str, Any]]:
     """Options of `decode_corpus`, by name."""
-    besides = preset_settings("fast", "decode", large_encoder=True)
-    fast = besides.pop("regret")
+    preset = preset_settings("fast", "decode", large_encoder=True)
+    fast = preset.pop("regret")
     return {
         UNPRUNED: {"prune": None},
         "racing, alpha 0.99": {"prune": mbrace.Confidence(0.99)},
         f"regret {fast}": {"prune": mbrace.Confidence(0.99, regret=fast)},
-        f"fast: regret {fast}, forecast {besides['forecast']}, cover": {
+        f"fast: regret {fast}, forecast {preset['forecast']}, cover": {
             "prune": mbrace.Confidence(0.99, regret=fast),
-            **besides,
+            **preset,
         },
         f"pool from {size // 4}, regret 0.04": {
             "prune": mbrace.Confidence(0.99, regret=0.04),

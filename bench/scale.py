@@ -2,7 +2,7 @@
 
     python bench/scale.py            # writes bench/results/scale.md and scale.png, about ten minutes on two cores
 
-Sentences are those of the bundled demo data under new ids. Every run is the command itself, in a process of its own.
+Sentences are those of the bundled demo data under new ids. Every run is the command itself, in a separate process.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ def set_of(args: argparse.Namespace, pair: str, split: str) -> tuple[CandidateSe
 
 
 def learned_metric(pair: str, patience: float) -> Any:
-    """The learned metric of a pair; if it cannot be loaded in `patience` seconds, None, and chrF++ goes on alone."""
+    """The learned metric of a pair; None if it cannot be loaded within `patience` seconds, for chrF++ only."""
     import mbrace
 
     started = time.monotonic()

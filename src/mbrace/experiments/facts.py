@@ -35,7 +35,7 @@ def facts(table: Table) -> Facts:
 
 
 def describe(sentences: Sequence[Facts], largest: int) -> dict[str, Any]:
-    """The facts of all sentences together; `largest`: the last size of the schedule."""
+    """A summary of the facts of all sentences; `largest`: the last size of the schedule."""
     references = all(math.isfinite(one.lowest) and math.isfinite(one.highest) for one in sentences)
     # scores between 0 and 1, give or take a little, are multiplied by 100 for display, as the paper does with COMET's
     small = references and min(s.lowest for s in sentences) >= -0.25 and max(s.highest for s in sentences) <= 1.25

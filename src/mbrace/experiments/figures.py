@@ -84,7 +84,7 @@ def draw(rows: Mapping[str, Sequence[Row]], folder: Path, added: Sequence[Sectio
 
 
 def _single_panels(plt: Any, rows: Sequence[Row], folder: Path, name: str) -> list[Path]:
-    """Accuracy against calls in a picture of its own for each pair, which is readable at the width of a README."""
+    """Accuracy against calls, in a separate picture for each pair that is readable at the width of a README."""
     written = []
     for (pair,), own in grouped(rows, "pair").items():
         figure = tradeoff(plt, own, measures=("accuracy",))

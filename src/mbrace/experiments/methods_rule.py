@@ -62,11 +62,11 @@ def recommendation(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         factor = 1000 if situation.cost == "seconds" else 1
         same_run = _standard_of_same_run(rows, best) if situation.cost == "seconds" else standard
         cost, full = best[situation.cost] * factor, same_run[situation.cost] * factor
-        told = f"`{'--sampling arithmetic ' if is_arithmetic(best) else ''}{way_of(best).options}`"
+        options = f"`{'--sampling arithmetic ' if is_arithmetic(best) else ''}{way_of(best).options}`"
         compared = f"{short(cost)} {situation.unit} instead of {short(full)}"
         if best["way"] == STANDARD.name:
             compared = "nothing cheaper was shown to lose nothing"
-        said.append(f"{situation.name}: {best['way']} ({told}), {compared}")
+        said.append(f"{situation.name}: {best['way']} ({options}), {compared}")
     return said
 
 

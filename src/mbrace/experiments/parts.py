@@ -148,15 +148,15 @@ class JobFolder:
         return path.stem
 
     def read(self, name: str, split: str) -> Iterator[list[Outcomes]]:
-        """The parts of a set that are there, in order."""
+        """The parts of a set that have been written, in order."""
         for path in sorted(self.parts.glob(f"{name}.{split}.*.part")):
             yield unpacked_part(path.read_bytes())
 
 
 def collect(folder: JobFolder, name: str, split: str, out: Path, extra: Mapping[str, Any]) -> dict[str, Any]:
-    """Write the outcomes of a set under `out`/data from the parts that are there; returns counts and digests.
+    """Write the outcomes of a set under `out`/data from the parts written so far; returns counts and digests.
 
-    `extra` is put into each file's `about`. A label that some parts lack has the sentences of the others.
+    `extra` is added to each file's `about`. A label that some parts lack gets the sentences of the other parts.
     """
     parts = list(folder.read(name, split))
     if not parts:

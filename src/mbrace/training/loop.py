@@ -272,7 +272,7 @@ class TrainingRun:
             self.step, self.history, self.stale = state["step"], state["history"], state["stale"]
             self.best, self.recent = state["best"], state["recent"]
             self.started = time.monotonic() - state["seconds"]
-            # states of early versions were saved at validations alone
+            # early versions saved states only at validations
             total, self.count, self.seconds, self.checked = state.get("interval", (0.0, 0, 0.0, self.progress()))
             self.total.fill_(total)
         except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
