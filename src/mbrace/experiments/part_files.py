@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mbrace.experiments.tables import pseudo_references_of
 from mbrace.experiments.trials import Outcomes
 from mbrace.records import Record
 
@@ -57,23 +58,25 @@ class Job:
         return f"{self.set.name}.{self.set.split}.{self.first:05d}"
 
 
-def packed_job(job: Job) -> bytes:
+def pack_job(job: Job) -> bytes:
     """The bytes of a job's file."""
     header = {
         "set": asdict(job.set),
         "first": job.first,
-        "records": [[r.id, r.source, r.reference, list(r.hypotheses), _draws(r)] for r in job.records],
+        "records": [
+            [r.id, r.source, r.reference, list(r.hypotheses), list(pseudo_references_of(r))] for r in job.records
+        ],
         "scored": [[each.label, each.name, each.schedule] for each in job.scored],
     }
     tables = {
         f"{which}.{number}": table for which, each in enumerate(job.scored) for number, table in enumerate(each.tables)
     }
-    return _packed(header, tables)
+    return _pack(header, tables)
 
 
-def unpacked_job(data: bytes) -> Job:
-    """What `packed_job` packed."""
-    header, arrays = _unpacked(data)
+def unpack_job(data: bytes) -> Job:
+    """What `pack_job` packed."""
+    header, arrays = _unpack(data)
     records = [
         Record(hypotheses, draws, id=name, source=source, reference=reference)
         for name, source, reference, hypotheses, draws in header["records"]
@@ -85,17 +88,17 @@ def unpacked_job(data: bytes) -> Job:
     return Job(CandidateSet(**header["set"]), header["first"], records, scored)
 
 
-def packed_part(part: Sequence[Outcomes]) -> bytes:
+def pack_part(part: Sequence[Outcomes]) -> bytes:
     """The bytes of the file of a part: the outcomes of a job, of one utility each."""
     arrays = {
         f"{which}.{name}": array for which, outcomes in enumerate(part) for name, array in outcomes.arrays().items()
     }
-    return _packed({"utilities": len(part)}, arrays)
+    return _pack({"utilities": len(part)}, arrays)
 
 
-def unpacked_part(data: bytes) -> list[Outcomes]:
-    """What `packed_part` packed."""
-    header, arrays = _unpacked(data)
+def unpack_part(data: bytes) -> list[Outcomes]:
+    """What `pack_part` packed."""
+    header, arrays = _unpack(data)
     own = [
         {name.removeprefix(f"{which}."): array for name, array in arrays.items() if name.startswith(f"{which}.")}
         for which in range(header["utilities"])
@@ -103,19 +106,13 @@ def unpacked_part(data: bytes) -> list[Outcomes]:
     return [Outcomes.of_arrays(stored) for stored in own]
 
 
-def _draws(record: Record) -> list[str]:
-    draws = record.pseudo_references
-    assert isinstance(draws, Sequence)
-    return list(draws)
-
-
-def _packed(header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> bytes:
+def _pack(header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> bytes:
     out = io.BytesIO()
     text = np.frombuffer(json.dumps(header).encode("ascii"), dtype=np.uint8)  # any text is ASCII in JSON
     np.savez(out, allow_pickle=False, header=text, **arrays)
     return out.getvalue()
 
 
-def _unpacked(data: bytes) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+def _unpack(data: bytes) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     with np.load(io.BytesIO(data), allow_pickle=False) as stored:
         return json.loads(stored["header"].tobytes()), {name: stored[name] for name in stored.files if name != "header"}

@@ -24,13 +24,13 @@ from mbrace.experiments.part_files import (
     CandidateSet,
     Job,
     Scored,
-    packed_job,
-    packed_part,
-    unpacked_job,
-    unpacked_part,
+    pack_job,
+    pack_part,
+    unpack_job,
+    unpack_part,
 )
 from mbrace.experiments.races import record_sentence, save_races, spread_evenly
-from mbrace.experiments.tables import CandidateFile, Table, compute, other_scores, slug
+from mbrace.experiments.tables import CandidateFile, Table, compute, other_scores, pseudo_references_of, slug
 from mbrace.experiments.trials import SIZES, Outcomes, run_part
 from mbrace.io.atomic import replace_file
 from mbrace.records import Record
@@ -85,7 +85,7 @@ def race_job(job: Job) -> list[Outcomes]:
 
 def record_digest(record: Record) -> str:
     """SHA-256 of a record's texts as a JSON line."""
-    texts = [record.id, record.source, record.reference, list(record.hypotheses), list(record.pseudo_references)]  # type: ignore[arg-type]
+    texts = [record.id, record.source, record.reference, list(record.hypotheses), list(pseudo_references_of(record))]
     return hashlib.sha256(json.dumps(texts, ensure_ascii=False).encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -100,7 +100,7 @@ class JobFolder:
     def add(self, job: Job) -> None:
         """Write a job for the workers. It is not synced to disk, since it does not live long."""
         path = self.jobs / f"{job.file_name}.new"
-        path.write_bytes(packed_job(job))
+        path.write_bytes(pack_job(job))
         path.rename(path.with_suffix(".job"))
 
     def waiting(self) -> int:
@@ -138,8 +138,8 @@ class JobFolder:
         if path is None:
             return None
         try:
-            job = unpacked_job(path.read_bytes())
-            replace_file(self.parts / f"{path.stem}.part", packed_part(race_job(job)))
+            job = unpack_job(path.read_bytes())
+            replace_file(self.parts / f"{path.stem}.part", pack_part(race_job(job)))
         except Exception as error:
             path.with_suffix(".error").write_text(f"{type(error).__name__}: {error}\n")
             path.rename(path.with_suffix(".failed"))
@@ -150,7 +150,7 @@ class JobFolder:
     def read(self, name: str, split: str) -> Iterator[list[Outcomes]]:
         """The parts of a set that have been written, in order."""
         for path in sorted(self.parts.glob(f"{name}.{split}.*.part")):
-            yield unpacked_part(path.read_bytes())
+            yield unpack_part(path.read_bytes())
 
 
 def collect(folder: JobFolder, name: str, split: str, out: Path, extra: Mapping[str, Any]) -> dict[str, Any]:

@@ -101,7 +101,7 @@ class Table:
     @property
     def draws(self) -> Sequence[str]:
         """R*, in the order drawn."""
-        return _listed(self.record)
+        return pseudo_references_of(self.record)
 
     @property
     def stored(self) -> NDArray[np.float32]:
@@ -183,7 +183,7 @@ def read_saved(record: Record, utility: Utility, folder: Path) -> NDArray[np.flo
     if table.utility != utility.name:
         raise UserError(f"{path}: utilities of {table.utility}, not of {utility.name}; choose that utility")
     rows = [table.rows.get(text, -1) for text in _distinct_hypotheses(record)]
-    columns = [table.columns.get(text, -1) for text in dict.fromkeys(_listed(record))]
+    columns = [table.columns.get(text, -1) for text in dict.fromkeys(pseudo_references_of(record))]
     if min(rows) < 0 or min(columns) < 0:
         return None
     values = np.full((len(rows), len(columns) + 1), np.nan, dtype=np.float32)
@@ -198,7 +198,9 @@ def read_saved(record: Record, utility: Utility, folder: Path) -> NDArray[np.flo
 def score(records: Sequence[Record], utility: Utility) -> list[NDArray[np.float32]]:
     """Tables of records, all scored now; see `compute`."""
     hypotheses = [_distinct_hypotheses(record) for record in records]
-    columns = [{text: column for column, text in enumerate(dict.fromkeys(_listed(record)))} for record in records]
+    columns = [
+        {text: column for column, text in enumerate(dict.fromkeys(pseudo_references_of(record)))} for record in records
+    ]
     asked = []
     for record, known in zip(records, columns, strict=True):
         if record.reference is not None and record.reference not in known:
@@ -245,7 +247,8 @@ def _distinct_hypotheses(record: Record) -> list[str]:
     return list(dict.fromkeys(record.hypotheses))
 
 
-def _listed(record: Record) -> Sequence[str]:
+def pseudo_references_of(record: Record) -> Sequence[str]:
+    """The record's pseudo-references, which must be a list."""
     if not isinstance(record.pseudo_references, Sequence):
         raise record.error("pseudo_references: experiments need a list")
     return record.pseudo_references
