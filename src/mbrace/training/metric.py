@@ -62,18 +62,7 @@ def train_metric(
     if not 0 <= seed < 2**64:
         raise UserError(f"seed={seed}: must be from 0 to 2**64 - 1")
     held = [row for row in judgements if row.pair in hold_out or row.split == "test"]
-    unknown = set(hold_out) - {row.pair for row in judgements}
-    if unknown:
-        raise UserError(f"hold out {', '.join(sorted(unknown))}: no judgement of such a language pair")
-    tested = [row for row in judgements if row.split == "test"]
-    rest = _apart([row for row in judgements if row.pair not in hold_out], tested)
-    if len(rest) < 100:
-        files = ", ".join(dict.fromkeys(row.origin for row in judgements))
-        raise UserError(
-            f"{files}: {len(rest)} judgements to train on: give at least 100 whose split is not test, whose language"
-            f" pair is not held out, and that share no text with those ({len(judgements)} were read, {len(held)} of"
-            " them held out)"
-        )
+    rest = _not_held_out(judgements, hold_out, held)
     train, validation = _split(rest, recipe, seed)
     if len(train) < 2:
         raise UserError(
@@ -102,6 +91,25 @@ def train_metric(
         rows = [row for row in held if row.pair == pair]
         found.held_out[pair] = agreement(rows, {"learned": head.scores(rows)}, vectors, quality=quality)
     return found
+
+
+def _not_held_out(
+    judgements: Sequence[Judgement], hold_out: Sequence[str], held: Sequence[Judgement]
+) -> list[Judgement]:
+    """The judgements for training and validation, which share no text with those to test on; refuses too few."""
+    unknown = set(hold_out) - {row.pair for row in judgements}
+    if unknown:
+        raise UserError(f"hold out {', '.join(sorted(unknown))}: no judgement of such a language pair")
+    tested = [row for row in judgements if row.split == "test"]
+    rest = _apart([row for row in judgements if row.pair not in hold_out], tested)
+    if len(rest) < 100:
+        files = ", ".join(dict.fromkeys(row.origin for row in judgements))
+        raise UserError(
+            f"{files}: {len(rest)} judgements to train on: give at least 100 whose split is not test, whose language"
+            f" pair is not held out, and that share no text with those ({len(judgements)} were read, {len(held)} of"
+            " them held out)"
+        )
+    return rest
 
 
 def _check_writable(parameter: str, given: str, file: Path) -> None:
