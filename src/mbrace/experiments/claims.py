@@ -24,12 +24,11 @@ from numpy.typing import NDArray
 from mbrace.experiments import paper
 from mbrace.experiments.significance import equivalence, ratio_interval, sentence_interval
 from mbrace.experiments.studies import Row, alpha_over_beta, identity, label
-from mbrace.experiments.trials import FAST, STANDARD, Outcomes, Setting
+from mbrace.experiments.trials import FAST, SCORE_BY, STANDARD, Outcomes, Setting
 
 CHRF_MARGIN = 0.2
 LOST_MARGIN = 0.05  # standard deviations between hypotheses
 RACING = Setting("alpha", 0.99)
-SCORE_BY = "score by "
 
 
 def margins(valid: Outcomes, lexical: Outcomes | None) -> dict[str, float]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from mbrace.experiments import paper
 from mbrace.experiments.studies import Row, grouped
+from mbrace.experiments.trials import SCORE_BY
 
 NAMES = {
     "score": "Score",
@@ -79,8 +80,8 @@ def measure_name(measure: str, utility: str) -> str:
     """What a measure is called in tables; names of scores say whether their metric decoded."""
     if measure == "score":
         return f"Score by {utility}, which decoded"
-    if measure.startswith("score by "):
-        return f"Score by {measure.removeprefix('score by ')}, not decoded with"
+    if measure.startswith(SCORE_BY):
+        return f"Score by {measure.removeprefix(SCORE_BY)}, not decoded with"
     return NAMES[measure]
 
 

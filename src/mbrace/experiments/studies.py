@@ -21,7 +21,7 @@ from mbrace.experiments.significance import (
     sentence_interval,
     trial_interval,
 )
-from mbrace.experiments.trials import ALPHAS, STANDARD, TEST, TRADEOFF, Outcomes, Setting
+from mbrace.experiments.trials import ALPHAS, SCORE_BY, STANDARD, TEST, TRADEOFF, Outcomes, Setting
 
 Row: TypeAlias = dict[str, Any]
 AnyRow = TypeVar("AnyRow", bound=Mapping[str, Any])
@@ -124,7 +124,7 @@ def test_table(outcomes: Outcomes, margins: Mapping[str, float]) -> list[Row]:
     standard = outcomes.measures_of(STANDARD) | outcomes.other_scores_of(STANDARD)
     for setting in (each for each in TEST if each in outcomes.settings):
         values = outcomes.measures_of(setting) | outcomes.other_scores_of(setting)
-        names = ("score", *(name for name in values if name.startswith("score by ")), *TABLE[1:])
+        names = ("score", *(name for name in values if name.startswith(SCORE_BY)), *TABLE[1:])
         for measure in (name for name in names if name in values):
             found = values[measure]
             row = identity(outcomes) | {"setting": label(setting), "measure": measure, "value": float(found.mean())}

@@ -32,6 +32,7 @@ ALPHAS = (0.8, 0.9, 0.95, 0.98, 0.99)
 BETAS = tuple(round(0.05 * step, 2) for step in range(1, 20))
 SIZES = (4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64)  # |R| of Figure 1
 REGRETS = (0.01, 0.02, 0.04, 0.08)
+SCORE_BY = "score by "  # before the name of a metric that did not decode
 MEASURES = ("score", "accuracy", "rr", "lost", "pseudo_references", "utility_calls", "pairs_scored", "steps")
 
 
@@ -86,7 +87,7 @@ class Outcomes:
         """The scores by other metrics of a setting of TEST, each (sentences, trials), named "score by NAME"."""
         index = TEST.index(setting)
         known = {name: values for name, values in self.other_scores.items() if index < len(values)}  # FAST came later
-        return {f"score by {name}": values[index].astype(np.float64) for name, values in known.items()}
+        return {f"{SCORE_BY}{name}": values[index].astype(np.float64) for name, values in known.items()}
 
     def save(self, path: Path) -> None:
         """One file, written whole or not at all."""
