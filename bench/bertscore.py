@@ -7,7 +7,7 @@
 
 Strings are beam hypotheses and samples of newstest2018. Both sides encode every distinct string once. `matching` is all
 that follows: bert-score copies the token vectors of each pair to the device, pads 64 pairs at a time and matches them.
-`products` is its matching function alone (`greedy_cos_idf`), as if the vectors of every batch lay ready on the device.
+`products` is only its matching function (`greedy_cos_idf`), as if the vectors of every batch were on the device.
 Shapes have random weights, so this is SPEED ONLY; scores are compared all the same. `--tiny` rehearses.
 """
 
@@ -139,7 +139,7 @@ class Theirs:
         return {"encoding": encoding, "matching": total - encoding, "products": products}, tables
 
     def in_function(self, name: str, sides: list[tuple[list[str], list[str]]]) -> float:
-        """Seconds inside one of its functions, in a run of its own: to look at a GPU's clock makes the rest wait."""
+        """Seconds inside one of its functions, in a separate run: reading the clock makes the rest wait for the GPU."""
         whole, seconds = getattr(self.original, name), 0.0
 
         def timed(*args: Any, **options: Any) -> Any:
@@ -196,7 +196,7 @@ def make_encoder(folder: Path, prepared: Path, shape: str) -> Path:
 
 
 def report(args: argparse.Namespace, size: int, rows: list[dict[str, Any]], tables: dict[str, Any]) -> None:
-    """The best of the repeats, and how far scores are apart."""
+    """The best of the repeats, and how far apart the scores are."""
     machine = (
         torch.cuda.get_device_name() if args.device.startswith("cuda") else f"CPU, {torch.get_num_threads()} threads"
     )

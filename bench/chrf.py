@@ -308,17 +308,12 @@ def report(results: dict) -> str:
 
 
 def machine() -> str:
-    model = platform.processor() or platform.machine()
-    if Path("/proc/cpuinfo").exists():
-        names = [
-            line.split(":", 1)[1].strip()
-            for line in Path("/proc/cpuinfo").read_text().splitlines()
-            if "model name" in line
-        ]
-        model = names[0] if names else model
+    """The machine, its load and the Python that measure, in a sentence."""
+    from mbrace.experiments.runtimes import processor_name
+
     load = f"load average at the start {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else ""
     simd = _native.simd_variants()[0]
-    return f"Machine: {model}, {os.cpu_count()} cores, {simd}, Python {platform.python_version()}, {load}."
+    return f"Machine: {processor_name()}, {os.cpu_count()} cores, {simd}, Python {platform.python_version()}, {load}."
 
 
 def main() -> None:

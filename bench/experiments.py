@@ -85,7 +85,8 @@ def measure(path: str, sentences: int) -> list[tuple[str, float, float]]:
     utility = ChrF(threads=1)
     ours = seconds(lambda: compute(records, utility)) / scored * everything
     rows = [("utility tables", theirs, ours)]
-    with tempfile.TemporaryDirectory() as folder, tables(file, records, utility, Path(folder)) as stored:
+    with tempfile.TemporaryDirectory() as folder:
+        stored = tables(file, records, utility, Path(folder))
         full = [expanded(table) for table in stored]
         rng = np.random.default_rng(0)
         scale = FULL["sentences"] * FULL["trials"] / len(stored)
@@ -103,12 +104,12 @@ def whole(path: str) -> str:
     utility = ChrF(threads=2)
     with tempfile.TemporaryDirectory() as folder:
         clock, busy = time.perf_counter(), sum(os.times()[:4])
-        with tables(file, records, utility, Path(folder)) as stored:
-            built = time.perf_counter() - clock, sum(os.times()[:4]) - busy
-            clock, busy = time.perf_counter(), sum(os.times()[:4])
-            options = {"name": "x", "schedule": SCHEDULE, "settings": TRADEOFF, "trials": FULL["trials"], "workers": 2}
-            run_trials(stored, **options)  # type: ignore[arg-type]
-            raced = time.perf_counter() - clock, sum(os.times()[:4]) - busy
+        stored = tables(file, records, utility, Path(folder))
+        built = time.perf_counter() - clock, sum(os.times()[:4]) - busy
+        clock, busy = time.perf_counter(), sum(os.times()[:4])
+        options = {"name": "x", "schedule": SCHEDULE, "settings": TRADEOFF, "trials": FULL["trials"], "workers": 2}
+        run_trials(stored, **options)  # type: ignore[arg-type]
+        raced = time.perf_counter() - clock, sum(os.times()[:4]) - busy
     return (
         f"The full evaluation with two processes on {len(records)} sentences: tables {built[0]:.0f} s "
         f"({built[1]:.0f} processor seconds), races {raced[0]:.0f} s ({raced[1]:.0f} processor seconds), "

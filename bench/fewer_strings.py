@@ -17,7 +17,8 @@ from typing import Any
 
 import torch
 from neural import Bench
-from random_comet import SpeedOnly, Table
+from random_comet import SpeedOnlyComet
+from speed_only import Table
 
 import mbrace
 from mbrace.decoded import Phases
@@ -28,15 +29,15 @@ UNPRUNED = "no pruning"
 
 def ways(size: int) -> dict[str, dict[str, Any]]:
     """Options of `decode_corpus`, by name."""
-    besides = preset_settings("fast", "decode", large_encoder=True)
-    fast = besides.pop("regret")
+    preset = preset_settings("fast", "decode", large_encoder=True)
+    fast = preset.pop("regret")
     return {
         UNPRUNED: {"prune": None},
         "racing, alpha 0.99": {"prune": mbrace.Confidence(0.99)},
         f"regret {fast}": {"prune": mbrace.Confidence(0.99, regret=fast)},
-        f"fast: regret {fast}, forecast {besides['forecast']}, cover": {
+        f"fast: regret {fast}, forecast {preset['forecast']}, cover": {
             "prune": mbrace.Confidence(0.99, regret=fast),
-            **besides,
+            **preset,
         },
         f"pool from {size // 4}, regret 0.04": {
             "prune": mbrace.Confidence(0.99, regret=0.04),
@@ -46,7 +47,7 @@ def ways(size: int) -> dict[str, dict[str, Any]]:
     }
 
 
-def measure(bench: Bench, utility: SpeedOnly, options: dict[str, Any], trials: int) -> dict[str, Any]:
+def measure(bench: Bench, utility: SpeedOnlyComet, options: dict[str, Any], trials: int) -> dict[str, Any]:
     """The best of some trials, after one on a part of the sentences."""
 
     own_order = {} if options.get("cover") else {"shuffle": False}
@@ -79,9 +80,9 @@ def page(about: dict[str, Any], rows: dict[str, dict[str, Any]]) -> str:
         "# Fewer strings at COMET-22's size: speed only",
         "",
         f"{about['device']}, torch {about['torch']}; {about['sentences']} sentences, "
-        f"{about['hypotheses and pseudo-references a sentence']} hypotheses and pseudo-references each, random weights "
-        f"in {about['precision']}, 64 sentences racing, decisions by {about['decisions']}; best of {about['trials']}. "
-        "Written by `python bench/fewer_strings.py`.",
+        f"{about['hypotheses and pseudo-references per sentence']} hypotheses and pseudo-references each, random "
+        f"weights in {about['precision']}, 64 sentences racing, decisions by {about['decisions']}; "
+        f"best of {about['trials']}. Written by `python bench/fewer_strings.py`.",
         "",
         "| | seconds | times as fast as no pruning | strings per sentence | share | calls per sentence | encoding, s "
         "| pairs, s | answers as without pruning |",
@@ -118,7 +119,7 @@ def main() -> None:
             print(f"decisions by chrF++: {error}", flush=True)
             args.decisions = "chrf++"
     started = time.perf_counter()
-    bench.tables = [Table(record, decider, pool=True) for record in bench.records]
+    bench.tables = {record.id: Table.of(record, decider, pool=True) for record in bench.records}
     print(f"tables of {args.decisions}: {time.perf_counter() - started:.1f} s", flush=True)
     precision = "float32" if args.tiny else "bfloat16"
     with torch.inference_mode():

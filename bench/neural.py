@@ -25,7 +25,8 @@ import numpy as np
 import torch
 import transformers
 from neural_table import Results
-from random_comet import SpeedOnly, Table, estimate, in_batches, make_config, make_tokenizer, numbered, references_of
+from random_comet import SpeedOnlyComet, estimate, in_batches, make_config, make_tokenizer, numbered
+from speed_only import Table, references_of
 
 import mbrace
 from mbrace.decoded import Phases
@@ -83,16 +84,16 @@ class Bench:
             "torch": torch.__version__,
             "transformers": transformers.__version__,
             "sentences": len(self.records),
-            "hypotheses and pseudo-references a sentence": size,
+            "hypotheses and pseudo-references per sentence": size,
             "strings": len(texts),
             "distinct strings, summed over sentences": sum(
                 len({*record.hypotheses, *references_of(record)}) for record in self.records
             ),
-            "tokens a string, mean": round(float(np.mean(lengths)), 1),
+            "tokens per string, mean": round(float(np.mean(lengths)), 1),
             "parameters of the encoder": sum(p.numel() for p in self.model("float32").parameters()),
         }
         started = time.perf_counter()
-        self.tables = [Table(record) for record in self.records]
+        self.tables = {record.id: Table.of(record, mbrace.ChrF()) for record in self.records}
         about["chrF++ tables beforehand, s"] = round(time.perf_counter() - started, 2)
         self.about = about
         self.results = Results(about)
@@ -123,7 +124,7 @@ class Bench:
         moved = [(weight.to(self.device, dtype), bias.to(self.device, dtype)) for weight, bias in layers]
         return Estimator(moved, units, torch.nn.Tanh())
 
-    def utility(self, dtype: str) -> SpeedOnly:
+    def utility(self, dtype: str) -> SpeedOnlyComet:
         """mbrace's own path over the random weights."""
         layers = self.config.num_hidden_layers + 1
         readout = Readout("avg", tuple([1 / layers] * layers))
@@ -131,7 +132,7 @@ class Bench:
         encoder = Encoder(
             self.model(dtype), self.tokenizer, readout, max_length=limit, device=self.device, dtype=DTYPES[dtype]
         )
-        return SpeedOnly(encoder, self.estimator(), self.tables, self.records)
+        return SpeedOnlyComet(encoder, self.estimator(), self.tables)
 
     # Sections
 
@@ -258,7 +259,7 @@ class Bench:
         torch.set_float32_matmul_precision("highest")
 
     def race(
-        self, records: Any, utility: SpeedOnly, prune: Any, window: int, phases: Phases, answers: list[Any]
+        self, records: Any, utility: SpeedOnlyComet, prune: Any, window: int, phases: Phases, answers: list[Any]
     ) -> None:
         """One run over `records`; the answers are put into `answers`."""
         decoded = mbrace.decode_corpus(

@@ -1,4 +1,4 @@
-"""How well the quality estimator that ships agrees with people, beside what needs no training.
+"""How well the bundled quality estimator agrees with people, compared with measures that need no training.
 
     python bench/quality.py DATA --lines 200 --out bench/results
 
@@ -43,7 +43,7 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     asked = [*segments(args.data), *(systems(args.data, args.lines) if args.lines else [])]
     texts = [text for _, translations, sources, _ in asked for text in (*translations, *sources)]
-    vectors = Vectors(NAME, texts, cache=args.cache, device=None, say=lambda told: print(told, file=sys.stderr))
+    vectors = Vectors(NAME, texts, cache=args.cache, device=None, say=lambda message: print(message, file=sys.stderr))
     estimator = Referenceless(args.model, device="cpu")
     lines = [
         "# Agreement of the quality estimator with people",

@@ -1,60 +1,34 @@
-"""COMET-22's shape with random weights, decided by tables of a real utility, and the loops it is compared with."""
+"""COMET-22's shape with random weights, and the loops it is compared with."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 import transformers
+from speed_only import Table, decided_by, references_of
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
 import mbrace
 from mbrace.utilities.neural.encoder import Encoder
 from mbrace.utilities.neural.head import Estimator
 from mbrace.utilities.neural.scorer import NeuralUtility, RaceScorer
-from mbrace.utility import Ask, Sentence
+from mbrace.utility import Sentence
 
 
-class Table:
-    """One sentence's hypotheses against its pseudo-references, by chrF++ or another utility: the real utility behind
-    the decisions. With `pool`, pseudo-references are scored as hypotheses too."""
-
-    def __init__(self, record: mbrace.Record, utility: Any = None, *, pool: bool = False) -> None:
-        references = list(dict.fromkeys(references_of(record)))
-        hypotheses = list(dict.fromkeys([*record.hypotheses, *(references if pool else ())]))
-        self.column = {text: column for column, text in enumerate(references)}
-        self.row = {text: row for row, text in enumerate(hypotheses)}
-        scorer = (utility or mbrace.ChrF()).start([Sentence(record.id, record.source, hypotheses)])
-        self.scores = scorer.score([Ask(0, np.arange(len(hypotheses)), references)])[0]
-
-
-class SpeedOnly(NeuralUtility):
+class SpeedOnlyComet(NeuralUtility):
     """Runs mbrace's encoder and head in full, but returns the scores of the tables."""
 
     name, needs_source = "speed only", True
 
-    def __init__(self, encoder: Encoder, head: Estimator, tables: list[Table], records: list[mbrace.Record]) -> None:
-        self.encoder, self.head = encoder, head
-        self._tables = {record.id: table for record, table in zip(records, tables, strict=True)}
+    def __init__(self, encoder: Encoder, head: Estimator, tables: Mapping[Any, Table]) -> None:
+        self.encoder, self.head, self._tables = encoder, head, tables
 
     def start(self, sentences: Sequence[Sentence]) -> RaceScorer:
         """The usual scorer, whose scores are replaced by those of the tables."""
-        scorer = super().start(sentences)
-        compute, tables = scorer.score, [self._tables[sentence.id] for sentence in sentences]
-
-        def score(asks: Sequence[Ask]) -> list[Any]:
-            compute(asks)
-            chosen = []
-            for ask in asks:
-                table, texts = tables[ask.sentence], sentences[ask.sentence].hypotheses
-                rows = [table.row[texts[index]] for index in ask.hypotheses.tolist()]
-                columns = [table.column[text] for text in ask.references]
-                chosen.append(table.scores[np.ix_(rows, columns)])
-            return chosen
-
-        scorer.score = score  # type: ignore[method-assign]
+        scorer: RaceScorer = decided_by(self._tables, super().start(sentences), sentences)
         return scorer
 
 
@@ -122,8 +96,3 @@ def make_config(tiny: bool) -> Any:
     return transformers.XLMRobertaConfig(
         **shape, num_attention_heads=heads, max_position_embeddings=514, type_vocab_size=1, layer_norm_eps=1e-5
     )
-
-
-def references_of(record: mbrace.Record) -> Sequence[str]:
-    assert isinstance(record.pseudo_references, Sequence)
-    return record.pseudo_references

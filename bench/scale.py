@@ -2,7 +2,7 @@
 
     python bench/scale.py            # writes bench/results/scale.md and scale.png, about ten minutes on two cores
 
-Sentences are those of the bundled demo data under new ids. Every run is the command itself, in a process of its own.
+Sentences are those of the bundled demo data under new ids. Every run is the command itself, in a separate process.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def running_rate(folder: Path, workers: int) -> float:
     return float(sum(lines for _, lines in ends[workers:]) / (ends[-1][0] - ends[workers - 1][0]))
 
 
-def on_ray(folder: Path, sentences: int, shard_size: int) -> list[dict[str, float]]:
+def on_ray(folder: Path, shard_size: int) -> list[dict[str, float]]:
     """The plain command against Ray on the same number of cores, one right after the other."""
     rows = []
     for cores in (1, 2):
@@ -273,7 +273,7 @@ def main() -> None:
             found["load"]["ray"] = round(os.getloadavg()[0], 1)
             write_corpus(folder / "large.jsonl", args.ray_sentences, 256, 256)
             found["ray sentences"] = args.ray_sentences
-            found["ray"] = on_ray(folder, args.ray_sentences, args.shard_size)
+            found["ray"] = on_ray(folder, args.shard_size)
             found["ends"] = ends(folder / "large.jsonl", folder)
     store.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     if "one" in found and "ray" in found:

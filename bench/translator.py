@@ -35,7 +35,7 @@ def main() -> None:
     parser.add_argument("--sentences", type=int, default=200)
     parser.add_argument("--beam", type=int, default=64)
     parser.add_argument("--references", type=int, default=256)
-    parser.add_argument("--together", type=int, default=None, help="sources per batch")
+    parser.add_argument("--batch", type=int, help="sources per batch (default: 64 on a GPU, 4 on a CPU)")
     parser.add_argument("--one-sentence", action="store_true", help="only time a sentence of 12 words on the CPU")
     parser.add_argument("--out", type=Path, default=Path("bench/results"))
     args = parser.parse_args()
@@ -50,7 +50,7 @@ def main() -> None:
     cuda = model.device.type == "cuda"
     sources, references = [source for source, _ in pairs], [reference for _, reference in pairs]
     beam5, hypotheses, draws, seconds = [], [], [], {"beam 5": 0.0, "hypotheses": 0.0, "samples": 0.0}
-    batch = args.together or (64 if cuda else 4)
+    batch = args.batch or (64 if cuda else 4)
     for first in range(0, len(pairs), batch):
         part = sources[first : first + batch]
         started = time.perf_counter()

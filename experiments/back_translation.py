@@ -76,7 +76,7 @@ class BackTranslation:
 
 
 def back_translate(args: argparse.Namespace) -> None:
-    """Train the reverse model and write its pairs, unless they are there."""
+    """Train the reverse model and write its pairs, unless they exist."""
     back = BackTranslation(args)
     back.train_reverse()
     back.write()

@@ -98,8 +98,8 @@ def speed(model: Seq2Seq, folder: str, path: Path, small: bool) -> dict[str, Any
     }
     for name, method in {
         "mbrace": lambda part: model.sample(sources[:part], n),
-        "transformers one source a call": lambda part: theirs(rows[: min(part, 8)]),
-        "transformers 32 sources a call": lambda part: theirs_batched(rows[:part]),
+        "transformers, one source per call": lambda part: theirs(rows[: min(part, 8)]),
+        "transformers, 32 sources per call": lambda part: theirs_batched(rows[:part]),
     }.items():
         method(2)
         sync()

@@ -37,7 +37,7 @@ def set_of(args: argparse.Namespace, pair: str, split: str) -> tuple[CandidateSe
 
 
 def learned_metric(pair: str, patience: float) -> Any:
-    """The learned metric of a pair; if it cannot be loaded in `patience` seconds, None, and chrF++ goes on alone."""
+    """The learned metric of a pair; None if it cannot be loaded within `patience` seconds, for chrF++ only."""
     import mbrace
 
     started = time.monotonic()
@@ -157,7 +157,7 @@ def block_jobs(
 
 
 def first_drawn(first: Draws, rest: Draws) -> Draws:
-    """Some draws in place of as many of the first of others."""
+    """The draws of `first`, followed by those of `rest` after as many of its own."""
     assert first.logprobs is not None
     assert rest.logprobs is not None
     count = len(first.texts)
@@ -165,8 +165,8 @@ def first_drawn(first: Draws, rest: Draws) -> Draws:
 
 
 def keep(out: Path, start: int, pair: str, records: list[Record], drawn: dict[str, list[Draws]]) -> None:
-    """Candidates of the first test sentences stay, for `mbrace experiment --methods`: a file per way of drawing, with
-    the log-probability of each draw."""
+    """Keep the candidates of the first test sentences for `mbrace experiment --methods`: a file per kind of sampling,
+    with the log-probability of each draw."""
     folder = out / "candidates"
     folder.mkdir(parents=True, exist_ok=True)
     for name, draws in drawn.items():

@@ -1,4 +1,4 @@
-"""What the stages of full_scale.py share: the translators, where the data are, and how they tell of their progress."""
+"""What the stages of full_scale.py share: the translators, where the data are, and how progress is logged."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def one(folder: Path, pattern: str) -> Path:
 
 
 def guarded(what: str, step: Callable[[], Any]) -> None:
-    """Run a step; if it fails, say so and go on."""
+    """Run a step; if it fails, log that and continue."""
     try:
         step()
     except Exception:

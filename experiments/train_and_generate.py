@@ -4,7 +4,7 @@
 
 DATA has train.PAIR.tsv.gz (source, target, origin), valid.PAIR.SET.tsv.gz and test.PAIR.SET.tsv.gz (source, reference).
 OUT gets, for each model: NAME.spm, models/NAME, PAIR.{test,valid}.jsonl.xz, NAME.json (scores and speed) and NAME.log.
-Each step is a command of its own, printed when it starts, so that a model that fails does not stop the others; an
+Each step is a separate command, printed when it starts, so that a model that fails does not stop the others; an
 interrupted run continues. `--small` rehearses everything on a CPU in a few minutes, with tiny models.
 """
 
@@ -84,7 +84,7 @@ class Job:
         return found[0]
 
     def training_set(self, path: Path) -> Path:
-        """The rows to train on: without the longest if there are many, and only a few for a rehearsal."""
+        """The file to train on: without the longest rows if there are many, with few rows for a rehearsal."""
         rows = gzip.decompress(path.read_bytes()).decode().splitlines()
         if self.small:
             rows = rows[-2000:]  # the first rows are all of one origin

@@ -29,7 +29,7 @@ class TrainingData:
 
 
 def train(args: argparse.Namespace) -> None:
-    """Train one translator, with pairs that were translated back if there are any, unless it is there."""
+    """Train one translator unless it exists, also on back-translated pairs if there are any."""
     data = TrainingData()
     for pair in MODELS[args.name].pairs:
         data.read(args, pair)
@@ -43,7 +43,7 @@ def train(args: argparse.Namespace) -> None:
 
 
 def train_one(args: argparse.Namespace, name: str, data: TrainingData, *, spm: Path) -> None:
-    """Train one translator on these pairs, unless it is there."""
+    """Train one translator on these pairs, unless it exists."""
     from mbrace.models.vocabulary import Vocabulary
     from mbrace.training.train import TrainingOptions
     from mbrace.training.train import train as train_model

@@ -43,8 +43,7 @@ def random_tables(tmp_path: Path) -> Any:
         rows.append({"id": sentence, "hypotheses": hypotheses, "pseudo_references": draws, "reference": "human"})
     part = CandidateFile.from_path(str(write_candidates(tmp_path / "random.jsonl", rows)))
     utility = mbrace.Pairwise(lambda h, r: values[h, r], name="random", schedule=SCHEDULE)
-    with tables(part, part.records(), utility, tmp_path / "tables") as stored:
-        yield stored, values
+    return tables(part, part.records(), utility, tmp_path / "tables"), values
 
 
 def trials_of(stored: Sequence[Table], **options: Any) -> Outcomes:
@@ -156,7 +155,7 @@ def test_neither_workers_nor_the_order_of_sentences_change_a_number(random_table
     stored = random_tables[0] * 1
     alone = trials_of(stored)
     backwards = trials_of(stored[::-1])
-    many = [Table(table.record, table.path, table.offset, table.shape) for table in stored]
+    many = [Table(table.record, table.values) for table in stored]
     spread = run_trials(
         many, name="random", schedule=SCHEDULE, settings=SETTINGS, sizes=SIZES, trials=3, workers=2, chunk=3
     )
@@ -194,35 +193,34 @@ def test_a_resumed_table_equals_an_uninterrupted_one(tmp_path: Path, five_rows: 
 
     whole, limit = [], -1
     utility = mbrace.Pairwise(counted, name="overlap")
-    with tables(part, part.records(), utility, tmp_path / "whole", window=2) as stored:
-        whole = [np.array(table.stored) for table in stored]
+    whole = [np.array(table.stored) for table in tables(part, part.records(), utility, tmp_path / "whole", window=2)]
     calls = len(asked)
     asked.clear()
     limit = calls // 2
-    with pytest.raises(KeyboardInterrupt), tables(part, part.records(), utility, tmp_path / "cut", window=2):
-        pass
+    with pytest.raises(KeyboardInterrupt):
+        tables(part, part.records(), utility, tmp_path / "cut", window=2)
     limit = -1
     asked.clear()
-    with tables(part, part.records(), utility, tmp_path / "cut", window=2) as stored:
-        for one, other in zip(whole, stored, strict=True):
-            np.testing.assert_array_equal(one, np.array(other.stored))
+    stored = tables(part, part.records(), utility, tmp_path / "cut", window=2)
+    for one, other in zip(whole, stored, strict=True):
+        np.testing.assert_array_equal(one, np.array(other.stored))
     assert 0 < len(asked) < calls  # what was there before was not computed again
 
 
 def test_stored_utilities_are_the_utility_itself(tmp_path: Path, five_rows: list[dict[str, Any]]) -> None:
     part = CandidateFile.from_path(str(write_candidates(tmp_path / "a.jsonl", five_rows)))
     utility = mbrace.ChrF()
-    with tables(part, part.records(), utility, tmp_path / "tables") as stored:
-        replay = mbrace.Replay(stored, name="x", schedule=(16,))
-        hypotheses = [row["hypotheses"][3] for row in five_rows]
-        references = [row["pseudo_references"][-1] for row in five_rows]
-        np.testing.assert_array_equal(replay.pairs(hypotheses, references), utility.pairs(hypotheses, references))
-        human = [table.human[table.rows[h]] for table, h in zip(stored, hypotheses, strict=True)]
-        given = utility.pairs(hypotheses, [row["reference"] for row in five_rows])
-        np.testing.assert_array_equal(np.float32(human), given)
-        raced = mbrace.decode_corpus(part.records(), utility=utility, schedule=(8, 32), shuffle=False)
-        replayed = mbrace.decode_corpus(part.records(), utility=replay, schedule=(8, 32), shuffle=False)
-        assert list(raced) == list(replayed)
+    stored = tables(part, part.records(), utility, tmp_path / "tables")
+    replay = mbrace.Replay(stored, name="x", schedule=(16,))
+    hypotheses = [row["hypotheses"][3] for row in five_rows]
+    references = [row["pseudo_references"][-1] for row in five_rows]
+    np.testing.assert_array_equal(replay.pairs(hypotheses, references), utility.pairs(hypotheses, references))
+    human = [table.human[table.rows[h]] for table, h in zip(stored, hypotheses, strict=True)]
+    given = utility.pairs(hypotheses, [row["reference"] for row in five_rows])
+    np.testing.assert_array_equal(np.float32(human), given)
+    raced = mbrace.decode_corpus(part.records(), utility=utility, schedule=(8, 32), shuffle=False)
+    replayed = mbrace.decode_corpus(part.records(), utility=replay, schedule=(8, 32), shuffle=False)
+    assert list(raced) == list(replayed)
 
 
 @pytest.mark.parametrize(

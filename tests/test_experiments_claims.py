@@ -151,8 +151,8 @@ def test_decisions_are_scored_by_metrics_that_did_not_decode(tmp_path: Path, thr
     (tmp_path / "x.jsonl").write_text("".join(json.dumps(row) + "\n" for row in three_rows), encoding="utf-8")
     file = CandidateFile.from_path(str(tmp_path / "x.jsonl"))
     metric = mbrace.BLEU()
-    with tables(file, file.records(), mbrace.ChrF(), tmp_path / "t", others={"BLEU": metric}) as stored:
-        found = run_trials(stored, name="x", schedule=(4, 8), settings=TEST, sizes=(), trials=2)
+    stored = tables(file, file.records(), mbrace.ChrF(), tmp_path / "t", others={"BLEU": metric})
+    found = run_trials(stored, name="x", schedule=(4, 8), settings=TEST, sizes=(), trials=2)
     answers = list(mbrace.decode_corpus(file.records(), utility=mbrace.ChrF(), prune=None, schedule="all"))
     for sentence, row in enumerate(three_rows):
         scores = other_scores(file.records()[sentence], {"BLEU": metric})["BLEU"]

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from mbrace.cli import main
-from mbrace.experiments.showing import exhausted
+from mbrace.experiments.formatting import exhausted_notes
 from mbrace.experiments.trials import Outcomes
 
 FIGURES = ("false_pruning", "tradeoff", "survivors", "schedules")
@@ -157,7 +157,7 @@ def test_records_that_make_standard_mbr_right_by_definition_are_named(
 
 def test_of_thousands_of_such_records_a_few_are_named() -> None:
     about = {"file": "x.jsonl", "label": "chrF++", "sentences": 2998, "exhausted": list(range(1, 2999))}
-    [line] = exhausted([about])
+    [line] = exhausted_notes([about])
     assert line.endswith("right by definition: " + ", ".join(map(str, range(1, 21))) + " and 2,978 more.")
 
 

@@ -313,7 +313,7 @@ def test_a_terminal_shows_every_rating_as_it_comes_and_a_file_nothing(
 ) -> None:
     monkeypatch.setattr(live_count, "SECONDS", 0.01)
     terminal, file = Terminal(), io.StringIO()
-    with live_count.LiveCount(store, terminal), live_count.LiveCount(store, file):
+    with live_count.live_count(store, terminal), live_count.live_count(store, file):
         for rater, position in ((1, 0), (1, 1), (2, 0)):
             store.rate(rater, position, "tie", request=f"request-{rater}-{position}")
             line = count_line(progress(store))

@@ -13,9 +13,9 @@ import pytest
 
 from mbrace.errors import UserError
 from mbrace.experiments import charts, figures, labels, report
+from mbrace.experiments.formatting import describe_utility, short_description
 from mbrace.experiments.points import Figure, Point
 from mbrace.experiments.sections import Section
-from mbrace.experiments.showing import described, short_described
 from mbrace.experiments.terms import terms
 
 SHARED = {"pair": "de-en", "utility": "chrF++", "split": "valid"}
@@ -125,10 +125,10 @@ def test_a_section_may_not_have_the_name_of_a_part_of_the_page(tmp_path: Path) -
 
 
 def test_what_learned_means_is_said_and_what_needs_no_words_gets_none() -> None:
-    assert described("chrF++") == short_described("chrF++") == "chrF++"
-    assert described("learned").startswith("learned, a small neural metric")
-    assert described("learned multi").endswith("(multi)")
-    assert short_described("learned multi") == "learned multi (a small neural metric)"
+    assert describe_utility("chrF++") == short_description("chrF++") == "chrF++"
+    assert describe_utility("learned").startswith("learned, a small neural metric")
+    assert describe_utility("learned multi").endswith("(multi)")
+    assert short_description("learned multi") == "learned multi (a small neural metric)"
     assert "learned" in terms(["chrF++", "learned multi"])
     assert "learned" not in terms(["chrF++"])
 

@@ -363,16 +363,13 @@ def test_experiments_read_complete_tables_and_score_the_rest(tmp_path: Path, dem
             folder.save(answer.utilities)  # type: ignore[arg-type]
             folder.finish()
     asked.clear()
-    with tables(file, file.records(), utility, tmp_path / "t", saved=tmp_path / "saved") as stored:
-        assert asked == [2, 3]  # one was pruned, one not saved
-        for table, values in zip(stored, score(file.records(), utility), strict=True):
-            np.testing.assert_array_equal(np.array(table.stored), values)
+    stored = tables(file, file.records(), utility, tmp_path / "t", saved=tmp_path / "saved")
+    assert asked == [2, 3]  # one was pruned, one not saved
+    for table, values in zip(stored, score(file.records(), utility), strict=True):
+        np.testing.assert_array_equal(np.array(table.stored), values)
     other = mbrace.Pairwise(overlap, name="another", schedule=(4, 8))
-    with (
-        pytest.raises(mbrace.UserError, match="utilities of overlap, not of another"),
-        tables(file, file.records(), other, tmp_path / "t2", saved=tmp_path / "saved"),
-    ):
-        pass
+    with pytest.raises(mbrace.UserError, match="utilities of overlap, not of another"):
+        tables(file, file.records(), other, tmp_path / "t2", saved=tmp_path / "saved")
 
 
 def test_the_experiment_runs_over_saved_utilities(tmp_path: Path, small_rows: list[Row]) -> None:

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 from mbrace.experiments.points import COLOURS, Figure, Point
 from mbrace.experiments.sections import Section
-from mbrace.experiments.studies import Row
+from mbrace.experiments.studies import Row, grouped
 
 Chart: TypeAlias = dict[str, Any]
 MEASURES = {"accuracy": "exact accuracy", "rr": "reciprocal rank", "score": "score against the reference"}
@@ -25,27 +25,20 @@ CUT = 1.6
 def charts(rows: Mapping[str, Sequence[Row]], added: Sequence[Section] = ()) -> dict[str, Chart]:
     """Every chart of the page, by name and what is chosen: `tradeoff|de-en|chrF++|accuracy`, `schedules-0.9|chrF++`."""
     found: dict[str, Chart] = {}
-    for (pair, utility), own in _by(rows["false_pruning"], "pair", "utility").items():
+    for (pair, utility), own in grouped(rows["false_pruning"], "pair", "utility").items():
         found[f"false_pruning|{pair}|{utility}"] = false_pruning(own)
-    for (pair, utility), own in _by(rows["tradeoff"], "pair", "utility").items():
+    for (pair, utility), own in grouped(rows["tradeoff"], "pair", "utility").items():
         for measure in (name for name in MEASURES if all(name in row for row in own)):
             found[f"tradeoff|{pair}|{utility}|{measure}"] = tradeoff(own, measure)
-    for (pair, utility), own in _by(rows["survivors"], "pair", "utility").items():
+    for (pair, utility), own in grouped(rows["survivors"], "pair", "utility").items():
         found[f"survivors|{pair}|{utility}"] = survivors(own)
-    for (alpha, utility), own in _by(rows["schedules"], "alpha", "utility").items():
+    for (alpha, utility), own in grouped(rows["schedules"], "alpha", "utility").items():
         found[f"schedules-{alpha:g}|{utility}"] = schedules(own)
     for section in added:
         if section.figure:
             for number, title in enumerate(section.figure.panels):
                 found[f"{section.name}-{number}"] = panel(section.figure, title)
     return found
-
-
-def _by(rows: Sequence[Row], *names: str) -> dict[tuple[Any, ...], list[Row]]:
-    groups: dict[tuple[Any, ...], list[Row]] = {}
-    for row in rows:
-        groups.setdefault(tuple(row[name] for name in names), []).append(row)
-    return groups
 
 
 def _point(x: float, y: float, low: float | None = None, high: float | None = None, **words: str) -> dict[str, Any]:

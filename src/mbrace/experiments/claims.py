@@ -24,12 +24,11 @@ from numpy.typing import NDArray
 from mbrace.experiments import paper
 from mbrace.experiments.significance import equivalence, ratio_interval, sentence_interval
 from mbrace.experiments.studies import Row, alpha_over_beta, identity, label
-from mbrace.experiments.trials import FAST, STANDARD, Outcomes, Setting
+from mbrace.experiments.trials import FAST, SCORE_BY, STANDARD, Outcomes, Setting
 
 CHRF_MARGIN = 0.2
 LOST_MARGIN = 0.05  # standard deviations between hypotheses
 RACING = Setting("alpha", 0.99)
-SCORE_BY = "score by "
 
 
 def margins(valid: Outcomes, lexical: Outcomes | None) -> dict[str, float]:
@@ -88,20 +87,21 @@ def _same_score(
     standard: NDArray[np.float64],
     margin: float | None,
 ) -> Row:
-    own = measure == "score"
-    role = "which decoded" if own else "not decoded with"
+    role = "which decoded" if measure == "score" else "not decoded with"
     row: Row = {"claim": f"the same score as standard MBR {words}, by {metric} ({role})"}
     if margin is None:
         remedy = "run chrF++ on the same validation sentences"
         return row | {"found": "no margin", "holds": None, "verdict": f"not tested: no margin; {remedy}"}
     test = equivalence(ours, standard, margin)
     row["found"] = f"{test.difference:+.3f} (90% interval {test.low:+.3f} to {test.high:+.3f})"
-    within = f"±{margin:.3g} {metric}"
-    if test.inside:
-        return row | {"holds": True, "verdict": f"shown: 90% interval inside {within}"}
-    if test.outside:
-        return row | {"holds": False, "verdict": f"contradicted: 90% interval outside {within}"}
-    return row | {"holds": None, "verdict": f"not shown: 90% interval not inside {within}"}
+    holds = True if test.inside else False if test.outside else None
+    where = {True: "inside", False: "outside", None: "not inside"}[holds]
+    return row | _verdict(holds, f"90% interval {where} ±{margin:.3g} {metric}")
+
+
+def _verdict(holds: bool | None, reason: str) -> Row:
+    word = {True: "shown", False: "contradicted", None: "not shown"}[holds]
+    return {"holds": holds, "verdict": f"{word}: {reason}"}
 
 
 def _little_lost(test: Outcomes) -> Row:
@@ -109,11 +109,9 @@ def _little_lost(test: Outcomes) -> Row:
     low, high = sentence_interval(lost)
     row: Row = {"claim": "little expected utility lost with --preset fast (regret 0.04)"}
     row["found"] = f"{lost.mean():+.4f} standard deviations (95% interval {low:+.4f} to {high:+.4f})"
-    if high < LOST_MARGIN:
-        return row | {"holds": True, "verdict": f"shown: 95% interval below {LOST_MARGIN}"}
-    if low > LOST_MARGIN:
-        return row | {"holds": False, "verdict": f"contradicted: 95% interval above {LOST_MARGIN}"}
-    return row | {"holds": None, "verdict": f"not shown: 95% interval includes {LOST_MARGIN}"}
+    holds = True if high < LOST_MARGIN else False if low > LOST_MARGIN else None
+    where = {True: "below", False: "above", None: "includes"}[holds]
+    return row | _verdict(holds, f"95% interval {where} {LOST_MARGIN}")
 
 
 def _fewer_calls(test: Outcomes) -> Row:
@@ -128,11 +126,9 @@ def _fewer_calls(test: Outcomes) -> Row:
     compared = f"; the paper's own table: {theirs[0] / theirs[1]:.1f}x" if theirs[0] and theirs[1] else ""
     row: Row = {"claim": f"at least {wanted:g}x fewer utility calls at alpha = 0.99"}
     row["found"] = f"{saving:.2f}x fewer (95% interval {low:.2f} to {high:.2f}{compared})"
-    if low >= wanted:
-        return row | {"holds": True, "verdict": f"shown: 95% interval above {wanted:g}"}
-    if high < wanted:
-        return row | {"holds": False, "verdict": f"contradicted: 95% interval below {wanted:g}"}
-    return row | {"holds": None, "verdict": f"not shown: 95% interval includes {wanted:g}"}
+    holds = True if low >= wanted else False if high < wanted else None
+    where = {True: "above", False: "below", None: "includes"}[holds]
+    return row | _verdict(holds, f"95% interval {where} {wanted:g}")
 
 
 def _alpha_beats_beta(valid: Outcomes) -> Row:
@@ -143,6 +139,4 @@ def _alpha_beats_beta(valid: Outcomes) -> Row:
     row: Row = {"claim": "alpha beats beta at equal utility calls"}
     row["found"] = f"mean difference in accuracy {gap:+.3f}"
     counts = f"better in {better}, worse in {worse} of {len(comparisons)} comparisons by 95% intervals"
-    if better == worse:
-        return row | {"holds": None, "verdict": f"not shown: {counts}"}
-    return row | {"holds": better > worse, "verdict": f"{'shown' if better > worse else 'contradicted'}: {counts}"}
+    return row | _verdict(None if better == worse else better > worse, counts)

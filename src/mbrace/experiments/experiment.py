@@ -7,9 +7,7 @@ DIR/*.csv, results.json, figures/, report.html, RESULTS.md
 
 from __future__ import annotations
 
-import contextlib
 import csv
-import gzip
 import hashlib
 import json
 import math
@@ -22,10 +20,11 @@ from typing import Any, TypeAlias
 from mbrace.errors import UserError, require
 from mbrace.experiments import recommendation, studies
 from mbrace.experiments.claims import claims, margins
-from mbrace.experiments.facts import describe, facts, warn_of_exhausted
-from mbrace.experiments.races import record_races
+from mbrace.experiments.facts import about_outcomes, facts, warn_of_exhausted
+from mbrace.experiments.races import record_races, save_races
 from mbrace.experiments.studies import Row
-from mbrace.experiments.tables import CandidateFile, Table, slug, tables
+from mbrace.experiments.study_files import read_packed
+from mbrace.experiments.tables import CandidateFile, slug, tables
 from mbrace.experiments.trials import SIZES, STOPPING, TEST, TRADEOFF, Outcomes, Setting, run_trials
 from mbrace.io.atomic import make_folder
 from mbrace.io.same_settings import refuse_other_settings
@@ -87,36 +86,32 @@ def run(
         records = file.records(limit)
         if any(record.reference is None for record in records):
             metrics = {}
-        with contextlib.ExitStack() as open_tables:
-            with progress(f"tables of {file.name} {file.split}", len(records)) as advance:
-                found = tables(
-                    file, records, utility, out / "tables", saved=saved_utilities, others=metrics, advance=advance
-                )
-                stored = open_tables.enter_context(found)
-            built = time.perf_counter()
-            with progress(f"races of {file.name} {file.split}", len(stored)) as raced:
-                outcomes = run_trials(
-                    stored,
-                    name=utility.name,
-                    schedule=utility.schedule,
-                    settings=settings,
-                    sizes=SIZES if for_figures else (),
-                    trials=trials,
-                    seed=seed,
-                    workers=workers,
-                    advance=raced,
-                )
-            finished = time.perf_counter()
-            warn_of_exhausted(file, stored, utility.schedule[-1])
-            outcomes.about = _about(file, utility, label, stored, trials, seed) | {
-                "key": key,
-                "seconds": {"tables": round(built - started, 2), "races": round(finished - built, 2)},
-                "workers": workers,
-            }
-            if for_figures:
-                recorded = record_races(stored, records, utility, seed=seed, count=races)
-                header = {"pair": file.name, "split": file.split, "utility": label, "scale": outcomes.about["scale"]}
-                _write_gzip(target.with_suffix(".races.json.gz"), header | {"sentences": recorded})
+        with progress(f"tables of {file.name} {file.split}", len(records)) as advance:
+            stored = tables(
+                file, records, utility, out / "tables", saved=saved_utilities, others=metrics, advance=advance
+            )
+        built = time.perf_counter()
+        options: dict[str, Any] = {"schedule": utility.schedule, "trials": trials, "seed": seed}
+        with progress(f"races of {file.name} {file.split}", len(stored)) as advance:
+            outcomes = run_trials(
+                stored,
+                name=utility.name,
+                settings=settings,
+                sizes=SIZES if for_figures else (),
+                workers=workers,
+                advance=advance,
+                **options,
+            )
+        finished = time.perf_counter()
+        sentences = [facts(table) for table in stored]
+        outcomes.about = about_outcomes(file, sentences, utility=utility.name, label=label, **options) | {
+            "key": key,
+            "seconds": {"tables": round(built - started, 2), "races": round(finished - built, 2)},
+            "workers": workers,
+        }
+        warn_of_exhausted(file.path, outcomes.about)
+        if for_figures:
+            save_races(target, outcomes.about, record_races(stored, records, utility, seed=seed, count=races))
         outcomes.save(target)
         known[target] = outcomes
     return write(out, known=known) if report else rows_of([known[target] for target in targets])["recommended"]
@@ -145,23 +140,6 @@ def _key(*inputs: object) -> str:
     return hashlib.blake2b(repr(inputs).encode(), digest_size=8).hexdigest()
 
 
-def _about(
-    file: CandidateFile, utility: Utility, label: str, stored: Sequence[Table], trials: int, seed: int
-) -> dict[str, Any]:
-    return {
-        "name": file.name,
-        "split": file.split,
-        "file": Path(file.path).name,
-        "digest": file.digest,
-        "utility": utility.name,
-        "label": label,
-        "schedule": list(utility.schedule),
-        **describe([facts(table) for table in stored], utility.schedule[-1]),
-        "trials": trials,
-        "seed": seed,
-    }
-
-
 def gather(out: Path, others: Sequence[Path] = (), known: Mapping[Path, Outcomes] | None = None) -> list[Outcomes]:
     """The outcomes under `out`, after copying the data of other results into it. Files in `known` are not read."""
     known = known or {}
@@ -182,7 +160,7 @@ def gather(out: Path, others: Sequence[Path] = (), known: Mapping[Path, Outcomes
     if not found:
         kinds = {"--methods": "*.methods.json.gz", "--strings": "*.strings.json.gz", "--runtimes": "*.runtimes.json"}
         there = [kind for kind, ending in kinds.items() if list((out / "data").glob(ending))]
-        only = f" but of {' and '.join(there)}, which go into the report of the races" if there else ""
+        only = f" of races, only of {' and '.join(there)}, which go into the report of the races" if there else ""
         raise UserError(f"{out}: no outcomes{only}; run `mbrace experiment CANDIDATES.jsonl... -o {out}` first")
     by_file = [found[name] for name in sorted(found)]
     return sorted(by_file, key=lambda o: (o.about["label"] != "chrF++", o.about["label"], o.about["name"]))
@@ -196,18 +174,13 @@ def rows_of(found: Sequence[Outcomes], timings: Sequence[Row] = ()) -> dict[str,
     studied = ("recommended", "test_table", "claims", "false_pruning", "tradeoff", "alpha_over_beta", "survivors")
     rows: dict[str, list[Row]] = {name: [] for name in studied}
     by_utility: dict[str, list[Outcomes]] = {}
-    # chrF++ on validation sentences, by pair: what other metrics' margins are measured by
-    lexical = {
-        name: next((o for o in group if o.about["split"] != "test"), group[0])
-        for (utility, name), group in groups.items()
-        if utility == "chrF++"
-    }
     for group in groups.values():
-        valid = next((o for o in group if o.about["split"] != "test"), group[0])
+        valid = _valid(group)
         test = next((o for o in group if o.about["split"] == "test"), group[0])
         by_utility.setdefault(valid.about["label"], []).append(valid)
         rows["recommended"] += recommendation.rows(valid)
-        margin_of = margins(valid, lexical.get(valid.about["name"]))
+        chrf = groups.get(("chrF++", valid.about["name"]))  # what the margins of other metrics are measured by
+        margin_of = margins(valid, _valid(chrf) if chrf else None)
         rows["test_table"] += studies.test_table(test, margin_of)
         rows["claims"] += claims(valid, test, margin_of)
         rows["false_pruning"] += studies.false_pruning(valid)
@@ -217,6 +190,11 @@ def rows_of(found: Sequence[Outcomes], timings: Sequence[Row] = ()) -> dict[str,
     rows["schedules"] = [row for group in by_utility.values() for row in studies.schedules(group)]
     rows["runtimes"] = list(timings)
     return rows
+
+
+def _valid(group: Sequence[Outcomes]) -> Outcomes:
+    """The outcomes on the validation file of a pair, or on its only file."""
+    return next((outcomes for outcomes in group if outcomes.about["split"] != "test"), group[0])
 
 
 def write(out: Path, others: Sequence[Path] = (), known: Mapping[Path, Outcomes] | None = None) -> list[Row]:
@@ -235,8 +213,8 @@ def write(out: Path, others: Sequence[Path] = (), known: Mapping[Path, Outcomes]
     for name, lines in rows.items():
         if lines:
             write_csv(out / f"{name}.csv", lines)
-    about = [outcomes.about for outcomes in found]
-    (out / "results.json").write_text(json.dumps(_finite({"about": about, **rows}), indent=1) + "\n")
+    headers = [outcomes.about for outcomes in found]
+    (out / "results.json").write_text(json.dumps(_finite({"about": headers, **rows}), indent=1) + "\n")
     if strings := strings_section.load_rows(out / "data"):
         strings_section.section(strings).save(out)
     if methods := methods_section.load(out / "data"):
@@ -245,9 +223,9 @@ def write(out: Path, others: Sequence[Path] = (), known: Mapping[Path, Outcomes]
     added = sections.load(out)
     drawn = [path.name for path in figures.draw(rows, out / "figures", added)]
     notes = (out / "notes.md").read_text(encoding="utf-8") if (out / "notes.md").exists() else ""
-    (out / "RESULTS.md").write_text(summary(about, rows, notes, added, drawn), encoding="utf-8")
-    recorded = [json.loads(gzip.decompress(p.read_bytes())) for p in sorted((out / "data").glob("*.races.json.gz"))]
-    report.write(out / "report.html", about, _finite(rows), _finite(recorded), added, notes)
+    (out / "RESULTS.md").write_text(summary(headers, rows, notes, added, drawn), encoding="utf-8")
+    recorded = [read_packed(path) for path in sorted((out / "data").glob("*.races.json.gz"))]
+    report.write(out / "report.html", headers, _finite(rows), _finite(recorded), added, notes)
     return rows["recommended"]
 
 
@@ -261,12 +239,6 @@ def write_csv(path: Path, rows: Sequence[Row]) -> None:
 
 def _short(value: Any) -> Any:
     return f"{value:.6g}" if isinstance(value, float) else value
-
-
-def _write_gzip(path: Path, value: Mapping[str, Any]) -> None:
-    packed = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(gzip.compress(packed, mtime=0))
 
 
 def _finite(value: Any) -> Any:

@@ -1,10 +1,11 @@
-"""Facts about the sentences of a candidate file: counts, ranges of scores, and sentences that are no test of racing."""
+"""Facts about the sentences of a candidate file: counts, ranges of scores, and sentences that do not test racing."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,8 @@ from mbrace.experiments.tables import CandidateFile, Table
 
 @dataclass(frozen=True)
 class Facts:
-    """What is told about one sentence of a candidate file: counts, and the range of its human scores (NaN: none)."""
+    """One sentence of a candidate file: counts, and the range of the scores of its hypotheses against the human
+    reference (NaN if it has none)."""
 
     id: str | int
     hypotheses: int
@@ -33,7 +35,7 @@ def facts(table: Table) -> Facts:
 
 
 def describe(sentences: Sequence[Facts], largest: int) -> dict[str, Any]:
-    """The facts of all sentences together; `largest`: the last size of the schedule."""
+    """A summary of the facts of all sentences; `largest`: the last size of the schedule."""
     references = all(math.isfinite(one.lowest) and math.isfinite(one.highest) for one in sentences)
     # scores between 0 and 1, give or take a little, are multiplied by 100 for display, as the paper does with COMET's
     small = references and min(s.lowest for s in sentences) >= -0.25 and max(s.highest for s in sentences) <= 1.25
@@ -48,12 +50,37 @@ def describe(sentences: Sequence[Facts], largest: int) -> dict[str, Any]:
     }
 
 
-def warn_of_exhausted(file: CandidateFile, stored: Sequence[Table], largest: int) -> None:
-    """Some records are no test of racing: all their pseudo-references are used, so that R is R*."""
-    ids = [table.record.id for table in stored if len(table.draws) <= largest]
+def about_outcomes(
+    file: CandidateFile,
+    sentences: Sequence[Facts],
+    *,
+    utility: str,
+    label: str,
+    schedule: Sequence[int],
+    trials: int,
+    seed: int,
+) -> dict[str, Any]:
+    """What outcomes are of: the candidate file, the utility (its signature, and its name in results), the trials."""
+    return {
+        "name": file.name,
+        "split": file.split,
+        "file": Path(file.path).name,
+        "digest": file.digest,
+        "utility": utility,
+        "label": label,
+        "schedule": list(schedule),
+        **describe(sentences, schedule[-1]),
+        "trials": trials,
+        "seed": seed,
+    }
+
+
+def warn_of_exhausted(path: str, about: Mapping[str, Any]) -> None:
+    """Warn of records that do not test racing: all their pseudo-references are used, so that R is R*."""
+    ids, largest = about["exhausted"], about["schedule"][-1]
     if ids:
         named = ", ".join(map(repr, ids[:5])) + (f" and {len(ids) - 5} more" if len(ids) > 5 else "")
         warn(
-            f"{file.path}: {len(ids)} of {len(stored)} records have no more than {largest} pseudo-references, so that "
-            f"R is R* and standard MBR right by definition; give more of them (the paper: 1024): {named}"
+            f"{path}: {len(ids)} of {about['sentences']} records have no more than {largest} pseudo-references, so "
+            f"that R is R* and standard MBR right by definition; give more of them (the paper: 1024): {named}"
         )

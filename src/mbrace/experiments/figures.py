@@ -9,19 +9,19 @@ from typing import Any
 from mbrace.errors import require
 from mbrace.experiments import points
 from mbrace.experiments.charts import cut_at
+from mbrace.experiments.formatting import describe_timing, short_description
 from mbrace.experiments.labels import Label, place_labels
 from mbrace.experiments.sections import Section
-from mbrace.experiments.showing import short_described, way_of
-from mbrace.experiments.studies import Row
+from mbrace.experiments.studies import GROWTH, Row, grouped
 from mbrace.experiments.tables import slug
 
-# Alphas are ordered, so they get shades of one hue; others get Okabe and Ito's colours, which readers of every kind of
-# colour vision tell apart. Markers and hatches differ as well.
+# Alphas are ordered, so they get shades of one hue; others get `points.COLOURS`. Markers and hatches differ as well.
 ALPHA_COLOURS = {0.8: "#4f9fd0", 0.9: "#2f83ba", 0.95: "#22689f", 0.98: "#184a7d", 0.99: "#0b2a55"}
 ALPHA_MARKERS = dict(zip(ALPHA_COLOURS, "os^Dv", strict=True))
-ALPHA, BETA, STANDARD, ACCENT = "#0072b2", "#d55e00", "#555555", "#009e73"
-GROWTH_COLOURS = {1.5: "#0072b2", 2.0: "#d55e00", 4.0: "#009e73"}
-GROWTH_MARKERS = {1.5: "o", 2.0: "s", 4.0: "^"}
+ALPHA, BETA, ACCENT = points.COLOURS[:3]
+STANDARD = "#555555"
+GROWTH_COLOURS = dict(zip(GROWTH, points.COLOURS, strict=False))
+GROWTH_MARKERS = dict(zip(GROWTH, points.MARKERS, strict=False))
 PHASES = {  # colour and hatch
     "generate H": ("#d9dee4", ""),
     "generate R": ("#9aa8b8", ".."),
@@ -73,8 +73,7 @@ def draw(rows: Mapping[str, Sequence[Row]], folder: Path, added: Sequence[Sectio
     written = []
     with plt.rc_context(STYLE):
         for kind, function in kinds.items():
-            for utility in dict.fromkeys(row["utility"] for row in rows.get(kind, [])):
-                own = [row for row in rows[kind] if row["utility"] == utility]
+            for (utility,), own in grouped(rows.get(kind, []), "utility").items():
                 written += _save(plt, function(plt, own), folder, f"{kind}.{slug(utility)}")
                 if kind == "tradeoff":
                     written += _single_panels(plt, own, folder, f"{kind}.{slug(utility)}")
@@ -85,10 +84,10 @@ def draw(rows: Mapping[str, Sequence[Row]], folder: Path, added: Sequence[Sectio
 
 
 def _single_panels(plt: Any, rows: Sequence[Row], folder: Path, name: str) -> list[Path]:
-    """Accuracy against calls in a picture of its own for each pair, which is readable at the width of a README."""
+    """Accuracy against calls, in a separate picture for each pair that is readable at the width of a README."""
     written = []
-    for pair in dict.fromkeys(row["pair"] for row in rows):
-        figure = tradeoff(plt, [row for row in rows if row["pair"] == pair], measures=("accuracy",))
+    for (pair,), own in grouped(rows, "pair").items():
+        figure = tradeoff(plt, own, measures=("accuracy",))
         written += _save(plt, figure, folder, f"{name}.{slug(pair)}")
     return written
 
@@ -244,7 +243,7 @@ def _thousands(axis: Any) -> None:
 
 
 def _label(figure: Any, named: Sequence[tuple[Any, Sequence[Label]]]) -> None:
-    """Write labels at points, once everything else has its place."""
+    """Write labels at points, once everything else is laid out."""
     figure.draw_without_rendering()
     for axis, labels in named:
         place_labels(axis, labels)
@@ -271,11 +270,13 @@ def runtimes(plt: Any, rows: Sequence[Row]) -> Any:
             axis.annotate(text, (left[method], method), textcoords="offset points", xytext=(4, -3), fontsize=8)
         axis.set_xlim(0, max(left.values()) * 1.15)
         axis.grid(visible=False, axis="y")
-        axis.set_title(f"{pair}: {own[0]['sentences']} sentences, {own[0]['device']}, {way_of(own[0])}", fontsize=8.5)
+        axis.set_title(
+            f"{pair}: {own[0]['sentences']} sentences, {own[0]['device']}, {describe_timing(own[0])}", fontsize=8.5
+        )
         axis.set_xlabel("seconds, whole run")
     handles = axes[0][0].get_legend_handles_labels()
     figure.legend(*handles, loc="outside lower center", ncols=5, fontsize=8)
-    title = f"Run times, {short_described(rows[0]['utility'])}"
+    title = f"Run times, {short_description(rows[0]['utility'])}"
     figure.suptitle(title, x=0.01, ha="left", fontsize=11)
     return figure
 
@@ -289,8 +290,8 @@ def _finish(figure: Any, axes: Any, rows: Sequence[Row], what: str, y_label: str
 
 
 def _suptitle(figure: Any, what: str, rows: Sequence[Row]) -> None:
-    """What is shown, for which utility, on which set; in smaller letters where it would not fit."""
+    """The title: what is shown, for which utility, on which set; in a smaller font if it would not fit."""
     split = {"valid": "validation set", "test": "test set"}.get(rows[0]["split"], "all sentences")
-    text = f"{what}, {short_described(rows[0]['utility'])}, {split}"
+    text = f"{what}, {short_description(rows[0]['utility'])}, {split}"
     inches = figure.get_size_inches()[0]
     figure.suptitle(text, x=0.01, ha="left", fontsize=min(11.0, 130 * inches / len(text)))

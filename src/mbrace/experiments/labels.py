@@ -32,31 +32,34 @@ class Label:
 
 def place_labels(axis: Any, labels: Sequence[Label], *, size: float = 7.0) -> int:
     """Write the labels that there is room for, the first ones first; returns how many. The layout must be final."""
-    figure = axis.figure
-    points = figure.dpi / 72
+    points = axis.figure.dpi / 72
     obstacles = list(_drawn(axis, points))
     inside = axis.get_window_extent()
     placed = 0
     for label in labels:
         at = axis.transData.transform((label.x, label.y))
-        width, height = 0.62 * size * len(label.text) * points, 0.95 * size * points
-        for right, up, side in SPOTS:
-            left = at[0] + right * points - {"middle": width / 2, "right": 0.0, "left": width}[side]
-            low = at[1] + up * points - (height / 2 if up == 0 else height if up < 0 else 0.0)
-            box = np.array([left, low, left + width, low + height])
+        for box in _boxes(at, len(label.text), size, points):
             if box[0] < inside.x0 or box[2] > inside.x1 + 8 or box[1] < inside.y0 or box[3] > inside.y1 + 8:
                 continue
-            if any(_overlap(box, np.asarray(other)) for other in obstacles):
+            if any(_overlap(box, other) for other in obstacles):
                 continue
             obstacles.append(box)
-            offset = (left - at[0]) / points, (low - at[1]) / points
             axis.annotate(
-                label.text, (label.x, label.y), xytext=offset, textcoords="offset points", fontsize=size,
-                color=label.colour, ha="left", va="bottom", zorder=5,
+                label.text, (label.x, label.y), xytext=(box[:2] - at) / points, textcoords="offset points",
+                fontsize=size, color=label.colour, ha="left", va="bottom", zorder=5,
             ).set_in_layout(False)  # fmt: skip
             placed += 1
             break
     return placed
+
+
+def _boxes(at: NDArray[np.float64], letters: int, size: float, points: float) -> Iterator[NDArray[np.float64]]:
+    """Where a label may be, as boxes in pixels (left, low, right, high), best first."""
+    width, height = 0.62 * size * letters * points, 0.95 * size * points
+    for right, up, side in SPOTS:
+        left = at[0] + right * points - {"middle": width / 2, "right": 0.0, "left": width}[side]
+        low = at[1] + up * points - (height / 2 if up == 0 else height if up < 0 else 0.0)
+        yield np.array([left, low, left + width, low + height])
 
 
 def _overlap(one: NDArray[np.float64], other: NDArray[np.float64]) -> bool:

@@ -1,8 +1,8 @@
 """The study of methods: every published way to make MBR cheaper, on the same candidates.
 
-A record's first pseudo-references are those that a method may draw; the rest are held out and say what its choice is
-worth. Choices are those of the decoder's own loop: over stored utilities where a method scores single pairs, and over
-embeddings that are kept where it averages them. Seconds are measured apart, by decoding for real.
+A method may draw a record's first pseudo-references; the rest are held out and say what its choice is worth. The
+decoder's own loop makes the choices: over stored utilities for a method that scores single pairs, over embeddings kept
+in memory for one that averages them. Seconds are measured separately, by real decoding.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from mbrace.utilities.chrf import ChrF
 from mbrace.utilities.replay import Replay
 from mbrace.utility import AggregatingUtility, CentroidUtility, EncodingUtility, QualityUtility, Utility
 
-GROUP = 25  # sentences that are timed together, at most; there are five groups at least, for an interval
-TOP = 32  # hypotheses that a shortlist leaves
+GROUP = 25  # the most sentences that are timed at once; there are at least five groups, for an interval
+TOP = 32  # hypotheses on a shortlist
 
 
 @dataclass(frozen=True)
 class Way:
-    """A way to choose. `family` is its series in the figure, `label` what sets it apart there."""
+    """A way to choose a hypothesis. `family` is its series in the figure, `label` the text at its point."""
 
     name: str
     family: str
@@ -54,14 +54,14 @@ class Way:
 
     @property
     def any_utility(self) -> bool:
-        """Whether it can do with a utility that only scores pairs, such as a cross-encoder."""
+        """Whether it works with a utility that can only score pairs, such as a cross-encoder."""
         return self.method is None or isinstance(self.method, LowRank)
 
 
 RACE = Confidence(0.99)
-STANDARD = Way("standard MBR", "standard MBR", str(RACED), options="--prune none")
 FEWER, RACES, LISTS = "standard MBR", "race (Cheng & Vlachos)", "shortlists, weights"
-OWN = "regret, forecast, pool (ours)"
+OWN, AGGREGATES = "regret, forecast, pool (ours)", "aggregation"
+STANDARD = Way("standard MBR", FEWER, str(RACED), options="--prune none")
 WAYS: tuple[Way, ...] = (
     STANDARD,
     *(
@@ -75,100 +75,78 @@ WAYS: tuple[Way, ...] = (
     Way("regret 0.08", OWN, "0.08", Confidence(0.99, regret=0.08), options="--regret 0.08"),
     Way("pool", OWN, "pool", RACE, pool=True, options="--pool"),
     Way(
-        "pool from beam 64, regret 0.04",
-        OWN,
-        "pool 64, 0.04",
-        Confidence(0.99, regret=0.04),
-        pool=True,
-        start=64,
+        "pool from beam 64, regret 0.04", OWN, "pool 64, 0.04", Confidence(0.99, regret=0.04), pool=True, start=64,
         options="--pool --start 64 --regret 0.04",
     ),
     Way(
-        "forecast, cover, regret 0.04",
-        OWN,
-        "forecast, cover",
-        Confidence(0.99, regret=0.04),
-        forecast=0.0005,
-        cover=True,
-        options="--forecast 0.0005 --regret 0.04 --cover",
+        "forecast, cover, regret 0.04", OWN, "forecast, cover", Confidence(0.99, regret=0.04), forecast=0.0005,
+        cover=True, options="--forecast 0.0005 --regret 0.04 --cover",
     ),
     *(
         Way(f"halving, {n:,} calls", "halving (AMBR)", f"{n:,}", Halving(n), options=f"--prune halving --budget {n}")
         for n in (8192, 2048)
     ),
-    Way("aggregate", "aggregation", "1", method=AggregateReferences(1), options="--method aggregate"),
+    Way("aggregate", AGGREGATES, "1", method=AggregateReferences(1), options="--method aggregate"),
     Way(
-        "aggregate, 16 parts",
-        "aggregation",
-        "16",
-        method=AggregateReferences(16),
+        "aggregate, 16 parts", AGGREGATES, "16", method=AggregateReferences(16),
         options="--method aggregate --aggregates 16",
     ),
     Way(
-        "aggregate to fine, 20",
-        "aggregation",
-        "to fine",
-        RACE,
-        AggregateToFine(20),
+        "aggregate to fine, 20", AGGREGATES, "to fine", RACE, AggregateToFine(20),
         options="--method aggregate-to-fine --fine-top 20",
     ),
     *(
         Way(
-            f"centroids, {n}",
-            "centroids (CBMBR)",
-            str(n),
-            method=CentroidReferences(n),
+            f"centroids, {n}", "centroids (CBMBR)", str(n), method=CentroidReferences(n),
             options=f"--method centroid --centroids {n}",
         )
         for n in (64, 16)
     ),
     *(
         Way(
-            f"low rank, {name} of the pairs",
-            "low rank (PMBR)",
-            name,
-            method=LowRank(8, fraction),
+            f"low rank, {name} of the pairs", "low rank (PMBR)", name, method=LowRank(8, fraction),
             options=f"--method low-rank --fraction {fraction:g}",
         )
         for name, fraction in (("1/8", 0.125), ("1/4", 0.25))
     ),
-    Way(
-        f"chrF++ to fine, {TOP}",
-        LISTS,
-        "chrF++",
-        RACE,
-        coarse=True,
-        options=f"--coarse chrf++ --coarse-top {TOP}",
-    ),
+    Way(f"chrF++ to fine, {TOP}", LISTS, "chrF++", RACE, coarse=True, options=f"--coarse chrf++ --coarse-top {TOP}"),
     Way(f"quality shortlist, {TOP}", LISTS, "QE", RACE, qe=True, options=f"--qe MODEL --qe-top {TOP}"),
     Way("model-based weights", LISTS, "weights", weights=True, options="logprobs in the records"),
-)
+)  # fmt: skip
 # A row of earlier runs, by a forecast that let in about a third more; it stays known, and is not run again.
 EARLIER = Way(
-    "forecast 0.01, regret 0.04",
-    OWN,
-    "forecast, 0.04",
-    Confidence(0.99, regret=0.04),
-    forecast=0.01,
+    "forecast 0.01, regret 0.04", OWN, "forecast, 0.04", Confidence(0.99, regret=0.04), forecast=0.01,
     options="now about --forecast 0.0003 --regret 0.04",
-)
+)  # fmt: skip
+BY_NAME = {way.name: way for way in (*WAYS, EARLIER)}
+ARITHMETIC = ", arithmetic draws"  # after the name of a way on samples that were drawn so
+
+
+def way_of(row: Mapping[str, Any]) -> Way:
+    """The way of a row, whatever its draws."""
+    return BY_NAME[row["way"].removesuffix(ARITHMETIC)]
+
+
+def is_arithmetic(row: Mapping[str, Any]) -> bool:
+    """Whether the samples of a row were drawn by arithmetic sampling."""
+    return str(row["way"]).endswith(ARITHMETIC) or row["sampling"] == "arithmetic"
 
 
 @dataclass(frozen=True)
 class Study:
-    """A utility and what is at hand besides."""
+    """What all ways are measured with: a utility, a quality estimator for the shortlist if there is one, a seed."""
 
     utility: Utility
     qe: QualityUtility | None = None
     seed: int = 0
 
-    def ways(self, records: Sequence[Record], ways: Sequence[Way] = WAYS) -> list[Way]:
-        """Those that can be done: centroids need embeddings, a coarse utility must be cheaper, weights need
-        log-probabilities, a budget must pay for every hypothesis."""
+    def ways(self, records: Sequence[Record]) -> list[Way]:
+        """Those of WAYS that are possible: centroids need embeddings, a coarse utility must be cheaper, weights need
+        log-probabilities, a budget must cover at least one call per hypothesis."""
         most = max(len(set(record.hypotheses)) for record in records)
         logprobs = all(record.logprobs is not None for record in records)
         found = []
-        for way in ways:
+        for way in WAYS:
             needs = [
                 not isinstance(way.method, CentroidReferences) or isinstance(self.utility, CentroidUtility),
                 not isinstance(way.method, AggregateReferences | AggregateToFine)
@@ -187,7 +165,7 @@ class Study:
         given = [
             replace(
                 record,
-                pseudo_references=_drawn(record)[: way.references],
+                pseudo_references=_pseudo_references(record)[: way.references],
                 logprobs=None if not way.weights or record.logprobs is None else record.logprobs[: way.references],
             )
             for record in records
@@ -203,11 +181,12 @@ class Study:
 
 
 def check_records(records: Sequence[Record]) -> None:
-    """Refuse records that leave nothing to say what a choice is worth."""
+    """Refuse records without pseudo-references to hold out, which say what a choice is worth."""
     for record in records:
-        if len(_drawn(record)) <= RACED:
+        count = len(_pseudo_references(record))
+        if count <= RACED:
             raise record.error(
-                f"pseudo_references: {len(_drawn(record))}; {RACED} are to choose with, and more must be left to "
+                f"pseudo_references: {count}; {RACED} are to choose with, and more must be left to "
                 "say what a choice is worth: give 512 or more (the paper: 1024)"
             )
 
@@ -227,8 +206,8 @@ def quality_rows(
     workers: int = 1,
     advance: Callable[[int], None] = lambda count: None,
 ) -> list[dict[str, Any]]:
-    """A row per record and way: what it chose is worth, and what it cost but for time. With several `workers`, that
-    many processes race over stored utilities."""
+    """A row per record and way: what its choice is worth, and what it cost apart from time. With several `workers`,
+    that many processes race over stored utilities."""
     found: list[dict[str, Any] | Future[list[dict[str, Any]]]] = []
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) if workers > 1 else nullcontext() as pool:
         for first in range(0, len(records), 10):
@@ -267,7 +246,7 @@ def _replayed(
 
 def _row(way: Way, table: StringsTable, answer: Decoded) -> dict[str, Any]:
     row = table.rows[answer.text]
-    drawn = _drawn(table.record)
+    drawn = _pseudo_references(table.record)
     counts = np.bincount([table.columns[text] for text in drawn], minlength=len(table.columns))
     expected = np.asarray(table.utilities, dtype=np.float64) @ counts / len(drawn)
     best = expected[: len(dict.fromkeys(table.record.hypotheses))].max()
@@ -295,11 +274,13 @@ def timed_rows(
     full_warm_up: bool = False,
     advance: Callable[[int], None] = lambda count: None,
 ) -> Iterator[dict[str, Any]]:
-    """Seconds to decode groups of records for real; and what was chosen. Ways take turns, so that none has the machine
-    when it is quiet. Before that each decodes two records, or (without `full_warm_up`, for a CPU) small parts of them.
+    """The seconds that decoding groups of records takes, and what was chosen.
+
+    Ways take turns, so that none has the machine to itself while it is quiet. Before that each warms up on two records,
+    or (without `full_warm_up`, for a CPU) on small parts of them.
     """
     for way in ways:
-        some = [replace(record, pseudo_references=_drawn(record)[:96]) for record in records[:2]]
+        some = [replace(record, pseudo_references=_pseudo_references(record)[:96]) for record in records[:2]]
         cut = [replace(record, hypotheses=record.hypotheses[:32], logprobs=None) for record in some]
         study.decode(records[:2] if full_warm_up else cut, way, study.utility)
     size = min(GROUP, max(1, len(records) // 5))
@@ -314,7 +295,7 @@ def timed_rows(
         advance(len(part))
 
 
-def _drawn(record: Record) -> Sequence[str]:
+def _pseudo_references(record: Record) -> Sequence[str]:
     given = record.listed()
     if not isinstance(given, Sequence):
         raise UserError(f"{record.where}: pseudo_references: experiments need a list")

@@ -1,26 +1,25 @@
-"""Which method is recommended in which situation, by a rule that was written before the numbers were there."""
+"""Which method is recommended in which situation, by a rule that was written before anything was measured."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from mbrace.experiments.methods import STANDARD
-from mbrace.experiments.methods_joined import ARITHMETIC, is_arithmetic, way_of
+from mbrace.experiments.methods import ARITHMETIC, STANDARD, is_arithmetic, way_of
 from mbrace.experiments.strings import MARGIN
 from mbrace.wording import counted
 
 LOST = "utility lost"
-FEWEST = 30  # sentences of a table that recommends
+FEWEST = 30  # sentences that a table must have to recommend anything
 
 
 class Situation(NamedTuple):
-    """What is dear, and so which of the methods that lose nothing is recommended: the one with the least of `cost`."""
+    """What is expensive. Of the methods that lose nothing, the one with the lowest `cost` is recommended."""
 
     name: str
     cost: str
     unit: str
-    any_utility: bool = False  # only methods that can do with a utility that scores pairs alone
+    any_utility: bool = False  # only methods that work with a utility that can only score pairs
 
 
 CHEAP = Situation("cheap utility", "seconds", "ms per sentence")
@@ -31,15 +30,15 @@ GENERATION = Situation("generating is dear", "drawn", "strings drawn")
 
 def recommended(rows: Sequence[Mapping[str, Any]], situation: Situation) -> Mapping[str, Any] | None:
     """The rule: of the ways whose loss of utility is shown to be below the margin, and whose score against the human
-    reference has not fallen by any metric, the one that costs least in this situation."""
+    reference has not fallen by any metric, the one that costs the least in this situation."""
     able = [row for row in rows if way_of(row).any_utility or not situation.any_utility]
     safe = [row for row in able if row[f"{LOST} low"] >= -MARGIN and not _fallen(row)]
     return min(safe, key=lambda row: (_cost(rows, row, situation.cost), _cost(rows, row, "seconds"))) if safe else None
 
 
 def _cost(rows: Sequence[Mapping[str, Any]], row: Mapping[str, Any], cost: str) -> float:
-    """What a way costs, to compare it with others. Arithmetic draws are timed in a run of their own, perhaps on a
-    busier machine: time is compared as a share of standard MBR's in the same run."""
+    """What a way costs, to compare it with others. Arithmetic draws are timed in a separate run, perhaps on a busier
+    machine, so time is compared as a share of standard MBR's in the same run."""
     return float(row[cost] / _standard_of_same_run(rows, row)[cost] if cost == "seconds" else row[cost])
 
 
@@ -50,7 +49,7 @@ def _standard_of_same_run(rows: Sequence[Mapping[str, Any]], row: Mapping[str, A
 
 
 def recommendation(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Sentences to act on, for the situations that a table can speak about."""
+    """A recommendation for each situation that a table says something about."""
     standard = next(row for row in rows if row["way"] == STANDARD.name)
     if standard["sentences"] < FEWEST:
         return [f"no recommendation: {counted(standard['sentences'], 'sentence')}, and it takes {FEWEST} or more"]
@@ -63,11 +62,11 @@ def recommendation(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         factor = 1000 if situation.cost == "seconds" else 1
         same_run = _standard_of_same_run(rows, best) if situation.cost == "seconds" else standard
         cost, full = best[situation.cost] * factor, same_run[situation.cost] * factor
-        told = f"`{'--sampling arithmetic ' if is_arithmetic(best) else ''}{way_of(best).options}`"
+        options = f"`{'--sampling arithmetic ' if is_arithmetic(best) else ''}{way_of(best).options}`"
         compared = f"{short(cost)} {situation.unit} instead of {short(full)}"
         if best["way"] == STANDARD.name:
             compared = "nothing cheaper was shown to lose nothing"
-        said.append(f"{situation.name}: {best['way']} ({told}), {compared}")
+        said.append(f"{situation.name}: {best['way']} ({options}), {compared}")
     return said
 
 

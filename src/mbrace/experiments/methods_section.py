@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,19 +9,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mbrace.errors import UserError
-from mbrace.experiments.methods import GROUP, STANDARD, WAYS
-from mbrace.experiments.methods_joined import ARITHMETIC, BY_NAME, is_arithmetic, joined, way_of
+from mbrace.experiments.formatting import with_interval
+from mbrace.experiments.methods import ARITHMETIC, BY_NAME, GROUP, STANDARD, WAYS, is_arithmetic, way_of
 from mbrace.experiments.methods_rule import FEWEST, LOST, recommendation, short
 from mbrace.experiments.points import Figure, Point
 from mbrace.experiments.sections import Section
 from mbrace.experiments.significance import student
 from mbrace.experiments.strings import MARGIN, RACED
+from mbrace.experiments.studies import grouped
+from mbrace.experiments.study_files import load_studies, save_study
 from mbrace.experiments.tables import slug
-from mbrace.io.atomic import replace_file
 from mbrace.wording import counted
 
-ENDING = ".methods.json.gz"
+RESAMPLES = 2000
 COUNTS = ("utility_calls", "pairs_scored", "other_calls", "strings", "drawn")
 HEADINGS = ("", "utility lost", "agrees with R*", "human score", "other metric", "calls", "strings", "ms per sentence")
 
@@ -31,8 +29,11 @@ HEADINGS = ("", "utility lost", "agrees with R*", "human score", "other metric",
 def save(
     rows: Sequence[Mapping[str, Any]], times: Sequence[Mapping[str, Any]], folder: Path, about: Mapping[str, Any]
 ) -> Path:
-    """Save what was measured on one candidate file where the report looks for it. Of the texts, only how many of those
-    that were timed differ from those that were judged is kept: numbers of a GPU may."""
+    """Save what was measured on one candidate file where the report looks for it.
+
+    The chosen texts are not saved, only how many of those that were timed differ from those that were judged: the
+    numbers of a GPU vary a little from run to run.
+    """
     chosen = {(row["way"], row["id"]): row["text"] for row in rows}
     ids = list(dict.fromkeys(row["id"] for row in rows))
     kept, position = [], dict.fromkeys(BY_NAME, 0)
@@ -42,49 +43,62 @@ def save(
         own = ids[begin : begin + timed["sentences"]]
         differ = sum(chosen[timed["way"], one] != text for one, text in zip(own, timed["texts"], strict=True))
         kept.append({name: value for name, value in timed.items() if name != "texts"} | {"differ": differ})
-    words = [about["pair"], about["split"], slug(about["utility"]), slug(about["device"])[:24].strip("-")]
-    words += [about["sampling"]] if about["sampling"] != "independent" else []
-    path = folder / (".".join(words) + ENDING)
-    folder.mkdir(parents=True, exist_ok=True)
     judged = [{name: value for name, value in row.items() if name != "text"} for row in rows]
-    packed = json.dumps({"about": dict(about), "rows": judged, "times": kept}, separators=(",", ":")).encode()
-    replace_file(path, gzip.compress(packed, mtime=0), shared=True)
-    return path
+    stored = {"about": dict(about), "rows": judged, "times": kept}
+    return save_study("methods", stored, folder, slug(about["device"])[:24].strip("-"))
 
 
 def load(folder: Path) -> list[dict[str, Any]]:
-    """What was saved in a folder: of each file `about`, `rows` and `times`. Arithmetic draws for the same sentences
-    are joined to the independent ones, as further ways."""
-    found = []
-    for path in sorted(folder.glob("*" + ENDING)):
-        try:
-            stored = json.loads(gzip.decompress(path.read_bytes()))
-            summarise(stored)
-        except (OSError, EOFError, ValueError, TypeError, KeyError, IndexError) as error:
-            raise UserError(
-                f"{path}: not what `mbrace experiment --methods` writes ({error!r}); delete it and run again"
-            ) from error
-        found.append(stored)
-    return joined(found)
+    """What was saved in a folder: of each file `about`, `rows` and `times`; `joined`."""
+    return joined(load_studies("methods", folder, _checked))
 
 
-def summarise(stored: Mapping[str, Any], *, resamples: int = 2000, seed: int = 0) -> list[dict[str, Any]]:
+def _checked(stored: dict[str, Any]) -> dict[str, Any]:
+    """What was stored, if it can be summarised."""
+    summarise(stored)
+    return stored
+
+
+def joined(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Each table with independent draws, and after its ways those of a table of the same sentences, utility and device
+    with arithmetic draws, under names that say so. Tables without such a partner are unchanged."""
+    tables = {_sentences_key(stored): dict(stored) for stored in found if not _is_arithmetic(stored)}
+    without_partner = []
+    for stored in filter(_is_arithmetic, found):
+        partner = tables.get(_sentences_key(stored))
+        if partner is None:
+            without_partner.append(stored)
+            continue
+        for part in ("rows", "times"):
+            partner[part] = [*partner[part], *({**row, "way": row["way"] + ARITHMETIC} for row in stored[part])]
+    return [*tables.values(), *without_partner]
+
+
+def _is_arithmetic(stored: Mapping[str, Any]) -> bool:
+    return bool(stored["about"]["sampling"] == "arithmetic")
+
+
+def _sentences_key(stored: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What two tables must share to be compared sentence by sentence, the order of sentences included."""
+    about = [stored["about"][name] for name in ("pair", "split", "utility", "device")]
+    return (*about, *dict.fromkeys(row["id"] for row in stored["rows"]))
+
+
+def summarise(stored: Mapping[str, Any]) -> list[dict[str, Any]]:
     """A row per way with 95% intervals: by bootstrap over sentences, for seconds by Student's t over groups of
     sentences. `utility lost` is the expected utility on held-out samples minus that of standard MBR (with independent
     draws, if there are any), in standard deviations between hypotheses; a human score comes with its change from
     standard MBR's."""
-    by_way: dict[str, list[Mapping[str, Any]]] = {}
-    for row in stored["rows"]:
-        by_way.setdefault(row["way"], []).append(row)
-    base = by_way[STANDARD.name]
-    picks = np.random.default_rng(seed).integers(0, len(base), (resamples, len(base)))
+    by_way = grouped(stored["rows"], "way")
+    base = by_way[STANDARD.name,]
+    picks = np.random.default_rng(0).integers(0, len(base), (RESAMPLES, len(base)))
     spread = _column(base, "spread")
     if not spread.any():
         raise ValueError("no record has hypotheses of different utilities")
     picks = picks[spread[picks].any(axis=1)]
     spreads = spread[picks].mean(axis=1)
     found = []
-    for way, own in by_way.items():
+    for (way,), own in by_way.items():
         sampling = "arithmetic" if way.endswith(ARITHMETIC) else stored["about"]["sampling"]
         summary: dict[str, Any] = {**stored["about"], "sampling": sampling, "way": way, "sentences": len(own)}
         lost = _column(own, "worth") - _column(base, "worth")
@@ -108,7 +122,8 @@ def _seconds(times: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     mean, groups = float(seconds.sum() / sizes.sum()), seconds / sizes
     half = student(0.975, len(groups) - 1) * float(groups.std(ddof=1)) / len(groups) ** 0.5 if len(groups) > 1 else 0.0
     ends = {"seconds low": max(0.0, mean - half), "seconds high": mean + half}
-    return {"seconds": mean, **ends, "timed": int(sizes.sum()), "timed choices that differ": _sum(times, "differ")}
+    differ = sum(row["differ"] for row in times)
+    return {"seconds": mean, **ends, "timed": int(sizes.sum()), "timed choices that differ": differ}
 
 
 def section(found: Sequence[Mapping[str, Any]]) -> Section:
@@ -205,12 +220,12 @@ def _humans(row: Mapping[str, Any]) -> tuple[str, str]:
 
 def _between(row: Mapping[str, Any], field: str, sign: str, digits: int, factor: float = 1.0) -> str:
     value, low, high = (row[name] * factor for name in (field, f"{field} low", f"{field} high"))
-    shown = f"{value:{sign}.{digits}f}"
-    return shown if low == high else f"{shown} ({low:{sign}.{digits}f} to {high:{sign}.{digits}f})"
+    form = f"{sign}.{digits}f"
+    return f"{value:{form}}" if low == high else with_interval(value, low, high, form)
 
 
 def terminal(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The table for a terminal: the interval of the utility only, to fit 80 columns."""
+    """The table for a terminal: only the utility has its interval, to fit into 80 columns."""
     lines = [f"{_title(rows[0])}: {counted(rows[0]['sentences'], 'sentence')}, {rows[0]['device']}"]
     lines.append(f"  {'':<32}{'utility lost':<24}{'R*':>5}{'calls':>8}{'ms':>9}")
     added = False
@@ -248,10 +263,6 @@ def _points(rows: Sequence[Mapping[str, Any]]) -> list[Point]:
 
 def _column(rows: Sequence[Mapping[str, Any]], field: str) -> NDArray[np.float64]:
     return np.array([row[field] for row in rows], dtype=np.float64)
-
-
-def _sum(rows: Sequence[Mapping[str, Any]], field: str) -> int:
-    return int(sum(row[field] for row in rows))
 
 
 def _interval(field: str, value: float, resampled: NDArray[np.float64]) -> dict[str, float]:

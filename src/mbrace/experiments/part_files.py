@@ -1,4 +1,4 @@
-"""Jobs and parts of an experiment (see parts.py) and their files: arrays of numbers and JSON, nothing that is run."""
+"""Jobs and parts of an experiment (see parts.py) and their files: arrays of numbers and JSON, no pickled objects."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mbrace.experiments.facts import Facts
+from mbrace.experiments.tables import pseudo_references_of
 from mbrace.experiments.trials import Outcomes
 from mbrace.records import Record
 
 
 @dataclass(frozen=True)
 class CandidateSet:
-    """One set of one pair: `sentences` in all, of which `races` are recorded for the report if it is for figures."""
+    """One split of one pair, of `sentences` sentences; if it is for figures, the races of `races` are recorded."""
 
     name: str
     split: str
@@ -45,7 +45,7 @@ class Scored:
 
 @dataclass(frozen=True)
 class Job:
-    """Sentences number `first` .. of a set, and the tables that are there already."""
+    """Some sentences of a set, from number `first` on, and the tables already computed for them."""
 
     set: CandidateSet
     first: int
@@ -58,36 +58,25 @@ class Job:
         return f"{self.set.name}.{self.set.split}.{self.first:05d}"
 
 
-@dataclass(frozen=True)
-class Part:
-    """What stays of a job: outcomes, facts and recorded races by label; SHA-256 digests of its records."""
-
-    job: Job  # without records and tables
-    outcomes: Mapping[str, Outcomes]
-    facts: Mapping[str, Sequence[Facts]]
-    races: Mapping[str, Sequence[Mapping[str, Any]]]
-    signatures: Mapping[str, tuple[str, tuple[int, ...]]]
-    digests: Sequence[str]
-    seconds: Mapping[str, float]
-
-
-def packed_job(job: Job) -> bytes:
+def pack_job(job: Job) -> bytes:
     """The bytes of a job's file."""
     header = {
         "set": asdict(job.set),
         "first": job.first,
-        "records": [[r.id, r.source, r.reference, list(r.hypotheses), _draws(r)] for r in job.records],
+        "records": [
+            [r.id, r.source, r.reference, list(r.hypotheses), list(pseudo_references_of(r))] for r in job.records
+        ],
         "scored": [[each.label, each.name, each.schedule] for each in job.scored],
     }
     tables = {
         f"{which}.{number}": table for which, each in enumerate(job.scored) for number, table in enumerate(each.tables)
     }
-    return _packed(header, tables)
+    return _pack(header, tables)
 
 
-def unpacked_job(data: bytes) -> Job:
-    """What `packed_job` packed."""
-    header, arrays = _unpacked(data)
+def unpack_job(data: bytes) -> Job:
+    """What `pack_job` packed."""
+    header, arrays = _unpack(data)
     records = [
         Record(hypotheses, draws, id=name, source=source, reference=reference)
         for name, source, reference, hypotheses, draws in header["records"]
@@ -99,59 +88,31 @@ def unpacked_job(data: bytes) -> Job:
     return Job(CandidateSet(**header["set"]), header["first"], records, scored)
 
 
-def packed_part(part: Part) -> bytes:
-    """The bytes of a part's file."""
-    header = {
-        "set": asdict(part.job.set),
-        "first": part.job.first,
-        "labels": list(part.outcomes),
-        "facts": {label: [asdict(each) for each in found] for label, found in part.facts.items()},
-        "races": dict(part.races),
-        "signatures": dict(part.signatures),
-        "digests": list(part.digests),
-        "seconds": dict(part.seconds),
-    }
+def pack_part(part: Sequence[Outcomes]) -> bytes:
+    """The bytes of the file of a part: the outcomes of a job, of one utility each."""
     arrays = {
-        f"{which}.{name}": array
-        for which, outcomes in enumerate(part.outcomes.values())
-        for name, array in outcomes.arrays().items()
+        f"{which}.{name}": array for which, outcomes in enumerate(part) for name, array in outcomes.arrays().items()
     }
-    return _packed(header, arrays)
+    return _pack({"utilities": len(part)}, arrays)
 
 
-def unpacked_part(data: bytes) -> Part:
-    """What `packed_part` packed."""
-    header, arrays = _unpacked(data)
-    outcomes = {}
-    for which, label in enumerate(header["labels"]):
-        own = f"{which}."
-        outcomes[label] = Outcomes.of_arrays(
-            {name.removeprefix(own): array for name, array in arrays.items() if name.startswith(own)}
-        )
-    return Part(
-        Job(CandidateSet(**header["set"]), header["first"], ()),
-        outcomes,
-        {label: [Facts(**each) for each in found] for label, found in header["facts"].items()},
-        header["races"],
-        {label: (name, tuple(schedule)) for label, (name, schedule) in header["signatures"].items()},
-        header["digests"],
-        header["seconds"],
-    )
+def unpack_part(data: bytes) -> list[Outcomes]:
+    """What `pack_part` packed."""
+    header, arrays = _unpack(data)
+    own = [
+        {name.removeprefix(f"{which}."): array for name, array in arrays.items() if name.startswith(f"{which}.")}
+        for which in range(header["utilities"])
+    ]
+    return [Outcomes.of_arrays(stored) for stored in own]
 
 
-def _draws(record: Record) -> list[str]:
-    draws = record.pseudo_references
-    assert isinstance(draws, Sequence)
-    return list(draws)
-
-
-def _packed(header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> bytes:
+def _pack(header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> bytes:
     out = io.BytesIO()
     text = np.frombuffer(json.dumps(header).encode("ascii"), dtype=np.uint8)  # any text is ASCII in JSON
     np.savez(out, allow_pickle=False, header=text, **arrays)
     return out.getvalue()
 
 
-def _unpacked(data: bytes) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+def _unpack(data: bytes) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     with np.load(io.BytesIO(data), allow_pickle=False) as stored:
         return json.loads(stored["header"].tobytes()), {name: stored[name] for name in stored.files if name != "header"}

@@ -1,36 +1,36 @@
-"""Experiments in parts, for candidates too many to keep: a few sentences are raced at a time, and only outcomes stay.
+"""Experiments in parts, for more candidates than can be kept: a few sentences race at a time, and only outcomes stay.
 
-A generating process writes job files (records, and the tables of utilities that need its GPU); any number of worker
-processes take them up, add chrF++, run all trials and write a part; `collect` joins the parts of a set into what
-`mbrace experiment` would have written. The numbers are the same: the same functions make them.
+A process that generates candidates writes job files (records, and the tables of utilities that need its GPU). Any
+number of worker processes claim jobs, add chrF++, run all trials and write a part for each. `collect` joins the parts
+of a set into what `mbrace experiment` would have written. The numbers are the same: the same functions compute them.
 """
 
 from __future__ import annotations
 
 import contextlib
-import gzip
 import hashlib
+import itertools
 import json
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from mbrace.errors import UserError
 from mbrace.experiments.experiment import settings_for
-from mbrace.experiments.facts import describe, facts
+from mbrace.experiments.facts import Facts, about_outcomes, facts
 from mbrace.experiments.part_files import (
+    CandidateSet,
     Job,
-    Part,
     Scored,
-    packed_job,
-    packed_part,
-    unpacked_job,
-    unpacked_part,
+    pack_job,
+    pack_part,
+    unpack_job,
+    unpack_part,
 )
-from mbrace.experiments.races import record_sentence, spread_evenly
-from mbrace.experiments.tables import Table, compute, other_scores, slug
+from mbrace.experiments.races import record_sentence, save_races, spread_evenly
+from mbrace.experiments.tables import CandidateFile, Table, compute, other_scores, pseudo_references_of, slug
 from mbrace.experiments.trials import SIZES, Outcomes, run_part
 from mbrace.io.atomic import replace_file
 from mbrace.records import Record
@@ -38,8 +38,11 @@ from mbrace.utilities.bleu import BLEU
 from mbrace.utilities.chrf import ChrF
 
 
-def race_job(job: Job) -> Part:
-    """Score by chrF++ here, then run all trials of every utility; each decision is scored by all metrics."""
+def race_job(job: Job) -> list[Outcomes]:
+    """Score the records by chrF++, then run all trials of every utility; each decision is scored by all metrics.
+
+    The `about` of the outcomes of each utility has what `collect` needs: facts, recorded races and digests.
+    """
     started = time.perf_counter()
     records, chosen = job.records, job.set
     lexical = ChrF(threads=1)
@@ -47,10 +50,10 @@ def race_job(job: Job) -> Part:
     bleu = [other_scores(record, {"BLEU": BLEU(threads=1)}) for record in records]
     built = time.perf_counter()
     recorded = set(spread_evenly(chosen.sentences, chosen.races)) if chosen.for_figures else set()
-    found: dict[str, dict[str, Any]] = {"outcomes": {}, "facts": {}, "races": {}, "signatures": {}}
+    found = []
     for one in scored:
         stored = [
-            Table.in_memory(
+            Table(
                 replace(record, source=None),
                 table,
                 {other.label: other.tables[index][:, -1] for other in scored if other is not one} | bleu[index],
@@ -60,22 +63,29 @@ def race_job(job: Job) -> Part:
         settings = settings_for(one.schedule, for_figures=chosen.for_figures)
         sizes = SIZES if chosen.for_figures else ()
         raced = run_part(stored, one.name, one.schedule, settings, sizes, chosen.trials, chosen.seed)
-        found["outcomes"][one.label] = raced
-        found["facts"][one.label] = [facts(table) for table in stored]
-        found["signatures"][one.label] = (one.name, one.schedule)
-        found["races"][one.label] = [
-            record_sentence(table, record, one.name, one.schedule, chosen.seed)
-            for index, (table, record) in enumerate(zip(stored, records, strict=True), job.first)
-            if index in recorded
-        ]
+        raced.about = {
+            "set": asdict(chosen),
+            "label": one.label,
+            "utility": one.name,
+            "schedule": one.schedule,
+            "facts": [asdict(facts(table)) for table in stored],
+            "races": [
+                record_sentence(table, record, one.name, one.schedule, chosen.seed)
+                for index, (table, record) in enumerate(zip(stored, records, strict=True), job.first)
+                if index in recorded
+            ],
+            "digests": [record_digest(record) for record in records],
+        }
+        found.append(raced)
     seconds = {"tables": built - started, "races": time.perf_counter() - built}
-    digests = [record_digest(record) for record in records]
-    return Part(replace(job, records=(), scored=()), **found, digests=digests, seconds=seconds)
+    for raced in found:
+        raced.about["seconds"] = seconds
+    return found
 
 
 def record_digest(record: Record) -> str:
     """SHA-256 of a record's texts as a JSON line."""
-    texts = [record.id, record.source, record.reference, list(record.hypotheses), list(record.pseudo_references)]  # type: ignore[arg-type]
+    texts = [record.id, record.source, record.reference, list(record.hypotheses), list(pseudo_references_of(record))]
     return hashlib.sha256(json.dumps(texts, ensure_ascii=False).encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -88,9 +98,9 @@ class JobFolder:
             path.mkdir(parents=True, exist_ok=True)
 
     def add(self, job: Job) -> None:
-        """Write a job for the workers. It is not forced to the disk, for it does not live long."""
+        """Write a job for the workers. It is not synced to disk, since it does not live long."""
         path = self.jobs / f"{job.file_name}.new"
-        path.write_bytes(packed_job(job))
+        path.write_bytes(pack_job(job))
         path.rename(path.with_suffix(".job"))
 
     def waiting(self) -> int:
@@ -107,15 +117,15 @@ class JobFolder:
         return any(path.exists() for path in paths)
 
     def release(self) -> None:
-        """Give back the jobs of workers that are gone; call it when none is running."""
+        """Make the jobs of workers that have died available again; call it when no worker is running."""
         for path in self.jobs.glob("*.claimed"):
             path.rename(path.with_suffix(".job"))
 
     def claim(self) -> Path | None:
-        """The first job that nobody else takes, renamed; validation sets, whose jobs are long, come first."""
+        """The path of the first job that no other worker has claimed; the long jobs of validation sets come first."""
         waiting = sorted(self.jobs.glob("*.job"), key=lambda path: (".valid." not in path.name, path.name))
         for path in waiting:
-            with contextlib.suppress(FileNotFoundError):  # another worker was quicker
+            with contextlib.suppress(FileNotFoundError):  # another worker claimed it first
                 return path.rename(path.with_suffix(".claimed"))
         return None
 
@@ -128,8 +138,8 @@ class JobFolder:
         if path is None:
             return None
         try:
-            job = unpacked_job(path.read_bytes())
-            replace_file(self.parts / f"{path.stem}.part", packed_part(race_job(job)))
+            job = unpack_job(path.read_bytes())
+            replace_file(self.parts / f"{path.stem}.part", pack_part(race_job(job)))
         except Exception as error:
             path.with_suffix(".error").write_text(f"{type(error).__name__}: {error}\n")
             path.rename(path.with_suffix(".failed"))
@@ -137,52 +147,44 @@ class JobFolder:
         path.unlink()
         return path.stem
 
-    def read(self, name: str, split: str) -> Iterator[Part]:
-        """The parts of a set that are there, in order."""
+    def read(self, name: str, split: str) -> Iterator[list[Outcomes]]:
+        """The parts of a set that have been written, in order."""
         for path in sorted(self.parts.glob(f"{name}.{split}.*.part")):
-            yield unpacked_part(path.read_bytes())
+            yield unpack_part(path.read_bytes())
 
 
 def collect(folder: JobFolder, name: str, split: str, out: Path, extra: Mapping[str, Any]) -> dict[str, Any]:
-    """Write the outcomes of a set under `out`/data from the parts that are there; returns counts and digests.
+    """Write the outcomes of a set under `out`/data from the parts written so far; returns counts and digests.
 
-    `extra` is put into each file's `about`. A label that some parts lack has the sentences of the others.
+    `extra` is added to each file's `about`. A label that some parts lack gets the sentences of the other parts.
     """
     parts = list(folder.read(name, split))
     if not parts:
         raise UserError(f"{name}.{split}: no parts; run the workers first")
-    chosen = parts[0].job.set
-    digests = [one for part in parts for one in part.digests]
+    chosen = CandidateSet(**parts[0][0].about["set"])
+    digests = [digest for part in parts for digest in part[0].about["digests"]]
     whole = hashlib.sha256("".join(digests).encode()).hexdigest()
-    for label in dict.fromkeys(label for part in parts for label in part.outcomes):
-        own = [part for part in parts if label in part.outcomes]
-        metrics = set.intersection(*(set(part.outcomes[label].other_scores) for part in own))
-        for part in own:
-            scores = part.outcomes[label].other_scores
-            part.outcomes[label].other_scores = {metric: scores[metric] for metric in scores if metric in metrics}
-        outcomes = Outcomes.join([part.outcomes[label] for part in own])
-        signature, schedule = own[0].signatures[label]
-        outcomes.about = {
-            "name": name,
-            "split": split,
-            "file": f"{name}.{split}",
-            "digest": whole,
-            "utility": signature,
-            "label": label,
-            "schedule": list(schedule),
-            **describe([one for part in own for one in part.facts[label]], schedule[-1]),
-            "trials": chosen.trials,
-            "seed": chosen.seed,
+    file = CandidateFile(path=f"{name}.{split}", name=name, split=split, digest=whole)
+    by_label: dict[str, list[Outcomes]] = {}
+    for raced in itertools.chain.from_iterable(parts):
+        by_label.setdefault(raced.about["label"], []).append(raced)
+    for label, own in by_label.items():
+        metrics = set.intersection(*(set(raced.other_scores) for raced in own))
+        for raced in own:
+            raced.other_scores = {name: scores for name, scores in raced.other_scores.items() if name in metrics}
+        outcomes = Outcomes.join(own)
+        sentences = [Facts(**each) for raced in own for each in raced.about["facts"]]
+        options: dict[str, Any] = {name: own[0].about[name] for name in ("label", "utility", "schedule")}
+        outcomes.about = about_outcomes(file, sentences, **options, trials=chosen.trials, seed=chosen.seed) | {
             "key": "",
-            "seconds": {kind: round(sum(part.seconds[kind] for part in own), 1) for kind in ("tables", "races")},
+            "seconds": {
+                kind: round(sum(raced.about["seconds"][kind] for raced in own), 1) for kind in ("tables", "races")
+            },
             "workers": 1,
             **extra,
         }
         target = out / "data" / f"{name}.{split}.{slug(label)}.npz"
         outcomes.save(target)
-        races = [race for part in own for race in part.races[label]]
-        if races:
-            header = {"pair": name, "split": split, "utility": label, "scale": outcomes.about["scale"]}
-            packed = json.dumps(header | {"sentences": races}, ensure_ascii=False, separators=(",", ":"))
-            target.with_suffix(".races.json.gz").write_bytes(gzip.compress(packed.encode("utf-8"), mtime=0))
+        if races := [race for raced in own for race in raced.about["races"]]:
+            save_races(target, outcomes.about, races)
     return {"sentences": len(digests), "of": chosen.sentences, "sha256": whole, "records": [d[:16] for d in digests]}

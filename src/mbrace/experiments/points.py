@@ -8,7 +8,7 @@ from typing import Any
 
 from mbrace.experiments.labels import Label, place_labels
 
-# Okabe and Ito's colours, which readers of every kind of colour vision tell apart; markers differ as well.
+# Okabe and Ito's colours, which readers with any kind of colour vision can tell apart; markers differ as well.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 
@@ -76,7 +76,7 @@ def draw(plt: Any, figure: Figure) -> Any:
         pairs = [pair for axis in axes.flat for pair in zip(*axis.get_legend_handles_labels(), strict=True)]
         known = {label: handle for handle, label in pairs}
         drawn.legend(known.values(), known.keys(), loc="outside lower center", ncols=columns_of(size[0], known))
-    drawn.draw_without_rendering()  # so that everything else has its place
+    drawn.draw_without_rendering()  # lays out everything else
     colour_of = {series: COLOURS[number % len(COLOURS)] for number, series in enumerate(figure.series)}
     for axis, points in zip(axes.flat, figure.panels.values(), strict=False):
         labelled = [point for point in points if point.label]

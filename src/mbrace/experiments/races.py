@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from mbrace.experiments.study_files import write_packed
 from mbrace.experiments.tables import Table
 from mbrace.experiments.trials import measure, sample
 from mbrace.prune import Confidence
@@ -68,6 +70,13 @@ def record_sentence(
         "human": [round(float(value), 5) if np.isfinite(value) else None for value in table.human],
         "races": races,
     }
+
+
+def save_races(outcomes: Path, about: Mapping[str, Any], sentences: Sequence[Mapping[str, Any]]) -> None:
+    """Save recorded races next to the file of outcomes that they belong to, which `about` describes."""
+    header = {"pair": about["name"], "split": about["split"], "utility": about["label"], "scale": about["scale"]}
+    path = outcomes.with_suffix(".races.json.gz")
+    write_packed(path, header | {"sentences": sentences}, ensure_ascii=False)
 
 
 def _shown(step: RecordedStep) -> dict[str, Any]:

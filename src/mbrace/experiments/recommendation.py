@@ -31,7 +31,7 @@ RULE = (
     f"{LOST} standard deviations between hypotheses of expected utility (where that was not recorded: {RANK} of "
     f"reciprocal rank), and at most {SCORE} standard deviations between sentences of the score."
 )
-DEFAULT = Setting("alpha", 0.99)  # what `mbrace decode` does unless told otherwise
+DEFAULT = Setting("alpha", 0.99)  # the default of `mbrace decode`
 
 Values = Mapping[str, NDArray[np.float64]]
 
@@ -109,5 +109,5 @@ def shown(row: Row) -> dict[str, str]:
 
 
 def _signed(value: float) -> str:
-    """Three digits with a sign, and nothing that looks like a loss where there is none."""
+    """Three decimals with a sign; a loss that rounds to zero is written as +0.000."""
     return f"{value:+.3f}".replace("-0.000", "+0.000")

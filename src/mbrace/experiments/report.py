@@ -17,19 +17,19 @@ from typing import Any
 
 from mbrace.errors import UserError, require
 from mbrace.experiments import charts, paper, recommendation
-from mbrace.experiments.sections import Section
-from mbrace.experiments.showing import (
+from mbrace.experiments.formatting import (
     SETTINGS,
     SPLITS,
-    described,
-    exhausted,
-    interval,
+    describe_utility,
+    exhausted_notes,
+    format_interval,
+    format_paper_value,
+    format_value,
     measure_name,
-    shown,
-    shown_paper,
-    way_of,
+    run_time_tables,
 )
-from mbrace.experiments.studies import Row
+from mbrace.experiments.sections import Section
+from mbrace.experiments.studies import Row, grouped
 from mbrace.experiments.terms import terms
 from mbrace.experiments.trials import ALPHAS
 
@@ -37,7 +37,7 @@ RACES_SIZE = 1_000_000  # the most characters of packed races; the rest of a pag
 MEASURES = {"score": "score", "lost": "expected utility, in standard deviations between hypotheses",
             "rr": "reciprocal rank"}  # fmt: skip
 
-# The headings and names of lines of tables that are terms.
+# Headings and row names of tables that the page explains, and the term of each.
 TERM_OF = {
     "RR": "rr",
     "reciprocal rank": "rr",
@@ -88,7 +88,7 @@ def write(
         "scored": any("score" in row for row in rows["tradeoff"]),
         "against": alpha_against_beta(rows["alpha_over_beta"], files),
         "tables": test_tables(rows["test_table"], files),
-        "exhausted": [markdown(line) for line in exhausted(about)],
+        "exhausted": [markdown(line) for line in exhausted_notes(about)],
         "settings": SETTINGS,
         "splits": SPLITS,
         "schedule_alphas": [f"{alpha:g}" for alpha in dict.fromkeys(row["alpha"] for row in rows["schedules"])],
@@ -126,7 +126,7 @@ def _refuse_taken_names(added: Sequence[Section], template: str) -> None:
 
 
 def contents(context: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The ids and titles of the page's sections that there are, in their order."""
+    """The ids and titles of the sections that the page has, in order."""
     found = [("recommended", "Recommended")]
     found += [("viewer", "Watch a race")] if context["race_count"] else []
     found += [("tradeoff", "Speed against accuracy"), ("test", "Test results"), ("schedules", "Which schedule?")]
@@ -144,7 +144,7 @@ def _embedded(value: Any) -> str:
 
 
 def pack_races(races: Sequence[Mapping[str, Any]], limit: int = RACES_SIZE) -> tuple[str, int]:
-    """The races as base64 of gzip, of fewer sentences per file where all would be too large; and how many sentences."""
+    """The races as base64 of gzip, and of how many sentences: fewer per file where all would be too large."""
     most = max((len(file["sentences"]) for file in races), default=0)
     while most:
         kept = [
@@ -168,16 +168,16 @@ def _lean_race(sentence: Mapping[str, Any]) -> dict[str, Any]:
 def leads(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """For each file and utility: the cells of standard MBR, of the default race and of the recommended one."""
     found = []
-    for pair, utility in dict.fromkeys((row["pair"], row["utility"]) for row in rows):
-        own = {row["kind"]: row for row in rows if (row["pair"], row["utility"]) == (pair, utility)}
-        best = own["recommended"]
+    for (pair, utility), own in grouped(rows, "pair", "utility").items():
+        by_kind = {row["kind"]: row for row in own}
+        best = by_kind["recommended"]
         race = None
         if best["alpha"] is not None:
             race = {name: f"{best[name]:g}" for name in ("alpha", "regret")}
             race["schedule"] = best["schedule"].replace(" ", ", ")
-        lead = {"pair": pair, "utility": utility, "described": described(utility), "race": race}
+        lead = {"pair": pair, "utility": utility, "described": describe_utility(utility), "race": race}
         lead |= {name: best[name] for name in ("file", "sentences")}
-        found.append(lead | {kind: recommendation.shown(row) for kind, row in own.items()})
+        found.append(lead | {kind: recommendation.shown(row) for kind, row in by_kind.items()})
     return found
 
 
@@ -214,14 +214,14 @@ def shown_notes(text: str) -> dict[str, str] | None:
 def alpha_against_beta(rows: Sequence[Row], files: Mapping[tuple[str, str, str], str]) -> list[dict[str, Any]]:
     """For each pair and utility: a line per measure, a cell per alpha with the difference and its interval."""
     tables = []
-    for pair, utility, split in dict.fromkeys((row["pair"], row["utility"], row["split"]) for row in rows):
-        own = {(r["measure"], r["alpha"]): r for r in rows if (r["pair"], r["utility"]) == (pair, utility)}
-        alphas = sorted({alpha for _, alpha in own})
+    for (pair, utility, split), own in grouped(rows, "pair", "utility", "split").items():
+        found = {(row["measure"], row["alpha"]): row for row in own}
+        alphas = sorted({row["alpha"] for row in own})
         lines = []
-        for measure in (name for name in charts.MEASURES if any(one == name for one, _ in own)):
+        for measure in (name for name in charts.MEASURES if any(row["measure"] == name for row in own)):
             cells = []
             for alpha in alphas:
-                row = own.get((measure, alpha))
+                row = found.get((measure, alpha))
                 ends = f"{row['low']:+.3f} to {row['high']:+.3f}" if row else ""
                 cells.append({"value": f"{row['difference']:+.3f}" if row else "", "interval": ends})
             lines.append({"name": charts.MEASURES[measure], "cells": cells})
@@ -233,16 +233,18 @@ def alpha_against_beta(rows: Sequence[Row], files: Mapping[tuple[str, str, str],
 def test_tables(rows: Sequence[Row], files: Mapping[tuple[str, str, str], str]) -> list[dict[str, Any]]:
     """Table 1 for each utility and pair: lines of cells with our number, both intervals and the paper's number."""
     tables = []
-    for utility, pair in dict.fromkeys((row["utility"], row["pair"]) for row in rows):
-        own = [row for row in rows if (row["utility"], row["pair"]) == (utility, pair)]
+    for (utility, pair), own in grouped(rows, "utility", "pair").items():
         lines = []
-        for measure in dict.fromkeys(row["measure"] for row in own):
+        for (measure,), measured in grouped(own, "measure").items():
             cells = []
             for setting in SETTINGS:
-                row = next(r for r in own if r["measure"] == measure and r["setting"] == setting)
-                cell = {"value": shown(measure, row["value"]), "paper": shown_paper(measure, row["paper"])}
+                row = next(row for row in measured if row["setting"] == setting)
+                cell = {
+                    "value": format_value(measure, row["value"]),
+                    "paper": format_paper_value(measure, row["paper"]),
+                }
                 for kind in ("sentences", "trials"):
-                    cell[kind] = interval(row, kind, " to ")
+                    cell[kind] = format_interval(row, kind, " to ")
                 cell["p"] = "" if row["p_randomisation"] is None else f"{row['p_randomisation']:.3f}"
                 cells.append(cell)
             lines.append({"name": measure_name(measure, utility), "cells": cells})
@@ -250,25 +252,4 @@ def test_tables(rows: Sequence[Row], files: Mapping[tuple[str, str, str], str]) 
         found = {"utility": utility, "pair": pair, "split": own[0]["split"], "lines": lines, "paper": metric}
         found["file"] = files[pair, utility, own[0]["split"]]
         tables.append(found | {"sentences": own[0]["sentences"]})
-    return tables
-
-
-def run_time_tables(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Table 2 for each utility and pair, with the paper's numbers."""
-    tables = []
-    for utility, pair in dict.fromkeys((row["utility"], row["pair"]) for row in rows):
-        own = {(r["method"], r["phase"]): r for r in rows if (r["utility"], r["pair"]) == (utility, pair)}
-        lines = []
-        for phase in paper.TABLE_2_WITH_TOTALS["racing"]:
-            cells = []
-            for method, seconds in paper.TABLE_2_WITH_TOTALS.items():
-                theirs, ours = seconds.get(phase), own.get((method, phase))
-                cells.append(
-                    {"value": f"{ours['seconds']:.2f}" if ours else "", "paper": f"{theirs:.2f}" if theirs else ""}
-                )
-            lines.append({"name": phase, "cells": cells})
-        first = next(iter(own.values()))
-        table = {"utility": utility, "pair": pair, "lines": lines, "methods": list(paper.TABLE_2)}
-        table |= {"described": described(utility), "way": way_of(first)}
-        tables.append(table | {name: first[name] for name in ("sentences", "trials", "device")})
     return tables

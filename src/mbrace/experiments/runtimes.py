@@ -25,6 +25,8 @@ from mbrace.models.hypotheses import CandidateModel, SamplingSettings, live_cand
 from mbrace.prune import Confidence, PruningFunction
 from mbrace.utility import Utility
 
+BEAM = 10  # the width of beam search in the paper's table
+WINDOW = 64  # sentences that race at the same time
 PHASES = {"generate R": "draw", "embed": "encode", "utilities": "score", "pruning": "prune"}
 
 
@@ -38,33 +40,30 @@ def run_times(
     trials: int = 3,
     seed: int = 0,
     hypotheses: int = 256,
-    beam: int = 10,
-    alpha: float = 0.99,
-    window: int = 64,
 ) -> list[Row]:
     """Rows (method, phase, seconds) averaged over `trials`.
 
     Racing and standard MBR run as `mbrace translate` does by default: sources in windows, pseudo-references drawn ahead
-    on a GPU and step by step on a CPU. Every method has the same sources. Before, standard MBR runs once untimed, so
-    that no method pays for what is remembered (recorded steps, words that are tokenised); they take turns in going
+    on a GPU and step by step on a CPU. Every method has the same sources. Standard MBR first runs once untimed, so that
+    no method pays for filling caches (recorded steps, tokenised words); racing and standard MBR take turns at going
     first.
     """
-    _race(model, utility, sources, None, seed, hypotheses, window)
-    model.beam(sources[:4], beam)
+    _race(model, utility, sources, None, seed, hypotheses)
+    model.beam(sources[:4], BEAM)
     found: dict[tuple[str, str], list[float]] = {}
     for trial in range(trials):
-        methods: list[tuple[str, Any]] = [("racing", Confidence(alpha)), ("standard", None)]
+        methods: list[tuple[str, Any]] = [("racing", Confidence(0.99)), ("standard", None)]
         for method, prune in methods if trial % 2 == 0 else reversed(methods):
-            timed = _race(model, utility, sources, prune, seed + trial, hypotheses, window)
+            timed = _race(model, utility, sources, prune, seed + trial, hypotheses)
             for phase, seconds in timed.items():
                 found.setdefault((method, phase), []).append(seconds)
         started = time.perf_counter()
-        model.beam(sources, beam)
+        model.beam(sources, BEAM)
         seconds = time.perf_counter() - started
         for phase in ("generate H", "total"):
             found.setdefault(("beam", phase), []).append(seconds)
     shared: Row = {"pair": pair, "utility": label, "split": "test", "sentences": len(sources), "trials": trials}
-    shared |= {"device": device_name(), "window": window, "utility_signature": utility.name}
+    shared |= {"device": device_name(), "window": WINDOW, "utility_signature": utility.name}
     shared["draw"] = "ahead" if model.device.type == "cuda" else "step by step"
     return [
         shared | {"method": method, "phase": phase, "seconds": float(np.mean(s)), "deviation": float(np.std(s))}
@@ -79,14 +78,13 @@ def _race(
     prune: PruningFunction | None,
     seed: int,
     hypotheses: int,
-    window: int,
 ) -> dict[str, float]:
     """Seconds spent in each phase of one run from sources to decisions."""
     started = time.perf_counter()
     phases = Phases()
     settings = SamplingSettings(hypotheses)
-    made, sampler = live_candidates(model, settings, utility, None, seed=seed, draw=None, window=window)
-    options: dict[str, Any] = {"seed": seed, "window": window, "sampler": sampler, "phases": phases}
+    made, sampler = live_candidates(model, settings, utility, None, seed=seed, draw=None, window=WINDOW)
+    options: dict[str, Any] = {"seed": seed, "window": WINDOW, "sampler": sampler, "phases": phases}
     list(decode_corpus(made.records(sources), utility=utility, prune=prune, **options))
     timed = {"generate H": made.seconds} | {name: getattr(phases, field) for name, field in PHASES.items()}
     if prune is None:
@@ -120,12 +118,12 @@ def load_model(name: str, device: str | None) -> CandidateModel:
     return model
 
 
-def read_sources(path: str, count: int, *, seed: int = 0) -> tuple[list[str], str]:
+def read_sources(path: str, count: int) -> tuple[list[str], str]:
     """`count` random sources from a text file, a .tsv's first column or a candidate file; and the pair's name."""
     sources = list(read_texts(path, "source").texts)
     if without_packing(path).endswith(".tsv"):
         sources = [line.split("\t")[0] for line in sources]
-    chosen = np.random.default_rng(seed).permutation(len(sources))[:count]
+    chosen = np.random.default_rng(0).permutation(len(sources))[:count]
     return [sources[index] for index in sorted(chosen.tolist())], CandidateFile.from_path(path).name
 
 

@@ -68,8 +68,8 @@ def load(results: Path) -> list[Section]:
     for path in (results / "data").glob("*.section.json"):
         try:
             stored = json.loads(path.read_text(encoding="utf-8"))
-            figure = Figure.from_json(stored.pop("figure")) if stored.get("figure") else stored.pop("figure", None)
-            section = Section(**stored, figure=figure)
+            figure = stored.pop("figure", None)
+            section = Section(**stored, figure=Figure.from_json(figure) if figure else None)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise UserError(f"{path}: not a section of a report ({error}); save it again or delete it") from error
         if section.picture and not (results / section.picture).is_file():

@@ -107,14 +107,12 @@ def sentence_interval(values: NDArray[np.float64], *, resamples: int = 2000, see
     return float(low), float(high)
 
 
-def ratio_interval(
-    a: NDArray[np.float64], b: NDArray[np.float64], *, resamples: int = 2000, seed: int = 0
-) -> tuple[float, float]:
+def ratio_interval(a: NDArray[np.float64], b: NDArray[np.float64], *, resamples: int = 2000) -> tuple[float, float]:
     """95% interval of sum(a) / sum(b) over sentences, by bootstrap; both are (sentences,), such as counts of calls.
 
     Resamples in which `b` is 0 are left out (sentences without a race make no calls); 1 to 1 if it is 0 in all.
     """
-    counts = _resampled_counts(len(a), resamples, seed)
+    counts = _resampled_counts(len(a), resamples, 0)
     counts = counts[counts @ b > 0]
     if not len(counts):
         return 1.0, 1.0
@@ -142,12 +140,12 @@ class Comparison:
     wins: float
     p_bootstrap: float
     p_randomisation: float
-    differ: int  # sentences with other scores
+    differ: int  # sentences whose scores differ
 
     @property
     def few_differ(self) -> bool:
-        """Whether so few sentences differ that only randomisation is to be trusted: the bootstrap's p is then how often
-        a resample happens to draw them twice as often as others or more, whichever system they speak for."""
+        """Whether so few sentences differ that only randomisation can be trusted: the bootstrap's p is then just how
+        often a resample happens to draw those sentences at least twice as often as others."""
         return 0 < self.differ < FEW
 
 
@@ -200,10 +198,10 @@ def paired_tests(
 
 
 def _parts(rows: int, count: int) -> Iterator[int]:
-    """How many resamples of `count` sentences to make at a time: few megabytes' worth.
+    """How many resamples of `count` sentences to make at a time: a few megabytes' worth.
 
-    Each part but the last is a multiple of 32 rows, since a call of the generator takes 32 bits for 32 coins and leaves
-    the rest unused: so that the coins are those of one call for all rows, as sacreBLEU makes.
+    Each part but the last is a multiple of 32 rows. A call of the generator takes 32 bits for 32 coins and drops what
+    is left over, so the coins are those of a single call for all rows, which is what sacreBLEU makes.
     """
     size = 32 * max(1, PART_VALUES // (32 * count))
     for first in range(0, rows, size):

@@ -1,21 +1,19 @@
-"""What the study of strings found, as a section of the report: a sentence to act on, a table and a figure."""
+"""What the study of strings found, as a section of the report: a recommendation, a table and a figure."""
 
 from __future__ import annotations
 
-import gzip
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mbrace.errors import UserError
+from mbrace.experiments.formatting import with_interval
 from mbrace.experiments.points import Figure, Point
 from mbrace.experiments.sections import Section
 from mbrace.experiments.strings import EARLIER, MARGIN, STANDARD, WAYS, Way, summarise
-from mbrace.experiments.tables import slug
-from mbrace.io.atomic import replace_file
+from mbrace.experiments.studies import Row, grouped
+from mbrace.experiments.study_files import ending, load_studies, save_study
 
-ENDING = ".strings.json.gz"
+ENDING = ending("strings")
 FIELDS = ("pair", "split", "utility", "sampling")  # what rows of one file share
 BY_NAME = {way.name: way for way in (*WAYS, *EARLIER)}
 SHOWN = ("standard 256 + 256", "standard 128 + 128", "standard 64 + 64", "alpha 0.99", "regret 0.02", "regret 0.04",
@@ -37,28 +35,17 @@ HEADINGS = ("", "drawn", "encoded", "share", "calls", "utility", "human score", 
 
 def save_rows(rows: Sequence[Mapping[str, Any]], folder: Path, about: Mapping[str, str]) -> Path:
     """Save the rows of one candidate file where the report looks for them; `about` has the `FIELDS`."""
-    words = [about["pair"], about["split"], slug(about["utility"])]
-    words += [about["sampling"]] if about["sampling"] != "independent" else []
-    path = folder / (".".join(words) + ENDING)
-    folder.mkdir(parents=True, exist_ok=True)
-    packed = json.dumps({"about": dict(about), "rows": list(rows)}, separators=(",", ":")).encode()
-    replace_file(path, gzip.compress(packed, mtime=0), shared=True)
-    return path
+    return save_study("strings", {"about": dict(about), "rows": list(rows)}, folder)
 
 
-def load_rows(folder: Path) -> list[dict[str, Any]]:
+def load_rows(folder: Path) -> list[Row]:
     """All rows saved in a folder, each with the `FIELDS`."""
-    rows: list[dict[str, Any]] = []
-    for path in sorted(folder.glob("*" + ENDING)):
-        try:
-            stored = json.loads(gzip.decompress(path.read_bytes()))
-            about = {name: stored["about"][name] for name in FIELDS}
-            rows += [{**row, **about, "drawn": _drawn(row)} for row in stored["rows"]]
-        except (OSError, EOFError, ValueError, TypeError, KeyError) as error:
-            raise UserError(
-                f"{path}: not what `mbrace experiment --strings` writes ({error}); delete it and run again"
-            ) from error
-    return rows
+    return [row for rows in load_studies("strings", folder, _stored_rows) for row in rows]
+
+
+def _stored_rows(stored: Mapping[str, Any]) -> list[Row]:
+    about = {name: stored["about"][name] for name in FIELDS}
+    return [{**row, **about, "drawn": _drawn(row)} for row in stored["rows"]]
 
 
 def _drawn(row: Mapping[str, Any]) -> float:
@@ -67,29 +54,28 @@ def _drawn(row: Mapping[str, Any]) -> float:
     return found
 
 
-def summaries(rows: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], list[dict[str, Any]]]:
+def summaries(rows: Sequence[Row]) -> dict[tuple[str, str], list[Row]]:
     """By pair and utility, a row per way and kind of sampling, with differences from standard MBR with independent
     draws. A pair with several splits is judged by its test split."""
-    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for pair, utility in dict.fromkeys((row["pair"], row["utility"]) for row in rows):
-        own = [dict(row) for row in rows if (row["pair"], row["utility"]) == (pair, utility)]
-        splits = {row["split"] for row in own}
-        split = "test" if "test" in splits else min(splits)
-        own = [row for row in own if row["split"] == split]
-        kinds = list(dict.fromkeys(row["sampling"] for row in own))
-        first = "independent" if "independent" in kinds else kinds[0]
-        base = [row for row in own if row["sampling"] == first and row["way"] == STANDARD.name]
-        found[pair, utility] = []
-        for kind in (first, *(kind for kind in kinds if kind != first)):
-            chosen = [row for row in own if row["sampling"] == kind]
-            if kind != first:
-                chosen = base + [{**row, "way": _even(row["way"])} for row in chosen]
-            shown = [row for row in summarise(chosen) if kind == first or row["way"].endswith(_even(""))]
-            found[pair, utility] += [row | {"split": split, "sampling": kind} for row in shown]
+    found: dict[tuple[str, str], list[Row]] = {}
+    for (pair, utility), own in grouped(rows, "pair", "utility").items():
+        by_split = grouped(own, "split")
+        split = "test" if ("test",) in by_split else min(by_split)[0]
+        by_sampling = grouped(by_split[split,], "sampling")
+        first = ("independent",) if ("independent",) in by_sampling else next(iter(by_sampling))
+        shown = {first: summarise(by_sampling[first])}
+        base = [row for row in by_sampling[first] if row["way"] == STANDARD.name]
+        for sampling in [kind for kind in by_sampling if kind != first]:
+            even = [row | {"way": _even(row["way"])} for row in by_sampling[sampling]]
+            shown[sampling] = [row for row in summarise(base + even) if row["way"].endswith(_even(""))]
+        found[pair, utility] = [
+            row | {"split": split, "sampling": kind} for (kind,), summary in shown.items() for row in summary
+        ]
     return found
 
 
 def _even(way: str) -> str:
+    """The name of a way over arithmetic draws."""
     return f"{way}, even draws"
 
 
@@ -97,7 +83,7 @@ def _way(row: Mapping[str, Any]) -> Way:
     return BY_NAME[row["way"].removesuffix(_even(""))]
 
 
-def section(rows: Sequence[Mapping[str, Any]]) -> Section:
+def section(rows: Sequence[Row]) -> Section:
     """The section of all rows."""
     found = summaries(rows)
     lines = []
@@ -145,31 +131,32 @@ def _text(found: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]) -> str:
 
 
 def recommendation(own: Sequence[Mapping[str, Any]]) -> str:
-    """A sentence to act on: the fewest strings that lose nothing, and what fewer still would cost."""
+    """The recommendation: the fewest strings that lose nothing, and what even fewer would cost."""
     races = [row for row in own if _way(row).alpha is not None]
     equal = [row for row in races if row["utility interval"][0] >= -MARGIN]
-    safe = [row for row in equal if not _fallen(row)]
+    safe = [row for row in equal if not _lower_human_scores(row)]
     if not safe:
         return "no race with fewer strings was shown to be as good as standard MBR."
     best = min(safe, key=lambda row: row["strings"])
-    said = f"{_told(best)} is as good as standard MBR with {best['share of strings']:.2f}x the strings."
+    said = f"{_options(best)} is as good as standard MBR with {best['share of strings']:.2f}x the strings."
     fewest = min(equal, key=lambda row: row["strings"])
     if fewest is best:
         return said
-    fields = [name.removeprefix("human ").removesuffix(" interval") for name in _fallen(fewest)]
+    fields = [name.removeprefix("human ").removesuffix(" interval") for name in _lower_human_scores(fewest)]
     return (
-        f"{said} {_told(fewest)} needs {fewest['share of strings']:.2f}x at no lower expected utility, but scores "
+        f"{said} {_options(fewest)} needs {fewest['share of strings']:.2f}x at no lower expected utility, but scores "
         f"lower against the human reference by {' and '.join(fields)}."
     )
 
 
-def _fallen(row: Mapping[str, Any]) -> list[str]:
+def _lower_human_scores(row: Mapping[str, Any]) -> list[str]:
     """The metrics by which a way is worse against the human reference: their whole interval is below 0."""
     intervals = {name: row[name] for name in row if name.startswith("human ") and name.endswith(" interval")}
     return [name for name, (_, high) in intervals.items() if high < 0]
 
 
-def _told(row: Mapping[str, Any]) -> str:
+def _options(row: Mapping[str, Any]) -> str:
+    """The options of `mbrace decode` or `translate` for the way of a row."""
     way = _way(row)
     options = [f"--regret {way.regret:g}"] if way.regret else ["--alpha 0.99"]
     options += [f"--forecast {way.forecast:g}"] if way.forecast else []
@@ -192,7 +179,7 @@ def _cells(name: str, utility: str, row: Mapping[str, Any]) -> list[str]:
         f"{row['strings']:.0f}",
         f"{row['share of strings']:.2f}x",
         f"{row['utility_calls']:,.0f}",
-        _interval(row["utility"], row["utility interval"], 3),
+        with_interval(row["utility"], *row["utility interval"]),
         *(_change(row, metrics) for metrics in (same, other)),
     ]
 
@@ -201,11 +188,8 @@ def _change(row: Mapping[str, Any], metrics: Sequence[str]) -> str:
     if not metrics or row["way"] == STANDARD.name:
         return ""
     digits = 2 if abs(row[metrics[0]]) > 5 else 3
-    return _interval(row[f"{metrics[0]} change"], row[f"{metrics[0]} interval"], digits)
-
-
-def _interval(value: float, ends: Sequence[float], digits: int) -> str:
-    return f"{value:+.{digits}f} ({ends[0]:+.{digits}f} to {ends[1]:+.{digits}f})"
+    low, high = row[f"{metrics[0]} interval"]
+    return with_interval(row[f"{metrics[0]} change"], low, high, f"+.{digits}f")
 
 
 def _points(own: Sequence[Mapping[str, Any]]) -> list[Point]:

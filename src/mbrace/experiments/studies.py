@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,9 +21,10 @@ from mbrace.experiments.significance import (
     sentence_interval,
     trial_interval,
 )
-from mbrace.experiments.trials import ALPHAS, STANDARD, TEST, TRADEOFF, Outcomes, Setting
+from mbrace.experiments.trials import ALPHAS, SCORE_BY, STANDARD, TEST, TRADEOFF, Outcomes, Setting
 
 Row: TypeAlias = dict[str, Any]
+AnyRow = TypeVar("AnyRow", bound=Mapping[str, Any])
 FIRST_SIZES = (4, 8, 16, 32, 64)
 GROWTH = (1.5, 2.0, 4.0)
 MARGIN = 0.01  # the most reciprocal rank that a recommended schedule may lose
@@ -54,6 +55,14 @@ def identity(outcomes: Outcomes) -> Row:
     """The columns that every row starts with."""
     about = outcomes.about
     return {"pair": about["name"], "utility": about["label"], "split": about["split"]}
+
+
+def grouped(rows: Iterable[AnyRow], *columns: str) -> dict[tuple[Any, ...], list[AnyRow]]:
+    """The rows by their values in `columns`; groups are in the order of their first rows."""
+    groups: dict[tuple[Any, ...], list[AnyRow]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row[column] for column in columns), []).append(row)
+    return groups
 
 
 def false_pruning(outcomes: Outcomes) -> list[Row]:
@@ -115,7 +124,7 @@ def test_table(outcomes: Outcomes, margins: Mapping[str, float]) -> list[Row]:
     standard = outcomes.measures_of(STANDARD) | outcomes.other_scores_of(STANDARD)
     for setting in (each for each in TEST if each in outcomes.settings):
         values = outcomes.measures_of(setting) | outcomes.other_scores_of(setting)
-        names = ("score", *(name for name in values if name.startswith("score by ")), *TABLE[1:])
+        names = ("score", *(name for name in values if name.startswith(SCORE_BY)), *TABLE[1:])
         for measure in (name for name in names if name in values):
             found = values[measure]
             row = identity(outcomes) | {"setting": label(setting), "measure": measure, "value": float(found.mean())}
@@ -191,7 +200,7 @@ def _pooled(group: Iterable[Outcomes], setting: Setting) -> dict[str, NDArray[np
     return {name: np.concatenate([part[name] for part in parts]) for name in shared}
 
 
-def alpha_over_beta(outcomes: Outcomes, *, resamples: int = 1000) -> list[Row]:
+def alpha_over_beta(outcomes: Outcomes) -> list[Row]:
     """Each alpha compared with the betas, interpolated linearly at the same number of utility calls.
 
     `low` and `high`: the 95% interval of the difference when sentences are resampled. Alphas whose number of calls is
@@ -199,7 +208,7 @@ def alpha_over_beta(outcomes: Outcomes, *, resamples: int = 1000) -> list[Row]:
     """
     found = [(setting, outcomes.measures_of(setting)) for setting in TRADEOFF]
     count = len(found[0][1]["rr"])
-    draws = np.random.default_rng(0).multinomial(count, np.full(count, 1 / count), size=resamples)
+    draws = np.random.default_rng(0).multinomial(count, np.full(count, 1 / count), size=1000)
     weights = np.vstack([np.ones((1, count)), draws]) / count  # the first row is the sample itself
     rows = []
     for measure in (name for name in ("score", "accuracy", "rr") if name in found[0][1]):

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mbrace.experiments import paper, recommendation
-from mbrace.experiments.sections import Section
-from mbrace.experiments.showing import (
+from mbrace.experiments import recommendation
+from mbrace.experiments.formatting import (
     SETTINGS,
     SPLITS,
-    described,
-    exhausted,
-    interval,
+    describe_utility,
+    exhausted_notes,
+    format_interval,
+    format_paper_value,
+    format_value,
     measure_name,
-    shown,
-    shown_paper,
-    way_of,
+    run_time_tables,
+    with_interval,
 )
-from mbrace.experiments.studies import MARGIN, Row
+from mbrace.experiments.sections import Section
+from mbrace.experiments.studies import MARGIN, Row, grouped
 from mbrace.experiments.tables import slug
 
 
@@ -31,26 +32,26 @@ def summary(
 ) -> str:
     """The whole page; `notes` is the hand-written text of notes.md, `added` are the sections of other studies.
 
-    `drawn`: names of the files in figures/, those of a study without its panels for one pair.
+    `drawn`: the names of the files in figures/.
     """
     utilities = list(dict.fromkeys(str(one["label"]) for one in about))
-    sections: list[Callable[[], list[str]]] = [
-        lambda: _recommended(rows["recommended"]),
-        lambda: _exhausted(about),
-        lambda: _headline(rows["test_table"]),
-        lambda: _claims(rows["claims"]),
-        lambda: [notes.strip()] if notes.strip() else [],
-        lambda: _figures("tradeoff", utilities, drawn),
-        lambda: _alpha_over_beta(rows["alpha_over_beta"]),
-        lambda: _test_table(rows["test_table"]),
-        lambda: _runtimes(rows["runtimes"]),
-        lambda: _pictures("runtimes", utilities, drawn),
-        lambda: _schedules(rows["schedules"]),
-        lambda: _pictures("schedules", utilities, drawn),
-        lambda: _figures("survivors", utilities, drawn),
-        lambda: _figures("false_pruning", utilities, drawn),
-        *(lambda section=section: _added(section) for section in added),
-        lambda: _candidates(about),
+    sections = [
+        _recommended(rows["recommended"]),
+        _exhausted(about),
+        _headline(rows["test_table"]),
+        _claims(rows["claims"]),
+        [notes.strip()] if notes.strip() else [],
+        _figures("tradeoff", utilities, drawn),
+        _alpha_over_beta(rows["alpha_over_beta"]),
+        _test_table(rows["test_table"]),
+        _runtimes(rows["runtimes"]),
+        _pictures("runtimes", utilities, drawn),
+        _schedules(rows["schedules"]),
+        _pictures("schedules", utilities, drawn),
+        _figures("survivors", utilities, drawn),
+        _figures("false_pruning", utilities, drawn),
+        *map(_added, added),
+        _candidates(about),
     ]
     lines = [
         "# Results",
@@ -59,16 +60,15 @@ def summary(
         "",
     ]
     lines += [line for utility in utilities if (line := _explained(utility))]
-    for section in sections:
-        text = section()
-        if text:
-            lines += [*text, ""]
+    for section in filter(None, sections):
+        lines += [*section, ""]
     return "\n".join(lines).rstrip() + "\n"
 
 
 def _explained(utility: str) -> str:
     """A sentence on a utility whose name says little."""
-    return "" if described(utility) == utility else f"*{utility}* is {described(utility).split(', ', 1)[1]}.\n"
+    description = describe_utility(utility)
+    return "" if description == utility else f"*{utility}* is {description.split(', ', 1)[1]}.\n"
 
 
 FIGURES = {
@@ -119,14 +119,14 @@ def _recommended(rows: Sequence[Row]) -> list[str]:
 
 def _headline(rows: Sequence[Row]) -> list[str]:
     lines = []
-    for utility, pair in dict.fromkeys((row["utility"], row["pair"]) for row in rows):
-        own = {(r["setting"], r["measure"]): r for r in rows if (r["utility"], r["pair"]) == (utility, pair)}
+    for (utility, pair), own in grouped(rows, "utility", "pair").items():
+        found = {(row["setting"], row["measure"]): row for row in own}
         for setting, name in SETTINGS.items():
-            cells = [own.get((setting, measure)) for measure in ("score", "accuracy", "rr", "utility_calls")]
-            calls, standard = own[setting, "utility_calls"], own["beta=0", "utility_calls"]
+            cells = [found.get((setting, measure)) for measure in ("score", "accuracy", "rr", "utility_calls")]
+            calls, standard = found[setting, "utility_calls"], found["beta=0", "utility_calls"]
             saving = f"{standard['value'] / calls['value']:.1f}x"
             theirs = f"{standard['paper'] / calls['paper']:.1f}x" if calls["paper"] else ""
-            numbers = ["" if cell is None else shown(cell["measure"], cell["value"]) for cell in cells]
+            numbers = ["" if cell is None else format_value(cell["measure"], cell["value"]) for cell in cells]
             lines.append((f"{pair}, {utility}, {name}", *numbers, saving, theirs))
     headings = ("test set", "score", "accuracy", "RR", "utility calls", "fewer", "the paper's")
     return ["## In short", "", *table(headings, lines)]
@@ -162,13 +162,13 @@ def _alpha_over_beta(rows: Sequence[Row]) -> list[str]:
     ]
     alphas = sorted({row["alpha"] for row in rows})
     lines = []
-    for utility, pair in dict.fromkeys((row["utility"], row["pair"]) for row in rows):
-        own = {
-            row["alpha"]: f"{row['difference']:+.3f} ({row['low']:+.3f} to {row['high']:+.3f})"
-            for row in rows
-            if (row["utility"], row["pair"], row["measure"]) == (utility, pair, "accuracy")
+    for (utility, pair), own in grouped(rows, "utility", "pair").items():
+        cells = {
+            row["alpha"]: with_interval(row["difference"], row["low"], row["high"])
+            for row in own
+            if row["measure"] == "accuracy"
         }
-        lines.append((f"{pair}, {utility}", *(own.get(alpha, "") for alpha in alphas)))
+        lines.append((f"{pair}, {utility}", *(cells.get(alpha, "") for alpha in alphas)))
     return [*text, *table(("", *(f"α = {alpha:g}" for alpha in alphas)), lines)]
 
 
@@ -179,23 +179,22 @@ def _test_table(rows: Sequence[Row]) -> list[str]:
         "Our number with its 95% interval over sentences; below it the interval over trials, and the paper's number",
         "for the same cell (COMET's for a neural utility: a different metric, so only the pattern can be compared).",
     ]
-    for utility in dict.fromkeys(row["utility"] for row in rows):
-        for pair in dict.fromkeys(row["pair"] for row in rows if row["utility"] == utility):
-            own = [row for row in rows if row["utility"] == utility and row["pair"] == pair]
-            count = f"{own[0]['sentences']:,} sentences"
-            text += ["", f"### {pair}, {utility} ({SPLITS[own[0]['split']]}, {count})", ""]
-            lines = []
-            for measure in dict.fromkeys(row["measure"] for row in own):
-                cells = {row["setting"]: row for row in own if row["measure"] == measure}
-                lines.append([measure_name(measure, utility), *(_interval(cells[s], "sentences") for s in SETTINGS)])
-                over_trials = [interval(cells[s], "trials") for s in SETTINGS]
-                if any(over_trials):  # a single trial has no interval
-                    lines.append(["· over trials", *over_trials])
-                if any(cells[s]["paper"] is not None for s in SETTINGS):
-                    lines.append(["· the paper", *(shown_paper(measure, cells[s]["paper"]) for s in SETTINGS)])
-                if measure.startswith("score"):
-                    lines.append(["· minus standard MBR (90% interval)", *(_difference(cells[s]) for s in SETTINGS)])
-            text += table(("", *SETTINGS.values()), lines)
+    for (utility, pair), own in grouped(rows, "utility", "pair").items():
+        count = f"{own[0]['sentences']:,} sentences"
+        text += ["", f"### {pair}, {utility} ({SPLITS[own[0]['split']]}, {count})", ""]
+        lines = []
+        for (measure,), measured in grouped(own, "measure").items():
+            by_setting = {row["setting"]: row for row in measured}
+            cells = [by_setting[setting] for setting in SETTINGS]
+            lines.append([measure_name(measure, utility), *map(_value_over_sentences, cells)])
+            over_trials = [format_interval(cell, "trials") for cell in cells]
+            if any(over_trials):  # a single trial has no interval
+                lines.append(["· over trials", *over_trials])
+            if any(cell["paper"] is not None for cell in cells):
+                lines.append(["· the paper", *(format_paper_value(measure, cell["paper"]) for cell in cells)])
+            if measure.startswith("score"):
+                lines.append(["· minus standard MBR (90% interval)", *map(_difference, cells)])
+        text += table(("", *SETTINGS.values()), lines)
     return text
 
 
@@ -203,39 +202,36 @@ def _difference(row: Row) -> str:
     """The difference from standard MBR with its 90% interval, and whether that is inside the margin."""
     if row["difference"] is None:
         return ""
-    text = f"{row['difference']:+.3f} ({row['low_90']:+.3f} to {row['high_90']:+.3f})"
+    text = with_interval(row["difference"], row["low_90"], row["high_90"])
     if row["margin"] is None:
         return text
     return f"{text}, {'inside' if row['inside_margin'] else 'not inside'} ±{row['margin']:.3g}"
 
 
-def _interval(row: Row, kind: str) -> str:
+def _value_over_sentences(row: Row) -> str:
+    """The value with its interval over sentences; standard MBR always uses the same number of pseudo-references."""
+    value = format_value(row["measure"], row["value"])
     if row["setting"] == "beta=0" and row["measure"] == "pseudo_references":
-        return shown(row["measure"], row["value"])
-    return f"**{shown(row['measure'], row['value'])}** ({interval(row, kind)})"
+        return value
+    return f"**{value}** ({format_interval(row, 'sentences')})"
 
 
 def _runtimes(rows: Sequence[Row]) -> list[str]:
     if not rows:
         return []
     text = ["## Table 2: run times", ""]
-    methods, theirs = list(paper.TABLE_2), paper.TABLE_2_WITH_TOTALS
-    for pair, utility in dict.fromkeys((row["pair"], row["utility"]) for row in rows):
-        own = [row for row in rows if (row["pair"], row["utility"]) == (pair, utility)]
+    for found in run_time_tables(rows):
         text += [
-            f"{pair}, {utility}: {own[0]['sentences']} sentences, mean of {own[0]['trials']} trials, "
-            f"{own[0]['device']}, {way_of(own[0])}. "
+            f"{found['pair']}, {found['utility']}: {found['sentences']} sentences, mean of {found['trials']} trials, "
+            f"{found['device']}, {found['way']}. "
             "The paper: 100 de-en sentences, COMET, one Quadro RTX 8000, one sentence at a time.",
             "",
         ]
-        lines = []
-        for phase in paper.TABLE_2_WITH_TOTALS["racing"]:
-            line = [phase]
-            for method in methods:
-                ours = next((row["seconds"] for row in own if (row["method"], row["phase"]) == (method, phase)), None)
-                line += ["" if value is None else f"{value:.2f}" for value in (ours, theirs[method].get(phase))]
-            lines.append(line)
-        headings = [cell for method in methods for cell in (f"{method} (s)", "paper (s)")]
+        headings = [heading for method in found["methods"] for heading in (f"{method} (s)", "paper (s)")]
+        lines = [
+            [line["name"], *(cell[whose] for cell in line["cells"] for whose in ("value", "paper"))]
+            for line in found["lines"]
+        ]
         text += [*table(("", *headings), lines), ""]
     return text[:-1]
 
@@ -249,16 +245,13 @@ def _schedules(rows: Sequence[Row]) -> list[str]:
         "",
     ]
     lines = []
-    for utility, alpha in dict.fromkeys((row["utility"], row["alpha"]) for row in rows):
-        own = [row for row in rows if (row["utility"], row["alpha"]) == (utility, alpha)]
-        for row in own:
-            if row["own"] or row["recommended"]:
-                kind = "recommended" if row["recommended"] else "the paper's"
-                kind = "the paper's, recommended" if row["own"] and row["recommended"] else kind
-                name = f"{utility}, α = {alpha:g}, {kind}"
-                numbers = [shown("utility_calls", row["utility_calls"]), f"{row['accuracy']:.3f}", f"{row['rr']:.3f}"]
-                difference = f"{row['rr_difference']:+.4f} ({row['rr_low']:+.4f} to {row['rr_high']:+.4f})"
-                lines.append((name, row["schedule"].replace(" ", ", "), *numbers, difference, f"{row['steps']:.1f}"))
+    for row in rows:
+        kinds = [kind for kind, column in (("the paper's", "own"), ("recommended", "recommended")) if row[column]]
+        if kinds:
+            name = f"{row['utility']}, α = {row['alpha']:g}, {', '.join(kinds)}"
+            numbers = [format_value(measure, row[measure]) for measure in ("utility_calls", "accuracy", "rr")]
+            difference = with_interval(row["rr_difference"], row["rr_low"], row["rr_high"], "+.4f")
+            lines.append((name, row["schedule"].replace(" ", ", "), *numbers, difference, f"{row['steps']:.1f}"))
     headings = ("", "schedule", "calls", "accuracy", "RR", "RR minus the paper's", "steps")
     return [*text, *table(headings, lines)]
 
@@ -294,5 +287,5 @@ def _candidates(about: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _exhausted(about: Sequence[Mapping[str, Any]]) -> list[str]:
-    lines = [f"- {line}" for line in exhausted(about)]
+    lines = [f"- {line}" for line in exhausted_notes(about)]
     return ["**Not every accuracy below is a finding.**", "", *lines] if lines else []

@@ -1,23 +1,20 @@
 """Utility tables: every hypothesis scored against all of R* and against the human reference, once.
 
 On disk a table is compressed float32 (zlib over its transposed bytes), one file per sentence, so that an interrupted
-run continues where it stopped. For the experiments all tables of a candidate file are unpacked into one memory-mapped
-file, and `mbrace.Replay` hands them to the decoder's own loop as a utility.
+run continues where it stopped. `mbrace.Replay` hands tables to the decoder's own loop as a utility.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import itertools
 import os
 import re
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,23 +74,9 @@ class Table:
     """The utilities of one sentence, (distinct hypotheses, distinct pseudo-references), and their index by string."""
 
     record: Record
-    path: str  # the file with all unpacked tables
-    offset: int  # where this table begins, in float32 values
-    shape: tuple[int, int]  # the last column is the human reference
+    values: Path | NDArray[np.float32]  # the values, as `compute` gives them, or the file that they are stored in
     # scores by metrics that do not decode, against the human reference, (distinct hypotheses,) each
     others: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
-
-    def __reduce__(self) -> tuple[type[Table], tuple[Any, ...]]:
-        return Table, (self.record, self.path, self.offset, self.shape, self.others)  # a worker maps the values itself
-
-    @classmethod
-    def in_memory(
-        cls, record: Record, values: NDArray[np.float32], others: Mapping[str, NDArray[np.float32]] | None = None
-    ) -> Table:
-        """A table of values in memory, as `compute` gives them. It is for this process alone."""
-        table = cls(record, "", 0, (values.shape[0], values.shape[1]), others or {})
-        table.__dict__["stored"] = values  # where the cached property keeps it
-        return table
 
     @property
     def id(self) -> str | int:
@@ -103,7 +86,7 @@ class Table:
     @cached_property
     def hypotheses(self) -> list[str]:
         """The distinct hypotheses in the caller's order, as the race numbers them."""
-        return list(dict.fromkeys(self.record.hypotheses))
+        return _distinct_hypotheses(self.record)
 
     @cached_property
     def rows(self) -> dict[str, int]:
@@ -118,15 +101,14 @@ class Table:
     @property
     def draws(self) -> Sequence[str]:
         """R*, in the order drawn."""
-        return _listed(self.record)
+        return pseudo_references_of(self.record)
 
-    @cached_property
+    @property
     def stored(self) -> NDArray[np.float32]:
-        """The memory-mapped values, human reference included."""
-        values: NDArray[np.float32] = np.memmap(
-            self.path, dtype=np.float32, mode="r", offset=4 * self.offset, shape=self.shape
-        )
-        return values
+        """(distinct hypotheses, distinct pseudo-references + 1): the last column is the human reference."""
+        if isinstance(self.values, Path):
+            return _read(self.values, (len(self.rows), len(self.columns) + 1))
+        return self.values
 
     @property
     def utilities(self) -> NDArray[np.float32]:
@@ -146,7 +128,6 @@ class Table:
         return means
 
 
-@contextlib.contextmanager
 def tables(
     file: CandidateFile,
     records: Sequence[Record],
@@ -157,8 +138,8 @@ def tables(
     window: int = 8,
     others: Mapping[str, Utility] | None = None,
     advance: Callable[[int], None] = lambda count: None,
-) -> Iterator[list[Table]]:
-    """The tables of the records of `file`, cached under `folder`; missing ones are computed. Mapped while in use.
+) -> list[Table]:
+    """The tables of the records of `file`, cached under `folder`; missing ones are computed.
 
     `others`: metrics that score the hypotheses against the human reference only, by the name of their scores.
     `saved` is a folder that `save_utilities` wrote: a table that is complete there is not computed.
@@ -166,34 +147,18 @@ def tables(
     identity = hashlib.blake2b(f"{file.digest}\0{utility.name}".encode(), digest_size=8).hexdigest()
     home = folder / f"{file.name}.{file.split}.{slug(utility.name)}.{identity}"
     home.mkdir(parents=True, exist_ok=True)
-    shapes = [_shape(record) for record in records]
-    missing = []
-    for position in range(len(records)):
-        if (home / f"{position:05d}.z").exists():
-            advance(1)
-        else:
-            missing.append(position)
+    paths = [home / f"{position:05d}.z" for position in range(len(records))]
+    missing = [(record, path) for record, path in zip(records, paths, strict=True) if not path.exists()]
+    advance(len(records) - len(missing))
     for first in range(0, len(missing), window):
-        positions = missing[first : first + window]
-        for position, values in zip(positions, compute([records[p] for p in positions], utility, saved), strict=True):
-            _write(home / f"{position:05d}.z", values)
-        advance(len(positions))
-
-    for stale in home.glob("unpacked.*.f32"):  # left by a run that was killed
-        if not _running(int(stale.name.split(".")[1])):
-            stale.unlink(missing_ok=True)
-    unpacked = home / f"unpacked.{os.getpid()}.f32"
-    ends = np.cumsum([0, *(rows * columns for rows, columns in shapes)]).tolist()
-    try:
-        with open(unpacked, "wb") as output:
-            for position, shape in enumerate(shapes):
-                output.write(_read(home / f"{position:05d}.z", shape).tobytes())
-        yield [
-            Table(replace(record, source=None), str(unpacked), offset, shape, other_scores(record, others or {}))
-            for record, offset, shape in zip(records, ends, shapes, strict=False)
-        ]
-    finally:
-        unpacked.unlink(missing_ok=True)
+        part = missing[first : first + window]
+        for (_, path), values in zip(part, compute([record for record, _ in part], utility, saved), strict=True):
+            _write(path, values)
+        advance(len(part))
+    return [
+        Table(replace(record, source=None), path, other_scores(record, others or {}))
+        for record, path in zip(records, paths, strict=True)
+    ]
 
 
 def compute(records: Sequence[Record], utility: Utility, saved: Path | None = None) -> list[NDArray[np.float32]]:
@@ -210,15 +175,15 @@ def compute(records: Sequence[Record], utility: Utility, saved: Path | None = No
 
 
 def read_saved(record: Record, utility: Utility, folder: Path) -> NDArray[np.float32] | None:
-    """The table of a record out of saved utilities, with the human reference scored now; None if it is not complete."""
+    """The table of a record from saved utilities, with the human reference scored now; None if it is not complete."""
     path = folder / file_name(record.id)
     if not path.exists():
         return None
     table = read_table(path)
     if table.utility != utility.name:
         raise UserError(f"{path}: utilities of {table.utility}, not of {utility.name}; choose that utility")
-    rows = [table.rows.get(text, -1) for text in dict.fromkeys(record.hypotheses)]
-    columns = [table.columns.get(text, -1) for text in dict.fromkeys(_listed(record))]
+    rows = [table.rows.get(text, -1) for text in _distinct_hypotheses(record)]
+    columns = [table.columns.get(text, -1) for text in dict.fromkeys(pseudo_references_of(record))]
     if min(rows) < 0 or min(columns) < 0:
         return None
     values = np.full((len(rows), len(columns) + 1), np.nan, dtype=np.float32)
@@ -226,16 +191,16 @@ def read_saved(record: Record, utility: Utility, folder: Path) -> NDArray[np.flo
     if not np.isfinite(values[:, :-1]).all():
         return None
     if record.reference is not None:
-        texts = list(dict.fromkeys(record.hypotheses))
-        sources = None if record.source is None else [record.source] * len(texts)
-        values[:, -1] = utility.pairs(texts, [record.reference] * len(texts), sources)
+        values[:, -1] = _human_scores(record, utility)
     return values
 
 
 def score(records: Sequence[Record], utility: Utility) -> list[NDArray[np.float32]]:
-    """The tables of records by the utility: see `compute`."""
-    hypotheses = [list(dict.fromkeys(record.hypotheses)) for record in records]
-    columns = [{text: column for column, text in enumerate(dict.fromkeys(_listed(record)))} for record in records]
+    """Tables of records, all scored now; see `compute`."""
+    hypotheses = [_distinct_hypotheses(record) for record in records]
+    columns = [
+        {text: column for column, text in enumerate(dict.fromkeys(pseudo_references_of(record)))} for record in records
+    ]
     asked = []
     for record, known in zip(records, columns, strict=True):
         if record.reference is not None and record.reference not in known:
@@ -260,16 +225,17 @@ def score(records: Sequence[Record], utility: Utility) -> list[NDArray[np.float3
 
 def other_scores(record: Record, metrics: Mapping[str, Utility]) -> dict[str, NDArray[np.float32]]:
     """The distinct hypotheses scored against the human reference, which must be there, by each metric."""
-    if not metrics:
-        return {}
-    if record.reference is None:
+    if metrics and record.reference is None:
         raise record.error("reference: missing; other metrics score against it")
-    hypotheses = list(dict.fromkeys(record.hypotheses))
-    references = [record.reference] * len(hypotheses)
+    return {name: np.asarray(_human_scores(record, metric), np.float32) for name, metric in metrics.items()}
+
+
+def _human_scores(record: Record, metric: Utility) -> NDArray[np.floating]:
+    """(distinct hypotheses,): scores against the human reference."""
+    hypotheses = _distinct_hypotheses(record)
+    references = [record.reference or ""] * len(hypotheses)
     sources = None if record.source is None else [record.source] * len(hypotheses)
-    return {
-        name: np.asarray(metric.pairs(hypotheses, references, sources), np.float32) for name, metric in metrics.items()
-    }
+    return metric.pairs(hypotheses, references, sources)
 
 
 def slug(name: str) -> str:
@@ -277,32 +243,24 @@ def slug(name: str) -> str:
     return re.sub(r"[^a-z0-9+.-]+", "-", name.split("|")[0].lower()).strip("-") or "utility"
 
 
-def _listed(record: Record) -> Sequence[str]:
+def _distinct_hypotheses(record: Record) -> list[str]:
+    return list(dict.fromkeys(record.hypotheses))
+
+
+def pseudo_references_of(record: Record) -> Sequence[str]:
+    """The record's pseudo-references, which must be a list."""
     if not isinstance(record.pseudo_references, Sequence):
         raise record.error("pseudo_references: experiments need a list")
     return record.pseudo_references
 
 
-def _shape(record: Record) -> tuple[int, int]:
-    return len(set(record.hypotheses)), len(set(_listed(record))) + 1
-
-
-def _running(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True
-
-
 def _write(path: Path, values: NDArray[np.float32]) -> None:
-    """Whole or not at all: a file that is there is good."""
-    planes = np.ascontiguousarray(values).view(np.uint8).reshape(-1, 4).T  # equal bytes of floats lie together
+    """Write the file whole or not at all, so that a file that exists is complete."""
+    planes = np.ascontiguousarray(values).view(np.uint8).reshape(-1, 4).T  # bytes of equal significance are adjacent
     replace_file(path, zlib.compress(planes.tobytes(), 1), shared=True)
 
 
+@lru_cache(maxsize=16)  # a race comes back to the tables of its few sentences
 def _read(path: Path, shape: tuple[int, int]) -> NDArray[np.float32]:
     try:
         planes = np.frombuffer(zlib.decompress(path.read_bytes()), dtype=np.uint8).reshape(4, -1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mbrace.experiments.showing import DESCRIBED
+from mbrace.experiments.formatting import DESCRIBED
 
 TERMS = {
     "mbr": (

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
 from pathlib import Path
@@ -32,6 +32,7 @@ ALPHAS = (0.8, 0.9, 0.95, 0.98, 0.99)
 BETAS = tuple(round(0.05 * step, 2) for step in range(1, 20))
 SIZES = (4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64)  # |R| of Figure 1
 REGRETS = (0.01, 0.02, 0.04, 0.08)
+SCORE_BY = "score by "  # before the name of a metric that did not decode
 MEASURES = ("score", "accuracy", "rr", "lost", "pseudo_references", "utility_calls", "pairs_scored", "steps")
 
 
@@ -86,7 +87,7 @@ class Outcomes:
         """The scores by other metrics of a setting of TEST, each (sentences, trials), named "score by NAME"."""
         index = TEST.index(setting)
         known = {name: values for name, values in self.other_scores.items() if index < len(values)}  # FAST came later
-        return {f"score by {name}": values[index].astype(np.float64) for name, values in known.items()}
+        return {f"{SCORE_BY}{name}": values[index].astype(np.float64) for name, values in known.items()}
 
     def save(self, path: Path) -> None:
         """One file, written whole or not at all."""
@@ -160,26 +161,23 @@ def run_trials(
         raise UserError(f"trials {trials}: must be 1 or more")
     chunks = [tables[first : first + chunk] for first in range(0, len(tables), chunk)]
     jobs = [(chunk, name, schedule, tuple(settings), tuple(sizes), trials, seed) for chunk in chunks]
-    done: dict[int, Outcomes] = {}
-    for position, result in _map(jobs, workers):
-        done[position] = result
-        advance(len(chunks[position]))
-    return Outcomes.join([done[position] for position in range(len(jobs))])
+    parts: list[Outcomes] = []
+    for part in _run_jobs(jobs, workers):
+        advance(len(chunks[len(parts)]))
+        parts.append(part)
+    return Outcomes.join(parts)
 
 
-def _map(jobs: Sequence[tuple[Any, ...]], workers: int) -> Iterator[tuple[int, Any]]:
-    """(index of the job, result) as they finish. Workers are spawned, not forked: this process may use a GPU."""
+def _run_jobs(jobs: Sequence[tuple[Any, ...]], workers: int) -> Iterator[Outcomes]:
+    """The outcomes of each job, in order. Workers are spawned, not forked: this process may use a GPU."""
     if workers <= 1 or len(jobs) == 1:
-        for position, job in enumerate(jobs):
-            yield position, run_part(*job)
+        yield from (run_part(*job) for job in jobs)
         return
     threads = {name: os.environ.get(name) for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")}
     os.environ.update(dict.fromkeys(threads, "1"))  # one worker per core, each with one thread
     try:
         with ProcessPoolExecutor(min(workers, len(jobs)), mp_context=get_context("spawn")) as pool:
-            futures = {pool.submit(run_part, *job): position for position, job in enumerate(jobs)}
-            for future in as_completed(futures):
-                yield futures[future], future.result()
+            yield from pool.map(run_part, *zip(*jobs, strict=True))
     finally:
         for variable, value in threads.items():
             if value is None:

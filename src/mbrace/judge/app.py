@@ -1,4 +1,4 @@
-"""The web page for raters: a Starlette app of plain forms, which one small script makes quicker to use."""
+"""The web page for raters: a Starlette app of plain forms, and one small script that makes them quicker to use."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from mbrace.judge.store import RatingOutcome, Store
 _HERE = Path(__file__).parent
 _BODY_BYTES = 64 * 1024  # enough for the comment and a few short fields
 _COMMENT = 2_000  # characters
-_REQUEST = re.compile(r"[A-Za-z0-9_-]{8,64}")
+_REQUEST = "[A-Za-z0-9_-]{8,64}"  # the id of a request
 _HEADERS = {
     "content-security-policy": "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; "
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
@@ -117,13 +117,15 @@ class _Pages:
         if len(comment) > _COMMENT:
             raise HTTPException(400, f"The comment is longer than {_COMMENT} characters.")
         outcome = await run_in_threadpool(
-            self.store.rate, rater, _position(form), choice, comment=comment, request=_request_id(form)
+            self.store.rate, rater, _position(form), choice, comment=comment, request=_field(form, "request", _REQUEST)
         )
         return self._answer(request, outcome)
 
     async def undo(self, request: Request) -> Response:
         rater, form = self._rater(request), await _form(request)
-        outcome = await run_in_threadpool(self.store.undo, rater, _position(form), request=_request_id(form))
+        outcome = await run_in_threadpool(
+            self.store.undo, rater, _position(form), request=_field(form, "request", _REQUEST)
+        )
         return self._answer(request, outcome)
 
     async def refused(self, request: Request, error: Exception) -> Response:
@@ -212,15 +214,13 @@ async def _form(request: Request) -> dict[str, str]:
     return {name: values[-1] for name, values in fields.items()}
 
 
-def _position(form: dict[str, str]) -> int:
-    text = form.get("position", "")
-    if not re.fullmatch(r"[0-9]{1,9}", text):
-        raise HTTPException(400, "The form cannot be read.")
-    return int(text)
-
-
-def _request_id(form: dict[str, str]) -> str:
-    text = form.get("request", "")
-    if not _REQUEST.fullmatch(text):
+def _field(form: dict[str, str], name: str, pattern: str) -> str:
+    """A field of a form; one that is missing or malformed is refused."""
+    text = form.get(name, "")
+    if not re.fullmatch(pattern, text):
         raise HTTPException(400, "The form cannot be read.")
     return text
+
+
+def _position(form: dict[str, str]) -> int:
+    return int(_field(form, "position", "[0-9]{1,9}"))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TextIO
 
 from mbrace.judge.store import Store
@@ -19,7 +21,7 @@ def progress(store: Store) -> dict[int, tuple[int, int]]:
 
 
 def count_line(done: dict[int, tuple[int, int]]) -> str:
-    """One line: all ratings, then each rater's; of many raters, those who have finished."""
+    """One line: all ratings, then those of each rater, or, of many raters, how many have finished."""
     ratings, wanted = (sum(numbers) for numbers in zip(*done.values(), strict=True))
     line = f"{ratings:,} of {counted(wanted, 'rating')}"
     if len(done) <= 4:
@@ -28,35 +30,30 @@ def count_line(done: dict[int, tuple[int, int]]) -> str:
     return f"{line}; {finished} of {counted(len(done), 'rater')} finished"
 
 
-class LiveCount:
-    """While in its `with` block, keeps the count in one line of a terminal; elsewhere prints nothing."""
+@contextmanager
+def live_count(store: Store, out: TextIO | None = None) -> Iterator[None]:
+    """Inside the block, keep the count in one line of a terminal; elsewhere print nothing."""
+    terminal = sys.stdout if out is None else out
+    if not terminal.isatty():
+        yield
+        return
+    ended = threading.Event()
+    thread = threading.Thread(target=_show_counts, args=(store, terminal, ended), name="live count", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        print(file=terminal, flush=True)
 
-    def __init__(self, store: Store, out: TextIO | None = None) -> None:
-        self._store, self._out = store, sys.stdout if out is None else out
-        self._ended = threading.Event()
-        self._thread: threading.Thread | None = None
-        self._shown = ""
 
-    def __enter__(self) -> LiveCount:
-        if self._out.isatty():
-            self._thread = threading.Thread(target=self._run, name="live count", daemon=True)
-            self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._ended.set()
-        if self._thread is not None:
-            self._thread.join()
-            self._out.write("\n")
-            self._out.flush()
-
-    def _run(self) -> None:
-        while True:
-            line = count_line(progress(self._store))
-            if line != self._shown:
-                blank = " " * max(0, len(self._shown) - len(line))  # what is left of a longer line
-                self._out.write(f"\r{line}{blank}")
-                self._out.flush()
-                self._shown = line
-            if self._ended.wait(SECONDS):
-                return
+def _show_counts(store: Store, terminal: TextIO, ended: threading.Event) -> None:
+    shown = ""
+    while True:
+        line = count_line(progress(store))
+        if line != shown:
+            print(f"\r{line:<{len(shown)}}", end="", file=terminal, flush=True)  # covers a longer line
+            shown = line
+        if ended.wait(SECONDS):
+            return

@@ -8,7 +8,8 @@ import os
 import sqlite3
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -118,7 +119,7 @@ def read_ratings(path: str) -> tuple[dict[str, str], list[Rating]]:
 
 
 def _mode(path: str) -> str:
-    """SQLite's mode for the file: to read a WAL database it must be able to write next to it."""
+    """SQLite's mode for the file: to read a WAL database, SQLite must be able to write next to it."""
     if os.access(path, os.W_OK) and os.access(Path(path).absolute().parent, os.W_OK):
         return "mode=rw"
     return "mode=ro" if os.path.exists(f"{path}-wal") else "mode=ro&immutable=1"
@@ -183,7 +184,7 @@ def _agreement(units: Iterable[Sequence[str]]) -> Agreement | None:
     shared = [unit for unit in units if len(unit) >= 2]
     if not shared:
         return None
-    pairs = [(one, other) for unit in shared for i, one in enumerate(unit) for other in unit[i + 1 :]]
+    pairs = [pair for unit in shared for pair in combinations(unit, 2)]
     same = sum(one == other for one, other in pairs) / len(pairs)
     return Agreement(len(shared), same, krippendorff_alpha(shared), fleiss_kappa(shared))
 
@@ -268,9 +269,8 @@ def to_csv(ratings: Sequence[Rating]) -> str:
     """One row per rating. Text that a spreadsheet would run as a formula is prefixed with '."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(["rater", "position", "item", "choice", "left", "comment", "at"])
-    for rating in ratings:
-        writer.writerow([_harmless(value) for value in asdict(rating).values()])
+    writer.writerow(field.name for field in fields(Rating))
+    writer.writerows(map(_harmless, asdict(rating).values()) for rating in ratings)
     return buffer.getvalue()
 
 

@@ -8,7 +8,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,8 @@ import uvicorn
 
 from mbrace.errors import UserError
 from mbrace.judge.app import Site, create_app
-from mbrace.judge.items import read_prediction_pairs, sample
-from mbrace.judge.live_count import LiveCount, progress
+from mbrace.judge.items import PredictionPair, read_prediction_pairs, sample
+from mbrace.judge.live_count import live_count, progress
 from mbrace.judge.store import Store, open_study
 from mbrace.wording import counted
 
@@ -45,14 +45,14 @@ def judge(
     """Serve the blind comparison of outputs `a` and `b`; ratings go to the SQLite file `output` (see docs/judge.md).
 
     `name_a` and `name_b` are what results call the systems (default: the names of the files). Raters never see them;
-    they see `instructions`, paragraphs apart by empty lines, before they begin and whenever they open them again.
+    they see `instructions`, with paragraphs separated by empty lines, before they begin and whenever they reopen them.
     """
     base = _public(public_url)
     names = _names(a, b, name_a, name_b)
-    given = {"name_a": None if name_a is None else names[0], "name_b": None if name_b is None else names[1]}
-    renamed = {key: name for key, name in given.items() if name is not None}
-    how: dict[str, Any] = {"output": output, "raters": raters, "seed": seed, "renamed": renamed}
-    store = _prepare(a, b, names, source=source, items=items, **how)
+    given = (("name_a", name_a, names[0]), ("name_b", name_b, names[1]))
+    renamed = {key: name for key, option, name in given if option is not None}
+    chosen, facts, about = _choose_items(a, b, names, source=source, items=items, seed=seed)
+    store = open_study(output, chosen, facts=facts, about=about, seed=seed, raters=raters, renamed=renamed)
     try:
         listener = _listen(host, port)
         hosts = {"localhost", "127.0.0.1", "::1", host.lower()}
@@ -75,7 +75,7 @@ def judge(
             create_app(store, site), access_log=False, log_level="warning", server_header=False, lifespan="off"
         )
         server = uvicorn.Server(config)
-        with _ended_by_interrupt(server), LiveCount(store):
+        with _ended_by_interrupt(server), live_count(store):
             print("Serving; Ctrl-C stops. Ratings are kept, and the same command continues.", flush=True)
             try:
                 server.run(sockets=[listener])
@@ -89,8 +89,8 @@ def judge(
 
 @contextmanager
 def _ended_by_interrupt(server: Any) -> Iterator[None]:
-    """Inside, Ctrl-C ends the server also before uvicorn listens for it: Python can lose an interrupt that comes while
-    it imports a module."""
+    """Inside the block, Ctrl-C ends the server even before uvicorn handles it: Python can lose an interrupt that comes
+    while it imports a module."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -105,18 +105,10 @@ def _ended_by_interrupt(server: Any) -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _prepare(
-    a: str,
-    b: str,
-    names: tuple[str, str],
-    *,
-    source: str,
-    output: str,
-    raters: int,
-    items: int | None,
-    seed: int,
-    renamed: Mapping[str, str],
-) -> Store:
+def _choose_items(
+    a: str, b: str, names: tuple[str, str], *, source: str, items: int | None, seed: int
+) -> tuple[list[PredictionPair], dict[str, str], dict[str, str]]:
+    """The items to judge, and what identifies and describes the study (see `open_study`); prints how many there are."""
     pairs = read_prediction_pairs(a, b, source)
     share = f"{pairs.equal} equal ({pairs.equal / pairs.total:.1%}, not shown), {len(pairs.different)} different"
     print(f"{counted(pairs.total, 'pair')} of predictions: {share}")
@@ -127,7 +119,7 @@ def _prepare(
     print(f"{counted(len(chosen), 'item')} for each rater{sampled}")
     facts = {**pairs.digests, "seed": str(seed), "items": str(len(chosen))}
     about = {"name_a": names[0], "name_b": names[1], "equal": str(pairs.equal), "total": str(pairs.total)}
-    return open_study(output, chosen, facts=facts, about=about, seed=seed, raters=raters, renamed=renamed)
+    return chosen, facts, about
 
 
 def _names(a: str, b: str, name_a: str | None, name_b: str | None) -> tuple[str, str]:
@@ -145,7 +137,7 @@ def _names(a: str, b: str, name_a: str | None, name_b: str | None) -> tuple[str,
 
 
 def paragraphs(text: str) -> tuple[str, ...]:
-    """The paragraphs of a text, which empty lines part."""
+    """The paragraphs of a text, which empty lines separate."""
     return tuple(part.strip() for part in re.split(r"\n\s*\n", text.replace("\r\n", "\n")) if part.strip())
 
 

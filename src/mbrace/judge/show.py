@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
+from itertools import groupby
 
 # Characters that reorder, hide or break text: C0/C1 controls (except tab and newline), zero-width space, word
 # joiner and invisible operators, bidirectional embeddings, overrides and isolates, interlinear marks, byte order mark.
@@ -71,13 +72,10 @@ def _joined(tokens: Sequence[str], changed: Sequence[bool]) -> list[Piece]:
         else:
             flags.append(changed[word])
             word += 1
-    runs: list[tuple[list[str], bool]] = []
-    for token, flag in zip(tokens, flags, strict=True):
-        if runs and runs[-1][1] == flag:
-            runs[-1][0].append(token)
-        else:
-            runs.append(([token], flag))
-    return [piece for parts, flag in runs for piece in _named("".join(parts), flag)]
+    found: list[Piece] = []
+    for flag, run in groupby(zip(tokens, flags, strict=True), key=lambda pair: pair[1]):
+        found += _named("".join(token for token, _ in run), flag)
+    return found
 
 
 def _named(text: str, changed: bool) -> Iterator[Piece]:

@@ -43,9 +43,10 @@ class TrainingRun:
         options: TrainingOptions,
         device: Any,
         started: float,
+        say: Callable[[str], None],
     ) -> None:
         self.vocabulary, self.corpus, self.valid, self.valid_text = vocabulary, corpus, valid, valid_text
-        self.out, self.options, self.device, self.started = out, options, device, started
+        self.out, self.options, self.device, self.started, self.say = out, options, device, started, say
         torch.manual_seed(options.seed)
         size = SIZES[options.size]
         self.model = new_model(size, vocabulary, dropout=options.dropout).to(device)
@@ -58,7 +59,6 @@ class TrainingRun:
         self.optimizer = torch.optim.AdamW(
             self.parameters, lr=self.rate, betas=(0.9, 0.98), eps=1e-9, weight_decay=0.0, fused=device.type == "cuda"
         )
-        self.say: Callable[[str], None] = print_on_stderr  # what is told of the run
         self.step, self.history, self.stale = 0, [], 0  # type: int, list[dict[str, Any]], int
         self.best: tuple[float, dict[str, Any]] | None = None
         self.recent: list[dict[str, Any]] = []
@@ -72,7 +72,7 @@ class TrainingRun:
         return time.monotonic() - self.started
 
     def progress(self) -> float:
-        """The share of the budget that is spent, 0 to 1; 0 if there is no budget."""
+        """The share of the budget that has been spent, 0 to 1; 0 if there is no budget."""
         spent = [0.0]
         if self.options.minutes is not None:
             spent.append(self.elapsed() / (60 * self.options.minutes))
@@ -146,6 +146,7 @@ class TrainingRun:
                 torch._foreach_copy_(self.working_parameters, self.parameters)
 
     def due(self) -> bool:
+        """Whether it is time to validate."""
         every = self.options.validate_every
         if every is None and self.options.has_budget:
             return self.progress() - self.checked >= 1 / 12
@@ -255,7 +256,7 @@ class TrainingRun:
             torch.save(state, temporary)
 
     def resume(self) -> None:
-        """Go on from the saved state, if there is one."""
+        """Continue from the saved state, if there is one."""
         path = self.out / "state.pt"
         if not path.exists():
             return
@@ -271,7 +272,7 @@ class TrainingRun:
             self.step, self.history, self.stale = state["step"], state["history"], state["stale"]
             self.best, self.recent = state["best"], state["recent"]
             self.started = time.monotonic() - state["seconds"]
-            # states of early versions were saved at validations alone
+            # early versions saved states only at validations
             total, self.count, self.seconds, self.checked = state.get("interval", (0.0, 0, 0.0, self.progress()))
             self.total.fill_(total)
         except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:

@@ -19,7 +19,7 @@ import torch
 from mbrace.errors import UserError
 from mbrace.training.metric_data import Judgement, kendall, pearson
 from mbrace.training.metric_head import MetricHead, Recipe, checkpoint_files, rows_by_pair
-from mbrace.training.metric_vectors import Progress, Vectors, comet_kind
+from mbrace.training.metric_vectors import Say, Vectors, comet_kind
 from mbrace.utilities.chrf import ChrF
 from mbrace.utilities.neural import pretrained
 from mbrace.utilities.neural.referenceless import KIND as QUALITY
@@ -49,7 +49,7 @@ def train_metric(
     seed: int = 0,
     cache: str | None = None,
     device: str | None = None,
-    say: Progress = lambda message: None,
+    say: Say = lambda message: None,
 ) -> Trained:
     """Train on `judgements` outside the language pairs `hold_out` and write a checkpoint to the folder `out`.
 
@@ -62,18 +62,7 @@ def train_metric(
     if not 0 <= seed < 2**64:
         raise UserError(f"seed={seed}: must be from 0 to 2**64 - 1")
     held = [row for row in judgements if row.pair in hold_out or row.split == "test"]
-    unknown = set(hold_out) - {row.pair for row in judgements}
-    if unknown:
-        raise UserError(f"hold out {', '.join(sorted(unknown))}: no judgement of such a language pair")
-    tested = [row for row in judgements if row.split == "test"]
-    rest = _apart([row for row in judgements if row.pair not in hold_out], tested)
-    if len(rest) < 100:
-        files = ", ".join(dict.fromkeys(row.origin for row in judgements))
-        raise UserError(
-            f"{files}: {len(rest)} judgements to train on: give at least 100 whose split is not test, whose language"
-            f" pair is not held out, and that share no text with those ({len(judgements)} were read, {len(held)} of"
-            " them held out)"
-        )
+    rest = _not_held_out(judgements, hold_out, held)
     train, validation = _split(rest, recipe, seed)
     if len(train) < 2:
         raise UserError(
@@ -86,7 +75,7 @@ def train_metric(
             f"{len(validation)} judgements are kept for validation, but no language pair has two of them with different"
             " scores, so training could not tell when to stop; give more judgements of a pair, or other ones"
         )
-    # A long run should not fail when it writes its result: try that first.
+    # A long run should not fail when it writes its result, so check first that it can.
     comet_kind(encoder)
     for file in checkpoint_files(Path(out)):
         _check_writable("out", str(out), file)
@@ -102,6 +91,25 @@ def train_metric(
         rows = [row for row in held if row.pair == pair]
         found.held_out[pair] = agreement(rows, {"learned": head.scores(rows)}, vectors, quality=quality)
     return found
+
+
+def _not_held_out(
+    judgements: Sequence[Judgement], hold_out: Sequence[str], held: Sequence[Judgement]
+) -> list[Judgement]:
+    """The judgements for training and validation, which share no text with those to test on; refuses too few."""
+    unknown = set(hold_out) - {row.pair for row in judgements}
+    if unknown:
+        raise UserError(f"hold out {', '.join(sorted(unknown))}: no judgement of such a language pair")
+    tested = [row for row in judgements if row.split == "test"]
+    rest = _apart([row for row in judgements if row.pair not in hold_out], tested)
+    if len(rest) < 100:
+        files = ", ".join(dict.fromkeys(row.origin for row in judgements))
+        raise UserError(
+            f"{files}: {len(rest)} judgements to train on: give at least 100 whose split is not test, whose language"
+            f" pair is not held out, and that share no text with those ({len(judgements)} were read, {len(held)} of"
+            " them held out)"
+        )
+    return rest
 
 
 def _check_writable(parameter: str, given: str, file: Path) -> None:
@@ -132,7 +140,7 @@ def _split(rows: Sequence[Judgement], recipe: Recipe, seed: int) -> tuple[list[J
 
 
 def _apart(rows: Sequence[Judgement], others: Sequence[Judgement]) -> list[Judgement]:
-    """The rows that share no text with others, such as those for validation."""
+    """The rows that share neither their translation nor their reference with any of `others`."""
     seen = {text for row in others for text in (row.translation, row.reference)}
     return [row for row in rows if row.translation not in seen and row.reference not in seen]
 

@@ -36,7 +36,7 @@ class Judgement:
 def read_judgements(path: str, *, target: str | None = None, quality: bool = False) -> list[Judgement]:
     """The rows of a TSV file with columns lp, mt, ref or pe, and z or score; `target` keeps `*-TARGET`.
 
-    For a quality estimator (`quality`) `src` takes the place of ref or pe, and a column `split` is kept to.
+    For a quality estimator (`quality`) `src` takes the place of ref or pe, and a column `split` is respected.
     """
     lines = read_lines(path)
     header = next(lines, "").split("\t")
@@ -104,8 +104,8 @@ def spearman(left: Sequence[float] | NDArray[np.floating], right: Sequence[float
 
 
 def _ranks(values: Sequence[float] | NDArray[np.floating]) -> NDArray[np.float64]:
-    _, places, counts = np.unique(np.asarray(values, float), return_inverse=True, return_counts=True)
-    ranks: NDArray[np.float64] = (np.cumsum(counts) - (counts - 1) / 2)[places]
+    _, indices, counts = np.unique(np.asarray(values, float), return_inverse=True, return_counts=True)
+    ranks: NDArray[np.float64] = (np.cumsum(counts) - (counts - 1) / 2)[indices]
     return ranks
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from mbrace.errors import UserError, require
 from mbrace.training.metric_data import Judgement, pearson
-from mbrace.training.metric_vectors import Progress, Vectors, comet_kind
+from mbrace.training.metric_vectors import Say, Vectors, comet_kind
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class MetricHead:
         translations, references = [row.translation for row in rows], [row.reference for row in rows]
         return self.vectors.rows(translations), self.vectors.rows(references)
 
-    def fit(self, train: Sequence[Judgement], validation: Sequence[Judgement], *, say: Progress) -> tuple[float, int]:
+    def fit(self, train: Sequence[Judgement], validation: Sequence[Judgement], *, say: Say) -> tuple[float, int]:
         """Train until the validation correlation (Pearson, averaged over language pairs) stops rising; returns the best
         one and its epoch."""
         recipe = self.recipe

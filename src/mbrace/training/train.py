@@ -2,7 +2,7 @@
 
 The transformer of Vaswani et al. (2017), without label smoothing, which would distort the distribution to sample from
 (Cheng & Vlachos 2023, section 4). With a budget (`minutes` or `steps`) the learning rate falls linearly to zero at its
-end, which helps short runs much; without one it falls with the inverse square root of the step until the validation
+end, which helps short runs a lot; without one it falls with the inverse square root of the step until the validation
 loss stops falling.
 """
 
@@ -59,9 +59,9 @@ def train(
             raise UserError(
                 f"{finished}: has a finished model; use force=True to train it again, or give another folder"
             )
-    made_of = _made_of(pairs, valid, options, spm)
+    settings = _run_settings(pairs, valid, options, spm)
     if not force:
-        _check_same(out, made_of)
+        _refuse_other_run(out, settings)
     make_folder(finished)  # before anything slow
     vocabulary = _vocabulary(pairs, None if force else out / "source.spm", options, spm)
     corpora = [
@@ -79,24 +79,24 @@ def train(
     for name in ("training.json", "state.pt", "source.spm") if force else ():
         (out / name).unlink(missing_ok=True)
     make_folder(out)
-    replace_file(out / "run.json", json_line(made_of))
+    replace_file(out / "run.json", json_line(settings))
     vocabulary.save(out)
-    run = TrainingRun(vocabulary, corpora[0], corpora[1], valid, out, options, device, started)
-    run.say = say
+    run = TrainingRun(vocabulary, corpora[0], corpora[1], valid, out, options, device, started, say)
     run.log(
         f"{len(corpora[0])} pairs, {corpora[0].lengths().sum(axis=0)} ids, {run.weights() / 1e6:.1f}M weights, {device}"
     )
     history = run.train(interrupted)
     if history is not None and out != finished:
-        for path in sorted(
-            out.iterdir(), key=lambda path: path.name == "training.json"
-        ):  # which says that all is there
+        # training.json goes last: it says that the model is complete
+        for path in sorted(out.iterdir(), key=lambda path: path.name == "training.json"):
             os.replace(path, finished / path.name)
         out.rmdir()
     return history
 
 
-def _made_of(pairs: SentencePairs, valid: SentencePairs, options: TrainingOptions, spm: bytes | None) -> dict[str, Any]:
+def _run_settings(
+    pairs: SentencePairs, valid: SentencePairs, options: TrainingOptions, spm: bytes | None
+) -> dict[str, Any]:
     """What a run depends on, as JSON: all options except device and threads, and digests of its data."""
     chosen = {name: value for name, value in asdict(options).items() if name not in ("device", "threads")}
     pieces = None if spm is None else hashlib.sha256(spm).hexdigest()
@@ -110,8 +110,8 @@ def _digest(pairs: SentencePairs) -> str:
     return digest.hexdigest()
 
 
-def _check_same(out: Path, made_of: dict[str, Any]) -> None:
-    """Refuse to take up a run of other options or data, or of unknown ones."""
+def _refuse_other_run(out: Path, settings: dict[str, Any]) -> None:
+    """Refuse to resume a run with other options or data, or with unknown ones."""
     path = out / "run.json"
     remedy = "another folder, or force=True to start over"
     if not path.exists():
@@ -121,7 +121,7 @@ def _check_same(out: Path, made_of: dict[str, Any]) -> None:
         return
     before, data = parse_json(path.read_bytes(), path), ("train", "valid", "spm")
     made, remedy = "has an interrupted run", f"give the same options and data, {remedy}"
-    refuse_other_settings(before, made_of, file=out, made=made, data=data, remedy=remedy)
+    refuse_other_settings(before, settings, file=out, made=made, data=data, remedy=remedy)
 
 
 def _vocabulary(pairs: SentencePairs, before: Path | None, options: TrainingOptions, spm: bytes | None) -> Vocabulary:

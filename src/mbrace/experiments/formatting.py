@@ -1,0 +1,112 @@
+"""How numbers, measures and utilities are written, in RESULTS.md, in figures and on the page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mbrace.experiments import paper
+from mbrace.experiments.studies import Row, grouped
+from mbrace.experiments.trials import SCORE_BY
+
+NAMES = {
+    "score": "Score",
+    "accuracy": "Accuracy",
+    "rr": "RR",
+    "pseudo_references": "# pseudo-refs",
+    "utility_calls": "# utility calls",
+    "pairs_scored": "# pairs scored",
+}
+SETTINGS = {"beta=0": "β = 0", "alpha=0.99": "α = 0.99", "alpha=0.9": "α = 0.9"}
+SPLITS = {"valid": "validation", "test": "test", "all": "the only file"}
+
+
+def format_value(measure: str, value: float | None) -> str:
+    """A number; scores have three decimals, so that rounding neither makes nor hides a difference."""
+    if value is None or math.isnan(value):
+        return ""
+    if measure in ("utility_calls", "pairs_scored"):
+        return f"{value:,.0f}"
+    return f"{value:.{1 if measure == 'pseudo_references' else 3}f}"
+
+
+def format_paper_value(measure: str, value: float | None) -> str:
+    """The paper's number as the paper shows it: scores have two decimals."""
+    return f"{value:.2f}" if measure == "score" and value is not None else format_value(measure, value)
+
+
+DESCRIBED = "learned, a small neural metric of mbrace's own, trained on translations that people rated"
+
+
+def describe_utility(utility: str) -> str:
+    """The name of a utility, with an explanation where the name alone says little."""
+    if utility.split(" ")[0] != "learned":
+        return utility
+    model = utility.removeprefix("learned").strip()
+    return f"{DESCRIBED} ({model})" if model else DESCRIBED
+
+
+def short_description(utility: str) -> str:
+    """The name of a utility for the title of a figure."""
+    return f"{utility} (a small neural metric)" if utility.split(" ")[0] == "learned" else utility
+
+
+def describe_timing(row: Row) -> str:
+    """How a run time was measured; rows of earlier versions do not say how pseudo-references were drawn."""
+    drawn = row.get("draw", "step by step")
+    return f"{row['window']} sentences at a time, pseudo-references drawn {drawn}"
+
+
+def run_time_tables(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Table 2 for each utility and pair: a line per phase, a cell per method with our seconds and the paper's."""
+    tables = []
+    for (utility, pair), own in grouped(rows, "utility", "pair").items():
+        seconds = {(row["method"], row["phase"]): f"{row['seconds']:.2f}" for row in own}
+        lines = []
+        for phase in paper.TABLE_2_WITH_TOTALS["racing"]:
+            cells = []
+            for method, of_paper in paper.TABLE_2_WITH_TOTALS.items():
+                theirs = f"{of_paper[phase]:.2f}" if phase in of_paper else ""
+                cells.append({"value": seconds.get((method, phase), ""), "paper": theirs})
+            lines.append({"name": phase, "cells": cells})
+        table = {"utility": utility, "pair": pair, "lines": lines, "methods": list(paper.TABLE_2)}
+        table |= {"described": describe_utility(utility), "way": describe_timing(own[0])}
+        tables.append(table | {name: own[0][name] for name in ("sentences", "trials", "device")})
+    return tables
+
+
+def measure_name(measure: str, utility: str) -> str:
+    """What a measure is called in tables; names of scores say whether their metric decoded."""
+    if measure == "score":
+        return f"Score by {utility}, which decoded"
+    if measure.startswith(SCORE_BY):
+        return f"Score by {measure.removeprefix(SCORE_BY)}, not decoded with"
+    return NAMES[measure]
+
+
+def format_interval(row: Row, kind: str, between: str = " – ") -> str:
+    """Both ends of the interval over "sentences" or "trials"; empty if there is none, as with a single trial."""
+    low, high = (format_value(row["measure"], row[f"{kind}_{end}"]) for end in ("low", "high"))
+    return f"{low}{between}{high}" if low and high else ""
+
+
+def with_interval(value: float, low: float, high: float, form: str = "+.3f") -> str:
+    """A number and its interval, such as `+0.012 (-0.003 to +0.027)`."""
+    return f"{value:{form}} ({low:{form}} to {high:{form}})"
+
+
+def exhausted_notes(about: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Which sentences do not test racing: where R is R*, standard MBR has an accuracy of 1 by definition."""
+    return [
+        f"`{one['file']}`, {one['label']}: {len(ids)} of {one['sentences']} sentences have no more pseudo-references "
+        f"than the schedule uses, so that R is R* and standard MBR right by definition: {_few(ids)}."
+        for one in about
+        if (ids := one.get("exhausted", []))
+    ]
+
+
+def _few(ids: Sequence[str | int]) -> str:
+    """The first ids: nobody would read a list of thousands."""
+    named = ", ".join(map(str, ids[:20]))
+    return f"{named} and {len(ids) - 20:,} more" if len(ids) > 20 else named
