@@ -29,7 +29,7 @@ UNPRUNED = "no pruning"
 
 def ways(size: int) -> dict[str, dict[str, Any]]:
     """Options of `decode_corpus`, by name."""
-    preset = preset_settings("fast", "decode", large_encoder=True)
+    preset = preset_settings("fast", "decode", strings_cost=True)
     fast = preset.pop("regret")
     return {
         UNPRUNED: {"prune": None},

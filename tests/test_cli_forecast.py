@@ -7,6 +7,7 @@ import json
 import math
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -305,11 +306,28 @@ def set_by_preset(command: str, *options: str) -> tuple[float | None, float | No
     return args.forecast, args.regret
 
 
+@pytest.fixture(params=["cpu", "cuda"])
+def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What a utility would choose, on a machine without a GPU or with one."""
+    kind: str = request.param
+    chosen = SimpleNamespace(type=kind)
+    monkeypatch.setattr("mbrace.utilities.neural.device.choose_device", lambda device: chosen)
+    return kind
+
+
 @pytest.mark.parametrize("command", ["decode", "translate"])
-def test_a_preset_sets_a_forecast_where_strings_are_the_cost(command: str) -> None:
+def test_a_preset_sets_a_forecast_where_strings_are_the_cost(command: str, device: str) -> None:
+    costly = ("comet",) if device == "cuda" else ("comet", "learned", "embedding")
     for utility in NAMED:
-        wanted = (None, 0.04) if utility != "comet" else (0.0005, 0.04 if command == "decode" else 0.03)
+        wanted = (0.0005, 0.04 if command == "decode" else 0.03) if utility in costly else (None, 0.04)
         assert set_by_preset(command, "--utility", utility) == wanted
+
+
+def test_a_preset_goes_by_the_device_that_was_asked_for() -> None:
+    assert set_by_preset("decode", "--utility", "learned", "--device", "cpu") == (0.0005, 0.04)
+    args = make_parser().parse_args(["decode", "--preset", "paper", "--utility", "learned", "--device", "cpu"])
+    apply_preset(args, "decode")
+    assert (args.forecast, args.regret) == (None, None)
 
 
 def test_a_forecast_of_a_preset_comes_with_what_it_was_studied_with() -> None:
@@ -345,8 +363,11 @@ def test_a_forecast_of_a_preset_comes_with_what_it_was_studied_with() -> None:
     ],
 )
 def test_what_was_given_goes_before_a_preset(
-    options: str, wanted: tuple[float | None, float | None], command: str
+    options: str, wanted: tuple[float | None, float | None], command: str, device: str
 ) -> None:
+    if device == "cpu":  # there the preset forecasts
+        changed = {"--regret 0": (0.0005, 0.0), "--forecast 0.5": (0.5, 0.04 if command == "decode" else 0.03)}
+        wanted = changed.get(options, wanted)
     assert set_by_preset(command, "--utility", "learned", *options.split()) == wanted
 
 

@@ -25,7 +25,7 @@ PARAMETER = re.compile(rf'(?<![\w/.-])({PARAMETERS.replace(" ", "|")})=("?)([^\s
 # Parameters that messages begin with, as in `alpha 2: must be between 0 and 1` and `system: only valid with chat=True`.
 FIRST_WORDS = (
     "aggregates alpha beta bootstraps budget centroids coarse coarse_top concurrency diversity exclude_self fine_top "
-    "format fraction min_gap nbest per_request pool prompt qe qe_top rank regret retries schedule select system "
+    "format fraction min_gap nbest per_request pool prompt qe qe_top rank regret retries schedule select states system "
     "threads utilities window"
 )
 FIRST_WORD = re.compile(rf"^({FIRST_WORDS.replace(' ', '|')})(?= [^:]+: |: only valid )")

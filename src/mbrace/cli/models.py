@@ -91,6 +91,14 @@ def add_sampling(parser: argparse.ArgumentParser, *, once: str = "--length-alpha
     group = parser.add_argument_group("candidates")
     group.add_argument("--beam", type=int, metavar="K", help="hypotheses per source, by beam search (256)")
     group.add_argument(
+        "--states",
+        action=Given,
+        type=int,
+        metavar="N",
+        help="beam hypotheses that end alike share a state of the decoder, at most N states per source: faster "
+        "(default: one state each)",
+    )
+    group.add_argument(
         "--length-penalty",
         action=Given,
         type=float,
@@ -138,7 +146,7 @@ def check_model(args: argparse.Namespace) -> None:
             raise UserError("--server: needs --server-model, the model's name there")
         if "model" in given:
             raise UserError("--model and --server: give one of them")
-        ours = ("kind", *languages, "device", "dtype", "sampling", "draw")
+        ours = ("kind", *languages, "device", "dtype", "states", "sampling", "draw")
         refuse(ours, "--model; not sent to a server")
         check_number("epsilon", args.epsilon, least=0.0, most=1.0)
         if not args.server_beam_search:
@@ -178,7 +186,7 @@ def sampling_settings(args: argparse.Namespace) -> SamplingSettings:
 
     beam = 256 if args.beam is None else args.beam
     sampling, tops = args.sampling or "independent", (args.top_k, args.top_p, args.min_p)
-    return SamplingSettings(beam, args.length_penalty, _epsilon(args), args.temperature, sampling, *tops)
+    return SamplingSettings(beam, args.length_penalty, _epsilon(args), args.temperature, sampling, *tops, args.states)
 
 
 def _epsilon(args: argparse.Namespace) -> float:

@@ -6,20 +6,21 @@ import argparse
 
 from mbrace.cli.forecast import clash_of
 from mbrace.cli.options import set_default_prune
-from mbrace.jobs.presets import LARGE_ENCODERS, preset_settings
+from mbrace.jobs.presets import preset_settings, strings_cost
 
 
 def apply_preset(args: argparse.Namespace, command: str) -> None:
-    """Set the options of `--preset` that were not given. Those for large encoders are meant for races with a forecast,
-    and are left out where there cannot be one."""
+    """Set the options of `--preset` that were not given. Those for utilities whose strings cost time go with a
+    forecast, and are left out where there cannot be one."""
     set_default_prune(args)
     confidence = args.prune == "confidence"
-    large = args.utility in LARGE_ENCODERS and args.forecast != 0 and confidence and clash_of(args) is None
+    may_forecast = args.preset != "paper" and args.forecast != 0 and confidence and clash_of(args) is None
+    costly = may_forecast and strings_cost(args.utility, args.device)
     applies = {
         "regret": confidence,
         "sampling": getattr(args, "server", None) is None,
         "cover": not getattr(args, "no_shuffle", False),
     }
-    for name, value in preset_settings(args.preset, command, large_encoder=large).items():
+    for name, value in preset_settings(args.preset, command, strings_cost=costly).items():
         if getattr(args, name) is None and applies.get(name, True):
             setattr(args, name, value)

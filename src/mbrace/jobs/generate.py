@@ -34,6 +34,7 @@ def generate_file(
     *,
     model: CandidateModel | Server | str = "bundled",
     beam: int = 256,
+    states: int | None = None,
     sample: int = 1024,
     length_penalty: float = 1.0,
     epsilon: float | None = 0.02,
@@ -66,7 +67,7 @@ def generate_file(
     """
     job = GenerateJob(
         model,
-        SamplingSettings(beam, length_penalty, epsilon, temperature, sampling, top_k, top_p, min_p),
+        SamplingSettings(beam, length_penalty, epsilon, temperature, sampling, top_k, top_p, min_p, states),
         sample=sample,
         seed=seed,
         logprobs=logprobs,
@@ -145,8 +146,7 @@ def candidates_of(model: CandidateModel | Server, job: GenerateJob) -> MakeCandi
                 draws = model.stream(sources, sample, ids=ids)
         else:
             if made.beam:
-                beams = model.beam(sources, k=made.beam, alpha=made.length_penalty)
-                hypotheses = [beam.texts for beam in beams]
+                hypotheses = [found.texts for found in model.beam(sources, **made.beam_options())]
             if sample:
                 draws = model.sample(sources, sample, ids=ids, seed=job.seed, **made.options())
         return zip(hypotheses, draws)  # noqa: B905  (one may be endless)

@@ -14,11 +14,13 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
         "translate": {"regret": 0.04, "sampling": "arithmetic"},
     },
 }
-# Utilities that read each string with a network so large that strings are what costs time (bench/fewer_strings.py), and
-# what presets set for them besides, or in place of that: rows of STRINGS.md that are as good with a third of the
-# strings. With chrF++, or a small encoder on a GPU, a forecast takes longer than it saves.
+# Utilities that read each string with a network, so that strings are what costs time: a large one always
+# (bench/fewer_strings.py), a small one on a CPU (bench/learned.py). What presets set for them besides, or in place of
+# that, are rows of STRINGS.md that are as good with a third of the strings. With chrF++, or a small encoder on a GPU, a
+# forecast takes longer than it saves.
 LARGE_ENCODERS = ("comet",)
-FOR_LARGE_ENCODERS: dict[str, dict[str, dict[str, Any]]] = {
+SMALL_ENCODERS = ("learned", "embedding")
+WHERE_STRINGS_COST: dict[str, dict[str, dict[str, Any]]] = {
     "fast": {
         "decode": {"forecast": 0.0005, "cover": True},
         "translate": {"regret": 0.03, "forecast": 0.0005, "schedule": "8,12,18,27,40,60,90,135,200,256"},
@@ -26,7 +28,16 @@ FOR_LARGE_ENCODERS: dict[str, dict[str, dict[str, Any]]] = {
 }
 
 
-def preset_settings(preset: str, command: str, *, large_encoder: bool) -> dict[str, Any]:
+def strings_cost(utility: str, device: str | None) -> bool:
+    """Whether a utility spends most of its time on reading strings, on a device (None: the one it would choose)."""
+    if utility in SMALL_ENCODERS:
+        from mbrace.utilities.neural.device import choose_device
+
+        return choose_device(device).type == "cpu"
+    return utility in LARGE_ENCODERS
+
+
+def preset_settings(preset: str, command: str, *, strings_cost: bool) -> dict[str, Any]:
     """What a preset sets for a command."""
-    besides = FOR_LARGE_ENCODERS.get(preset, {}).get(command, {}) if large_encoder else {}
+    besides = WHERE_STRINGS_COST.get(preset, {}).get(command, {}) if strings_cost else {}
     return PRESETS[preset][command] | besides

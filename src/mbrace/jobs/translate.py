@@ -34,6 +34,7 @@ def translate_file(
     *,
     model: CandidateModel | Server | str = "bundled",
     beam: int = 256,
+    states: int | None = None,
     length_penalty: float = 1.0,
     epsilon: float | None = 0.02,
     temperature: float = 1.0,
@@ -77,7 +78,7 @@ def translate_file(
     """
     job = TranslateJob(
         model,
-        SamplingSettings(beam, length_penalty, epsilon, temperature, sampling, top_k, top_p, min_p),
+        SamplingSettings(beam, length_penalty, epsilon, temperature, sampling, top_k, top_p, min_p, states),
         DecodeJob(
             utility,
             RaceSettings(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol, TypeAlias, overload
 
-from mbrace.errors import RecordError, ServiceError, UserError
+from mbrace.errors import RecordError, ServiceError, UserError, check_whole
 from mbrace.groups import in_groups, run_group
 from mbrace.io.candidates import Item
 from mbrace.records import Location, Record
@@ -87,6 +87,18 @@ class SamplingSettings:
     min_p: float | None = None
     states: int | None = None  # of the decoder, that the hypotheses of a source share; None: one per hypothesis
 
+    def __post_init__(self) -> None:
+        """Refuse states that cannot be, or that nothing would use."""
+        if self.states is not None:
+            check_whole("states", self.states, least=1)
+            if self.beam == 0:
+                raise UserError(f"states {self.states}: only valid with a beam of 1 or more")
+
+    def beam_options(self) -> dict[str, Any]:
+        """Those of a model's `beam`; what was not asked for is left out: not all models know it."""
+        asked = {} if self.states is None else {"states": self.states}
+        return {"k": self.beam, "alpha": self.length_penalty, **asked}
+
     def options(self) -> dict[str, Any]:
         """Those of a model's `sample` and `sampler`; what was not asked for is left out: not all models know it."""
         always = {"epsilon": self.epsilon or None, "temperature": self.temperature, "sampling": self.sampling}
@@ -127,18 +139,14 @@ def live_candidates(
     if short_races and draw is None and on_gpu:
         ahead = doubling(min(64, last), last)
     sampler = model.sampler(seed=seed, ahead=ahead, **settings.options())
-    make = beam_hypotheses(model, settings.beam, alpha=settings.length_penalty, states=settings.states)
-    return Hypothesiser(make, group_size=window), sampler
+    return Hypothesiser(beam_hypotheses(model, settings), group_size=window), sampler
 
 
-def beam_hypotheses(
-    model: CandidateModel, beam: int, *, alpha: float = 1.0, states: int | None = None
-) -> MakeHypotheses:
+def beam_hypotheses(model: CandidateModel, settings: SamplingSettings) -> MakeHypotheses:
     """Hypotheses by beam search, which depends on no id; none for a beam of 0."""
-    if beam == 0:
+    if settings.beam == 0:
         return lambda sources, ids: [[] for _ in sources]
-    asked: dict[str, Any] = {} if states is None else {"states": states}  # not all models know it
-    return lambda sources, ids: [found.texts for found in model.beam(sources, k=beam, alpha=alpha, **asked)]
+    return lambda sources, ids: [found.texts for found in model.beam(sources, **settings.beam_options())]
 
 
 class Hypothesiser:

@@ -182,6 +182,7 @@ class LiveModel:
         sources: Iterable[str],
         *,
         beam: int = 256,
+        states: int | None = None,
         utility: Utility | PairFunction | None = None,
         prune: PruningFunction | None = Confidence(),  # noqa: B008  (frozen)
         schedule: Schedule = None,
@@ -197,15 +198,16 @@ class LiveModel:
     ) -> Iterator[Decoded]:
         """Text in, MBR decisions out: `beam` hypotheses, pseudo-references by epsilon sampling, and a race per source.
 
-        `sampling` is as for `sample`. `draw` is "ahead" (all pseudo-references at once) or "lazy" (step by step while a
-        race is open); by default the faster one: ahead on a GPU, lazy on a CPU. The answers are the same. With `pool`,
-        pseudo-references race as hypotheses too, so a small `beam`, or 0, is enough. `forecast` is as for `decode`.
+        `states` is as for `beam`, and `sampling` as for `sample`. `draw` is "ahead" (all pseudo-references at once) or
+        "lazy" (step by step while a race is open); by default the faster one: ahead on a GPU, lazy on a CPU. The
+        answers are the same. With `pool`, pseudo-references race as hypotheses too, so a small `beam`, or 0, is enough.
+        `forecast` is as for `decode`.
         """
         refuse_one_string(sources)
         chosen = as_utility(ChrF() if utility is None else utility)
         if beam < 1 and not pool:
             raise UserError(f"beam {beam}: must be 1 or more; 0 is for a pool")
-        settings = SamplingSettings(beam, epsilon=epsilon, sampling=sampling)
+        settings = SamplingSettings(beam, epsilon=epsilon, sampling=sampling, states=states)
         sizes = schedule if schedule is None or is_all(schedule) else check(schedule)
         hypotheses, sampler = live_candidates(
             self,
