@@ -119,8 +119,8 @@ class ChrF:
             simd=os.environ.get(SIMD_VARIABLE, ""),
         )
 
-    def _prepared(self, texts: Sequence[str]) -> list[str]:
-        return [text.lower() for text in texts] if self.lowercase else list(texts)
+    def _prepared(self, texts: Sequence[str]) -> tuple[str, ...]:
+        return tuple([text.lower() for text in texts] if self.lowercase else texts)  # of a tuple: no copy
 
     def single_threaded(self) -> ChrF:
         """The same on one thread, for races on several threads at once."""
