@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from mbrace.decoded import Decoded
@@ -46,7 +47,6 @@ def stream(
     Python code of another. What those races hand to `calls` is called in the caller's thread.
     """
     source = _checked(records, check, on_error)
-    size = min(group_size, window)
     failure: Exception | None = None
     with ExitStack() as stack:
         lanes: ThreadPoolExecutor | None = None
@@ -56,16 +56,12 @@ def stream(
             calls = calls or CallerCalls()
             lanes = stack.enter_context(ThreadPoolExecutor(threads, initializer=calls.begin_thread))
             stack.callback(calls.close)
-            size = min(size, window // threads)
         ended = False
         while not ended:
             started: list[tuple[Sequence[Record], Sequence[Record], Callable[[], list[Decoded]]]] = []
-            held = 0
-            while held < window and not ended:
-                wanted = min(size, window - held)
+            for wanted in group_sizes(window, group_size, threads if lanes else 1):
                 group, failure = take(source, wanted)
                 rerunnable = [remember(record) for record in group]
-                held += len(group)
                 ended = len(group) < wanted
                 if not group:
                     break
@@ -74,10 +70,26 @@ def stream(
                     started.append((group, rerunnable, partial(calls.wait, lanes.submit(run_single_threaded, group))))
                 else:
                     started.append((group, rerunnable, partial(run, rerunnable)))
+                if ended:
+                    break
             for as_given, as_run, answers in started:
                 yield from _answers(as_given, as_run, answers, run, on_error)
     if failure is not None:
         raise failure
+
+
+def group_sizes(window: int, size: int, threads: int) -> Iterator[int]:
+    """The sizes of the groups of a window, at most `size` and with several threads `window // threads`.
+
+    Small groups come first, so that every thread soon has one while the rest of the window is read, and small ones come
+    last, so that all threads are done at about the same time.
+    """
+    size = min(size, window // threads)
+    small = [part for part in (size // 4, size // 2) if threads > 1 < part for _ in range(threads)]
+    if 4 * sum(small) > window:
+        small = []  # most groups would be small, and a small group takes longer per record
+    whole, left = divmod(window - 2 * sum(small), size)
+    return chain(small, repeat(size, whole), [left] if left else [], reversed(small))
 
 
 class CallerCalls:
