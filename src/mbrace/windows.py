@@ -81,15 +81,14 @@ def stream(
 def group_sizes(window: int, size: int, threads: int) -> Iterator[int]:
     """The sizes of the groups of a window, at most `size` and with several threads `window // threads`.
 
-    Small groups come first, so that every thread soon has one while the rest of the window is read, and small ones come
-    last, so that all threads are done at about the same time.
+    Small groups come last, so that all threads are done at about the same time: the next window waits for them.
     """
     size = min(size, window // threads)
-    small = [part for part in (size // 4, size // 2) if threads > 1 < part for _ in range(threads)]
+    small = [part for part in (size // 2, size // 4) if threads > 1 < part for _ in range(threads)]
     if 4 * sum(small) > window:
-        small = []  # most groups would be small, and a small group takes longer per record
-    whole, left = divmod(window - 2 * sum(small), size)
-    return chain(small, repeat(size, whole), [left] if left else [], reversed(small))
+        small = []  # many groups would be small, and a small group takes longer per record
+    whole, left = divmod(window - sum(small), size)
+    return chain(repeat(size, whole), [left] if left else [], small)
 
 
 class CallerCalls:
