@@ -26,7 +26,7 @@ Value = TypeVar("Value")
 
 RESULTS = Path(__file__).parent / "results"
 LIMIT = 1.03  # "nothing slower than 3%"
-CALL_ROUNDS = 4  # rounds of calls for each round of commands
+CALL_ROUNDS = 4  # times that each call is timed in a round
 RACING = {"no pruning": ["--prune", "none"], "alpha 0.99": ["--prune", "confidence", "--alpha", "0.99"]}
 
 # Calls of the library, timed inside a Python that is warm. Arguments: a file of candidates; how often, and which calls
@@ -113,12 +113,12 @@ def measure(
                 note(name, checkout, "wall", wall)
                 note(name, checkout, "processor", processor)
             check_same_answers(folder / "old.jsonl", folder / "new.jsonl", name)
-    with ExitStack() as stack:
-        warm = {checkout: WarmCalls(stack, python, candidates) for checkout, python in pythons.items()}
-        for number in range(CALL_ROUNDS * rounds):  # calls are short, and only the best time counts
-            for name in CALL_NAMES:
-                for checkout, asked in in_turns(warm, number):
-                    note(name, checkout, "processor", asked.seconds(name))
+        with ExitStack() as stack:  # new processes in every round: some are faster than others for as long as they live
+            warm = {checkout: WarmCalls(stack, python, candidates) for checkout, python in pythons.items()}
+            for turn in range(CALL_ROUNDS):
+                for name in CALL_NAMES:
+                    for checkout, asked in in_turns(warm, turn):
+                        note(name, checkout, "processor", asked.seconds(name))
     return times
 
 
