@@ -14,7 +14,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from house import CALLS, LIMIT, RESULTS, commands, two_checkouts
+from house import CALL_NAMES, CALLS, LIMIT, RESULTS, commands, two_checkouts
 from texts import newstest_records
 
 VALGRIND = ["valgrind", "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null"]
@@ -49,7 +49,7 @@ def main() -> None:
         one.write_text(lines[0], encoding="utf-8")
         for label, arguments in commands(candidates, one, folder / "out.jsonl").items():
             rows[label] = [count([python, "-m", "mbrace", *arguments]) for python in (args.old, args.new)]
-        for label in re.findall(r'^    "(.+)": ', CALLS, re.MULTILINE):
+        for label in CALL_NAMES:
             rows[label] = [count_call(python, candidates, label) for python in (args.old, args.new)]
     table = [
         "# This checkout against an older one, in instructions",

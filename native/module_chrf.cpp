@@ -82,7 +82,7 @@ nb::tuple score_window_py(nb::list indexes, nb::list survivors, nb::list referen
     return nb::make_tuple(scores, encode_share);
 }
 
-nb::tuple score_pairs_py(nb::list hypotheses, nb::list references, int char_order, int word_order, bool whitespace,
+nb::tuple score_pairs_py(nb::sequence hypotheses, nb::sequence references, int char_order, int word_order, bool whitespace,
                          double beta, bool eps_smoothing, int threads, const std::string& simd) {
     const Options options = options_of(char_order, word_order, whitespace);
     const Formula formula = formula_of(options, beta, eps_smoothing);

@@ -88,6 +88,7 @@ struct PyTally : Tally {
 
     explicit PyTally(nb::handle texts) {
         const Strings given(texts);
+        expect_strings(2 * given.texts.size());  // as many pseudo-references, as a rule
         for (std::size_t i = 0; i < given.texts.size(); ++i) {
             if (!add_hypothesis(given.texts[i])) continue;
             strings.push_back(given.owner[i]);

@@ -29,6 +29,9 @@ class Tally {
         std::iota(alive_.begin(), alive_.end(), 0);
     }
 
+    // Makes room for hypotheses and pseudo-references that are to come.
+    void expect_strings(std::size_t count) { strings_.expect(count); }
+
     // Adds a hypothesis before the race; false if an equal one is there. Its buffer is read again later.
     bool add_hypothesis(const Text& text) {
         const std::size_t string = strings_.add(text);

@@ -12,7 +12,7 @@ from conftest import overlap, records
 
 import mbrace
 from mbrace.decoded import Decoded
-from mbrace.windows import stream
+from mbrace.windows import group_sizes, stream
 
 
 @pytest.mark.parametrize(("window", "threads"), [(1, 1), (7, 2), (100, 3)])
@@ -65,6 +65,18 @@ def test_groups_of_a_window_race_beside_each_other_and_the_next_window_waits_for
     # The last window is one group: all threads are for it.
     assert [where for where, group in races.groups if group == [12, 13]] == ["here"]
     assert [where for where, _ in races.groups].count("beside") == 4
+
+
+@pytest.mark.parametrize("window", [1, 7, 24, 48, 63, 64, 200])
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_the_last_groups_of_a_window_are_small_and_all_fill_it(window: int, threads: int) -> None:
+    sizes = list(group_sizes(window, 8, min(threads, window)))
+    assert sum(sizes) == window
+    assert all(1 <= size <= 8 for size in sizes)
+    if (window, threads) == (64, 2):
+        assert sizes == [8, 8, 8, 8, 8, 8, 4, 4, 4, 2, 2]
+    if threads == 1:
+        assert set(sizes[:-1]) <= {8}
 
 
 @pytest.mark.parametrize(("window", "threads"), [(6, 1), (2, 3)])

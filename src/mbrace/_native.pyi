@@ -53,8 +53,8 @@ def score_aggregates(
     """
 
 def score_pairs(
-    hypotheses: list[str],
-    references: list[str],
+    hypotheses: Sequence[str],
+    references: Sequence[str],
     *,
     char_order: int,
     word_order: int,

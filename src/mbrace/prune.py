@@ -202,8 +202,8 @@ class Confidence:
         """Algorithm 2 for every race of a window, in one native call."""
         pairs = zip(window.tallies, window.weights, strict=True)
         sizes = [tally.draws if weights is None else len(weights) for tally, weights in pairs]
-        resamples = [self.resamples_of(size, window.run_seed) for size in sizes]
-        return _decide(window, resamples, self.max_losing_wins, self.regret)
+        of_size = {size: self.resamples_of(size, window.run_seed) for size in set(sizes)}
+        return _decide(window, [of_size[size] for size in sizes], self.max_losing_wins, self.regret)
 
     def win_rates(self, standings: Standings) -> NDArray[np.float64]:
         """(alive,): w, the share of resamples in which U(y, R^i) >= U(rival, R^i), Equation 5."""

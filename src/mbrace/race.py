@@ -98,20 +98,22 @@ class _Turn(NamedTuple):
     def asks(self) -> list[Ask]:
         """Those alive against what is new, and newcomers against all pseudo-references so far."""
         asks = []
-        if len(self.alive) and self.new:
+        if self.new and len(self.alive):
             self.alive.setflags(write=False)
             asks.append(Ask(self.sentence, self.alive, tuple(self.new)))
-        if len(self.newcomers):
+        if self.newcomers is not NOBODY and len(self.newcomers):
             self.newcomers.setflags(write=False)
             asks.append(Ask(self.sentence, self.newcomers, tuple(self.runner.references)))
         return asks
 
     def cost(self) -> Step:
         """What the step cost, for the answer."""
-        tally, alive, newcomers = self.runner.tally, len(self.alive), len(self.newcomers)
-        calls = alive * self.drawn + newcomers * tally.draws
-        pairs = alive * len(self.new) + newcomers * len(self.runner.references)
-        return Step(tally.draws, len(tally), calls, pairs)
+        tally, draws, alive = self.runner.tally, self.runner.tally.draws, len(self.alive)
+        calls, pairs = alive * self.drawn, alive * len(self.new)
+        if self.newcomers is not NOBODY:
+            calls += len(self.newcomers) * draws
+            pairs += len(self.newcomers) * len(self.runner.references)
+        return Step(draws, len(tally), calls, pairs)
 
 
 def _fields(
@@ -191,15 +193,14 @@ def _draw(window: Sequence[Runner], wants: Sequence[Want], drawer: Drawer, phase
     """Lines 5 to 8: draw for all open races in one call, and add to R_t. A race that got nothing has no turn."""
     started = time.perf_counter()
     turns = []
-    records = [runner.record for runner in window]
     asked = [want for want in wants if want.count]
-    found = iter(checked_draws(drawer.draw(asked), asked, records) if asked else ())
+    found = iter(checked_draws(drawer.draw(asked), asked, [runner.record for runner in window]) if asked else ())
     for want in wants:
         runner = window[want.sentence]
         alive = runner.tally.alive
         draws = next(found) if want.count else Draws([])
         drawn, new = len(draws.texts), runner.add(draws, want.count)
-        newcomers = runner.let_in(new) if drawn or not want.count else NOBODY
+        newcomers = runner.let_in(new) if runner.grows and (drawn or not want.count) else NOBODY
         if drawn or len(newcomers):
             turns.append(_Turn(runner, want.sentence, alive, drawn, new, newcomers))
     phases.draw += time.perf_counter() - started
@@ -240,7 +241,7 @@ def _prune(
     of one after another."""
     started = time.perf_counter()
     runners = [turn.runner for turn in turns]
-    views = [view for runner in runners if (view := runner.seen_from_outside()) is not None]
+    views = [runner.seen_from_outside(runner.outsiders) for runner in runners if runner.outsiders is not None]
     if views:
         look(views, runners[0].nbest, threads)
         looked = time.perf_counter()

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from mbrace._native import Tally
 from mbrace.decoded import Candidate, Decoded, Step
 from mbrace.errors import UserError
-from mbrace.forecast import Field, View
+from mbrace.forecast import Field, Outsiders, View
 from mbrace.prune import RaceState, SelfScheduled, Standings
 from mbrace.randomness import key
 from mbrace.records import Record, check_logprobs
@@ -69,11 +69,11 @@ class Runner:
         # whether the hypotheses are draws themselves, to be left out of their own expected utility
         self._own_draws = entry.exclude_self and record.pseudo_references is None
         self._for_survivors, self._keep_utilities = for_survivors, keep_utilities
-        self._grows = entry.pool or self.outsiders is not None
-        self._needs_references = self._grows or self._own_draws or keep_utilities or selection.rule != "best"
+        self.grows = entry.pool or self.outsiders is not None  # hypotheses may be let in
+        self._needs_references = self.grows or self._own_draws or keep_utilities or selection.rule != "best"
         self._given = len(self.hypotheses)
         self._rows: dict[str, int] = {}  # of hypotheses by text, where draws are looked up among them
-        if self._grows or self._own_draws:
+        if self.grows or self._own_draws:
             self._rows = {text: row for row, text in enumerate(self.hypotheses)}
         self._logprobs: dict[str, list[float]] = {}  # of every copy of a pseudo-reference, in the order drawn
         self._pruned_means: list[NDArray[np.float64]] = []  # where a pruning function decides race by race
@@ -100,7 +100,7 @@ class Runner:
 
     def sentence(self) -> Sentence:
         """What a utility sees, and cannot change."""
-        seen = _ReadOnly(self.hypotheses) if self._grows else tuple(self.hypotheses)
+        seen = _ReadOnly(self.hypotheses) if self.grows else tuple(self.hypotheses)
         return Sentence(self.record.id, self.record.source, seen)
 
     def planned(self, planner: SelfScheduled, most: int | None) -> int:
@@ -207,11 +207,9 @@ class Runner:
             spread=_standard_deviation(np.concatenate([*self._pruned_means, means])),
         )
 
-    def seen_from_outside(self) -> View | None:
+    def seen_from_outside(self, outsiders: Outsiders) -> View:
         """With `forecast`, what hypotheses that wait outside see of the race."""
-        if self.outsiders is None:
-            return None
-        return View(self.outsiders, self.tally.alive, self.tally.expected_utilities(self.weights()))
+        return View(outsiders, self.tally.alive, self.tally.expected_utilities(self.weights()))
 
     def keep(self, standings: Standings, mask: NDArray[np.bool_]) -> None:
         """Drop the hypotheses that a pruning function does not keep."""
@@ -272,7 +270,7 @@ class Runner:
             return self._in_order()[self.finalists.chosen]
         if self.means is None:
             return self._in_order()
-        if not self._grows:
+        if not self.grows:
             if self.nbest == 1 and not self._for_survivors:
                 return np.array([self.means.argmax()])  # no need to sort
             return np.argsort(-self.means, kind="stable")

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from mbrace.decoded import Decoded
@@ -47,22 +48,17 @@ def stream(
     for the Python code of another. The functions that those races pass to `calls` are called in the caller's thread.
     """
     source = _checked(records, check, on_error)
-    size = min(group_size, window)
     other_threads: AbstractContextManager[Callable[[Sequence[Record]], Answers] | None] = nullcontext()
     if run_single_threaded is not None and 1 < threads <= window:
         other_threads = _race_on_threads(run_single_threaded, threads, calls or CallerCalls())
-        size = min(size, window // threads)
     failure: Exception | None = None
     with other_threads as start:
         ended = False
         while not ended:
             started: list[tuple[Sequence[Record], Sequence[Record], Answers]] = []
-            held = 0
-            while held < window and not ended:
-                wanted = min(size, window - held)
+            for wanted in group_sizes(window, group_size, 1 if start is None else threads):
                 group, failure = take(source, wanted)
                 rerunnable = [remember(record) for record in group]
-                held += len(group)
                 ended = len(group) < wanted
                 if not group:
                     break
@@ -72,6 +68,8 @@ def stream(
                 else:
                     answers = partial(run, rerunnable)
                 started.append((group, rerunnable, answers))
+                if ended:
+                    break
             for as_given, as_run, answers in started:
                 yield from _answers(as_given, as_run, answers, run, on_error)
     if failure is not None:
@@ -88,6 +86,19 @@ def _race_on_threads(run: Run, threads: int, calls: CallerCalls) -> Iterator[Cal
             yield lambda group: partial(calls.wait, pool.submit(run, group))
         finally:
             calls.close()
+
+
+def group_sizes(window: int, size: int, threads: int) -> Iterator[int]:
+    """The sizes of the groups of a window, at most `size` and with several threads `window // threads`.
+
+    Small groups come last, so that all threads are done at about the same time: the next window waits for them.
+    """
+    size = min(size, window // threads)
+    small = [part for part in (size // 2, size // 4) if threads > 1 < part for _ in range(threads)]
+    if 4 * sum(small) > window:
+        small = []  # many groups would be small, and a small group takes longer per record
+    whole, left = divmod(window - sum(small), size)
+    return chain(repeat(size, whole), [left] if left else [], small)
 
 
 class CallerCalls:

@@ -112,5 +112,5 @@ class ChrF(Multithreaded):
             simd=os.environ.get(SIMD_VARIABLE, ""),
         )
 
-    def _prepared(self, texts: Sequence[str]) -> list[str]:
-        return [text.lower() for text in texts] if self.lowercase else list(texts)
+    def _prepared(self, texts: Sequence[str]) -> tuple[str, ...]:
+        return tuple([text.lower() for text in texts] if self.lowercase else texts)  # of a tuple: no copy

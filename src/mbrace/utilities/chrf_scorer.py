@@ -38,18 +38,19 @@ class ChrFScorer:
         began = time.perf_counter()
         self._index(asks)
         indexed = time.perf_counter()
-        plain = [number for number, ask in enumerate(asks) if ask.sentence not in self._grown]
+        plain = [ask for ask in asks if ask.sentence not in self._grown] if self._grown else asks
         found, share = self._count(
-            [self._indexes[asks[number].sentence] for number in plain],
-            [asks[number].hypotheses for number in plain],
-            [self._references(asks[number].references) for number in plain],
+            [self._indexes[ask.sentence] for ask in plain],
+            [ask.hypotheses for ask in plain],
+            [self._references(ask.references) for ask in plain],
         )
         counted = time.perf_counter()
         self.encode_seconds += indexed - began + share * (counted - indexed)
         if len(plain) == len(asks):
             return found
-        scores = dict(zip(plain, found, strict=True))
-        grown = [(number, ask) for number, ask in enumerate(asks) if number not in scores]
+        grown = [(number, ask) for number, ask in enumerate(asks) if ask.sentence in self._grown]
+        numbers = [number for number, ask in enumerate(asks) if ask.sentence not in self._grown]
+        scores = dict(zip(numbers, found, strict=True))
         looked_up = [self._texts(ask) for _, ask in grown]
         parts = [self._grown[ask.sentence].parts(ask.references) for _, ask in grown]
         found, share = self._count(
@@ -66,12 +67,12 @@ class ChrFScorer:
         self.encode_seconds += share * (time.perf_counter() - counted)
         return [scores[number] for number in range(len(asks))]
 
-    def _texts(self, ask: Ask) -> list[str]:
+    def _texts(self, ask: Ask) -> tuple[str, ...]:
         """The hypotheses of an ask."""
         given = self._sentences[ask.sentence].hypotheses
         return self._utility._prepared([given[row] for row in ask.hypotheses.tolist()])
 
-    def _references(self, references: Sequence[str]) -> list[Any]:
+    def _references(self, references: Sequence[str]) -> Sequence[Any]:
         """The references of an ask, as `_count` takes them."""
         return self._utility._prepared(references)
 
@@ -103,7 +104,7 @@ class ChrFScorer:
         for ask in asks:
             if ask.sentence in self._grown:
                 unknown = self._grown[ask.sentence].unknown(ask.references)
-                new.setdefault((ask.sentence, True), []).extend(self._utility._prepared(unknown))
+                new[ask.sentence, True] = new.get((ask.sentence, True), ()) + self._utility._prepared(unknown)
         built = _native.build_indexes(
             [texts for texts in new.values() if texts],
             char_order=self._utility.char_order,
@@ -152,7 +153,7 @@ class IndexedTexts:
 class ChrFAggregateScorer(ChrFScorer):
     """The same for references that are `Aggregate`s: each has the mean of the n-gram counts of its texts."""
 
-    def _references(self, references: Sequence[str]) -> list[Any]:
+    def _references(self, references: Sequence[str]) -> Sequence[Any]:
         from mbrace.aggregates import Aggregate
 
         aggregates = [each for each in references if isinstance(each, Aggregate)]
