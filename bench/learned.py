@@ -24,7 +24,7 @@ MODES = {
     "standard MBR (--prune none)": ["--prune", "none"],
     "confidence (--prune confidence)": ["--prune", "confidence"],
     "fast (--preset fast)": ["--preset", "fast"],
-    "forecast (--forecast 0.0005 --cover --regret 0.04)": ["--forecast", "0.0005", "--cover", "--regret", "0.04"],
+    "regret alone (--regret 0.04)": ["--regret", "0.04"],
     "confidence, one sentence at a time (--window 1)": ["--prune", "confidence", "--window", "1"],
 }
 

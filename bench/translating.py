@@ -33,7 +33,7 @@ from mbrace.decoded import Phases
 from mbrace.decoding import decode_corpus
 from mbrace.experiments.strings import SMALL_STEPS
 from mbrace.io.candidates import read_records
-from mbrace.jobs.presets import PRESETS
+from mbrace.jobs.presets import preset_settings
 from mbrace.models import recorded
 from mbrace.models.hypotheses import SamplingSettings, live_candidates
 from mbrace.prune import stops_by_regret
@@ -97,24 +97,26 @@ class Way:
         }
 
 
-def ways(size: int) -> list[Way]:
-    fast = dict(PRESETS["fast"]["translate"])
-    regret = mbrace.Confidence(0.99, regret=fast.pop("regret"))
-    pool = {"pool": True, "sampling": "arithmetic"}
-    fast_beam = fast.pop("beam", size)
-    forecast = {"sampling": "arithmetic", "forecast": 0.0005, "schedule": SMALL_STEPS}
+def ways(size: int, *, on_cpu: bool) -> list[Way]:
+    preset = preset_settings("fast", "translate", strings_cost=on_cpu)
+    if "schedule" in preset:
+        preset["schedule"] = tuple(map(int, preset["schedule"].split(",")))
+    even, regret = {"sampling": "arithmetic"}, mbrace.Confidence(0.99, regret=0.04)
+    pool = even | {"pool": True}
+    forecast = even | {"forecast": 0.0005, "schedule": SMALL_STEPS}
     return [  # what is compared most first
         Way("beam 10", 10, False),
         Way(f"standard MBR, {size} + {size}", size),
-        Way("fast", fast_beam, regret, fast),
+        Way("fast", size, mbrace.Confidence(0.99, regret=preset.pop("regret")), preset),
+        Way("regret 0.04", size, regret, even),
         Way("forecast 0.0005, regret 0.03, small steps", size, mbrace.Confidence(0.99, regret=0.03), forecast),
         *(
             Way(f"beam 384 in {states} states, {name}", min(384, 2 * size), prune, settings | {"states": states})
             for states in (96, 64)
             for name, prune, settings in (
                 ("forecast, small steps", mbrace.Confidence(0.99, regret=0.03), forecast),
-                ("forecast, regret 0.04", regret, fast | {"forecast": 0.0005}),
-                ("regret 0.04", regret, fast),
+                ("forecast, regret 0.04", regret, even | {"forecast": 0.0005}),
+                ("regret 0.04", regret, even),
             )
         ),
         Way("pool from beam 64, regret 0.04", min(size, 64), mbrace.Confidence(0.99, regret=0.04), pool),
@@ -247,7 +249,11 @@ def main() -> None:
     about = {"machine": machine, "utility": utility.name, "recorded": agreement}
     found: dict[str, Any] = {}
     pages: list[str] = []
-    chosen = [way for way in ways(size) if not args.only or way.name.startswith((*args.only, "beam 10", "standard"))]
+    chosen = [
+        way
+        for way in ways(size, on_cpu=device.type == "cpu")
+        if not args.only or way.name.startswith((*args.only, "beam 10", "standard"))
+    ]
     for way in chosen:
         way.size = 8 if args.tiny else None
         way(model, utility, warm)
