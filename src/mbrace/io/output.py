@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mbrace.errors import UserError, require
 from mbrace.io.atomic import lock, write_all
@@ -16,10 +16,8 @@ from mbrace.io.parquet import write_parquet
 from mbrace.io.resume import ParquetLines, PlainLines, WrittenLines, begins_like_our_output, written_lines
 from mbrace.io.run_file import RunFile
 from mbrace.io.system import OPEN
+from mbrace.io.utility_folder import UtilityFolder
 from mbrace.records import Record
-
-if TYPE_CHECKING:
-    from mbrace.io.utility_folder import UtilityFolder
 
 
 class Output:
