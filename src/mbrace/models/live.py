@@ -93,7 +93,7 @@ class LiveModel:
         rows = self.codec.encode(sources)
         done = []
         with ThreadPoolExecutor(1) as behind:  # texts are written while the next search runs
-            width = min(k, states or k)
+            width = max(min(k, states or k), k // 4)  # paths without a state of their own take memory too
             for part in self.parts(rows, [width if source.strip() else 0 for source in sources], max_length):
                 mine = [rows[i] for i in part]
                 found = search.beam(
