@@ -104,7 +104,9 @@ def test_outputs_do_not_depend_on_the_batch() -> None:
         assert alone.texts == outputs.texts
 
 
-def test_a_number_of_states_that_cannot_be_is_refused() -> None:
+@pytest.mark.parametrize(("states", "words"), [(0, "0: must be 1 or more"), (2.5, "2.5: must be a whole number")])
+def test_a_number_of_states_that_cannot_be_is_refused(states: Any, words: str) -> None:
     translator = mbrace.Seq2Seq(tiny.marian(), tokenizer=tiny.tokenizer())
-    with pytest.raises(UserError, match="states 0: must be 1 or more"):
-        translator.beam(SOURCES, k=4, states=0)
+    for refused in (translator.beam, translator.translate):
+        with pytest.raises(UserError, match=f"states {words}"):
+            refused(SOURCES, states=states)
