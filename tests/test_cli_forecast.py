@@ -325,9 +325,15 @@ def test_a_preset_sets_a_forecast_where_strings_are_the_cost(command: str, devic
 
 def test_a_preset_goes_by_the_device_that_was_asked_for() -> None:
     assert set_by_preset("decode", "--utility", "learned", "--device", "cpu") == (0.0005, 0.04)
+    assert set_by_preset("decode", "--utility", "learned", "--device", "cuda:1", "--ray") == (None, 0.04)
     args = make_parser().parse_args(["decode", "--preset", "paper", "--utility", "learned", "--device", "cpu"])
     apply_preset(args, "decode")
     assert (args.forecast, args.regret) == (None, None)
+
+
+def test_a_preset_on_a_cluster_goes_by_the_workers_not_by_this_machine(device: str) -> None:
+    assert set_by_preset("decode", "--utility", "learned", "--ray") == (0.0005, 0.04)
+    assert set_by_preset("decode", "--utility", "learned", "--ray", "auto", "--gpus-per-worker", "1") == (None, 0.04)
 
 
 def test_a_forecast_of_a_preset_comes_with_what_it_was_studied_with() -> None:

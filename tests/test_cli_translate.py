@@ -258,3 +258,28 @@ def test_translating_with_a_pool_of_arithmetic_draws_is_resumed_to_the_same_byte
     assert "was made with sampling 'arithmetic', not the default" in capsys.readouterr().err
     assert translate(cut, "--resume", "--window", "3") == 0
     assert cut.read_bytes() == content == whole.read_bytes()
+
+
+def test_states_reach_beam_search_from_the_command_line_and_are_kept_for_resuming(
+    sources: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, made = tmp_path / "o.jsonl", tmp_path / "c.jsonl"
+    generate = ["generate", str(sources), "--model", str(folder), "--device", "cpu", "--beam", "8", "--sample", "0"]
+    assert main([*generate, "--states", "3", "-o", str(made)]) == 0
+    texts = [json.loads(line)["hypotheses"] for line in made.read_text().splitlines()]
+    model = mbrace.Seq2Seq(str(folder), device="cpu")
+    assert texts == [list(found.texts) for found in model.beam(SOURCES, 8, states=3)]
+    assert texts != [list(found.texts) for found in model.beam(SOURCES, 8)]
+    assert translate(sources, folder, out, "--states", "3") == 0
+    before = out.read_bytes()
+    assert translate(sources, folder, out, "--states", "3", "--resume") == 0
+    assert out.read_bytes() == before
+    assert translate(sources, folder, out, "--resume") == 2
+    assert "was made with states 3, not without it" in capsys.readouterr().err
+    for options, words in (
+        (["--states", "0"], "--states 0: must be 1 or more"),
+        (["--states", "2", "--beam", "0", "--pool"], "--states 2: only valid with a beam of 1 or more"),
+        (["--states", "2", "--server", "http://x", "--server-model", "m"], "--states: only valid with --model"),
+    ):
+        assert main(["translate", str(sources), *options]) == 2
+        assert words in capsys.readouterr().err

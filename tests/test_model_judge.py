@@ -184,6 +184,10 @@ def test_score_with_a_judge_says_what_it_cost(
         (["--judge-model", "m"], "--judge-model: only valid with --utility judge, not chrf++"),
         (["--utility", "embedding-server"], "--utility embedding-server: needs url and model"),
         (
+            ["--utility", "judge", "--judge-server", "http://x", "--judge-model", "m", "--utility-option=retries=-1"],
+            "error: retries -1: must be 0 or more",  # `decode` has no --retries
+        ),
+        (
             ["--utility", "judge", "--judge-server", "http://x", "--judge-model", "m", "--utility-option", "api_key=k"],
             "--utility-option api_key: not one of judge; it takes url, model, prompt",
         ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 
 import mbrace
 from mbrace.errors import UserError
+from mbrace.models import search
 from mbrace.models.search import RECOMBINED
 
 SOURCES = ["a b c", "d d a b", "c"]
@@ -104,7 +106,26 @@ def test_outputs_do_not_depend_on_the_batch() -> None:
         assert alone.texts == outputs.texts
 
 
-def test_a_number_of_states_that_cannot_be_is_refused() -> None:
+@pytest.mark.parametrize(("states", "words"), [(0, "0: must be 1 or more"), (2.5, "2.5: must be a whole number")])
+def test_a_number_of_states_that_cannot_be_is_refused(states: Any, words: str) -> None:
     translator = mbrace.Seq2Seq(tiny.marian(), tokenizer=tiny.tokenizer())
-    with pytest.raises(UserError, match="states 0: must be 1 or more"):
-        translator.beam(SOURCES, k=4, states=0)
+    for refused in (translator.beam, translator.translate):
+        with pytest.raises(UserError, match=f"states {words}"):
+            refused(SOURCES, states=states)
+
+
+def test_states_are_not_sent_to_a_server_and_so_refused(tmp_path: Any) -> None:
+    sources = tmp_path / "sources.txt"
+    sources.write_text("a\n", encoding="utf-8")
+    server = mbrace.Server("http://127.0.0.1:1/v1", model="m")
+    for run in (mbrace.translate_file, mbrace.generate_file):
+        with pytest.raises(UserError, match="states 3: only valid with a model; not sent to a server"):
+            run(sources, tmp_path / "out.jsonl", model=server, states=3)
+
+
+def test_finished_sources_are_cut_from_a_recorded_beam_by_their_rows() -> None:
+    """Of 64 sources in 256 states each, one is left: 16,128 rows less are worth another recording."""
+    cut: Any = search._Beam.worth_cutting
+    recording = SimpleNamespace(recorder=SimpleNamespace(records=True))
+    assert cut(recording, 1 * 256, 64 * 256)
+    assert not cut(recording, 1 * 10, 64 * 10)

@@ -296,6 +296,8 @@ def test_options_reach_the_server(mock: Mock, tmp_path: Path) -> None:
         (["--timeout", "nan"], "timeout nan: must be more than 0"),
         (["--max-tokens", "0"], "max_tokens 0"),
         (["--retries", "-1"], "--retries -1: must be 0 or more"),
+        (["--concurrency", "0"], "--concurrency 0: must be 1 or more"),
+        (["--samples-per-request", "0"], "--samples-per-request 0: must be 1 or more"),
         (
             ["--server-kind", "completions", "--system-prompt", "x"],
             "only valid with --server-kind chat",

@@ -94,7 +94,8 @@ def group_sizes(window: int, size: int, threads: int) -> Iterator[int]:
     Small groups come last, so that all threads are done at about the same time: the next window waits for them.
     """
     size = min(size, window // threads)
-    small = [part for part in (size // 2, size // 4) if threads > 1 < part for _ in range(threads)]
+    parts = [part for part in (size // 2, size // 4) if part > 1]
+    small = [part for part in parts for _ in range(threads)] if threads > 1 else []
     if 4 * sum(small) > window:
         small = []  # many groups would be small, and a small group takes longer per record
     whole, left = divmod(window - sum(small), size)

@@ -14,8 +14,6 @@ from typing import Any
 from mbrace.errors import MbraceWarning
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
-# Parameters whose options have other names.
-FLAGS = {"out": "-o", "per_request": "--samples-per-request"}
 # Parameters that messages of the library name as in `force=True`.
 PARAMETERS = (
     "cache chat force forecast format gpus_per_worker layer min_gap nbest num_candidates num_references on_error out "
@@ -24,9 +22,8 @@ PARAMETERS = (
 PARAMETER = re.compile(rf'(?<![\w/.-])({PARAMETERS.replace(" ", "|")})=("?)([^\s",;:)]+)\2|^(spm)(?=: )')
 # Parameters that messages begin with, as in `alpha 2: must be between 0 and 1` and `system: only valid with chat=True`.
 FIRST_WORDS = (
-    "aggregates alpha beta bootstraps budget centroids coarse coarse_top concurrency diversity exclude_self fine_top "
-    "format fraction min_gap nbest per_request pool prompt qe qe_top rank regret retries schedule select states system "
-    "threads utilities window"
+    "aggregates alpha beta bootstraps budget centroids coarse coarse_top diversity exclude_self fine_top format "
+    "fraction min_gap nbest pool prompt qe qe_top rank regret schedule select states system threads utilities window"
 )
 FIRST_WORD = re.compile(rf"^({FIRST_WORDS.replace(' ', '|')})(?= [^:]+: |: only valid )")
 # Parameters that other ones depend on, as in `qe: only valid without pool`.
@@ -74,7 +71,7 @@ def as_options(message: str) -> str:
 
 
 def _flag(parameter: str) -> str:
-    return FLAGS.get(parameter, f"--{parameter.replace('_', '-')}")
+    return "-o" if parameter == "out" else f"--{parameter.replace('_', '-')}"
 
 
 class _LinesOnStderr(logging.Handler):

@@ -6,7 +6,7 @@ import argparse
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from mbrace.errors import UserError, check_number, require
+from mbrace.errors import UserError, check_number, check_whole, require
 
 if TYPE_CHECKING:
     from mbrace.jobs.model_settings import ModelSettings
@@ -149,6 +149,8 @@ def check_model(args: argparse.Namespace) -> None:
         ours = ("kind", *languages, "device", "dtype", "states", "sampling", "draw")
         refuse(ours, "--model; not sent to a server")
         check_number("epsilon", args.epsilon, least=0.0, most=1.0)
+        for option, least in (("concurrency", 1), ("samples-per-request", 1), ("retries", 0)):
+            check_whole(f"--{option}", getattr(args, option.replace("-", "_")), least=least)
         if not args.server_beam_search:
             refuse(("length_penalty",), "--model, or with --server-beam-search")
         if args.server_kind == "completions":

@@ -29,11 +29,14 @@ WHERE_STRINGS_COST: dict[str, dict[str, dict[str, Any]]] = {
 
 
 def strings_cost(utility: str, device: str | None) -> bool:
-    """Whether a utility spends most of its time on reading strings, on a device (None: the one it would choose)."""
+    """Whether a utility spends most of its time on reading strings, on a device (None: the one it would choose here).
+
+    A device that is named need not be here: workers of a cluster may have it.
+    """
     if utility in SMALL_ENCODERS:
         from mbrace.utilities.neural.device import choose_device
 
-        return choose_device(device).type == "cpu"
+        return (device or choose_device(None).type) == "cpu"
     return utility in LARGE_ENCODERS
 
 

@@ -139,6 +139,7 @@ class TranslateJob:
         model = load_model(self.model, threads, self.candidates, seed=race.seed)
         sampler: LiveSampler
         if isinstance(model, Server):
+            self.candidates.check_server()
             sampler, ask, beam = model, model.hypotheses, self.candidates.beam
             hypotheses = Hypothesiser(lambda texts, ids: list(ask(texts, beam, ids=ids)), group_size=race.window)
         else:

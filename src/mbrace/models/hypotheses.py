@@ -94,6 +94,11 @@ class SamplingSettings:
             if self.beam == 0:
                 raise UserError(f"states {self.states}: only valid with a beam of 1 or more")
 
+    def check_server(self) -> None:
+        """Refuse what a server would not be told of, and would silently do without."""
+        if self.states is not None:
+            raise UserError(f"states {self.states}: only valid with a model; not sent to a server")
+
     def beam_options(self) -> dict[str, Any]:
         """Those of a model's `beam`; what was not asked for is left out: not all models know it."""
         asked = {} if self.states is None else {"states": self.states}

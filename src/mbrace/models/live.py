@@ -16,7 +16,7 @@ from torch import Tensor
 
 from mbrace.decoded import Decoded
 from mbrace.decoding import decode_corpus
-from mbrace.errors import UserError
+from mbrace.errors import UserError, check_whole
 from mbrace.models import search
 from mbrace.models.choice import Truncation
 from mbrace.models.codec import Codec, texts_of
@@ -88,8 +88,8 @@ class LiveModel:
         refuse_one_string(sources)
         if k < 1:
             raise UserError(f"beam {k}: must be 1 or more")
-        if states is not None and states < 1:
-            raise UserError(f"states {states}: must be 1 or more")
+        if states is not None:
+            check_whole("states", states, least=1)
         rows = self.codec.encode(sources)
         done = []
         with ThreadPoolExecutor(1) as behind:  # texts are written while the next search runs

@@ -322,7 +322,7 @@ class _Beam(_Search):
     def cut(self) -> bool:
         """Go on with the open sources if that pays; False if none is left."""
         alive = (~self.closed).nonzero()[:, 0]
-        if len(alive) > 0 and self.worth_cutting(len(alive), len(self.owner)):
+        if len(alive) > 0 and self.worth_cutting(len(alive) * self.width, len(self.owner) * self.width):
             self.recorder.forget()
             rows = (alive[:, None] * self.width + torch.arange(self.width, device=alive.device)).flatten()
             self.state.select(rows, sources=alive, width=self.width)

@@ -24,8 +24,8 @@ class PlainBert:
         self.heads = model.config.num_attention_heads
         self.layers = [_Layer(layer) for layer in model.encoder.layer]
 
-    def __call__(self, ids: Tensor, mask: Tensor | None) -> list[Tensor]:
-        """The hidden states (strings, tokens, units) of every layer, embeddings first.
+    def __call__(self, ids: Tensor, mask: Tensor | None, *, only_last: bool = False) -> list[Tensor]:
+        """The hidden states (strings, tokens, units) of every layer, embeddings first, or those of the last layer only.
 
         `mask` (strings, 1, tokens, tokens) says which tokens each token attends to; None: to all of its string.
         """
@@ -38,7 +38,7 @@ class PlainBert:
             x = add_norm(x, F.linear(mixed, *layer.own_out), *layer.own_norm)
             inner = layer.activation(F.linear(x, *layer.first))
             x = add_norm(x, F.linear(inner, *layer.second), *layer.norm)
-            states.append(x)
+            states = [x] if only_last else [*states, x]
         return states
 
 

@@ -255,7 +255,7 @@ class Encoder:
             attended = _pair_mask(attended)
         with without_cudnn_attention():
             if self._without_modules is not None and (attended is None or attended.ndim == 4):
-                found = self._without_modules(ids, attended)
+                found = self._without_modules(ids, attended, only_last=not mixes)
                 return found if mixes else {-1: found[-1]}
             out = self._model(input_ids=ids, attention_mask=attended, output_hidden_states=mixes, return_dict=True)
         return out.hidden_states if mixes else {-1: out.last_hidden_state}
