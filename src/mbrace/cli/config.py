@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from mbrace.cli.parser import Parser, make_parser, parsers_by_command
@@ -115,11 +115,12 @@ def _names(action: argparse.Action) -> list[str]:
 
 
 def _read(path: str) -> Any:
-    suffix = Path(path).suffix.lower()
+    suffix = os.path.splitext(path)[1].lower()  # pathlib would make every command start later
     if suffix not in (".yaml", ".yml", ".toml", ".json"):
         raise UserError(f"--config {path}: give a .yaml, .toml or .json file")
     try:
-        text = Path(path).read_text(encoding="utf-8-sig")
+        with open(path, encoding="utf-8-sig") as file:
+            text = file.read()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise UserError(f"--config {path}: {reason}; give a file that can be read") from error

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from mbrace.cli.forecast import add_forecast, check_forecast
 from mbrace.cli.messages import say
@@ -139,7 +138,8 @@ def _judge_options(args: argparse.Namespace) -> Iterator[str]:
 
 def _read_prompt(path: str) -> str:
     try:
-        return Path(path).read_text(encoding="utf-8")
+        with open(path, encoding="utf-8") as file:
+            return file.read()
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"--judge-prompt @{path}: cannot be read ({error}); give a text file") from error
 

@@ -6,7 +6,6 @@ import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from mbrace.errors import UserError
@@ -61,7 +60,8 @@ class Manifest:
         """The manifest of `folder`, checked so that no shard in it is a file outside the folder."""
         path = os.path.join(folder, NAME)
         try:
-            data = Path(path).read_bytes()
+            with open(path, "rb") as file:
+                data = file.read()
         except OSError as error:
             raise UserError(
                 f"{path}: {error.strerror}; give a file, or a folder of shards that a cluster wrote"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from typing import Any
+from typing import Any, Protocol
 
 from mbrace.errors import UserError, require
 from mbrace.io.atomic import lock, write_all
@@ -16,8 +16,24 @@ from mbrace.io.parquet import write_parquet
 from mbrace.io.resume import ParquetLines, PlainLines, WrittenLines, begins_like_our_output, written_lines
 from mbrace.io.run_file import RunFile
 from mbrace.io.system import OPEN
-from mbrace.io.utility_folder import UtilityFolder
 from mbrace.records import Record
+
+
+class Tables(Protocol):
+    """What is saved of each record besides its answer: a `mbrace.io.utility_folder.UtilityFolder`. Few runs need one, so
+    it is not imported here."""
+
+    def open(self, *, resume: bool, force: bool) -> None:
+        """Before the first answer."""
+        ...
+
+    def note(self, identity: str | int) -> None:
+        """After each answer: the record with this id has one."""
+        ...
+
+    def finish(self) -> None:
+        """After the last answer."""
+        ...
 
 
 class Output:
@@ -43,7 +59,7 @@ class Output:
         force: bool = False,
         text: bool = False,
         settings: dict[str, Any] | None = None,
-        tables: UtilityFolder | None = None,
+        tables: Tables | None = None,
         options: dict[str, Any] | None = None,
     ) -> None:
         self.path, self.text = path, text
@@ -61,7 +77,7 @@ class Output:
         self._has_started = False  # `start` was called
         self._has_begun = True  # False while an older output is still there in full
         self._descriptor = self._errors = self._replaced = -1
-        self._tables: UtilityFolder | None = None
+        self._tables: Tables | None = None
         if self._is_stream:
             if resume:
                 name = "standard output" if path == "-" else path
@@ -133,7 +149,7 @@ class Output:
                 raise
             raise UserError(f"{path}: {error.strerror}; give an output in a folder that can be written") from error
 
-    def _open_tables(self, tables: UtilityFolder | None, resume: bool, force: bool) -> None:
+    def _open_tables(self, tables: Tables | None, resume: bool, force: bool) -> None:
         if tables is None:
             return
         try:

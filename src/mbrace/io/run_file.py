@@ -6,7 +6,6 @@ import os
 import time
 import zlib
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from mbrace.errors import UserError
@@ -80,7 +79,8 @@ class RunFile:
                 "made with (early versions of mbrace deleted it at the end of a run); "
                 "give another output, or force=True to start over"
             )
-        before = parse_json(Path(self.path).read_bytes(), self.path)
+        with open(self.path, "rb") as file:
+            before = parse_json(file.read(), self.path)
         remedy = "give the same options, another output, or force=True to start over"
         besides = (OPTIONS, DIGESTS)
         refuse_other_settings(before, self._settings, file=self._output, remedy=remedy, besides=besides)

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 from mbrace.cores import limit_helpers
 from mbrace.errors import UserError, require
 from mbrace.utilities.mixture_names import is_mixture, parse_mixture
-from mbrace.utilities.neural.device import limit_threads
 from mbrace.utility import Utility
 
 
@@ -101,6 +100,8 @@ def make_utility(
     if named.neural:
         require("torch", extra="neural")
         if threads:
+            from mbrace.utilities.neural.device import limit_threads
+
             limit_threads(threads)
         arguments = {"model": model, **encoding, **_converted(name, options)}
         return typing.cast("Utility", _class_of(named)(arguments.pop("model"), **arguments))
