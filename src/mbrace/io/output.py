@@ -20,8 +20,8 @@ from mbrace.records import Record
 
 
 class Tables(Protocol):
-    """What is saved of each record besides its answer: a `mbrace.io.utility_folder.UtilityFolder`. Few runs need one, so
-    it is not imported here."""
+    """What is saved of each record besides its answer: a `UtilityFolder` (utility_folder.py), which is not imported here
+    because few runs need it."""
 
     def open(self, *, resume: bool, force: bool) -> None:
         """Before the first answer."""
