@@ -20,8 +20,8 @@ from mbrace.records import Record
 
 
 class Tables(Protocol):
-    """What is saved of each record besides its answer: a `UtilityFolder` (utility_folder.py), which is not imported here
-    because few runs need it."""
+    """What is saved of each record besides its answer: a `UtilityFolder`, which is not imported here because few runs
+    need it (utility_folder.py)."""
 
     def open(self, *, resume: bool, force: bool) -> None:
         """Before the first answer."""
