@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
 
-from mbrace.models import search
+from mbrace.models import beam_search, search
 from mbrace.models.live import LiveModel
 from mbrace.utilities.neural.encoder import Encoder
 
@@ -40,8 +40,8 @@ def clocked(clock: Clock) -> Iterator[None]:
     """Count inside: searches, time steps, ids to texts, texts to tokens."""
     with (
         mock.patch.object(search, "sample", clock.around("sample", search.sample)),
-        mock.patch.object(search, "beam", clock.around("beam", search.beam)),
-        mock.patch.object(search._Search, "advance", clock.around("step", search._Search.advance)),
+        mock.patch.object(beam_search, "beam", clock.around("beam", beam_search.beam)),
+        mock.patch.object(search.Search, "advance", clock.around("step", search.Search.advance)),
         mock.patch.object(LiveModel, "texts", clock.around("texts", LiveModel.texts)),
         mock.patch.object(Encoder, "tokenize", clock.around("tokenise", Encoder.tokenize)),
     ):

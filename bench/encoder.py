@@ -26,7 +26,7 @@ import transformers
 import mbrace
 from mbrace.decoded import Phases
 from mbrace.io.candidates import read_records
-from mbrace.models import choice, past, recorded, search
+from mbrace.models import beam_search, choice, past, recorded
 from mbrace.utilities.neural import norm, pretrained
 from mbrace.utilities.neural.device import bfloat16_speedup, choose_device, choose_dtype, without_cudnn_attention
 from mbrace.utilities.neural.encoder import Encoder, Readout
@@ -135,7 +135,7 @@ def former_decoding(model: Any) -> Iterator[None]:
         mock.patch.object(past, "kernels_for", no_kernels),
         mock.patch.object(norm, "kernel_for", no_kernels),
         mock.patch.object(recorded, "usable", mock.Mock(return_value=False)),
-        mock.patch.object(search, "best_totals", former_best),
+        mock.patch.object(beam_search, "best_totals", former_best),
         mock.patch.object(type(model), "texts", former_texts),
     ):
         yield

@@ -13,7 +13,7 @@ import torch
 import mbrace
 from mbrace.errors import UserError
 from mbrace.models import search
-from mbrace.models.search import RECOMBINED
+from mbrace.models.beam_search import RECOMBINED
 
 SOURCES = ["a b c", "d d a b", "c"]
 
@@ -125,7 +125,7 @@ def test_states_are_not_sent_to_a_server_and_so_refused(tmp_path: Any) -> None:
 
 def test_finished_sources_are_cut_from_a_recorded_beam_by_their_rows() -> None:
     """Of 64 sources in 256 states each, one is left: 16,128 rows less are worth another recording."""
-    cut: Any = search._Beam.worth_cutting
+    cut: Any = search.Search.worth_cutting
     recording = SimpleNamespace(recorder=SimpleNamespace(records=True))
     assert cut(recording, 1 * 256, 64 * 256)
     assert not cut(recording, 1 * 10, 64 * 10)

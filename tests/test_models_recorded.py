@@ -125,7 +125,7 @@ def test_many_rows_are_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_nothing_is_recorded_on_a_cpu() -> None:
     assert not recorded.usable(torch.device("cpu"))
-    assert not search._Search(torch.device("cpu"), 8).recorder.records
+    assert not search.Search(torch.device("cpu"), 8).recorder.records
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")

@@ -17,7 +17,7 @@ from torch import Tensor
 from mbrace.decoded import Decoded
 from mbrace.decoding import decode_corpus
 from mbrace.errors import UserError, check_whole
-from mbrace.models import search
+from mbrace.models import beam_search, search
 from mbrace.models.choice import Truncation
 from mbrace.models.codec import Codec, texts_of
 from mbrace.models.hypotheses import SamplingSettings, live_candidates
@@ -83,7 +83,7 @@ class LiveModel:
         """The k best outputs of each source by beam search of width k, scored log p / length ** alpha.
 
         With `states`, outputs that end alike at some time step go on as one in the decoder, in at most that many states
-        (see `search.beam`). A source without text has one output without text.
+        (see `beam_search.beam`). A source without text has one output without text.
         """
         refuse_one_string(sources)
         if k < 1:
@@ -96,7 +96,7 @@ class LiveModel:
             width = max(min(k, states or k), k // 4)  # paths without a state of their own take memory too
             for part in self.parts(rows, [width if source.strip() else 0 for source in sources], max_length):
                 mine = [rows[i] for i in part]
-                found = search.beam(
+                found = beam_search.beam(
                     self.decoder,
                     self.encode(mine),
                     self.lengths(mine, max_length),
