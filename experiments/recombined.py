@@ -12,8 +12,6 @@ as many of the first as `--minutes` allow; `page` writes OUT/RECOMBINED.md. `--s
 from __future__ import annotations
 
 import argparse
-import gzip
-import json
 import time
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, replace
@@ -27,7 +25,7 @@ from strings import equality_lines, learned_margin
 from strings_study import of_raced
 
 from mbrace.experiments.strings import RACED, SMALL_STEPS, STANDARD, StringsTable, Way, strings_rows, strings_tables
-from mbrace.io.atomic import replace_file
+from mbrace.experiments.study_files import read_packed, write_packed
 from mbrace.io.sentence_pairs import read_pairs
 from mbrace.records import Record
 
@@ -90,9 +88,7 @@ def run(args: argparse.Namespace) -> None:
     rows = [row for future in waiting for row in future.result()]
     pool.shutdown()
     about = {"pair": args.pair, "split": args.split, "model": Path(args.model).name, "beams": [b.name for b in BEAMS]}
-    packed = json.dumps({"about": about, "rows": rows}, separators=(",", ":")).encode()
-    args.out.mkdir(parents=True, exist_ok=True)
-    replace_file(args.out / f"{args.pair}.{args.split}.json.gz", gzip.compress(packed, mtime=0), shared=True)
+    write_packed(args.out / f"{args.pair}.{args.split}.json.gz", {"about": about, "rows": rows})
     log(f"{args.pair}: {len({row['id'] for row in rows})} sentences raced")
 
 
@@ -154,7 +150,7 @@ def page(args: argparse.Namespace) -> None:
     """Write OUT/RECOMBINED.md."""
     counts, sections = [], []
     for path in sorted(args.out.glob("*.test.json.gz")):
-        stored = json.loads(gzip.decompress(path.read_bytes()))
+        stored = read_packed(path)
         pair, rows = stored["about"]["pair"], stored["rows"]
         counts.append(f"{pair}: {len({row['id'] for row in rows}):,} sentences, model `{stored['about']['model']}`.")
         margin = learned_margin(args.out.parent / "data", pair)

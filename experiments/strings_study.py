@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import replace
 from multiprocessing import get_context
@@ -15,6 +13,7 @@ import numpy as np
 import mbrace
 from mbrace.experiments.strings import RACED, WAYS, StringsTable, strings_rows, strings_tables
 from mbrace.experiments.strings_section import ENDING, save_rows
+from mbrace.experiments.study_files import read_packed
 from mbrace.records import Record
 
 # of the pool one row stays; the others are in the tables of earlier runs
@@ -84,7 +83,7 @@ def join_shares(folder: Path, out: Path) -> dict[str, int]:
     """Join the rows of all shares, ordered by sentence, in the folder that reports read; sentences by file."""
     found: dict[str, tuple[dict[str, str], Rows]] = {}
     for path in sorted(folder.glob(f"*/*{ENDING}")):
-        stored = json.loads(gzip.decompress(path.read_bytes()))
+        stored = read_packed(path)
         found.setdefault(path.name, (stored["about"], []))[1].extend(stored["rows"])
     order = {way.name: number for number, way in enumerate(CHOSEN)}
     for about, rows in found.values():

@@ -67,8 +67,8 @@ class _Beam(Search):
         self.scores = torch.full((sources, k), -math.inf, device=device)
         self.scores[:, 0] = 0.0
         self.past = torch.full((sources, k, horizon), -1, dtype=torch.int32, device=device)
-        self.recent = torch.zeros((sources, k, RECOMBINED), dtype=torch.int64, device=device)  # the last ids
-        # before the first step all paths of a source are one, in one state
+        # for recombination: the last ids of each path, and its state; before the first step all are in one
+        self.recent = torch.zeros((sources, k, RECOMBINED), dtype=torch.int64, device=device)
         self.states = torch.zeros((sources, k), dtype=torch.int64, device=device)
         self.owner, self.limit = torch.arange(sources, device=device), limits
         self.closed = torch.zeros(sources, dtype=torch.bool, device=device)
@@ -108,13 +108,12 @@ class _Beam(Search):
         self._enter_states(path.gather(1, keep), token.gather(1, keep))
 
     def _enter_states(self, parents: Tensor, ids: Tensor) -> None:
-        """The open paths, best first, are in new states: each is its parent, another path, and one more id."""
-        before = self.states.gather(1, parents)
+        """Put the open paths, best first, into their new states; each is a parent, an earlier path, and one more id."""
+        before = parents  # without recombination a path is in the row of its own number
         if self.recombines:
+            before = self.states.gather(1, parents)
             leaders = self._recombine(parents, ids)
             before, ids = before.gather(1, leaders), ids.gather(1, leaders)
-        else:
-            self.states.copy_(torch.arange(self.k, device=ids.device).expand_as(self.states))
         rows = torch.arange(len(ids), device=ids.device)[:, None] * self.ids.shape[1] + before
         if self.ids.shape == ids.shape:
             self.ids.copy_(ids)

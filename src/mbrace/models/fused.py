@@ -15,7 +15,7 @@ from torch import Tensor
 from mbrace.errors import warn
 from mbrace.models import kernels
 from mbrace.models.chosen_ids import ChosenIds
-from mbrace.utilities.neural.device import first_line, launch
+from mbrace.utilities.neural.device import first_line, launch, supports_triton
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
@@ -25,7 +25,7 @@ def usable(device: torch.device) -> bool:
     """Whether the kernels work on a device, found out by a trial (a CPU: only in Triton's interpreter, for tests)."""
     if device.type == "cpu":
         return INTERPRETED
-    if device.type != "cuda" or torch.version.hip is not None or torch.cuda.get_device_capability(device) < (8, 0):
+    if not supports_triton(device):
         return False
     try:
         return _trial(device)

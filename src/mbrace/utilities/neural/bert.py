@@ -10,6 +10,7 @@ from torch import Tensor
 
 from mbrace.utilities.neural.device import without_cudnn_attention
 from mbrace.utilities.neural.norm import add_norm
+from mbrace.utilities.neural.tokens import pair_mask
 
 TOLERANCE = {torch.float32: 1e-2, torch.float16: 0.05, torch.bfloat16: 0.2}  # of hidden states, which are around 1
 
@@ -68,7 +69,7 @@ def without_modules(model: Any) -> PlainBert | None:
     attended = torch.arange(17, device=weights.device) < torch.tensor([[17], [11]], device=weights.device)
     try:
         plain = PlainBert(model)
-        for mask in (None, attended[:, None, None, :].expand(-1, -1, 17, -1)):
+        for mask in (None, pair_mask(attended)):
             there = torch.ones_like(attended) if mask is None else attended
             theirs = model(input_ids=ids, attention_mask=mask, output_hidden_states=True, return_dict=True)
             for ours, other in zip(plain(ids, mask), theirs.hidden_states, strict=True):

@@ -115,6 +115,15 @@ def without_cudnn_attention() -> Iterator[None]:
                 switches.enable_cudnn_sdp(_before[0])
 
 
+def supports_triton(device: torch.device) -> bool:
+    """Whether our Triton kernels may be tried on a device: an NVIDIA GPU, from Ampere on."""
+    import torch
+
+    if device.type != "cuda" or torch.version.hip is not None:
+        return False
+    return torch.cuda.get_device_capability(device) >= (8, 0)
+
+
 def launch(kernel: Any, programs: int, *arguments: Any, **constants: Any) -> None:
     """Run a Triton kernel on the device of its first argument; on a CPU, in Triton's interpreter."""
     import torch

@@ -22,7 +22,7 @@ from torch import Tensor
 from mbrace.errors import UserError, warn
 from mbrace.utilities.neural.bert import PlainBert, without_modules
 from mbrace.utilities.neural.device import without_cudnn_attention
-from mbrace.utilities.neural.tokens import TokenBatch, Tokens, batch_end, valid_unicode, whole_texts
+from mbrace.utilities.neural.tokens import TokenBatch, Tokens, batch_end, pair_mask, valid_unicode, whole_texts
 from mbrace.utilities.neural.words import WordTokenizer
 
 # Rows per thread. With fewer than about 4 a CPU computes matrix products in another way, which rounds differently.
@@ -252,7 +252,7 @@ class Encoder:
         """The hidden states that the readout reads, by layer."""
         mixes = self.readout.weights is not None or self.readout.layer != -1
         if attended is not None and self._takes_pair_masks():
-            attended = _pair_mask(attended)
+            attended = pair_mask(attended)
         with without_cudnn_attention():
             if self._without_modules is not None and (attended is None or attended.ndim == 4):
                 found = self._without_modules(ids, attended, only_last=not mixes)
@@ -296,13 +296,8 @@ def takes_pair_masks(model: Any, pad: int) -> bool:
     ids = (torch.arange(32, device=device).view(2, 16) * 37 % rows).masked_fill(~attended, pad)
     try:
         with torch.inference_mode(), without_cudnn_attention():
-            pair = model(input_ids=ids, attention_mask=_pair_mask(attended), return_dict=True).last_hidden_state
+            pair = model(input_ids=ids, attention_mask=pair_mask(attended), return_dict=True).last_hidden_state
             usual = model(input_ids=ids, attention_mask=attended, return_dict=True).last_hidden_state
     except Exception:  # another kind of network or version of transformers: the usual mask always works
         return False
     return torch.equal(pair[attended], usual[attended])
-
-
-def _pair_mask(attended: Tensor) -> Tensor:
-    """(rows, 1, tokens, tokens): which tokens each token attends to."""
-    return attended[:, None, None, :].expand(-1, -1, attended.shape[1], -1)

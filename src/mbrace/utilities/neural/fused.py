@@ -15,7 +15,7 @@ import torch
 import triton
 
 from mbrace.utilities.neural import kernels
-from mbrace.utilities.neural.device import launch
+from mbrace.utilities.neural.device import launch, supports_triton
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,9 +31,7 @@ def usable(head: Estimator, device: torch.device) -> bool:
     """Whether these kernels can score with a head on a device (a CPU: only in Triton's interpreter, for tests)."""
     if type(head.activation) not in _ACTIVATIONS or int(triton.__version__.split(".")[0]) < 3:
         return False
-    if device.type == "cpu":
-        return INTERPRETED
-    return torch.version.hip is None and torch.cuda.get_device_capability(device) >= (8, 0)
+    return INTERPRETED if device.type == "cpu" else supports_triton(device)
 
 
 class TritonKernels:

@@ -9,23 +9,22 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from mbrace.utilities.neural.device import launch
+from mbrace.utilities.neural.device import launch, supports_triton
 
 
 def add_norm(x: Tensor, branch: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
     """Layer normalisation of x + branch, both (..., units)."""
     kernel = kernel_for(x.device)
-    return (
-        F.layer_norm(x + branch, weight.shape, weight, bias, eps)
-        if kernel is None
-        else kernel(x, branch, weight, bias, eps)
-    )
+    if kernel is None:
+        return F.layer_norm(x + branch, weight.shape, weight, bias, eps)
+    normed: Tensor = kernel(x, branch, weight, bias, eps)
+    return normed
 
 
 @cache
 def kernel_for(device: torch.device) -> Any:
     """`fused_add_norm`, where it can be used."""
-    if device.type != "cuda" or torch.version.hip is not None or torch.cuda.get_device_capability(device) < (8, 0):
+    if not supports_triton(device):
         return None
     try:
         return fused_add_norm if _trial(device) else None

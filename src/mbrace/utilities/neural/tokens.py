@@ -99,6 +99,11 @@ class TokenBatch:
         return ids.masked_fill_(~self.attended(), self.pad)
 
 
+def pair_mask(attended: Tensor) -> Tensor:
+    """(rows, 1, tokens, tokens): which tokens each token attends to."""
+    return attended[:, None, None, :].expand(-1, -1, attended.shape[1], -1)
+
+
 def batch_end(lengths: NDArray[np.int64], changes: NDArray[np.int64], begin: int, *, most: int, half_full: int) -> int:
     """The end of the batch of strings that starts at `begin`; `lengths` are descending and change at `changes`.
 
