@@ -1,12 +1,12 @@
 """Hypotheses from a beam whose paths share states of the decoder, against those of plain beam search.
 
-    python experiments/recombined.py run DATA OUT PAIR [--model bundled | FOLDER] [--split test] [--minutes 4]
+    python experiments/recombined.py run DATA OUT PAIR [--beams sixth] [--model bundled | FOLDER] [--minutes 4]
     python experiments/recombined.py page OUT
 
 DATA has test.PAIR.* and valid.PAIR.* (source, reference). For every sentence a live model makes 256 hypotheses by plain
-beam search, and others by each of BEAMS; 256 draws race, independent or arithmetic, and 768 independent ones are held
-out. Every way of choosing runs over stored utilities (mbrace.experiments.strings). OUT gets the rows of every sentence,
-as many of the first as `--minutes` allow; `page` writes OUT/RECOMBINED.md. `--small` rehearses on a CPU.
+beam search, and others by each of BEAMS of a run; 256 draws race, independent or arithmetic, and 768 independent ones
+are held out. Every way of choosing runs over stored utilities (mbrace.experiments.strings). OUT gets the rows of every
+sentence, as many of the first as `--minutes` allow; `page` writes OUT/RECOMBINED.md. `--small` rehearses on a CPU.
 """
 
 from __future__ import annotations
@@ -24,7 +24,16 @@ from shared_stages import log, one
 from strings import equality_lines, learned_margin
 from strings_study import of_raced
 
-from mbrace.experiments.strings import RACED, SMALL_STEPS, STANDARD, StringsTable, Way, strings_rows, strings_tables
+from mbrace.experiments.strings import (
+    RACED,
+    SMALL_STEPS,
+    STANDARD,
+    StringsTable,
+    Way,
+    human_scores,
+    strings_rows,
+    strings_tables,
+)
 from mbrace.experiments.study_files import read_packed, write_packed
 from mbrace.io.sentence_pairs import read_pairs
 from mbrace.records import Record
@@ -34,16 +43,23 @@ FORECAST = Way("forecast 0.0005, regret 0.04", beam=512, alpha=0.99, regret=0.04
 SMALL = Way("forecast 0.0005, regret 0.03, small steps", beam=512, alpha=0.99, regret=0.03, forecast=0.0005,
             schedule=SMALL_STEPS)  # fmt: skip
 ALL = replace(STANDARD, name="all hypotheses + 256", beam=512)
+FEW = replace(ALL, name="all hypotheses + 64", references=64)
+TWO_STEPS = Way("regret 0.12, steps 64 and 256", beam=512, alpha=0.99, regret=0.12, schedule=(64, 256))
+LESS_SMALL = Way("forecast 0.0003, regret 0.03, small steps", beam=512, alpha=0.99, regret=0.03, forecast=0.0003,
+                 schedule=SMALL_STEPS)  # fmt: skip
+REGRET_SMALL = Way("regret 0.06, small steps", beam=512, alpha=0.99, regret=0.06, schedule=SMALL_STEPS)
 
 
 @dataclass(frozen=True)
 class Beam:
-    """`paths` hypotheses in at most `states` states of the decoder; None: each in its own."""
+    """`paths` hypotheses in at most `states` states of the decoder; None: each in its own. They race by these ways,
+    with the learned metric and with chrF++."""
 
     paths: int = 256
     states: int | None = None
     arithmetic: bool = True
-    ways: tuple[Way, ...] = (ALL, REGRET, FORECAST, SMALL)
+    learned: tuple[Way, ...] = (ALL, REGRET, FORECAST, SMALL)
+    lexical: tuple[Way, ...] = (ALL, REGRET, FORECAST, SMALL)
 
     @property
     def name(self) -> str:
@@ -52,8 +68,20 @@ class Beam:
         return f"{made}, {'arithmetic' if self.arithmetic else 'independent'}"
 
 
-BASE = Beam(arithmetic=False, ways=(STANDARD,))
-BEAMS = (BASE, Beam(ways=(ALL, REGRET)), Beam(384, 96), Beam(384, 64, ways=(FORECAST, SMALL)))
+BASE = Beam(arithmetic=False, learned=(STANDARD,), lexical=(STANDARD,))
+BEAMS = {  # by run
+    "fifth": (
+        BASE,
+        Beam(learned=(ALL, REGRET), lexical=(ALL, REGRET)),
+        Beam(384, 96),
+        Beam(384, 64, learned=(FORECAST, SMALL), lexical=(FORECAST, SMALL)),
+    ),
+    "sixth": (
+        BASE,
+        Beam(320, 48, learned=(ALL, FEW, TWO_STEPS, LESS_SMALL, REGRET_SMALL), lexical=()),
+        Beam(384, 96, learned=(), lexical=(ALL, REGRET, FORECAST)),
+    ),
+}
 BLOCK, JOB = 64, 8  # sentences generated at a time, and raced in one process
 Rows = list[dict[str, Any]]
 
@@ -83,17 +111,22 @@ def run(args: argparse.Namespace) -> None:
                 strings_tables(records, remembering, {"learned": metric}, raced=raced, pool=False) for records in some
             ]
             tables = [[of_raced(table) for table in each] for each in tables]
-            waiting.append(pool.submit(race_some, tables, metric.name, metric.schedule, raced))
+            waiting.append(pool.submit(race_some, args.beams, tables, metric.name, metric.schedule, raced))
         log(f"{args.pair}: {start + len(block[0])} sentences")
     rows = [row for future in waiting for row in future.result()]
     pool.shutdown()
-    about = {"pair": args.pair, "split": args.split, "model": Path(args.model).name, "beams": [b.name for b in BEAMS]}
+    about = {
+        "pair": args.pair,
+        "split": args.split,
+        "model": Path(args.model).name,
+        "beams": [beam.name for beam in BEAMS[args.beams]],
+    }
     write_packed(args.out / f"{args.pair}.{args.split}.json.gz", {"about": about, "rows": rows})
     log(f"{args.pair}: {len({row['id'] for row in rows})} sentences raced")
 
 
 def candidates(args: argparse.Namespace, model: Any, start: int, pairs: list[tuple[str, str]]) -> list[list[Record]]:
-    """The records of some sentences, for each of BEAMS."""
+    """The records of some sentences, for each beam of the run."""
     sources, ids = [source for source, _ in pairs], [f"{args.split}.{start + i}" for i in range(len(pairs))]
     samples, raced = (24, 8) if args.small else (1024, RACED)
     drawn = model.sample(sources, samples, epsilon=0.02, ids=ids, seed=1)
@@ -101,7 +134,7 @@ def candidates(args: argparse.Namespace, model: Any, start: int, pairs: list[tup
     spread = [first_drawn(first, rest) for first, rest in zip(even, drawn, strict=True)]
     found: dict[tuple[int, int | None], list[Any]] = {}
     block = []
-    for beam in BEAMS:
+    for beam in BEAMS[args.beams]:
         paths, states = (16 if args.small else beam.paths), beam.states and (4 if args.small else beam.states)
         if (paths, states) not in found:
             found[paths, states] = model.beam(sources, k=paths, states=states)
@@ -115,20 +148,27 @@ def candidates(args: argparse.Namespace, model: Any, start: int, pairs: list[tup
     return block
 
 
-def race_some(tables: list[list[StringsTable]], name: str, schedule: tuple[int, ...], raced: int) -> Rows:
-    """Rows of some sentences, by every beam and way, for the learned metric and for chrF++."""
+def race_some(run: str, tables: list[list[StringsTable]], name: str, schedule: tuple[int, ...], raced: int) -> Rows:
+    """Rows of some sentences, by every beam and way of a run, for the learned metric and for chrF++."""
     import mbrace
 
     lexical = mbrace.ChrF(threads=1)
     stored = mbrace.Pairwise(lambda h, r: 0.0, name=name, schedule=schedule)  # only its name and schedule are used
     rows: Rows = []
-    for beam, learned in zip(BEAMS, tables, strict=True):
+    for beam, learned in zip(BEAMS[run], tables, strict=True):
         records = [table.record for table in learned]
-        ours = strings_tables(records, lexical, {"chrF++": lexical}, raced=raced, pool=False)
-        for mine, own in zip(learned, ours, strict=True):
-            human = {**mine.human, **own.human}
-            for kind, table, utility in (("learned", mine, stored), ("chrF++", own, lexical)):
-                for row in strings_rows(replace(table, human=human), utility, beam.ways):
+        if beam.lexical:
+            ours = strings_tables(records, lexical, {"chrF++": lexical}, raced=raced, pool=False)
+            scores = [table.human["chrF++"] for table in ours]
+        else:
+            ours, scores = learned, human_scores(records, [table.texts for table in learned], lexical)
+        for mine, own, score in zip(learned, ours, scores, strict=True):
+            human = {**mine.human, "chrF++": score}
+            for kind, table, utility, ways in (
+                ("learned", mine, stored, beam.learned),
+                ("chrF++", own, lexical, beam.lexical),
+            ):
+                for row in strings_rows(replace(table, human=human), utility, ways):
                     rows.append({"utility": kind, "beam": beam.name, **row})
     return rows
 
@@ -136,8 +176,8 @@ def race_some(tables: list[list[StringsTable]], name: str, schedule: tuple[int, 
 ABOUT = """# A beam whose paths share states
 
 Beam search of width 256 runs the decoder for 256 paths at every time step. Paths that end in the same three ids go on
-much alike, so here they share one state of the decoder (`--states`): 384 paths are in at most {states} of them per
-sentence. Does MBR over these hypotheses choose as well?
+much alike, so here they share one state of the decoder (`--states`): a row says how many paths are in at most how many
+states per sentence. Does MBR over these hypotheses choose as well?
 
 {sentences} 256 draws race, 768 independent ones are held out. What counts as equal, and which rows count for our aims,
 was [written down before](../rules.md). Made by `python experiments/recombined.py run DATA OUT PAIR`, this page by
@@ -162,8 +202,7 @@ def page(args: argparse.Namespace) -> None:
             sections += equality_lines(base + named, base, utility, other, margin)
     notes = args.out / "notes.md"
     said = notes.read_text(encoding="utf-8") if notes.exists() else ""
-    states = ", ".join(str(beam.states) for beam in BEAMS if beam.states)
-    text = ABOUT.format(states=states.replace(", ", " or "), sentences=" ".join(counts), said=said)
+    text = ABOUT.format(sentences=" ".join(counts), said=said)
     (args.out / "RECOMBINED.md").write_text("\n".join([text, *sections]) + "\n", encoding="utf-8")
 
 
@@ -174,6 +213,7 @@ def main() -> None:
     made.add_argument("data", type=Path)
     made.add_argument("out", type=Path)
     made.add_argument("pair")
+    made.add_argument("--beams", choices=list(BEAMS), default="sixth", help="those of a run (the sixth)")
     made.add_argument("--model", default="bundled")
     made.add_argument("--split", default="test")
     made.add_argument("--sentences", type=int, help="of the set (all)")

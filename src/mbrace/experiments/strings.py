@@ -117,7 +117,7 @@ def strings_tables(
     columns = [{text: column for column, text in enumerate(dict.fromkeys(draws))} for draws in drawn]
     scorer = utility.start([Sentence(r.id, r.source, own) for r, own in zip(records, texts, strict=True)])
     asks = [Ask(i, np.arange(len(own)), list(columns[i])) for i, own in enumerate(texts)]
-    human = {name: _human_scores(records, texts, metric) for name, metric in metrics.items()}
+    human = {name: human_scores(records, texts, metric) for name, metric in metrics.items()}
     found = []
     for i, (record, table) in enumerate(zip(records, scorer.score(asks), strict=True)):
         counts = np.bincount([columns[i][text] for text in drawn[i][raced:]], minlength=len(columns[i]))
@@ -130,7 +130,7 @@ def strings_tables(
     return found
 
 
-def _human_scores(
+def human_scores(
     records: Sequence[Record], texts: Sequence[Sequence[str]], metric: Utility
 ) -> list[NDArray[np.float64]]:
     """Of each record, the scores of its texts against the human reference."""
