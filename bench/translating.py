@@ -119,6 +119,8 @@ def ways(size: int, *, on_cpu: bool) -> list[Way]:
                 ("regret 0.04", regret, even),
             )
         ),
+        Way(f"beam {size}, 64 draws", size, regret, even | {"schedule": (64,)}),
+        Way("beam 320 in 48 states, 64 draws", min(320, 2 * size), regret, even | {"schedule": (64,), "states": 48}),
         Way("pool from beam 64, regret 0.04", min(size, 64), mbrace.Confidence(0.99, regret=0.04), pool),
         Way("pool from beam 16, regret 0.08", min(size, 16), mbrace.Confidence(0.99, regret=0.08), pool),
         Way("racing, alpha 0.99", size, mbrace.Confidence(0.99)),

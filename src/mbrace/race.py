@@ -21,10 +21,10 @@ from mbrace.prune import PruningFunction, SelfScheduled, Standings, WindowStandi
 from mbrace.records import Record
 from mbrace.remembered import is_function
 from mbrace.runner import NOBODY, Entry, Runner
-from mbrace.sampler import Drawer, Draws, Sampler, Want, checked_draws
+from mbrace.sampler import Drawer, Draws, Sampler, Want, checked_draws, is_busy
 from mbrace.schedule import Schedule, largest, steps
 from mbrace.selection import BEST, Selection, choose
-from mbrace.utility import Ask, Scorer, Utility, parallel_of
+from mbrace.utility import Ask, Scorer, Utility, encoding_of, parallel_of
 from mbrace.wording import counted
 
 Watch: TypeAlias = Callable[[Record, NDArray[np.int64], Standings, NDArray[np.bool_]], None]
@@ -77,6 +77,8 @@ def race(
         drawer, scorer = _start(window, sampler, utility, phases)
         name = utility.name
         for wants in _time_steps(window, prune, schedule, planner or planner_of(prune), utility):  # line 4
+            if is_busy(drawer):
+                _encode_meanwhile(window, wants, scorer, phases)
             turns = _draw(window, wants, drawer, phases)  # lines 5 to 8: R_t
             _score(turns, scorer, name, phases)  # the utilities of H_t against what is new in R_t
             _prune(turns, prune, seed, watch, threads, phases)  # line 9: H_t+1
@@ -187,6 +189,14 @@ def _time_steps(
         yield wants
     while wants := [Want(index, runner.tally.draws, 0) for index, runner in enumerate(window) if runner.is_called]:
         yield wants  # the draws are over, and hypotheses are still to be let in
+
+
+def _encode_meanwhile(window: Sequence[Runner], wants: Sequence[Want], scorer: Scorer, phases: Phases) -> None:
+    """While draws are being made: encode the hypotheses that will be compared with them, where the utility can."""
+    encoding, encoded = encoding_of(scorer), scorer.encode_seconds
+    if encoding is not None:
+        encoding.encode([Ask(want.sentence, window[want.sentence].tally.alive, ()) for want in wants if want.count])
+        phases.encode += scorer.encode_seconds - encoded
 
 
 def _draw(window: Sequence[Runner], wants: Sequence[Want], drawer: Drawer, phases: Phases) -> list[_Turn]:

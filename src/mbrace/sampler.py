@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence, Sized
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
 
 from mbrace._native import covering_order
 from mbrace.errors import UserError
+from mbrace.protocols import implements
 from mbrace.randomness import generator
 from mbrace.records import Record
 from mbrace.remembered import RememberedSource, function_of
@@ -64,6 +65,20 @@ class Drawer(Protocol):
     def draw(self, wants: Sequence[Want]) -> Sequence[Draws]:
         """The draws for each request; fewer than requested when a source has no more."""
         ...
+
+
+@runtime_checkable
+class BusyDrawer(Protocol):
+    """A drawer that draws while others work."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether it would have to be waited for now."""
+
+
+def is_busy(drawer: Drawer) -> bool:
+    """Whether draws are still being made, so that there is time for something else."""
+    return implements(drawer, BusyDrawer) and cast(BusyDrawer, drawer).busy
 
 
 class FunctionDrawer(NamedTuple):

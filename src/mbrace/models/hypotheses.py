@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Protocol, TypeAlias, overload
+from typing import Any, Protocol, TypeAlias, cast, overload, runtime_checkable
 
 from mbrace.errors import RecordError, ServiceError, UserError, check_whole
 from mbrace.groups import in_groups, run_group
 from mbrace.io.candidates import Item
+from mbrace.protocols import implements
 from mbrace.records import Location, Record
 from mbrace.sampler import Draws, Sampler
 from mbrace.schedule import Schedule, check, doubling, is_all
@@ -25,6 +26,15 @@ class LiveSampler(Sampler, Protocol):
     @property
     def drawn(self) -> int:
         """Pseudo-references drawn so far."""
+
+
+@runtime_checkable
+class BeginningSampler(Protocol):
+    """A sampler that can draw while something else goes on."""
+
+    def begin(self, sources: Sequence[str], ids: Sequence[str | int]) -> None:
+        """Begin to draw for these sources."""
+        ...
 
 
 class OutputTexts(Protocol):
@@ -131,8 +141,8 @@ def live_candidates(
 
     `draw` is "ahead" (all pseudo-references at once) or "lazy" (step by step while a race is open); None is lazy on a
     CPU, whose time goes with the rows, and ahead on a GPU, which takes as long for 16 rows as for 256: with
-    `short_races` (with a pool, or stopped by regret) in blocks that end at 64, 128, ... A beam of 0 is no beam search:
-    what is drawn races.
+    `short_races` (with a pool, or stopped by regret) in blocks that end at 64, 128, ..., the first of them beside the
+    beam search. A beam of 0 is no beam search: what is drawn races.
     """
     if draw not in (None, "ahead", "lazy"):
         raise UserError(f"draw {draw!r}: unknown; choose ahead or lazy")
@@ -144,7 +154,8 @@ def live_candidates(
     if short_races and draw is None and on_gpu:
         ahead = doubling(min(64, last), last)
     sampler = model.sampler(seed=seed, ahead=ahead, **settings.options())
-    return Hypothesiser(beam_hypotheses(model, settings), group_size=window), sampler
+    begin = cast(BeginningSampler, sampler).begin if on_gpu and implements(sampler, BeginningSampler) else None
+    return Hypothesiser(beam_hypotheses(model, settings), group_size=window, begin=begin), sampler
 
 
 def beam_hypotheses(model: CandidateModel, settings: SamplingSettings) -> MakeHypotheses:
@@ -158,10 +169,17 @@ class Hypothesiser:
     """Gives records hypotheses that are made, for `group_size` records at a time, when the first of them is looked at.
 
     Sources whose answers an earlier run wrote are never looked at, so that resuming costs no beam search for them.
+    `begin` is called before, with the sources and ids of the group.
     """
 
-    def __init__(self, make: MakeHypotheses, *, group_size: int = 64) -> None:
-        self._make, self._group_size = make, group_size
+    def __init__(
+        self,
+        make: MakeHypotheses,
+        *,
+        group_size: int = 64,
+        begin: Callable[[Sequence[str], Sequence[str | int]], None] | None = None,
+    ) -> None:
+        self._make, self._group_size, self._begin = make, group_size, begin
         self.seconds = 0.0  # spent on hypotheses so far
 
     def records(self, sources: Iterable[str], *, name: str = "") -> Iterator[Record]:
@@ -181,7 +199,10 @@ class Hypothesiser:
 
     def _hypotheses(self, records: Sequence[Record]) -> Sequence[Sequence[str]]:
         started = time.perf_counter()
-        found = self._make([record.source or "" for record in records], [record.id for record in records])
+        sources, ids = [record.source or "" for record in records], [record.id for record in records]
+        if self._begin is not None:
+            self._begin(sources, ids)
+        found = self._make(sources, ids)
         self.seconds += time.perf_counter() - started
         return found
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,6 +11,7 @@ import torch
 from mbrace.models import search
 from mbrace.models.choice import Truncation
 from mbrace.models.draw_keys import sentence_key
+from mbrace.models.streams import beside
 from mbrace.records import Record
 from mbrace.sampler import Draws, Want, source_of
 from mbrace.utilities.neural.device import without_cudnn_attention
@@ -52,7 +53,7 @@ class EncodedSources:
         rows = [self._rows[want.sentence] for _, want in pieces]
         done = []
         # every step has a new shape; texts are written while the next search runs
-        with torch.inference_mode(), without_cudnn_attention(), ThreadPoolExecutor(1) as behind:
+        with torch.inference_mode(), without_cudnn_attention(), beside(model.device), ThreadPoolExecutor(1) as behind:
             for part in model.parts(rows, [want.count for _, want in pieces], self._max_length):
                 chosen = [pieces[p] for p in part]
                 drawn = self._draw([want for _, want in chosen])
@@ -141,26 +142,77 @@ class ModelSampler:
         self.weighted = weighted
         self.blocks = (ahead,) if isinstance(ahead, int) else tuple(ahead)  # draws are made up to the next of these
         self.drawn = 0  # pseudo-references drawn so far
+        self._begun: _Begun | None = None
+        self._thread: ThreadPoolExecutor | None = None
+
+    def begin(self, sources: Sequence[str], ids: Sequence[str | int]) -> None:
+        """Draw the first block of these sources beside what comes next, such as beam search for their hypotheses.
+
+        A GPU that is given two searches at once is kept busier than by one after the other.
+        """
+        block = self.blocks[0] if self.blocks else 0
+        if not block or (self._begun is not None and self._begun.places(ids, sources) is not None):
+            return
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="mbrace-draws")
+        encoded = self._encoded(sources, ids)
+        wants = [Want(i, 0, block) for i in range(len(sources))]
+        self.drawn += block * len(sources)
+        self._begun = _Begun(encoded, list(zip(ids, sources, strict=True)), self._thread.submit(encoded.draw, wants))
 
     def start(self, records: Sequence[Record]) -> _ModelDrawer:
         """Begin a window."""
         sources = [source_of(record) for record in records]
         names = [record.id for record in records]
-        encoded = EncodedSources(
-            self._model, sources, names, self._truncation, self._seed, self._max_length, arithmetic=self._arithmetic
+        begun, self._begun = self._begun, None
+        places = None if begun is None else begun.places(names, sources)
+        if begun is None or places is None:
+            return _ModelDrawer(self, self._encoded(sources, names), list(range(len(records))))
+        return _ModelDrawer(self, begun.encoded, places, begun.draws)
+
+    def _encoded(self, sources: Sequence[str], ids: Sequence[str | int]) -> EncodedSources:
+        return EncodedSources(
+            self._model, sources, ids, self._truncation, self._seed, self._max_length, arithmetic=self._arithmetic
         )
-        return _ModelDrawer(self, encoded, len(records))
+
+
+class _Begun:
+    """Sources whose first draws are being made."""
+
+    def __init__(self, encoded: EncodedSources, names: list[tuple[str | int, str]], draws: Future[list[Draws]]) -> None:
+        self.encoded, self.draws = encoded, draws
+        self._places = {name: place for place, name in enumerate(names)}
+
+    def places(self, ids: Sequence[str | int], sources: Sequence[str]) -> list[int] | None:
+        """Where these sources are among them; None if one is not."""
+        found = [self._places.get(name, -1) for name in zip(ids, sources, strict=True)]
+        return None if -1 in found else found
 
 
 class _ModelDrawer:
-    """Draws for one window. What was drawn ahead of its use is kept."""
+    """Draws for one window. What was drawn ahead of its use is kept.
 
-    def __init__(self, sampler: ModelSampler, encoded: EncodedSources, sentences: int) -> None:
-        self._sampler, self._encoded = sampler, encoded
-        self._drawn = [Draws([], [])] * sentences
+    `places` says which of the encoded sources those of the window are; `begun` are the first draws of all of them.
+    """
+
+    def __init__(
+        self,
+        sampler: ModelSampler,
+        encoded: EncodedSources,
+        places: list[int],
+        begun: Future[list[Draws]] | None = None,
+    ) -> None:
+        self._sampler, self._encoded, self._places, self._begun = sampler, encoded, places, begun
+        self._drawn = [Draws([], [])] * len(places)
+
+    @property
+    def busy(self) -> bool:
+        """Whether the first draws are still being made."""
+        return self._begun is not None and not self._begun.done()
 
     def draw(self, wants: Sequence[Want]) -> list[Draws]:
         """The draws of each want."""
+        self._take_begun()
         missing = []
         for want in wants:
             have, end = len(self._drawn[want.sentence].texts), want.first + want.count
@@ -168,7 +220,8 @@ class _ModelDrawer:
                 ahead = next((block for block in self._sampler.blocks if block >= end), end)
                 missing.append(Want(want.sentence, have, ahead - have))
         self._sampler.drawn += sum(want.count for want in missing)
-        for want, draws in zip(missing, self._encoded.draw(missing), strict=True):
+        placed = [Want(self._places[want.sentence], want.first, want.count) for want in missing]
+        for want, draws in zip(missing, self._encoded.draw(placed), strict=True):
             self._drawn[want.sentence] = _joined([self._drawn[want.sentence], draws])
         found = []
         for want in wants:
@@ -176,3 +229,11 @@ class _ModelDrawer:
             logprobs = (drawn.logprobs or [])[part] if self._sampler.weighted else None
             found.append(Draws(drawn.texts[part], logprobs))
         return found
+
+    def _take_begun(self) -> None:
+        """Wait for the first draws. Where one source made all of them fail, they are made again for this window."""
+        begun, self._begun = self._begun, None
+        if begun is None or begun.exception() is not None:
+            return
+        drawn = begun.result()
+        self._drawn = [drawn[place] for place in self._places]

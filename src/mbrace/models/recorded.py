@@ -7,6 +7,7 @@ changed in place; what Python computes is part of the recording only once.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -18,6 +19,7 @@ from mbrace.utilities.neural.device import first_line
 
 MOST_ROWS = 16384  # more rows keep a GPU busy for longer than the host takes to start a step
 _failed: set[torch.device] = set()  # devices on which a recording has failed
+_lock = threading.Lock()  # steps are recorded one at a time
 
 
 class Recorder:
@@ -106,7 +108,8 @@ def _trial(device: torch.device) -> bool:
 
 
 def _record(step: Callable[[], None], device: torch.device) -> Any:
-    return _captured(step, device, *_stream_and_memory(device)[:2])
+    with _lock:
+        return _captured(step, device, *_stream_and_memory(device, torch.cuda.current_stream(device))[:2])
 
 
 def _captured(step: Callable[[], object], device: torch.device, stream: Any, pool: Any) -> Any:
@@ -124,9 +127,10 @@ def _captured(step: Callable[[], object], device: torch.device, stream: Any, poo
 
 
 @cache
-def _stream_and_memory(device: torch.device) -> tuple[Any, Any, Any]:
-    """The stream and the memory of recordings on a device: one of each, so that memory is used again by the next; and a
-    recording that is kept, since memory is given up with its last one."""
+def _stream_and_memory(device: torch.device, replayed_on: Any) -> tuple[Any, Any, Any]:
+    """The stream and the memory of recordings that are replayed on one stream of a device: memory is used again by the
+    next recording, but recordings that may be replayed at the same time have none in common; and a recording that is
+    kept, since memory is given up with its last one."""
     make_stream: Any = torch.cuda.Stream
     stream, pool = make_stream(device), torch.cuda.graph_pool_handle()
     kept = torch.zeros(1, device=device)

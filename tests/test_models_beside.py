@@ -1,0 +1,137 @@
+"""Draws that are made beside a beam search, and hypotheses that are encoded while draws are made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny_models as tiny
+import torch
+
+import mbrace
+from mbrace.errors import UserError
+from mbrace.models.hypotheses import Hypothesiser
+from mbrace.records import Record
+from mbrace.sampler import Draws, Listed, Want, is_busy
+from mbrace.utilities.neural.head import Cosine
+from mbrace.utilities.neural.scorer import RaceScorer
+from mbrace.utility import Ask, Sentence
+
+SOURCES = ["a b c", "b c", "c", "a a b"]
+IDS = [1, 2, 3, 4]
+
+
+@pytest.fixture(scope="module")
+def translator() -> mbrace.Seq2Seq:
+    return mbrace.Seq2Seq(tiny.marian(), tokenizer=tiny.tokenizer())
+
+
+def hypotheses(sources: Sequence[str], ids: Sequence[str | int]) -> list[list[str]]:
+    return [[f"{source} {letter}" for letter in "abcd"] for source in sources]
+
+
+def test_draws_made_beside_a_search_are_those_made_after_it(translator: mbrace.Seq2Seq) -> None:
+    found = []
+    for beside in (False, True):
+        sampler = translator.sampler(seed=2, ahead=(4, 16))
+        maker = Hypothesiser(hypotheses, group_size=3, begin=sampler.begin if beside else None)
+        answers = list(mbrace.decode_corpus(maker.records(SOURCES), sampler=sampler, schedule=[2, 4, 8, 16], window=3))
+        found.append((answers, sampler.drawn))
+    assert found[1] == found[0]
+
+
+def test_a_window_of_some_of_the_sources_gets_its_own_draws(translator: mbrace.Seq2Seq) -> None:
+    wants = [Want(0, 0, 4), Want(1, 0, 9)]
+    records = [Record((), id=name, source=SOURCES[name - 1]) for name in (3, 1)]
+    plain = translator.sampler(seed=2, ahead=4).start(records).draw(wants)
+    sampler = translator.sampler(seed=2, ahead=4)
+    sampler.begin(SOURCES, IDS)
+    drawer = sampler.start(records)
+    assert drawer.draw(wants) == plain
+    assert not is_busy(drawer)
+    assert sampler.drawn == 4 * len(SOURCES) + 5
+    # another window is drawn for anew, and so is a source with another id
+    assert sampler.start(records).draw(wants) == plain
+    sampler.begin(SOURCES, [5, 6, 7, 8])
+    assert sampler.start(records).draw(wants) == plain
+
+
+def test_a_source_that_cannot_be_drawn_for_costs_the_others_nothing(translator: mbrace.Seq2Seq) -> None:
+    sampler = translator.sampler(seed=2, ahead=4)
+    sampler.begin([*SOURCES, "a " * 5000], [*IDS, 5])
+    records = [Record((), id=name, source=source) for name, source in zip(IDS, SOURCES, strict=True)]
+    wants = [Want(i, 0, 4) for i in range(4)]
+    assert sampler.start(records).draw(wants) == translator.sampler(seed=2).start(records).draw(wants)
+    long = translator.sampler(seed=2, ahead=4)
+    long.begin(["a " * 5000], [5])
+    with pytest.raises(UserError, match="split it into sentences"):
+        long.start([Record((), id=5, source="a " * 5000)]).draw([Want(0, 0, 4)])
+
+
+class _Letters:
+    """An encoder that counts letters, and remembers what it was given."""
+
+    device = torch.device("cpu")
+    truncated = 0
+
+    def __init__(self) -> None:
+        self.seen: list[list[str]] = []
+
+    def embed(self, texts: Sequence[str]) -> Any:
+        self.seen.append(list(texts))
+        return torch.tensor([[1.0 + text.count(letter) for letter in "abcd"] for text in texts])
+
+
+class _Busy:
+    """A sampler whose draws are not ready when they are first asked for."""
+
+    def __init__(self, texts: list[str]) -> None:
+        self._texts, self.busy, self.waited_for = texts, True, 0
+
+    def start(self, records: Sequence[Record]) -> _Busy:
+        return self
+
+    def draw(self, wants: Sequence[Want]) -> list[Draws]:
+        self.busy, self.waited_for = False, self.waited_for + 1
+        return [Draws(self._texts[want.first : want.first + want.count]) for want in wants]
+
+
+class _Utility:
+    """A neural utility over `_Letters`."""
+
+    name, schedule, needs_source = "letters", (2, 4), False
+
+    def __init__(self) -> None:
+        self.encoder = _Letters()
+
+    def start(self, sentences: Sequence[Sentence]) -> RaceScorer:
+        return RaceScorer(self.encoder, Cosine(), sentences, reads_source=False)
+
+    def pairs(self, hypotheses: Any, references: Any, sources: Any = None) -> Any:
+        raise NotImplementedError
+
+
+def test_hypotheses_are_encoded_while_draws_are_made() -> None:
+    given, drawn = ["a", "bb", "abc"], ["a b", "b", "abcd", "aab"]
+    waiting, ready = _Utility(), _Utility()
+    options: dict[str, Any] = {"prune": mbrace.Confidence(0.9), "schedule": (2, 4)}
+    record = Record(given, id=1)
+    (answer,) = mbrace.decode_corpus([record], utility=waiting, sampler=_Busy(drawn), **options)
+    listed = Listed(seed=0, shuffle=False)
+    (plain,) = mbrace.decode_corpus([Record(given, drawn, id=1)], utility=ready, sampler=listed, **options)
+    assert answer == plain
+    assert waiting.encoder.seen[:2] == [given, drawn[:2]]
+    assert ready.encoder.seen[0] == [*given, *drawn[:2]]
+    assert sorted(sum(waiting.encoder.seen, [])) == sorted(sum(ready.encoder.seen, []))
+
+
+def test_encoding_ahead_encodes_only_what_is_asked_for() -> None:
+    encoder = _Letters()
+    scorer = RaceScorer(encoder, Cosine(), [Sentence(1, None, ["a", "b", "c"])], reads_source=False)
+    scorer.encode([Ask(0, np.array([0, 2]), ())])
+    assert encoder.seen == [["a", "c"]]
+    (table,) = scorer.score([Ask(0, np.array([0, 2]), ("b",))])
+    assert table.shape == (2, 1)
+    assert encoder.seen == [["a", "c"], ["b"]]
