@@ -22,14 +22,14 @@ from speed_only import Table
 
 import mbrace
 from mbrace.decoded import Phases
-from mbrace.jobs.presets import preset_settings
+from mbrace.jobs.presets import STRINGS, preset_settings
 
 UNPRUNED = "no pruning"
 
 
 def ways(size: int) -> dict[str, dict[str, Any]]:
     """Options of `decode_corpus`, by name."""
-    preset = preset_settings("fast", "decode", strings_cost=True)
+    preset = preset_settings("fast", "decode", STRINGS)
     fast = preset.pop("regret")
     return {
         UNPRUNED: {"prune": None},

@@ -33,7 +33,7 @@ from mbrace.decoded import Phases
 from mbrace.decoding import decode_corpus
 from mbrace.experiments.strings import SMALL_STEPS
 from mbrace.io.candidates import read_records
-from mbrace.jobs.presets import preset_settings
+from mbrace.jobs.presets import STEPS, STRINGS, preset_settings
 from mbrace.models import recorded
 from mbrace.models.hypotheses import SamplingSettings, live_candidates
 from mbrace.prune import stops_by_regret
@@ -98,7 +98,7 @@ class Way:
 
 
 def ways(size: int, *, on_cpu: bool) -> list[Way]:
-    preset = preset_settings("fast", "translate", strings_cost=on_cpu)
+    preset = preset_settings("fast", "translate", STRINGS if on_cpu else STEPS)
     if "schedule" in preset:
         preset["schedule"] = tuple(map(int, preset["schedule"].split(",")))
     even, regret = {"sampling": "arithmetic"}, mbrace.Confidence(0.99, regret=0.04)

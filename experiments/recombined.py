@@ -96,7 +96,7 @@ def run(args: argparse.Namespace) -> None:
     metric = mbrace.Learned("en")
     pool = ProcessPoolExecutor(1 if args.small else args.workers, mp_context=get_context("spawn"))
     waiting: list[Future[Rows]] = []
-    for start in range(0, len(pairs), BLOCK):
+    for start in range(args.start, len(pairs), BLOCK):
         while sum(not future.done() for future in waiting) > 40 and time.time() < until:
             time.sleep(0.1)
         if time.time() > until:
@@ -121,7 +121,8 @@ def run(args: argparse.Namespace) -> None:
         "model": Path(args.model).name,
         "beams": [beam.name for beam in BEAMS[args.beams]],
     }
-    write_packed(args.out / f"{args.pair}.{args.split}.json.gz", {"about": about, "rows": rows})
+    part = f".{args.start}" if args.start else ""
+    write_packed(args.out / f"{args.pair}.{args.split}{part}.json.gz", {"about": about, "rows": rows})
     log(f"{args.pair}: {len({row['id'] for row in rows})} sentences raced")
 
 
@@ -189,9 +190,11 @@ was [written down before](../rules.md). Made by `python experiments/recombined.p
 def page(args: argparse.Namespace) -> None:
     """Write OUT/RECOMBINED.md."""
     counts, sections = [], []
-    for path in sorted(args.out.glob("*.test.json.gz")):
-        stored = read_packed(path)
+    for first in sorted(args.out.glob("*.test.json.gz")):
+        stored = read_packed(first)
         pair, rows = stored["about"]["pair"], stored["rows"]
+        for more in sorted(args.out.glob(f"{pair}.test.*.json.gz")):  # from --start on
+            rows += read_packed(more)["rows"]
         counts.append(f"{pair}: {len({row['id'] for row in rows}):,} sentences, model `{stored['about']['model']}`.")
         margin = learned_margin(args.out.parent / "data", pair)
         for utility, other in (("learned", "chrF++"), ("chrF++", "learned")):
@@ -217,6 +220,7 @@ def main() -> None:
     made.add_argument("--model", default="bundled")
     made.add_argument("--split", default="test")
     made.add_argument("--sentences", type=int, help="of the set (all)")
+    made.add_argument("--start", type=int, default=0, help="the first sentence: those before it were run earlier (0)")
     made.add_argument("--minutes", type=float, default=4.0)
     made.add_argument("--workers", type=int, default=14)
     made.add_argument("--small", action="store_true")

@@ -323,6 +323,33 @@ def test_a_preset_sets_a_forecast_where_strings_are_the_cost(command: str, devic
         assert set_by_preset(command, "--utility", utility) == wanted
 
 
+def test_a_preset_shares_states_for_n_grams_and_draws_once_for_a_small_encoder_on_a_gpu(device: str) -> None:
+    parse = make_parser().parse_args
+
+    def found(*options: str, preset: str = "fast") -> tuple[int | None, int | None, str | None]:
+        args = parse(["translate", "--preset", preset, *options])
+        apply_preset(args, "translate")
+        return args.beam, args.states, args.schedule
+
+    shared, plain = (384, 96, None), (None, None, None)
+    for utility in NAMED:
+        if utility in ("chrf", "chrf+", "chrf++", "bleu"):
+            assert found("--utility", utility) == shared
+        elif utility in ("learned", "embedding") and device == "cuda":
+            assert found("--utility", utility) == (None, None, "64")
+        else:
+            assert found("--utility", utility)[:2] == (None, None)
+    assert found(preset="paper") == plain
+    for given in (["--server", "http://localhost:1"], ["--pool"], ["--prune", "none"], ["--method", "aggregate"]):
+        assert found(*given) == plain
+    assert found("--beam", "64") == (64, None, None)
+    assert found("--states", "32") == (None, 32, None)
+    learned = ["--utility", "learned", "--device", "cuda"]
+    for given in (["--regret", "0.02"], ["--nbest", "3"], ["--pool"]):
+        assert found(*learned, *given) == plain
+    assert found(*learned, "--schedule", "16,32") == (None, None, "16,32")
+
+
 def test_a_preset_goes_by_the_device_that_was_asked_for() -> None:
     assert set_by_preset("decode", "--utility", "learned", "--device", "cpu") == (0.0005, 0.04)
     assert set_by_preset("decode", "--utility", "learned", "--device", "cuda:1", "--ray") == (None, 0.04)
