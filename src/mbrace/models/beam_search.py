@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from mbrace.errors import UserError
+from mbrace.models import choice
 from mbrace.models.best import best_totals
 from mbrace.models.search import Search, Sequences, StepDecoder, is_end
 
@@ -65,6 +66,7 @@ class _Beam(Search):
         device, sources, horizon = limits.device, len(limits), int(limits.max())
         self.recombines, self.width = states is not None and states < k, min(states or k, k)
         super().__init__(device, sources * self.width)
+        self.kernels, self.end_ids = choice.kernels_for(device), torch.tensor(ends, device=device)
         self.k, self.ends, self.vocabulary = k, ends, 1  # known from the first step on
         self.penalties = torch.tensor([(time + 1) ** alpha for time in range(horizon)], device=device)
         # the open paths of all steps and all sources
@@ -95,7 +97,7 @@ class _Beam(Search):
             best = torch.nn.functional.pad(best, (0, 2 * k - best.shape[1]), value=-math.inf)
             extensions = torch.nn.functional.pad(extensions, (0, 2 * k - extensions.shape[1]))
         del logits
-        kept, hopes = self._part(best, extensions)
+        kept, parents, ids, hopes = self._part(best, extensions)
         self.extensions[self.clock, self.owner] = kept
         # finished: paths that end among the first k compete with those that finished before
         scores, which = self.ended_scores.topk(k, dim=1, sorted=False)
@@ -103,20 +105,26 @@ class _Beam(Search):
         self.ended_scores[:, :k] = scores
         self.closed |= scores.amin(1) >= hopes
         self.clock += 1
-        self._enter_states(kept // self.vocabulary, kept % self.vocabulary)
+        self._enter_states(parents, ids)
 
     def _see_vocabulary(self, ids: int) -> None:
         if self.recombines and ids > 1 << KEY_BITS:
             raise UserError(f"states {self.width}: only for models of at most {1 << KEY_BITS} ids; this has {ids}")
         self.vocabulary = ids
 
-    def _part(self, best: Tensor, extensions: Tensor) -> tuple[Tensor, Tensor]:
+    def _part(self, best: Tensor, extensions: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Part the 2k best extensions of each source, best first, into those that end and those that stay open.
 
         Those of the first k that end are stored as the present step's. The scores of the k best that stay open are
-        stored, too; returned are their extensions (sources, k), and the first one's score by length (sources,). Where
-        there are fewer, scores of -inf follow.
+        stored, too; returned are their extensions, paths and ids (sources, k), and the first one's score by length
+        (sources,). Where there are fewer, scores of -inf follow.
         """
+        if self.kernels is not None:
+            parted: tuple[Tensor, Tensor, Tensor, Tensor] = self.kernels.part(
+                best, extensions, self.end_ids, self.limit, self.closed, self.penalties, self.clock,
+                self.ended_scores, self.ended, self.scores, self.vocabulary,
+            )  # fmt: skip
+            return parted
         k, size = self.k, self.k * self.vocabulary
         penalty = self.penalties[self.clock]
         last = (self.limit == self.clock + 1)[:, None]  # the limit ends a path, as </s> does
@@ -129,25 +137,37 @@ class _Beam(Search):
         scores = best.new_full((len(best), k + 1), -math.inf).scatter_(1, column, best)
         self.scores.copy_(scores[:, :k])
         kept = extensions.new_zeros((len(best), k + 1)).scatter_(1, column, extensions)[:, :k]
-        hopes = scores[:, 0] / penalty
-        return kept, hopes.masked_fill_(scores[:, 0] == -math.inf, -math.inf)
+        hopes = (scores[:, 0] / penalty).masked_fill_(scores[:, 0] == -math.inf, -math.inf)
+        return kept, kept // self.vocabulary, kept % self.vocabulary, hopes
 
     def _enter_states(self, parents: Tensor, ids: Tensor) -> None:
         """Put the open paths, best first, into their new states; each is a parent, an earlier path, and one more id."""
-        before = parents  # without recombination a path is in the row of its own number
         if self.recombines:
-            before = self.states.gather(1, parents)
-            leaders = self._recombine(parents, ids)
-            before, ids = before.gather(1, leaders), ids.gather(1, leaders)
-        rows = torch.arange(len(ids), device=ids.device)[:, None] * self.ids.shape[1] + before
+            rows, ids = self._recombine(parents, ids)
+        else:  # a path is in the row of its own number
+            rows = self._first_rows() + parents
         if self.ids.shape == ids.shape:
             self.ids.copy_(ids)
         else:
             self.ids = ids
         self.state.select(rows.flatten(), width=self.width)
 
-    def _recombine(self, parents: Tensor, ids: Tensor) -> Tensor:
-        """Paths that end alike share a state; returns the best path of each state, (sources, width)."""
+    def _first_rows(self) -> Tensor:
+        """The first of each source's rows of the decoder, (sources, 1)."""
+        sources, width = self.ids.shape
+        return torch.arange(0, sources * width, width, device=self.ids.device)[:, None]
+
+    def _recombine(self, parents: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Paths that end alike share a state; returns its present row and next id, by its best path, (sources, width).
+
+        A path's last ids are one number, its key.
+        """
+        if self.kernels is not None and self.k <= self.kernels.MOST_RECOMBINED:
+            rows, row_ids = self.kernels.recombine(
+                parents, ids, self.keys, self.states, self.scores, self.width, self.ids.shape[1], KEY_BITS
+            )
+            return rows, row_ids
+        before = self.states.gather(1, parents)
         self.keys.copy_(((self.keys.gather(1, parents) << KEY_BITS) | ids) & (1 << KEY_BITS * RECOMBINED) - 1)
         alike = self.keys[:, :, None] == self.keys[:, None]
         number = torch.arange(self.k, device=ids.device)
@@ -158,7 +178,8 @@ class _Beam(Search):
         self.states.copy_(states.clamp(max=self.width - 1))
         leaders = ids.new_zeros((len(ids), self.width + 1))
         leaders.scatter_(1, torch.where(leads, states, self.width).clamp(max=self.width), number.expand_as(ids))
-        return leaders[:, :-1]
+        leaders = leaders[:, :-1]
+        return self._first_rows() + before.gather(1, leaders), ids.gather(1, leaders)
 
     def cut(self) -> bool:
         """Go on with the open sources if that pays; False if none is left."""
