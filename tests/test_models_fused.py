@@ -117,7 +117,7 @@ def same_tensors(mine: Any, theirs: Any) -> bool:
     return all(torch.equal(*pair) for pair in pairs)
 
 
-@pytest.mark.parametrize("k", [1, 5, 16, 70])
+@pytest.mark.parametrize("k", [1, 5, 16, 70, 600])
 @pytest.mark.parametrize("ends", [(0,), (3, 0, 7, 9, 1, 2)])
 def test_extensions_that_end_are_parted_from_those_that_do_not(k: int, ends: tuple[int, ...]) -> None:
     torch.manual_seed(k)
@@ -130,7 +130,7 @@ def test_extensions_that_end_are_parted_from_those_that_do_not(k: int, ends: tup
     assert same_tensors(mine, theirs)
 
 
-@pytest.mark.parametrize(("k", "states"), [(5, 2), (16, 15), (33, 8), (70, 69), (150, 20)])
+@pytest.mark.parametrize(("k", "states"), [(5, 2), (16, 15), (33, 8), (70, 69), (600, 20)])
 @pytest.mark.parametrize("width_before", [1, 3])
 def test_paths_are_recombined_by_the_kernel(k: int, states: int, width_before: int) -> None:
     torch.manual_seed(k)

@@ -68,7 +68,8 @@ class _Beam(Search):
         super().__init__(device, sources * self.width)
         self.kernels, self.end_ids = choice.kernels_for(device), torch.tensor(ends, device=device)
         self.k, self.ends, self.vocabulary = k, ends, 1  # known from the first step on
-        self.penalties = torch.tensor([(time + 1) ** alpha for time in range(horizon)], device=device)
+        lengths = range(1, horizon + 1)
+        self.penalties = torch.tensor([n**alpha for n in lengths], dtype=torch.float32, device=device)
         # the open paths of all steps and all sources
         self.extensions = torch.zeros((horizon, sources, k), dtype=torch.int64, device=device)
         # the k best that are finished, in any order, then those of the present step: scores, and where to find them,
@@ -120,7 +121,7 @@ class _Beam(Search):
         (sources,). Where there are fewer, scores of -inf follow.
         """
         if self.kernels is not None:
-            parted: tuple[Tensor, Tensor, Tensor, Tensor] = self.kernels.part(
+            parted: tuple[Tensor, Tensor, Tensor, Tensor] = self.kernels.part_extensions(
                 best, extensions, self.end_ids, self.limit, self.closed, self.penalties, self.clock,
                 self.ended_scores, self.ended, self.scores, self.vocabulary,
             )  # fmt: skip
@@ -201,8 +202,9 @@ class _Beam(Search):
     def finished(self) -> Sequences:
         """The finished paths of all sources, best first: each is followed back from its end."""
         self._save_ended()
-        scores, order = self.all_ended[0].sort(dim=1, descending=True)
-        ended = self.all_ended[1].gather(1, order)
+        ended, order = self.all_ended[1].sort(dim=1)  # of equal scores, the earlier end is first
+        scores, best_first = self.all_ended[0].gather(1, order).sort(dim=1, descending=True, stable=True)
+        ended = ended.gather(1, best_first)
         size = self.k * self.vocabulary
         length = torch.where(scores > -math.inf, ended // size + 1, 0)
         last = ended % size
@@ -214,4 +216,4 @@ class _Beam(Search):
         ids = (path % self.vocabulary).int().permute(1, 2, 0)
         times = torch.arange(len(path), device=ids.device)
         ids = torch.where(times < length[:, :, None], ids, -1)
-        return Sequences(ids.flatten(0, 1), scores.flatten())
+        return Sequences(ids.flatten(0, 1).contiguous(), scores.flatten())

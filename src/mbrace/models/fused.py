@@ -91,7 +91,7 @@ def _part_trial(device: torch.device) -> bool:
     best, extensions = -torch.arange(2.0 * k, device=device)[None] / 3, torch.arange(2 * k, device=device)[None] * 11
     ended_scores, ended, scores = torch.zeros_like(best), torch.zeros_like(extensions), torch.zeros_like(best[:, :k])
     clock, end = torch.zeros(1, dtype=torch.int64, device=device), torch.full((1,), 4, device=device)
-    kept, parents, numbers, hopes = part(
+    kept, parents, numbers, hopes = part_extensions(
         best, extensions, end, end, clock != 0, end / 2, clock, ended_scores, ended, scores, ids
     )
     ending = extensions % ids == end
@@ -197,7 +197,7 @@ def chunk_totals(
     return out, first
 
 
-def part(
+def part_extensions(
     best: Tensor,
     extensions: Tensor,
     ends: Tensor,
@@ -220,9 +220,9 @@ def part(
     kept, parents, numbers = (torch.empty((sources, k), dtype=torch.int64, device=best.device) for _ in range(3))
     hopes = torch.empty(sources, dtype=torch.float32, device=best.device)
     launch(
-        kernels.part, sources, best.contiguous(), extensions.contiguous(), ends, limits, closed, penalties, clock,
-        ended_scores, ended, scores, kept, parents, numbers, hopes, len(ends), k, ids,
-        BLOCK=triton.next_power_of_2(2 * k), num_warps=4,
+        kernels.part_extensions, sources, best.contiguous(), extensions.contiguous(), ends, limits, closed, penalties,
+        clock, ended_scores, ended, scores, kept, parents, numbers, hopes, len(ends), k, ids,
+        BLOCK=max(1024, triton.next_power_of_2(2 * k)), num_warps=4,  # one size for all usual k: compiled once
     )  # fmt: skip
     return kept, parents, numbers, hopes
 
@@ -238,11 +238,11 @@ def recombine(
     """
     sources, k = ids.shape
     rows, row_ids = (torch.empty((sources, width), dtype=torch.int64, device=ids.device) for _ in range(2))
-    block = triton.next_power_of_2(k)
+    block = max(512, triton.next_power_of_2(k))  # one size for all usual k: compiled once
     launch(
         kernels.recombine, sources, parents, ids, keys, states, scores, rows, row_ids, torch.empty_like(ids),
         torch.empty_like(ids, dtype=torch.int32), k, width, width_before, BITS=bits,
-        MASK=(1 << 63 // bits * bits) - 1, BLOCK=block, TILE=32, num_warps=8 if block >= 256 else 4,
+        MASK=(1 << 63 // bits * bits) - 1, BLOCK=block, TILE=32, num_warps=8,
     )  # fmt: skip
     return rows, row_ids
 

@@ -111,7 +111,7 @@ def chunk_maxima(
     tl.store(shifts + row, shift)
 
 
-@triton.jit(do_not_specialize=["paths", "width"])
+@triton.jit(do_not_specialize=["paths", "width", "parts"])
 def totals_of_paths(highest, scores, states, out, paths, width, parts, BLOCK: tl.constexpr):
     """The values `highest` (sources x width, parts) of the row that one path is in, plus its score."""
     path = tl.program_id(0).to(tl.int64)
@@ -155,8 +155,8 @@ def chunk_totals(
     tl.store(first + number, path * count + begin, mask=there)
 
 
-@triton.jit(do_not_specialize=["end_count", "k"])
-def part(
+@triton.jit(do_not_specialize=["end_count", "k", "count"])
+def part_extensions(
     best, extensions, ends, limits, closed, penalties, clock, ended_scores, ended, scores, kept, parents, ids, hopes,
     end_count, k, count, BLOCK: tl.constexpr,
 ):  # fmt: skip
