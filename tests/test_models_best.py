@@ -54,6 +54,17 @@ def test_one_chunk_may_hold_all_of_the_best() -> None:
     assert len(set(found[1].tolist())) == 16
 
 
+def test_where_too_few_are_possible_indexes_are_still_of_paths_and_ids() -> None:
+    ids = 40 * CHUNK + 1  # the last chunk of each row has one id
+    logits = torch.full((1, 4, ids), -torch.inf)
+    logits[0, :, -1] = 0.0
+    for states in (None, torch.tensor([[3, 2, 1, 0]])):
+        best, index = best_totals(logits, None, torch.zeros(1, 4), 30, states)
+        assert best[0].tolist() == [0.0] * 4 + [-torch.inf] * 26
+        assert sorted(index[0, :4].tolist()) == [ids * (path + 1) - 1 for path in range(4)]
+        assert 0 <= int(index.min()) <= int(index.max()) < 4 * ids
+
+
 @pytest.mark.parametrize(("paths", "width", "ids"), [(9, 4, 3000), (3, 2, 40), (40, 1, 500)])
 def test_paths_in_one_row_share_its_log_probabilities(paths: int, width: int, ids: int) -> None:
     torch.manual_seed(paths)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +16,7 @@ import test_models_past
 import tiny_models
 
 import mbrace
-from mbrace.models import choice, past
+from mbrace.models import beam_search, best, choice, past
 from mbrace.models.best import best_totals
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -69,13 +71,81 @@ def test_the_best_continuations_have_the_bits_of_all_totals_sorted(ids: int, dty
         totals = (biased + added[:, None]).view(2, -1)
         theirs = fused.add_logprobs(grid.flatten(0, 1), shift, scores.flatten()).view(2, -1)
         torch.testing.assert_close(totals, theirs, atol=1e-5, rtol=1e-6)
-        best, index = best_totals(grid, shift, scores, 24)
+        found, index = best_totals(grid, shift, scores, 24)
         own_rows = torch.arange(12, device=DEVICE).expand(2, -1)
-        torch.testing.assert_close(best_totals(grid, shift, scores, 24, own_rows)[0], best, atol=1e-5, rtol=1e-6)
-        assert torch.equal(best, totals.sort(dim=1, descending=True).values[:, :24])
-        assert torch.equal(totals.gather(1, index), best)
+        torch.testing.assert_close(best_totals(grid, shift, scores, 24, own_rows)[0], found, atol=1e-5, rtol=1e-6)
+        assert torch.equal(found, totals.sort(dim=1, descending=True).values[:, :24])
+        assert torch.equal(totals.gather(1, index), found)
         expected = [part.amax(-1) for part in totals.view(24, ids).split(64, dim=-1)]
         assert torch.equal(highest, torch.stack(expected, dim=-1))
+
+
+@pytest.mark.parametrize("ids", [640, 641, 703])
+@pytest.mark.parametrize("shared", [True, False])
+def test_the_totals_of_chosen_chunks_are_those_of_all(ids: int, shared: bool) -> None:
+    sources, width, parts = 3, 5, -(-ids // 64)
+    paths = 7 if shared else width
+    logits, bias = random_logits(sources * width, ids)
+    shifts, scores = torch.randn(sources * width, device=DEVICE), -torch.rand(sources, paths, device=DEVICE)
+    states = torch.randint(0, width, (sources, paths), device=DEVICE) if shared else None
+    chunks = torch.stack([torch.randperm(paths * parts, device=DEVICE)[:21] for _ in range(sources)])
+    for shift in (bias, None):
+        of_rows = (logits if shift is None else logits + shift) + shifts[:, None]
+        expected, first = best._chunk_totals(of_rows, scores, states, chunks)
+        values, index = fused.chunk_totals(logits.view(sources, width, -1), shift, shifts, scores, states, chunks, 64)
+        assert torch.equal(values, expected)
+        assert torch.equal(index, first)
+        if states is not None:
+            assert torch.equal(fused.totals_of_paths(of_rows, scores, states), best._of_paths(of_rows, scores, states))
+
+
+def beams(k: int, states: int | None = None, ends: tuple[int, ...] = (0,)) -> tuple[Any, Any]:
+    """Two of the same searches over 4 sources, at time 2, the third source closed: with kernels, and without."""
+    decoder: Any = SimpleNamespace(start=lambda memory, width: None)
+    limits = torch.tensor([9, 3, 9, 9], device=DEVICE)  # the second ends at this step
+    found = [beam_search._Beam(decoder, None, limits, k, 0, ends, 0.7, states) for _ in range(2)]
+    for search in found:
+        search.vocabulary = 11
+        search.clock += 2
+        search.closed[2] = True
+    found[1].kernels = None
+    return found[0], found[1]
+
+
+def same_tensors(mine: Any, theirs: Any) -> bool:
+    pairs = [(x, vars(theirs)[name]) for name, x in vars(mine).items() if isinstance(x, torch.Tensor)]
+    return all(torch.equal(*pair) for pair in pairs)
+
+
+@pytest.mark.parametrize("k", [1, 5, 16, 70, 600])
+@pytest.mark.parametrize("ends", [(0,), (3, 0, 7, 9, 1, 2)])
+def test_extensions_that_end_are_parted_from_those_that_do_not(k: int, ends: tuple[int, ...]) -> None:
+    torch.manual_seed(k)
+    totals = (-9 * torch.rand(4, 2 * k, device=DEVICE)).sort(dim=1, descending=True).values
+    totals[3, k:] = -torch.inf
+    extensions = torch.stack([torch.randperm(11 * k, device=DEVICE)[: 2 * k] for _ in range(4)])
+    mine, theirs = beams(k, ends=ends)
+    for found, expected in zip(mine._part(totals, extensions), theirs._part(totals, extensions), strict=True):
+        assert torch.equal(found, expected)
+    assert same_tensors(mine, theirs)
+
+
+@pytest.mark.parametrize(("k", "states"), [(5, 2), (16, 15), (33, 8), (70, 69), (600, 20)])
+@pytest.mark.parametrize("width_before", [1, 3])
+def test_paths_are_recombined_by_the_kernel(k: int, states: int, width_before: int) -> None:
+    torch.manual_seed(k)
+    mine, theirs = beams(k, states)
+    parents, ids = torch.randint(0, k, (4, k), device=DEVICE), torch.randint(0, 6, (4, k), device=DEVICE)
+    ids[1] = 10  # its paths fall into few states
+    keys, scores = torch.randint(0, 4, (4, k), device=DEVICE) + 2**62, -torch.rand(4, k, device=DEVICE)
+    before = torch.randint(0, width_before, (4, k), device=DEVICE)
+    for search in (mine, theirs):
+        search.ids = torch.zeros((4, width_before), dtype=torch.int64, device=DEVICE)
+        for to, value in ((search.keys, keys), (search.states, before), (search.scores, scores)):
+            to.copy_(value)
+    for found, expected in zip(mine._recombine(parents, ids), theirs._recombine(parents, ids), strict=True):
+        assert torch.equal(found, expected)
+    assert same_tensors(mine, theirs)
 
 
 @pytest.mark.parametrize("ids", [7, 5000])

@@ -12,7 +12,7 @@ import torch
 
 import mbrace
 from mbrace.errors import UserError
-from mbrace.models import search
+from mbrace.models import beam_search, search
 from mbrace.models.beam_search import RECOMBINED
 
 SOURCES = ["a b c", "d d a b", "c"]
@@ -112,6 +112,16 @@ def test_a_number_of_states_that_cannot_be_is_refused(states: Any, words: str) -
     for refused in (translator.beam, translator.translate):
         with pytest.raises(UserError, match=f"states {words}"):
             refused(SOURCES, states=states)
+
+
+def test_more_ids_than_a_key_has_room_for_are_refused() -> None:
+    def step(ids: torch.Tensor, opened: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return torch.zeros(1, 1, 2**21 + 1), None
+
+    state = SimpleNamespace(step=step, begin=lambda time: False, recordable=False)
+    decoder: Any = SimpleNamespace(start=lambda memory, width: state)
+    with pytest.raises(UserError, match="states 2: only for models of at most 2097152 ids; this has 2097153"):
+        beam_search.beam(decoder, None, torch.tensor([3]), k=4, start=0, ends=(0,), states=2)
 
 
 def test_states_are_not_sent_to_a_server_and_so_refused(tmp_path: Any) -> None:

@@ -8,10 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mbrace.errors import UserError
+from mbrace.models import choice
 from mbrace.models.best import best_totals
 from mbrace.models.search import Search, Sequences, StepDecoder, is_end
 
 RECOMBINED = 3  # ids in common, after which paths of a beam may share a state of the decoder
+KEY_BITS = 63 // RECOMBINED  # of each of those ids: together they are one int64
 
 
 def beam(
@@ -40,11 +43,14 @@ def beam(
         if (time + 1) % search.check_every == 0 and not search.cut():
             break
     search.recorder.forget()
-    return Sequences(search.done_ids[:-1].flatten(0, 1), search.done_scores[:-1].flatten())
+    return search.finished()
 
 
 class _Beam(Search):
-    """k open paths per source. Each is in a state: a row of the decoder, its own or one that it shares."""
+    """k open paths per source. Each is in a state: a row of the decoder, its own or one that it shares.
+
+    A path is kept as its last extension, a path of the step before and the id that followed it: path x ids + id.
+    """
 
     def __init__(
         self,
@@ -60,15 +66,21 @@ class _Beam(Search):
         device, sources, horizon = limits.device, len(limits), int(limits.max())
         self.recombines, self.width = states is not None and states < k, min(states or k, k)
         super().__init__(device, sources * self.width)
-        self.k, self.ends = k, ends
-        self.penalties = torch.tensor([(time + 1) ** alpha for time in range(horizon)], device=device)
-        self.done_ids = torch.full((sources + 1, k, horizon), -1, dtype=torch.int32, device=device)
-        self.done_scores = torch.full((sources + 1, k), -math.inf, device=device)
+        self.kernels, self.end_ids = choice.kernels_for(device), torch.tensor(ends, device=device)
+        self.k, self.ends, self.vocabulary = k, ends, 1  # known from the first step on
+        lengths = range(1, horizon + 1)
+        self.penalties = torch.tensor([n**alpha for n in lengths], dtype=torch.float32, device=device)
+        # the open paths of all steps and all sources
+        self.extensions = torch.zeros((horizon, sources, k), dtype=torch.int64, device=device)
+        # the k best that are finished, in any order, then those of the present step: scores, and where to find them,
+        # time x (k x ids) + extension
+        self.ended_scores = torch.full((sources, 2 * k), -math.inf, device=device)
+        self.ended = torch.zeros((sources, 2 * k), dtype=torch.int64, device=device)
+        self.all_ended = self.ended_scores[:, :k].clone(), self.ended[:, :k].clone()  # of sources that were cut, too
         self.scores = torch.full((sources, k), -math.inf, device=device)
         self.scores[:, 0] = 0.0
-        self.past = torch.full((sources, k, horizon), -1, dtype=torch.int32, device=device)
-        # for recombination: the last ids of each path, and its state; before the first step all are in one
-        self.recent = torch.zeros((sources, k, RECOMBINED), dtype=torch.int64, device=device)
+        # for recombination: the last ids of each path as one number, and its state; at first all are in one
+        self.keys = torch.zeros((sources, k), dtype=torch.int64, device=device)
         self.states = torch.zeros((sources, k), dtype=torch.int64, device=device)
         self.owner, self.limit = torch.arange(sources, device=device), limits
         self.closed = torch.zeros(sources, dtype=torch.bool, device=device)
@@ -76,59 +88,89 @@ class _Beam(Search):
 
     def step(self) -> None:
         """Every open path by one id."""
-        k, horizon = self.k, self.past.shape[-1]
+        k = self.k
         logits, bias = self.state.step(self.ids, (~self.closed).repeat_interleave(self.ids.shape[1]))
-        vocabulary = logits.shape[-1]
+        self._see_vocabulary(logits.shape[-1])
         paths = 1 if logits.shape[1] == 1 else k  # before the first step a source has one
         states = self.states[:, :paths] if self.recombines else None
-        best, flat = best_totals(logits, bias, self.scores[:, :paths], 2 * k, states)
+        best, extensions = best_totals(logits, bias, self.scores[:, :paths], 2 * k, states)
         if best.shape[1] < 2 * k:
             best = torch.nn.functional.pad(best, (0, 2 * k - best.shape[1]), value=-math.inf)
-            flat = torch.nn.functional.pad(flat, (0, 2 * k - flat.shape[1]))
+            extensions = torch.nn.functional.pad(extensions, (0, 2 * k - extensions.shape[1]))
         del logits
-        path, token = flat // vocabulary, flat % vocabulary
+        kept, parents, ids, hopes = self._part(best, extensions)
+        self.extensions[self.clock, self.owner] = kept
+        # finished: paths that end among the first k compete with those that finished before
+        scores, which = self.ended_scores.topk(k, dim=1, sorted=False)
+        self.ended[:, :k] = self.ended.gather(1, which)
+        self.ended_scores[:, :k] = scores
+        self.closed |= scores.amin(1) >= hopes
+        self.clock += 1
+        self._enter_states(parents, ids)
+
+    def _see_vocabulary(self, ids: int) -> None:
+        if self.recombines and ids > 1 << KEY_BITS:
+            raise UserError(f"states {self.width}: only for models of at most {1 << KEY_BITS} ids; this has {ids}")
+        self.vocabulary = ids
+
+    def _part(self, best: Tensor, extensions: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Part the 2k best extensions of each source, best first, into those that end and those that stay open.
+
+        Those of the first k that end are stored as the present step's. The scores of the k best that stay open are
+        stored, too; returned are their extensions, paths and ids (sources, k), and the first one's score by length
+        (sources,). Where there are fewer, scores of -inf follow.
+        """
+        if self.kernels is not None:
+            parted: tuple[Tensor, Tensor, Tensor, Tensor] = self.kernels.part_extensions(
+                best, extensions, self.end_ids, self.limit, self.closed, self.penalties, self.clock,
+                self.ended_scores, self.ended, self.scores, self.vocabulary,
+            )  # fmt: skip
+            return parted
+        k, size = self.k, self.k * self.vocabulary
         penalty = self.penalties[self.clock]
         last = (self.limit == self.clock + 1)[:, None]  # the limit ends a path, as </s> does
-        ending = is_end(token, self.ends) | last
-        texts = self.past.gather(1, path[:, :, None].expand(-1, -1, horizon))
-        texts.index_copy_(2, self.clock, token.int()[:, :, None])
-        # finished: paths that end among the first k compete with those that finished before
-        ranks = torch.arange(2 * k, device=token.device)
-        ended = torch.where(ending & (ranks < k) & ~self.closed[:, None], best / penalty, -math.inf)
-        merged, which = torch.cat([self.done_scores[self.owner], ended], dim=1).topk(k, dim=1)
-        both = torch.cat([self.done_ids[self.owner], texts], dim=1)
-        self.done_ids[self.owner] = both.gather(1, which[:, :, None].expand(-1, -1, horizon))
-        self.done_scores[self.owner] = merged
-        # open: the k best paths that do not end
-        scores, keep = best.masked_fill(ending, -math.inf).topk(k, dim=1)
-        self.scores.copy_(scores)
-        self.past.copy_(texts.gather(1, keep[:, :, None].expand(-1, -1, horizon)))
-        self.closed |= (merged[:, -1] >= scores[:, 0] / penalty) | (scores[:, 0] == -math.inf)
-        self.clock += 1
-        self._enter_states(path.gather(1, keep), token.gather(1, keep))
+        ending = is_end(extensions % self.vocabulary, self.ends) | last
+        ends_now = ending[:, :k] & ~self.closed[:, None]
+        self.ended_scores[:, k:] = torch.where(ends_now, best[:, :k] / penalty, -math.inf)
+        self.ended[:, k:] = extensions[:, :k] + self.clock * size
+        # the n-th that stays open goes to column n; the others to column k, which is dropped
+        column = ((~ending).cumsum(1) - 1).masked_fill_(ending, k).clamp_(max=k)
+        scores = best.new_full((len(best), k + 1), -math.inf).scatter_(1, column, best)
+        self.scores.copy_(scores[:, :k])
+        kept = extensions.new_zeros((len(best), k + 1)).scatter_(1, column, extensions)[:, :k]
+        hopes = (scores[:, 0] / penalty).masked_fill_(scores[:, 0] == -math.inf, -math.inf)
+        return kept, kept // self.vocabulary, kept % self.vocabulary, hopes
 
     def _enter_states(self, parents: Tensor, ids: Tensor) -> None:
         """Put the open paths, best first, into their new states; each is a parent, an earlier path, and one more id."""
-        before = parents  # without recombination a path is in the row of its own number
         if self.recombines:
-            before = self.states.gather(1, parents)
-            leaders = self._recombine(parents, ids)
-            before, ids = before.gather(1, leaders), ids.gather(1, leaders)
-        rows = torch.arange(len(ids), device=ids.device)[:, None] * self.ids.shape[1] + before
+            rows, ids = self._recombine(parents, ids)
+        else:  # a path is in the row of its own number
+            rows = self._first_rows() + parents
         if self.ids.shape == ids.shape:
             self.ids.copy_(ids)
         else:
             self.ids = ids
         self.state.select(rows.flatten(), width=self.width)
 
-    def _recombine(self, parents: Tensor, ids: Tensor) -> Tensor:
-        """Paths that end alike share a state; returns the best path of each state, (sources, width)."""
-        shape = -1, -1, RECOMBINED
-        self.recent.copy_(self.recent.gather(1, parents[:, :, None].expand(shape)).roll(-1, 2))
-        self.recent[:, :, -1] = ids
-        alike = ids.new_ones((len(ids), self.k, self.k), dtype=torch.bool)
-        for recent in self.recent.unbind(2):
-            alike &= recent[:, :, None] == recent[:, None]
+    def _first_rows(self) -> Tensor:
+        """The first of each source's rows of the decoder, (sources, 1)."""
+        sources, width = self.ids.shape
+        return torch.arange(0, sources * width, width, device=self.ids.device)[:, None]
+
+    def _recombine(self, parents: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Paths that end alike share a state; returns its present row and next id, by its best path, (sources, width).
+
+        A path's last ids are one number, its key.
+        """
+        if self.kernels is not None and self.k <= self.kernels.MOST_RECOMBINED:
+            rows, row_ids = self.kernels.recombine(
+                parents, ids, self.keys, self.states, self.scores, self.width, self.ids.shape[1], KEY_BITS
+            )
+            return rows, row_ids
+        before = self.states.gather(1, parents)
+        self.keys.copy_(((self.keys.gather(1, parents) << KEY_BITS) | ids) & (1 << KEY_BITS * RECOMBINED) - 1)
+        alike = self.keys[:, :, None] == self.keys[:, None]
         number = torch.arange(self.k, device=ids.device)
         first = alike.int().argmax(2)  # the best path that ends as this one does
         leads = first == number
@@ -137,19 +179,41 @@ class _Beam(Search):
         self.states.copy_(states.clamp(max=self.width - 1))
         leaders = ids.new_zeros((len(ids), self.width + 1))
         leaders.scatter_(1, torch.where(leads, states, self.width).clamp(max=self.width), number.expand_as(ids))
-        return leaders[:, :-1]
+        leaders = leaders[:, :-1]
+        return self._first_rows() + before.gather(1, leaders), ids.gather(1, leaders)
 
     def cut(self) -> bool:
         """Go on with the open sources if that pays; False if none is left."""
         alive = (~self.closed).nonzero()[:, 0]
         if len(alive) > 0 and self.worth_cutting(len(alive) * self.width, len(self.owner) * self.width):
             self.recorder.forget()
+            self._save_ended()
             rows = (alive[:, None] * self.width + torch.arange(self.width, device=alive.device)).flatten()
             self.state.select(rows, sources=alive, width=self.width)
-            self.scores, self.states, self.recent, self.ids, self.past, self.owner, self.limit, self.closed = (
-                x[alive]
-                for x in (
-                    self.scores, self.states, self.recent, self.ids, self.past, self.owner, self.limit, self.closed
-                )
-            )  # fmt: skip
+            names = "scores", "states", "keys", "ids", "ended_scores", "ended", "owner", "limit", "closed"
+            for name in names:
+                setattr(self, name, getattr(self, name)[alive])
         return len(alive) > 0
+
+    def _save_ended(self) -> None:
+        for to, present in zip(self.all_ended, (self.ended_scores, self.ended), strict=True):
+            to[self.owner] = present[:, : self.k]
+
+    def finished(self) -> Sequences:
+        """The finished paths of all sources, best first: each is followed back from its end."""
+        self._save_ended()
+        ended, order = self.all_ended[1].sort(dim=1)  # of equal scores, the earlier end is first
+        scores, best_first = self.all_ended[0].gather(1, order).sort(dim=1, descending=True, stable=True)
+        ended = ended.gather(1, best_first)
+        size = self.k * self.vocabulary
+        length = torch.where(scores > -math.inf, ended // size + 1, 0)
+        last = ended % size
+        parents = torch.zeros_like(last)
+        path = torch.empty_like(self.extensions)
+        for time in reversed(range(int(length.max()))):
+            torch.where(length == time + 1, last, self.extensions[time].gather(1, parents), out=path[time])
+            parents = path[time] // self.vocabulary
+        ids = (path % self.vocabulary).int().permute(1, 2, 0)
+        times = torch.arange(len(path), device=ids.device)
+        ids = torch.where(times < length[:, :, None], ids, -1)
+        return Sequences(ids.flatten(0, 1).contiguous(), scores.flatten())

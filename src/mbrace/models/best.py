@@ -24,7 +24,7 @@ def best_totals(
     score, (sources, paths), of its path. `states` (sources, paths) says which row each path is in, if several may be in
     one; by default each is in its own. Of equal totals at the end of the list any may be missing.
     """
-    (sources, width, ids), paths = logits.shape, scores.shape[1]
+    ids, paths = logits.shape[-1], scores.shape[1]
     parts = -(-ids // CHUNK)  # chunks per row
     rows = logits.flatten(0, 1)
     of_rows = scores.flatten() if states is None else scores.new_zeros(len(rows))
@@ -38,27 +38,18 @@ def best_totals(
         highest = _maxima(totals, parts)
     else:
         highest, shifts = fused.chunk_maxima(rows, bias, of_rows, CHUNK)
-    chunk = _of_paths(highest, scores, states).topk(count, dim=1, sorted=False).indices
-    path, part = chunk // parts, chunk % parts
-    row = path if states is None else states.gather(1, path)
-    number = part[:, :, None] * CHUNK + torch.arange(CHUNK, device=logits.device)
-    inside = number < ids
-    number.clamp_(max=ids - 1)
-    index = (row[:, :, None] * ids + number).flatten(1)
-    if fused is None:
-        values = totals.view(sources, -1).gather(1, index).view(number.shape)
+    if fused is None or states is None:
+        of_chunks = _of_paths(highest, scores, states)
     else:
-        values = logits.flatten(1).gather(1, index).float().view(number.shape)
-        if bias is not None:
-            values += bias[number]
-        values += shifts.view(sources, width).gather(1, row)[:, :, None]
-    if states is not None:
-        values += scores.gather(1, path)[:, :, None]
-        index = (path[:, :, None] * ids + number).flatten(1)
-    if parts * CHUNK != ids:
-        values.masked_fill_(~inside, -torch.inf)
+        of_chunks = fused.totals_of_paths(highest, scores, states)
+    chunks = of_chunks.topk(count, dim=1, sorted=False).indices
+    if fused is None:
+        values, first = _chunk_totals(totals, scores, states, chunks)
+    else:
+        values, first = fused.chunk_totals(logits, bias, shifts, scores, states, chunks, CHUNK)
     best, at = values.flatten(1).topk(count, dim=1)
-    return best, index.gather(1, at)
+    index = first.gather(1, at // CHUNK) + at % CHUNK
+    return best, index.clamp_(max=paths * ids - 1)  # a total of -inf may be one beyond the last id
 
 
 def _of_paths(of_rows: Tensor, scores: Tensor, states: Tensor | None) -> Tensor:
@@ -68,6 +59,23 @@ def _of_paths(of_rows: Tensor, scores: Tensor, states: Tensor | None) -> Tensor:
         return of_rows.view(sources, -1)  # they have been added
     values = of_rows.view(sources, -1, of_rows.shape[1])
     return (values.gather(1, states[:, :, None].expand(-1, -1, values.shape[2])) + scores[:, :, None]).flatten(1)
+
+
+def _chunk_totals(totals: Tensor, scores: Tensor, states: Tensor | None, chunks: Tensor) -> tuple[Tensor, Tensor]:
+    """The totals of the ids of some chunks (sources, count) of a source's paths, (sources, count, CHUNK), and the index
+    of each chunk's first, path x ids + id. Totals (rows, ids) include the scores only where there are no states."""
+    ids, parts = totals.shape[1], -(-totals.shape[1] // CHUNK)
+    path, part = chunks // parts, chunks % parts
+    row = path if states is None else states.gather(1, path)
+    number = part[:, :, None] * CHUNK + torch.arange(CHUNK, device=chunks.device)
+    inside = number < ids
+    index = row[:, :, None] * ids + number.clamp_(max=ids - 1)
+    values = totals.view(len(chunks), -1).gather(1, index.flatten(1)).view(index.shape)
+    if states is not None:
+        values += scores.gather(1, path)[:, :, None]
+    if parts * CHUNK != ids:
+        values.masked_fill_(~inside, -torch.inf)
+    return values, path * ids + part * CHUNK
 
 
 def _maxima(totals: Tensor, parts: int) -> Tensor:

@@ -17,6 +17,7 @@ from mbrace.models import kernels
 from mbrace.models.chosen_ids import ChosenIds
 from mbrace.utilities.neural.device import first_line, launch, supports_triton
 
+MOST_RECOMBINED = 1024  # paths per source: each is compared with all others, by one program
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 
@@ -59,7 +60,61 @@ def _trial(device: torch.device) -> bool:
         :, :, 0
     ].flatten(1)
     close = torch.allclose(totals, logits.log_softmax(-1), atol=1e-4) and torch.allclose(mixed, attended, atol=1e-3)
-    return bool(right.all()) and close and same
+    return (
+        bool(right.all())
+        and close
+        and same
+        and _totals_trial(device)
+        and _part_trial(device)
+        and _recombine_trial(device)
+    )
+
+
+def _totals_trial(device: torch.device) -> bool:
+    """Whether totals of paths that share rows come out as with torch."""
+    paths, width, ids = torch.arange(30, device=device)[None], 4, 70
+    logits = (torch.arange(width * ids, device=device) * 37 % 1009).view(1, width, ids) / 200
+    shifts, scores, states, chunks = paths[0, :width] / 9, -paths / 7, paths * 3 % width, paths * 7 % 60
+    of_rows = logits[0] + shifts[:, None]
+    totals = of_rows[states[0]] + scores[0, :, None]
+    padded = torch.nn.functional.pad(totals, (0, 58), value=-torch.inf).view(60, 64)
+    found, first = chunk_totals(logits, None, shifts, scores, states, chunks, 64)
+    right = [torch.equal(first, chunks // 2 * ids + chunks % 2 * 64)]
+    right += [torch.allclose(found[0], padded[chunks[0]], atol=1e-4)]
+    right += [torch.allclose(totals_of_paths(of_rows, scores, states), totals.view(1, -1), atol=1e-4)]
+    return all(right)
+
+
+def _part_trial(device: torch.device) -> bool:
+    """Whether 320 of 640 extensions are found to stay open as with torch."""
+    k, ids = 320, 70
+    best, extensions = -torch.arange(2.0 * k, device=device)[None] / 3, torch.arange(2 * k, device=device)[None] * 11
+    ended_scores, ended, scores = torch.zeros_like(best), torch.zeros_like(extensions), torch.zeros_like(best[:, :k])
+    clock, end = torch.zeros(1, dtype=torch.int64, device=device), torch.full((1,), 4, device=device)
+    kept, parents, numbers, hopes = part_extensions(
+        best, extensions, end, end, clock != 0, end / 2, clock, ended_scores, ended, scores, ids
+    )
+    ending = extensions % ids == end
+    right = [torch.equal(kept[0], extensions[~ending][:k]), torch.equal(scores[0], best[~ending][:k])]
+    right += [torch.equal(parents, kept // ids), torch.equal(numbers, kept % ids), torch.equal(hopes, scores[:, 0] / 2)]
+    right += [torch.equal(ended_scores[:, k:], torch.where(ending, best / 2, -torch.inf)[:, :k])]
+    return all(right) and torch.equal(ended[:, k:], extensions[:, :k])
+
+
+def _recombine_trial(device: torch.device) -> bool:
+    """Whether 320 paths, of which many end alike, enter 48 states as with torch."""
+    width, bits, number = 48, 21, torch.arange(320, device=device)
+    parents, ids, states, scores = number * 13 % 320, number * 9 % 70, number * 5 % width, -number / 7
+    key = (number % 4)[parents] * 2**bits + ids
+    first = (key[:, None] == key).int().argmax(1)
+    leads = first == number
+    expected, before = (leads.cumsum(0) - 1)[first], states[parents]
+    keys, states, scores = (number % 4)[None].clone(), states[None].clone(), scores[None].clone()
+    rows, row_ids = recombine(parents[None], ids[None], keys, states, scores, width, width, bits)
+    right = [torch.equal(keys[0], key), torch.equal(states[0], expected.clamp(max=width - 1))]
+    right += [torch.equal(scores[0] == -torch.inf, expected >= width)]
+    right += [torch.equal(rows[0], before[leads][:width]), torch.equal(row_ids[0], ids[leads][:width])]
+    return all(right)
 
 
 def next_ids(logits: Tensor, bias: Tensor | None, uniforms: Tensor, *, epsilon: float, min_p: float) -> ChosenIds:
@@ -98,6 +153,98 @@ def chunk_maxima(logits: Tensor, bias: Tensor | None, scores: Tensor, chunk: int
         logits.shape[1], parts, HAS_BIAS=bias is not None, CHUNK=chunk, **_block(logits.shape[1]),
     )  # fmt: skip
     return highest, shifts
+
+
+def totals_of_paths(highest: Tensor, scores: Tensor, states: Tensor) -> Tensor:
+    """Values (sources x width, n) of rows for the paths that are in them, (sources, paths x n), plus the paths' scores.
+
+    `states` (sources, paths) says which of a source's rows a path is in; scores are of the same shape.
+    """
+    (sources, paths), parts = scores.shape, highest.shape[1]
+    out = torch.empty((sources, paths * parts), dtype=torch.float32, device=highest.device)
+    launch(
+        kernels.totals_of_paths, sources * paths, highest, scores.contiguous(), states.contiguous(), out, paths,
+        len(highest) // sources, parts, BLOCK=min(256, triton.next_power_of_2(parts)), num_warps=1,
+    )  # fmt: skip
+    return out
+
+
+def chunk_totals(
+    logits: Tensor,
+    bias: Tensor | None,
+    shifts: Tensor,
+    scores: Tensor,
+    states: Tensor | None,
+    chunks: Tensor,
+    chunk: int,
+) -> tuple[Tensor, Tensor]:
+    """The totals of the ids of some chunks of each source's paths, and the index of each chunk's first id.
+
+    Logits are (sources, width, ids); shifts (sources x width,) are those of `chunk_maxima`. `chunks` (sources, count)
+    are path x parts + part. A path's score is added if `states` (sources, paths) says which row it is in; if None, each
+    is in its own, and its shift includes the score. Totals are (sources, count, chunk) in float32, -inf beyond the last
+    id; indexes, path x ids + id, are (sources, count).
+    """
+    logits, (_, width, ids) = logits.contiguous(), logits.shape
+    out = torch.empty((*chunks.shape, chunk), dtype=torch.float32, device=logits.device)
+    first = torch.empty_like(chunks)
+    launch(
+        kernels.chunk_totals, triton.cdiv(chunks.numel(), 16), logits, logits if bias is None else bias, shifts,
+        scores.contiguous(), chunks if states is None else states.contiguous(), chunks, out, first, chunks.numel(),
+        chunks.shape[1], scores.shape[1], width, ids, triton.cdiv(ids, chunk), HAS_BIAS=bias is not None,
+        SHARED=states is not None, CHUNK=chunk, CHUNKS=16, num_warps=4,
+    )  # fmt: skip
+    return out, first
+
+
+def part_extensions(
+    best: Tensor,
+    extensions: Tensor,
+    ends: Tensor,
+    limits: Tensor,
+    closed: Tensor,
+    penalties: Tensor,
+    clock: Tensor,
+    ended_scores: Tensor,
+    ended: Tensor,
+    scores: Tensor,
+    ids: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Part the 2k best extensions, path x ids + id, into those that end and those that stay open (beam_search.py).
+
+    `best` and `extensions` are (sources, 2k), `ends` the ids that end a path. Changed in place: columns k to 2k of
+    `ended_scores` and `ended` (sources, 2k), and `scores` (sources, k). Returned are the k best extensions that stay
+    open, their paths and their ids, each (sources, k), and the best one's score by length (sources,).
+    """
+    sources, k = scores.shape
+    kept, parents, numbers = (torch.empty((sources, k), dtype=torch.int64, device=best.device) for _ in range(3))
+    hopes = torch.empty(sources, dtype=torch.float32, device=best.device)
+    launch(
+        kernels.part_extensions, sources, best.contiguous(), extensions.contiguous(), ends, limits, closed, penalties,
+        clock, ended_scores, ended, scores, kept, parents, numbers, hopes, len(ends), k, ids,
+        BLOCK=max(1024, triton.next_power_of_2(2 * k)), num_warps=4,  # one size for all usual k: compiled once
+    )  # fmt: skip
+    return kept, parents, numbers, hopes
+
+
+def recombine(
+    parents: Tensor, ids: Tensor, keys: Tensor, states: Tensor, scores: Tensor, width: int, width_before: int, bits: int
+) -> tuple[Tensor, Tensor]:
+    """Let paths with the same last ids share a state, one of `width` per source; at most MOST_RECOMBINED paths.
+
+    A path's last ids are a key of 63 bits, `bits` for each id. Paths are a parent and one more id, all (sources, k), as
+    are keys, states and scores, which are changed in place. Returns the decoder's row that each state continues, and
+    the id that follows there, (sources, width); before, a source had `width_before` rows.
+    """
+    sources, k = ids.shape
+    rows, row_ids = (torch.empty((sources, width), dtype=torch.int64, device=ids.device) for _ in range(2))
+    block = max(512, triton.next_power_of_2(k))  # one size for all usual k: compiled once
+    launch(
+        kernels.recombine, sources, parents, ids, keys, states, scores, rows, row_ids, torch.empty_like(ids),
+        torch.empty_like(ids, dtype=torch.int32), k, width, width_before, BITS=bits,
+        MASK=(1 << 63 // bits * bits) - 1, BLOCK=block, TILE=32, num_warps=8,
+    )  # fmt: skip
+    return rows, row_ids
 
 
 def attend(

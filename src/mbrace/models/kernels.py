@@ -111,6 +111,144 @@ def chunk_maxima(
     tl.store(shifts + row, shift)
 
 
+@triton.jit(do_not_specialize=["paths", "width", "parts"])
+def totals_of_paths(highest, scores, states, out, paths, width, parts, BLOCK: tl.constexpr):
+    """The values `highest` (sources x width, parts) of the row that one path is in, plus its score."""
+    path = tl.program_id(0).to(tl.int64)
+    highest += (path // paths * width + tl.load(states + path)) * parts
+    score = tl.load(scores + path)
+    lane = tl.arange(0, BLOCK)
+    for begin in range(0, parts, BLOCK):
+        at = begin + lane
+        tl.store(out + path * parts + at, tl.load(highest + at, mask=at < parts) + score, mask=at < parts)
+
+
+@triton.jit(do_not_specialize=["chosen", "chosen_per_source", "paths", "width"])
+def chunk_totals(
+    logits, bias, shifts, scores, states, chunks, out, first, chosen, chosen_per_source, paths, width, count, parts,
+    HAS_BIAS: tl.constexpr, SHARED: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr,
+):  # fmt: skip
+    """The totals of the ids of CHUNKS chosen chunks, -inf beyond the last id, and the index of each chunk's first.
+
+    A row's biased logits plus its shift are totals; where several paths are in a row (SHARED), a path's score, too.
+    """
+    number = tl.program_id(0).to(tl.int64) * CHUNKS + tl.arange(0, CHUNKS)
+    there = number < chosen
+    source = number // chosen_per_source
+    chunk = tl.load(chunks + number, mask=there, other=0)
+    path = chunk // parts
+    begin = (chunk - path * parts) * CHUNK
+    row = source * width
+    if SHARED:
+        row += tl.load(states + source * paths + path, mask=there, other=0)
+    else:
+        row += path
+    at = begin[:, None] + tl.arange(0, CHUNK)[None, :]
+    inside = there[:, None] & (at < count)
+    x = tl.load(logits + row[:, None] * count + at, mask=inside, other=-float("inf")).to(tl.float32)
+    if HAS_BIAS:
+        x += tl.load(bias + at, mask=inside, other=0.0)
+    x += tl.load(shifts + row, mask=there, other=0.0)[:, None]
+    if SHARED:
+        x += tl.load(scores + source * paths + path, mask=there, other=0.0)[:, None]
+    tl.store(out + number[:, None] * CHUNK + tl.arange(0, CHUNK)[None, :], x, mask=there[:, None])
+    tl.store(first + number, path * count + begin, mask=there)
+
+
+@triton.jit(do_not_specialize=["end_count", "k", "count"])
+def part_extensions(
+    best, extensions, ends, limits, closed, penalties, clock, ended_scores, ended, scores, kept, parents, ids, hopes,
+    end_count, k, count, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Part one source's 2k best extensions into those that end and those that stay open (see beam_search.py).
+
+    Stored are columns k to 2k of `ended_scores` and `ended`, all of scores, kept, parents and ids (sources, k), and of
+    hopes (sources,).
+    """
+    source = tl.program_id(0).to(tl.int64)
+    time = tl.load(clock)
+    penalty = tl.load(penalties + time)
+    lane = tl.arange(0, BLOCK)
+    inside = lane < 2 * k
+    total = tl.load(best + source * 2 * k + lane, mask=inside, other=-float("inf"))
+    extension = tl.load(extensions + source * 2 * k + lane, mask=inside, other=0)
+    parent = extension // count
+    number = extension - parent * count
+    ending = (tl.load(limits + source) == time + 1) | (lane >= 2 * k)
+    for end in range(end_count):
+        ending = ending | (number == tl.load(ends + end))
+    ends_now = ending & (tl.load(closed + source) == 0)
+    new = source * 2 * k + k + lane
+    by_length = tl.where(ends_now, tl.div_rn(total, penalty), -float("inf"))
+    tl.store(ended_scores + new, by_length, mask=lane < k)
+    tl.store(ended + new, extension + time * k * count, mask=lane < k)
+    opened = (ending == 0).to(tl.int32)
+    column = tl.cumsum(opened, 0) - 1
+    keep = (opened != 0) & (column < k)
+    to = source * k + column
+    tl.store(scores + to, total, mask=keep)
+    tl.store(kept + to, extension, mask=keep)
+    tl.store(parents + to, parent, mask=keep)
+    tl.store(ids + to, number, mask=keep)
+    missing = (lane >= tl.sum(opened, 0)) & (lane < k)
+    to = source * k + lane
+    nothing = tl.zeros_like(extension)
+    tl.store(scores + to, tl.full((BLOCK,), -float("inf"), tl.float32), mask=missing)
+    tl.store(kept + to, nothing, mask=missing)
+    tl.store(parents + to, nothing, mask=missing)
+    tl.store(ids + to, nothing, mask=missing)
+    highest = tl.max(tl.where(keep, total, -float("inf")), 0)
+    tl.store(hopes + source, tl.where(highest == -float("inf"), highest, tl.div_rn(highest, penalty)))
+
+
+@triton.jit(do_not_specialize=["k", "width", "width_before"])
+def recombine(
+    parents, ids, keys, states, scores, rows, row_ids, new_keys, ranks, k, width, width_before,
+    BITS: tl.constexpr, MASK: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """The states of one source's paths: those with the same last ids share that of the first of them, which leads it.
+
+    Keys, states and scores (sources, k) are changed in place: keys and states from those of the parents, scores to -inf
+    for paths without a state. `rows` and `row_ids` (sources, width) are each state's row before and its newest id, the
+    leader's; those of path 0, if there is no leader. `new_keys` and `ranks` (sources, k) are work space, by which the
+    threads of a program read what others have found.
+    """
+    source = tl.program_id(0).to(tl.int64)
+    own = source * k
+    lane = tl.arange(0, BLOCK)
+    inside = lane < k
+    parent = tl.load(parents + own + lane, mask=inside, other=0)
+    number = tl.load(ids + own + lane, mask=inside, other=0)
+    before = tl.load(states + own + parent, mask=inside, other=0)
+    key = ((tl.load(keys + own + parent, mask=inside, other=0) << BITS) | number) & MASK
+    tl.store(new_keys + own + lane, key, mask=inside)
+    tl.debug_barrier()  # all old keys and states are read, all new keys are written
+    tl.store(keys + own + lane, key, mask=inside)
+    first = lane  # the first path with the same key
+    for begin in range(0, k, TILE):
+        other = begin + tl.arange(0, TILE)
+        theirs = tl.load(new_keys + own + other, mask=other < k, other=-1)
+        same = key[:, None] == theirs[None, :]
+        first = tl.minimum(first, tl.min(tl.where(same, other[None, :], BLOCK), 1))
+    leads = inside & (first == lane)
+    rank = tl.cumsum(leads.to(tl.int32), 0) - 1
+    tl.store(ranks + own + lane, rank, mask=inside)
+    tl.debug_barrier()
+    state = tl.load(ranks + own + first, mask=inside, other=0)
+    tl.store(states + own + lane, tl.minimum(state, width - 1).to(tl.int64), mask=inside)
+    tl.store(scores + own + lane, tl.full((BLOCK,), -float("inf"), tl.float32), mask=inside & (state >= width))
+    row = source * width_before + before
+    led = leads & (rank < width)
+    tl.store(rows + source * width + rank, row, mask=led)
+    tl.store(row_ids + source * width + rank, number, mask=led)
+    missing = (lane >= tl.sum(leads.to(tl.int32), 0)) & (lane < width)
+    nothing = tl.zeros_like(row)
+    first_row = tl.sum(tl.where(lane == 0, row, 0), 0)
+    first_id = tl.sum(tl.where(lane == 0, number, 0), 0)
+    tl.store(rows + source * width + lane, nothing + first_row, mask=missing)
+    tl.store(row_ids + source * width + lane, nothing + first_id, mask=missing)
+
+
 @triton.jit(do_not_specialize=["capacity"])  # or Triton would compile it anew for some of its values
 def attend(
     new, keys, values, table, out, clock, opened, capacity, scale,
