@@ -108,19 +108,21 @@ def ways(size: int, *, on_cpu: bool) -> list[Way]:
         Way("beam 10", 10, False),
         Way(f"standard MBR, {size} + {size}", size),
         Way("fast", size, mbrace.Confidence(0.99, regret=preset.pop("regret")), preset),
-        Way("regret 0.04", size, regret, even),
         Way("forecast 0.0005, regret 0.03, small steps", size, mbrace.Confidence(0.99, regret=0.03), forecast),
-        *(
-            Way(f"beam 384 in {states} states, {name}", min(384, 2 * size), prune, settings | {"states": states})
-            for states in (96, 64)
-            for name, prune, settings in (
-                ("forecast, small steps", mbrace.Confidence(0.99, regret=0.03), forecast),
-                ("forecast, regret 0.04", regret, even | {"forecast": 0.0005}),
-                ("regret 0.04", regret, even),
-            )
+        Way(f"beam {size}, regret 0.04", size, regret, even),
+        Way(
+            f"beam {size} in {size // 2} states, 64 draws",
+            size,
+            regret,
+            even | {"schedule": (64,), "states": size // 2},
         ),
-        Way(f"beam {size}, 64 draws", size, regret, even | {"schedule": (64,)}),
-        Way("beam 320 in 48 states, 64 draws", min(320, 2 * size), regret, even | {"schedule": (64,), "states": 48}),
+        Way("beam 384 in 96 states, regret 0.04", min(384, 2 * size), regret, even | {"states": 96}),
+        Way(
+            "beam 384 in 96 states, forecast, small steps",
+            min(384, 2 * size),
+            mbrace.Confidence(0.99, regret=0.03),
+            forecast | {"states": 96},
+        ),
         Way("pool from beam 64, regret 0.04", min(size, 64), mbrace.Confidence(0.99, regret=0.04), pool),
         Way("pool from beam 16, regret 0.08", min(size, 16), mbrace.Confidence(0.99, regret=0.08), pool),
         Way("racing, alpha 0.99", size, mbrace.Confidence(0.99)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -124,7 +125,8 @@ def test_hypotheses_are_encoded_while_draws_are_made() -> None:
     assert answer == plain
     assert waiting.encoder.seen[:2] == [given, drawn[:2]]
     assert ready.encoder.seen[0] == [*given, *drawn[:2]]
-    assert sorted(sum(waiting.encoder.seen, [])) == sorted(sum(ready.encoder.seen, []))
+    each, once = (sorted(chain.from_iterable(utility.encoder.seen)) for utility in (waiting, ready))
+    assert each == once
 
 
 def test_encoding_ahead_encodes_only_what_is_asked_for() -> None:

@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from mbrace.utilities.neural.device import quick_turns
+
 
 @contextmanager
 def beside(device: torch.device) -> Iterator[None]:
@@ -21,7 +23,7 @@ def beside(device: torch.device) -> Iterator[None]:
         return
     stream = _second_stream(device)
     stream.wait_stream(torch.cuda.current_stream(device))
-    with torch.cuda.stream(stream):
+    with quick_turns(), torch.cuda.stream(stream):
         yield
 
 
