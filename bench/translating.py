@@ -286,12 +286,13 @@ def write(
     standard = f"standard MBR, {size} + {size}"
     if standard not in found:
         return
+    one_thread = "tokenizers on one thread; " if os.environ.get("TOKENIZERS_PARALLELISM") == "false" else ""
     lines = [
         "# Where the time goes in translating",
         "",
         f"{about['machine']}, {os.cpu_count()} cores, Python {platform.python_version()}, torch {torch.__version__}; "
         f"{args.sentences} sentences of newstest2018 de-en, model `{args.model}`, learned metric "
-        f"({about['utility']}); seconds, best of {args.trials} rounds in turns; written by "
+        f"({about['utility']}); {one_thread}seconds, best of {args.trials} rounds in turns; written by "
         "`python bench/translating.py`. "
         "A GPU may work on while Python goes on: where Python waits for it, its time is counted.",
         "",

@@ -96,13 +96,3 @@ def test_auto_is_the_precision_that_a_measurement_finds_faster(monkeypatch: pyte
         monkeypatch.setattr(device, "bfloat16_speedup", lambda speedup=speedup: speedup)
         assert device.choose_dtype("auto", cpu) == expected
     assert device.choose_dtype(None, cpu) == torch.float32
-
-
-def test_threads_take_turns_as_before_once_the_last_of_them_is_done() -> None:
-    before = sys.getswitchinterval()
-    with device.quick_turns():
-        assert sys.getswitchinterval() == pytest.approx(0.0002)
-        with device.quick_turns():
-            pass
-        assert sys.getswitchinterval() == pytest.approx(0.0002)
-    assert sys.getswitchinterval() == before

@@ -9,8 +9,6 @@ from typing import Any
 
 import torch
 
-from mbrace.utilities.neural.device import quick_turns
-
 
 @contextmanager
 def beside(device: torch.device) -> Iterator[None]:
@@ -23,7 +21,7 @@ def beside(device: torch.device) -> Iterator[None]:
         return
     stream = _second_stream(device)
     stream.wait_stream(torch.cuda.current_stream(device))
-    with quick_turns(), torch.cuda.stream(stream):
+    with torch.cuda.stream(stream):
         yield
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
 _lock = threading.Lock()
 _inside: list[None] = []  # an entry for every `without_cudnn_attention` that is still active
 _before: list[bool] = []  # whether cuDNN's attention was on before the first of them
-_taking_turns: list[None] = []  # an entry for every `quick_turns` that is still active
-_interval: list[float] = []  # between turns before the first of them
 
 
 def first_line(error: BaseException) -> str:
@@ -116,27 +113,6 @@ def without_cudnn_attention() -> Iterator[None]:
             _inside.pop()
             if not _inside:
                 switches.enable_cudnn_sdp(_before[0])
-
-
-@contextlib.contextmanager
-def quick_turns() -> Iterator[None]:
-    """Inside, a thread that wants to run Python waits at most 0.2 ms for the one that does, not 5 ms.
-
-    After every operation that it gives a GPU to do, a thread waits for its turn again, and the GPU with it. The
-    interval applies to the whole process, so the last thread to leave restores it.
-    """
-    with _lock:
-        if not _taking_turns:
-            _interval[:] = [sys.getswitchinterval()]
-            sys.setswitchinterval(min(_interval[0], 0.0002))
-        _taking_turns.append(None)
-    try:
-        yield
-    finally:
-        with _lock:
-            _taking_turns.pop()
-            if not _taking_turns:
-                sys.setswitchinterval(_interval[0])
 
 
 def supports_triton(device: torch.device) -> bool:

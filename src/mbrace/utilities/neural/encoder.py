@@ -21,7 +21,7 @@ from torch import Tensor
 
 from mbrace.errors import UserError, warn
 from mbrace.utilities.neural.bert import PlainBert, without_modules
-from mbrace.utilities.neural.device import quick_turns, without_cudnn_attention
+from mbrace.utilities.neural.device import without_cudnn_attention
 from mbrace.utilities.neural.tokens import TokenBatch, Tokens, batch_end, pair_mask, valid_unicode, whole_texts
 from mbrace.utilities.neural.words import WordTokenizer
 
@@ -200,7 +200,7 @@ class Encoder:
         if not self.pads or len(chunks) == 1:
             yield from ((chunk, tokenise(chunk)) for chunk in chunks)
             return
-        with quick_turns(), ThreadPoolExecutor(1) as ahead:
+        with ThreadPoolExecutor(1) as ahead:
             yield from zip(chunks, ahead.map(tokenise, chunks), strict=True)
 
     def _batches(self, strings: TokenBatch) -> Iterator[TokenBatch]:
