@@ -58,11 +58,16 @@ def past_for(device: torch.device, dtype: torch.dtype, layers: int, shape: tuple
 
 
 class CopiedPast:
-    """Every selection copies the keys and values of the rows: (room, rows, heads, size), room for that many steps."""
+    """Every selection copies the keys and values of the rows: (room, rows, heads, size), room for that many steps.
+
+    It copies them to and fro between two places: memory that is new each time would take the system longer to give than
+    the copy itself takes.
+    """
 
     def __init__(self, dtype: torch.dtype, layers: int) -> None:
         self._dtype, self._layers, self._time, self._room = dtype, layers, 0, 0
         self._cache: list[Tensor] = []
+        self._spare: list[Tensor] = []  # the other place
 
     recordable = False
 
@@ -91,10 +96,12 @@ class CopiedPast:
 
     def select(self, rows: Tensor) -> None:
         """Keep these rows (with repeats), in this order."""
-        for number, old in enumerate(self._cache):
-            new = old.new_empty((self._room, len(rows), *old.shape[2:]))
+        shape = (self._room, len(rows), *self._cache[0].shape[2:]) if self._cache else ()
+        if not self._spare or self._spare[0].shape != shape:
+            self._spare = [old.new_empty(shape) for old in self._cache]
+        for old, new in zip(self._cache, self._spare, strict=True):
             torch.index_select(old[: self._time], 1, rows, out=new[: self._time])
-            self._cache[number] = new
+        self._cache, self._spare = self._spare, self._cache
 
     def _grow(self, new: Tensor) -> None:
         self._room = max(16, 2 * self._room)
