@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from mbrace.experiments.claims import CHRF_MARGIN, margins
-from mbrace.experiments.significance import equivalence
+from mbrace.experiments.significance import Equivalence, equivalence
 from mbrace.experiments.strings import MARGIN, STANDARD, summarise
 from mbrace.experiments.strings_section import load_rows
 from mbrace.experiments.trials import Outcomes
@@ -82,18 +82,29 @@ def report(out: Path) -> None:
 
 
 def equality_lines(
-    rows: list[dict[str, Any]], base: list[dict[str, Any]], utility: str, other: str, learned: float
+    rows: list[dict[str, Any]],
+    base: list[dict[str, Any]],
+    utility: str,
+    other: str,
+    learned: float,
+    *,
+    as_good: bool = False,
 ) -> list[str]:
     """A table with a line per way: what it costs, and whether it is equal to the rows `base` of standard MBR; `learned`
-    is the margin of the learned metric."""
+    is the margin of the learned metric. `as_good` adds whether it is as good, where higher is no failure."""
     margin_of = {"chrF++": CHRF_MARGIN, "learned": learned}
+    last = " as good |" if as_good else ""
     lines = [
-        f"| | strings | share | calls | utility | decoded with ({utility}) | other metric ({other}) |",
-        "|---|---:|---:|---:|---:|---:|---:|",
+        f"| | strings | share | calls | utility | decoded with ({utility}) | other metric ({other}) |{last}",
+        "|---|---:|---:|---:|---:|---:|---:|" + "---|" * as_good,
     ]
     for found in summarise(rows):
         of_way = [row for row in rows if row["way"] == found["way"]]
-        lines.append(_line(found, [_change(of_way, base, name, margin_of[name]) for name in (utility, other)]))
+        tests = [_change(of_way, base, name, margin_of[name]) for name in (utility, other)]
+        changes = [_verdict(test, name, margin_of[name]) for test, name in zip(tests, (utility, other), strict=True)]
+        good = found["utility interval"][0] > -MARGIN
+        good = good and all(test.low > -margin_of[name] for test, name in zip(tests, (utility, other), strict=True))
+        lines.append(_line(found, changes) + f" {'**yes**' if good else 'no'} |" * as_good)
     return lines
 
 
@@ -103,11 +114,15 @@ def learned_margin(data: Path, pair: str) -> float:
     return margins(learned, lexical)["score"]
 
 
-def _change(rows: list[dict[str, Any]], base: list[dict[str, Any]], metric: str, margin: float) -> str:
-    """The change of a human score with its 90% interval, and the verdict."""
+def _change(rows: list[dict[str, Any]], base: list[dict[str, Any]], metric: str, margin: float) -> Equivalence:
+    """The change of a human score."""
     assert [row["id"] for row in rows] == [row["id"] for row in base]
     ours, standard = (np.array([row[f"human {metric}"] for row in each]) for each in (rows, base))
-    test = equivalence(ours, standard, margin)
+    return equivalence(ours, standard, margin)
+
+
+def _verdict(test: Equivalence, metric: str, margin: float) -> str:
+    """A change with its 90% interval, and what it shows."""
     below, above = ("worse" if test.high < -margin else "lower" if test.high < 0 else ""), "higher" * (test.low > 0)
     verdict = "equal" if test.inside else below or above
     digits = 2 if metric == "chrF++" else 3

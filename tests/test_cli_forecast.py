@@ -340,14 +340,19 @@ def test_a_preset_shares_states_for_n_grams_and_draws_once_for_a_small_encoder_o
         else:
             assert found("--utility", utility)[:2] == (None, None)
     assert found(preset="paper") == plain
-    for given in (["--server", "http://localhost:1"], ["--pool"], ["--prune", "none"], ["--method", "aggregate"]):
+    shortlists = ["--qe", "learned", "--qe-top", "8"], ["--coarse", "chrf", "--coarse-top", "8"]
+    server = ["--server", "http://localhost:1"]
+    for given in (server, ["--pool"], ["--prune", "none"], ["--method", "aggregate"], *shortlists):
         assert found(*given) == plain
     assert found("--beam", "64") == (64, None, None)
     assert found("--states", "32") == (None, 32, None)
     learned = ["--utility", "learned", "--device", "cuda"]
-    for given in (["--regret", "0.02"], ["--nbest", "3"], ["--pool"]):
+    of_races = ["--regret", "0.02"], ["--alpha", "0.9"], ["--bootstraps", "100"], ["--forecast", "0"], ["--nbest", "3"]
+    for given in (*of_races, ["--sampling", "independent"], server, ["--pool"], *shortlists):
         assert found(*learned, *given) == plain
+    assert found(*learned, "--sampling", "arithmetic") == (None, None, "64")
     assert found(*learned, "--schedule", "16,32") == (None, None, "16,32")
+    assert found("--utility", "learned", "--device", "cpu:0")[2] == ",".join(map(str, SMALL_STEPS))
 
 
 def test_a_preset_goes_by_the_device_that_was_asked_for() -> None:

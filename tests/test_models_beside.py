@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any
 
@@ -13,9 +13,10 @@ import torch
 
 import mbrace
 from mbrace.errors import UserError
+from mbrace.io.candidates import Bad
 from mbrace.models.hypotheses import Hypothesiser
-from mbrace.records import Record
-from mbrace.sampler import Draws, Listed, Want, is_busy
+from mbrace.records import Location, Record
+from mbrace.sampler import Draws, Listed, Want, has_begun
 from mbrace.utilities.neural.head import Cosine
 from mbrace.utilities.neural.scorer import RaceScorer
 from mbrace.utility import Ask, Sentence
@@ -43,6 +44,30 @@ def test_draws_made_beside_a_search_are_those_made_after_it(translator: mbrace.S
     assert found[1] == found[0]
 
 
+def test_a_bad_line_does_not_part_groups_from_windows(translator: mbrace.Seq2Seq) -> None:
+    record = [Record((), id=name, source=source) for name, source in zip(IDS, SOURCES, strict=True)]
+    bad = Bad(Location("s.txt", 2), None, "not UTF-8")
+    drawn = []
+    for items in (record, [record[0], bad, *record[1:]]):
+        sampler = translator.sampler(seed=2, ahead=8)
+        maker = Hypothesiser(hypotheses, group_size=2, begin=sampler.begin)
+        made = (item for item in maker.items(items) if isinstance(item, Record))
+        assert len(list(mbrace.decode_corpus(made, sampler=sampler, schedule=[4, 8], window=2))) == 4
+        drawn.append(sampler.drawn)
+    assert drawn == [32, 32]
+
+
+def test_items_before_a_failure_are_given_first() -> None:
+    def items() -> Iterator[Record]:
+        yield from (Record((), id=name, source="a") for name in range(3))
+        raise OSError("the disk is gone")
+
+    found = Hypothesiser(hypotheses, group_size=2).items(items())
+    assert [next(found).id for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(OSError, match="the disk is gone"):
+        next(found)
+
+
 def test_a_window_of_some_of_the_sources_gets_its_own_draws(translator: mbrace.Seq2Seq) -> None:
     wants = [Want(0, 0, 4), Want(1, 0, 9)]
     records = [Record((), id=name, source=SOURCES[name - 1]) for name in (3, 1)]
@@ -51,7 +76,7 @@ def test_a_window_of_some_of_the_sources_gets_its_own_draws(translator: mbrace.S
     sampler.begin(SOURCES, IDS)
     drawer = sampler.start(records)
     assert drawer.draw(wants) == plain
-    assert not is_busy(drawer)
+    assert not has_begun(drawer)
     assert sampler.drawn == 4 * len(SOURCES) + 5
     # another window is drawn for anew, and so is a source with another id
     assert sampler.start(records).draw(wants) == plain
@@ -85,17 +110,17 @@ class _Letters:
         return torch.tensor([[1.0 + text.count(letter) for letter in "abcd"] for text in texts])
 
 
-class _Busy:
+class _Begun:
     """A sampler whose draws are not ready when they are first asked for."""
 
     def __init__(self, texts: list[str]) -> None:
-        self._texts, self.busy, self.waited_for = texts, True, 0
+        self._texts, self.has_begun = texts, True
 
-    def start(self, records: Sequence[Record]) -> _Busy:
+    def start(self, records: Sequence[Record]) -> _Begun:
         return self
 
     def draw(self, wants: Sequence[Want]) -> list[Draws]:
-        self.busy, self.waited_for = False, self.waited_for + 1
+        self.has_begun = False
         return [Draws(self._texts[want.first : want.first + want.count]) for want in wants]
 
 
@@ -119,7 +144,7 @@ def test_hypotheses_are_encoded_while_draws_are_made() -> None:
     waiting, ready = _Utility(), _Utility()
     options: dict[str, Any] = {"prune": mbrace.Confidence(0.9), "schedule": (2, 4)}
     record = Record(given, id=1)
-    (answer,) = mbrace.decode_corpus([record], utility=waiting, sampler=_Busy(drawn), **options)
+    (answer,) = mbrace.decode_corpus([record], utility=waiting, sampler=_Begun(drawn), **options)
     listed = Listed(seed=0, shuffle=False)
     (plain,) = mbrace.decode_corpus([Record(given, drawn, id=1)], utility=ready, sampler=listed, **options)
     assert answer == plain
@@ -132,7 +157,7 @@ def test_hypotheses_are_encoded_while_draws_are_made() -> None:
 def test_encoding_ahead_encodes_only_what_is_asked_for() -> None:
     encoder = _Letters()
     scorer = RaceScorer(encoder, Cosine(), [Sentence(1, None, ["a", "b", "c"])], reads_source=False)
-    scorer.encode([Ask(0, np.array([0, 2]), ())])
+    scorer.encode_hypotheses([Ask(0, np.array([0, 2]), ())])
     assert encoder.seen == [["a", "c"]]
     (table,) = scorer.score([Ask(0, np.array([0, 2]), ("b",))])
     assert table.shape == (2, 1)

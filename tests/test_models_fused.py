@@ -119,13 +119,13 @@ def same_tensors(mine: Any, theirs: Any) -> bool:
 
 @pytest.mark.parametrize("k", [1, 5, 16, 70, 600])
 @pytest.mark.parametrize("ends", [(0,), (3, 0, 7, 9, 1, 2)])
-def test_extensions_that_end_are_parted_from_those_that_do_not(k: int, ends: tuple[int, ...]) -> None:
+def test_extensions_that_end_are_split_from_those_that_do_not(k: int, ends: tuple[int, ...]) -> None:
     torch.manual_seed(k)
     totals = (-9 * torch.rand(4, 2 * k, device=DEVICE)).sort(dim=1, descending=True).values
     totals[3, k:] = -torch.inf
     extensions = torch.stack([torch.randperm(11 * k, device=DEVICE)[: 2 * k] for _ in range(4)])
     mine, theirs = beams(k, ends=ends)
-    for found, expected in zip(mine._part(totals, extensions), theirs._part(totals, extensions), strict=True):
+    for found, expected in zip(mine._split(totals, extensions), theirs._split(totals, extensions), strict=True):
         assert torch.equal(found, expected)
     assert same_tensors(mine, theirs)
 

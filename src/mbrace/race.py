@@ -21,7 +21,7 @@ from mbrace.prune import PruningFunction, SelfScheduled, Standings, WindowStandi
 from mbrace.records import Record
 from mbrace.remembered import is_function
 from mbrace.runner import NOBODY, Entry, Runner
-from mbrace.sampler import Drawer, Draws, Sampler, Want, checked_draws, is_busy
+from mbrace.sampler import Drawer, Draws, Sampler, Want, checked_draws, has_begun
 from mbrace.schedule import Schedule, largest, steps
 from mbrace.selection import BEST, Selection, choose
 from mbrace.utility import Ask, Scorer, Utility, encoding_of, parallel_of
@@ -77,7 +77,7 @@ def race(
         drawer, scorer = _start(window, sampler, utility, phases)
         name = utility.name
         for wants in _time_steps(window, prune, schedule, planner or planner_of(prune), utility):  # line 4
-            if is_busy(drawer):
+            if has_begun(drawer):
                 _encode_meanwhile(window, wants, scorer, phases)
             turns = _draw(window, wants, drawer, phases)  # lines 5 to 8: R_t
             _score(turns, scorer, name, phases)  # the utilities of H_t against what is new in R_t
@@ -195,7 +195,8 @@ def _encode_meanwhile(window: Sequence[Runner], wants: Sequence[Want], scorer: S
     """While draws are being made: encode the hypotheses that will be compared with them, where the utility can."""
     encoding, encoded = encoding_of(scorer), scorer.encode_seconds
     if encoding is not None:
-        encoding.encode([Ask(want.sentence, window[want.sentence].tally.alive, ()) for want in wants if want.count])
+        drawing = [want.sentence for want in wants if want.count]
+        encoding.encode_hypotheses([Ask(sentence, window[sentence].tally.alive, ()) for sentence in drawing])
         phases.encode += scorer.encode_seconds - encoded
 
 

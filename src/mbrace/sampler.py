@@ -68,17 +68,17 @@ class Drawer(Protocol):
 
 
 @runtime_checkable
-class BusyDrawer(Protocol):
+class PrefetchingDrawer(Protocol):
     """A drawer that draws while others work."""
 
     @property
-    def busy(self) -> bool:
-        """Whether it would have to be waited for now."""
+    def has_begun(self) -> bool:
+        """Whether draws were begun that have not been asked for: until they are ready, there is time for other work."""
 
 
-def is_busy(drawer: Drawer) -> bool:
-    """Whether draws are still being made, so that there is time for something else."""
-    return implements(drawer, BusyDrawer) and cast(BusyDrawer, drawer).busy
+def has_begun(drawer: Drawer) -> bool:
+    """Whether draws may still be being made. It does not go by the clock: what is done meanwhile is always done."""
+    return implements(drawer, PrefetchingDrawer) and cast(PrefetchingDrawer, drawer).has_begun
 
 
 class FunctionDrawer(NamedTuple):

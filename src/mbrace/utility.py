@@ -57,7 +57,7 @@ class Scorer(Protocol):
 class EncodingScorer(Protocol):
     """A scorer that can encode hypotheses before it knows what they are compared with."""
 
-    def encode(self, asks: Sequence[Ask]) -> None:
+    def encode_hypotheses(self, asks: Sequence[Ask]) -> None:
         """Encode the hypotheses of these asks, which have no references yet."""
         ...
 

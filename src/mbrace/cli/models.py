@@ -86,17 +86,18 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--retries", **number, default=6, help="how often a failed request is tried again (6)")
 
 
-def add_sampling(parser: argparse.ArgumentParser, *, once: str = "--length-alpha") -> None:
-    """How hypotheses and pseudo-references are made; `once` is the old name of --length-penalty."""
+def add_sampling(parser: argparse.ArgumentParser, *, once: str = "--length-alpha", by_preset: str = "") -> None:
+    """How hypotheses and pseudo-references are made; `once` is the old name of --length-penalty, and `by_preset` says
+    that a preset may choose other defaults."""
     group = parser.add_argument_group("candidates")
-    group.add_argument("--beam", type=int, metavar="K", help="hypotheses per source, by beam search (256)")
+    group.add_argument("--beam", type=int, metavar="K", help=f"hypotheses per source, by beam search (256{by_preset})")
     group.add_argument(
         "--states",
         action=Given,
         type=int,
         metavar="N",
         help="beam hypotheses that end alike share a state of the decoder, at most N states per source: faster "
-        "(default: one state each)",
+        f"(default: one state each{by_preset})",
     )
     group.add_argument(
         "--length-penalty",

@@ -216,7 +216,7 @@ def add_race(parser: argparse.ArgumentParser, *, preset: str = "paper") -> None:
         "--preset",
         choices=list(PRESETS),
         default=preset,
-        help="paper: the paper's settings; fast: fewer strings, shown to be as good. Other options override it "
+        help="paper: the paper's settings; fast: less time, shown to be as good. Other options override it "
         f"(default: {preset})",
     )
     group.add_argument(

@@ -7,7 +7,7 @@ import argparse
 from mbrace.cli.forecast import clash_of
 from mbrace.cli.options import set_default_prune
 from mbrace.forecast import MOST
-from mbrace.jobs.presets import STEPS, STRINGS, preset_settings, takes_time
+from mbrace.jobs.presets import MAKING, STEPS, STRINGS, main_cost, preset_settings
 
 
 def apply_preset(args: argparse.Namespace, command: str) -> None:
@@ -19,31 +19,47 @@ def apply_preset(args: argparse.Namespace, command: str) -> None:
         "sampling": getattr(args, "server", None) is None,
         "cover": not getattr(args, "no_shuffle", False),
     }
-    settings = preset_settings(args.preset, command, _time_of(args) if confidence else None)
-    if "states" in settings and not _may_share_states(args):
-        settings = {name: value for name, value in settings.items() if name not in ("beam", "states")}
-    for name, value in settings.items():
+    for name, value in preset_settings(args.preset, command, _cost(args) if confidence else None).items():
         if getattr(args, name) is None and applies.get(name, True):
             setattr(args, name, value)
 
 
-def _time_of(args: argparse.Namespace) -> str | None:
-    """What takes the utility's time. Settings for it were studied with plain races, and are left out for others: those
-    for strings, which go with a forecast, where there cannot be one; those for steps, which are one step, where a list
-    or a regret was asked for that may need more."""
-    if args.preset == "paper" or clash_of(args) is not None:
+def _cost(args: argparse.Namespace) -> str | None:
+    """What costs most time, if the settings for it go with the options that were given; else None."""
+    if args.preset == "paper" or clash_of(args) is not None:  # they were studied with plain races
         return None
-    found = takes_time(args.utility, _device(args))
-    goes_with = {
-        STRINGS: args.forecast != 0 and (getattr(args, "beam", None) or 0) <= MOST,
-        STEPS: args.regret is None and (args.nbest or 1) == 1,
-    }
-    return found if goes_with.get(found or "", True) else None
+    cost = main_cost(args.utility, _device(args))
+    if cost is None:
+        return None
+    goes_with = {STRINGS: _may_forecast, STEPS: _may_be_one_step, MAKING: _may_share_states}
+    return cost if goes_with[cost](args) else None
+
+
+def _may_forecast(args: argparse.Namespace) -> bool:
+    """Whether there can be a forecast."""
+    return args.forecast != 0 and (getattr(args, "beam", None) or 0) <= MOST
+
+
+def _may_be_one_step(args: argparse.Namespace) -> bool:
+    """Whether one step is enough: with arithmetic draws of a model here, for one answer, and if nothing was asked for
+    that only matters in a race of several."""
+    arithmetic = _of_a_model(args) and getattr(args, "sampling", None) in (None, "arithmetic")
+    of_races = (args.regret, args.alpha, args.bootstraps, args.forecast)
+    return arithmetic and (args.nbest or 1) == 1 and not _has_shortlist(args) and all(x is None for x in of_races)
 
 
 def _may_share_states(args: argparse.Namespace) -> bool:
-    """Whether hypotheses come from a beam search of a model here whose width was not chosen."""
-    return args.beam is None and args.states is None and args.server is None
+    """Whether hypotheses come from a beam search of a model here whose width was not chosen, and cost nothing besides:
+    quality estimation would take longer for more of them."""
+    return _of_a_model(args) and args.beam is None and args.states is None and not _has_shortlist(args)
+
+
+def _of_a_model(args: argparse.Namespace) -> bool:
+    return hasattr(args, "server") and args.server is None
+
+
+def _has_shortlist(args: argparse.Namespace) -> bool:
+    return args.qe is not None or args.coarse is not None
 
 
 def _device(args: argparse.Namespace) -> str | None:

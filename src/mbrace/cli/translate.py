@@ -38,7 +38,7 @@ def add(commands: Any) -> None:
     )
     add_utility(parser)
     add_model(parser)
-    add_sampling(parser)
+    add_sampling(parser, by_preset=", or as --preset says")
     add_race(parser, preset="fast")
     add_shortlist(parser)
     add_method(parser)

@@ -14,23 +14,24 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
         "translate": {"regret": 0.04, "sampling": "arithmetic"},
     },
 }
-# What presets set besides, or in place of that, by what takes a utility's time.
+# What presets set besides, or in place of that, by what costs most time.
 #
-# STRINGS: it reads each string with a network: a large one always (bench/fewer_strings.py), a small one on a CPU
-# (bench/learned.py). These are rows of STRINGS.md that are as good with a third of the strings. With chrF++, or a small
-# encoder on a GPU, a forecast takes longer than it saves.
-# STEPS: a small encoder on a GPU, which makes and reads 64 draws in about the time of a few. STRINGS.md has that too.
-# NOTHING: n-grams, which take less time than making the strings. Hypotheses of a beam that shares states were found as
-# good for chrF++, not for the learned metric (results/sixth-run).
-STRINGS, STEPS, NOTHING = "strings", "steps", "nothing"
-BESIDES: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
+# STRINGS: the utility reads each string with a network: a large one always (bench/fewer_strings.py), a small one on a
+# CPU (bench/learned.py). These are rows of STRINGS.md that are as good with a third of the strings. With chrF++, or a
+# small encoder on a GPU, a forecast takes longer than it saves.
+# STEPS: a small encoder on a GPU, which makes and reads 64 draws in about the time of a few. With arithmetic sampling
+# these are as good as 256 (STRINGS.md).
+# MAKING: the utility counts n-grams, which takes less time than making the strings. Hypotheses of a beam that shares
+# states were found as good for chrF++, and not for the learned metric (results/sixth-run).
+STRINGS, STEPS, MAKING = "strings", "steps", "making"
+BY_COST: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
     "fast": {
         STRINGS: {
             "decode": {"forecast": 0.0005, "cover": True},
             "translate": {"regret": 0.03, "forecast": 0.0005, "schedule": "8,12,18,27,40,60,90,135,200,256"},
         },
         STEPS: {"translate": {"schedule": "64"}},
-        NOTHING: {"translate": {"beam": 384, "states": 96}},
+        MAKING: {"translate": {"beam": 384, "states": 96}},
     },
 }
 LARGE_ENCODERS = ("comet",)
@@ -38,19 +39,20 @@ SMALL_ENCODERS = ("learned", "embedding")
 N_GRAMS = ("chrf", "chrf+", "chrf++", "bleu")
 
 
-def takes_time(utility: str, device: str | None) -> str | None:
-    """What takes most of a utility's time on a device (None: the one it would choose here); None: pairs, or unknown.
+def main_cost(utility: str, device: str | None) -> str | None:
+    """What costs most time with a utility on a device (None: the one it would choose here); None: pairs, or unknown.
 
     A device that is named need not be here: workers of a cluster may have it.
     """
     if utility in SMALL_ENCODERS:
         from mbrace.utilities.neural.device import choose_device
 
-        return STRINGS if (device or choose_device(None).type) == "cpu" else STEPS
-    return STRINGS if utility in LARGE_ENCODERS else NOTHING if utility in N_GRAMS else None
+        kind = choose_device(None).type if device is None else device.split(":")[0]
+        return STRINGS if kind == "cpu" else STEPS
+    return STRINGS if utility in LARGE_ENCODERS else MAKING if utility in N_GRAMS else None
 
 
-def preset_settings(preset: str, command: str, time_of: str | None) -> dict[str, Any]:
-    """What a preset sets for a command, and a utility whose time goes into that (see `takes_time`)."""
-    besides = BESIDES.get(preset, {}).get(time_of or "", {}).get(command, {})
-    return PRESETS[preset][command] | besides
+def preset_settings(preset: str, command: str, cost: str | None) -> dict[str, Any]:
+    """What a preset sets for a command where that costs most (see `main_cost`)."""
+    by_cost = BY_COST.get(preset, {}).get(cost or "", {}).get(command, {})
+    return PRESETS[preset][command] | by_cost

@@ -90,7 +90,7 @@ class _Beam(Search):
         """Every open path by one id."""
         k = self.k
         logits, bias = self.state.step(self.ids, (~self.closed).repeat_interleave(self.ids.shape[1]))
-        self._see_vocabulary(logits.shape[-1])
+        self._set_vocabulary(logits.shape[-1])
         paths = 1 if logits.shape[1] == 1 else k  # before the first step a source has one
         states = self.states[:, :paths] if self.recombines else None
         best, extensions = best_totals(logits, bias, self.scores[:, :paths], 2 * k, states)
@@ -98,34 +98,34 @@ class _Beam(Search):
             best = torch.nn.functional.pad(best, (0, 2 * k - best.shape[1]), value=-math.inf)
             extensions = torch.nn.functional.pad(extensions, (0, 2 * k - extensions.shape[1]))
         del logits
-        kept, parents, ids, hopes = self._part(best, extensions)
+        kept, parents, ids, best_open = self._split(best, extensions)
         self.extensions[self.clock, self.owner] = kept
         # finished: paths that end among the first k compete with those that finished before
         scores, which = self.ended_scores.topk(k, dim=1, sorted=False)
         self.ended[:, :k] = self.ended.gather(1, which)
         self.ended_scores[:, :k] = scores
-        self.closed |= scores.amin(1) >= hopes
+        self.closed |= scores.amin(1) >= best_open
         self.clock += 1
         self._enter_states(parents, ids)
 
-    def _see_vocabulary(self, ids: int) -> None:
+    def _set_vocabulary(self, ids: int) -> None:
         if self.recombines and ids > 1 << KEY_BITS:
             raise UserError(f"states {self.width}: only for models of at most {1 << KEY_BITS} ids; this has {ids}")
         self.vocabulary = ids
 
-    def _part(self, best: Tensor, extensions: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Part the 2k best extensions of each source, best first, into those that end and those that stay open.
+    def _split(self, best: Tensor, extensions: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Split the 2k best extensions of each source, best first, into those that end and those that stay open.
 
         Those of the first k that end are stored as the present step's. The scores of the k best that stay open are
         stored, too; returned are their extensions, paths and ids (sources, k), and the first one's score by length
         (sources,). Where there are fewer, scores of -inf follow.
         """
         if self.kernels is not None:
-            parted: tuple[Tensor, Tensor, Tensor, Tensor] = self.kernels.part_extensions(
+            split: tuple[Tensor, Tensor, Tensor, Tensor] = self.kernels.split_extensions(
                 best, extensions, self.end_ids, self.limit, self.closed, self.penalties, self.clock,
                 self.ended_scores, self.ended, self.scores, self.vocabulary,
             )  # fmt: skip
-            return parted
+            return split
         k, size = self.k, self.k * self.vocabulary
         penalty = self.penalties[self.clock]
         last = (self.limit == self.clock + 1)[:, None]  # the limit ends a path, as </s> does
@@ -138,8 +138,8 @@ class _Beam(Search):
         scores = best.new_full((len(best), k + 1), -math.inf).scatter_(1, column, best)
         self.scores.copy_(scores[:, :k])
         kept = extensions.new_zeros((len(best), k + 1)).scatter_(1, column, extensions)[:, :k]
-        hopes = (scores[:, 0] / penalty).masked_fill_(scores[:, 0] == -math.inf, -math.inf)
-        return kept, kept // self.vocabulary, kept % self.vocabulary, hopes
+        best_open = (scores[:, 0] / penalty).masked_fill_(scores[:, 0] == -math.inf, -math.inf)
+        return kept, kept // self.vocabulary, kept % self.vocabulary, best_open
 
     def _enter_states(self, parents: Tensor, ids: Tensor) -> None:
         """Put the open paths, best first, into their new states; each is a parent, an earlier path, and one more id."""

@@ -91,12 +91,16 @@ def _part_trial(device: torch.device) -> bool:
     best, extensions = -torch.arange(2.0 * k, device=device)[None] / 3, torch.arange(2 * k, device=device)[None] * 11
     ended_scores, ended, scores = torch.zeros_like(best), torch.zeros_like(extensions), torch.zeros_like(best[:, :k])
     clock, end = torch.zeros(1, dtype=torch.int64, device=device), torch.full((1,), 4, device=device)
-    kept, parents, numbers, hopes = part_extensions(
+    kept, parents, numbers, best_open = split_extensions(
         best, extensions, end, end, clock != 0, end / 2, clock, ended_scores, ended, scores, ids
     )
     ending = extensions % ids == end
     right = [torch.equal(kept[0], extensions[~ending][:k]), torch.equal(scores[0], best[~ending][:k])]
-    right += [torch.equal(parents, kept // ids), torch.equal(numbers, kept % ids), torch.equal(hopes, scores[:, 0] / 2)]
+    right += [
+        torch.equal(parents, kept // ids),
+        torch.equal(numbers, kept % ids),
+        torch.equal(best_open, scores[:, 0] / 2),
+    ]
     right += [torch.equal(ended_scores[:, k:], torch.where(ending, best / 2, -torch.inf)[:, :k])]
     return all(right) and torch.equal(ended[:, k:], extensions[:, :k])
 
@@ -197,7 +201,7 @@ def chunk_totals(
     return out, first
 
 
-def part_extensions(
+def split_extensions(
     best: Tensor,
     extensions: Tensor,
     ends: Tensor,
@@ -210,7 +214,7 @@ def part_extensions(
     scores: Tensor,
     ids: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Part the 2k best extensions, path x ids + id, into those that end and those that stay open (beam_search.py).
+    """Split the 2k best extensions, path x ids + id, into those that end and those that stay open (beam_search.py).
 
     `best` and `extensions` are (sources, 2k), `ends` the ids that end a path. Changed in place: columns k to 2k of
     `ended_scores` and `ended` (sources, 2k), and `scores` (sources, k). Returned are the k best extensions that stay
@@ -218,13 +222,13 @@ def part_extensions(
     """
     sources, k = scores.shape
     kept, parents, numbers = (torch.empty((sources, k), dtype=torch.int64, device=best.device) for _ in range(3))
-    hopes = torch.empty(sources, dtype=torch.float32, device=best.device)
+    best_open = torch.empty(sources, dtype=torch.float32, device=best.device)
     launch(
-        kernels.part_extensions, sources, best.contiguous(), extensions.contiguous(), ends, limits, closed, penalties,
-        clock, ended_scores, ended, scores, kept, parents, numbers, hopes, len(ends), k, ids,
+        kernels.split_extensions, sources, best.contiguous(), extensions.contiguous(), ends, limits, closed, penalties,
+        clock, ended_scores, ended, scores, kept, parents, numbers, best_open, len(ends), k, ids,
         BLOCK=max(1024, triton.next_power_of_2(2 * k)), num_warps=4,  # one size for all usual k: compiled once
     )  # fmt: skip
-    return kept, parents, numbers, hopes
+    return kept, parents, numbers, best_open
 
 
 def recombine(

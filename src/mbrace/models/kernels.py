@@ -156,14 +156,14 @@ def chunk_totals(
 
 
 @triton.jit(do_not_specialize=["end_count", "k", "count"])
-def part_extensions(
-    best, extensions, ends, limits, closed, penalties, clock, ended_scores, ended, scores, kept, parents, ids, hopes,
-    end_count, k, count, BLOCK: tl.constexpr,
+def split_extensions(
+    best, extensions, ends, limits, closed, penalties, clock, ended_scores, ended, scores, kept, parents, ids,
+    best_open, end_count, k, count, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Part one source's 2k best extensions into those that end and those that stay open (see beam_search.py).
+    """Split one source's 2k best extensions into those that end and those that stay open (see beam_search.py).
 
     Stored are columns k to 2k of `ended_scores` and `ended`, all of scores, kept, parents and ids (sources, k), and of
-    hopes (sources,).
+    best_open (sources,).
     """
     source = tl.program_id(0).to(tl.int64)
     time = tl.load(clock)
@@ -198,7 +198,7 @@ def part_extensions(
     tl.store(parents + to, nothing, mask=missing)
     tl.store(ids + to, nothing, mask=missing)
     highest = tl.max(tl.where(keep, total, -float("inf")), 0)
-    tl.store(hopes + source, tl.where(highest == -float("inf"), highest, tl.div_rn(highest, penalty)))
+    tl.store(best_open + source, tl.where(highest == -float("inf"), highest, tl.div_rn(highest, penalty)))
 
 
 @triton.jit(do_not_specialize=["k", "width", "width_before"])

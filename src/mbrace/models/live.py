@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -65,9 +66,11 @@ class LiveModel:
     ends: tuple[int, ...]  # the ids that end an output
     pad: int
     pad_left = False
+    two_searches = False  # whether a GPU has room for two searches at once, and two threads may run the model
 
     def __init__(self) -> None:
         self.encoder_runs = 0  # sources encoded so far
+        self._lock = threading.Lock()
 
     @torch.inference_mode()
     @without_cudnn_attention()  # every batch and every step has a new shape
@@ -237,7 +240,8 @@ class LiveModel:
 
     def encode(self, rows: Sequence[Sequence[int]]) -> Any:
         """The decoder's memory of some sources (encoded) or prompts (read), padded to a multiple of 8 ids."""
-        self.encoder_runs += len(rows)
+        with self._lock:
+            self.encoder_runs += len(rows)
         width = -(-max(map(len, rows)) // 8) * 8
         fill = [[self.pad] * (width - len(row)) for row in rows]
         pairs = zip(rows, fill, strict=True)

@@ -82,7 +82,8 @@ class MarianDecoder:
     def encode(self, source: Tensor, mask: Tensor) -> MarianMemory:
         """Run the encoder over padded source ids (sources, width), once; width is a multiple of 8."""
         low = self.dtype in (torch.bfloat16, torch.float16) and self.model.lm_head.weight.dtype == torch.float32
-        with torch.autocast(self.device.type, dtype=self.dtype if low else torch.bfloat16, enabled=low):
+        lower = self.dtype if low else torch.bfloat16
+        with torch.autocast(self.device.type, dtype=lower, enabled=low, cache_enabled=False):  # threads share a cache
             states, bias = encode(self.model, source, pad=self.pad)
         states = states.to(self.dtype)
         keys, values = [], []

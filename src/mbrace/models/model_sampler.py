@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from mbrace.models import search
-from mbrace.models.choice import Truncation
+from mbrace.models import recorded, search
+from mbrace.models.choice import Truncation, kernels_for
 from mbrace.models.draw_keys import sentence_key
-from mbrace.models.streams import beside
+from mbrace.models.second_stream import on_second_stream
 from mbrace.records import Record
 from mbrace.sampler import Draws, Want, source_of
 from mbrace.utilities.neural.device import without_cudnn_attention
@@ -53,7 +54,8 @@ class EncodedSources:
         rows = [self._rows[want.sentence] for _, want in pieces]
         done = []
         # every step has a new shape; texts are written while the next search runs
-        with torch.inference_mode(), without_cudnn_attention(), beside(model.device), ThreadPoolExecutor(1) as behind:
+        queue = on_second_stream(model.device)
+        with torch.inference_mode(), without_cudnn_attention(), queue, ThreadPoolExecutor(1) as behind:
             for part in model.parts(rows, [want.count for _, want in pieces], self._max_length):
                 chosen = [pieces[p] for p in part]
                 drawn = self._draw([want for _, want in chosen])
@@ -143,32 +145,29 @@ class ModelSampler:
         self.blocks = (ahead,) if isinstance(ahead, int) else tuple(ahead)  # draws are made up to the next of these
         self.drawn = 0  # pseudo-references drawn so far
         self._begun: _Begun | None = None
-        self._thread: ThreadPoolExecutor | None = None
 
     def begin(self, sources: Sequence[str], ids: Sequence[str | int]) -> None:
         """Draw the first block of these sources beside what comes next, such as beam search for their hypotheses.
 
         A GPU that is given two searches at once is kept busier than by one after the other.
         """
-        block = self.blocks[0] if self.blocks else 0
-        if not block or (self._begun is not None and self._begun.places(ids, sources) is not None):
+        block = self.blocks[0] if self.blocks and self._model.two_searches else 0
+        if not block or (self._begun is not None and self._begun.indices(ids, sources) is not None):
             return
-        if self._thread is None:
-            self._thread = ThreadPoolExecutor(1, thread_name_prefix="mbrace-draws")
-        encoded = self._encoded(sources, ids)
-        wants = [Want(i, 0, block) for i in range(len(sources))]
-        self.drawn += block * len(sources)
-        self._begun = _Begun(encoded, list(zip(ids, sources, strict=True)), self._thread.submit(encoded.draw, wants))
+        device = self._model.device
+        kernels_for(device)  # both are tried out here, before two threads need them
+        recorded.usable(device)
+        self._begun = _Begun(self._encoded(sources, ids), ids, sources, block)
 
     def start(self, records: Sequence[Record]) -> _ModelDrawer:
         """Begin a window."""
         sources = [source_of(record) for record in records]
         names = [record.id for record in records]
         begun, self._begun = self._begun, None
-        places = None if begun is None else begun.places(names, sources)
-        if begun is None or places is None:
+        indices = None if begun is None else begun.indices(names, sources)
+        if begun is None or indices is None:
             return _ModelDrawer(self, self._encoded(sources, names), list(range(len(records))))
-        return _ModelDrawer(self, begun.encoded, places, begun.draws)
+        return _ModelDrawer(self, begun.encoded, indices, begun)
 
     def _encoded(self, sources: Sequence[str], ids: Sequence[str | int]) -> EncodedSources:
         return EncodedSources(
@@ -177,38 +176,48 @@ class ModelSampler:
 
 
 class _Begun:
-    """Sources whose first draws are being made."""
+    """The first draws of some sources, made by a thread of their own. It ends with the process, if that ends first."""
 
-    def __init__(self, encoded: EncodedSources, names: list[tuple[str | int, str]], draws: Future[list[Draws]]) -> None:
-        self.encoded, self.draws = encoded, draws
-        self._places = {name: place for place, name in enumerate(names)}
+    def __init__(self, encoded: EncodedSources, ids: Sequence[str | int], sources: Sequence[str], count: int) -> None:
+        self.encoded = encoded
+        self._indices = {name: index for index, name in enumerate(zip(ids, sources, strict=True))}
+        self._drawn: Future[dict[int, Draws]] = Future()
+        wants = [Want(index, 0, count) for index, source in enumerate(sources) if source.strip()]
+        Thread(target=self._work, args=(wants,), name="mbrace-draws", daemon=True).start()
 
-    def places(self, ids: Sequence[str | int], sources: Sequence[str]) -> list[int] | None:
-        """Where these sources are among them; None if one is not."""
-        found = [self._places.get(name, -1) for name in zip(ids, sources, strict=True)]
+    def _work(self, wants: list[Want]) -> None:
+        try:
+            drawn = self.encoded.draw(wants)
+            self._drawn.set_result({want.sentence: draws for want, draws in zip(wants, drawn, strict=True)})
+        except BaseException as error:  # handed over whatever it is, or the race would wait for ever
+            self._drawn.set_exception(error)
+
+    def indices(self, ids: Sequence[str | int], sources: Sequence[str]) -> list[int] | None:
+        """Those of these sources among the encoded ones; None if one is not there."""
+        found = [self._indices.get(name, -1) for name in zip(ids, sources, strict=True)]
         return None if -1 in found else found
+
+    def drawn(self) -> dict[int, Draws]:
+        """Wait for the draws, by index. Where one source made them fail, there are none."""
+        return {} if self._drawn.exception() is not None else self._drawn.result()
 
 
 class _ModelDrawer:
     """Draws for one window. What was drawn ahead of its use is kept.
 
-    `places` says which of the encoded sources those of the window are; `begun` are the first draws of all of them.
+    `indices` says which of the encoded sources those of the window are; `begun` has the first draws of all of them.
     """
 
     def __init__(
-        self,
-        sampler: ModelSampler,
-        encoded: EncodedSources,
-        places: list[int],
-        begun: Future[list[Draws]] | None = None,
+        self, sampler: ModelSampler, encoded: EncodedSources, indices: list[int], begun: _Begun | None = None
     ) -> None:
-        self._sampler, self._encoded, self._places, self._begun = sampler, encoded, places, begun
-        self._drawn = [Draws([], [])] * len(places)
+        self._sampler, self._encoded, self._indices, self._begun = sampler, encoded, indices, begun
+        self._drawn = [Draws([], [])] * len(indices)
 
     @property
-    def busy(self) -> bool:
-        """Whether the first draws are still being made."""
-        return self._begun is not None and not self._begun.done()
+    def has_begun(self) -> bool:
+        """Whether the first draws were begun, and have not been asked for yet."""
+        return self._begun is not None
 
     def draw(self, wants: Sequence[Want]) -> list[Draws]:
         """The draws of each want."""
@@ -220,8 +229,8 @@ class _ModelDrawer:
                 ahead = next((block for block in self._sampler.blocks if block >= end), end)
                 missing.append(Want(want.sentence, have, ahead - have))
         self._sampler.drawn += sum(want.count for want in missing)
-        placed = [Want(self._places[want.sentence], want.first, want.count) for want in missing]
-        for want, draws in zip(missing, self._encoded.draw(placed), strict=True):
+        of_encoded = [Want(self._indices[want.sentence], want.first, want.count) for want in missing]
+        for want, draws in zip(missing, self._encoded.draw(of_encoded), strict=True):
             self._drawn[want.sentence] = _joined([self._drawn[want.sentence], draws])
         found = []
         for want in wants:
@@ -231,9 +240,9 @@ class _ModelDrawer:
         return found
 
     def _take_begun(self) -> None:
-        """Wait for the first draws. Where one source made all of them fail, they are made again for this window."""
+        """Wait for the first draws; those that failed are made again when they are missing."""
         begun, self._begun = self._begun, None
-        if begun is None or begun.exception() is not None:
-            return
-        drawn = begun.result()
-        self._drawn = [drawn[place] for place in self._places]
+        drawn = {} if begun is None else begun.drawn()
+        self._sampler.drawn += sum(len(draws.texts) for draws in drawn.values())
+        for sentence, index in enumerate(self._indices):
+            self._drawn[sentence] = drawn.get(index, self._drawn[sentence])

@@ -82,6 +82,7 @@ class Seq2Seq(LiveModel):
         with torch.inference_mode():
             if config.model_type == "marian" and forced is None:
                 self.decoder = MarianDecoder(model, self.dtype)
+                self.two_searches = True
                 self.rows = rows or (8192 if cuda else 512)
                 if cuda and rows is None:
                     self.wider = MOST_ROWS, steps_that_fit(config, MOST_ROWS, torch.cuda.mem_get_info(self.device)[0])

@@ -182,7 +182,10 @@ class _StoredSentence:
         """The error for a string that is not in the table."""
         if len(rows) and rows.min() < 0:
             what = f"hypothesis {self._sentence.hypotheses[ask.hypotheses[int(np.argmin(rows))]][:60]!r}"
-            remedy = "give the candidates that the utilities were saved from, saved with forecast=0 to have every one"
+            remedy = (
+                "give the candidates that the utilities were saved from, saved with forecast=0 to have every one (of a "
+                "model: with the same beam and states)"
+            )
         else:
             what = f"pseudo-reference {ask.references[columns.index(-1)][:60]!r}"
             remedy = 'save the utilities of the same candidates and seed, with schedule="all" to have every one'

@@ -152,7 +152,7 @@ class _BERTScorer:
             began = time.perf_counter()
             self._bank.add(text for ask in asks for text in (*self._hypotheses(ask), *ask.references))
             if self._bank.device.type == "cuda":
-                torch.cuda.synchronize(self._bank.device)
+                torch.cuda.current_stream(self._bank.device).synchronize()
             self.encode_seconds += time.perf_counter() - began
             tables = [self._table(ask) for ask in asks]
             return [table.cpu().numpy() for table in tables]

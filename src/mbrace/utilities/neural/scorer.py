@@ -49,7 +49,7 @@ class _EncodedHypotheses:
 
 class RaceScorer:
     """The Scorer of one window. A hypothesis is embedded when it is first asked about, in the same batches as the
-    pseudo-references of that time step; one that is never asked about costs nothing."""
+    pseudo-references of that time step if these are known by then; one that is never asked about costs nothing."""
 
     def __init__(
         self,
@@ -72,15 +72,15 @@ class RaceScorer:
     def score(self, asks: Sequence[Ask]) -> Sequence[NDArray[np.float32]]:
         """Embed the new strings of all asks in one stream, then score all pairs."""
         with torch.inference_mode():
-            self.encode(asks)
+            self.encode_hypotheses(asks)
             tables = self._head.score(self._blocks(asks))
             if self._encoder.device.type == "cpu":
                 return [table.numpy() for table in tables]
             flat = torch.cat([table.flatten() for table in tables])
             return split_tables(flat.cpu().numpy(), asks)  # in one copy from the device
 
-    def encode(self, asks: Sequence[Ask]) -> None:
-        """Embed the new strings of all asks, which may have no references yet."""
+    def encode_hypotheses(self, asks: Sequence[Ask]) -> None:
+        """Embed the new strings of all asks: hypotheses, and references where they are known."""
         with torch.inference_mode():
             began = time.perf_counter()
             new = self._new(asks)

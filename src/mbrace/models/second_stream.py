@@ -11,7 +11,7 @@ import torch
 
 
 @contextmanager
-def beside(device: torch.device) -> Iterator[None]:
+def on_second_stream(device: torch.device) -> Iterator[None]:
     """Inside, what this thread gives a GPU to do goes into a queue of its own, after what is in the usual queue now.
 
     Tensors made inside are to be used inside only, or copied to the host.
