@@ -1,5 +1,6 @@
 // The module _native: what Python sees of the kernel, subject by subject. Strings and NumPy arrays go in, NumPy arrays come
-// out, and the interpreter lock is released in between. Only module*.cpp, and python.hpp, which they share, know Python.
+// out, and the interpreter lock is released in between. Only module*.cpp, and python.hpp and py_tally.hpp,
+// which they share, know Python.
 #include <nanobind/nanobind.h>
 
 #include "python.hpp"
@@ -13,4 +14,5 @@ NB_MODULE(_native, module) {
     mbrace::bind_race(module);
     mbrace::bind_forecast(module);
     mbrace::bind_texts(module);
+    mbrace::bind_whole_race(module);
 }

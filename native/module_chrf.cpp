@@ -5,7 +5,6 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include <stdexcept>
 #include <string>
 #include <utility>
 
@@ -26,16 +25,6 @@ Options options_of(int char_order, int word_order, bool whitespace) {
         throw nb::value_error("char_order and word_order must be at least 0, and 1 to 24 together");
     }
     return {char_order, word_order, whitespace};
-}
-
-const Variant& variant_of(const std::string& simd) {
-    if (simd.empty() || simd == "auto") return *variants()[0];
-    std::string known = "auto";
-    for (const Variant* variant : variants()) {
-        if (simd == variant->name) return *variant;
-        known += std::string(", ") + variant->name;
-    }
-    throw std::invalid_argument("simd '" + simd + "' is not available on this machine; choose one of: " + known);
 }
 
 std::vector<std::shared_ptr<Index>> build_indexes_py(nb::list sentences, int char_order, int word_order, bool whitespace,

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <stdexcept>
+#include <string>
 #include <vector>
 
 #include "count.hpp"
@@ -72,6 +74,16 @@ Numbers<Number> numbers_of(const std::vector<Number>& values) {
     return numbers;
 }
 
+inline const Variant& variant_of(const std::string& simd) {
+    if (simd.empty() || simd == "auto") return *variants()[0];
+    std::string known = "auto";
+    for (const Variant* variant : variants()) {
+        if (simd == variant->name) return *variant;
+        known += std::string(", ") + variant->name;
+    }
+    throw std::invalid_argument("simd '" + simd + "' is not available on this machine; choose one of: " + known);
+}
+
 inline Formula formula_of(const Options& options, double beta, bool eps_smoothing) {
     if (!(beta >= 0)) throw nb::value_error("beta must be a number of at least 0");
     const double on_recall = 1 / (1 + beta * beta);
@@ -101,5 +113,6 @@ void bind_aggregate(nb::module_& module);  // module_aggregate.cpp
 void bind_race(nb::module_& module);       // module_race.cpp
 void bind_forecast(nb::module_& module);   // module_forecast.cpp
 void bind_texts(nb::module_& module);      // module_texts.cpp
+void bind_whole_race(nb::module_& module);  // module_whole_race.cpp
 
 }  // namespace mbrace

@@ -114,6 +114,45 @@ inline double finish_call(Workers& workers) {
     return encoding + counting > 0 ? encoding / (encoding + counting) : 0;
 }
 
+// Writes the scores of references `first` to `end` of a request. Its survivors are chosen if the worker's last request was
+// another one.
+inline void score_references(Worker& worker, const Ask& ask, std::size_t first, std::size_t end, const Formula& formula,
+                             const Variant& variant) {
+    Clock::time_point before = Clock::now();
+    const Survivors& survivors = worker.survivors;
+    if (worker.ask != &ask) {
+        worker.survivors.choose(*ask.index, ask.survivors, ask.survivor_count, ask.reference_count, variant.spread);
+        worker.ask = &ask;
+    }
+    const std::size_t size = survivors.size(), tile = TILE * size;
+    const Count count = survivors.few() ? variant.count_few : variant.count;
+    if (worker.scores.size() < survivors.blocks() * tile) worker.scores.resize(survivors.blocks() * tile);
+    for (; first < end; first += TILE) {
+        const std::size_t tile_references = std::min(TILE, end - first);
+        for (std::size_t r = 0; r < tile_references; ++r) {
+            worker.references[r].look_up(*ask.index, ask.references[first + r], worker.buffers);
+        }
+        const Clock::time_point looked_up = Clock::now();
+        for (std::size_t block = 0; block < survivors.blocks(); ++block) {
+            if (survivors.groups(block) == 0) continue;
+            for (std::size_t r = 0; r < tile_references; ++r) {
+                count(formula, survivors.rows(block), worker.references[r].view(), survivors.groups(block),
+                      worker.scores.data() + block * tile + r * size);
+            }
+        }
+        for (std::size_t s = 0; s < ask.survivor_count; ++s) {
+            const std::size_t row = survivors.few() ? s : ask.survivors[s];
+            const float* from = worker.scores.data() + row / size * tile + row % size;
+            float* to = ask.scores + s * ask.reference_count + first;
+            for (std::size_t r = 0; r < tile_references; ++r) to[r] = from[r * size];
+        }
+        const Clock::time_point counted = Clock::now();
+        worker.encoding += looked_up - before;
+        worker.counting += counted - looked_up;
+        before = counted;
+    }
+}
+
 // Writes the scores of every request. Returns the share of the time that went into reading and numbering references (the
 // rest is spent per pair).
 inline double score_window(const std::vector<Ask>& asks, const Formula& formula, const Variant& variant, int threads) {
@@ -131,42 +170,9 @@ inline double score_window(const std::vector<Ask>& asks, const Formula& formula,
     }
     Workers workers(threads);
     parallel(tasks.size(), threads, [&](int worker_index, std::size_t t) {
-        Worker& worker = workers[worker_index];
         const Ask& ask = asks[tasks[t].ask];
-        Clock::time_point before = Clock::now();
-        const Survivors& survivors = worker.survivors;
-        if (worker.ask != &ask) {
-            worker.survivors.choose(*ask.index, ask.survivors, ask.survivor_count, ask.reference_count, variant.spread);
-            worker.ask = &ask;
-        }
-        const std::size_t size = survivors.size(), tile = TILE * size;
-        const Count count = survivors.few() ? variant.count_few : variant.count;
-        if (worker.scores.size() < survivors.blocks() * tile) worker.scores.resize(survivors.blocks() * tile);
-        const std::size_t end = std::min(ask.reference_count, tasks[t].first + CHUNK);
-        for (std::size_t first = tasks[t].first; first < end; first += TILE) {
-            const std::size_t tile_references = std::min(TILE, end - first);
-            for (std::size_t r = 0; r < tile_references; ++r) {
-                worker.references[r].look_up(*ask.index, ask.references[first + r], worker.buffers);
-            }
-            const Clock::time_point looked_up = Clock::now();
-            for (std::size_t block = 0; block < survivors.blocks(); ++block) {
-                if (survivors.groups(block) == 0) continue;
-                for (std::size_t r = 0; r < tile_references; ++r) {
-                    count(formula, survivors.rows(block), worker.references[r].view(), survivors.groups(block),
-                          worker.scores.data() + block * tile + r * size);
-                }
-            }
-            for (std::size_t s = 0; s < ask.survivor_count; ++s) {
-                const std::size_t row = survivors.few() ? s : ask.survivors[s];
-                const float* from = worker.scores.data() + row / size * tile + row % size;
-                float* to = ask.scores + s * ask.reference_count + first;
-                for (std::size_t r = 0; r < tile_references; ++r) to[r] = from[r * size];
-            }
-            const Clock::time_point counted = Clock::now();
-            worker.encoding += looked_up - before;
-            worker.counting += counted - looked_up;
-            before = counted;
-        }
+        const std::size_t first = tasks[t].first, end = std::min(ask.reference_count, first + CHUNK);
+        score_references(workers[worker_index], ask, first, end, formula, variant);
     });
     return finish_call(workers);
 }

@@ -16,7 +16,8 @@ from mbrace.errors import UserError
 from mbrace.io.candidates import Bad
 from mbrace.models.hypotheses import Hypothesiser
 from mbrace.records import Location, Record
-from mbrace.sampler import Draws, Listed, Want, has_begun
+from mbrace.sampler import Draws, Listed, Want
+from mbrace.shortcuts import has_begun
 from mbrace.utilities.neural.head import Cosine
 from mbrace.utilities.neural.scorer import RaceScorer
 from mbrace.utility import Ask, Sentence

@@ -166,6 +166,28 @@ class Tally:
     def expected_utilities(self, weights: NDArray[np.float64] | None) -> NDArray[np.float64]:
         """(alive,): the expected utilities that `decide_window` would decide by."""
 
+def race_lists(
+    tallies: list[Tally],
+    indexes: list[ChrFIndex],
+    drawn: list[Sequence[str]],
+    scored: list[Sequence[str]],
+    *,
+    sizes: Sequence[int],
+    resamples: dict[int, Resamples],
+    nbest: int,
+    enough: int,
+    max_losing_wins: float,
+    max_regret: float,
+    beta: float,
+    eps_smoothing: bool,
+    simd: str = "",
+) -> tuple[list[NDArray[np.float64]], list[list[tuple[int, int, int, int]]], tuple[float, float, float]]:
+    """Whole races with chrF, each over a list of pseudo-references, `drawn`, that chrF reads as `scored`.
+
+    `resamples` go by the number of draws. Of each race the expected utilities of those left and its steps (draws,
+    survivors, calls, pairs); and the seconds spent on reading pseudo-references, on pairs and on decisions.
+    """
+
 def decide_window(
     tallies: list[Tally],
     resamples: list[Resamples | None],

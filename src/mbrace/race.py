@@ -21,10 +21,11 @@ from mbrace.prune import PruningFunction, SelfScheduled, Standings, WindowStandi
 from mbrace.records import Record
 from mbrace.remembered import is_function
 from mbrace.runner import NOBODY, Entry, Runner
-from mbrace.sampler import Drawer, Draws, Sampler, Want, checked_draws, has_begun
-from mbrace.schedule import Schedule, largest, steps
+from mbrace.sampler import Drawer, Draws, Listed, Sampler, Want, checked_draws
+from mbrace.schedule import Schedule, is_all, largest, steps
 from mbrace.selection import BEST, Selection, choose
-from mbrace.utility import Ask, Scorer, Utility, encoding_of, parallel_of
+from mbrace.shortcuts import encoding_of, has_begun, plan_of, racing_of
+from mbrace.utility import Ask, Scorer, Utility, parallel_of
 from mbrace.wording import counted
 
 Watch: TypeAlias = Callable[[Record, NDArray[np.int64], Standings, NDArray[np.bool_]], None]
@@ -76,6 +77,10 @@ def race(
     if window:
         drawer, scorer = _start(window, sampler, utility, phases)
         name = utility.name
+        whole = watch is None and planner is None and isinstance(sampler, Listed) and not is_all(schedule)
+        sizes = list(steps(schedule, utility.schedule, growing=prune is not None)) if whole else []
+        if sizes and _race_lists(window, sizes, prune, seed, drawer, scorer, phases):
+            return [runner.result(utility) for runner in runners]
         for wants in _time_steps(window, prune, schedule, planner or planner_of(prune), utility):  # line 4
             if has_begun(drawer):
                 _encode_meanwhile(window, wants, scorer, phases)
@@ -85,6 +90,43 @@ def race(
         if selection.rule != "best":
             _select(window, selection, scorer, name, phases)
     return [runner.result(utility) for runner in runners]  # line 12
+
+
+def _race_lists(
+    window: Sequence[Runner],
+    sizes: Sequence[int],
+    prune: PruningFunction | None,
+    seed: int,
+    drawer: Drawer,
+    scorer: Scorer,
+    phases: Phases,
+) -> bool:
+    """All steps in one call, where the utility can: the same loop in native code.
+
+    False, and nothing has changed, if it cannot, or if a race needs more than a list.
+    """
+    racing = racing_of(scorer)
+    if racing is None or not all(runner.is_plain for runner in window):
+        return False
+    started = time.perf_counter()
+    found = drawer.draw([Want(index, 0, sizes[-1]) for index in range(len(window))])
+    lists = [draws.texts for draws in found]
+    draws = {min(size, len(texts)) for texts in lists for size in sizes}
+    plan = plan_of(prune, sizes, draws, window[0].nbest, window[0].enough, seed)
+    if plan is None:
+        return False
+    drawn = time.perf_counter()
+    races = racing.race_lists([runner.tally for runner in window], lists, plan)
+    if races is None:
+        return False
+    for runner, means, own in zip(window, races.means, races.steps, strict=True):
+        runner.finish(means, own)
+    encoding, counting, deciding = races.seconds
+    phases.draw += drawn - started
+    phases.encode += encoding
+    phases.score += counting
+    phases.prune += deciding
+    return True
 
 
 class _Turn(NamedTuple):

@@ -95,8 +95,22 @@ class Runner:
     @property
     def needs_draws(self) -> bool:
         """Whether more pseudo-references are available and change anything for those in the race."""
-        enough = self.nbest if self._for_survivors else 1
-        return not self.exhausted and (len(self.tally) > enough or (self.entry.pool and not self.steps))
+        return not self.exhausted and (len(self.tally) > self.enough or (self.entry.pool and not self.steps))
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether only those of a list are drawn, all count the same, and nothing is asked about them later."""
+        listed = isinstance(self.record.listed(), list | tuple) and self.record.logprobs is None
+        return listed and bool(self.record.listed()) and not self._needs_references
+
+    @property
+    def enough(self) -> int:
+        """When so many hypotheses are left, more draws change nothing."""
+        return self.nbest if self._for_survivors else 1
+
+    def finish(self, means: NDArray[np.float64], steps: Sequence[tuple[int, int, int, int]]) -> None:
+        """A race that was run as a whole."""
+        self.means, self.steps, self.exhausted = means, [Step(*step) for step in steps], True
 
     def sentence(self) -> Sentence:
         """What a utility sees, and cannot change."""

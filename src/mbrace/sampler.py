@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence, Sized
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
+from typing import Any, NamedTuple, Protocol
 
 from mbrace._native import covering_order
 from mbrace.errors import UserError
-from mbrace.protocols import implements
 from mbrace.randomness import generator
 from mbrace.records import Record
 from mbrace.remembered import RememberedSource, function_of
@@ -65,20 +64,6 @@ class Drawer(Protocol):
     def draw(self, wants: Sequence[Want]) -> Sequence[Draws]:
         """The draws for each request; fewer than requested when a source has no more."""
         ...
-
-
-@runtime_checkable
-class PrefetchingDrawer(Protocol):
-    """A drawer that draws while others work."""
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether draws were begun that have not been asked for: until they are ready, there is time for other work."""
-
-
-def has_begun(drawer: Drawer) -> bool:
-    """Whether draws may still be being made. It does not go by the clock: what is done meanwhile is always done."""
-    return implements(drawer, PrefetchingDrawer) and cast(PrefetchingDrawer, drawer).has_begun
 
 
 class FunctionDrawer(NamedTuple):

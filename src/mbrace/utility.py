@@ -54,15 +54,6 @@ class Scorer(Protocol):
 
 
 @runtime_checkable
-class EncodingScorer(Protocol):
-    """A scorer that can encode hypotheses before it knows what they are compared with."""
-
-    def encode_hypotheses(self, asks: Sequence[Ask]) -> None:
-        """Encode the hypotheses of these asks, which have no references yet."""
-        ...
-
-
-@runtime_checkable
 class Utility(Protocol):
     """A utility u(hypothesis, reference); higher is better. What else it can do is in the protocols below."""
 
@@ -152,11 +143,6 @@ def quality_of(thing: object) -> QualityUtility | None:
 def parallel_of(utility: Utility) -> ParallelUtility | None:
     """The utility, if it works on several threads."""
     return cast(ParallelUtility, utility) if implements(utility, ParallelUtility) else None
-
-
-def encoding_of(scorer: Scorer) -> EncodingScorer | None:
-    """The scorer, if it can encode hypotheses ahead."""
-    return cast(EncodingScorer, scorer) if implements(scorer, EncodingScorer) else None
 
 
 @runtime_checkable

@@ -5,16 +5,18 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mbrace import _native
+from mbrace.shortcuts import FinishedRaces, RacePlan
+from mbrace.utility import Ask, Sentence
 
 if TYPE_CHECKING:
+    from mbrace._native import Tally
     from mbrace.utilities.chrf import ChrF
-    from mbrace.utility import Ask, Sentence
 
 SIMD_VARIABLE = "MBRACE_SIMD"  # forces one of `_native.simd_variants()`
 
@@ -66,6 +68,28 @@ class ChrFScorer:
                 scores[number][:, columns] = next(tables).T
         self.encode_seconds += share * (time.perf_counter() - counted)
         return [scores[number] for number in range(len(asks))]
+
+    def race_lists(
+        self, tallies: Sequence[Tally], drawn: Sequence[Sequence[str]], plan: RacePlan
+    ) -> FinishedRaces | None:
+        """Whole races, on one thread: several would share out the sentences, not the pairs of one."""
+        if self._threads != 1:
+            return None
+        began = time.perf_counter()
+        self._index([Ask(i, np.arange(len(each.hypotheses)), ()) for i, each in enumerate(self._sentences)])
+        indexed = time.perf_counter()
+        means, steps, (reading, counting, deciding) = _native.race_lists(
+            list(tallies),
+            cast("list[_native.ChrFIndex]", self._indexes),
+            list(drawn),
+            [self._utility._prepared(texts) for texts in drawn],
+            **plan._asdict(),
+            beta=self._utility.beta,
+            eps_smoothing=self._utility.eps_smoothing,
+            simd=os.environ.get(SIMD_VARIABLE, ""),
+        )
+        self.encode_seconds += indexed - began + reading
+        return FinishedRaces(means, steps, (indexed - began + reading, counting, deciding))
 
     def _texts(self, ask: Ask) -> tuple[str, ...]:
         """The hypotheses of an ask."""

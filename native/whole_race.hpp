@@ -1,0 +1,72 @@
+// The steps of a race with chrF, one after another, where a sentence's pseudo-references are a list: what race.py does step by
+// step for any utility, without going back to Python in between.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <unordered_map>
+#include <vector>
+
+#include "resamples.hpp"
+#include "score.hpp"
+#include "tally.hpp"
+
+namespace mbrace {
+
+// What all races of a call share.
+struct RacePlan {
+    std::vector<std::size_t> sizes;                              // of the pseudo-references, step by step, growing
+    std::unordered_map<std::size_t, const Resamples*> resamples;  // by the number of draws; none: nothing is pruned
+    std::size_t nbest, enough;                                   // a race is over when `enough` are left
+    double max_losing_wins, max_regret;
+    Formula formula;
+    const Variant* variant;
+};
+
+// The race of one sentence.
+struct WholeRace {
+    struct Step {
+        std::size_t draws, survivors, calls, pairs;
+    };
+
+    Tally* tally;
+    const Index* index;        // of its hypotheses
+    const Text* drawn;         // its pseudo-references, in the order in which they are drawn
+    const Text* scored;        // the same as chrF reads them, such as in lower case
+    std::size_t listed;        // how many they are
+    std::vector<Step> steps;   // that it took
+    std::vector<double> means;  // expected utilities of those left
+    std::vector<std::size_t> first_drawn;  // indexes of pseudo-references that are the first of their kind
+    Clock::duration deciding{0};
+
+    void run(const RacePlan& plan, Worker& worker) {
+        std::vector<Text> fresh;
+        Vector<float> scores;
+        for (const std::size_t size : plan.sizes) {
+            const std::size_t before = tally->draws(), end = std::min(size, listed), alive = tally->alive().size();
+            if (alive <= plan.enough || end <= before) return;
+            fresh.clear();
+            for (std::size_t at = before; at < end; ++at) {
+                if (!tally->draw(drawn[at])) continue;
+                fresh.push_back(scored[at]);
+                first_drawn.push_back(at);
+            }
+            if (!fresh.empty()) {
+                scores.resize(alive * fresh.size());
+                const Ask ask{index, tally->alive().data(), alive, fresh.data(), fresh.size(), scores.data()};
+                worker.ask = nullptr;
+                score_references(worker, ask, 0, fresh.size(), plan.formula, *plan.variant);
+                worker.ask = nullptr;
+                tally->add(scores.data(), fresh.size());
+            }
+            const Clock::time_point scored_all = Clock::now();
+            const auto found = plan.resamples.find(end);
+            const Resamples* resamples = found == plan.resamples.end() ? nullptr : found->second;
+            means = tally->decide(resamples, nullptr, plan.nbest, plan.max_losing_wins, plan.max_regret);
+            deciding += Clock::now() - scored_all;
+            steps.push_back({end, tally->alive().size(), alive * (end - before), alive * fresh.size()});
+        }
+    }
+};
+
+}  // namespace mbrace
