@@ -12,6 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import numpy as np
 from chrf import machine
 from texts import candidates, newstest_records
 
@@ -74,13 +75,14 @@ def one_file(name: str, records: list[dict], rounds: int, folder: Path) -> dict:
     path, one, out = folder / "candidates.jsonl", folder / "one.jsonl", folder / "out.jsonl"
     path.write_text("".join(json.dumps(r, ensure_ascii=False) + "\n" for r in records), encoding="utf-8")
     one.write_text(json.dumps(records[0]) + "\n", encoding="utf-8")
-    wall: dict[str, float] = {}
+    walls: dict[str, list[float]] = {mode: [] for mode in MODES}
     processor: dict[str, float] = {}
-    for _ in range(rounds):  # in turns, so that all see the same machine
-        for mode, (options, threads) in MODES.items():
+    for number in range(rounds):  # in turns, to and fro, so that all see the same machine
+        for mode, (options, threads) in list(MODES.items())[:: 1 if number % 2 else -1]:
             took, busy = timed(command(path, out, options, threads))
-            wall[mode] = min(wall.get(mode, took), took)
+            walls[mode].append(took)
             processor[mode] = min(processor.get(mode, busy), busy)
+    wall = {mode: min(took) for mode, took in walls.items()}
     starts = [timed(command(one, out, [], 1)) for _ in range(rounds)]
     length = sum(len(text) for record in records for text in record["hypotheses"]) / len(records) / 256
     return {
@@ -88,11 +90,25 @@ def one_file(name: str, records: list[dict], rounds: int, folder: Path) -> dict:
         "characters": length,
         "megabytes": path.stat().st_size / 2**20,
         "wall": wall,
+        "walls": walls,
         "processor": processor,
         "start": min(start[0] for start in starts),
         "start_processor": min(start[1] for start in starts),
         "json": reading_and_writing(path, rounds),
     }
+
+
+def against_none(file: dict, mode: str) -> str:
+    """The time of a mode against no pruning on as many threads: the median over rounds, and its 95% interval."""
+    threads = MODES[mode][1]
+    none = next(name for name, (options, own) in MODES.items() if own == threads and "none" in options)
+    if mode == none:
+        return "1"
+    took, base = (np.array(file["walls"][name]) - file["start"] for name in (mode, none))
+    ratios = took / base
+    picks = np.random.default_rng(0).integers(0, len(ratios), (2000, len(ratios)))
+    low, high = np.quantile(np.median(ratios[picks], axis=1), (0.025, 0.975))
+    return f"{np.median(ratios):.2f} [{low:.2f}, {high:.2f}]"
 
 
 def main() -> None:
@@ -120,6 +136,7 @@ def main() -> None:
         "with `mbrace demo`, one or three per record. Best of several rounds, in turns. The rates leave out",
         "start-up (Python, imports, one record); processor seconds do not depend on the load of the machine.",
         "JSON: reading, parsing and writing timed separately, as a share of the processor time.",
+        "Against no pruning: its time on as many threads in the same round, median over rounds and its 95% interval.",
     ]
     for file in files:
         lines += [
@@ -128,14 +145,15 @@ def main() -> None:
             "",
             f"({file['megabytes']:.0f} MiB; start {file['start']:.2f} s.)",
             "",
-            "| | wall seconds | sentences per second | processor seconds | per processor second | JSON's share |",
-            "|---|---|---|---|---|---|",
+            "| | wall seconds | sentences per second | against no pruning | processor seconds | per processor second "
+            "| JSON's share |",
+            "|---|---|---|---|---|---|---|",
         ]
         for mode in MODES:
             wall = file["wall"][mode] - file["start"]
             processor = file["processor"][mode] - file["start_processor"]
             lines.append(
-                f"| {mode} | {wall:.2f} | {args.sentences / wall:,.0f} | {processor:.2f} "
+                f"| {mode} | {wall:.2f} | {args.sentences / wall:,.0f} | {against_none(file, mode)} | {processor:.2f} "
                 f"| {args.sentences / processor:,.0f} | {file['json'] / processor:.0%} |"
             )
     text = "\n".join([*lines, ""])

@@ -1,6 +1,6 @@
 """Where the time goes when text is translated: beam search, standard MBR, racing, and racing with fewer strings.
 
-    python bench/translating.py [--model bundled | base | FOLDER] [--sentences 100] [--device cuda] [--profile]
+    python bench/translating.py [--model bundled | base | FOLDER] [--sentences 100] [--device cuda] [--utility chrf++]
 
 `base` is the bundled translator in the shape of a base model: the same function with twice the units and heads, six
 decoder layers (four of which change nothing) and 16,000 ids, so that outputs are real and nothing has to be trained.
@@ -33,7 +33,7 @@ from mbrace.decoded import Phases
 from mbrace.decoding import decode_corpus
 from mbrace.experiments.strings import SMALL_STEPS
 from mbrace.io.candidates import read_records
-from mbrace.jobs.presets import STEPS, STRINGS, preset_settings
+from mbrace.jobs.presets import main_cost, preset_settings
 from mbrace.models import recorded
 from mbrace.models.hypotheses import SamplingSettings, live_candidates
 from mbrace.prune import stops_by_regret
@@ -97,8 +97,8 @@ class Way:
         }
 
 
-def ways(size: int, *, on_cpu: bool) -> list[Way]:
-    preset = preset_settings("fast", "translate", STRINGS if on_cpu else STEPS)
+def ways(size: int, *, cost: str | None) -> list[Way]:
+    preset = preset_settings("fast", "translate", cost)
     if "schedule" in preset:
         preset["schedule"] = tuple(map(int, preset["schedule"].split(",")))
     even, regret = {"sampling": "arithmetic"}, mbrace.Confidence(0.99, regret=0.04)
@@ -107,7 +107,7 @@ def ways(size: int, *, on_cpu: bool) -> list[Way]:
     return [  # what is compared most first
         Way("beam 10", 10, False),
         Way(f"standard MBR, {size} + {size}", size),
-        Way("fast", size, mbrace.Confidence(0.99, regret=preset.pop("regret")), preset),
+        Way("fast", preset.pop("beam", size), mbrace.Confidence(0.99, regret=preset.pop("regret")), preset),
         Way("forecast 0.0005, regret 0.03, small steps", size, mbrace.Confidence(0.99, regret=0.03), forecast),
         Way(f"beam {size}, regret 0.04", size, regret, even),
         Way(
@@ -231,6 +231,7 @@ def main() -> None:
     parser.add_argument("--sentences", type=int, default=100)
     parser.add_argument("--trials", type=int, default=3)
     parser.add_argument("--device")
+    parser.add_argument("--utility", choices=["learned", "chrf++"], default="learned")
     parser.add_argument("--dtype", help="of the metric's encoder")
     parser.add_argument("--only", nargs="*", help="ways whose name begins so")
     parser.add_argument("--plain", action="store_true", help="also without recorded steps")
@@ -242,7 +243,8 @@ def main() -> None:
     if args.tiny:
         args.sentences, args.trials = 3, 1
     model = base_model(device) if args.model == "base" else mbrace.Seq2Seq(args.model, device=args.device)
-    utility = mbrace.Learned(device=args.device, dtype=args.dtype)
+    lexical = args.utility == "chrf++"
+    utility = mbrace.ChrF() if lexical else mbrace.Learned(device=args.device, dtype=args.dtype)
     records = [record for record, _ in zip(read_records(str(CANDIDATES)), range(args.sentences + 20), strict=False)]
     sources = [record.source or "" for record in records]
     sources, warm = sources[: args.sentences], sources[args.sentences :][: 20 if device.type == "cuda" else 1]
@@ -255,7 +257,7 @@ def main() -> None:
     pages: list[str] = []
     chosen = [
         way
-        for way in ways(size, on_cpu=device.type == "cpu")
+        for way in ways(size, cost=main_cost(args.utility, device.type))
         if not args.only or way.name.startswith((*args.only, "beam 10", "standard"))
     ]
     for way in chosen:
@@ -291,10 +293,12 @@ def write(
         "# Where the time goes in translating",
         "",
         f"{about['machine']}, {os.cpu_count()} cores, Python {platform.python_version()}, torch {torch.__version__}; "
-        f"{args.sentences} sentences of newstest2018 de-en, model `{args.model}`, learned metric "
-        f"({about['utility']}); {one_thread}seconds, best of {args.trials} rounds in turns; written by "
+        f"{args.sentences} sentences of newstest2018 de-en, model `{args.model}`, utility "
+        f"{about['utility']}; {one_thread}seconds, best of {args.trials} rounds in turns; written by "
         "`python bench/translating.py`. "
-        "A GPU may work on while Python goes on: where Python waits for it, its time is counted.",
+        "A GPU may work on while Python goes on: where Python waits for it, its time is counted. There, the first draws "
+        "are made beside the beam search: its column has the time of both, and in the second table the times of both "
+        "add up.",
         "",
         *table(found, standard),
         "",
@@ -302,6 +306,7 @@ def write(
     ]
     args.out.mkdir(parents=True, exist_ok=True)
     name = "translating" if device.type == "cuda" else "translating-cpu"
+    name += "-chrf" if args.utility == "chrf++" else ""
     (args.out / f"{name}.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
     whole = {"machine": about["machine"], "model": args.model, "ways": found}
     (args.out / f"{name}.json").write_text(json.dumps(whole, indent=1) + "\n")
