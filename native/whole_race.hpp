@@ -15,9 +15,9 @@ namespace mbrace {
 
 // What all races of a call share.
 struct RacePlan {
-    std::vector<std::size_t> sizes;                              // of the pseudo-references, step by step, growing
+    std::vector<std::size_t> sizes;                               // of the pseudo-references, step by step, growing
     std::unordered_map<std::size_t, const Resamples*> resamples;  // by the number of draws; none: nothing is pruned
-    std::size_t nbest, enough;                                   // a race is over when `enough` are left
+    std::size_t nbest, enough;                                    // a race is over when `enough` are left
     double max_losing_wins, max_regret;
     Formula formula;
     const Variant* variant;
@@ -30,12 +30,12 @@ struct WholeRace {
     };
 
     Tally* tally;
-    const Index* index;        // of its hypotheses
-    const Text* drawn;         // its pseudo-references, in the order in which they are drawn
-    const Text* scored;        // the same as chrF reads them, such as in lower case
-    std::size_t listed;        // how many they are
-    std::vector<Step> steps;   // that it took
-    std::vector<double> means;  // expected utilities of those left
+    const Index* index;                    // of its hypotheses
+    const Text* drawn;                     // its pseudo-references, in the order in which they are drawn
+    const Text* scored;                    // the same as chrF reads them, such as in lower case
+    std::size_t listed;                    // how many they are
+    std::vector<Step> steps;               // that it took
+    std::vector<double> means;             // expected utilities of those left
     std::vector<std::size_t> first_drawn;  // indexes of pseudo-references that are the first of their kind
     Clock::duration deciding{0};
 
