@@ -1,7 +1,7 @@
 # Sanitizers and fuzzing for the native kernel. Each target has its own environment or program under build/.
 SANITIZED := build/venv-sanitize
 FUZZ_SECONDS ?= 60
-KERNEL_TESTS := tests/test_chrf.py tests/test_bleu.py tests/test_native*.py tests/test_forecast*.py tests/test_cover.py
+KERNEL_TESTS := tests/test_chrf.py tests/test_bleu.py tests/test_native*.py tests/test_race_lists.py tests/test_forecast*.py tests/test_cover.py
 
 .PHONY: sanitize tsan fuzz neon windows
 
