@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,8 +29,8 @@ def naive(model: Any, source: str, *, k: int, states: int, longest: int, alpha: 
             logits = model(input_ids=encoded, decoder_input_ids=start).logits[0, -1]
         return torch.log_softmax(logits.float(), -1).tolist()
 
-    Path = tuple[float, tuple[int, ...], tuple[int, ...]]
-    paths: list[Path] = [(0.0, (), ())]
+    Open = tuple[float, tuple[int, ...], tuple[int, ...]]
+    paths: list[Open] = [(0.0, (), ())]
     done: list[tuple[float, tuple[int, ...]]] = []
     for time in range(longest):
         known = {seen: logprobs(seen) for _, _, seen in paths}
@@ -139,3 +140,19 @@ def test_finished_sources_are_cut_from_a_recorded_beam_by_their_rows() -> None:
     recording = SimpleNamespace(recorder=SimpleNamespace(records=True))
     assert cut(recording, 1 * 256, 64 * 256)
     assert not cut(recording, 1 * 10, 64 * 10)
+
+
+def test_states_are_refused_for_a_model_that_knows_none(tmp_path: Path) -> None:
+    class Plain:
+        device = SimpleNamespace(type="cpu")
+
+        def beam(self, sources: Any, k: int = 256, *, alpha: float = 1.0) -> Any:
+            raise AssertionError("not reached")
+
+        sample = sampler = beam
+
+    source = tmp_path / "s.txt"
+    source.write_text("a b\n")
+    for call in (mbrace.translate_file, mbrace.generate_file):
+        with pytest.raises(mbrace.UserError, match="states 4: beam of Plain takes none; leave them out"):
+            call(source, tmp_path / "o.jsonl", model=Plain(), beam=8, states=4)

@@ -121,8 +121,10 @@ class GenerateJob:
 
         model = load_model(self.model, threads, self.candidates, seed=self.seed, logprobs=self.logprobs)
         server = model if isinstance(model, Server) else None
-        if server is not None:
+        if isinstance(model, Server):
             self.candidates.check_server()
+        else:
+            self.candidates.check_model(model)
         # few on a CPU, where each takes long, so that finished ones are written soon
         window = 32 if isinstance(model, Server) or model.device.type == "cuda" else 4
         return GenerateWorker(candidates_of(model, self), self.logprobs, self.window or window, server)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -109,6 +110,12 @@ class SamplingSettings:
         if self.states is not None:
             raise UserError(f"states {self.states}: only valid with a model; not sent to a server")
 
+    def check_model(self, model: CandidateModel) -> None:
+        """Refuse states for a model of the user's own whose beam search knows none."""
+        known = inspect.signature(model.beam).parameters.values()
+        if self.states is not None and not any(p.name == "states" or p.kind is p.VAR_KEYWORD for p in known):
+            raise UserError(f"states {self.states}: beam of {type(model).__name__} takes none; leave them out")
+
     def beam_options(self) -> dict[str, Any]:
         """Those of a model's `beam`; what was not asked for is left out: not all models know it."""
         asked = {} if self.states is None else {"states": self.states}
@@ -146,6 +153,7 @@ def live_candidates(
     """
     if draw not in (None, "ahead", "lazy"):
         raise UserError(f"draw {draw!r}: unknown; choose ahead or lazy")
+    settings.check_model(model)
     if is_all(schedule):
         raise UserError('schedule "all": a live source has no last pseudo-reference; give the sizes')
     last = check(utility.schedule if schedule is None else schedule)[-1]
