@@ -54,9 +54,8 @@ struct WholeRace {
             if (!fresh.empty()) {
                 scores.resize(alive * fresh.size());
                 const Ask ask{index, tally->alive().data(), alive, fresh.data(), fresh.size(), scores.data()};
-                worker.ask = nullptr;
+                worker.ask = nullptr;  // the last one may have been at the same address
                 score_references(worker, ask, 0, fresh.size(), plan.formula, *plan.variant);
-                worker.ask = nullptr;
                 tally->add(scores.data(), fresh.size());
             }
             const Clock::time_point scored_all = Clock::now();

@@ -25,15 +25,24 @@ def take(source: Iterator[Item], count: int) -> tuple[list[Item], Exception | No
     return group, None
 
 
-def in_groups(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
-    """The items, `size` at a time. If reading fails, the items read before the error are given first."""
+def in_groups(
+    items: Iterable[Item], size: int, counts: Callable[[Item], bool] = lambda item: True
+) -> Iterator[list[Item]]:
+    """The items, `size` of those that count at a time, and the others among them. If reading fails, the items read
+    before the error are given first."""
     source = iter(items)
     failure: Exception | None = None
-    while failure is None:
-        group, failure = take(source, size)
-        if not group:
-            break
-        yield group
+    ended = False
+    while not ended:
+        group: list[Item] = []
+        missing = size
+        while missing and not ended:
+            some, failure = take(source, missing)
+            ended = len(some) < missing
+            group += some
+            missing -= sum(map(counts, some))
+        if group:
+            yield group
     if failure is not None:
         raise failure
 

@@ -77,16 +77,14 @@ def race(
     if window:
         drawer, scorer = _start(window, sampler, utility, phases)
         name = utility.name
-        whole = watch is None and planner is None and isinstance(sampler, Listed) and not is_all(schedule)
-        sizes = list(steps(schedule, utility.schedule, growing=prune is not None)) if whole else []
-        if sizes and _race_lists(window, sizes, prune, seed, drawer, scorer, phases):
-            return [runner.result(utility) for runner in runners]
-        for wants in _time_steps(window, prune, schedule, planner or planner_of(prune), utility):  # line 4
-            if has_begun(drawer):
-                _encode_meanwhile(window, wants, scorer, phases)
-            turns = _draw(window, wants, drawer, phases)  # lines 5 to 8: R_t
-            _score(turns, scorer, name, phases)  # the utilities of H_t against what is new in R_t
-            _prune(turns, prune, seed, watch, threads, phases)  # line 9: H_t+1
+        only_lists = isinstance(sampler, Listed) and watch is None and planner is None
+        if not (only_lists and _race_lists(window, prune, schedule, utility, seed, drawer, scorer, phases)):
+            for wants in _time_steps(window, prune, schedule, planner or planner_of(prune), utility):  # line 4
+                if has_begun(drawer):
+                    _encode_meanwhile(window, wants, scorer, phases)
+                turns = _draw(window, wants, drawer, phases)  # lines 5 to 8: R_t
+                _score(turns, scorer, name, phases)  # the utilities of H_t against what is new in R_t
+                _prune(turns, prune, seed, watch, threads, phases)  # line 9: H_t+1
         if selection.rule != "best":
             _select(window, selection, scorer, name, phases)
     return [runner.result(utility) for runner in runners]  # line 12
@@ -94,8 +92,9 @@ def race(
 
 def _race_lists(
     window: Sequence[Runner],
-    sizes: Sequence[int],
     prune: PruningFunction | None,
+    schedule: Schedule,
+    utility: Utility,
     seed: int,
     drawer: Drawer,
     scorer: Scorer,
@@ -106,9 +105,10 @@ def _race_lists(
     False, and nothing has changed, if it cannot, or if a race needs more than a list.
     """
     racing = racing_of(scorer)
-    if racing is None or not all(runner.is_plain for runner in window):
+    if racing is None or is_all(schedule) or not all(runner.is_plain for runner in window):
         return False
-    started = time.perf_counter()
+    started, encoded = time.perf_counter(), scorer.encode_seconds
+    sizes = list(steps(schedule, utility.schedule, growing=prune is not None))
     found = drawer.draw([Want(index, 0, sizes[-1]) for index in range(len(window))])
     lists = [draws.texts for draws in found]
     draws = {min(size, len(texts)) for texts in lists for size in sizes}
@@ -121,11 +121,10 @@ def _race_lists(
         return False
     for runner, means, own in zip(window, races.means, races.steps, strict=True):
         runner.finish(means, own)
-    encoding, counting, deciding = races.seconds
     phases.draw += drawn - started
-    phases.encode += encoding
-    phases.score += counting
-    phases.prune += deciding
+    phases.encode += scorer.encode_seconds - encoded
+    phases.score += races.pair_seconds
+    phases.prune += races.decision_seconds
     return True
 
 

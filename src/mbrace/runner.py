@@ -100,8 +100,9 @@ class Runner:
     @property
     def is_plain(self) -> bool:
         """Whether only those of a list are drawn, all count the same, and nothing is asked about them later."""
-        listed = isinstance(self.record.listed(), list | tuple) and self.record.logprobs is None
-        return listed and bool(self.record.listed()) and not self._needs_references
+        given = self.record.listed()
+        listed = isinstance(given, list | tuple) and len(given) > 0 and self.record.logprobs is None
+        return listed and not self._needs_references
 
     @property
     def enough(self) -> int:

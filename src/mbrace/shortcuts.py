@@ -72,7 +72,8 @@ class FinishedRaces(NamedTuple):
 
     means: list[NDArray[np.float64]]  # of each race, expected utilities of those left
     steps: list[list[tuple[int, int, int, int]]]  # of each race: draws, survivors, calls, pairs
-    seconds: tuple[float, float, float]  # for single strings, pairs and decisions
+    pair_seconds: float
+    decision_seconds: float
 
 
 @runtime_checkable

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol, TypeAlias, cast, overload, runtime_checkable
 
 from mbrace.errors import RecordError, ServiceError, UserError, check_whole
-from mbrace.groups import run_group, take
+from mbrace.groups import in_groups, run_group
 from mbrace.io.candidates import Item
 from mbrace.protocols import implements
 from mbrace.records import Location, Record
@@ -198,7 +198,8 @@ class Hypothesiser:
 
     def items(self, items: Iterable[Item]) -> Iterator[Item]:
         """Records with their hypotheses; what is bad stays as it is."""
-        for group in _groups_of_records(items, self._group_size):
+        # as many records in each as windows of races have, and what is bad among them
+        for group in in_groups(items, self._group_size, lambda item: isinstance(item, Record)):
             records = [item for item in group if isinstance(item, Record)]
             made = _GroupHypotheses(records, run_group(records, self._hypotheses))
             numbers = iter(range(len(records)))
@@ -213,28 +214,6 @@ class Hypothesiser:
         found = self._make(sources, ids)
         self.seconds += time.perf_counter() - started
         return found
-
-
-def _groups_of_records(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
-    """Groups with `size` records each, as windows of races have, and what is bad among them.
-
-    If reading fails, the items read before the error are given first.
-    """
-    source, failure = iter(items), None
-    while failure is None:
-        group: list[Item] = []
-        missing = size
-        while missing and failure is None:
-            some, failure = take(source, missing)
-            if not some:
-                break
-            group += some
-            missing -= sum(isinstance(item, Record) for item in some)
-        if not group:
-            break
-        yield group
-    if failure is not None:
-        raise failure
 
 
 class _GroupHypotheses:

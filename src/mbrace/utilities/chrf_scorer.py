@@ -89,7 +89,7 @@ class ChrFScorer:
             simd=os.environ.get(SIMD_VARIABLE, ""),
         )
         self.encode_seconds += indexed - began + reading
-        return FinishedRaces(means, steps, (indexed - began + reading, counting, deciding))
+        return FinishedRaces(means, steps, counting, deciding)
 
     def _texts(self, ask: Ask) -> tuple[str, ...]:
         """The hypotheses of an ask."""
