@@ -26,7 +26,7 @@ import transformers
 import mbrace
 from mbrace.decoded import Phases
 from mbrace.io.candidates import read_records
-from mbrace.models import beam_search, choice, past, recorded
+from mbrace.models import beam_search, choice, marian, past, recorded
 from mbrace.utilities.neural import norm, pretrained
 from mbrace.utilities.neural.device import bfloat16_speedup, choose_device, choose_dtype, without_cudnn_attention
 from mbrace.utilities.neural.encoder import Encoder, Readout
@@ -118,9 +118,9 @@ def former_texts(self: Any, ids: torch.Tensor) -> list[str]:
 
 
 def former_best(
-    logits: torch.Tensor, bias: Any, scores: torch.Tensor, count: int, states: None
+    logits: torch.Tensor, bias: Any, scores: torch.Tensor, count: int, row: torch.Tensor, used: None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    totals = choice.add_logprobs(logits.flatten(0, 1), bias, scores.flatten()).view(len(logits), -1)
+    totals = (choice.logprobs(logits, bias)[row] + scores[:, :, None]).flatten(1)
     found = totals.topk(min(count, totals.shape[1]), dim=1)
     return found.values, found.indices
 
@@ -133,6 +133,7 @@ def former_decoding(model: Any) -> Iterator[None]:
     with (
         mock.patch.object(choice, "kernels_for", no_kernels),
         mock.patch.object(past, "kernels_for", no_kernels),
+        mock.patch.object(marian, "kernels_for", no_kernels),
         mock.patch.object(norm, "kernel_for", no_kernels),
         mock.patch.object(recorded, "usable", mock.Mock(return_value=False)),
         mock.patch.object(beam_search, "best_totals", former_best),

@@ -6,7 +6,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 from mbrace.models.best import CHUNK, best_totals  # noqa: E402
-from mbrace.models.choice import add_logprobs  # noqa: E402
+from mbrace.models.choice import logprobs  # noqa: E402
+
+
+def own_rows(sources: int, width: int) -> torch.Tensor:
+    """Each path in a row of its own."""
+    return torch.arange(sources * width).view(sources, width)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -31,8 +36,8 @@ def test_the_best_are_those_of_all(sources: int, width: int, ids: int, count: in
     scores = -5 * torch.rand(sources, width)
     scores[0, -1] = -torch.inf if width > 1 else 0.0  # a row that is not open
     for shift in (bias, None):
-        totals = add_logprobs(logits.flatten(0, 1), shift, scores.flatten()).view(sources, -1)
-        best, index = best_totals(logits, shift, scores, count)
+        totals = (logprobs(logits, shift) + scores[:, :, None]).flatten(1)
+        best, index = best_totals(logits.flatten(0, 1), shift, scores, count, own_rows(sources, width))
         expected = totals.sort(dim=1, descending=True).values[:, :count]
         assert torch.equal(best, expected)  # the same bits
         assert torch.equal(totals.gather(1, index), best)
@@ -48,7 +53,7 @@ def test_one_chunk_may_hold_all_of_the_best() -> None:
     scores = torch.zeros(2, 8)
     scores[0] = -100.0
     scores[0, 5] = 0.0
-    found = best_totals(logits, None, scores, 16)[1]
+    found = best_totals(logits.flatten(0, 1), None, scores, 16, own_rows(2, 8))[1]
     assert (found[0] - 5 * 40 * CHUNK).tolist() == best.flip(0).tolist()
     assert set(found[1][:2].tolist()) == {0, 40 * CHUNK - 1}
     assert len(set(found[1].tolist())) == 16
@@ -56,10 +61,10 @@ def test_one_chunk_may_hold_all_of_the_best() -> None:
 
 def test_where_too_few_are_possible_indexes_are_still_of_paths_and_ids() -> None:
     ids = 40 * CHUNK + 1  # the last chunk of each row has one id
-    logits = torch.full((1, 4, ids), -torch.inf)
-    logits[0, :, -1] = 0.0
-    for states in (None, torch.tensor([[3, 2, 1, 0]])):
-        best, index = best_totals(logits, None, torch.zeros(1, 4), 30, states)
+    logits = torch.full((4, ids), -torch.inf)
+    logits[:, -1] = 0.0
+    for row in (own_rows(1, 4), torch.tensor([[3, 2, 1, 0]])):
+        best, index = best_totals(logits, None, torch.zeros(1, 4), 30, row)
         assert best[0].tolist() == [0.0] * 4 + [-torch.inf] * 26
         assert sorted(index[0, :4].tolist()) == [ids * (path + 1) - 1 for path in range(4)]
         assert 0 <= int(index.min()) <= int(index.max()) < 4 * ids
@@ -72,6 +77,8 @@ def test_paths_in_one_row_share_its_log_probabilities(paths: int, width: int, id
     states, scores = torch.randint(0, width, (2, paths)), -5 * torch.rand(2, paths)
     own = logits.gather(1, states[:, :, None].expand(-1, -1, ids))  # a row for each path
     expected = (own + bias).log_softmax(-1) + scores[:, :, None]
-    best, index = best_totals(logits, bias, scores, 24, states)
+    best, index = best_totals(
+        logits.flatten(0, 1), bias, scores, 24, states + width * torch.arange(2)[:, None]
+    )
     torch.testing.assert_close(best, expected.flatten(1).topk(24, dim=1).values, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(expected.flatten(1).gather(1, index), best, atol=1e-5, rtol=1e-5)

@@ -1,4 +1,4 @@
-"""The past of a grid of rows by an index of rows, against one that is copied at every selection."""
+"""The past of rows by an index of rows, against one that is copied at every selection."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ torch.set_num_threads(1)  # tests run beside each other: more threads than cores
 
 
 def attend(
-    new: Tensor, keys: Tensor, values: Tensor, table: Tensor, time: int | Tensor, opened: Tensor | None = None
+    new: Tensor, keys: Tensor, values: Tensor, table: Tensor, time: int | Tensor, used: Tensor | None = None
 ) -> Tensor:
     """What the kernel does, by looking up every row's own past."""
     rows, time = len(new), int(time)

@@ -81,13 +81,13 @@ def test_fewer_states_are_fewer_rows_of_the_decoder(monkeypatch: pytest.MonkeyPa
     rows: list[int] = []
     start = translator.decoder.start
 
-    def watched(memory: Any, width: int) -> Any:
-        state = start(memory, width)
+    def watched(memory: Any, width: int, most: int) -> Any:
+        state = start(memory, width, most)
         step = state.step
 
-        def counted(ids: torch.Tensor, opened: torch.Tensor | None = None) -> Any:
-            rows.append(ids.shape[1])
-            return step(ids, opened)
+        def counted(ids: torch.Tensor) -> Any:
+            rows.append(len(ids))
+            return step(ids)
 
         state.step = counted
         return state
@@ -95,7 +95,7 @@ def test_fewer_states_are_fewer_rows_of_the_decoder(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(translator.decoder, "start", watched)
     found = translator.beam(SOURCES[:1], k=16, states=4, max_length=12)
     assert rows[0] == 1
-    assert set(rows[1:]) == {4}
+    assert max(rows) == 4
     assert len(set(found[0].texts)) == 16  # each path is an output of its own
 
 
@@ -116,11 +116,11 @@ def test_a_number_of_states_that_cannot_be_is_refused(states: Any, words: str) -
 
 
 def test_more_ids_than_a_key_has_room_for_are_refused() -> None:
-    def step(ids: torch.Tensor, opened: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return torch.zeros(1, 1, 2**21 + 1), None
+    def step(ids: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return torch.zeros(1, 2**21 + 1), None
 
-    state = SimpleNamespace(step=step, begin=lambda time: False, recordable=False)
-    decoder: Any = SimpleNamespace(start=lambda memory, width: state)
+    state = SimpleNamespace(step=step, begin=lambda time, rows: False, recordable=False)
+    decoder: Any = SimpleNamespace(start=lambda memory, width, most: state)
     with pytest.raises(UserError, match="states 2: only for models of at most 2097152 ids; this has 2097153"):
         beam_search.beam(decoder, None, torch.tensor([3]), k=4, start=0, ends=(0,), states=2)
 
@@ -134,12 +134,51 @@ def test_states_are_not_sent_to_a_server_and_so_refused(tmp_path: Any) -> None:
             run(sources, tmp_path / "out.jsonl", model=server, states=3)
 
 
-def test_finished_sources_are_cut_from_a_recorded_beam_by_their_rows() -> None:
-    """Of 64 sources in 256 states each, one is left: 16,128 rows less are worth another recording."""
+def test_only_rows_in_use_go_through_the_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a long source and a short one; in a batch as many rows as both have when each is alone."""
+    translator = mbrace.Seq2Seq(tiny.marian(), tokenizer=tiny.tokenizer(), dtype="float32")
+    rows: list[list[int]] = []
+    start = translator.decoder.start
+
+    def watched(memory: Any, width: int, most: int) -> Any:
+        state = start(memory, width, most)
+        step, mine = state.step, []
+        rows.append(mine)
+
+        def counted(ids: torch.Tensor) -> Any:
+            mine.append(len(ids))
+            return step(ids)
+
+        state.step = counted
+        return state
+
+    monkeypatch.setattr(translator.decoder, "start", watched)
+    sources = ["a b c d a b c d", "c"]
+    for options in ({"k": 12, "states": 6}, {"k": 5}):
+        rows.clear()
+        for batch in (sources[:1], sources[1:], sources):
+            translator.beam(batch, max_length=12, **options)
+        alone, other, together = rows
+        other += [0] * (len(alone) - len(other))
+        alone += [0] * (len(other) - len(alone))
+        assert together == [a + b for a, b in zip(alone, other, strict=True)]
+        assert min(map(min, rows)) == 0  # one of them is finished before the other
+
+
+@pytest.mark.parametrize(
+    ("rows", "of", "skips", "moves", "worth"),
+    [
+        (1 * 256, 64 * 256, False, False, True),  # 16,128 rows less are worth another recording
+        (1 * 10, 64 * 10, False, False, False),
+        (1 * 256, 64 * 256, True, False, False),  # they take no time
+        (1 * 256, 64 * 256, True, True, True),  # a recording is made anyway
+        (63 * 256, 64 * 256, True, True, False),
+    ],
+)
+def test_a_recorded_search_is_cut_where_that_pays(rows: int, of: int, skips: bool, moves: bool, worth: bool) -> None:
     cut: Any = search.Search.worth_cutting
-    recording = SimpleNamespace(recorder=SimpleNamespace(records=True))
-    assert cut(recording, 1 * 256, 64 * 256)
-    assert not cut(recording, 1 * 10, 64 * 10)
+    state = SimpleNamespace(skips=skips, moves=lambda time: moves)
+    assert cut(SimpleNamespace(recorder=SimpleNamespace(records=True), state=state), rows, of, 8) is worth
 
 
 def test_states_are_refused_for_a_model_that_knows_none(tmp_path: Path) -> None:

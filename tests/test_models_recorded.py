@@ -35,7 +35,7 @@ class Recording:
 
     def _now(self) -> list[int]:
         state = self._search.state
-        owners = [self._search, state.past, getattr(self._search, "random", None), state.memory]
+        owners = [self._search, state, state.past, getattr(self._search, "random", None), state.memory]
         found: list[int] = []
         for owner in owners:
             for value in vars(owner).values() if owner is not None else ():

@@ -31,7 +31,7 @@ def tokenizer(words: list[str] | None = None, *, extra: list[str] | None = None,
     return transformers.PreTrainedTokenizerFast(tokenizer_object=made, eos_token="</s>", pad_token="<pad>")
 
 
-def marian(*, seed: int = 0, sharpness: float = 3.0, heads: int = 2) -> Any:
+def marian(*, seed: int = 0, sharpness: float = 3.0, heads: int = 2, units: int = 16) -> Any:
     """A Marian model over four letters with random weights, its distributions far from flat."""
     torch.manual_seed(seed)
     config = transformers.MarianConfig(
@@ -45,7 +45,7 @@ def marian(*, seed: int = 0, sharpness: float = 3.0, heads: int = 2) -> Any:
         scale_embedding=True,
         activation_function="swish",
         dropout=0.0,
-        **SHAPE,
+        **(SHAPE | {"d_model": units}),
         **HEADS,
         **FEET,
     )

@@ -1,4 +1,4 @@
-"""Beam search over a grid of rows (search.py): each path of a source in a row of its own, or in one that it shares."""
+"""Beam search over rows of a decoder (search.py): each path of a source in a row of its own, or in one that it shares."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def beam(
     search = _Beam(decoder, memory, limits, k, start, ends, alpha, states)
     for time in range(int(limits.max())):
         search.advance(time, first=2)  # at the first step a source has one row
-        if (time + 1) % search.check_every == 0 and not search.cut():
+        if (time + 1) % search.check_every == 0 and not search.cut(time + 1):
             break
     search.recorder.forget()
     return search.finished()
 
 
 class _Beam(Search):
-    """k open paths per source. Each is in a state: a row of the decoder, its own or one that it shares.
+    """k open paths per source. Each is in a row of the decoder, its own or one that it shares: a state.
 
     A path is kept as its last extension, a path of the step before and the id that followed it: path x ids + id.
     """
@@ -79,21 +79,24 @@ class _Beam(Search):
         self.all_ended = self.ended_scores[:, :k].clone(), self.ended[:, :k].clone()  # of sources that were cut, too
         self.scores = torch.full((sources, k), -math.inf, device=device)
         self.scores[:, 0] = 0.0
-        # for recombination: the last ids of each path as one number, and its state; at first all are in one
+        # for recombination: the last ids of each path as one number
         self.keys = torch.zeros((sources, k), dtype=torch.int64, device=device)
-        self.states = torch.zeros((sources, k), dtype=torch.int64, device=device)
+        self.row = torch.arange(sources, device=device)[:, None].repeat(1, k)  # that each path is in
+        self.paths = 1  # per source before the first step
+        # what each row goes on from: the row before; and which rows each source has
+        self.rows, self.offsets = torch.arange(sources, device=device), torch.arange(sources + 1, device=device)
         self.owner, self.limit = torch.arange(sources, device=device), limits
         self.closed = torch.zeros(sources, dtype=torch.bool, device=device)
-        self.state, self.ids = decoder.start(memory, 1), torch.full((sources, 1), start, device=device)
+        self.state, self.ids = decoder.start(memory, 1, self.width), torch.full((sources,), start, device=device)
 
     def step(self) -> None:
         """Every open path by one id."""
         k = self.k
-        logits, bias = self.state.step(self.ids, (~self.closed).repeat_interleave(self.ids.shape[1]))
+        logits, bias = self.state.step(self.ids)
         self._set_vocabulary(logits.shape[-1])
-        paths = 1 if logits.shape[1] == 1 else k  # before the first step a source has one
-        states = self.states[:, :paths] if self.recombines else None
-        best, extensions = best_totals(logits, bias, self.scores[:, :paths], 2 * k, states)
+        used = self.state.offsets[-1:] if self.state.skips else None
+        row, scores = self.row[:, : self.paths], self.scores[:, : self.paths]
+        best, extensions = best_totals(logits, bias, scores, 2 * k, row, used)
         if best.shape[1] < 2 * k:
             best = torch.nn.functional.pad(best, (0, 2 * k - best.shape[1]), value=-math.inf)
             extensions = torch.nn.functional.pad(extensions, (0, 2 * k - extensions.shape[1]))
@@ -106,7 +109,7 @@ class _Beam(Search):
         self.ended_scores[:, :k] = scores
         self.closed |= scores.amin(1) >= best_open
         self.clock += 1
-        self._enter_states(parents, ids)
+        self._enter_rows(parents, ids)
 
     def _set_vocabulary(self, ids: int) -> None:
         if self.recombines and ids > 1 << KEY_BITS:
@@ -141,57 +144,62 @@ class _Beam(Search):
         best_open = (scores[:, 0] / penalty).masked_fill_(scores[:, 0] == -math.inf, -math.inf)
         return kept, kept // self.vocabulary, kept % self.vocabulary, best_open
 
-    def _enter_states(self, parents: Tensor, ids: Tensor) -> None:
-        """Put the open paths, best first, into their new states; each is a parent, an earlier path, and one more id."""
-        if self.recombines:
-            rows, ids = self._recombine(parents, ids)
-        else:  # a path is in the row of its own number
-            rows = self._first_rows() + parents
-        if self.ids.shape == ids.shape:
-            self.ids.copy_(ids)
+    def _enter_rows(self, parents: Tensor, ids: Tensor) -> None:
+        """Put the open paths, best first, into their new rows; each is a parent, an earlier path, and one more id."""
+        sources, size = len(ids), len(ids) * self.width
+        if self.fixed_size and len(self.rows) != size:
+            self.rows, self.ids = self.rows.new_zeros(size), self.ids.new_zeros(size)
+        if self.kernels is not None and self.fixed_size and self.k <= self.kernels.MOST_RECOMBINED:
+            bits = KEY_BITS if self.recombines else 0
+            self.kernels.enter_rows(
+                parents, ids, self.keys, self.scores, self.closed, self.row, self.offsets, self.rows, self.ids,
+                self.width, bits,
+            )  # fmt: skip
         else:
-            self.ids = ids
-        self.state.select(rows.flatten(), width=self.width)
+            first, leads = self._leaders(parents, ids)
+            torch.cumsum(leads.sum(1), 0, out=self.offsets[1:])
+            mine = leads.cumsum(1) - 1 + self.offsets[:sources, None]
+            before = self.row.gather(1, parents)
+            self.row.copy_(mine.gather(1, first).clamp_(min=0))
+            if self.fixed_size:  # what leads no row goes to one beyond the last
+                to = torch.where(leads, mine, size).flatten()
+                for kept, of_paths in ((self.rows, before), (self.ids, ids)):
+                    kept.copy_(torch.nn.functional.pad(kept, (0, 1)).scatter_(0, to, of_paths.flatten())[:-1])
+            else:
+                self.rows, self.ids = before[leads], ids[leads]
+        self.state.select(self.rows, self.offsets)
+        self.paths = self.k
 
-    def _first_rows(self) -> Tensor:
-        """The first of each source's rows of the decoder, (sources, 1)."""
-        sources, width = self.ids.shape
-        return torch.arange(0, sources * width, width, device=self.ids.device)[:, None]
+    def _leaders(self, parents: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """For each open path the number of the one whose row it shares, and whether it leads: that is its own.
 
-    def _recombine(self, parents: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Paths that end alike share a state; returns its present row and next id, by its best path, (sources, width).
-
+        The best of those that end alike leads. Paths of finished sources lead nothing, nor does any without a state.
         A path's last ids are one number, its key.
         """
-        if self.kernels is not None and self.k <= self.kernels.MOST_RECOMBINED:
-            rows, row_ids = self.kernels.recombine(
-                parents, ids, self.keys, self.states, self.scores, self.width, self.ids.shape[1], KEY_BITS
-            )
-            return rows, row_ids
-        before = self.states.gather(1, parents)
+        number = torch.arange(self.k, device=ids.device).expand_as(ids)
+        leads = (self.scores > -math.inf) & ~self.closed[:, None]
+        if not self.recombines:
+            return number, leads
         self.keys.copy_(((self.keys.gather(1, parents) << KEY_BITS) | ids) & (1 << KEY_BITS * RECOMBINED) - 1)
-        alike = self.keys[:, :, None] == self.keys[:, None]
-        number = torch.arange(self.k, device=ids.device)
-        first = alike.int().argmax(2)  # the best path that ends as this one does
-        leads = first == number
-        states = (leads.cumsum(1) - 1).gather(1, first)
-        self.scores.masked_fill_(states >= self.width, -math.inf)
-        self.states.copy_(states.clamp(max=self.width - 1))
-        leaders = ids.new_zeros((len(ids), self.width + 1))
-        leaders.scatter_(1, torch.where(leads, states, self.width).clamp(max=self.width), number.expand_as(ids))
-        leaders = leaders[:, :-1]
-        return self._first_rows() + before.gather(1, leaders), ids.gather(1, leaders)
+        first = (self.keys[:, :, None] == self.keys[:, None]).int().argmax(2)
+        leads &= first == number
+        state = leads.cumsum(1) - 1
+        self.scores.masked_fill_(state.gather(1, first) >= self.width, -math.inf)
+        return first, leads & (state < self.width)
 
-    def cut(self) -> bool:
-        """Go on with the open sources if that pays; False if none is left."""
+    def cut(self, time: int) -> bool:
+        """Go on, from the step at `time`, with the open sources if that pays; False if none is left."""
         alive = (~self.closed).nonzero()[:, 0]
-        if len(alive) > 0 and self.worth_cutting(len(alive) * self.width, len(self.owner) * self.width):
+        left = len(alive) * self.width
+        if len(alive) > 0 and self.worth_cutting(left, len(self.owner) * self.width, time):
             self.recorder.forget()
             self._save_ended()
-            rows = (alive[:, None] * self.width + torch.arange(self.width, device=alive.device)).flatten()
-            self.state.select(rows, sources=alive, width=self.width)
-            names = "scores", "states", "keys", "ids", "ended_scores", "ended", "owner", "limit", "closed"
-            for name in names:
+            counts = self.offsets.diff()[alive]  # those of finished sources are 0
+            self.offsets = torch.nn.functional.pad(counts.cumsum(0), (1, 0))
+            if self.fixed_size:
+                self.rows, self.ids = self.rows[:left].clone(), self.ids[:left].clone()
+            self.state.select(torch.arange(len(self.ids), device=alive.device), self.offsets, sources=alive)
+            for name in "scores", "row", "keys", "ended_scores", "ended", "owner", "limit", "closed":
                 setattr(self, name, getattr(self, name)[alive])
         return len(alive) > 0
 

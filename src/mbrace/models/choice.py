@@ -71,32 +71,35 @@ def kernels_for(device: torch.device) -> ModuleType | None:
     return fused if fused.usable(device) else None
 
 
-def next_ids(logits: Tensor, bias: Tensor | None, u: Tensor, truncation: Truncation) -> ChosenIds:
-    """The ids that the numbers u (rows,) choose; logits are (rows, ids), to which bias (ids,) is added."""
+def next_ids(
+    logits: Tensor, bias: Tensor | None, u: Tensor, truncation: Truncation, used: Tensor | None = None
+) -> ChosenIds:
+    """The ids that the numbers u (rows,) choose; logits are (rows, ids), to which bias (ids,) is added.
+
+    From row `used` (1,) on, if given, what comes out may be anything, but ids are ids.
+    """
     plain = truncation.temperature == 1.0 and not truncation.top_k and truncation.top_p in (None, 1.0)
     fused = kernels_for(logits.device) if plain else None
     if fused is not None:
         chosen: ChosenIds = fused.next_ids(
-            logits, bias, u, epsilon=truncation.epsilon or 0.0, min_p=truncation.min_p or 0.0
+            logits, bias, u, epsilon=truncation.epsilon or 0.0, min_p=truncation.min_p or 0.0, used=used
         )
         return chosen
+    if used is not None:
+        logits = logits.masked_fill(torch.arange(len(logits), device=logits.device)[:, None] >= used, 0.0)
     logits = _biased(logits, bias)
     weights = truncation(logits)
     ids, before, size, total = _intervals(weights, u)
     if truncation.temperature == 1.0:  # a weight that is not zero is the model's probability
-        logprobs = weights.gather(1, ids[:, None])[:, 0].log()
+        chosen_logprobs = weights.gather(1, ids[:, None])[:, 0].log()
     else:
-        logprobs = logits.gather(1, ids[:, None])[:, 0] - logits.logsumexp(-1)
-    return ChosenIds(ids, before, size, total, logprobs)
+        chosen_logprobs = logits.gather(1, ids[:, None])[:, 0] - logits.logsumexp(-1)
+    return ChosenIds(ids, before, size, total, chosen_logprobs)
 
 
-def add_logprobs(logits: Tensor, bias: Tensor | None, scores: Tensor) -> Tensor:
-    """Log-probabilities (rows, ids) of logits plus bias, plus the score (rows,) of each row; float32."""
-    fused = kernels_for(logits.device)
-    if fused is not None:
-        totals: Tensor = fused.add_logprobs(logits, bias, scores)
-        return totals
-    return _biased(logits, bias).log_softmax(-1).add_(scores[:, None])
+def logprobs(logits: Tensor, bias: Tensor | None) -> Tensor:
+    """Log-probabilities (rows, ids) of logits plus bias, float32."""
+    return _biased(logits, bias).log_softmax(-1)
 
 
 def _biased(logits: Tensor, bias: Tensor | None) -> Tensor:
@@ -104,8 +107,13 @@ def _biased(logits: Tensor, bias: Tensor | None) -> Tensor:
     return logits.float() if bias is None else logits.float() + bias
 
 
+def kept_rows(x: Tensor, rows: Tensor) -> Tensor:
+    """These rows of a tensor: in its own memory, if they are as many as it has."""
+    return x.copy_(x[rows]) if len(rows) == len(x) else x[rows]
+
+
 class IndependentUniforms:
-    """The random numbers of the rows of a grid, one per row and time step, independent of each other."""
+    """The random numbers of the rows of a search, one per row and time step, independent of each other."""
 
     def __init__(self, sentences: Tensor, draws: Tensor) -> None:
         self._streams = draw_keys(sentences, draws).flatten()
@@ -120,7 +128,7 @@ class IndependentUniforms:
 
     def select(self, rows: Tensor) -> None:
         """Only these rows go on."""
-        self._streams = self._streams[rows]
+        self._streams = kept_rows(self._streams, rows)
 
 
 class ArithmeticUniforms(IndependentUniforms):
@@ -151,7 +159,7 @@ class ArithmeticUniforms(IndependentUniforms):
     def select(self, rows: Tensor) -> None:
         """Only these rows go on."""
         super().select(rows)
-        self._points, self._widths = self._points[rows], self._widths[rows]
+        self._points, self._widths = kept_rows(self._points, rows), kept_rows(self._widths, rows)
 
 
 def choose(weights: Tensor, u: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from functools import cache
+from typing import Any
 
 import torch
 import triton
@@ -18,6 +19,7 @@ from mbrace.models.chosen_ids import ChosenIds
 from mbrace.utilities.neural.device import first_line, launch, supports_triton
 
 MOST_RECOMBINED = 1024  # paths per source: each is compared with all others, by one program
+FEW_ROWS = 2048  # for so many, torch's matrix products are faster than ours, even if most rows are not in use
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 
@@ -45,12 +47,10 @@ def _trial(device: torch.device) -> bool:
     share = p.cumsum(-1) / p.sum(-1, keepdim=True)
     low, high = (share.gather(1, found.ids[:, None] - shift)[:, 0] for shift in (1, 0))
     right = (low - 1e-5 <= uniforms) & (uniforms <= high + 1e-5)
-    totals = add_logprobs(logits, None, torch.zeros(3, device=device))
-    highest, shifts = chunk_maxima(logits, None, torch.zeros(3, device=device), 64)
-    maxima = totals[:, :4992].view(3, 78, 64).amax(2)
-    same = torch.allclose(highest[:, :78], maxima, atol=1e-4) and torch.allclose(
-        logits + shifts[:, None], totals, atol=1e-4
-    )
+    highest, shifts = chunk_maxima(logits, None, 64)
+    logprobs = logits.log_softmax(-1)
+    same = torch.allclose(highest[:, :78], logprobs[:, :4992].view(3, 78, 64).amax(2), atol=1e-4)
+    same = same and torch.allclose(logits + shifts[:, None], logprobs, atol=1e-4)
     new = logits[:, : 3 * 2 * 64].reshape(3, 3, 2, 64) / 10
     keys, values = new[:, 1].expand(2, -1, -1, -1).flip(1).contiguous(), new[:, 2].expand(2, -1, -1, -1).contiguous()
     table = torch.tensor([[2, 2, 0], [0, 1, 2]], dtype=torch.int32, device=device)
@@ -59,29 +59,54 @@ def _trial(device: torch.device) -> bool:
     attended = torch.nn.functional.scaled_dot_product_attention(new[:, 0, :, None], past_keys, past_values)[
         :, :, 0
     ].flatten(1)
-    close = torch.allclose(totals, logits.log_softmax(-1), atol=1e-4) and torch.allclose(mixed, attended, atol=1e-3)
     return (
         bool(right.all())
-        and close
         and same
+        and torch.allclose(mixed, attended, atol=1e-3)
+        and _linear_trial(device)
+        and _memory_trial(device)
         and _totals_trial(device)
         and _part_trial(device)
-        and _recombine_trial(device)
+        and _rows_trial(device)
     )
+
+
+def _linear_trial(device: torch.device) -> bool:
+    """Whether a matrix product comes out as with torch."""
+    x = ((torch.arange(70 * 128, device=device) * 37 % 1009).view(70, 128) / 500 - 1).half()
+    weight, used = x.flip(0)[:40].contiguous(), torch.tensor([66], device=device)
+    found = linear(x, weight, x[0, :40].contiguous(), used, torch.nn.SiLU())[:66]
+    expected = torch.nn.functional.silu(torch.nn.functional.linear(x, weight, x[0, :40]))[:66]
+    return torch.allclose(found.float(), expected.float(), atol=0.05, rtol=0.02)
+
+
+def _memory_trial(device: torch.device) -> bool:
+    """Whether 5 rows attend to their two sources as with torch."""
+    x = (torch.arange(4 * 2 * 2 * 24 * 32, device=device) * 37 % 1009).view(4, 2, 2, 24, 32) / 500 - 1
+    keys, values, query = x[0], x[1], x[2, 0, :, :5]
+    bias = torch.zeros(2, 1, 1, 24, device=device)
+    bias[1, :, :, 9:] = -torch.inf
+    offsets = torch.tensor([0, 2, 5], device=device)
+    found = attend_to_memory(query.transpose(0, 1).flatten(1), keys, values, bias, offsets, 5)
+    of_source = torch.tensor([0, 0, 1, 1, 1], device=device)
+    expected = torch.nn.functional.scaled_dot_product_attention(
+        query.transpose(0, 1)[:, :, None], keys[of_source], values[of_source], attn_mask=bias[of_source]
+    )
+    return torch.allclose(found, expected[:, :, 0].flatten(1), atol=1e-3)
 
 
 def _totals_trial(device: torch.device) -> bool:
     """Whether totals of paths that share rows come out as with torch."""
     paths, width, ids = torch.arange(30, device=device)[None], 4, 70
-    logits = (torch.arange(width * ids, device=device) * 37 % 1009).view(1, width, ids) / 200
-    shifts, scores, states, chunks = paths[0, :width] / 9, -paths / 7, paths * 3 % width, paths * 7 % 60
-    of_rows = logits[0] + shifts[:, None]
-    totals = of_rows[states[0]] + scores[0, :, None]
+    logits = (torch.arange(width * ids, device=device) * 37 % 1009).view(width, ids) / 200
+    shifts, scores, rows, chunks = paths[0, :width] / 9, -paths / 7, paths * 3 % width, paths * 7 % 60
+    of_rows = logits + shifts[:, None]
+    totals = of_rows[rows[0]] + scores[0, :, None]
     padded = torch.nn.functional.pad(totals, (0, 58), value=-torch.inf).view(60, 64)
-    found, first = chunk_totals(logits, None, shifts, scores, states, chunks, 64)
+    found, first = chunk_totals(logits, None, shifts, scores, rows, chunks, 64)
     right = [torch.equal(first, chunks // 2 * ids + chunks % 2 * 64)]
     right += [torch.allclose(found[0], padded[chunks[0]], atol=1e-4)]
-    right += [torch.allclose(totals_of_paths(of_rows, scores, states), totals.view(1, -1), atol=1e-4)]
+    right += [torch.allclose(totals_of_paths(of_rows, scores, rows), totals.view(1, -1), atol=1e-4)]
     return all(right)
 
 
@@ -105,98 +130,88 @@ def _part_trial(device: torch.device) -> bool:
     return all(right) and torch.equal(ended[:, k:], extensions[:, :k])
 
 
-def _recombine_trial(device: torch.device) -> bool:
-    """Whether 320 paths, of which many end alike, enter 48 states as with torch."""
+def _rows_trial(device: torch.device) -> bool:
+    """Whether 320 paths, of which many end alike, enter 48 rows as with torch, beside a source that has none."""
     width, bits, number = 48, 21, torch.arange(320, device=device)
-    parents, ids, states, scores = number * 13 % 320, number * 9 % 70, number * 5 % width, -number / 7
+    parents, ids, rows, scores = number * 13 % 320, number * 9 % 70, number * 5 % width, -number / 7
     key = (number % 4)[parents] * 2**bits + ids
     first = (key[:, None] == key).int().argmax(1)
     leads = first == number
-    expected, before = (leads.cumsum(0) - 1)[first], states[parents]
-    keys, states, scores = (number % 4)[None].clone(), states[None].clone(), scores[None].clone()
-    rows, row_ids = recombine(parents[None], ids[None], keys, states, scores, width, width, bits)
-    right = [torch.equal(keys[0], key), torch.equal(states[0], expected.clamp(max=width - 1))]
-    right += [torch.equal(scores[0] == -torch.inf, expected >= width)]
-    right += [torch.equal(rows[0], before[leads][:width]), torch.equal(row_ids[0], ids[leads][:width])]
+    expected, before = (leads.cumsum(0) - 1)[first], rows[parents]
+    two = [x.repeat(2, 1) for x in (parents, ids, number % 4, scores)]
+    closed, path_rows = torch.tensor([True, False], device=device), rows.repeat(2, 1)
+    offsets, to, row_ids = torch.zeros(3, dtype=torch.int64, device=device), torch.zeros_like(number), number * 0
+    enter_rows(*two, closed, path_rows, offsets, to, row_ids, width, bits)
+    kept = expected < width
+    right = [torch.equal(two[2][1], key), torch.equal(path_rows[1][kept], expected[kept])]
+    right += [torch.equal(two[3][1] == -torch.inf, ~kept), offsets.tolist() == [0, 0, width]]
+    right += [torch.equal(to[:width], before[leads][:width]), torch.equal(row_ids[:width], ids[leads][:width])]
     return all(right)
 
 
-def next_ids(logits: Tensor, bias: Tensor | None, uniforms: Tensor, *, epsilon: float, min_p: float) -> ChosenIds:
-    """What choice.choose gives for logits (rows, ids) plus bias (ids,), at temperature 1."""
+def next_ids(
+    logits: Tensor, bias: Tensor | None, uniforms: Tensor, *, epsilon: float, min_p: float, used: Tensor | None = None
+) -> ChosenIds:
+    """What choice.choose gives for logits (rows, ids) plus bias (ids,), at temperature 1; id 0 from row `used` on."""
     logits = logits.contiguous()
     ids = torch.empty(len(logits), dtype=torch.int64, device=logits.device)
     befores, sizes, totals = (torch.empty_like(ids) for _ in range(3))
     logprobs = torch.empty(len(logits), dtype=torch.float32, device=logits.device)
     launch(
         kernels.next_ids, len(logits), logits, logits if bias is None else bias, uniforms, ids, befores, sizes, totals,
-        logprobs, logits.shape[1], float(epsilon), float(min_p), HAS_BIAS=bias is not None, **_block(logits.shape[1]),
+        logprobs, ids if used is None else used, logits.shape[1], float(epsilon), float(min_p),
+        HAS_BIAS=bias is not None, SOME_UNUSED=used is not None, **_block(logits.shape[1]),
     )  # fmt: skip
     return ChosenIds(ids, befores, sizes, totals, logprobs)
 
 
-def add_logprobs(logits: Tensor, bias: Tensor | None, scores: Tensor) -> Tensor:
-    """Log-probabilities (rows, ids) in float32, plus a score per row."""
-    logits = logits.contiguous()
-    out = torch.empty(logits.shape, dtype=torch.float32, device=logits.device)
-    launch(
-        kernels.add_logprobs, len(logits), logits, logits if bias is None else bias, scores.contiguous(), out,
-        logits.shape[1], HAS_BIAS=bias is not None, **_block(logits.shape[1]),
-    )  # fmt: skip
-    return out
-
-
-def chunk_maxima(logits: Tensor, bias: Tensor | None, scores: Tensor, chunk: int) -> tuple[Tensor, Tensor]:
-    """Of each row's totals (see `add_logprobs`) the maximum of each chunk of that many ids, (rows, chunks), and what
-    was added to its biased logits, (rows,); float32. There are at least `chunk` ids, a power of two."""
+def chunk_maxima(
+    logits: Tensor, bias: Tensor | None, chunk: int, used: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Of each row's log-probabilities the maximum of each chunk of that many ids, (rows, chunks), and what is to be
+    added to its biased logits, (rows,); float32. There are at least `chunk` ids, a power of two."""
     logits = logits.contiguous()
     rows, parts = len(logits), triton.cdiv(logits.shape[1], chunk)
     highest = torch.empty((rows, parts), dtype=torch.float32, device=logits.device)
     shifts = torch.empty(rows, dtype=torch.float32, device=logits.device)
     launch(
-        kernels.chunk_maxima, rows, logits, logits if bias is None else bias, scores.contiguous(), highest, shifts,
-        logits.shape[1], parts, HAS_BIAS=bias is not None, CHUNK=chunk, **_block(logits.shape[1]),
+        kernels.chunk_maxima, rows, logits, logits if bias is None else bias, highest, shifts,
+        shifts if used is None else used, logits.shape[1], parts, HAS_BIAS=bias is not None,
+        SOME_UNUSED=used is not None, CHUNK=chunk, **_block(logits.shape[1]),
     )  # fmt: skip
     return highest, shifts
 
 
-def totals_of_paths(highest: Tensor, scores: Tensor, states: Tensor) -> Tensor:
-    """Values (sources x width, n) of rows for the paths that are in them, (sources, paths x n), plus the paths' scores.
+def totals_of_paths(highest: Tensor, scores: Tensor, rows: Tensor) -> Tensor:
+    """Values (rows, n) for the paths that are in these rows, (sources, paths x n), plus the paths' scores.
 
-    `states` (sources, paths) says which of a source's rows a path is in; scores are of the same shape.
+    `rows` (sources, paths) says which row a path is in; scores are of the same shape.
     """
     (sources, paths), parts = scores.shape, highest.shape[1]
     out = torch.empty((sources, paths * parts), dtype=torch.float32, device=highest.device)
     launch(
-        kernels.totals_of_paths, sources * paths, highest, scores.contiguous(), states.contiguous(), out, paths,
-        len(highest) // sources, parts, BLOCK=min(256, triton.next_power_of_2(parts)), num_warps=1,
+        kernels.totals_of_paths, sources * paths, highest, scores.contiguous(), rows.contiguous(), out, parts,
+        BLOCK=min(256, triton.next_power_of_2(parts)), num_warps=1,
     )  # fmt: skip
     return out
 
 
 def chunk_totals(
-    logits: Tensor,
-    bias: Tensor | None,
-    shifts: Tensor,
-    scores: Tensor,
-    states: Tensor | None,
-    chunks: Tensor,
-    chunk: int,
+    logits: Tensor, bias: Tensor | None, shifts: Tensor, scores: Tensor, rows: Tensor, chunks: Tensor, chunk: int
 ) -> tuple[Tensor, Tensor]:
     """The totals of the ids of some chunks of each source's paths, and the index of each chunk's first id.
 
-    Logits are (sources, width, ids); shifts (sources x width,) are those of `chunk_maxima`. `chunks` (sources, count)
-    are path x parts + part. A path's score is added if `states` (sources, paths) says which row it is in; if None, each
-    is in its own, and its shift includes the score. Totals are (sources, count, chunk) in float32, -inf beyond the last
-    id; indexes, path x ids + id, are (sources, count).
+    Logits are (rows, ids); shifts (rows,) are those of `chunk_maxima`. `chunks` (sources, count) are path x parts +
+    part; `rows` and `scores` (sources, paths) are those of paths. Totals are (sources, count, chunk) in float32, -inf
+    beyond the last id; indexes, path x ids + id, are (sources, count).
     """
-    logits, (_, width, ids) = logits.contiguous(), logits.shape
+    logits, ids = logits.contiguous(), logits.shape[1]
     out = torch.empty((*chunks.shape, chunk), dtype=torch.float32, device=logits.device)
     first = torch.empty_like(chunks)
     launch(
         kernels.chunk_totals, triton.cdiv(chunks.numel(), 16), logits, logits if bias is None else bias, shifts,
-        scores.contiguous(), chunks if states is None else states.contiguous(), chunks, out, first, chunks.numel(),
-        chunks.shape[1], scores.shape[1], width, ids, triton.cdiv(ids, chunk), HAS_BIAS=bias is not None,
-        SHARED=states is not None, CHUNK=chunk, CHUNKS=16, num_warps=4,
+        scores.contiguous(), rows.contiguous(), chunks, out, first, chunks.numel(), chunks.shape[1], scores.shape[1],
+        ids, triton.cdiv(ids, chunk), HAS_BIAS=bias is not None, CHUNK=chunk, CHUNKS=16, num_warps=4,
     )  # fmt: skip
     return out, first
 
@@ -231,43 +246,101 @@ def split_extensions(
     return kept, parents, numbers, best_open
 
 
-def recombine(
-    parents: Tensor, ids: Tensor, keys: Tensor, states: Tensor, scores: Tensor, width: int, width_before: int, bits: int
-) -> tuple[Tensor, Tensor]:
-    """Let paths with the same last ids share a state, one of `width` per source; at most MOST_RECOMBINED paths.
+def enter_rows(
+    parents: Tensor,
+    ids: Tensor,
+    keys: Tensor,
+    scores: Tensor,
+    closed: Tensor,
+    path_rows: Tensor,
+    offsets: Tensor,
+    rows: Tensor,
+    row_ids: Tensor,
+    width: int,
+    bits: int,
+) -> None:
+    """Put the open paths into rows, at most `width` per source (see beam_search.py).
 
-    A path's last ids are a key of 63 bits, `bits` for each id. Paths are a parent and one more id, all (sources, k), as
-    are keys, states and scores, which are changed in place. Returns the decoder's row that each state continues, and
-    the id that follows there, (sources, width); before, a source had `width_before` rows.
+    Paths are a parent and one more id, both (sources, k). With `bits` 0 each has its own row; otherwise paths with the
+    same last ids, a key of 63 bits, `bits` for each id, share one; at most MOST_RECOMBINED paths. Changed in place:
+    keys, scores and path_rows (sources, k), offsets (sources + 1,), and the row before and the newest id of each new
+    row, rows and row_ids.
     """
     sources, k = ids.shape
-    rows, row_ids = (torch.empty((sources, width), dtype=torch.int64, device=ids.device) for _ in range(2))
-    block = max(512, triton.next_power_of_2(k))  # one size for all usual k: compiled once
+    firsts, ranks = (torch.empty_like(ids, dtype=torch.int32) for _ in range(2))
+    counts, block = torch.empty_like(closed, dtype=torch.int64), max(512, triton.next_power_of_2(k))
     launch(
-        kernels.recombine, sources, parents, ids, keys, states, scores, rows, row_ids, torch.empty_like(ids),
-        torch.empty_like(ids, dtype=torch.int32), k, width, width_before, BITS=bits,
-        MASK=(1 << 63 // bits * bits) - 1, BLOCK=block, TILE=32, num_warps=8,
+        kernels.lead_rows, sources, parents, ids, keys, scores, closed, firsts, ranks, counts, torch.empty_like(ids),
+        k, width, BITS=bits, MASK=(1 << 63 // bits * bits) - 1 if bits else 0, BLOCK=block, TILE=32, num_warps=8,
     )  # fmt: skip
-    return rows, row_ids
+    torch.cumsum(counts, 0, out=offsets[1:])
+    launch(
+        kernels.enter_rows, sources, parents, ids, firsts, ranks, offsets, path_rows, rows, row_ids, k,
+        BLOCK=block, num_warps=4,
+    )  # fmt: skip
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None, used: Tensor, activation: Any = None) -> Tensor:
+    """activation(weight x + bias) for the first `used` (1,) rows of x (rows, inputs); others mean nothing."""
+    (rows, inputs), units = x.shape, len(weight)
+    known = {torch.nn.SiLU: 1, torch.nn.ReLU: 2}.get(type(_plain(activation)), 0)
+    if inputs % 64:
+        y = torch.nn.functional.linear(x, weight, bias)
+    else:
+        y = x.new_empty((rows, units))
+        launch(
+            kernels.linear, triton.cdiv(rows, 128) * triton.cdiv(units, 128), x.contiguous(), weight,
+            weight if bias is None else bias, y, used, units, INPUTS=inputs, HAS_BIAS=bias is not None,
+            ACTIVATION=known, ROWS=128, UNITS=128, STEP=64, GROUP=8, num_warps=8, num_stages=3,
+        )  # fmt: skip
+        if known:
+            return y
+    return y if activation is None else activation(y)
+
+
+def _plain(activation: Any) -> Any:
+    """Torch's own activation, if this is transformers' wrapper of it."""
+    wrapped = getattr(activation, "act", None)
+    return wrapped if isinstance(wrapped, torch.nn.Module) else activation
+
+
+def attend_to_memory(
+    query: Tensor, keys: Tensor, values: Tensor, bias: Tensor, offsets: Tensor, most: int
+) -> Tensor:
+    """Attention (rows, heads x size) of rows to their sources; queries are of the same shape.
+
+    Keys and values are (sources, heads, length, size), the bias (sources, 1, 1, length). Source i has rows offsets[i]
+    to offsets[i + 1], at most `most`; from the last offset on, rows are not in use, and the output means nothing.
+    """
+    sources, heads, length, size = keys.shape
+    out = torch.empty_like(query)
+    rows = 64 if most > 32 else 16
+    blocks = triton.cdiv(most, rows)
+    launch(
+        kernels.attend_to_memory, sources * heads * blocks, query.contiguous(), keys.contiguous(), values.contiguous(),
+        bias.contiguous(), offsets, out, blocks, length, size**-0.5, HEADS=heads, SIZE=size,
+        WIDE=max(16, triton.next_power_of_2(size)), ROWS=rows, LENGTH=32, num_warps=4,
+    )  # fmt: skip
+    return out
 
 
 def attend(
-    new: Tensor, keys: Tensor, values: Tensor, table: Tensor, time: Tensor | int, opened: Tensor | None = None
+    new: Tensor, keys: Tensor, values: Tensor, table: Tensor, time: Tensor | int, used: Tensor | None = None
 ) -> Tensor:
     """Self-attention (rows, heads x size) of the newest position; `new` is (rows, 3, heads, size).
 
     The caches keys and values are (room, capacity, heads, size): position `time` is stored there, and the earlier ones
     of a row are those of rows table[earlier, row]; table is (room, capacity) int32. `time` is a number or an int64
-    tensor (1,), which is read when the kernel runs. For rows that are not `opened` (rows,) the output means nothing.
+    tensor (1,), which is read when the kernel runs. From row `used` (1,) on the output means nothing.
     """
     rows, _, heads, size = new.shape
     if isinstance(time, int):
         time = torch.tensor([time], device=new.device)
     out = new.new_empty((rows, heads * size))
     launch(
-        kernels.attend, rows * heads, new, keys, values, table, out, time, time if opened is None else opened,
+        kernels.attend, rows * heads, new, keys, values, table, out, time, time if used is None else used,
         keys.shape[1], size**-0.5, HEADS=heads, SIZE=size, WIDE=triton.next_power_of_2(size), TIMES=16,
-        SOME_CLOSED=opened is not None, num_warps=1,
+        SOME_UNUSED=used is not None, num_warps=1,
     )  # fmt: skip
     return out
 

@@ -1,4 +1,4 @@
-"""Decoders that use transformers' own forward pass, for any architecture, over the same grid of rows as marian.py.
+"""Decoders that use transformers' own forward pass, for any architecture, over rows as in marian.py.
 
 All rows of a source are equal until the first id is chosen. So the first pass (the decoder's prefix after an encoder,
 or the whole prompt of a decoder-only model) runs once per source, and the caches are copied to its rows afterwards.
@@ -65,33 +65,38 @@ class TransformersState:
     def __init__(self, decoder: Any, memory: TransformersMemory, width: int) -> None:
         self._decoder, self._memory, self._width = decoder, memory, width
         self._rows: Tensor | None = torch.arange(len(memory), device=memory.mask.device).repeat_interleave(width)
+        self.offsets = torch.arange(len(memory) + 1, device=memory.mask.device) * width
         self._cache: Any = None
         self._time = 0
 
     recordable = False  # the caches of transformers grow
+    skips = False
 
-    def begin(self, time: int) -> bool:
+    def moves(self, time: int) -> bool:
+        """Memory moves at every step."""
+        return True
+
+    def begin(self, time: int, rows: int) -> bool:
         """Room is made by the step itself."""
         return False
 
-    def step(self, ids: Tensor, opened: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        """Feed the last ids (sources, width) of the rows; logits (sources, width, vocabulary) and a bias."""
+    def step(self, ids: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Feed the last id of each row, (rows,); logits (rows, vocabulary) and a bias."""
         if self._time == 0:
             logits, self._cache = self._decoder.first(self._memory)
-            out = logits[:, None].expand(-1, self._width, -1)
+            logits = logits.repeat_interleave(self._width, 0)
         else:
             if self._rows is not None:
                 self._cache = _select(self._cache, self._rows)
                 self._memory = self._decoder.memory_of_rows(self._memory, self._rows)
                 self._rows = None
-            logits, self._cache = self._decoder.next(ids.view(-1, 1), self._memory, self._cache, self._time)
-            out = logits.view(*ids.shape, -1)
+            logits, self._cache = self._decoder.next(ids[:, None], self._memory, self._cache, self._time)
         self._time += 1
-        return out, self._decoder.bias
+        return logits, self._decoder.bias
 
-    def select(self, rows: Tensor, *, sources: Tensor | None = None, width: int | None = None) -> None:
-        """Keep `rows` (flat indices, with repeats)."""
-        self._rows = rows if self._rows is None else self._rows[rows]
+    def select(self, rows: Tensor, offsets: Tensor, *, sources: Tensor | None = None) -> None:
+        """Go on with `rows` (indices, with repeats)."""
+        self._rows, self.offsets = rows if self._rows is None else self._rows[rows], offsets
 
 
 def _select(cache: Any, rows: Tensor) -> Any:
@@ -108,7 +113,7 @@ class _TransformersDecoder:
         self.model = model
         self.bias = forbidden(model)
 
-    def start(self, memory: TransformersMemory, width: int) -> TransformersState:
+    def start(self, memory: TransformersMemory, width: int, most: int | None = None) -> TransformersState:
         """The state of `width` rows per source of `memory`, before the first step."""
         return TransformersState(self, memory, width)
 

@@ -1,4 +1,8 @@
-"""Triton kernels of decoding, called by fused.py: one program per row, so that a row's result depends on no other."""
+"""Triton kernels of decoding, called by fused.py: a row's result depends on no other row.
+
+Rows in use come first. How many they are is read on the device (`used`), so that a recorded step takes only as long as
+they need.
+"""
 
 import triton
 import triton.language as tl
@@ -39,11 +43,22 @@ def _whole(x, best, norm, epsilon, min_p):
 
 @triton.jit
 def next_ids(
-    logits, bias, uniforms, ids, befores, sizes, totals, logprobs, count, epsilon, min_p,
-    HAS_BIAS: tl.constexpr, BLOCK: tl.constexpr,
+    logits, bias, uniforms, ids, befores, sizes, totals, logprobs, used, count, epsilon, min_p,
+    HAS_BIAS: tl.constexpr, SOME_UNUSED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The next id of one row by inverse CDF, its interval of the summed weights, and its log-probability."""
+    """The next id of one row by inverse CDF, its interval of the summed weights, and its log-probability.
+
+    With SOME_UNUSED, id 0 from row `used` (1,) on.
+    """
     row = tl.program_id(0).to(tl.int64)
+    if SOME_UNUSED:
+        if row >= tl.load(used):
+            tl.store(ids + row, 0)
+            tl.store(befores + row, 0)
+            tl.store(sizes + row, 1)
+            tl.store(totals + row, 1)
+            tl.store(logprobs + row, 0.0)
+            return
     logits += row * count
     lane = tl.arange(0, BLOCK)
     best, norm = _softmax(logits, bias, count, HAS_BIAS, BLOCK)
@@ -77,32 +92,24 @@ def next_ids(
 
 
 @triton.jit
-def add_logprobs(logits, bias, scores, out, count, HAS_BIAS: tl.constexpr, BLOCK: tl.constexpr):
-    """The log-probabilities of one row plus its score."""
-    row = tl.program_id(0).to(tl.int64)
-    logits += row * count
-    out += row * count
-    lane = tl.arange(0, BLOCK)
-    best, norm = _softmax(logits, bias, count, HAS_BIAS, BLOCK)
-    shift = tl.load(scores + row) - best - tl.log(norm)
-    for begin in range(0, count, BLOCK):
-        at = begin + lane
-        tl.store(out + at, _logits(logits, bias, at, count, HAS_BIAS) + shift, mask=at < count)
-
-
-@triton.jit
 def chunk_maxima(
-    logits, bias, scores, highest, shifts, count, parts,
-    HAS_BIAS: tl.constexpr, BLOCK: tl.constexpr, CHUNK: tl.constexpr,
+    logits, bias, highest, shifts, used, count, parts,
+    HAS_BIAS: tl.constexpr, SOME_UNUSED: tl.constexpr, BLOCK: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """The largest logit of each chunk of one row plus what `add_logprobs` adds to all of its logits, and that."""
+    """The largest log-probability of each chunk of one row, and what makes its logits log-probabilities.
+
+    With SOME_UNUSED, nothing from row `used` (1,) on.
+    """
     row = tl.program_id(0).to(tl.int64)
+    if SOME_UNUSED:
+        if row >= tl.load(used):
+            return
     logits += row * count
     highest += row * parts
     lane = tl.arange(0, BLOCK)
     part = tl.arange(0, BLOCK // CHUNK)
     best, norm = _softmax(logits, bias, count, HAS_BIAS, BLOCK)
-    shift = tl.load(scores + row) - best - tl.log(norm)
+    shift = -best - tl.log(norm)
     for begin in range(0, count, BLOCK):
         x = _logits(logits, bias, begin + lane, count, HAS_BIAS)
         largest = tl.max(tl.reshape(x, (BLOCK // CHUNK, CHUNK)), 1)
@@ -111,11 +118,11 @@ def chunk_maxima(
     tl.store(shifts + row, shift)
 
 
-@triton.jit(do_not_specialize=["paths", "width", "parts"])
-def totals_of_paths(highest, scores, states, out, paths, width, parts, BLOCK: tl.constexpr):
-    """The values `highest` (sources x width, parts) of the row that one path is in, plus its score."""
+@triton.jit(do_not_specialize=["parts"])
+def totals_of_paths(highest, scores, rows, out, parts, BLOCK: tl.constexpr):
+    """The values `highest` (rows, parts) of the row that one path is in, plus its score."""
     path = tl.program_id(0).to(tl.int64)
-    highest += (path // paths * width + tl.load(states + path)) * parts
+    highest += tl.load(rows + path) * parts
     score = tl.load(scores + path)
     lane = tl.arange(0, BLOCK)
     for begin in range(0, parts, BLOCK):
@@ -123,14 +130,14 @@ def totals_of_paths(highest, scores, states, out, paths, width, parts, BLOCK: tl
         tl.store(out + path * parts + at, tl.load(highest + at, mask=at < parts) + score, mask=at < parts)
 
 
-@triton.jit(do_not_specialize=["chosen", "chosen_per_source", "paths", "width"])
+@triton.jit(do_not_specialize=["chosen", "chosen_per_source", "paths"])
 def chunk_totals(
-    logits, bias, shifts, scores, states, chunks, out, first, chosen, chosen_per_source, paths, width, count, parts,
-    HAS_BIAS: tl.constexpr, SHARED: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr,
+    logits, bias, shifts, scores, rows, chunks, out, first, chosen, chosen_per_source, paths, count, parts,
+    HAS_BIAS: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr,
 ):  # fmt: skip
     """The totals of the ids of CHUNKS chosen chunks, -inf beyond the last id, and the index of each chunk's first.
 
-    A row's biased logits plus its shift are totals; where several paths are in a row (SHARED), a path's score, too.
+    A row's biased logits plus its shift are log-probabilities, which with the score of a path in that row are totals.
     """
     number = tl.program_id(0).to(tl.int64) * CHUNKS + tl.arange(0, CHUNKS)
     there = number < chosen
@@ -138,19 +145,14 @@ def chunk_totals(
     chunk = tl.load(chunks + number, mask=there, other=0)
     path = chunk // parts
     begin = (chunk - path * parts) * CHUNK
-    row = source * width
-    if SHARED:
-        row += tl.load(states + source * paths + path, mask=there, other=0)
-    else:
-        row += path
+    row = tl.load(rows + source * paths + path, mask=there, other=0)
     at = begin[:, None] + tl.arange(0, CHUNK)[None, :]
     inside = there[:, None] & (at < count)
     x = tl.load(logits + row[:, None] * count + at, mask=inside, other=-float("inf")).to(tl.float32)
     if HAS_BIAS:
         x += tl.load(bias + at, mask=inside, other=0.0)
     x += tl.load(shifts + row, mask=there, other=0.0)[:, None]
-    if SHARED:
-        x += tl.load(scores + source * paths + path, mask=there, other=0.0)[:, None]
+    x += tl.load(scores + source * paths + path, mask=there, other=0.0)[:, None]
     tl.store(out + number[:, None] * CHUNK + tl.arange(0, CHUNK)[None, :], x, mask=there[:, None])
     tl.store(first + number, path * count + begin, mask=there)
 
@@ -201,17 +203,59 @@ def split_extensions(
     tl.store(best_open + source, tl.where(highest == -float("inf"), highest, tl.div_rn(highest, penalty)))
 
 
-@triton.jit(do_not_specialize=["k", "width", "width_before"])
-def recombine(
-    parents, ids, keys, states, scores, rows, row_ids, new_keys, ranks, k, width, width_before,
+@triton.jit(do_not_specialize=["k", "width"])
+def lead_rows(
+    parents, ids, keys, scores, closed, firsts, ranks, counts, new_keys, k, width,
     BITS: tl.constexpr, MASK: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """The states of one source's paths: those with the same last ids share that of the first of them, which leads it.
+    """Which of one source's paths lead a row (see beam_search.py), and for each path the first that ends as it does.
 
-    Keys, states and scores (sources, k) are changed in place: keys and states from those of the parents, scores to -inf
-    for paths without a state. `rows` and `row_ids` (sources, width) are each state's row before and its newest id, the
-    leader's; those of path 0, if there is no leader. `new_keys` and `ranks` (sources, k) are work space, by which the
+    With BITS 0 each open path leads its own. Otherwise those with the same last ids share the row of the first of them,
+    and there are at most `width` rows: keys and scores (sources, k) are changed in place, keys from those of the
+    parents, scores to -inf for paths without a row. `ranks` (sources, k) numbers the source's rows by their leaders, -1
+    for other paths; `counts` (sources,) is how many there are. `new_keys` (sources, k) is work space, by which the
     threads of a program read what others have found.
+    """
+    source = tl.program_id(0).to(tl.int64)
+    own = source * k
+    lane = tl.arange(0, BLOCK)
+    inside = lane < k
+    score = tl.load(scores + own + lane, mask=inside, other=-float("inf"))
+    leads = inside & (score > -float("inf")) & (tl.load(closed + source) == 0)
+    first = lane
+    if BITS > 0:
+        parent = tl.load(parents + own + lane, mask=inside, other=0)
+        number = tl.load(ids + own + lane, mask=inside, other=0)
+        key = ((tl.load(keys + own + parent, mask=inside, other=0) << BITS) | number) & MASK
+        tl.store(new_keys + own + lane, key, mask=inside)
+        tl.debug_barrier()  # all old keys are read, all new keys are written
+        tl.store(keys + own + lane, key, mask=inside)
+        for begin in range(0, k, TILE):
+            other = begin + tl.arange(0, TILE)
+            theirs = tl.load(new_keys + own + other, mask=other < k, other=-1)
+            same = key[:, None] == theirs[None, :]
+            first = tl.minimum(first, tl.min(tl.where(same, other[None, :], BLOCK), 1))
+        leads = leads & (first == lane)
+    rank = tl.cumsum(leads.to(tl.int32), 0) - 1
+    if BITS > 0:
+        tl.store(ranks + own + lane, rank, mask=inside)
+        tl.debug_barrier()
+        shared = tl.load(ranks + own + first, mask=inside, other=0)
+        tl.debug_barrier()  # all ranks are read
+        nothing = tl.full((BLOCK,), -float("inf"), tl.float32)
+        tl.store(scores + own + lane, nothing, mask=inside & (shared >= width))
+        leads = leads & (rank < width)
+    tl.store(ranks + own + lane, tl.where(leads, rank, -1), mask=inside)
+    tl.store(firsts + own + lane, first, mask=inside)
+    tl.store(counts + source, tl.sum(leads.to(tl.int64), 0))
+
+
+@triton.jit(do_not_specialize=["k"])
+def enter_rows(parents, ids, firsts, ranks, offsets, path_rows, rows, row_ids, k, BLOCK: tl.constexpr):
+    """Put one source's paths into their rows, whose first is number offsets[source] (see `lead_rows`).
+
+    `path_rows` (sources, k), the row of each path, is changed in place; `rows` and `row_ids` get, for each new row, the
+    row before and the newest id, both of its leader.
     """
     source = tl.program_id(0).to(tl.int64)
     own = source * k
@@ -219,53 +263,119 @@ def recombine(
     inside = lane < k
     parent = tl.load(parents + own + lane, mask=inside, other=0)
     number = tl.load(ids + own + lane, mask=inside, other=0)
-    before = tl.load(states + own + parent, mask=inside, other=0)
-    key = ((tl.load(keys + own + parent, mask=inside, other=0) << BITS) | number) & MASK
-    tl.store(new_keys + own + lane, key, mask=inside)
-    tl.debug_barrier()  # all old keys and states are read, all new keys are written
-    tl.store(keys + own + lane, key, mask=inside)
-    first = lane  # the first path with the same key
-    for begin in range(0, k, TILE):
-        other = begin + tl.arange(0, TILE)
-        theirs = tl.load(new_keys + own + other, mask=other < k, other=-1)
-        same = key[:, None] == theirs[None, :]
-        first = tl.minimum(first, tl.min(tl.where(same, other[None, :], BLOCK), 1))
-    leads = inside & (first == lane)
-    rank = tl.cumsum(leads.to(tl.int32), 0) - 1
-    tl.store(ranks + own + lane, rank, mask=inside)
-    tl.debug_barrier()
-    state = tl.load(ranks + own + first, mask=inside, other=0)
-    tl.store(states + own + lane, tl.minimum(state, width - 1).to(tl.int64), mask=inside)
-    tl.store(scores + own + lane, tl.full((BLOCK,), -float("inf"), tl.float32), mask=inside & (state >= width))
-    row = source * width_before + before
-    led = leads & (rank < width)
-    tl.store(rows + source * width + rank, row, mask=led)
-    tl.store(row_ids + source * width + rank, number, mask=led)
-    missing = (lane >= tl.sum(leads.to(tl.int32), 0)) & (lane < width)
-    nothing = tl.zeros_like(row)
-    first_row = tl.sum(tl.where(lane == 0, row, 0), 0)
-    first_id = tl.sum(tl.where(lane == 0, number, 0), 0)
-    tl.store(rows + source * width + lane, nothing + first_row, mask=missing)
-    tl.store(row_ids + source * width + lane, nothing + first_id, mask=missing)
+    before = tl.load(path_rows + own + parent, mask=inside, other=0)
+    mine = tl.load(ranks + own + lane, mask=inside, other=-1)
+    shared = tl.load(ranks + own + tl.load(firsts + own + lane, mask=inside, other=0), mask=inside, other=-1)
+    offset = tl.load(offsets + source)
+    tl.debug_barrier()  # all rows before are read
+    tl.store(path_rows + own + lane, tl.maximum(offset + shared, 0), mask=inside)
+    tl.store(rows + offset + mine, before, mask=inside & (mine >= 0))
+    tl.store(row_ids + offset + mine, number, mask=inside & (mine >= 0))
+
+
+@triton.jit(do_not_specialize=["units"])
+def linear(
+    x, weight, bias, out, used, units,
+    INPUTS: tl.constexpr, HAS_BIAS: tl.constexpr, ACTIVATION: tl.constexpr,
+    ROWS: tl.constexpr, UNITS: tl.constexpr, STEP: tl.constexpr, GROUP: tl.constexpr,
+):  # fmt: skip
+    """A block of ROWS rows and UNITS units of weight x + bias, for the first `used` (1,) rows.
+
+    x is (rows, INPUTS), the weight (units, INPUTS). Blocks are numbered so that GROUP blocks of rows at a time share
+    what they read. ACTIVATION is none (0), SiLU (1) or ReLU (2).
+    """
+    rows = tl.load(used).to(tl.int32)
+    across = tl.cdiv(units, UNITS)
+    down = tl.cdiv(rows, ROWS)
+    block = tl.program_id(0)
+    if block >= down * across:
+        return
+    first = block // (GROUP * across) * GROUP
+    together = tl.minimum(down - first, GROUP)
+    inside = block % (GROUP * across)
+    row = (first + inside % together) * ROWS + tl.arange(0, ROWS)
+    unit = inside // together * UNITS + tl.arange(0, UNITS)
+    step = tl.arange(0, STEP)
+    left = x + tl.where(row < rows, row, 0)[:, None] * INPUTS + step[None, :]
+    right = weight + tl.where(unit < units, unit, 0)[None, :] * INPUTS + step[:, None]
+    total = tl.zeros((ROWS, UNITS), tl.float32)
+    for _ in range(0, INPUTS, STEP):
+        total = tl.dot(tl.load(left), tl.load(right), total)
+        left += STEP
+        right += STEP
+    if HAS_BIAS:
+        total += tl.load(bias + unit, mask=unit < units, other=0.0).to(tl.float32)[None, :]
+    if ACTIVATION > 0:
+        total = total.to(out.dtype.element_ty).to(tl.float32)  # rounded as a sum that is stored
+    if ACTIVATION == 1:
+        total = total / (1.0 + tl.exp(-total))
+    if ACTIVATION == 2:
+        total = tl.maximum(total, 0.0)
+    there = (row < rows)[:, None] & (unit < units)[None, :]
+    to = out + row[:, None].to(tl.int64) * units + unit[None, :]
+    tl.store(to, total.to(out.dtype.element_ty), mask=there)
+
+
+@triton.jit(do_not_specialize=["length"])
+def attend_to_memory(
+    query, keys, values, bias, offsets, out, blocks, length, scale,
+    HEADS: tl.constexpr, SIZE: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr, LENGTH: tl.constexpr,
+):  # fmt: skip
+    """Attention of ROWS rows of one source to its memory, in one head.
+
+    Keys and values are (sources, heads, length, size), the bias (sources, length); query and output are (rows, heads x
+    size). A source has rows offsets[source] to offsets[source + 1], in at most `blocks` blocks of ROWS.
+    """
+    block = tl.program_id(0) % blocks
+    head = tl.program_id(0) // blocks % HEADS
+    source = (tl.program_id(0) // blocks // HEADS).to(tl.int64)
+    last = tl.load(offsets + source + 1)
+    begin = tl.load(offsets + source) + block * ROWS
+    if begin >= last:
+        return
+    row = begin + tl.arange(0, ROWS)
+    unit = tl.arange(0, WIDE)
+    own = unit < SIZE
+    both = (row < last)[:, None] & own[None, :]
+    at = row[:, None] * (HEADS * SIZE) + head * SIZE + unit[None, :]
+    q = tl.load(query + at, mask=both, other=0.0)
+    keys += (source * HEADS + head) * length * SIZE
+    values += (source * HEADS + head) * length * SIZE
+    best = tl.full((ROWS,), -float("inf"), tl.float32)
+    norm = tl.zeros((ROWS,), tl.float32)
+    mixed = tl.zeros((ROWS, WIDE), tl.float32)
+    for start in range(0, length, LENGTH):
+        place = start + tl.arange(0, LENGTH)
+        there = place < length
+        k = tl.load(keys + place[None, :] * SIZE + unit[:, None], mask=there[None, :] & own[:, None], other=0.0)
+        hidden = tl.load(bias + source * length + place, mask=there, other=-float("inf")).to(tl.float32)
+        s = tl.dot(q, k, input_precision="ieee") * scale + hidden[None, :]
+        higher = tl.maximum(best, tl.max(s, 1))
+        weights = tl.exp(s - higher[:, None])
+        shrink = tl.exp(best - higher)
+        v = tl.load(values + place[:, None] * SIZE + unit[None, :], mask=there[:, None] & own[None, :], other=0.0)
+        norm = norm * shrink + tl.sum(weights, 1)
+        mixed = mixed * shrink[:, None] + tl.dot(weights.to(v.dtype), v, input_precision="ieee")
+        best = higher
+    tl.store(out + at, (mixed / norm[:, None]).to(out.dtype.element_ty), mask=both)
 
 
 @triton.jit(do_not_specialize=["capacity"])  # or Triton would compile it anew for some of its values
 def attend(
-    new, keys, values, table, out, clock, opened, capacity, scale,
-    HEADS: tl.constexpr, SIZE: tl.constexpr, WIDE: tl.constexpr, TIMES: tl.constexpr, SOME_CLOSED: tl.constexpr,
+    new, keys, values, table, out, clock, used, capacity, scale,
+    HEADS: tl.constexpr, SIZE: tl.constexpr, WIDE: tl.constexpr, TIMES: tl.constexpr, SOME_UNUSED: tl.constexpr,
 ):  # fmt: skip
     """Self-attention of the newest position of one row, in one head.
 
     `new` (rows, 3, heads, size) is its query, key and value; key and value are stored in the cache (room, capacity,
     heads, size) at the time that `clock` holds. Earlier ones are those of row table[earlier time, row]. With
-    SOME_CLOSED, a row where `opened` (rows,) is 0 is finished: its past is not read.
+    SOME_UNUSED, nothing from row `used` (1,) on.
     """
-    time = tl.load(clock)
+    past = tl.load(clock)
     row = (tl.program_id(0) // HEADS).to(tl.int64)
-    if SOME_CLOSED:
-        past = tl.where(tl.load(opened + row) != 0, time, 0)
-    else:
-        past = time
+    if SOME_UNUSED:
+        if row >= tl.load(used):
+            return
     head = tl.program_id(0) % HEADS
     unit = tl.arange(0, WIDE)
     own = unit < SIZE
@@ -273,7 +383,7 @@ def attend(
     query = tl.load(new, mask=own, other=0.0).to(tl.float32) * scale
     key = tl.load(new + HEADS * SIZE, mask=own, other=0.0)
     value = tl.load(new + 2 * HEADS * SIZE, mask=own, other=0.0)
-    stored = ((time * capacity + row) * HEADS + head) * SIZE + unit
+    stored = ((past * capacity + row) * HEADS + head) * SIZE + unit
     tl.store(keys + stored, key, mask=own)
     tl.store(values + stored, value, mask=own)
     best = tl.sum(query * key.to(tl.float32), 0)

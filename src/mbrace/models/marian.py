@@ -1,7 +1,7 @@
 """Marian's transformer, written for many outputs per source.
 
 `forward` is the training pass of a MarianMTModel; unlike transformers' own, it never makes the GPU wait for the host.
-`MarianDecoder` decodes a grid of rows, (sources, width), step by step. All rows of a source attend to one copy of its
+`MarianDecoder` decodes rows, some for each source, step by step. All rows of a source attend to one copy of its
 keys and values, so the encoder's states are not repeated. The tests compare both with transformers.
 """
 
@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
+from mbrace.models.choice import kernels_for
 from mbrace.models.past import past_for
 from mbrace.utilities.neural.device import without_cudnn_attention
 from mbrace.utilities.neural.norm import add_norm
@@ -93,9 +94,9 @@ class MarianDecoder:
             values.append(both[:, :, 1].transpose(1, 2).contiguous())
         return MarianMemory(keys, values, bias.to(self.dtype))
 
-    def start(self, memory: MarianMemory, width: int) -> MarianState:
-        """The state of `width` rows per source of `memory`, before the first step."""
-        return MarianState(self, memory, width)
+    def start(self, memory: MarianMemory, width: int, most: int | None = None) -> MarianState:
+        """The state of `width` rows per source of `memory`, before the first step; later, of `most` at most."""
+        return MarianState(self, memory, width, most or width)
 
 
 class _Layer:
@@ -153,41 +154,92 @@ class MarianMemory:
 class MarianState:
     """The rows of a batch between steps."""
 
-    def __init__(self, decoder: MarianDecoder, memory: MarianMemory, width: int) -> None:
-        self.decoder, self.memory, self.width = decoder, memory, width
+    def __init__(self, decoder: MarianDecoder, memory: MarianMemory, width: int, most: int) -> None:
+        self.decoder, self.memory = decoder, memory
+        self.offsets = torch.arange(len(memory) + 1, device=decoder.device) * width
+        self._most = most  # rows of a source
         shape = decoder.heads, decoder.embedding.shape[1] // decoder.heads
         self.past = past_for(decoder.device, decoder.dtype, len(decoder.layers), shape)
+        low = decoder.dtype in (torch.bfloat16, torch.float16)
+        self._kernels = kernels_for(decoder.device) if low and decoder.embedding.shape[1] % 64 == 0 else None
 
     @property
     def recordable(self) -> bool:
         """Whether a step changes tensors only in place."""
         return self.past.recordable
 
-    def begin(self, time: int) -> bool:
+    @property
+    def skips(self) -> bool:
+        """Whether rows that are not in use take little time."""
+        return self._kernels is not None
+
+    def moves(self, time: int) -> bool:
+        """Whether there is no room yet for the step at `time`."""
+        return self.past.moves(time)
+
+    def begin(self, time: int, rows: int) -> bool:
         """Make room for the step at `time`; True if memory has moved."""
-        return self.past.begin(time, len(self.memory) * self.width)
+        return self.past.begin(time, rows)
 
-    def step(self, ids: Tensor, opened: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        """Feed the last ids (sources, width) of the rows; logits (sources, width, vocabulary) and a bias."""
-        decoder, sources, width = self.decoder, len(self.memory), self.width
-        rows = sources * width
-        x = F.embedding(ids.flatten(), decoder.embedding) * decoder.scale + decoder.positions[self.past.now]
+    def step(self, ids: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Feed the last id of each row, (rows,); logits (rows, vocabulary) and a bias."""
+        decoder, rows = self.decoder, len(ids)
+        used = self.offsets[-1:] if self.skips else None
+        x = F.embedding(ids, decoder.embedding) * decoder.scale + decoder.positions[self.past.now]
         for number, layer in enumerate(decoder.layers):
-            y = self.past.attend(number, F.linear(x, *layer.own).view(rows, 3, decoder.heads, -1), opened)
-            x = add_norm(x, F.linear(y, *layer.own_out), *layer.norms[0])
-            q = F.linear(x, *layer.query).view(sources, width, decoder.heads, -1).transpose(1, 2)
-            bias = self.memory.bias.expand(-1, decoder.heads, width, -1)
-            y = F.scaled_dot_product_attention(q, self.memory.keys[number], self.memory.values[number], attn_mask=bias)
-            y = F.linear(y.transpose(1, 2).flatten(2).view(rows, -1), *layer.cross_out)
-            x = add_norm(x, y, *layer.norms[1])
-            y = F.linear(layer.activation(F.linear(x, *layer.first)), *layer.second)
-            x = add_norm(x, y, *layer.norms[2])
+            y = self.past.attend(number, self._linear(x, *layer.own).view(rows, 3, decoder.heads, -1), used)
+            x = add_norm(x, self._linear(y, *layer.own_out), *layer.norms[0], used)
+            y = self._attend_to_memory(number, self._linear(x, *layer.query))
+            x = add_norm(x, self._linear(y, *layer.cross_out), *layer.norms[1], used)
+            y = self._linear(self._linear(x, *layer.first, layer.activation), *layer.second)
+            x = add_norm(x, y, *layer.norms[2], used)
         self.past.advance()
-        return F.linear(x, decoder.head).view(sources, width, -1), decoder.logit_bias
+        return self._linear(x, decoder.head), decoder.logit_bias
 
-    def select(self, rows: Tensor, *, sources: Tensor | None = None, width: int | None = None) -> None:
-        """Keep `rows` (flat indices, with repeats) of `sources` only (default: all); `width` is the new width."""
+    def _linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None, activation: Any = None) -> Tensor:
+        """activation(weight x + bias), of the rows in use at least."""
+        if self._kernels is not None and len(x) > self._kernels.FEW_ROWS:
+            y: Tensor = self._kernels.linear(x, weight, bias, self.offsets[-1:], activation)
+            return y
+        y = F.linear(x, weight, bias)
+        return y if activation is None else activation(y)
+
+    def _attend_to_memory(self, number: int, query: Tensor) -> Tensor:
+        """What the rows, by their queries, see of their sources in one layer: (rows, heads x size), as queries are."""
+        memory, heads = self.memory, self.decoder.heads
+        keys, values = memory.keys[number], memory.values[number]
+        if self._kernels is not None:
+            y: Tensor = self._kernels.attend_to_memory(query, keys, values, memory.bias, self.offsets, self._most)
+            return y
+        cells, width = self._cells(len(query))
+        grid = query
+        if cells is not None:  # one more, for rows that are not in use
+            grid = query.new_zeros(len(memory) * width + 1, query.shape[1]).index_copy_(0, cells, query)[:-1]
+        grid = grid.view(len(memory), width, heads, -1).transpose(1, 2)
+        bias = memory.bias.expand(-1, heads, width, -1)
+        seen = F.scaled_dot_product_attention(grid, keys, values, attn_mask=bias).transpose(1, 2).flatten(0, 1)
+        return seen.flatten(1) if cells is None else seen.flatten(1)[cells.clamp(max=len(seen) - 1)]
+
+    def _cells(self, rows: int) -> tuple[Tensor | None, int]:
+        """Where each row is in a grid of as many columns for every source, and how many those are.
+
+        None, if every source has as many rows. Rows that are not in use are in one cell beyond the last.
+        """
+        sources, device = len(self.memory), self.offsets.device
+        width = self._most if self.recordable else int(self.offsets.diff().max())
+        if rows == sources * width and not self.recordable:
+            return None, width
+        number = torch.arange(rows, device=device)
+        source = torch.searchsorted(self.offsets[1:], number, right=True)
+        column = number - self.offsets[source]
+        return torch.where(source < sources, source * width + column, sources * width), width
+
+    def select(self, rows: Tensor, offsets: Tensor, *, sources: Tensor | None = None) -> None:
+        """Go on with `rows` (indices, with repeats), whose offsets these are, of `sources` only (default: all)."""
         if sources is not None:
             self.memory = self.memory.select(sources)
-        self.width = width or self.width
+        if len(offsets) == len(self.offsets):
+            self.offsets.copy_(offsets)
+        else:
+            self.offsets = offsets.clone()
         self.past.select(rows)

@@ -11,12 +11,12 @@ from torch import Tensor
 
 from mbrace.models.choice import kernels_for
 
-# As fused.attend: (new, keys, values, table, time, opened) to the attention's output.
+# As fused.attend: (new, keys, values, table, time, used) to the attention's output.
 Attend = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, "Tensor | None"], Tensor]
 
 
 class Past(Protocol):
-    """The past of a grid of rows."""
+    """The past of rows."""
 
     @property
     def now(self) -> int | Tensor:
@@ -26,14 +26,18 @@ class Past(Protocol):
     def recordable(self) -> bool:
         """Whether a step changes tensors only in place."""
 
+    def moves(self, time: int) -> bool:
+        """Whether there is no room yet for the step at `time`."""
+        ...
+
     def begin(self, time: int, rows: int) -> bool:
         """Make room for the step at `time`; True if memory has moved."""
         ...
 
-    def attend(self, layer: int, new: Tensor, opened: Tensor | None = None) -> Tensor:
+    def attend(self, layer: int, new: Tensor, used: Tensor | None = None) -> Tensor:
         """Store the newest key and value, and attend: (rows, heads x size); `new` (rows, 3, heads, size) is q, k, v.
 
-        What comes out for rows that are not `opened` (rows,), because they are finished, means nothing.
+        What comes out from row `used` (1,) on means nothing.
         """
         ...
 
@@ -76,11 +80,15 @@ class CopiedPast:
         """The present time step."""
         return self._time
 
+    def moves(self, time: int) -> bool:
+        """Memory moves at every selection."""
+        return True
+
     def begin(self, time: int, rows: int) -> bool:
         """Room is made while attending."""
         return False
 
-    def attend(self, layer: int, new: Tensor, opened: Tensor | None = None) -> Tensor:
+    def attend(self, layer: int, new: Tensor, used: Tensor | None = None) -> Tensor:
         """Store the newest key and value, and attend: (rows, heads x size); `new` (rows, 3, heads, size) is q, k, v."""
         if self._time == self._room:
             self._grow(new)
@@ -141,6 +149,10 @@ class IndexedPast:
         """The present time step, (1,): a step that is replayed reads it where it is."""
         return self._clock
 
+    def moves(self, time: int) -> bool:
+        """Whether there is no room yet for the step at `time`."""
+        return time >= self._room
+
     def begin(self, time: int, rows: int) -> bool:
         """Make room for the step at `time`; True if memory has moved."""
         self._time = time
@@ -149,12 +161,12 @@ class IndexedPast:
         self._grow(rows)
         return True
 
-    def attend(self, layer: int, new: Tensor, opened: Tensor | None = None) -> Tensor:
+    def attend(self, layer: int, new: Tensor, used: Tensor | None = None) -> Tensor:
         """Store the newest key and value, and attend: (rows, heads x size); `new` (rows, 3, heads, size) is q, k, v."""
         if layer == 0 and (self._time >= self._room or len(new) > self._capacity):
             self._shape = (new.shape[2], new.shape[3])
             self._grow(len(new))
-        return self._attend(new, self._cache[2 * layer], self._cache[2 * layer + 1], self._table, self._clock, opened)
+        return self._attend(new, self._cache[2 * layer], self._cache[2 * layer + 1], self._table, self._clock, used)
 
     def advance(self) -> None:
         """All layers have attended: go on to the next time step."""
@@ -173,14 +185,19 @@ class IndexedPast:
             self._table[:, :count] = table
 
     def _grow(self, rows: int) -> None:
+        """Make room for twice the time, or for more rows; the past of rows that are gone is left behind."""
         assert self._shape is not None
-        before, time, device = self._capacity, self._time, self._table.device
+        time, device = self._time, self._table.device
         self._room = max(FIRST_ROOM, 2 * self._room) if time >= self._room else self._room
-        self._capacity = max(before, rows)
-        shape = (self._room, self._capacity, *self._shape)
-        grown = [torch.empty(shape, dtype=self._dtype, device=device) for _ in range(2 * self._layers)]
-        for old, larger in zip(self._cache, grown, strict=False):
-            larger[:time, :before] = old[:time]
-        table = torch.arange(self._capacity, dtype=torch.int32, device=device).repeat(self._room, 1)
-        table[:time, : self._table.shape[1]] = self._table[:time]
-        self._cache, self._table = grown, table
+        self._capacity = rows
+        shape = (self._room, rows, *self._shape)
+        table = self._table[:time, :rows].long()  # no row has joined since the table was made
+        times = torch.arange(time, device=device)[:, None]
+        for number in range(2 * self._layers):
+            larger = torch.empty(shape, dtype=self._dtype, device=device)
+            if time > 0:
+                larger[:time] = self._cache[number][times, table]
+                self._cache[number] = larger
+            else:
+                self._cache.append(larger)
+        self._table = torch.arange(rows, dtype=torch.int32, device=device).repeat(self._room, 1)

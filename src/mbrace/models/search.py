@@ -1,7 +1,8 @@
-"""Searches with a decoder that advances a grid of rows, (sources, width), step by step; and sampling.
+"""Searches with a decoder that advances rows step by step; and sampling.
 
-The rows of one source are neighbours. Finished rows stay in the grid until there are so many that it pays to remove
-them. Only a count is read back from the device, every few steps.
+The rows of one source are neighbours, and those in use come first. On a CPU there are no others. On a GPU, where a step
+is recorded for a fixed number of rows, those that are left over take little time (see fused.py), and only a count is
+read back, every few steps.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from mbrace.models.choice import ArithmeticUniforms, IndependentUniforms, Truncation, next_ids
+from mbrace.models.choice import ArithmeticUniforms, IndependentUniforms, Truncation, kept_rows, next_ids
 from mbrace.models.recorded import Recorder
 
 # A step is recorded in about the time that a GPU takes for the steps that are left, for so many rows more.
@@ -26,20 +27,32 @@ class DecoderState(Protocol):
     def recordable(self) -> bool:
         """Whether a step changes tensors only in place, so that it can be recorded (see recorded.py)."""
 
-    def begin(self, time: int) -> bool:
+    @property
+    def skips(self) -> bool:
+        """Whether rows that are not in use take little time."""
+
+    @property
+    def offsets(self) -> Tensor:
+        """The rows of source i are offsets[i] to offsets[i + 1]; from the last offset on, rows are not in use."""
+
+    def moves(self, time: int) -> bool:
+        """Whether the step at `time` needs more room than there is, so that memory will move."""
+        ...
+
+    def begin(self, time: int, rows: int) -> bool:
         """Called before the step at `time`: make room for it. True if memory has moved."""
         ...
 
-    def step(self, ids: Tensor, opened: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        """Feed the last ids (sources, width) of the rows; logits (sources, width, vocabulary) and a bias to be added.
+    def step(self, ids: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Feed the last id of each row, (rows,); logits (rows, vocabulary) and a bias to be added.
 
-        The bias (vocabulary,) is float32, or None; logits are in the model's own precision. `opened` (rows,) is False
-        where a row is finished and its logits are not used.
+        The bias (vocabulary,) is float32, or None; logits are in the model's own precision, and mean nothing for rows
+        that are not in use.
         """
         ...
 
-    def select(self, rows: Tensor, *, sources: Tensor | None = None, width: int | None = None) -> None:
-        """Keep `rows` (flat indices, with repeats) of `sources` only (default: all); `width` is the new width."""
+    def select(self, rows: Tensor, offsets: Tensor, *, sources: Tensor | None = None) -> None:
+        """Go on with `rows` (indices, with repeats), whose offsets these are, of `sources` only (default: all)."""
         ...
 
 
@@ -50,8 +63,9 @@ class StepDecoder(Protocol):
         """The memory of padded source ids (sources, width), real where `mask` is True. It has `select` and `join`."""
         ...
 
-    def start(self, memory: Any, width: int) -> DecoderState:
-        """The state of `width` rows per source of `memory`, before the first step."""
+    def start(self, memory: Any, width: int, most: int | None = None) -> DecoderState:
+        """The state of `width` rows per source of `memory`, before the first step; later, of `most` (default: width)
+        at most."""
         ...
 
 
@@ -85,7 +99,7 @@ def sample(
     search = _Sampling(decoder, memory, keys, first, counts, limits, start, ends, truncation, arithmetic)
     for time in range(int(limits.max())):
         search.advance(time)
-        if (time + 1) % search.check_every == 0 and not search.cut():
+        if (time + 1) % search.check_every == 0 and not search.cut(time + 1):
             break
     search.recorder.forget()
     return Sequences(search.out[:-1], search.scores[:-1])
@@ -95,12 +109,14 @@ class Search:
     """A search between steps. `step` changes its tensors in place, so that it can be recorded."""
 
     state: DecoderState
+    ids: Tensor  # the last of each row
 
     def __init__(self, device: torch.device, rows: int) -> None:
         self.clock = torch.zeros(1, dtype=torch.int64, device=device)  # the time of the next step
         self.recorder = Recorder(device, rows)
         # Steps between looks at how many rows are left: reading from a GPU makes the host wait.
         self.check_every = 1 if device.type != "cuda" else 8 if self.recorder.records else 4
+        self.fixed_size = device.type == "cuda" or self.recorder.records  # rows that are not in use stay
 
     def step(self) -> None:
         """One time step."""
@@ -108,16 +124,16 @@ class Search:
 
     def advance(self, time: int, *, first: int = 1) -> None:
         """The step at `time`; from time `first` on, shapes are those of the step before, and it may be replayed."""
-        if self.state.begin(time):
+        if self.state.begin(time, len(self.ids)):
             self.recorder.forget()
         if time < first or not self.state.recordable or not self.recorder.replay(self.step):
-            self.state.begin(time)  # again, if recording was tried and failed
+            self.state.begin(time, len(self.ids))  # again, if recording was tried and failed
             self.step()
 
-    def worth_cutting(self, rows: int, of: int) -> bool:
-        """Whether it pays to go on with `rows` alone: a step is to be recorded again then."""
-        if self.recorder.records:
-            return rows <= 0.4 * of and of - rows >= RECORDING_ROWS
+    def worth_cutting(self, rows: int, of: int, time: int) -> bool:
+        """Whether it pays, before the step at `time`, to go on with `rows` alone: a step is to be recorded again."""
+        if self.recorder.records and not self.state.moves(time):
+            return not self.state.skips and rows <= 0.4 * of and of - rows >= RECORDING_ROWS
         return rows <= 0.8 * of
 
 
@@ -135,26 +151,29 @@ class _Sampling(Search):
         truncation: Truncation,
         arithmetic: bool,
     ) -> None:
-        sources, self.width = len(keys), int(counts.max())
-        total, device = sources * self.width, keys.device
+        sources, width = len(keys), int(counts.max())
+        total, device = sources * width, keys.device
         super().__init__(device, total)
-        numbers = torch.arange(self.width, device=device)
+        numbers = torch.arange(width, device=device)
         kind = ArithmeticUniforms if arithmetic else IndependentUniforms
         self.random = kind(keys[:, None], first[:, None] + numbers)
         self.alive = (numbers < counts[:, None]).flatten()
-        self.limit = limits.repeat_interleave(self.width)
+        self.used = total  # rows that were alive at the last look
+        self.limit = limits.repeat_interleave(width)
+        self.source = torch.arange(sources, device=device).repeat_interleave(width)
         # finished rows write to row `total`, which is dropped
         self.total = total
         self.owner = torch.where(self.alive, torch.arange(total, device=device), total)
         self.out = torch.full((total + 1, int(limits.max())), -1, dtype=torch.int32, device=device)
         self.scores = torch.zeros(total + 1, dtype=torch.float32, device=device)
-        self.state, self.ids = decoder.start(memory, self.width), torch.full((total,), start, device=device)
+        self.state, self.ids = decoder.start(memory, width), torch.full((total,), start, device=device)
         self.ends, self.truncation = ends, truncation
 
     def step(self) -> None:
         """Draw the next id of every row."""
-        logits, bias = self.state.step(self.ids.view(-1, self.width), self.alive)
-        chosen = next_ids(logits.flatten(0, 1), bias, self.random.at(self.clock), self.truncation)
+        logits, bias = self.state.step(self.ids)
+        used = self.state.offsets[-1:] if self.state.skips else None
+        chosen = next_ids(logits, bias, self.random.at(self.clock), self.truncation, used)
         self.random.advance(chosen)
         self.ids.copy_(chosen.ids)
         self.out[self.owner, self.clock] = chosen.ids.int()
@@ -163,23 +182,29 @@ class _Sampling(Search):
         self.alive &= ~is_end(chosen.ids, self.ends) & (self.limit > self.clock)
         self.owner.masked_fill_(~self.alive, self.total)
 
-    def cut(self) -> bool:
-        """Go on with fewer rows if that pays; False if none is left."""
-        left = self.alive.view(-1, self.width).sum(1)
-        most, open_count = map(int, torch.stack([left.max(), (left > 0).sum()]).tolist())
-        if most > 0 and self.worth_cutting(most * open_count, self.alive.numel()):
+    def cut(self, time: int) -> bool:
+        """Go on, from the step at `time`, with fewer rows if that pays; False if none is left."""
+        left, rows = int(self.alive.sum()), len(self.alive)
+        if left > 0 and self.worth_cutting(left, rows, time):
             self.recorder.forget()
-            # open rows first within each source, then the grid is cut to the sources and width still needed
-            sources = left.nonzero()[:, 0]
-            order = self.alive.view(-1, self.width).int().argsort(dim=1, descending=True, stable=True)[sources, :most]
-            rows = (sources[:, None] * self.width + order).flatten()
-            self.state.select(rows, sources=sources, width=most)
-            self.random.select(rows)
-            self.ids, self.alive, self.limit, self.owner = (
-                x[rows] for x in (self.ids, self.alive, self.limit, self.owner)
-            )
-            self.width = most
-        return most > 0
+            self._keep(left, left)
+        elif 0 < left < self.used and self.state.skips:
+            self._keep(left, rows)
+        return left > 0
+
+    def _keep(self, left: int, size: int) -> None:
+        """Put the rows that are left first, of `size` rows."""
+        rows = self.alive.nonzero()[:, 0]
+        sources = torch.arange(len(self.state.offsets), device=rows.device)
+        offsets = torch.searchsorted(self.source[rows], sources)
+        rows = torch.nn.functional.pad(rows, (0, size - left))
+        self.state.select(rows, offsets)
+        self.random.select(rows)
+        self.ids, self.alive, self.limit, self.source, self.owner = (
+            kept_rows(x, rows) for x in (self.ids, self.alive, self.limit, self.source, self.owner)
+        )
+        self.alive[left:], self.owner[left:] = False, self.total
+        self.used = left
 
 
 def is_end(ids: Tensor, ends: tuple[int, ...]) -> Tensor:

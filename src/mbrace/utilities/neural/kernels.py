@@ -123,8 +123,14 @@ def split_product(
 
 
 @triton.jit
-def add_norm(x, branch, weight, bias, out, eps, UNITS: tl.constexpr, BLOCK: tl.constexpr):
-    """Layer normalisation of one row of x + branch."""
+def add_norm(
+    x, branch, weight, bias, out, eps, used,
+    UNITS: tl.constexpr, SOME_UNUSED: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Layer normalisation of one row of x + branch. With SOME_UNUSED, nothing from row `used` (1,) on."""
+    if SOME_UNUSED:
+        if tl.program_id(0) >= tl.load(used):
+            return
     row = tl.program_id(0).to(tl.int64) * UNITS
     unit = tl.arange(0, BLOCK)
     own = unit < UNITS

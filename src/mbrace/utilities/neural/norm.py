@@ -12,12 +12,14 @@ from torch import Tensor
 from mbrace.utilities.neural.device import launch, supports_triton
 
 
-def add_norm(x: Tensor, branch: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-    """Layer normalisation of x + branch, both (..., units)."""
+def add_norm(
+    x: Tensor, branch: Tensor, weight: Tensor, bias: Tensor, eps: float, used: Tensor | None = None
+) -> Tensor:
+    """Layer normalisation of x + branch, both (..., units); from row `used` (1,) on, if given, it means nothing."""
     kernel = kernel_for(x.device)
     if kernel is None:
         return F.layer_norm(x + branch, weight.shape, weight, bias, eps)
-    normed: Tensor = kernel(x, branch, weight, bias, eps)
+    normed: Tensor = kernel(x, branch, weight, bias, eps, used)
     return normed
 
 
@@ -32,7 +34,9 @@ def kernel_for(device: torch.device) -> Any:
         return None
 
 
-def fused_add_norm(x: Tensor, branch: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+def fused_add_norm(
+    x: Tensor, branch: Tensor, weight: Tensor, bias: Tensor, eps: float, used: Tensor | None = None
+) -> Tensor:
     """As `add_norm`, with a Triton kernel."""
     import triton
 
@@ -42,7 +46,8 @@ def fused_add_norm(x: Tensor, branch: Tensor, weight: Tensor, bias: Tensor, eps:
     out = torch.empty_like(x)
     launch(
         kernels.add_norm, x.numel() // units, x, branch, weight, bias, out, eps,
-        UNITS=units, BLOCK=triton.next_power_of_2(units), num_warps=1 if units <= 1024 else 4,
+        weight if used is None else used, UNITS=units, SOME_UNUSED=used is not None,
+        BLOCK=triton.next_power_of_2(units), num_warps=1 if units <= 1024 else 4,
     )  # fmt: skip
     return out
 
