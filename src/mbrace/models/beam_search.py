@@ -197,7 +197,7 @@ class _Beam(Search):
             counts = self.offsets.diff()[alive]  # those of finished sources are 0
             self.offsets = torch.nn.functional.pad(counts.cumsum(0), (1, 0))
             if self.fixed_size:
-                self.rows, self.ids = self.rows[:left].clone(), self.ids[:left].clone()
+                self.rows, self.ids = self.rows.new_zeros(left), self.ids[:left].clone()
             self.state.select(torch.arange(len(self.ids), device=alive.device), self.offsets, sources=alive)
             for name in "scores", "row", "keys", "ended_scores", "ended", "owner", "limit", "closed":
                 setattr(self, name, getattr(self, name)[alive])

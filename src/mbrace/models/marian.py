@@ -226,8 +226,9 @@ class MarianState:
         None, if every source has as many rows. Rows that are not in use are in one cell beyond the last.
         """
         sources, device = len(self.memory), self.offsets.device
-        width = self._most if self.recordable else int(self.offsets.diff().max())
-        if rows == sources * width and not self.recordable:
+        all_used = device.type == "cpu" and not self.recordable
+        width = int(self.offsets.diff().max()) if all_used else self._most
+        if all_used and rows == sources * width:
             return None, width
         number = torch.arange(rows, device=device)
         source = torch.searchsorted(self.offsets[1:], number, right=True)
