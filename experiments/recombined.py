@@ -1,12 +1,13 @@
 """Hypotheses from a beam whose paths share states of the decoder, against those of plain beam search.
 
-    python experiments/recombined.py run DATA OUT PAIR [--beams seventh] [--model bundled | FOLDER] [--minutes 4]
+    python experiments/recombined.py run DATA OUT PAIR [--beams eighth] [--model bundled | FOLDER] [--minutes 4]
     python experiments/recombined.py page OUT
 
 DATA has test.PAIR.* and valid.PAIR.* (source, reference). For every sentence a live model makes 256 hypotheses by plain
-beam search, and others by each of BEAMS of a run; 256 draws race, independent or arithmetic, and 768 independent ones
-are held out. Every way of choosing runs over stored utilities (mbrace.experiments.strings). OUT gets the rows of every
-sentence, as many of the first as `--minutes` allow; `page` writes OUT/RECOMBINED.md. `--small` rehearses on a CPU.
+beam search, and others by each of BEAMS of a run; 256 draws race, independent or arithmetic, and the independent ones
+that race in no trial are held out, of 1,024. Every way of choosing runs over stored utilities
+(mbrace.experiments.strings). OUT gets the rows of every sentence, as many of the first as `--minutes` allow; `page`
+writes OUT/RECOMBINED.md, where a sentence counts by the mean of its trials. `--small` rehearses on a CPU.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from generating import first_drawn
 from shared_stages import log, one
 from strings import equality_lines, learned_margin
 from strings_study import of_raced
@@ -48,24 +48,29 @@ TWO_STEPS = Way("regret 0.12, steps 64 and 256", beam=512, alpha=0.99, regret=0.
 LESS_SMALL = Way("forecast 0.0003, regret 0.03, small steps", beam=512, alpha=0.99, regret=0.03, forecast=0.0003,
                  schedule=SMALL_STEPS)  # fmt: skip
 LESS = Way("forecast 0.0003, regret 0.03", beam=512, alpha=0.99, regret=0.03, forecast=0.0003)
+HALF = replace(ALL, name="all hypotheses + 128", references=128)
+CAREFUL = Way("forecast 0.0003, regret 0.02, small steps", beam=512, alpha=0.99, regret=0.02, forecast=0.0003,
+              schedule=SMALL_STEPS)  # fmt: skip
 REGRET_SMALL = Way("regret 0.06, small steps", beam=512, alpha=0.99, regret=0.06, schedule=SMALL_STEPS)
 
 
 @dataclass(frozen=True)
 class Beam:
-    """`paths` hypotheses in at most `states` states of the decoder; None: each in its own. They race by these ways,
-    with the learned metric and with chrF++."""
+    """`paths` hypotheses in at most `states` states of the decoder, or by `recombine` ids in common; None: each in its
+    own. They race by these ways, with the learned metric and with chrF++."""
 
     paths: int = 256
     states: int | None = None
     arithmetic: bool = True
     learned: tuple[Way, ...] = (ALL, REGRET, FORECAST, SMALL)
     lexical: tuple[Way, ...] = (ALL, REGRET, FORECAST, SMALL)
+    recombine: int | None = None
 
     @property
     def name(self) -> str:
         """What rows are called after."""
         made = f"beam {self.paths}" if self.states is None else f"beam {self.paths} in {self.states} states"
+        made += f" by {self.recombine} ids" if self.recombine is not None else ""
         return f"{made}, {'arithmetic' if self.arithmetic else 'independent'}"
 
 
@@ -83,7 +88,13 @@ BEAMS = {  # by run
         Beam(384, 96, learned=(), lexical=(ALL, REGRET, FORECAST)),
     ),
     "seventh": (replace(BASE, lexical=()), Beam(256, 128, learned=(ALL, FEW, LESS, SMALL), lexical=())),
+    "eighth": (
+        replace(BASE, lexical=()),
+        Beam(learned=(FEW, SMALL), lexical=()),
+        Beam(recombine=4, learned=(ALL, HALF, FEW, SMALL, CAREFUL), lexical=()),
+    ),
 }
+TRIALS = {"eighth": 2}  # with other draws each; one in other runs
 BLOCK, JOB = 64, 8  # sentences generated at a time, and raced in one process
 Rows = list[dict[str, Any]]
 
@@ -113,7 +124,10 @@ def run(args: argparse.Namespace) -> None:
                 strings_tables(records, remembering, {"learned": metric}, raced=raced, pool=False) for records in some
             ]
             tables = [[of_raced(table) for table in each] for each in tables]
-            waiting.append(pool.submit(race_some, args.beams, tables, metric.name, metric.schedule, raced))
+            beams = len(BEAMS[args.beams])
+            for trial in range(0, len(tables), beams):
+                mine = tables[trial : trial + beams]
+                waiting.append(pool.submit(race_some, args.beams, mine, metric.name, metric.schedule, raced))
         log(f"{args.pair}: {start + len(block[0])} sentences")
     rows = [row for future in waiting for row in future.result()]
     pool.shutdown()
@@ -129,25 +143,40 @@ def run(args: argparse.Namespace) -> None:
 
 
 def candidates(args: argparse.Namespace, model: Any, start: int, pairs: list[tuple[str, str]]) -> list[list[Record]]:
-    """The records of some sentences, for each beam of the run."""
+    """The records of some sentences: for each trial, those of each beam of the run."""
     sources, ids = [source for source, _ in pairs], [f"{args.split}.{start + i}" for i in range(len(pairs))]
-    samples, raced = (24, 8) if args.small else (1024, RACED)
+    samples, raced = (48, 8) if args.small else (1024, RACED)
+    trials = TRIALS.get(args.beams, 1)
     drawn = model.sample(sources, samples, epsilon=0.02, ids=ids, seed=1)
-    even = model.sample(sources, raced, epsilon=0.02, ids=ids, seed=2, sampling="arithmetic")
-    spread = [first_drawn(first, rest) for first, rest in zip(even, drawn, strict=True)]
-    found: dict[tuple[int, int | None], list[Any]] = {}
+    found: dict[tuple[int, int | None, int | None], list[Any]] = {}
     block = []
-    for beam in BEAMS[args.beams]:
-        paths, states = (16 if args.small else beam.paths), beam.states and (4 if args.small else beam.states)
-        if (paths, states) not in found:
-            found[paths, states] = model.beam(sources, k=paths, states=states)
-        draws = spread if beam.arithmetic else drawn
-        block.append(
-            [
-                Record(list(dict.fromkeys(made.texts)), list(own.texts), id=name, source=source, reference=reference)
-                for made, own, name, (source, reference) in zip(found[paths, states], draws, ids, pairs, strict=True)
-            ]
-        )
+    for trial in range(trials):
+        even = model.sample(sources, raced, epsilon=0.02, ids=ids, seed=2 + trial, sampling="arithmetic")
+        for beam in BEAMS[args.beams]:
+            paths, states = (16 if args.small else beam.paths), beam.states and (4 if args.small else beam.states)
+            key = paths, states, beam.recombine
+            if key not in found:
+                found[key] = model.beam(sources, k=paths, states=states, recombine=beam.recombine)
+            block.append(
+                [
+                    Record(
+                        list(dict.fromkeys(made.texts)),
+                        [*(arithmetic if beam.arithmetic else own)[:raced], *rest[(trials - 1) * raced :]],
+                        id=name,
+                        source=source,
+                        reference=reference,
+                    )
+                    for made, arithmetic, own, rest, name, (source, reference) in zip(
+                        found[key],
+                        [draws.texts for draws in even],
+                        [draws.texts[trial * raced :] for draws in drawn],
+                        [draws.texts[raced:] for draws in drawn],
+                        ids,
+                        pairs,
+                        strict=True,
+                    )
+                ]
+            )
     return block
 
 
@@ -182,7 +211,7 @@ Beam search of width 256 runs the decoder for 256 paths at every time step. Path
 much alike, so here they share one state of the decoder (`--states`): a row says how many paths are in at most how many
 states per sentence. Does MBR over these hypotheses choose as well?
 
-{sentences} 256 draws race, 768 independent ones are held out. What counts as equal, and which rows count for our aims,
+{sentences} 256 draws race, {held_out} independent ones are held out. What counts as equal, and which rows count for our aims,
 was [written down before](../rules.md). Made by `python experiments/recombined.py run DATA OUT PAIR`, this page by
 `python experiments/recombined.py page OUT`; columns are those of [STRINGS.md](../STRINGS.md). *As good*: by expected
 utility and by both metrics the lower end of the interval is above minus the margin (a higher score is no failure).
@@ -199,6 +228,7 @@ def page(args: argparse.Namespace) -> None:
         for more in sorted(args.out.glob(f"{pair}.test.*.json.gz")):  # from --start on
             rows += read_packed(more)["rows"]
         counts.append(f"{pair}: {len({row['id'] for row in rows}):,} sentences, model `{stored['about']['model']}`.")
+        rows = mean_of_trials(rows)
         margin = learned_margin(args.out.parent / "data", pair)
         for utility, other in (("learned", "chrF++"), ("chrF++", "learned")):
             own = [row for row in rows if row["utility"] == utility]
@@ -210,8 +240,23 @@ def page(args: argparse.Namespace) -> None:
             sections += equality_lines(base + named, base, utility, other, margin, as_good=True)
     notes = args.out / "notes.md"
     said = notes.read_text(encoding="utf-8") if notes.exists() else ""
-    text = ABOUT.format(sentences=" ".join(counts), said=said)
+    trials = max(TRIALS.get(args.beams, 1), 1)
+    text = ABOUT.format(sentences=" ".join(counts), said=said, held_out=1024 - trials * RACED)
     (args.out / "RECOMBINED.md").write_text("\n".join([text, *sections]) + "\n", encoding="utf-8")
+
+
+def mean_of_trials(rows: Rows) -> Rows:
+    """One row per sentence, beam and way: its numbers are means over trials."""
+    groups: dict[tuple[str, ...], Rows] = {}
+    for row in rows:
+        groups.setdefault(tuple(row[name] for name in ("utility", "beam", "way", "id")), []).append(row)
+    return [
+        {
+            name: value if isinstance(value, str) else sum(row[name] for row in group) / len(group)
+            for name, value in group[0].items()
+        }
+        for group in groups.values()
+    ]
 
 
 def main() -> None:
@@ -221,7 +266,7 @@ def main() -> None:
     made.add_argument("data", type=Path)
     made.add_argument("out", type=Path)
     made.add_argument("pair")
-    made.add_argument("--beams", choices=list(BEAMS), default="seventh", help="those of a run (the seventh)")
+    made.add_argument("--beams", choices=list(BEAMS), default="eighth", help="those of a run (the eighth)")
     made.add_argument("--model", default="bundled")
     made.add_argument("--split", default="test")
     made.add_argument("--sentences", type=int, help="of the set (all)")
@@ -232,6 +277,7 @@ def main() -> None:
     made.set_defaults(run=run)
     written = commands.add_parser("page")
     written.add_argument("out", type=Path)
+    written.add_argument("--beams", choices=list(BEAMS), default="eighth", help="those of a run (the eighth)")
     written.set_defaults(run=page)
     args = parser.parse_args()
     args.run(args)

@@ -95,12 +95,12 @@ def test_the_totals_of_chosen_chunks_are_those_of_all(ids: int) -> None:
         assert torch.equal(fused.totals_of_paths(of_rows, scores, rows), best._of_paths(of_rows, scores, rows))
 
 
-def beams(k: int, states: int | None = None, ends: tuple[int, ...] = (0,)) -> tuple[Any, Any]:
+def beams(k: int, states: int | None = None, ends: tuple[int, ...] = (0,), recombine: int = 0) -> tuple[Any, Any]:
     """Two of the same searches over 4 sources, at time 2, the third source closed: with kernels, and without."""
     state = SimpleNamespace(select=lambda rows, offsets: None)
     decoder: Any = SimpleNamespace(start=lambda memory, width, most: state)
     limits = torch.tensor([9, 3, 9, 9], device=DEVICE)  # the second ends at this step
-    found = [beam_search._Beam(decoder, None, limits, k, 0, ends, 0.7, states) for _ in range(2)]
+    found = [beam_search._Beam(decoder, None, limits, k, 0, ends, 0.7, states, recombine) for _ in range(2)]
     for search in found:
         search.vocabulary, search.fixed_size = 11, True
         search.clock += 2
@@ -127,12 +127,15 @@ def test_extensions_that_end_are_split_from_those_that_do_not(k: int, ends: tupl
     assert same_tensors(mine, theirs)
 
 
-@pytest.mark.parametrize(("k", "states"), [(5, 2), (16, 15), (33, 8), (70, 69), (600, 20), (5, None), (70, None)])
-def test_paths_enter_rows_by_the_kernel(k: int, states: int | None) -> None:
+@pytest.mark.parametrize(
+    ("k", "states", "recombine"),
+    [(5, 2, 3), (16, 15, 4), (33, 8, 2), (70, 69, 3), (600, 20, 4), (300, None, 4), (5, None, 0), (70, None, 0)],
+)
+def test_paths_enter_rows_by_the_kernel(k: int, states: int | None, recombine: int) -> None:
     torch.manual_seed(k)
-    mine, theirs = beams(k, states)
+    mine, theirs = beams(k, states, recombine=recombine)
     parents, ids = torch.randint(0, k, (4, k), device=DEVICE), torch.randint(0, 6, (4, k), device=DEVICE)
-    ids[1] = 10  # its paths fall into few states
+    ids[1], ids[0, 0] = 10, 70001  # paths of one source fall into few states; a large id
     keys, scores = torch.randint(0, 4, (4, k), device=DEVICE) + 2**62, -torch.rand(4, k, device=DEVICE)
     scores[3, k // 2 :] = -torch.inf
     before = torch.randint(0, 9, (4, k), device=DEVICE)
@@ -146,7 +149,7 @@ def test_paths_enter_rows_by_the_kernel(k: int, states: int | None) -> None:
     for search in (mine, theirs):  # each path goes on from its leader's row
         used = int(search.offsets[-1])
         assert search.row.max() < used <= 4 * min(k, states or k)
-        if states is None:
+        if not recombine:
             opened = search.row >= 0
             assert torch.equal(search.rows[search.row[opened]], before.gather(1, parents)[opened])
             assert torch.equal(search.ids[search.row[opened]], ids[opened])

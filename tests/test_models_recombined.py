@@ -19,7 +19,9 @@ from mbrace.models.beam_search import RECOMBINED
 SOURCES = ["a b c", "d d a b", "c"]
 
 
-def naive(model: Any, source: str, *, k: int, states: int, longest: int, alpha: float) -> list[tuple[float, str]]:
+def naive(
+    model: Any, source: str, *, k: int, states: int, longest: int, alpha: float, alike: int = RECOMBINED
+) -> list[tuple[float, str]]:
     """Scores and texts, best first. A path is its score, its ids, and the ids that the decoder sees in their place."""
     encoded = torch.tensor([tiny.tokenizer()(source)["input_ids"]])
 
@@ -50,7 +52,7 @@ def naive(model: Any, source: str, *, k: int, states: int, longest: int, alpha: 
         seen_by: dict[tuple[int, ...], tuple[int, ...]] = {}
         paths = []
         for score, ids, seen in left:
-            key = ids[-RECOMBINED:]
+            key = ids[-alike:]
             if key not in seen_by and len(seen_by) == states:
                 continue  # no state is left for it
             paths.append((score, ids, seen_by.setdefault(key, seen)))
@@ -67,6 +69,25 @@ def test_paths_that_end_alike_share_a_state_as_in_a_naive_transcription(k: int, 
         expected = naive(model, source, k=k, states=states, longest=9, alpha=alpha)
         assert list(outputs.texts) == [text for _, text in expected]
         assert outputs.scores == pytest.approx([score for score, _ in expected], abs=1e-4)
+
+
+@pytest.mark.parametrize("recombine", [1, 2, 3, 4])
+@pytest.mark.parametrize("states", [None, 7])
+def test_the_number_of_ids_in_common_can_be_chosen(recombine: int, states: int | None) -> None:
+    model = tiny.marian(seed=recombine)
+    translator = mbrace.Seq2Seq(model, tokenizer=tiny.tokenizer(), dtype="float32")
+    found = translator.beam(SOURCES, k=20, states=states, recombine=recombine, max_length=9)
+    for source, outputs in zip(SOURCES, found, strict=True):
+        expected = naive(model, source, k=20, states=states or 20, longest=9, alpha=1.0, alike=recombine)
+        assert list(outputs.texts) == [text for _, text in expected]
+        assert outputs.scores == pytest.approx([score for score, _ in expected], abs=1e-4)
+
+
+@pytest.mark.parametrize("recombine", [0, 5, 1.5])
+def test_a_number_of_ids_in_common_that_cannot_be_is_refused(recombine: Any) -> None:
+    translator = mbrace.Seq2Seq(tiny.marian(), tokenizer=tiny.tokenizer())
+    with pytest.raises(UserError, match=f"recombine {recombine}: "):
+        translator.beam(SOURCES, recombine=recombine)
 
 
 def test_as_many_states_as_paths_are_plain_beam_search() -> None:
@@ -115,14 +136,16 @@ def test_a_number_of_states_that_cannot_be_is_refused(states: Any, words: str) -
             refused(SOURCES, states=states)
 
 
-def test_more_ids_than_a_key_has_room_for_are_refused() -> None:
-    def step(ids: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return torch.zeros(1, 2**21 + 1), None
-
-    state = SimpleNamespace(step=step, begin=lambda time, rows: False, recordable=False)
-    decoder: Any = SimpleNamespace(start=lambda memory, width, most: state)
-    with pytest.raises(UserError, match="states 2: only for models of at most 2097152 ids; this has 2097153"):
-        beam_search.beam(decoder, None, torch.tensor([3]), k=4, start=0, ends=(0,), states=2)
+def test_large_ids_are_folded_into_keys() -> None:
+    """Four ids of 17 bits and more have 16 bits each; small ones are kept as they are."""
+    decoder: Any = SimpleNamespace(start=lambda memory, width, most: None)
+    search_of = beam_search._Beam(decoder, None, torch.tensor([9]), 4, 0, (0,), 1.0, None, 4)
+    search_of.scores[:] = 0.0
+    ids = torch.tensor([[65535, 65536, 1, 70000]])
+    first, leads = search_of._leaders(torch.zeros_like(ids), ids)
+    assert search_of.keys.tolist() == [[65535, 1, 1, 70000 % 65536 ^ 1]]
+    assert first.tolist() == [[0, 1, 1, 3]]
+    assert leads.tolist() == [[True, True, False, True]]
 
 
 def test_states_are_not_sent_to_a_server_and_so_refused(tmp_path: Any) -> None:

@@ -8,13 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mbrace.errors import UserError
 from mbrace.models import choice
 from mbrace.models.best import best_totals
 from mbrace.models.search import Search, Sequences, StepDecoder, is_end
 
-RECOMBINED = 3  # ids in common, after which paths of a beam may share a state of the decoder
-KEY_BITS = 63 // RECOMBINED  # of each of those ids: together they are one int64
+RECOMBINED = 3  # ids in common, after which paths of a beam with `states` share a state of the decoder
 
 
 def beam(
@@ -27,17 +25,20 @@ def beam(
     ends: tuple[int, ...],
     alpha: float = 1.0,
     states: int | None = None,
+    recombine: int | None = None,
 ) -> Sequences:
     """The k best of beam search for each source, best first: (sources * k) rows; scores are log p / length ** alpha.
 
     As transformers' beam search (early_stopping=False): a source is done when no open path, at its present length,
     scores better than the worst of k finished ones. If fewer than k finished, empty rows with scores of -inf follow.
 
-    With `states`, paths are recombined: at every time step, those that end in the same RECOMBINED ids go on as one in
-    the decoder, which sees the best of them, and there are at most so many of those states. The scores of the others
-    are then approximations.
+    With `recombine`, at every time step paths that end in the same so many ids go on as one in the decoder, which sees
+    the best of them: a state. The scores of the others are then approximations. There are at most `states` states per
+    source, which alone recombine by RECOMBINED ids if they are fewer than paths.
     """
-    search = _Beam(decoder, memory, limits, k, start, ends, alpha, states)
+    if recombine is None:
+        recombine = 0 if states is None or states >= k else RECOMBINED
+    search = _Beam(decoder, memory, limits, k, start, ends, alpha, states, recombine)
     for time in range(int(limits.max())):
         search.advance(time, first=2)  # at the first step a source has one row
         if (time + 1) % search.check_every == 0 and not search.cut(time + 1):
@@ -62,9 +63,13 @@ class _Beam(Search):
         ends: tuple[int, ...],
         alpha: float,
         states: int | None,
+        recombine: int,
     ) -> None:
         device, sources, horizon = limits.device, len(limits), int(limits.max())
-        self.recombines, self.width = states is not None and states < k, min(states or k, k)
+        self.width = min(states or k, k)
+        # The last ids of a path are one number, its key, with so many bits for each (0: paths are not recombined).
+        self.key_bits = (0, 63, 31, 21, 16)[recombine]
+        self.key_mask = -1 if recombine == 4 else (1 << self.key_bits * recombine) - 1
         super().__init__(device, sources * self.width)
         self.kernels, self.end_ids = choice.kernels_for(device), torch.tensor(ends, device=device)
         self.k, self.ends, self.vocabulary = k, ends, 1  # known from the first step on
@@ -79,7 +84,6 @@ class _Beam(Search):
         self.all_ended = self.ended_scores[:, :k].clone(), self.ended[:, :k].clone()  # of sources that were cut, too
         self.scores = torch.full((sources, k), -math.inf, device=device)
         self.scores[:, 0] = 0.0
-        # for recombination: the last ids of each path as one number
         self.keys = torch.zeros((sources, k), dtype=torch.int64, device=device)
         self.row = torch.arange(sources, device=device)[:, None].repeat(1, k)  # that each path is in
         self.paths = 1  # per source before the first step
@@ -93,7 +97,7 @@ class _Beam(Search):
         """Every open path by one id."""
         k = self.k
         logits, bias = self.state.step(self.ids)
-        self._set_vocabulary(logits.shape[-1])
+        self.vocabulary = logits.shape[-1]
         used = self.state.offsets[-1:] if self.state.skips else None
         row, scores = self.row[:, : self.paths], self.scores[:, : self.paths]
         best, extensions = best_totals(logits, bias, scores, 2 * k, row, used)
@@ -110,11 +114,6 @@ class _Beam(Search):
         self.closed |= scores.amin(1) >= best_open
         self.clock += 1
         self._enter_rows(parents, ids)
-
-    def _set_vocabulary(self, ids: int) -> None:
-        if self.recombines and ids > 1 << KEY_BITS:
-            raise UserError(f"states {self.width}: only for models of at most {1 << KEY_BITS} ids; this has {ids}")
-        self.vocabulary = ids
 
     def _split(self, best: Tensor, extensions: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Split the 2k best extensions of each source, best first, into those that end and those that stay open.
@@ -150,10 +149,9 @@ class _Beam(Search):
         if self.fixed_size and len(self.rows) != size:
             self.rows, self.ids = self.rows.new_zeros(size), self.ids.new_zeros(size)
         if self.kernels is not None and self.fixed_size and self.k <= self.kernels.MOST_RECOMBINED:
-            bits = KEY_BITS if self.recombines else 0
             self.kernels.enter_rows(
                 parents, ids, self.keys, self.scores, self.closed, self.row, self.offsets, self.rows, self.ids,
-                self.width, bits,
+                self.width, self.key_bits, self.key_mask,
             )  # fmt: skip
         else:
             first, leads = self._leaders(parents, ids)
@@ -174,13 +172,14 @@ class _Beam(Search):
         """For each open path the number of the one whose row it shares, and whether it leads: that is its own.
 
         The best of those that end alike leads. Paths of finished sources lead nothing, nor does any without a state.
-        A path's last ids are one number, its key.
+        Ids with more bits than a key has for them are folded: then others may, rarely, be taken for alike.
         """
         number = torch.arange(self.k, device=ids.device).expand_as(ids)
         leads = (self.scores > -math.inf) & ~self.closed[:, None]
-        if not self.recombines:
+        if not self.key_bits:
             return number, leads
-        self.keys.copy_(((self.keys.gather(1, parents) << KEY_BITS) | ids) & (1 << KEY_BITS * RECOMBINED) - 1)
+        folded = (ids ^ (ids >> self.key_bits)) & (1 << self.key_bits) - 1
+        self.keys.copy_(((self.keys.gather(1, parents) << self.key_bits) | folded) & self.key_mask)
         first = (self.keys[:, :, None] == self.keys[:, None]).int().argmax(2)
         leads &= first == number
         state = leads.cumsum(1) - 1

@@ -141,7 +141,7 @@ def _rows_trial(device: torch.device) -> bool:
     two = [x.repeat(2, 1) for x in (parents, ids, number % 4, scores)]
     closed, path_rows = torch.tensor([True, False], device=device), rows.repeat(2, 1)
     offsets, to, row_ids = torch.zeros(3, dtype=torch.int64, device=device), torch.zeros_like(number), number * 0
-    enter_rows(*two, closed, path_rows, offsets, to, row_ids, width, bits)
+    enter_rows(*two, closed, path_rows, offsets, to, row_ids, width, bits, (1 << 63) - 1)
     kept = expected < width
     right = [torch.equal(two[2][1], key), torch.equal(path_rows[1][kept], expected[kept])]
     right += [torch.equal(two[3][1] == -torch.inf, ~kept), offsets.tolist() == [0, 0, width]]
@@ -258,11 +258,12 @@ def enter_rows(
     row_ids: Tensor,
     width: int,
     bits: int,
+    mask: int,
 ) -> None:
     """Put the open paths into rows, at most `width` per source (see beam_search.py).
 
     Paths are a parent and one more id, both (sources, k). With `bits` 0 each has its own row; otherwise paths with the
-    same last ids, a key of 63 bits, `bits` for each id, share one; at most MOST_RECOMBINED paths. Changed in place:
+    same last ids share one: a key has `bits` bits for each id, and a mask. At most MOST_RECOMBINED paths. Changed in place:
     keys, scores and path_rows (sources, k), offsets (sources + 1,), and the row before and the newest id of each new
     row, rows and row_ids.
     """
@@ -271,7 +272,7 @@ def enter_rows(
     counts, block = torch.empty_like(closed, dtype=torch.int64), max(512, triton.next_power_of_2(k))
     launch(
         kernels.lead_rows, sources, parents, ids, keys, scores, closed, firsts, ranks, counts, torch.empty_like(ids),
-        k, width, BITS=bits, MASK=(1 << 63 // bits * bits) - 1 if bits else 0, BLOCK=block, TILE=32, num_warps=8,
+        k, width, BITS=bits, MASK=mask, BLOCK=block, TILE=32, num_warps=8,
     )  # fmt: skip
     torch.cumsum(counts, 0, out=offsets[1:])
     launch(
@@ -339,8 +340,8 @@ def attend(
     out = new.new_empty((rows, heads * size))
     launch(
         kernels.attend, rows * heads, new, keys, values, table, out, time, time if used is None else used,
-        keys.shape[1], size**-0.5, HEADS=heads, SIZE=size, WIDE=triton.next_power_of_2(size), TIMES=16,
-        SOME_UNUSED=used is not None, num_warps=1,
+        keys.shape[1], size**-0.5, HEADS=heads, SIZE=size, WIDE=triton.next_power_of_2(size),
+        SOME_UNUSED=used is not None, **({"TIMES": 64, "num_warps": 4} if rows <= 512 else {"TIMES": 16, "num_warps": 1}),
     )  # fmt: skip
     return out
 

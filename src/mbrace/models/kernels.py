@@ -226,6 +226,7 @@ def lead_rows(
     if BITS > 0:
         parent = tl.load(parents + own + lane, mask=inside, other=0)
         number = tl.load(ids + own + lane, mask=inside, other=0)
+        number = (number ^ (number >> BITS)) & ((1 << BITS) - 1)
         key = ((tl.load(keys + own + parent, mask=inside, other=0) << BITS) | number) & MASK
         tl.store(new_keys + own + lane, key, mask=inside)
         tl.debug_barrier()  # all old keys are read, all new keys are written
@@ -233,7 +234,7 @@ def lead_rows(
         for begin in range(0, k, TILE):
             other = begin + tl.arange(0, TILE)
             theirs = tl.load(new_keys + own + other, mask=other < k, other=-1)
-            same = key[:, None] == theirs[None, :]
+            same = (key[:, None] == theirs[None, :]) & (other < k)[None, :]
             first = tl.minimum(first, tl.min(tl.where(same, other[None, :], BLOCK), 1))
         leads = leads & (first == lane)
     rank = tl.cumsum(leads.to(tl.int32), 0) - 1

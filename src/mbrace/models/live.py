@@ -82,21 +82,26 @@ class LiveModel:
         alpha: float = 1.0,
         max_length: int | None = None,
         states: int | None = None,
+        recombine: int | None = None,
     ) -> list[BeamOutputs]:
         """The k best outputs of each source by beam search of width k, scored log p / length ** alpha.
 
-        With `states`, outputs that end alike at some time step go on as one in the decoder, in at most that many states
-        (see `beam_search.beam`). A source without text has one output without text.
+        Outputs that end in the same `recombine` ids at some time step go on as one in the decoder, in at most `states`
+        states (see `beam_search.beam`). A source without text has one output without text.
         """
         refuse_one_string(sources)
         if k < 1:
             raise UserError(f"beam {k}: must be 1 or more")
         if states is not None:
             check_whole("states", states, least=1)
+        if recombine is not None:
+            check_whole("recombine", recombine, least=1, most=4)
         rows = self.codec.encode(sources)
         done = []
         with ThreadPoolExecutor(1) as behind:  # texts are written while the next search runs
             width = max(min(k, states or k), k // 4)  # paths without a state of their own take memory too
+            if recombine and self.device.type == "cpu":
+                width = -(-width // 2)  # most paths share a state, and only states in use are rows
             for part in self.parts(rows, [width if source.strip() else 0 for source in sources], max_length):
                 mine = [rows[i] for i in part]
                 found = beam_search.beam(
@@ -108,6 +113,7 @@ class LiveModel:
                     ends=self.ends,
                     alpha=alpha,
                     states=states,
+                    recombine=recombine,
                 )
                 done.append((part, found.scores.view(-1, k).tolist(), behind.submit(self.texts, found.ids.cpu())))
         out = [BeamOutputs([""], [0.0])] * len(rows)
