@@ -62,7 +62,10 @@ class Way:
             return {"beam": time.perf_counter() - started}
         phases = Phases()
         settings = SamplingSettings(
-            self.beam, states=options.pop("states", None), sampling=options.pop("sampling", "independent")
+            self.beam,
+            states=options.pop("states", None),
+            recombine=options.pop("recombine", None),
+            sampling=options.pop("sampling", "independent"),
         )
         pool, draw = options.pop("pool", False), options.pop("draw", None)
         forecast = options.pop("forecast", 0.0)
@@ -115,6 +118,14 @@ def ways(size: int, *, cost: str | None) -> list[Way]:
             size,
             regret,
             even | {"schedule": (64,), "states": size // 2},
+        ),
+        Way(f"beam {size} by 4 ids, 64 draws", size, regret, even | {"schedule": (64,), "recombine": 4}),
+        Way(f"beam {size} by 4 ids, 128 draws", size, regret, even | {"schedule": (128,), "recombine": 4}),
+        Way(
+            f"beam {size} by 4 ids, forecast, small steps",
+            size,
+            mbrace.Confidence(0.99, regret=0.03),
+            forecast | {"recombine": 4},
         ),
         Way("beam 384 in 96 states, regret 0.04", min(384, 2 * size), regret, even | {"states": 96}),
         Way(

@@ -209,12 +209,13 @@ ABOUT = """# A beam whose paths share states
 
 Beam search of width 256 runs the decoder for 256 paths at every time step. Paths that end in the same three ids go on
 much alike, so here they share one state of the decoder (`--states`): a row says how many paths are in at most how many
-states per sentence. Does MBR over these hypotheses choose as well?
+states per sentence, or how many ids they must have in common (`--recombine`). Does MBR over these hypotheses choose as
+well?
 
-{sentences} 256 draws race, {held_out} independent ones are held out. What counts as equal, and which rows count for our aims,
-was [written down before](../rules.md). Made by `python experiments/recombined.py run DATA OUT PAIR`, this page by
-`python experiments/recombined.py page OUT`; columns are those of [STRINGS.md](../STRINGS.md). *As good*: by expected
-utility and by both metrics the lower end of the interval is above minus the margin (a higher score is no failure).
+{sentences} 256 draws race, {held_out} independent ones are held out. What counts as equal, and which rows count for
+our aims, was [written down before](../rules.md). Made by `python experiments/recombined.py run DATA OUT PAIR`, this
+page by `python experiments/recombined.py page OUT`; columns are those of [STRINGS.md](../STRINGS.md). *As good*: by
+expected utility and by both metrics the lower end of the interval is above minus the margin (a higher score is no failure).
 
 {said}"""
 

@@ -77,8 +77,6 @@ def test_paths_in_one_row_share_its_log_probabilities(paths: int, width: int, id
     states, scores = torch.randint(0, width, (2, paths)), -5 * torch.rand(2, paths)
     own = logits.gather(1, states[:, :, None].expand(-1, -1, ids))  # a row for each path
     expected = (own + bias).log_softmax(-1) + scores[:, :, None]
-    best, index = best_totals(
-        logits.flatten(0, 1), bias, scores, 24, states + width * torch.arange(2)[:, None]
-    )
+    best, index = best_totals(logits.flatten(0, 1), bias, scores, 24, states + width * torch.arange(2)[:, None])
     torch.testing.assert_close(best, expected.flatten(1).topk(24, dim=1).values, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(expected.flatten(1).gather(1, index), best, atol=1e-5, rtol=1e-5)

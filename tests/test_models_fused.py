@@ -100,7 +100,8 @@ def beams(k: int, states: int | None = None, ends: tuple[int, ...] = (0,), recom
     state = SimpleNamespace(select=lambda rows, offsets: None)
     decoder: Any = SimpleNamespace(start=lambda memory, width, most: state)
     limits = torch.tensor([9, 3, 9, 9], device=DEVICE)  # the second ends at this step
-    found = [beam_search._Beam(decoder, None, limits, k, 0, ends, 0.7, states, recombine) for _ in range(2)]
+    settings = beam_search.BeamSettings(k, 0.7, states, recombine)
+    found = [beam_search._Beam(decoder, None, limits, settings, 0, ends) for _ in range(2)]
     for search in found:
         search.vocabulary, search.fixed_size = 11, True
         search.clock += 2
@@ -156,7 +157,9 @@ def test_paths_enter_rows_by_the_kernel(k: int, states: int | None, recombine: i
 
 
 @pytest.mark.parametrize("dtype", LOW)
-@pytest.mark.parametrize(("rows", "used", "inputs", "units"), [(300, 130, 128, 200), (40, 40, 64, 16), (130, 0, 64, 70)])
+@pytest.mark.parametrize(
+    ("rows", "used", "inputs", "units"), [(300, 130, 128, 200), (40, 40, 64, 16), (130, 0, 64, 70)]
+)
 def test_products_of_the_rows_in_use_are_those_of_torch(
     rows: int, used: int, inputs: int, units: int, dtype: torch.dtype
 ) -> None:

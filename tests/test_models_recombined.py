@@ -139,7 +139,8 @@ def test_a_number_of_states_that_cannot_be_is_refused(states: Any, words: str) -
 def test_large_ids_are_folded_into_keys() -> None:
     """Four ids of 17 bits and more have 16 bits each; small ones are kept as they are."""
     decoder: Any = SimpleNamespace(start=lambda memory, width, most: None)
-    search_of = beam_search._Beam(decoder, None, torch.tensor([9]), 4, 0, (0,), 1.0, None, 4)
+    four = beam_search.BeamSettings(4, recombine=4)
+    search_of = beam_search._Beam(decoder, None, torch.tensor([9]), four, 0, (0,))
     search_of.scores[:] = 0.0
     ids = torch.tensor([[65535, 65536, 1, 70000]])
     first, leads = search_of._leaders(torch.zeros_like(ids), ids)
@@ -148,13 +149,14 @@ def test_large_ids_are_folded_into_keys() -> None:
     assert leads.tolist() == [[True, True, False, True]]
 
 
-def test_states_are_not_sent_to_a_server_and_so_refused(tmp_path: Any) -> None:
+@pytest.mark.parametrize("name", ["states", "recombine"])
+def test_what_is_not_sent_to_a_server_is_refused(name: str, tmp_path: Any) -> None:
     sources = tmp_path / "sources.txt"
     sources.write_text("a\n", encoding="utf-8")
     server = mbrace.Server("http://127.0.0.1:1/v1", model="m")
     for run in (mbrace.translate_file, mbrace.generate_file):
-        with pytest.raises(UserError, match="states 3: only valid with a model; not sent to a server"):
-            run(sources, tmp_path / "out.jsonl", model=server, states=3)
+        with pytest.raises(UserError, match=f"{name} 3: only valid with a model; not sent to a server"):
+            run(sources, tmp_path / "out.jsonl", model=server, **{name: 3})
 
 
 def test_only_rows_in_use_go_through_the_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,5 +218,27 @@ def test_states_are_refused_for_a_model_that_knows_none(tmp_path: Path) -> None:
     source = tmp_path / "s.txt"
     source.write_text("a b\n")
     for call in (mbrace.translate_file, mbrace.generate_file):
-        with pytest.raises(mbrace.UserError, match="states 4: beam of Plain takes none; leave them out"):
-            call(source, tmp_path / "o.jsonl", model=Plain(), beam=8, states=4)
+        for name in ("states", "recombine"):
+            with pytest.raises(mbrace.UserError, match=f"{name} 4: beam of Plain takes none; leave it out"):
+                call(source, tmp_path / "o.jsonl", model=Plain(), beam=8, **{name: 4})
+
+
+def test_translating_recombines_and_says_so(tmp_path: Path) -> None:
+    """The option reaches the beam, and what was written without it is not continued with it."""
+    translator = mbrace.Seq2Seq(tiny.marian(), tokenizer=tiny.tokenizer(), dtype="float32")
+    asked: list[Any] = []
+    plain = translator.beam
+
+    def watched(*arguments: Any, **options: Any) -> Any:
+        asked.append(options.get("recombine"))
+        return plain(*arguments, **options)
+
+    translator.beam = watched  # type: ignore[method-assign]
+    source, out = tmp_path / "s.txt", tmp_path / "o.jsonl"
+    source.write_text("a b\nc\n")
+    mbrace.translate_file(source, out, model=translator, beam=8, schedule=(4,), recombine=2, text=False)
+    assert asked == [2]
+    with pytest.raises(UserError, match="recombine"):
+        mbrace.translate_file(source, out, model=translator, beam=8, schedule=(4,), resume=True, text=False)
+    list(translator.translate(["a b"], beam=8, schedule=(4,), recombine=3))
+    assert asked[-1] == 3

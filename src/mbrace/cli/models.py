@@ -100,6 +100,14 @@ def add_sampling(parser: argparse.ArgumentParser, *, once: str = "--length-alpha
         f"(default: one state each{by_preset})",
     )
     group.add_argument(
+        "--recombine",
+        action=Given,
+        type=int,
+        metavar="N",
+        help="beam hypotheses that end in the same N ids, 1 to 4, share a state of the decoder (3 with "
+        f"--states{by_preset})",
+    )
+    group.add_argument(
         "--length-penalty",
         action=Given,
         type=float,
@@ -147,7 +155,7 @@ def check_model(args: argparse.Namespace) -> None:
             raise UserError("--server: needs --server-model, the model's name there")
         if "model" in given:
             raise UserError("--model and --server: give one of them")
-        ours = ("kind", *languages, "device", "dtype", "states", "sampling", "draw")
+        ours = ("kind", *languages, "device", "dtype", "states", "recombine", "sampling", "draw")
         refuse(ours, "--model; not sent to a server")
         check_number("epsilon", args.epsilon, least=0.0, most=1.0)
         for option, least in (("concurrency", 1), ("samples-per-request", 1), ("retries", 0)):
@@ -189,7 +197,8 @@ def sampling_settings(args: argparse.Namespace) -> SamplingSettings:
 
     beam = 256 if args.beam is None else args.beam
     sampling, tops = args.sampling or "independent", (args.top_k, args.top_p, args.min_p)
-    return SamplingSettings(beam, args.length_penalty, _epsilon(args), args.temperature, sampling, *tops, args.states)
+    shared = (args.states, args.recombine)
+    return SamplingSettings(beam, args.length_penalty, _epsilon(args), args.temperature, sampling, *tops, *shared)
 
 
 def _epsilon(args: argparse.Namespace) -> float:

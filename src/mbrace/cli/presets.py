@@ -51,7 +51,9 @@ def _may_be_one_step(args: argparse.Namespace) -> bool:
 def _may_share_states(args: argparse.Namespace) -> bool:
     """Whether hypotheses come from a beam search of a model here whose width was not chosen, and cost nothing besides:
     quality estimation would take longer for more of them."""
-    return _of_a_model(args) and args.beam is None and args.states is None and not _has_shortlist(args)
+    return (
+        _of_a_model(args) and args.beam is None and args.states is args.recombine is None and not _has_shortlist(args)
+    )
 
 
 def _of_a_model(args: argparse.Namespace) -> bool:

@@ -35,6 +35,7 @@ def generate_file(
     model: CandidateModel | Server | str = "bundled",
     beam: int = 256,
     states: int | None = None,
+    recombine: int | None = None,
     sample: int = 1024,
     length_penalty: float = 1.0,
     epsilon: float | None = 0.02,
@@ -67,7 +68,7 @@ def generate_file(
     """
     job = GenerateJob(
         model,
-        SamplingSettings(beam, length_penalty, epsilon, temperature, sampling, top_k, top_p, min_p, states),
+        SamplingSettings(beam, length_penalty, epsilon, temperature, sampling, top_k, top_p, min_p, states, recombine),
         sample=sample,
         seed=seed,
         logprobs=logprobs,

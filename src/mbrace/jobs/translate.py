@@ -35,6 +35,7 @@ def translate_file(
     model: CandidateModel | Server | str = "bundled",
     beam: int = 256,
     states: int | None = None,
+    recombine: int | None = None,
     length_penalty: float = 1.0,
     epsilon: float | None = 0.02,
     temperature: float = 1.0,
@@ -78,7 +79,7 @@ def translate_file(
     """
     job = TranslateJob(
         model,
-        SamplingSettings(beam, length_penalty, epsilon, temperature, sampling, top_k, top_p, min_p, states),
+        SamplingSettings(beam, length_penalty, epsilon, temperature, sampling, top_k, top_p, min_p, states, recombine),
         DecodeJob(
             utility,
             RaceSettings(

@@ -1,8 +1,9 @@
-"""Beam search over rows of a decoder (search.py): each path of a source in a row of its own, or in one that it shares."""
+"""Beam search over rows of a decoder (search.py): each path of a source is in its own row, or in one that it shares."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,30 +16,40 @@ from mbrace.models.search import Search, Sequences, StepDecoder, is_end
 RECOMBINED = 3  # ids in common, after which paths of a beam with `states` share a state of the decoder
 
 
-def beam(
-    decoder: StepDecoder,
-    memory: Any,
-    limits: Tensor,
-    *,
-    k: int,
-    start: int,
-    ends: tuple[int, ...],
-    alpha: float = 1.0,
-    states: int | None = None,
-    recombine: int | None = None,
-) -> Sequences:
-    """The k best of beam search for each source, best first: (sources * k) rows; scores are log p / length ** alpha.
-
-    As transformers' beam search (early_stopping=False): a source is done when no open path, at its present length,
-    scores better than the worst of k finished ones. If fewer than k finished, empty rows with scores of -inf follow.
+@dataclass(frozen=True)
+class BeamSettings:
+    """The `k` best outputs are looked for, scored log p / length ** alpha.
 
     With `recombine`, at every time step paths that end in the same so many ids go on as one in the decoder, which sees
     the best of them: a state. The scores of the others are then approximations. There are at most `states` states per
     source, which alone recombine by RECOMBINED ids if they are fewer than paths.
     """
-    if recombine is None:
-        recombine = 0 if states is None or states >= k else RECOMBINED
-    search = _Beam(decoder, memory, limits, k, start, ends, alpha, states, recombine)
+
+    k: int
+    alpha: float = 1.0
+    states: int | None = None
+    recombine: int | None = None
+
+    @property
+    def most_states(self) -> int:
+        """The most states of a source."""
+        return min(self.states or self.k, self.k)
+
+    @property
+    def alike(self) -> int:
+        """Ids in common, after which paths share a state; 0: each has its own."""
+        return self.recombine or (RECOMBINED if self.most_states < self.k else 0)
+
+
+def beam(
+    decoder: StepDecoder, memory: Any, limits: Tensor, settings: BeamSettings, *, start: int, ends: tuple[int, ...]
+) -> Sequences:
+    """The k best of beam search for each source, best first: (sources * k) rows, with their scores.
+
+    As transformers' beam search (early_stopping=False): a source is done when no open path, at its present length,
+    scores better than the worst of k finished ones. If fewer than k finished, empty rows with scores of -inf follow.
+    """
+    search = _Beam(decoder, memory, limits, settings, start, ends)
     for time in range(int(limits.max())):
         search.advance(time, first=2)  # at the first step a source has one row
         if (time + 1) % search.check_every == 0 and not search.cut(time + 1):
@@ -58,23 +69,20 @@ class _Beam(Search):
         decoder: StepDecoder,
         memory: Any,
         limits: Tensor,
-        k: int,
+        settings: BeamSettings,
         start: int,
         ends: tuple[int, ...],
-        alpha: float,
-        states: int | None,
-        recombine: int,
     ) -> None:
-        device, sources, horizon = limits.device, len(limits), int(limits.max())
-        self.width = min(states or k, k)
-        # The last ids of a path are one number, its key, with so many bits for each (0: paths are not recombined).
-        self.key_bits = (0, 63, 31, 21, 16)[recombine]
-        self.key_mask = -1 if recombine == 4 else (1 << self.key_bits * recombine) - 1
+        device, sources, horizon, k = limits.device, len(limits), int(limits.max()), settings.k
+        self.width = settings.most_states
+        # The last ids of a path are one number, its key, with so many bits for each (0: each path has its own state).
+        self.key_bits = (0, 63, 31, 21, 16)[settings.alike]
+        self.key_mask = -1 if settings.alike == 4 else (1 << self.key_bits * settings.alike) - 1
         super().__init__(device, sources * self.width)
         self.kernels, self.end_ids = choice.kernels_for(device), torch.tensor(ends, device=device)
         self.k, self.ends, self.vocabulary = k, ends, 1  # known from the first step on
         lengths = range(1, horizon + 1)
-        self.penalties = torch.tensor([n**alpha for n in lengths], dtype=torch.float32, device=device)
+        self.penalties = torch.tensor([n**settings.alpha for n in lengths], dtype=torch.float32, device=device)
         # the open paths of all steps and all sources
         self.extensions = torch.zeros((horizon, sources, k), dtype=torch.int64, device=device)
         # the k best that are finished, in any order, then those of the present step: scores, and where to find them,

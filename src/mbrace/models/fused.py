@@ -138,13 +138,16 @@ def _rows_trial(device: torch.device) -> bool:
     first = (key[:, None] == key).int().argmax(1)
     leads = first == number
     expected, before = (leads.cumsum(0) - 1)[first], rows[parents]
-    two = [x.repeat(2, 1) for x in (parents, ids, number % 4, scores)]
+    both_parents, both_ids, keys, both_scores = (x.repeat(2, 1) for x in (parents, ids, number % 4, scores))
     closed, path_rows = torch.tensor([True, False], device=device), rows.repeat(2, 1)
     offsets, to, row_ids = torch.zeros(3, dtype=torch.int64, device=device), torch.zeros_like(number), number * 0
-    enter_rows(*two, closed, path_rows, offsets, to, row_ids, width, bits, (1 << 63) - 1)
+    mask = (1 << 63) - 1
+    enter_rows(
+        both_parents, both_ids, keys, both_scores, closed, path_rows, offsets, to, row_ids, width, bits, mask
+    )  # fmt: skip
     kept = expected < width
-    right = [torch.equal(two[2][1], key), torch.equal(path_rows[1][kept], expected[kept])]
-    right += [torch.equal(two[3][1] == -torch.inf, ~kept), offsets.tolist() == [0, 0, width]]
+    right = [torch.equal(keys[1], key), torch.equal(path_rows[1][kept], expected[kept])]
+    right += [torch.equal(both_scores[1] == -torch.inf, ~kept), offsets.tolist() == [0, 0, width]]
     right += [torch.equal(to[:width], before[leads][:width]), torch.equal(row_ids[:width], ids[leads][:width])]
     return all(right)
 
@@ -165,9 +168,7 @@ def next_ids(
     return ChosenIds(ids, befores, sizes, totals, logprobs)
 
 
-def chunk_maxima(
-    logits: Tensor, bias: Tensor | None, chunk: int, used: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
+def chunk_maxima(logits: Tensor, bias: Tensor | None, chunk: int, used: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Of each row's log-probabilities the maximum of each chunk of that many ids, (rows, chunks), and what is to be
     added to its biased logits, (rows,); float32. There are at least `chunk` ids, a power of two."""
     logits = logits.contiguous()
@@ -263,9 +264,9 @@ def enter_rows(
     """Put the open paths into rows, at most `width` per source (see beam_search.py).
 
     Paths are a parent and one more id, both (sources, k). With `bits` 0 each has its own row; otherwise paths with the
-    same last ids share one: a key has `bits` bits for each id, and a mask. At most MOST_RECOMBINED paths. Changed in place:
-    keys, scores and path_rows (sources, k), offsets (sources + 1,), and the row before and the newest id of each new
-    row, rows and row_ids.
+    same last ids share one: a key has `bits` bits for each id, and a mask. At most MOST_RECOMBINED paths. Changed in
+    place: keys, scores and path_rows (sources, k), offsets (sources + 1,), and the row before and the newest id of each
+    new row, rows and row_ids.
     """
     sources, k = ids.shape
     firsts, ranks = (torch.empty_like(ids, dtype=torch.int32) for _ in range(2))
@@ -305,9 +306,7 @@ def _plain(activation: Any) -> Any:
     return wrapped if isinstance(wrapped, torch.nn.Module) else activation
 
 
-def attend_to_memory(
-    query: Tensor, keys: Tensor, values: Tensor, bias: Tensor, offsets: Tensor, most: int
-) -> Tensor:
+def attend_to_memory(query: Tensor, keys: Tensor, values: Tensor, bias: Tensor, offsets: Tensor, most: int) -> Tensor:
     """Attention (rows, heads x size) of rows to their sources; queries are of the same shape.
 
     Keys and values are (sources, heads, length, size), the bias (sources, 1, 1, length). Source i has rows offsets[i]
@@ -338,10 +337,12 @@ def attend(
     if isinstance(time, int):
         time = torch.tensor([time], device=new.device)
     out = new.new_empty((rows, heads * size))
+    # few rows leave most of a GPU idle, so that each may use more of it
+    shape = {"TIMES": 64, "num_warps": 4} if rows <= 512 else {"TIMES": 16, "num_warps": 1}
     launch(
         kernels.attend, rows * heads, new, keys, values, table, out, time, time if used is None else used,
         keys.shape[1], size**-0.5, HEADS=heads, SIZE=size, WIDE=triton.next_power_of_2(size),
-        SOME_UNUSED=used is not None, **({"TIMES": 64, "num_warps": 4} if rows <= 512 else {"TIMES": 16, "num_warps": 1}),
+        SOME_UNUSED=used is not None, **shape,
     )  # fmt: skip
     return out
 

@@ -17,6 +17,7 @@ from mbrace.sampler import Draws, Sampler
 from mbrace.schedule import Schedule, check, doubling, is_all
 from mbrace.utility import Utility
 
+MOST_RECOMBINED = 4  # ids in common, by which hypotheses of a beam may share states
 # Hypotheses of each source; ids are those of the records.
 MakeHypotheses: TypeAlias = Callable[[Sequence[str], Sequence["str | int"]], Sequence[Sequence[str]]]
 
@@ -97,29 +98,37 @@ class SamplingSettings:
     top_p: float | None = None
     min_p: float | None = None
     states: int | None = None  # of the decoder, that the hypotheses of a source share; None: one per hypothesis
+    recombine: int | None = None  # ids in common, after which they share one
 
     def __post_init__(self) -> None:
-        """Refuse states that cannot be, or that nothing would use."""
-        if self.states is not None:
-            check_whole("states", self.states, least=1)
-            if self.beam == 0:
-                raise UserError(f"states {self.states}: only valid with a beam of 1 or more")
+        """Refuse what cannot be, or what nothing would use."""
+        for name, most in (("states", None), ("recombine", MOST_RECOMBINED)):
+            value = getattr(self, name)
+            if value is not None:
+                check_whole(name, value, least=1, most=most)
+                if self.beam == 0:
+                    raise UserError(f"{name} {value}: only valid with a beam of 1 or more")
 
     def check_server(self) -> None:
         """Refuse what a server would not be told of, and would silently do without."""
-        if self.states is not None:
-            raise UserError(f"states {self.states}: only valid with a model; not sent to a server")
+        for name, value in self._sharing().items():
+            raise UserError(f"{name} {value}: only valid with a model; not sent to a server")
 
     def check_model(self, model: CandidateModel) -> None:
         """Refuse states for a model of the user's own whose beam search knows none."""
         known = inspect.signature(model.beam).parameters.values()
-        if self.states is not None and not any(p.name == "states" or p.kind is p.VAR_KEYWORD for p in known):
-            raise UserError(f"states {self.states}: beam of {type(model).__name__} takes none; leave them out")
+        for name, value in self._sharing().items():
+            if not any(p.name == name or p.kind is p.VAR_KEYWORD for p in known):
+                raise UserError(f"{name} {value}: beam of {type(model).__name__} takes none; leave it out")
+
+    def _sharing(self) -> dict[str, int]:
+        """What was asked for of states that are shared."""
+        asked = {"states": self.states, "recombine": self.recombine}
+        return {name: value for name, value in asked.items() if value is not None}
 
     def beam_options(self) -> dict[str, Any]:
         """Those of a model's `beam`; what was not asked for is left out: not all models know it."""
-        asked = {} if self.states is None else {"states": self.states}
-        return {"k": self.beam, "alpha": self.length_penalty, **asked}
+        return {"k": self.beam, "alpha": self.length_penalty, **self._sharing()}
 
     def options(self) -> dict[str, Any]:
         """Those of a model's `sample` and `sampler`; what was not asked for is left out: not all models know it."""
@@ -130,7 +139,8 @@ class SamplingSettings:
     def describe(self) -> dict[str, Any]:
         """What candidates depend on."""
         settings = {**asdict(self), "sampling": None if self.sampling == "independent" else self.sampling}
-        return {name: value for name, value in settings.items() if name != "states" or value is not None}
+        unasked = {"states", "recombine"} - self._sharing().keys()
+        return {name: value for name, value in settings.items() if name not in unasked}
 
 
 def live_candidates(

@@ -21,7 +21,7 @@ from mbrace.errors import UserError, check_whole
 from mbrace.models import beam_search, search
 from mbrace.models.choice import Truncation
 from mbrace.models.codec import Codec, texts_of
-from mbrace.models.hypotheses import SamplingSettings, live_candidates
+from mbrace.models.hypotheses import MOST_RECOMBINED, SamplingSettings, live_candidates
 from mbrace.models.model_sampler import EncodedSources, ModelSampler
 from mbrace.pairwise import PairFunction, as_utility
 from mbrace.prune import Confidence, PruningFunction, stops_by_regret
@@ -95,25 +95,19 @@ class LiveModel:
         if states is not None:
             check_whole("states", states, least=1)
         if recombine is not None:
-            check_whole("recombine", recombine, least=1, most=4)
+            check_whole("recombine", recombine, least=1, most=MOST_RECOMBINED)
+        settings = beam_search.BeamSettings(k, alpha, states, recombine)
         rows = self.codec.encode(sources)
         done = []
         with ThreadPoolExecutor(1) as behind:  # texts are written while the next search runs
-            width = max(min(k, states or k), k // 4)  # paths without a state of their own take memory too
+            width = max(settings.most_states, k // 4)  # paths without a state of their own take memory too
             if recombine and self.device.type == "cpu":
                 width = -(-width // 2)  # most paths share a state, and only states in use are rows
             for part in self.parts(rows, [width if source.strip() else 0 for source in sources], max_length):
                 mine = [rows[i] for i in part]
+                limits = self.lengths(mine, max_length)
                 found = beam_search.beam(
-                    self.decoder,
-                    self.encode(mine),
-                    self.lengths(mine, max_length),
-                    k=k,
-                    start=self.start,
-                    ends=self.ends,
-                    alpha=alpha,
-                    states=states,
-                    recombine=recombine,
+                    self.decoder, self.encode(mine), limits, settings, start=self.start, ends=self.ends
                 )
                 done.append((part, found.scores.view(-1, k).tolist(), behind.submit(self.texts, found.ids.cpu())))
         out = [BeamOutputs([""], [0.0])] * len(rows)
@@ -192,6 +186,7 @@ class LiveModel:
         *,
         beam: int = 256,
         states: int | None = None,
+        recombine: int | None = None,
         utility: Utility | PairFunction | None = None,
         prune: PruningFunction | None = Confidence(),  # noqa: B008  (frozen)
         schedule: Schedule = None,
@@ -207,16 +202,16 @@ class LiveModel:
     ) -> Iterator[Decoded]:
         """Text in, MBR decisions out: `beam` hypotheses, pseudo-references by epsilon sampling, and a race per source.
 
-        `states` is as for `beam`, and `sampling` as for `sample`. `draw` is "ahead" (all pseudo-references at once) or
-        "lazy" (step by step while a race is open); by default the faster one: ahead on a GPU, lazy on a CPU. The
-        answers are the same. With `pool`, pseudo-references race as hypotheses too, so a small `beam`, or 0, is enough.
+        `states` and `recombine` are as for `beam`, and `sampling` as for `sample`. `draw` is "ahead" (all
+        pseudo-references at once) or "lazy" (step by step while a race is open); by default the faster one: ahead on a
+        GPU, lazy on a CPU. The answers are the same. With `pool`, pseudo-references race as hypotheses too, so a small `beam`, or 0, is enough.
         `forecast` is as for `decode`.
         """
         refuse_one_string(sources)
         chosen = as_utility(ChrF() if utility is None else utility)
         if beam < 1 and not pool:
             raise UserError(f"beam {beam}: must be 1 or more; 0 is for a pool")
-        settings = SamplingSettings(beam, epsilon=epsilon, sampling=sampling, states=states)
+        settings = SamplingSettings(beam, epsilon=epsilon, sampling=sampling, states=states, recombine=recombine)
         sizes = schedule if schedule is None or is_all(schedule) else check(schedule)
         hypotheses, sampler = live_candidates(
             self,

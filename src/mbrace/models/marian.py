@@ -185,11 +185,12 @@ class MarianState:
         """Feed the last id of each row, (rows,); logits (rows, vocabulary) and a bias."""
         decoder, rows = self.decoder, len(ids)
         used = self.offsets[-1:] if self.skips else None
+        cells, width = (None, self._most) if self.skips else self._cells(rows)
         x = F.embedding(ids, decoder.embedding) * decoder.scale + decoder.positions[self.past.now]
         for number, layer in enumerate(decoder.layers):
             y = self.past.attend(number, self._linear(x, *layer.own).view(rows, 3, decoder.heads, -1), used)
             x = add_norm(x, self._linear(y, *layer.own_out), *layer.norms[0], used)
-            y = self._attend_to_memory(number, self._linear(x, *layer.query))
+            y = self._attend_to_memory(number, self._linear(x, *layer.query), cells, width)
             x = add_norm(x, self._linear(y, *layer.cross_out), *layer.norms[1], used)
             y = self._linear(self._linear(x, *layer.first, layer.activation), *layer.second)
             x = add_norm(x, y, *layer.norms[2], used)
@@ -204,14 +205,16 @@ class MarianState:
         y = F.linear(x, weight, bias)
         return y if activation is None else activation(y)
 
-    def _attend_to_memory(self, number: int, query: Tensor) -> Tensor:
-        """What the rows, by their queries, see of their sources in one layer: (rows, heads x size), as queries are."""
+    def _attend_to_memory(self, number: int, query: Tensor, cells: Tensor | None, width: int) -> Tensor:
+        """What the rows, by their queries, see of their sources in one layer: (rows, heads x size), as queries are.
+
+        Without kernels by a grid of `width` rows for every source: `cells` is where each row is in it.
+        """
         memory, heads = self.memory, self.decoder.heads
         keys, values = memory.keys[number], memory.values[number]
         if self._kernels is not None:
             y: Tensor = self._kernels.attend_to_memory(query, keys, values, memory.bias, self.offsets, self._most)
             return y
-        cells, width = self._cells(len(query))
         grid = query
         if cells is not None:  # one more, for rows that are not in use
             grid = query.new_zeros(len(memory) * width + 1, query.shape[1]).index_copy_(0, cells, query)[:-1]

@@ -98,13 +98,11 @@ class EncodedSources:
         memory = self._memory([want.sentence for want in wants])
         numbers = [[self._keys[want.sentence], want.first, want.count] for want in wants]
         keys, first, counts = torch.tensor(numbers, device=device).unbind(1)
+        limits = model.lengths([self._rows[want.sentence] for want in wants], self._max_length)
         return search.sample(
             model.decoder,
             memory,
-            keys,
-            first,
-            counts,
-            model.lengths([self._rows[want.sentence] for want in wants], self._max_length),
+            search.WantedDraws(keys, first, counts, limits),
             start=model.start,
             ends=model.ends,
             truncation=self._truncation,

@@ -77,27 +77,33 @@ class Sequences:
     scores: Tensor
 
 
+@dataclass(frozen=True)
+class WantedDraws:
+    """Draws number first[i] .. first[i] + counts[i] - 1 of each source i, whose random key is keys[i], of at most
+    limits[i] ids: int64 tensors (sources,) on the decoder's device."""
+
+    keys: Tensor
+    first: Tensor
+    counts: Tensor
+    limits: Tensor
+
+
 def sample(
     decoder: StepDecoder,
     memory: Any,
-    keys: Tensor,
-    first: Tensor,
-    counts: Tensor,
-    limits: Tensor,
+    wanted: WantedDraws,
     *,
     start: int,
     ends: tuple[int, ...],
     truncation: Truncation,
     arithmetic: bool = False,
 ) -> Sequences:
-    """Draws number first[i] .. first[i] + counts[i] - 1 of each source i, whose random key is keys[i].
+    """max(counts) rows per source (empty beyond its own count) and log-probabilities under the full model.
 
-    All are int64 tensors (sources,) on the decoder's device; `limits` is the most ids of a row. The result has
-    max(counts) rows per source (empty beyond its own count) and log-probabilities under the full model. `arithmetic`
-    spreads the draws of a source evenly over the model's distribution (see `ArithmeticUniforms`).
+    `arithmetic` spreads the draws of a source evenly over the model's distribution (see `ArithmeticUniforms`).
     """
-    search = _Sampling(decoder, memory, keys, first, counts, limits, start, ends, truncation, arithmetic)
-    for time in range(int(limits.max())):
+    search = _Sampling(decoder, memory, wanted, start, ends, truncation, arithmetic)
+    for time in range(int(wanted.limits.max())):
         search.advance(time)
         if (time + 1) % search.check_every == 0 and not search.cut(time + 1):
             break
@@ -134,7 +140,7 @@ class Search:
         """Whether it pays, before the step at `time`, to go on with `rows` alone: a step is to be recorded again."""
         if self.recorder.records and not self.state.moves(time):
             return not self.state.skips and rows <= 0.4 * of and of - rows >= RECORDING_ROWS
-        return rows <= 0.8 * of
+        return rows <= 0.9 * of
 
 
 class _Sampling(Search):
@@ -142,22 +148,20 @@ class _Sampling(Search):
         self,
         decoder: StepDecoder,
         memory: Any,
-        keys: Tensor,
-        first: Tensor,
-        counts: Tensor,
-        limits: Tensor,
+        wanted: WantedDraws,
         start: int,
         ends: tuple[int, ...],
         truncation: Truncation,
         arithmetic: bool,
     ) -> None:
-        sources, width = len(keys), int(counts.max())
+        keys, limits = wanted.keys, wanted.limits
+        sources, width = len(keys), int(wanted.counts.max())
         total, device = sources * width, keys.device
         super().__init__(device, total)
         numbers = torch.arange(width, device=device)
         kind = ArithmeticUniforms if arithmetic else IndependentUniforms
-        self.random = kind(keys[:, None], first[:, None] + numbers)
-        self.alive = (numbers < counts[:, None]).flatten()
+        self.random = kind(keys[:, None], wanted.first[:, None] + numbers)
+        self.alive = (numbers < wanted.counts[:, None]).flatten()
         self.used = total  # rows that were alive at the last look
         self.limit = limits.repeat_interleave(width)
         self.source = torch.arange(sources, device=device).repeat_interleave(width)

@@ -128,7 +128,7 @@ def add_norm(
     UNITS: tl.constexpr, SOME_UNUSED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Layer normalisation of one row of x + branch. With SOME_UNUSED, nothing from row `used` (1,) on."""
-    if SOME_UNUSED:
+    if SOME_UNUSED:  # noqa: SIM102  (known when compiled)
         if tl.program_id(0) >= tl.load(used):
             return
     row = tl.program_id(0).to(tl.int64) * UNITS

@@ -12,9 +12,7 @@ from torch import Tensor
 from mbrace.utilities.neural.device import launch, supports_triton
 
 
-def add_norm(
-    x: Tensor, branch: Tensor, weight: Tensor, bias: Tensor, eps: float, used: Tensor | None = None
-) -> Tensor:
+def add_norm(x: Tensor, branch: Tensor, weight: Tensor, bias: Tensor, eps: float, used: Tensor | None = None) -> Tensor:
     """Layer normalisation of x + branch, both (..., units); from row `used` (1,) on, if given, it means nothing."""
     kernel = kernel_for(x.device)
     if kernel is None:
