@@ -215,7 +215,8 @@ well?
 {sentences} 256 draws race, {held_out} independent ones are held out. What counts as equal, and which rows count for
 our aims, was [written down before](../rules.md). Made by `python experiments/recombined.py run DATA OUT PAIR`, this
 page by `python experiments/recombined.py page OUT`; columns are those of [STRINGS.md](../STRINGS.md). *As good*: by
-expected utility and by both metrics the lower end of the interval is above minus the margin (a higher score is no failure).
+expected utility and by both metrics the lower end of the interval is above minus the margin (a higher score is no
+failure).
 
 {said}"""
 

@@ -13,6 +13,7 @@ import torch
 import transformers
 
 import mbrace
+from mbrace.models import beam_search, search
 from mbrace.sampler import Want
 
 LONGEST = 3
@@ -175,6 +176,36 @@ def test_a_draw_is_the_same_in_any_batch_and_each_source_is_read_once(name: str)
     list(mbrace.decode_corpus(records, sampler=small.sampler(max_length=12), schedule=[4, 8, 32], prune=None))
     racing = sum(len(set(record.hypotheses)) > 1 for record in records)
     assert small.encoder_runs - before == racing
+
+
+@pytest.mark.parametrize("name", ["marian", *SEQ2SEQ, *CAUSAL])
+def test_rows_that_are_kept_though_not_in_use_change_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU, where rows are counted every fourth step only."""
+    model = mbrace.Seq2Seq(tiny.marian(), tokenizer=tiny.tokenizer()) if name == "marian" else build(name)[1]
+    sources = ["a b", "d", "c c a b b d d a"]
+
+    def outputs() -> list[Any]:
+        drawn = [list(draws.texts) for draws in model.sample(sources, 9, seed=5, max_length=14)]
+        beams = [*model.beam(sources, 7, max_length=14), *model.beam(sources, 9, max_length=14, recombine=2, states=5)]
+        return drawn + [list(beam.texts) for beam in beams]
+
+    exact_rows = outputs()
+    plain, sizes = search.Search.__init__, set()
+
+    def kept(self: Any, *arguments: Any) -> None:
+        plain(self, *arguments)
+        self.fixed_size, self.check_every = True, 4
+
+    def counted(self: Any) -> None:
+        step(self)
+        if len(self.rows) > int(self.offsets[-1]):
+            sizes.add(len(self.rows))
+
+    step = beam_search._Beam.step
+    monkeypatch.setattr(search.Search, "__init__", kept)
+    monkeypatch.setattr(beam_search._Beam, "step", counted)
+    assert outputs() == exact_rows
+    assert sizes  # there were rows that are not in use
 
 
 @pytest.mark.parametrize("name", SEQ2SEQ)

@@ -229,7 +229,7 @@ class MarianState:
         None, if every source has as many rows. Rows that are not in use are in one cell beyond the last.
         """
         sources, device = len(self.memory), self.offsets.device
-        all_used = device.type == "cpu" and not self.recordable
+        all_used = device.type == "cpu" and not self.recordable and int(self.offsets[-1]) == rows
         width = int(self.offsets.diff().max()) if all_used else self._most
         if all_used and rows == sources * width:
             return None, width
