@@ -38,6 +38,32 @@ def test_hidden_states_are_those_of_the_modules(activation: str, masked: bool) -
     assert torch.equal(last, found[-1])
 
 
+@torch.inference_mode()
+def test_packed_strings_have_the_states_that_they_have_alone() -> None:
+    model = bert()
+    plain = without_modules(model)
+    assert plain is not None
+    groups = [(2, 21), (1, 20), (3, 7), (1, 1)]
+    strings = [torch.randint(0, 90, (length,)) for count, length in groups for _ in range(count)]
+    found = plain.packed(torch.cat(strings), groups)
+    alone = [model(input_ids=string[None], output_hidden_states=True).hidden_states for string in strings]
+    for layer, states in enumerate(found):
+        expected = torch.cat([each[layer][0] for each in alone])
+        torch.testing.assert_close(states, expected, atol=1e-5, rtol=1e-4)
+    [last] = plain.packed(torch.cat(strings), groups, only_last=True)
+    assert torch.equal(last, found[-1])
+
+
+def test_packing_that_differs_from_the_modules_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = PlainBert.packed
+
+    def wrong(self: PlainBert, ids: Any, groups: Any, only_last: bool) -> Any:
+        return right(self, ids.flip(0), groups, only_last=only_last)
+
+    monkeypatch.setattr(PlainBert, "packed", wrong)
+    assert without_modules(bert()) is None
+
+
 def test_what_differs_from_the_modules_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     right = PlainBert.__call__
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ import torch
 from mbrace.utilities.neural import device
 from mbrace.utilities.neural.comet import Comet
 from mbrace.utilities.neural.encoder import takes_pair_masks
-from mbrace.utilities.neural.tokens import TokenBatch, Tokens, batch_end
+from mbrace.utilities.neural.tokens import TokenBatch, Tokens, batch_end, packed_end
 
 sys.path.insert(0, str(Path(__file__).parent / "oracle"))
 import tiny
@@ -55,6 +56,26 @@ def test_a_batch_is_its_rows_padded() -> None:
     assert strings[:2].even
     assert not strings[1:].even
     assert strings[2:].ids().tolist() == [[5, 6], [7, 0]]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_packed_batches_are_those_of_a_plain_loop(seed: int) -> None:
+    generator = random.Random(seed)
+    rows = [[generator.randint(0, 99) for _ in range(generator.randint(1, 12))] for _ in range(60)]
+    tokens = Tokens(np.array([*chain(*rows)], dtype=np.int32), np.array([len(row) for row in rows]))
+    order, most = tokens.longest_first(), generator.choice([1, 20, 100, 1000])
+    strings = TokenBatch.copy(tokens, order, torch.device("cpu"), pad=0)
+    begin, left = 0, [rows[index] for index in order]
+    while left:
+        batch = [left.pop(0)]
+        while left and sum(map(len, batch)) + len(left[0]) <= most:
+            batch.append(left.pop(0))
+        end = packed_end(strings.host_lengths, begin, most=most)
+        assert strings[begin:end].joined_ids().tolist() == [*chain(*batch)]
+        lengths = [len(row) for row in batch]
+        assert strings[begin:end].groups == [(lengths.count(n), n) for n in sorted(set(lengths), reverse=True)]
+        begin = end
+    assert begin == len(rows)
 
 
 @pytest.mark.parametrize("kind", ["xlmr-sparsemax", "bert-softmax-norm"])

@@ -1,7 +1,12 @@
-"""BERT's forward pass without its modules: calling those of transformers keeps a GPU waiting."""
+"""BERT's forward pass without its modules.
+
+Calling those of transformers keeps a GPU waiting, and on a CPU they cannot take strings of several lengths without
+padding.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -42,6 +47,28 @@ class PlainBert:
             states = [x] if only_last else [*states, x]
         return states
 
+    def packed(self, ids: Tensor, groups: Sequence[tuple[int, int]], *, only_last: bool = False) -> list[Tensor]:
+        """As above for strings that follow one another, ids (tokens,): hidden states (tokens, units).
+
+        A group is a number of strings and how many tokens each of them has. Matrix products are of all tokens at once,
+        attention is within groups: a string's states are those that it has alone.
+        """
+        places = torch.cat([torch.arange(length, device=ids.device).repeat(strings) for strings, length in groups])
+        x = add_norm(F.embedding(ids, self.words) + self.kinds[0], self.positions[places], *self.norm)
+        sizes = [strings * length for strings, length in groups]
+        states = [x]
+        for layer in self.layers:
+            parts = torch.split(F.linear(x, *layer.own).view(len(ids), 3, self.heads, -1), sizes)
+            mixed = []
+            for part, group in zip(parts, groups, strict=True):
+                q, k, v = part.view(*group, *part.shape[1:]).permute(2, 0, 3, 1, 4)
+                mixed.append(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(len(part), x.shape[1]))
+            x = add_norm(x, F.linear(torch.cat(mixed), *layer.own_out), *layer.own_norm)
+            inner = layer.activation(F.linear(x, *layer.first))
+            x = add_norm(x, F.linear(inner, *layer.second), *layer.norm)
+            states = [x] if only_last else [*states, x]
+        return states
+
 
 class _Layer:
     def __init__(self, layer: Any) -> None:
@@ -75,6 +102,10 @@ def without_modules(model: Any) -> PlainBert | None:
             for ours, other in zip(plain(ids, mask), theirs.hidden_states, strict=True):
                 if not torch.allclose(ours[there], other[there], atol=TOLERANCE[weights.dtype], rtol=0.05):
                     return None
+        # `attended` and what it gave are the last of these
+        packed = plain.packed(ids[attended], [(1, 17), (1, 11)], only_last=True)[-1]
+        if not torch.allclose(packed, other[attended], atol=TOLERANCE[weights.dtype], rtol=0.05):
+            return None
     except Exception:  # other versions of transformers: its own modules are always right
         return None
     return plain

@@ -1,9 +1,11 @@
 """Strings to sentence vectors: batches of strings, sorted by length, go through a transformer.
 
-On a CPU a batch holds strings of one token length only. Nothing is padded, and every row of a matrix product has the
-same bits whatever the other rows are (if there are enough rows: see `repeats_for_cpu`), so the vector of a string does
-not depend on its batch, window or step. On a GPU a row does depend on the number of rows, and a small batch takes as
-long as a large one, so there a batch may hold strings of several lengths, padded.
+On a CPU nothing is padded, and every row of a matrix product has the same bits whatever the other rows are (if there
+are enough rows: see `repeats_for_cpu`), so the vector of a string does not depend on its batch, window or step. A batch
+holds strings of one token length only, or, for a BERT in float32, of any: there the tokens of all strings are the rows
+of one matrix product (see `PlainBert.packed`), which matters where a race asks for few strings at a time. On a GPU a
+row does depend on the number of rows, and a small batch takes as long as a large one, so there a batch may hold strings
+of several lengths, padded.
 """
 
 from __future__ import annotations
@@ -22,7 +24,15 @@ from torch import Tensor
 from mbrace.errors import UserError, warn
 from mbrace.utilities.neural.bert import PlainBert, without_modules
 from mbrace.utilities.neural.device import without_cudnn_attention
-from mbrace.utilities.neural.tokens import TokenBatch, Tokens, batch_end, pair_mask, valid_unicode, whole_texts
+from mbrace.utilities.neural.tokens import (
+    TokenBatch,
+    Tokens,
+    batch_end,
+    packed_end,
+    pair_mask,
+    valid_unicode,
+    whole_texts,
+)
 from mbrace.utilities.neural.words import WordTokenizer
 
 # Rows per thread. With fewer than about 4 a CPU computes matrix products in another way, which rounds differently.
@@ -103,6 +113,8 @@ class Encoder:
 
     `truncated` counts the strings of more than `max_length` tokens, which are cut, as COMET cuts them.
     """
+
+    may_pack = True  # strings of several lengths in one batch, on a CPU
 
     def __init__(
         self,
@@ -206,14 +218,18 @@ class Encoder:
     def _batches(self, strings: TokenBatch) -> Iterator[TokenBatch]:
         """Batches of at most `batch_tokens` padded tokens, longest first.
 
-        A batch ends early where the length changes: always on a CPU, on a GPU once it is half full.
+        Unless strings are packed, a batch ends early where the length changes: always on a CPU, on a GPU once it is
+        half full.
         """
         lengths = strings.host_lengths
         changes = np.flatnonzero(np.diff(lengths)) + 1
         begin = 0
         while begin < len(lengths):
             half_full = self.batch_tokens // 2 if self.pads else 0
-            end = batch_end(lengths, changes, begin, most=self.batch_tokens, half_full=half_full)
+            if self._packs:
+                end = packed_end(lengths, begin, most=self.batch_tokens)
+            else:
+                end = batch_end(lengths, changes, begin, most=self.batch_tokens, half_full=half_full)
             yield strings[begin:end]
             begin = end
 
@@ -236,10 +252,30 @@ class Encoder:
 
     def _forward(self, rows: TokenBatch) -> Tensor:
         """Vectors of one batch of token ids, (rows, units)."""
+        if self._packs:
+            return self._forward_packed(rows)
         ids, lengths = self._enough_rows(rows)
         states = self._states(ids, None if rows.even else rows.attended())
         kept = None if rows.even and not rows.holds_pad.any() else ids != self._pad
         return self.readout(states, kept, lengths)[: len(rows)]
+
+    def _forward_packed(self, rows: TokenBatch) -> Tensor:
+        """The same for strings of several lengths, none of them padded."""
+        assert self._without_modules is not None
+        ids, groups, mixes = rows.joined_ids(), rows.groups, self._mixes
+        times = repeats_for_cpu(len(ids))
+        states = self._without_modules.packed(ids.repeat(times), groups * times, only_last=not mixes)
+        sizes = [strings * length for strings, length in groups]
+        by_group = zip(*(torch.split(state[: len(ids)], sizes) for state in states), strict=True)
+        each = zip(groups, by_group, torch.split(ids, sizes), strict=True)
+        vectors, first = [], 0
+        for (strings, length), of_layers, own in each:
+            last = first + strings
+            found = [state.view(strings, length, -1) for state in of_layers]
+            kept = own.view(strings, length) != self._pad if rows.holds_pad[first:last].any() else None
+            vectors.append(self.readout(found if mixes else {-1: found[-1]}, kept, rows.lengths[first:last]))
+            first = last
+        return torch.cat(vectors)
 
     def _enough_rows(self, rows: TokenBatch) -> tuple[Tensor, Tensor]:
         """Token ids (rows, longest) and lengths (rows,) of one batch; on a CPU, repeated if there are too few."""
@@ -250,7 +286,7 @@ class Encoder:
 
     def _states(self, ids: Tensor, attended: Tensor | None) -> Sequence[Tensor] | dict[int, Tensor]:
         """The hidden states that the readout reads, by layer."""
-        mixes = self.readout.weights is not None or self.readout.layer != -1
+        mixes = self._mixes
         if attended is not None and self._takes_pair_masks():
             attended = pair_mask(attended)
         with without_cudnn_attention():
@@ -260,10 +296,21 @@ class Encoder:
             out = self._model(input_ids=ids, attention_mask=attended, output_hidden_states=mixes, return_dict=True)
         return out.hidden_states if mixes else {-1: out.last_hidden_state}
 
+    @property
+    def _mixes(self) -> bool:
+        """Whether the readout reads other layers than the last."""
+        return self.readout.weights is not None or self.readout.layer != -1
+
+    @property
+    def _packs(self) -> bool:
+        """Whether a batch holds strings of several lengths without padding."""
+        return self.may_pack and not self.pads and self._without_modules is not None
+
     @cached_property
     def _without_modules(self) -> PlainBert | None:
-        """The network without its modules, where it can be: on a GPU, which would wait for them."""
-        return without_modules(self._model) if self.pads else None
+        """The network without its modules, where that can be: for a GPU, which would wait for them, or to pack."""
+        wanted = self.pads or (self.may_pack and self.dtype == torch.float32)
+        return without_modules(self._model) if wanted else None
 
     def _takes_pair_masks(self) -> bool:
         """Whether the network accepts a mask (rows, 1, tokens, tokens), found out by a trial.

@@ -22,6 +22,8 @@ class TokenEncoder(Encoder):
     Texts are stripped first, and get a space in front where `leading_space` says so, both as bert-score does it.
     """
 
+    may_pack = False  # vectors are read from a grid of strings and tokens
+
     def __init__(
         self,
         model: Any,

@@ -86,6 +86,18 @@ class TokenBatch:
         """Whether all strings have the same number of tokens."""
         return bool(self.host_lengths[-1] == self.host_lengths[0])
 
+    @property
+    def groups(self) -> list[tuple[int, int]]:
+        """Strings of the same length, which are neighbours: how many they are, and their number of tokens."""
+        ends = [*(np.flatnonzero(np.diff(self.host_lengths)) + 1).tolist(), len(self)]
+        return [(end - begin, int(self.host_lengths[begin])) for begin, end in zip([0, *ends], ends, strict=False)]
+
+    def joined_ids(self) -> Tensor:
+        """The ids of the strings, one string after another."""
+        ends = self.lengths.cumsum(0)
+        shifts = (self.starts - ends + self.lengths).repeat_interleave(self.lengths)
+        return self.flat[shifts + torch.arange(len(shifts), device=self.flat.device)]
+
     def attended(self) -> Tensor:
         """(strings, longest): True for tokens of the string, False for padding after it."""
         return torch.arange(self.longest, device=self.flat.device) < self.lengths[:, None]
@@ -114,6 +126,13 @@ def batch_end(lengths: NDArray[np.int64], changes: NDArray[np.int64], begin: int
     end = min(len(lengths), begin + max(1, most // longest))
     later = np.searchsorted(changes, begin + max(1, -(-half_full // longest)))
     return min(end, int(changes[later])) if later < len(changes) else end
+
+
+def packed_end(lengths: NDArray[np.int64], begin: int, *, most: int) -> int:
+    """The end of the batch of strings that starts at `begin`, with at most `most` tokens (a single string may have
+    more)."""
+    tokens = lengths[begin : begin + most].cumsum()
+    return begin + max(1, int(np.searchsorted(tokens, most, side="right")))
 
 
 def valid_unicode(texts: Iterable[str]) -> list[str]:
