@@ -346,6 +346,7 @@ def test_a_preset_shares_states_for_n_grams_and_draws_once_for_a_small_encoder_o
         assert found(*given) == plain
     assert found("--beam", "64") == (64, None, None)
     assert found("--states", "32") == (None, 32, None)
+    assert found("--recombine", "4") == plain
     learned = ["--utility", "learned", "--device", "cuda"]
     of_races = ["--regret", "0.02"], ["--alpha", "0.9"], ["--bootstraps", "100"], ["--forecast", "0"], ["--nbest", "3"]
     for given in (*of_races, ["--sampling", "independent"], server, ["--pool"], *shortlists):

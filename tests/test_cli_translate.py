@@ -260,26 +260,28 @@ def test_translating_with_a_pool_of_arithmetic_draws_is_resumed_to_the_same_byte
     assert cut.read_bytes() == content == whole.read_bytes()
 
 
+@pytest.mark.parametrize(("option", "name"), [("--states", "states"), ("--recombine", "recombine")])
 def test_states_reach_beam_search_from_the_command_line_and_are_kept_for_resuming(
-    sources: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    option: str, name: str, sources: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out, made = tmp_path / "o.jsonl", tmp_path / "c.jsonl"
     generate = ["generate", str(sources), "--model", str(folder), "--device", "cpu", "--beam", "8", "--sample", "0"]
-    assert main([*generate, "--states", "3", "-o", str(made)]) == 0
+    assert main([*generate, option, "2", "-o", str(made)]) == 0
     texts = [json.loads(line)["hypotheses"] for line in made.read_text().splitlines()]
     model = mbrace.Seq2Seq(str(folder), device="cpu")
-    assert texts == [list(found.texts) for found in model.beam(SOURCES, 8, states=3)]
+    assert texts == [list(found.texts) for found in model.beam(SOURCES, 8, **{name: 2})]
     assert texts != [list(found.texts) for found in model.beam(SOURCES, 8)]
-    assert translate(sources, folder, out, "--states", "3") == 0
+    assert translate(sources, folder, out, option, "2") == 0
     before = out.read_bytes()
-    assert translate(sources, folder, out, "--states", "3", "--resume") == 0
+    assert translate(sources, folder, out, option, "2", "--resume") == 0
     assert out.read_bytes() == before
     assert translate(sources, folder, out, "--resume") == 2
-    assert "was made with states 3, not without it" in capsys.readouterr().err
+    assert f"was made with {name} 2, not without it" in capsys.readouterr().err
     for options, words in (
-        (["--states", "0"], "--states 0: must be 1 or more"),
-        (["--states", "2", "--beam", "0", "--pool"], "--states 2: only valid with a beam of 1 or more"),
-        (["--states", "2", "--server", "http://x", "--server-model", "m"], "--states: only valid with --model"),
+        ([option, "0"], f"{option} 0: must be 1 or more"),
+        (["--recombine", "5"], "--recombine 5: must be 4 or less"),
+        ([option, "2", "--beam", "0", "--pool"], f"{option} 2: only valid with a beam of 1 or more"),
+        ([option, "2", "--server", "http://x", "--server-model", "m"], f"{option}: only valid with --model"),
     ):
         assert main(["translate", str(sources), *options]) == 2
         assert words in capsys.readouterr().err
