@@ -223,14 +223,16 @@ failure).
 
 def page(args: argparse.Namespace) -> None:
     """Write OUT/RECOMBINED.md."""
-    counts, sections = [], []
+    counts, sections, trials = [], [], 1
     for first in sorted(args.out.glob("*.test.json.gz")):
         stored = read_packed(first)
         pair, rows = stored["about"]["pair"], stored["rows"]
         for more in sorted(args.out.glob(f"{pair}.test.*.json.gz")):  # from --start on
             rows += read_packed(more)["rows"]
         counts.append(f"{pair}: {len({row['id'] for row in rows}):,} sentences, model `{stored['about']['model']}`.")
+        trials = len(rows)
         rows = mean_of_trials(rows)
+        trials //= len(rows)
         margin = learned_margin(args.out.parent / "data", pair)
         for utility, other in (("learned", "chrF++"), ("chrF++", "learned")):
             own = [row for row in rows if row["utility"] == utility]
@@ -242,7 +244,6 @@ def page(args: argparse.Namespace) -> None:
             sections += equality_lines(base + named, base, utility, other, margin, as_good=True)
     notes = args.out / "notes.md"
     said = notes.read_text(encoding="utf-8") if notes.exists() else ""
-    trials = max(TRIALS.get(args.beams, 1), 1)
     text = ABOUT.format(sentences=" ".join(counts), said=said, held_out=1024 - trials * RACED)
     (args.out / "RECOMBINED.md").write_text("\n".join([text, *sections]) + "\n", encoding="utf-8")
 
@@ -279,7 +280,6 @@ def main() -> None:
     made.set_defaults(run=run)
     written = commands.add_parser("page")
     written.add_argument("out", type=Path)
-    written.add_argument("--beams", choices=list(BEAMS), default="eighth", help="those of a run (the eighth)")
     written.set_defaults(run=page)
     args = parser.parse_args()
     args.run(args)

@@ -349,8 +349,9 @@ def test_a_preset_shares_states_for_n_grams_and_draws_once_for_a_small_encoder_o
     assert found("--recombine", "4") == plain
     learned = ["--utility", "learned", "--device", "cuda"]
     of_races = ["--regret", "0.02"], ["--alpha", "0.9"], ["--bootstraps", "100"], ["--forecast", "0"], ["--nbest", "3"]
-    for given in (*of_races, ["--sampling", "independent"], server, ["--pool"], *shortlists):
-        assert found(*learned, *given) == plain
+    shared_states = ["--recombine", "4"], ["--states", "128"]
+    for given in (*of_races, ["--sampling", "independent"], server, ["--pool"], *shortlists, *shared_states):
+        assert found(*learned, *given) in (plain, (None, 128, None))
     assert found(*learned, "--sampling", "arithmetic") == (None, None, "64")
     assert found(*learned, "--schedule", "16,32") == (None, None, "16,32")
     assert found("--utility", "learned", "--device", "cpu:0")[2] == ",".join(map(str, SMALL_STEPS))

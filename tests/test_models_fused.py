@@ -97,7 +97,7 @@ def test_the_totals_of_chosen_chunks_are_those_of_all(ids: int) -> None:
 
 def beams(k: int, states: int | None = None, ends: tuple[int, ...] = (0,), recombine: int = 0) -> tuple[Any, Any]:
     """Two of the same searches over 4 sources, at time 2, the third source closed: with kernels, and without."""
-    state = SimpleNamespace(select=lambda rows, offsets: None)
+    state = SimpleNamespace(select=lambda rows, offsets: None, recordable=True)
     decoder: Any = SimpleNamespace(start=lambda memory, width, most: state)
     limits = torch.tensor([9, 3, 9, 9], device=DEVICE)  # the second ends at this step
     settings = beam_search.BeamSettings(k, 0.7, states, recombine)
@@ -141,19 +141,21 @@ def test_paths_enter_rows_by_the_kernel(k: int, states: int | None, recombine: i
     scores[3, k // 2 :] = -torch.inf
     before = torch.randint(0, 9, (4, k), device=DEVICE)
     for search in (mine, theirs):
-        for to, value in ((search.keys, keys), (search.row, before), (search.scores, scores)):
+        for to, value in ((search.keys, keys), (search.row_of_path, before), (search.scores, scores)):
             to.copy_(value)
         search._enter_rows(parents, ids)
-        search.row.masked_fill_((search.scores == -torch.inf) | search.closed[:, None], -1)  # those mean nothing
+        search.row_of_path.masked_fill_(
+            (search.scores == -torch.inf) | search.closed[:, None], -1
+        )  # those mean nothing
     assert same_tensors(mine, theirs)
     assert mine.offsets.diff()[2] == 0  # the finished source
     for search in (mine, theirs):  # each path goes on from its leader's row
         used = int(search.offsets[-1])
-        assert search.row.max() < used <= 4 * min(k, states or k)
+        assert search.row_of_path.max() < used <= 4 * min(k, states or k)
         if not recombine:
-            opened = search.row >= 0
-            assert torch.equal(search.rows[search.row[opened]], before.gather(1, parents)[opened])
-            assert torch.equal(search.ids[search.row[opened]], ids[opened])
+            opened = search.row_of_path >= 0
+            assert torch.equal(search.came_from[search.row_of_path[opened]], before.gather(1, parents)[opened])
+            assert torch.equal(search.ids[search.row_of_path[opened]], ids[opened])
 
 
 @pytest.mark.parametrize("dtype", LOW)

@@ -192,17 +192,18 @@ def test_rows_that_are_kept_though_not_in_use_change_nothing(name: str, monkeypa
     exact_rows = outputs()
     plain, sizes = search.Search.__init__, set()
 
-    def kept(self: Any, *arguments: Any) -> None:
+    def counted_seldom(self: Any, *arguments: Any) -> None:
         plain(self, *arguments)
-        self.fixed_size, self.check_every = True, 4
+        self.check_every = 4
 
     def counted(self: Any) -> None:
         step(self)
-        if len(self.rows) > int(self.offsets[-1]):
-            sizes.add(len(self.rows))
+        if len(self.came_from) > int(self.offsets[-1]):
+            sizes.add(len(self.came_from))
 
     step = beam_search._Beam.step
-    monkeypatch.setattr(search.Search, "__init__", kept)
+    monkeypatch.setattr(search.Search, "__init__", counted_seldom)
+    monkeypatch.setattr(search.Search, "keeps_rows", lambda self: True)
     monkeypatch.setattr(beam_search._Beam, "step", counted)
     assert outputs() == exact_rows
     assert sizes  # there were rows that are not in use

@@ -90,6 +90,33 @@ def test_a_number_of_ids_in_common_that_cannot_be_is_refused(recombine: Any) -> 
         translator.beam(SOURCES, recombine=recombine)
 
 
+@pytest.mark.parametrize("options", [{}, {"recombine": 2}])
+def test_a_source_whose_scores_are_no_numbers_takes_nothing_from_the_others(
+    options: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    translator = mbrace.Seq2Seq(tiny.marian(), tokenizer=tiny.tokenizer(), dtype="float32")
+    expected = translator.beam(SOURCES, k=6, max_length=12, **options)
+    start = translator.decoder.start
+
+    def broken(memory: Any, width: int, most: int) -> Any:
+        state = start(memory, width, most)
+        step = state.step
+
+        def without_numbers(ids: torch.Tensor) -> Any:
+            state.step = step
+            logits, bias = step(ids)
+            logits[0] = torch.nan  # of the longest source
+            return logits, bias
+
+        state.step = without_numbers
+        return state
+
+    monkeypatch.setattr(translator.decoder, "start", broken)
+    found = translator.beam(SOURCES, k=6, max_length=12, **options)
+    assert [found[0], found[2]] == [expected[0], expected[2]]
+    assert not found[1].texts  # "d d a b"
+
+
 def test_as_many_states_as_paths_are_plain_beam_search() -> None:
     translator = mbrace.Seq2Seq(tiny.marian(), tokenizer=tiny.tokenizer(), dtype="float32")
     plain = translator.beam(SOURCES, k=6, max_length=12)
@@ -138,7 +165,7 @@ def test_a_number_of_states_that_cannot_be_is_refused(states: Any, words: str) -
 
 def test_large_ids_are_folded_into_keys() -> None:
     """Four ids of 17 bits and more have 16 bits each; small ones are kept as they are."""
-    decoder: Any = SimpleNamespace(start=lambda memory, width, most: None)
+    decoder: Any = SimpleNamespace(start=lambda memory, width, most: SimpleNamespace(recordable=False))
     four = beam_search.BeamSettings(4, recombine=4)
     search_of = beam_search._Beam(decoder, None, torch.tensor([9]), four, 0, (0,))
     search_of.scores[:] = 0.0
@@ -219,7 +246,7 @@ def test_states_are_refused_for_a_model_that_knows_none(tmp_path: Path) -> None:
     source.write_text("a b\n")
     for call in (mbrace.translate_file, mbrace.generate_file):
         for name in ("states", "recombine"):
-            with pytest.raises(mbrace.UserError, match=f"{name} 4: beam of Plain takes none; leave it out"):
+            with pytest.raises(mbrace.UserError, match=f"{name} 4: beam of Plain has no such option; leave it out"):
                 call(source, tmp_path / "o.jsonl", model=Plain(), beam=8, **{name: 4})
 
 

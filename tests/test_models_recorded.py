@@ -10,13 +10,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import stand_in_kernels
 import test_models_past
 import tiny_models
 import torch
 
 import mbrace
 from mbrace.errors import MbraceWarning
-from mbrace.models import past, recorded, search
+from mbrace.models import choice, marian, past, recorded, search
 
 torch.set_num_threads(1)
 
@@ -77,6 +78,45 @@ def test_recorded_searches_are_the_plain_ones(sampling: str, model: Any, monkeyp
     assert outputs(model, sampling) == plain
     assert Recording.made > 2  # anew when there is no more room, and when rows are cut
     assert Recording.replayed > 2 * Recording.made
+
+
+@pytest.mark.parametrize("sampling", ["independent", "arithmetic"])
+@pytest.mark.parametrize("every", [1, 3, 8])
+def test_recorded_searches_that_skip_rows_are_the_plain_ones(
+    sampling: str, every: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a GPU with kernels, which leave rows that are not in use alone: here they are NaN."""
+    translator = mbrace.Seq2Seq(tiny_models.marian(), tokenizer=tiny_models.tokenizer(), dtype="float32")
+
+    def all_outputs() -> tuple[list[list[str]], list[list[str]], list[list[float]]]:
+        drawn = [*translator.sample(SOURCES, 30, max_length=70, sampling=sampling)]
+        shared = [translator.beam(SOURCES, 12, max_length=70, recombine=n) for n in (1, 2)]
+        beams = [*translator.beam(SOURCES, 8, max_length=70, alpha=0.6), *shared[0], *shared[1]]
+        return [list(x.texts) for x in drawn], [list(b.texts) for b in beams], [list(b.scores) for b in beams]
+
+    plain = all_outputs()
+    for module in (choice, marian, past):
+        monkeypatch.setattr(module, "kernels_for", lambda device: stand_in_kernels)
+    monkeypatch.setattr(marian, "LOW_PRECISION", (torch.float32,))
+    monkeypatch.setattr(marian, "UNITS", 16)
+    monkeypatch.setattr(past, "FIRST_ROOM", 16)
+    monkeypatch.setattr(recorded, "usable", lambda device: True)
+    monkeypatch.setattr(recorded, "_record", lambda step, device: Recording(step))
+    monkeypatch.setattr(Recording, "replayed", 0)
+    monkeypatch.setattr(stand_in_kernels, "skipped", 0)
+    begun = search.Search.__init__
+
+    def counted_seldom(self: Any, *arguments: Any) -> None:
+        begun(self, *arguments)
+        self.check_every = every
+
+    monkeypatch.setattr(search.Search, "__init__", counted_seldom)
+    drawn, texts, scores = all_outputs()
+    assert (drawn, texts) == plain[:2]
+    for mine, theirs in zip(scores, plain[2], strict=True):
+        assert mine == pytest.approx(theirs, abs=1e-5)
+    assert Recording.replayed > 50
+    assert stand_in_kernels.skipped > 50
 
 
 def test_a_step_that_cannot_be_recorded_is_run(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -104,8 +104,8 @@ def add_sampling(parser: argparse.ArgumentParser, *, once: str = "--length-alpha
         action=Given,
         type=int,
         metavar="N",
-        help="beam hypotheses that end in the same N ids, 1 to 4, share a state of the decoder (3 with "
-        f"--states{by_preset})",
+        help="beam hypotheses that end in the same N ids, 1 to 4, share a state of the decoder "
+        "(default: none; 3 with --states)",
     )
     group.add_argument(
         "--length-penalty",

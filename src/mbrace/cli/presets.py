@@ -36,8 +36,8 @@ def _cost(args: argparse.Namespace) -> str | None:
 
 
 def _may_forecast(args: argparse.Namespace) -> bool:
-    """Whether there can be a forecast."""
-    return args.forecast != 0 and (getattr(args, "beam", None) or 0) <= MOST
+    """Whether there can be a forecast: not with states that are shared, with which it was found not to be as good."""
+    return args.forecast != 0 and (getattr(args, "beam", None) or 0) <= MOST and not _shares_states(args)
 
 
 def _may_be_one_step(args: argparse.Namespace) -> bool:
@@ -45,15 +45,19 @@ def _may_be_one_step(args: argparse.Namespace) -> bool:
     that only matters in a race of several."""
     arithmetic = _of_a_model(args) and getattr(args, "sampling", None) in (None, "arithmetic")
     of_races = (args.regret, args.alpha, args.bootstraps, args.forecast)
-    return arithmetic and (args.nbest or 1) == 1 and not _has_shortlist(args) and all(x is None for x in of_races)
+    few = arithmetic and (args.nbest or 1) == 1 and not _has_shortlist(args) and all(x is None for x in of_races)
+    return few and not _shares_states(args)  # with which 64 draws were found not to be as good
 
 
 def _may_share_states(args: argparse.Namespace) -> bool:
     """Whether hypotheses come from a beam search of a model here whose width was not chosen, and cost nothing besides:
     quality estimation would take longer for more of them."""
-    return (
-        _of_a_model(args) and args.beam is None and args.states is args.recombine is None and not _has_shortlist(args)
-    )
+    return _of_a_model(args) and args.beam is None and not _shares_states(args) and not _has_shortlist(args)
+
+
+def _shares_states(args: argparse.Namespace) -> bool:
+    """Whether hypotheses of a beam were asked to share states."""
+    return any(getattr(args, name, None) is not None for name in ("states", "recombine"))
 
 
 def _of_a_model(args: argparse.Namespace) -> bool:

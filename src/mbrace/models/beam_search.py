@@ -38,7 +38,7 @@ class BeamSettings:
     @property
     def alike(self) -> int:
         """Ids in common, after which paths share a state; 0: each has its own."""
-        return self.recombine or (RECOMBINED if self.most_states < self.k else 0)
+        return int(self.recombine or (RECOMBINED if self.most_states < self.k else 0))
 
 
 def beam(
@@ -77,6 +77,7 @@ class _Beam(Search):
         self.width = settings.most_states
         # The last ids of a path are one number, its key, with so many bits for each (0: each path has its own state).
         self.key_bits = (0, 63, 31, 21, 16)[settings.alike]
+        # four of 16 bits are all 64 of an int64
         self.key_mask = -1 if settings.alike == 4 else (1 << self.key_bits * settings.alike) - 1
         super().__init__(device, sources * self.width)
         self.kernels, self.end_ids = choice.kernels_for(device), torch.tensor(ends, device=device)
@@ -93,13 +94,14 @@ class _Beam(Search):
         self.scores = torch.full((sources, k), -math.inf, device=device)
         self.scores[:, 0] = 0.0
         self.keys = torch.zeros((sources, k), dtype=torch.int64, device=device)
-        self.row = torch.arange(sources, device=device)[:, None].repeat(1, k)  # that each path is in
+        self.row_of_path = torch.arange(sources, device=device)[:, None].repeat(1, k)  # that each path is in
         self.paths = 1  # per source before the first step
         # what each row goes on from: the row before; and which rows each source has
-        self.rows, self.offsets = torch.arange(sources, device=device), torch.arange(sources + 1, device=device)
+        self.came_from, self.offsets = torch.arange(sources, device=device), torch.arange(sources + 1, device=device)
         self.owner, self.limit = torch.arange(sources, device=device), limits
         self.closed = torch.zeros(sources, dtype=torch.bool, device=device)
         self.state, self.ids = decoder.start(memory, 1, self.width), torch.full((sources,), start, device=device)
+        self.fixed_size = self.keeps_rows()
 
     def step(self) -> None:
         """Every open path by one id."""
@@ -107,7 +109,7 @@ class _Beam(Search):
         logits, bias = self.state.step(self.ids)
         self.vocabulary = logits.shape[-1]
         used = self.state.offsets[-1:] if self.state.skips else None
-        row, scores = self.row[:, : self.paths], self.scores[:, : self.paths]
+        row, scores = self.row_of_path[:, : self.paths], self.scores[:, : self.paths]
         best, extensions = best_totals(logits, bias, scores, 2 * k, row, used)
         if best.shape[1] < 2 * k:
             best = torch.nn.functional.pad(best, (0, 2 * k - best.shape[1]), value=-math.inf)
@@ -119,7 +121,7 @@ class _Beam(Search):
         scores, which = self.ended_scores.topk(k, dim=1, sorted=False)
         self.ended[:, :k] = self.ended.gather(1, which)
         self.ended_scores[:, :k] = scores
-        self.closed |= scores.amin(1) >= best_open
+        self.closed |= ~(scores.amin(1) < best_open)  # also where a model gives no number
         self.clock += 1
         self._enter_rows(parents, ids)
 
@@ -154,26 +156,26 @@ class _Beam(Search):
     def _enter_rows(self, parents: Tensor, ids: Tensor) -> None:
         """Put the open paths, best first, into their new rows; each is a parent, an earlier path, and one more id."""
         sources, size = len(ids), len(ids) * self.width
-        if self.fixed_size and len(self.rows) != size:
-            self.rows, self.ids = self.rows.new_zeros(size), self.ids.new_zeros(size)
-        if self.kernels is not None and self.fixed_size and self.k <= self.kernels.MOST_RECOMBINED:
+        if self.fixed_size and len(self.came_from) != size:
+            self.came_from, self.ids = self.came_from.new_zeros(size), self.ids.new_zeros(size)
+        if self.kernels is not None and self.fixed_size and self.k <= self.kernels.MOST_PATHS:
             self.kernels.enter_rows(
-                parents, ids, self.keys, self.scores, self.closed, self.row, self.offsets, self.rows, self.ids,
-                self.width, self.key_bits, self.key_mask,
+                parents, ids, self.keys, self.scores, self.closed, self.row_of_path, self.offsets, self.came_from,
+                self.ids, self.width, self.key_bits, self.key_mask,
             )  # fmt: skip
         else:
             first, leads = self._leaders(parents, ids)
             torch.cumsum(leads.sum(1), 0, out=self.offsets[1:])
             mine = leads.cumsum(1) - 1 + self.offsets[:sources, None]
-            before = self.row.gather(1, parents)
-            self.row.copy_(mine.gather(1, first).clamp_(min=0))
+            before = self.row_of_path.gather(1, parents)
+            self.row_of_path.copy_(mine.gather(1, first).clamp_(min=0))
             if self.fixed_size:  # what leads no row goes to one beyond the last
                 to = torch.where(leads, mine, size).flatten()
-                for kept, of_paths in ((self.rows, before), (self.ids, ids)):
+                for kept, of_paths in ((self.came_from, before), (self.ids, ids)):
                     kept.copy_(torch.nn.functional.pad(kept, (0, 1)).scatter_(0, to, of_paths.flatten())[:-1])
             else:
-                self.rows, self.ids = before[leads], ids[leads]
-        self.state.select(self.rows, self.offsets)
+                self.came_from, self.ids = before[leads], ids[leads]
+        self.state.select(self.came_from, self.offsets)
         self.paths = self.k
 
     def _leaders(self, parents: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
@@ -204,9 +206,9 @@ class _Beam(Search):
             counts = self.offsets.diff()[alive]  # those of finished sources are 0
             self.offsets = torch.nn.functional.pad(counts.cumsum(0), (1, 0))
             if self.fixed_size:
-                self.rows, self.ids = self.rows.new_zeros(left), self.ids[:left].clone()
+                self.came_from, self.ids = self.came_from.new_zeros(left), self.ids[:left].clone()
             self.state.select(torch.arange(len(self.ids), device=alive.device), self.offsets, sources=alive)
-            for name in "scores", "row", "keys", "ended_scores", "ended", "owner", "limit", "closed":
+            for name in "scores", "row_of_path", "keys", "ended_scores", "ended", "owner", "limit", "closed":
                 setattr(self, name, getattr(self, name)[alive])
         return len(alive) > 0
 

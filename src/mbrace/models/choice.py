@@ -86,7 +86,7 @@ def next_ids(
         )
         return chosen
     if used is not None:
-        logits = logits.masked_fill(torch.arange(len(logits), device=logits.device)[:, None] >= used, 0.0)
+        logits.masked_fill_(torch.arange(len(logits), device=logits.device)[:, None] >= used, 0.0)
     logits = _biased(logits, bias)
     weights = truncation(logits)
     ids, before, size, total = _intervals(weights, u)

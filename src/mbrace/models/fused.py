@@ -18,7 +18,7 @@ from mbrace.models import kernels
 from mbrace.models.chosen_ids import ChosenIds
 from mbrace.utilities.neural.device import first_line, launch, supports_triton
 
-MOST_RECOMBINED = 1024  # paths per source: each is compared with all others, by one program
+MOST_PATHS = 1024  # paths per source: each is compared with all others, by one program
 FEW_ROWS = 2048  # for so many, torch's matrix products are faster than ours, even if most rows are not in use
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
@@ -73,11 +73,14 @@ def _trial(device: torch.device) -> bool:
 
 def _linear_trial(device: torch.device) -> bool:
     """Whether a matrix product comes out as with torch."""
-    x = ((torch.arange(70 * 128, device=device) * 37 % 1009).view(70, 128) / 500 - 1).half()
-    weight, used = x.flip(0)[:40].contiguous(), torch.tensor([66], device=device)
-    found = linear(x, weight, x[0, :40].contiguous(), used, torch.nn.SiLU())[:66]
-    expected = torch.nn.functional.silu(torch.nn.functional.linear(x, weight, x[0, :40]))[:66]
-    return torch.allclose(found.float(), expected.float(), atol=0.05, rtol=0.02)
+    used, right = torch.tensor([66], device=device), []
+    for dtype in [torch.float16] if INTERPRETED else [torch.float16, torch.bfloat16]:  # it multiplies no bfloat16
+        x = ((torch.arange(70 * 128, device=device) * 37 % 1009).view(70, 128) / 500 - 1).to(dtype)
+        weight, bias = x.flip(0)[:40].contiguous(), x[0, :40].contiguous()
+        found = linear(x, weight, bias, used, torch.nn.SiLU())[:66]
+        expected = torch.nn.functional.silu(torch.nn.functional.linear(x, weight, bias))[:66]
+        right.append(torch.allclose(found.float(), expected.float(), atol=0.1, rtol=0.03))
+    return all(right)
 
 
 def _memory_trial(device: torch.device) -> bool:
@@ -264,7 +267,7 @@ def enter_rows(
     """Put the open paths into rows, at most `width` per source (see beam_search.py).
 
     Paths are a parent and one more id, both (sources, k). With `bits` 0 each has its own row; otherwise paths with the
-    same last ids share one: a key has `bits` bits for each id, and a mask. At most MOST_RECOMBINED paths. Changed in
+    same last ids share one: a key has `bits` bits for each id, and a mask. At most MOST_PATHS paths. Changed in
     place: keys, scores and path_rows (sources, k), offsets (sources + 1,), and the row before and the newest id of each
     new row, rows and row_ids.
     """

@@ -119,12 +119,12 @@ class SamplingSettings:
         known = inspect.signature(model.beam).parameters.values()
         for name, value in self._sharing().items():
             if not any(p.name == name or p.kind is p.VAR_KEYWORD for p in known):
-                raise UserError(f"{name} {value}: beam of {type(model).__name__} takes none; leave it out")
+                raise UserError(f"{name} {value}: beam of {type(model).__name__} has no such option; leave it out")
 
     def _sharing(self) -> dict[str, int]:
         """What was asked for of states that are shared."""
         asked = {"states": self.states, "recombine": self.recombine}
-        return {name: value for name, value in asked.items() if value is not None}
+        return {name: int(value) for name, value in asked.items() if value is not None}
 
     def beam_options(self) -> dict[str, Any]:
         """Those of a model's `beam`; what was not asked for is left out: not all models know it."""
@@ -139,8 +139,9 @@ class SamplingSettings:
     def describe(self) -> dict[str, Any]:
         """What candidates depend on."""
         settings = {**asdict(self), "sampling": None if self.sampling == "independent" else self.sampling}
-        unasked = {"states", "recombine"} - self._sharing().keys()
-        return {name: value for name, value in settings.items() if name not in unasked}
+        for name in ("states", "recombine"):
+            del settings[name]
+        return settings | self._sharing()
 
 
 def live_candidates(

@@ -1,7 +1,8 @@
 """Triton kernels of decoding, called by fused.py: a row's result depends on no other row.
 
 Rows in use come first. How many they are is read on the device (`used`), so that a recorded step takes only as long as
-they need.
+they need. It is the last number of a longer tensor, so that its address is a multiple of 16 or not: kernels must not be
+compiled for each.
 """
 
 import triton
@@ -41,7 +42,7 @@ def _whole(x, best, norm, epsilon, min_p):
     return tl.where(allowed, p * 1099511627776.0, 0.0).to(tl.int64)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["used"])
 def next_ids(
     logits, bias, uniforms, ids, befores, sizes, totals, logprobs, used, count, epsilon, min_p,
     HAS_BIAS: tl.constexpr, SOME_UNUSED: tl.constexpr, BLOCK: tl.constexpr,
@@ -91,7 +92,7 @@ def next_ids(
     tl.store(logprobs + row, x - best - tl.log(norm))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["used"])
 def chunk_maxima(
     logits, bias, highest, shifts, used, count, parts,
     HAS_BIAS: tl.constexpr, SOME_UNUSED: tl.constexpr, BLOCK: tl.constexpr, CHUNK: tl.constexpr,
@@ -274,7 +275,7 @@ def enter_rows(parents, ids, firsts, ranks, offsets, path_rows, rows, row_ids, k
     tl.store(row_ids + offset + mine, number, mask=inside & (mine >= 0))
 
 
-@triton.jit(do_not_specialize=["units"])
+@triton.jit(do_not_specialize=["used", "units"])
 def linear(
     x, weight, bias, out, used, units,
     INPUTS: tl.constexpr, HAS_BIAS: tl.constexpr, ACTIVATION: tl.constexpr,
@@ -361,7 +362,7 @@ def attend_to_memory(
     tl.store(out + at, (mixed / norm[:, None]).to(out.dtype.element_ty), mask=both)
 
 
-@triton.jit(do_not_specialize=["capacity"])  # or Triton would compile it anew for some of its values
+@triton.jit(do_not_specialize=["used", "capacity"])  # or Triton would compile it anew for some of its values
 def attend(
     new, keys, values, table, out, clock, used, capacity, scale,
     HEADS: tl.constexpr, SIZE: tl.constexpr, WIDE: tl.constexpr, TIMES: tl.constexpr, SOME_UNUSED: tl.constexpr,

@@ -101,7 +101,7 @@ class LiveModel:
         done = []
         with ThreadPoolExecutor(1) as behind:  # texts are written while the next search runs
             width = max(settings.most_states, k // 4)  # paths without a state of their own take memory too
-            if recombine and self.device.type == "cpu":
+            if recombine and states is None and self.device.type == "cpu":
                 width = -(-width // 2)  # most paths share a state, and only states in use are rows
             for part in self.parts(rows, [width if source.strip() else 0 for source in sources], max_length):
                 mine = [rows[i] for i in part]

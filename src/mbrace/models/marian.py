@@ -19,6 +19,9 @@ from mbrace.models.past import past_for
 from mbrace.utilities.neural.device import without_cudnn_attention
 from mbrace.utilities.neural.norm import add_norm
 
+# What the kernels are for that skip rows: their matrix products are of 16 bits, and of so many units at a time.
+LOW_PRECISION, UNITS = (torch.bfloat16, torch.float16), 64
+
 
 @without_cudnn_attention()
 def forward(model: Any, source: Tensor, target: Tensor, *, pad: int) -> Tensor:
@@ -160,8 +163,8 @@ class MarianState:
         self._most = most  # rows of a source
         shape = decoder.heads, decoder.embedding.shape[1] // decoder.heads
         self.past = past_for(decoder.device, decoder.dtype, len(decoder.layers), shape)
-        low = decoder.dtype in (torch.bfloat16, torch.float16)
-        self._kernels = kernels_for(decoder.device) if low and decoder.embedding.shape[1] % 64 == 0 else None
+        fits = decoder.dtype in LOW_PRECISION and decoder.embedding.shape[1] % UNITS == 0
+        self._kernels = kernels_for(decoder.device) if fits else None
 
     @property
     def recordable(self) -> bool:

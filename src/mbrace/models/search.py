@@ -1,8 +1,8 @@
 """Searches with a decoder that advances rows step by step; and sampling.
 
-The rows of one source are neighbours, and those in use come first. On a CPU there are no others. On a GPU, where a step
-is recorded for a fixed number of rows, those that are left over take little time (see fused.py), and only a count is
-read back, every few steps.
+The rows of one source are neighbours, and those in use come first. Mostly there are no others. On a GPU, where a step
+is recorded for a fixed number of rows, some are left over, which take little time where there are kernels (fused.py),
+and only a count is read back, every few steps.
 """
 
 from __future__ import annotations
@@ -122,7 +122,10 @@ class Search:
         self.recorder = Recorder(device, rows)
         # Steps between looks at how many rows are left: reading from a GPU makes the host wait.
         self.check_every = 1 if device.type != "cuda" else 8 if self.recorder.records else 4
-        self.fixed_size = device.type == "cuda" or self.recorder.records  # rows that are not in use stay
+
+    def keeps_rows(self) -> bool:
+        """Whether rows that are not in use stay, so that a step that is recorded has the same shapes."""
+        return self.state.recordable and (self.clock.device.type == "cuda" or self.recorder.records)
 
     def step(self) -> None:
         """One time step."""
@@ -162,7 +165,7 @@ class _Sampling(Search):
         kind = ArithmeticUniforms if arithmetic else IndependentUniforms
         self.random = kind(keys[:, None], wanted.first[:, None] + numbers)
         self.alive = (numbers < wanted.counts[:, None]).flatten()
-        self.used = total  # rows that were alive at the last look
+        self.last_left = total  # rows that were alive at the last look
         self.limit = limits.repeat_interleave(width)
         self.source = torch.arange(sources, device=device).repeat_interleave(width)
         # finished rows write to row `total`, which is dropped
@@ -192,7 +195,7 @@ class _Sampling(Search):
         if left > 0 and self.worth_cutting(left, rows, time):
             self.recorder.forget()
             self._keep(left, left)
-        elif 0 < left < self.used and self.state.skips:
+        elif 0 < left < self.last_left and self.state.skips:
             self._keep(left, rows)
         return left > 0
 
@@ -208,7 +211,7 @@ class _Sampling(Search):
             kept_rows(x, rows) for x in (self.ids, self.alive, self.limit, self.source, self.owner)
         )
         self.alive[left:], self.owner[left:] = False, self.total
-        self.used = left
+        self.last_left = left
 
 
 def is_end(ids: Tensor, ends: tuple[int, ...]) -> Tensor:

@@ -122,7 +122,7 @@ def split_product(
     tl.store(out + m[:, None].to(tl.int64) * size + n[None, :], total, mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["used"])
 def add_norm(
     x, branch, weight, bias, out, eps, used,
     UNITS: tl.constexpr, SOME_UNUSED: tl.constexpr, BLOCK: tl.constexpr,
