@@ -230,9 +230,8 @@ def page(args: argparse.Namespace) -> None:
         for more in sorted(args.out.glob(f"{pair}.test.*.json.gz")):  # from --start on
             rows += read_packed(more)["rows"]
         counts.append(f"{pair}: {len({row['id'] for row in rows}):,} sentences, model `{stored['about']['model']}`.")
-        trials = len(rows)
-        rows = mean_of_trials(rows)
-        trials //= len(rows)
+        every_trial, rows = rows, mean_of_trials(rows)
+        trials = len(every_trial) // len(rows)
         margin = learned_margin(args.out.parent / "data", pair)
         for utility, other in (("learned", "chrF++"), ("chrF++", "learned")):
             own = [row for row in rows if row["utility"] == utility]

@@ -124,24 +124,32 @@ def test_as_many_states_as_paths_are_plain_beam_search() -> None:
         assert translator.beam(SOURCES, k=6, max_length=12, states=states) == plain
 
 
-def test_fewer_states_are_fewer_rows_of_the_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
-    translator = mbrace.Seq2Seq(tiny.marian(), tokenizer=tiny.tokenizer(), dtype="float32")
-    rows: list[int] = []
+def count_rows(translator: Any, monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+    """The rows that the decoder gets at each step, of every search from now on."""
+    searches: list[list[int]] = []
     start = translator.decoder.start
 
     def watched(memory: Any, width: int, most: int) -> Any:
-        state = start(memory, width, most)
+        state, mine = start(memory, width, most), []
         step = state.step
+        searches.append(mine)
 
         def counted(ids: torch.Tensor) -> Any:
-            rows.append(len(ids))
+            mine.append(len(ids))
             return step(ids)
 
         state.step = counted
         return state
 
     monkeypatch.setattr(translator.decoder, "start", watched)
+    return searches
+
+
+def test_fewer_states_are_fewer_rows_of_the_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
+    translator = mbrace.Seq2Seq(tiny.marian(), tokenizer=tiny.tokenizer(), dtype="float32")
+    searches = count_rows(translator, monkeypatch)
     found = translator.beam(SOURCES[:1], k=16, states=4, max_length=12)
+    [rows] = searches
     assert rows[0] == 1
     assert max(rows) == 4
     assert len(set(found[0].texts)) == 16  # each path is an output of its own
@@ -189,22 +197,7 @@ def test_what_is_not_sent_to_a_server_is_refused(name: str, tmp_path: Any) -> No
 def test_only_rows_in_use_go_through_the_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a long source and a short one; in a batch as many rows as both have when each is alone."""
     translator = mbrace.Seq2Seq(tiny.marian(), tokenizer=tiny.tokenizer(), dtype="float32")
-    rows: list[list[int]] = []
-    start = translator.decoder.start
-
-    def watched(memory: Any, width: int, most: int) -> Any:
-        state = start(memory, width, most)
-        step, mine = state.step, []
-        rows.append(mine)
-
-        def counted(ids: torch.Tensor) -> Any:
-            mine.append(len(ids))
-            return step(ids)
-
-        state.step = counted
-        return state
-
-    monkeypatch.setattr(translator.decoder, "start", watched)
+    rows = count_rows(translator, monkeypatch)
     sources = ["a b c d a b c d", "c"]
     for options in ({"k": 12, "states": 6}, {"k": 5}):
         rows.clear()
@@ -229,7 +222,7 @@ def test_only_rows_in_use_go_through_the_decoder(monkeypatch: pytest.MonkeyPatch
 )
 def test_a_recorded_search_is_cut_where_that_pays(rows: int, of: int, skips: bool, moves: bool, worth: bool) -> None:
     cut: Any = search.Search.worth_cutting
-    state = SimpleNamespace(skips=skips, moves=lambda time: moves)
+    state = SimpleNamespace(used=torch.tensor([rows]) if skips else None, moves=lambda time: moves)
     assert cut(SimpleNamespace(recorder=SimpleNamespace(records=True), state=state), rows, of, 8) is worth
 
 

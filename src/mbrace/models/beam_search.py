@@ -20,9 +20,9 @@ RECOMBINED = 3  # ids in common, after which paths of a beam with `states` share
 class BeamSettings:
     """The `k` best outputs are looked for, scored log p / length ** alpha.
 
-    With `recombine`, at every time step paths that end in the same so many ids go on as one in the decoder, which sees
-    the best of them: a state. The scores of the others are then approximations. There are at most `states` states per
-    source, which alone recombine by RECOMBINED ids if they are fewer than paths.
+    Paths that end in the same `recombine` ids at some time step go on as one in the decoder, which sees the best of
+    them: a state. The scores of the others are then approximations. There are at most `states` states per source;
+    given alone, and fewer than k, they mean that paths recombine by RECOMBINED ids.
     """
 
     k: int
@@ -108,9 +108,8 @@ class _Beam(Search):
         k = self.k
         logits, bias = self.state.step(self.ids)
         self.vocabulary = logits.shape[-1]
-        used = self.state.offsets[-1:] if self.state.skips else None
         row, scores = self.row_of_path[:, : self.paths], self.scores[:, : self.paths]
-        best, extensions = best_totals(logits, bias, scores, 2 * k, row, used)
+        best, extensions = best_totals(logits, bias, scores, 2 * k, row, self.state.used)
         if best.shape[1] < 2 * k:
             best = torch.nn.functional.pad(best, (0, 2 * k - best.shape[1]), value=-math.inf)
             extensions = torch.nn.functional.pad(extensions, (0, 2 * k - extensions.shape[1]))
@@ -121,7 +120,7 @@ class _Beam(Search):
         scores, which = self.ended_scores.topk(k, dim=1, sorted=False)
         self.ended[:, :k] = self.ended.gather(1, which)
         self.ended_scores[:, :k] = scores
-        self.closed |= ~(scores.amin(1) < best_open)  # also where a model gives no number
+        self.closed |= ~(scores.amin(1) < best_open)  # also where scores are NaN
         self.clock += 1
         self._enter_rows(parents, ids)
 

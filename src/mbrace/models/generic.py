@@ -65,12 +65,11 @@ class TransformersState:
     def __init__(self, decoder: Any, memory: TransformersMemory, width: int) -> None:
         self._decoder, self._memory, self._width = decoder, memory, width
         self._rows: Tensor | None = torch.arange(len(memory), device=memory.mask.device).repeat_interleave(width)
-        self.offsets = torch.arange(len(memory) + 1, device=memory.mask.device) * width
         self._cache: Any = None
         self._time = 0
 
     recordable = False  # the caches of transformers grow
-    skips = False
+    used = None
 
     def moves(self, time: int) -> bool:
         """Memory moves at every step."""
@@ -96,7 +95,7 @@ class TransformersState:
 
     def select(self, rows: Tensor, offsets: Tensor, *, sources: Tensor | None = None) -> None:
         """Go on with `rows` (indices, with repeats)."""
-        self._rows, self.offsets = rows if self._rows is None else self._rows[rows], offsets
+        self._rows = rows if self._rows is None else self._rows[rows]
 
 
 def _select(cache: Any, rows: Tensor) -> Any:

@@ -19,7 +19,7 @@ from mbrace.models.past import past_for
 from mbrace.utilities.neural.device import without_cudnn_attention
 from mbrace.utilities.neural.norm import add_norm
 
-# What the kernels are for that skip rows: their matrix products are of 16 bits, and of so many units at a time.
+# The kernels that skip rows multiply numbers of 16 bits, this many units at a time.
 LOW_PRECISION, UNITS = (torch.bfloat16, torch.float16), 64
 
 
@@ -172,9 +172,9 @@ class MarianState:
         return self.past.recordable
 
     @property
-    def skips(self) -> bool:
-        """Whether rows that are not in use take little time."""
-        return self._kernels is not None
+    def used(self) -> Tensor | None:
+        """How many rows are in use, (1,), if the others take little time."""
+        return None if self._kernels is None else self.offsets[-1:]
 
     def moves(self, time: int) -> bool:
         """Whether there is no room yet for the step at `time`."""
@@ -187,8 +187,8 @@ class MarianState:
     def step(self, ids: Tensor) -> tuple[Tensor, Tensor | None]:
         """Feed the last id of each row, (rows,); logits (rows, vocabulary) and a bias."""
         decoder, rows = self.decoder, len(ids)
-        used = self.offsets[-1:] if self.skips else None
-        cells, width = (None, self._most) if self.skips else self._cells(rows)
+        used = self.used
+        cells, width = self._cells(rows) if used is None else (None, self._most)
         x = F.embedding(ids, decoder.embedding) * decoder.scale + decoder.positions[self.past.now]
         for number, layer in enumerate(decoder.layers):
             y = self.past.attend(number, self._linear(x, *layer.own).view(rows, 3, decoder.heads, -1), used)
@@ -203,7 +203,7 @@ class MarianState:
     def _linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None, activation: Any = None) -> Tensor:
         """activation(weight x + bias), of the rows in use at least."""
         if self._kernels is not None and len(x) > self._kernels.FEW_ROWS:
-            y: Tensor = self._kernels.linear(x, weight, bias, self.offsets[-1:], activation)
+            y: Tensor = self._kernels.linear(x, weight, bias, self.used, activation)
             return y
         y = F.linear(x, weight, bias)
         return y if activation is None else activation(y)

@@ -28,12 +28,8 @@ class DecoderState(Protocol):
         """Whether a step changes tensors only in place, so that it can be recorded (see recorded.py)."""
 
     @property
-    def skips(self) -> bool:
-        """Whether rows that are not in use take little time."""
-
-    @property
-    def offsets(self) -> Tensor:
-        """The rows of source i are offsets[i] to offsets[i + 1]; from the last offset on, rows are not in use."""
+    def used(self) -> Tensor | None:
+        """How many rows, the first ones, are in use, (1,), if the others take little time; None if all take as long."""
 
     def moves(self, time: int) -> bool:
         """Whether the step at `time` needs more room than there is, so that memory will move."""
@@ -52,7 +48,10 @@ class DecoderState(Protocol):
         ...
 
     def select(self, rows: Tensor, offsets: Tensor, *, sources: Tensor | None = None) -> None:
-        """Go on with `rows` (indices, with repeats), whose offsets these are, of `sources` only (default: all)."""
+        """Go on with `rows` (indices, with repeats), of `sources` only (default: all).
+
+        The rows of source i are offsets[i] to offsets[i + 1]; from the last offset on, rows are not in use.
+        """
         ...
 
 
@@ -142,7 +141,7 @@ class Search:
     def worth_cutting(self, rows: int, of: int, time: int) -> bool:
         """Whether it pays, before the step at `time`, to go on with `rows` alone: a step is to be recorded again."""
         if self.recorder.records and not self.state.moves(time):
-            return not self.state.skips and rows <= 0.4 * of and of - rows >= RECORDING_ROWS
+            return self.state.used is None and rows <= 0.4 * of and of - rows >= RECORDING_ROWS
         return rows <= 0.9 * of
 
 
@@ -158,7 +157,8 @@ class _Sampling(Search):
         arithmetic: bool,
     ) -> None:
         keys, limits = wanted.keys, wanted.limits
-        sources, width = len(keys), int(wanted.counts.max())
+        self.sources = sources = len(keys)
+        width = int(wanted.counts.max())
         total, device = sources * width, keys.device
         super().__init__(device, total)
         numbers = torch.arange(width, device=device)
@@ -179,8 +179,7 @@ class _Sampling(Search):
     def step(self) -> None:
         """Draw the next id of every row."""
         logits, bias = self.state.step(self.ids)
-        used = self.state.offsets[-1:] if self.state.skips else None
-        chosen = next_ids(logits, bias, self.random.at(self.clock), self.truncation, used)
+        chosen = next_ids(logits, bias, self.random.at(self.clock), self.truncation, self.state.used)
         self.random.advance(chosen)
         self.ids.copy_(chosen.ids)
         self.out[self.owner, self.clock] = chosen.ids.int()
@@ -195,15 +194,14 @@ class _Sampling(Search):
         if left > 0 and self.worth_cutting(left, rows, time):
             self.recorder.forget()
             self._keep(left, left)
-        elif 0 < left < self.last_left and self.state.skips:
+        elif 0 < left < self.last_left and self.state.used is not None:
             self._keep(left, rows)
         return left > 0
 
     def _keep(self, left: int, size: int) -> None:
         """Put the rows that are left first, of `size` rows."""
         rows = self.alive.nonzero()[:, 0]
-        sources = torch.arange(len(self.state.offsets), device=rows.device)
-        offsets = torch.searchsorted(self.source[rows], sources)
+        offsets = torch.searchsorted(self.source[rows], torch.arange(self.sources + 1, device=rows.device))
         rows = torch.nn.functional.pad(rows, (0, size - left))
         self.state.select(rows, offsets)
         self.random.select(rows)

@@ -221,14 +221,13 @@ class Encoder:
         Unless strings are packed, a batch ends early where the length changes: always on a CPU, on a GPU once it is
         half full.
         """
-        lengths = strings.host_lengths
-        changes = np.flatnonzero(np.diff(lengths)) + 1
+        lengths, changes = strings.host_lengths, strings.changes
         begin = 0
         while begin < len(lengths):
-            half_full = self.batch_tokens // 2 if self.pads else 0
             if self._packs:
                 end = packed_end(lengths, begin, most=self.batch_tokens)
             else:
+                half_full = self.batch_tokens // 2 if self.pads else 0
                 end = batch_end(lengths, changes, begin, most=self.batch_tokens, half_full=half_full)
             yield strings[begin:end]
             begin = end

@@ -87,9 +87,14 @@ class TokenBatch:
         return bool(self.host_lengths[-1] == self.host_lengths[0])
 
     @property
+    def changes(self) -> NDArray[np.int64]:
+        """The strings that are shorter than the one before."""
+        return np.flatnonzero(np.diff(self.host_lengths)) + 1
+
+    @property
     def groups(self) -> list[tuple[int, int]]:
         """Strings of the same length, which are neighbours: how many they are, and their number of tokens."""
-        ends = [*(np.flatnonzero(np.diff(self.host_lengths)) + 1).tolist(), len(self)]
+        ends = [*self.changes.tolist(), len(self)]
         return [(end - begin, int(self.host_lengths[begin])) for begin, end in zip([0, *ends], ends, strict=False)]
 
     def joined_ids(self) -> Tensor:
