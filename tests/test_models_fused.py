@@ -23,6 +23,7 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 if not INTERPRETED and not torch.cuda.is_available():
     pytest.skip("needs a GPU, or Triton and TRITON_INTERPRET=1 (make fused)", allow_module_level=True)
 fused = pytest.importorskip("mbrace.models.fused")
+fused_trial = pytest.importorskip("mbrace.models.fused_trial")
 DEVICE = torch.device("cpu" if INTERPRETED else "cuda")
 LOW = [torch.float16] if INTERPRETED else [torch.float16, torch.bfloat16]  # the interpreter multiplies no bfloat16
 
@@ -277,4 +278,4 @@ def test_whole_searches_are_those_without_kernels(
 
 
 def test_the_trial_before_the_first_use_succeeds() -> None:
-    assert fused._trial(DEVICE)
+    assert fused_trial._trial(DEVICE)

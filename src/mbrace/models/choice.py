@@ -65,10 +65,10 @@ def kernels_for(device: torch.device) -> ModuleType | None:
     if device.type == "mps":
         return None
     try:
-        from mbrace.models import fused
+        from mbrace.models import fused, fused_trial
     except ImportError:
         return None
-    return fused if fused.usable(device) else None
+    return fused if fused_trial.usable(device) else None
 
 
 def next_ids(
