@@ -72,7 +72,15 @@ class Way:
         window = len(sources)
         short = pool or stops_by_regret(self.prune)
         hypotheses, sampler = live_candidates(
-            model, settings, utility, schedule, seed=0, draw=draw, window=window, short_races=short
+            model,
+            settings,
+            utility,
+            schedule,
+            seed=0,
+            draw=draw,
+            window=window,
+            short_races=short,
+            all_race=forecast == 0,
         )
         records = hypotheses.records(sources)
         answers = list(

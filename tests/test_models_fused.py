@@ -99,7 +99,7 @@ def test_the_totals_of_chosen_chunks_are_those_of_all(ids: int) -> None:
 def beams(k: int, states: int | None = None, ends: tuple[int, ...] = (0,), recombine: int = 0) -> tuple[Any, Any]:
     """Two of the same searches over 4 sources, at time 2, the third source closed: with kernels, and without."""
     state = SimpleNamespace(select=lambda rows, offsets: None, recordable=True)
-    decoder: Any = SimpleNamespace(start=lambda memory, width, most: state)
+    decoder: Any = SimpleNamespace(start=lambda memory, width, most, full: state)
     limits = torch.tensor([9, 3, 9, 9], device=DEVICE)  # the second ends at this step
     settings = beam_search.BeamSettings(k, 0.7, states, recombine)
     found = [beam_search._Beam(decoder, None, limits, settings, 0, ends) for _ in range(2)]

@@ -98,8 +98,8 @@ def test_a_source_whose_scores_are_no_numbers_takes_nothing_from_the_others(
     expected = translator.beam(SOURCES, k=6, max_length=12, **options)
     start = translator.decoder.start
 
-    def broken(memory: Any, width: int, most: int) -> Any:
-        state = start(memory, width, most)
+    def broken(memory: Any, width: int, most: int, full: bool) -> Any:
+        state = start(memory, width, most, full=full)
         step = state.step
 
         def without_numbers(ids: torch.Tensor) -> Any:
@@ -129,8 +129,8 @@ def count_rows(translator: Any, monkeypatch: pytest.MonkeyPatch) -> list[list[in
     searches: list[list[int]] = []
     start = translator.decoder.start
 
-    def watched(memory: Any, width: int, most: int) -> Any:
-        state, mine = start(memory, width, most), []
+    def watched(memory: Any, width: int, most: int, full: bool) -> Any:
+        state, mine = start(memory, width, most, full=full), []
         step = state.step
         searches.append(mine)
 
@@ -173,7 +173,7 @@ def test_a_number_of_states_that_cannot_be_is_refused(states: Any, words: str) -
 
 def test_large_ids_are_folded_into_keys() -> None:
     """Four ids of 17 bits and more have 16 bits each; small ones are kept as they are."""
-    decoder: Any = SimpleNamespace(start=lambda memory, width, most: SimpleNamespace(recordable=False))
+    decoder: Any = SimpleNamespace(start=lambda memory, width, most, full: SimpleNamespace(recordable=False))
     four = beam_search.BeamSettings(4, recombine=4)
     search_of = beam_search._Beam(decoder, None, torch.tensor([9]), four, 0, (0,))
     search_of.scores[:] = 0.0
@@ -222,7 +222,7 @@ def test_only_rows_in_use_go_through_the_decoder(monkeypatch: pytest.MonkeyPatch
 )
 def test_a_recorded_search_is_cut_where_that_pays(rows: int, of: int, skips: bool, moves: bool, worth: bool) -> None:
     cut: Any = search.Search.worth_cutting
-    state = SimpleNamespace(used=torch.tensor([rows]) if skips else None, moves=lambda time: moves)
+    state = SimpleNamespace(skips=skips, moves=lambda time: moves)
     assert cut(SimpleNamespace(recorder=SimpleNamespace(records=True), state=state), rows, of, 8) is worth
 
 

@@ -100,7 +100,8 @@ class _Beam(Search):
         self.came_from, self.offsets = torch.arange(sources, device=device), torch.arange(sources + 1, device=device)
         self.owner, self.limit = torch.arange(sources, device=device), limits
         self.closed = torch.zeros(sources, dtype=torch.bool, device=device)
-        self.state, self.ids = decoder.start(memory, 1, self.width), torch.full((sources,), start, device=device)
+        self.state = decoder.start(memory, 1, self.width, full=self.key_bits == 0)
+        self.ids = torch.full((sources,), start, device=device)
         self.fixed_size = self.keeps_rows()
 
     def step(self) -> None:

@@ -70,6 +70,7 @@ class TransformersState:
 
     recordable = False  # the caches of transformers grow
     used = None
+    skips = False
 
     def moves(self, time: int) -> bool:
         """Memory moves at every step."""
@@ -112,7 +113,9 @@ class _TransformersDecoder:
         self.model = model
         self.bias = forbidden(model)
 
-    def start(self, memory: TransformersMemory, width: int, most: int | None = None) -> TransformersState:
+    def start(
+        self, memory: TransformersMemory, width: int, most: int | None = None, *, full: bool = False
+    ) -> TransformersState:
         """The state of `width` rows per source of `memory`, before the first step."""
         return TransformersState(self, memory, width)
 

@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from mbrace.decoded import Decoded
 from mbrace.decoding import decode_corpus
 from mbrace.errors import UserError, check_whole
 from mbrace.models import beam_search, search
+from mbrace.models.at_once import searched
 from mbrace.models.choice import Truncation
 from mbrace.models.codec import Codec, texts_of
 from mbrace.models.hypotheses import MOST_RECOMBINED, SamplingSettings, live_candidates
@@ -30,6 +31,8 @@ from mbrace.schedule import Schedule, check, is_all
 from mbrace.utilities.chrf import ChrF
 from mbrace.utilities.neural.device import choose_device, without_cudnn_attention
 from mbrace.utility import Utility
+
+ENCODED_AT_ONCE = 1 << 16  # ids of sources, padding included, whose memory is kept for several searches
 
 
 @dataclass(frozen=True)
@@ -83,11 +86,13 @@ class LiveModel:
         max_length: int | None = None,
         states: int | None = None,
         recombine: int | None = None,
+        ready: Callable[[Sequence[str]], None] | None = None,
     ) -> list[BeamOutputs]:
         """The k best outputs of each source by beam search of width k, scored log p / length ** alpha.
 
         Outputs that end in the same `recombine` ids at some time step go on as one in the decoder, in at most `states`
-        states (see `beam_search.beam`). A source without text has one output without text.
+        states (see `beam_search.beam`). A source without text has one output without text. `ready` is called with the
+        texts of some sources as soon as they are made, by another thread, while others are searched for.
         """
         refuse_one_string(sources)
         if k < 1:
@@ -98,24 +103,39 @@ class LiveModel:
             check_whole("recombine", recombine, least=1, most=MOST_RECOMBINED)
         settings = beam_search.BeamSettings(k, alpha, states, recombine)
         rows = self.codec.encode(sources)
-        done = []
-        with ThreadPoolExecutor(1) as behind:  # texts are written while the next search runs
-            width = max(settings.most_states, k // 4)  # paths without a state of their own take memory too
-            if recombine and states is None and self.device.type == "cpu":
-                width = -(-width // 2)  # most paths share a state, and only states in use are rows
-            for part in self.parts(rows, [width if source.strip() else 0 for source in sources], max_length):
-                mine = [rows[i] for i in part]
+        width = max(settings.most_states, k // 4)  # paths without a state of their own take memory too
+        if recombine and states is None and self.device.type == "cpu":
+            width = -(-width // 2)  # most paths share a state, and only states in use are rows
+        parts = list(self.parts(rows, [width if source.strip() else 0 for source in sources], max_length))
+
+        encode = self._encoded_at_once([[rows[i] for i in part] for part in parts])
+
+        def find(number: int) -> tuple[list[list[float]], Tensor]:
+            """The scores (sources, k) of a part, and ids (sources x k, time), on the host."""
+            mine = [rows[i] for i in parts[number]]
+            with torch.inference_mode():
                 limits = self.lengths(mine, max_length)
                 found = beam_search.beam(
-                    self.decoder, self.encode(mine), limits, settings, start=self.start, ends=self.ends
+                    self.decoder, encode(number), limits, settings, start=self.start, ends=self.ends
                 )
-                done.append((part, found.scores.view(-1, k).tolist(), behind.submit(self.texts, found.ids.cpu())))
+                return found.scores.view(-1, k).tolist(), found.ids.cpu()
+
+        def write(number: int, found: tuple[list[list[float]], Tensor]) -> list[BeamOutputs]:
+            """The outputs of the sources of a part."""
+            texts = self.texts(found[1])
+            outputs = []
+            for row, scores in enumerate(found[0]):
+                real = [n for n, score in enumerate(scores) if score > float("-inf")]
+                outputs.append(BeamOutputs([texts[row * k + n] for n in real], [scores[n] for n in real]))
+            if ready is not None:
+                ready([text for output in outputs for text in output.texts])
+            return outputs
+
         out = [BeamOutputs([""], [0.0])] * len(rows)
-        for part, scores, written in done:
-            texts = written.result()
-            for row, i in enumerate(part):
-                real = [n for n, score in enumerate(scores[row]) if score > float("-inf")]
-                out[i] = BeamOutputs([texts[row * k + n] for n in real], [scores[row][n] for n in real])
+        at_once = 2 if self.two_searches and self.wider[0] else 1
+        for part, outputs in zip(parts, searched(len(parts), find, write, self.device, at_once), strict=True):
+            for i, output in zip(part, outputs, strict=True):
+                out[i] = output
         return out
 
     def sample(
@@ -222,6 +242,7 @@ class LiveModel:
             draw=draw,
             window=window,
             short_races=pool or stops_by_regret(prune),
+            all_race=forecast == 0,
         )
         return decode_corpus(
             hypotheses.records(sources, name="sources"),
@@ -243,7 +264,7 @@ class LiveModel:
         """The decoder's memory of some sources (encoded) or prompts (read), padded to a multiple of 8 ids."""
         with self._lock:
             self.encoder_runs += len(rows)
-        width = -(-max(map(len, rows)) // 8) * 8
+        width = padded_width(rows)
         fill = [[self.pad] * (width - len(row)) for row in rows]
         pairs = zip(rows, fill, strict=True)
         padded = torch.tensor([[*rest, *row] if self.pad_left else [*row, *rest] for row, rest in pairs])
@@ -251,6 +272,23 @@ class LiveModel:
         columns = torch.arange(width)
         mask = columns >= width - lengths if self.pad_left else columns < lengths
         return self.decoder.encode(padded.to(self.device), mask.to(self.device))
+
+    def _encoded_at_once(self, parts: Sequence[Sequence[Sequence[int]]]) -> Callable[[int], Any]:
+        """A function that gives the decoder's memory of a part, by its number. Parts are of sources, longest first.
+
+        A GPU encodes all parts together, if there are not too many, since it takes about as long for each alone.
+        """
+        all_rows = [row for part in parts for row in part]
+        most = max(map(len, all_rows), default=0)
+        if not self.two_searches or self.device.type == "cpu" or len(all_rows) * most > ENCODED_AT_ONCE:
+            return lambda number: self.encode(parts[number])
+        whole, ends = self.encode(all_rows), list(itertools.accumulate(map(len, parts)))
+
+        def memory(number: int) -> Any:
+            width = padded_width(parts[number])
+            return whole.part(ends[number] - len(parts[number]), ends[number], width)
+
+        return memory
 
     def lengths(self, rows: Sequence[Sequence[int]], max_length: int | None) -> Tensor:
         """The most ids of an output, (sources,): by the length of its own source, never of the batch."""
@@ -290,6 +328,11 @@ class LiveModel:
     def texts(self, ids: Tensor) -> list[str]:
         """The text of each row of ids; equal rows are decoded once."""
         return texts_of(self.codec, ids.cpu().numpy())
+
+
+def padded_width(rows: Sequence[Sequence[int]]) -> int:
+    """The length of the longest row, rounded up to a multiple of 8."""
+    return -(-max(map(len, rows)) // 8) * 8
 
 
 def device_for(device: str | None, model: Any) -> Any:

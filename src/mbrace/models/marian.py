@@ -97,9 +97,10 @@ class MarianDecoder:
             values.append(both[:, :, 1].transpose(1, 2).contiguous())
         return MarianMemory(keys, values, bias.to(self.dtype))
 
-    def start(self, memory: MarianMemory, width: int, most: int | None = None) -> MarianState:
-        """The state of `width` rows per source of `memory`, before the first step; later, of `most` at most."""
-        return MarianState(self, memory, width, most or width)
+    def start(self, memory: MarianMemory, width: int, most: int | None = None, *, full: bool = False) -> MarianState:
+        """The state of `width` rows per source of `memory`, before the first step; later, of `most` at most, and with
+        `full` of so many in most steps."""
+        return MarianState(self, memory, width, most or width, full)
 
 
 class _Layer:
@@ -137,6 +138,11 @@ class MarianMemory:
         """The memory of some of the sources."""
         return MarianMemory([k[sources] for k in self.keys], [v[sources] for v in self.values], self.bias[sources])
 
+    def part(self, begin: int, end: int, width: int) -> MarianMemory:
+        """The memory of sources `begin` to `end`, none of which is longer than `width`."""
+        keys, values = ([x[begin:end, :, :width].contiguous() for x in of] for of in (self.keys, self.values))
+        return MarianMemory(keys, values, self.bias[begin:end, :, :, :width].contiguous())
+
     @staticmethod
     def join(memories: list[MarianMemory]) -> MarianMemory:
         """One memory of all sources, padded to the widest."""
@@ -157,7 +163,7 @@ class MarianMemory:
 class MarianState:
     """The rows of a batch between steps."""
 
-    def __init__(self, decoder: MarianDecoder, memory: MarianMemory, width: int, most: int) -> None:
+    def __init__(self, decoder: MarianDecoder, memory: MarianMemory, width: int, most: int, full: bool) -> None:
         self.decoder, self.memory = decoder, memory
         self.offsets = torch.arange(len(memory) + 1, device=decoder.device) * width
         self._most = most  # rows of a source
@@ -165,6 +171,7 @@ class MarianState:
         self.past = past_for(decoder.device, decoder.dtype, len(decoder.layers), shape)
         fits = decoder.dtype in LOW_PRECISION and decoder.embedding.shape[1] % UNITS == 0
         self._kernels = kernels_for(decoder.device) if fits else None
+        self.skips = self._kernels is not None and not full
 
     @property
     def recordable(self) -> bool:
@@ -173,7 +180,7 @@ class MarianState:
 
     @property
     def used(self) -> Tensor | None:
-        """How many rows are in use, (1,), if the others take little time."""
+        """How many rows are in use, (1,), if the others take less time."""
         return None if self._kernels is None else self.offsets[-1:]
 
     def moves(self, time: int) -> bool:
@@ -201,8 +208,11 @@ class MarianState:
         return self._linear(x, decoder.head), decoder.logit_bias
 
     def _linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None, activation: Any = None) -> Tensor:
-        """activation(weight x + bias), of the rows in use at least."""
-        if self._kernels is not None and len(x) > self._kernels.FEW_ROWS:
+        """activation(weight x + bias), of the rows in use at least.
+
+        Torch's matrix products are a third faster than ours, which skip rows: better where most rows are in use.
+        """
+        if self._kernels is not None and self.skips and len(x) > self._kernels.FEW_ROWS:
             y: Tensor = self._kernels.linear(x, weight, bias, self.used, activation)
             return y
         y = F.linear(x, weight, bias)
@@ -245,6 +255,7 @@ class MarianState:
         """Go on with `rows` (indices, with repeats), whose offsets these are, of `sources` only (default: all)."""
         if sources is not None:
             self.memory = self.memory.select(sources)
+            self.skips = self._kernels is not None  # those that are left end one after another
         if len(offsets) == len(self.offsets):
             self.offsets.copy_(offsets)
         else:

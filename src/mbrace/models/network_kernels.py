@@ -102,8 +102,9 @@ def attend(
     """Self-attention of the newest position of one row, in one head.
 
     `new` (rows, 3, heads, size) is its query, key and value; key and value are stored in the cache (room, capacity,
-    heads, size) at the time that `clock` holds. Earlier ones are those of row table[earlier time, row]. With
-    SOME_UNUSED, nothing from row `used` (1,) on.
+    heads, size) at the time that `clock` holds. Earlier ones are those of row table[earlier time, row], TIMES of them
+    at a time. Memory is slow, so whatever can be read is asked for before it is needed. With SOME_UNUSED, nothing from
+    row `used` (1,) on.
     """
     past = tl.load(clock)
     row = (tl.program_id(0) // HEADS).to(tl.int64)
@@ -113,6 +114,8 @@ def attend(
     head = tl.program_id(0) % HEADS
     unit = tl.arange(0, WIDE)
     own = unit < SIZE
+    step = tl.arange(0, TIMES)
+    rows = tl.load(table + step * capacity + row, mask=step < past, other=0).to(tl.int64)
     new += row * (3 * HEADS * SIZE) + head * SIZE + unit
     query = tl.load(new, mask=own, other=0.0).to(tl.float32) * scale
     key = tl.load(new + HEADS * SIZE, mask=own, other=0.0)
@@ -123,19 +126,18 @@ def attend(
     best = tl.sum(query * key.to(tl.float32), 0)
     norm = best * 0.0 + 1.0
     mixed = value.to(tl.float32)
-    step = tl.arange(0, TIMES)
     for begin in range(0, past, TIMES):
         at = begin + step
         there = at < past
-        rows = tl.load(table + at * capacity + row, mask=there, other=0).to(tl.int64)
         where = ((at.to(tl.int64) * capacity + rows) * HEADS + head) * SIZE
         both = there[:, None] & own[None, :]
         k = tl.load(keys + where[:, None] + unit[None, :], mask=both, other=0.0).to(tl.float32)
+        v = tl.load(values + where[:, None] + unit[None, :], mask=both, other=0.0).to(tl.float32)
+        rows = tl.load(table + (at + TIMES) * capacity + row, mask=at + TIMES < past, other=0).to(tl.int64)
         s = tl.where(there, tl.sum(k * query[None, :], 1), -float("inf"))
         higher = tl.maximum(best, tl.max(s, 0))
         weights = tl.exp(s - higher)
         shrink = tl.exp(best - higher)
-        v = tl.load(values + where[:, None] + unit[None, :], mask=both, other=0.0).to(tl.float32)
         norm = norm * shrink + tl.sum(weights, 0)
         mixed = mixed * shrink + tl.sum(weights[:, None] * v, 0)
         best = higher

@@ -132,6 +132,6 @@ def _stream_and_memory(device: torch.device, replayed_on: Any) -> tuple[Any, Any
     next recording, but recordings that may be replayed at the same time have none in common; and a recording that is
     kept, since memory is given up with its last one."""
     make_stream: Any = torch.cuda.Stream
-    stream, pool = make_stream(device), torch.cuda.graph_pool_handle()
+    stream, pool = make_stream(device, priority=replayed_on.priority), torch.cuda.graph_pool_handle()
     kept = torch.zeros(1, device=device)
     return stream, pool, (_captured(lambda: kept.add_(1), device, stream, pool), kept)

@@ -29,7 +29,11 @@ class DecoderState(Protocol):
 
     @property
     def used(self) -> Tensor | None:
-        """How many rows, the first ones, are in use, (1,), if the others take little time; None if all take as long."""
+        """How many rows, the first ones, are in use, (1,), if the others take less time; None if all take as long."""
+
+    @property
+    def skips(self) -> bool:
+        """Whether rows that are not in use take little time in all parts of a step."""
 
     def moves(self, time: int) -> bool:
         """Whether the step at `time` needs more room than there is, so that memory will move."""
@@ -62,9 +66,9 @@ class StepDecoder(Protocol):
         """The memory of padded source ids (sources, width), real where `mask` is True. It has `select` and `join`."""
         ...
 
-    def start(self, memory: Any, width: int, most: int | None = None) -> DecoderState:
+    def start(self, memory: Any, width: int, most: int | None = None, *, full: bool = False) -> DecoderState:
         """The state of `width` rows per source of `memory`, before the first step; later, of `most` (default: width)
-        at most."""
+        at most, and with `full` of so many in most steps."""
         ...
 
 
@@ -141,7 +145,7 @@ class Search:
     def worth_cutting(self, rows: int, of: int, time: int) -> bool:
         """Whether it pays, before the step at `time`, to go on with `rows` alone: a step is to be recorded again."""
         if self.recorder.records and not self.state.moves(time):
-            return self.state.used is None and rows <= 0.4 * of and of - rows >= RECORDING_ROWS
+            return not self.state.skips and rows <= 0.4 * of and of - rows >= RECORDING_ROWS
         return rows <= 0.9 * of
 
 

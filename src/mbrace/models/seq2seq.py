@@ -96,14 +96,16 @@ def steps_that_fit(config: Any, rows: int, free: int) -> int:
     """For how many time steps a Marian model can decode `rows` at a time on a GPU with so many `free` bytes: the more
     rows, the less the host is in the way.
 
-    A third of the memory holds the logits, and the keys and values while they are copied to twice the room (past.py).
+    Three searches may run at once. Of the memory of each, most holds the logits, and the keys and values while they are
+    copied to twice the room (past.py).
     """
     logits = (config.decoder_vocab_size or config.vocab_size) * 10
     per_step = config.decoder_layers * config.d_model * 4
-    if rows * (logits + per_step * FIRST_ROOM) > free / 3:
+    each = free * 3 // 10
+    if rows * (logits + per_step * FIRST_ROOM) > each:
         return 0
     room = FIRST_ROOM
-    while rows * (logits + per_step * 3 * room) <= free / 3:
+    while rows * (logits + per_step * 3 * room) <= each:
         room *= 2
     return room
 

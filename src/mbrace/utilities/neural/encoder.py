@@ -10,6 +10,7 @@ of several lengths, padded.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mbrace.errors import UserError, warn
+from mbrace.utilities.neural.ahead import EncodedAhead
 from mbrace.utilities.neural.bert import PlainBert, without_modules
 from mbrace.utilities.neural.device import without_cudnn_attention
 from mbrace.utilities.neural.tokens import (
@@ -143,6 +145,8 @@ class Encoder:
         self._max_length = max_length
         self._warned_of_truncation = self._warned_of_memory = False
         self._pair_masks: bool | None = None  # unknown until the first padded batch
+        self._ahead: EncodedAhead | None = None  # strings that are embedded before they are asked for
+        self._lock = threading.Lock()
 
     def tokenize(self, texts: Sequence[str]) -> Tokens:
         """Token ids with the special tokens around them, cut to the length limit."""
@@ -163,10 +167,35 @@ class Encoder:
         """How texts are tokenised word by word, if they can be."""
         return WordTokenizer.of(self._tokenizer)
 
+    def encode_ahead(self, texts: Sequence[str]) -> None:
+        """Begin to embed strings that `embed` will be asked for; only on a GPU, where a CPU has time for it."""
+        if not self.pads:
+            return
+        if self._ahead is None:
+            _ = self._without_modules, self._words  # made here, not by one of several threads
+            self._ahead = EncodedAhead(self._embed, self.device)
+        self._ahead.begin(texts)
+
     def embed(self, texts: Sequence[str]) -> Tensor:
         """Vectors (texts, units), float32, on the encoder's device."""
+        known = [] if self._ahead is None else self._ahead.take(texts)
+        if not known:
+            return self._embed(texts)
+        begun = {index for indices, _ in known for index in indices}
+        others = [index for index in range(len(texts)) if index not in begun]
+        if others:
+            known.append((others, self._embed([texts[index] for index in others])))
+        with torch.inference_mode():
+            return torch.cat([vectors for _, vectors in known])[self._places([indices for indices, _ in known])]
+
+    def _embed(self, texts: Sequence[str]) -> Tensor:
+        """As `embed`, for strings that have not been begun."""
         if not texts:
             return torch.empty((0, self.units), device=self.device)
+        with self._lock:
+            return self._embed_alone(texts)
+
+    def _embed_alone(self, texts: Sequence[str]) -> Tensor:
         parts, done = [], []  # vectors, and the indices of their texts
         with torch.inference_mode():
             for chunk, tokens in self._tokenised(texts):
@@ -175,12 +204,17 @@ class Encoder:
                 parts += [self._vectors(batch) for batch in self._batches(strings)]
                 done.append(chunk[order])
             vectors = torch.cat(parts)
-        rows = torch.empty(len(texts), dtype=torch.long)  # of each text in `vectors`
-        rows[torch.from_numpy(np.concatenate(done))] = torch.arange(len(texts))
-        if self.device.type == "cuda":
-            rows = rows.pin_memory()
         self.embedded += len(texts)
-        return vectors[rows.to(self.device, non_blocking=True)]
+        return vectors[self._places(done)]
+
+    def _places(self, done: Sequence[Sequence[int] | NDArray[np.int64]]) -> Tensor:
+        """Where each text is among vectors that were made in this order, as indices on the device."""
+        order = torch.from_numpy(np.concatenate([np.asarray(part) for part in done]))
+        places = torch.empty(len(order), dtype=torch.long)
+        places[order] = torch.arange(len(order))
+        if self.device.type == "cuda":
+            places = places.pin_memory()
+        return places.to(self.device, non_blocking=True)
 
     @torch.inference_mode()
     def stream(self, texts: Sequence[str]) -> Iterator[tuple[list[int], list[NDArray[np.int32]], Tensor]]:
