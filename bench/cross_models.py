@@ -20,8 +20,8 @@ from mbrace.utilities.cross.batches import BatchStream
 from mbrace.utilities.cross.metricx import MetricX
 from mbrace.utilities.cross.unified import Unified
 from mbrace.utilities.cross.unified_network import UnifiedNetwork
-from mbrace.utilities.neural.encoder import Readout
 from mbrace.utilities.neural.head import FeedForward
+from mbrace.utilities.neural.readout import Readout
 
 BATCH = 8  # mbrs's
 

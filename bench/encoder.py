@@ -29,8 +29,9 @@ from mbrace.io.candidates import read_records
 from mbrace.models import beam_search, choice, marian, past, recorded
 from mbrace.utilities.neural import norm, pretrained
 from mbrace.utilities.neural.device import bfloat16_speedup, choose_device, choose_dtype, without_cudnn_attention
-from mbrace.utilities.neural.encoder import Encoder, Readout
+from mbrace.utilities.neural.encoder import Encoder
 from mbrace.utilities.neural.learned import Learned
+from mbrace.utilities.neural.readout import Readout
 from mbrace.utilities.neural.tokens import TokenBatch, whole_texts
 
 DATA = Path(mbrace.__file__).parent / "data"
@@ -196,7 +197,8 @@ def breakdown(encoder: Encoder, texts: Sequence[str], device: torch.device, tria
         "everything, all words known": lambda: encoder.embed(texts),
     }
     found = {name: seconds(work, device, trials)[0] for name, work in works.items()}
-    batches = [len(batch) * batch.longest for batch in encoder._batches(strings_there)]
+    parts = list(encoder._batches(strings_there))
+    batches = [batch.count if encoder._fuses else len(batch) * batch.longest for batch in parts]
     found["padded tokens per token"] = sum(batches) / float(tokens.lengths.sum())
     found["batches"] = len(batches)
     return found

@@ -31,9 +31,10 @@ from speed_only import Table, references_of
 import mbrace
 from mbrace.decoded import Phases
 from mbrace.io.candidates import read_records
-from mbrace.utilities.neural.encoder import Encoder, Readout
+from mbrace.utilities.neural.encoder import Encoder
 from mbrace.utilities.neural.head import Estimator
 from mbrace.utilities.neural.pairs import PairBlock, to_device
+from mbrace.utilities.neural.readout import Readout
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 

@@ -13,10 +13,11 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from mbrace.models import beam_search, best, choice
+from mbrace.models import beam_search, best, choice, paths
 from mbrace.models.chosen_ids import ChosenIds
 
 MOST_PATHS, FEW_ROWS = 1024, 0
+follow_back = paths.follow_back
 skipped = 0  # how often some rows were not in use
 
 

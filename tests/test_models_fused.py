@@ -16,7 +16,7 @@ import test_models_past
 import tiny_models
 
 import mbrace
-from mbrace.models import beam_search, best, choice, marian, past, recorded
+from mbrace.models import beam_search, best, choice, marian, past, paths, recorded
 from mbrace.models.best import best_totals
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -157,6 +157,24 @@ def test_paths_enter_rows_by_the_kernel(k: int, states: int | None, recombine: i
             opened = search.row_of_path >= 0
             assert torch.equal(search.came_from[search.row_of_path[opened]], before.gather(1, parents)[opened])
             assert torch.equal(search.ids[search.row_of_path[opened]], ids[opened])
+
+
+@pytest.mark.parametrize(("sources", "k", "longest"), [(3, 50, 9), (1, 1, 1), (2, 200, 30)])
+def test_finished_paths_are_followed_back_by_the_kernel(sources: int, k: int, longest: int) -> None:
+    torch.manual_seed(k)
+    extensions = torch.randint(0, 11 * k, (longest + 4, sources, k), device=DEVICE)  # of 11 ids
+    lasts = torch.randint(0, 11 * k, (sources, k), device=DEVICE)
+    lengths = torch.randint(0, longest + 1, (sources, k), device=DEVICE)
+    found = fused.follow_back(extensions, lasts, lengths, longest, 11)
+    for row in range(sources * k):  # by hand
+        source, path = divmod(row, k)
+        ids: list[int] = []
+        extension = int(lasts[source, path])
+        for time in reversed(range(int(lengths[source, path]))):
+            ids.insert(0, extension % 11)
+            extension = int(extensions[time - 1, source, extension // 11])
+        assert found[row].tolist() == ids + [-1] * (longest - len(ids))
+    assert torch.equal(paths.follow_back(extensions, lasts, lengths, longest, 11), found)
 
 
 @pytest.mark.parametrize("dtype", LOW)

@@ -14,7 +14,7 @@ import torch
 from mbrace.utilities.neural import device
 from mbrace.utilities.neural.comet import Comet
 from mbrace.utilities.neural.encoder import takes_pair_masks
-from mbrace.utilities.neural.tokens import TokenBatch, Tokens, batch_end, packed_end
+from mbrace.utilities.neural.tokens import TokenBatch, Tokens, batch_end, even_share, packed_end
 
 sys.path.insert(0, str(Path(__file__).parent / "oracle"))
 import tiny
@@ -117,3 +117,26 @@ def test_auto_is_the_precision_that_a_measurement_finds_faster(monkeypatch: pyte
         monkeypatch.setattr(device, "bfloat16_speedup", lambda speedup=speedup: speedup)
         assert device.choose_dtype("auto", cpu) == expected
     assert device.choose_dtype(None, cpu) == torch.float32
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_batches_of_an_even_share_are_as_few_as_can_be_and_about_equal(seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    lengths = np.sort(generator.integers(1, 40, 500))[::-1]
+    most, begin, sizes = int(generator.integers(200, 12_000)), 0, []
+    while begin < len(lengths):
+        end = packed_end(lengths, begin, most=even_share(lengths[begin:], most))
+        sizes.append(int(lengths[begin:end].sum()))
+        begin = end
+    assert max(sizes) <= most
+    assert len(sizes) <= -(-lengths.sum() // (most - 40))
+    assert max(sizes) - min(sizes) <= 40 * len(sizes)
+
+
+def test_packed_tokens_know_their_strings() -> None:
+    tokens = Tokens(np.array([5, 6, 7, 0, 8, 9], dtype=np.int32), np.array([2, 1, 3]))
+    found = TokenBatch.copy(tokens, np.array([2, 0, 1]), torch.device("cpu"), pad=0).packed()
+    assert found.ids.tolist() == [0, 8, 9, 5, 6, 7]
+    assert found.places.tolist() == [0, 1, 2, 0, 1, 0]
+    assert found.offsets.tolist() == [0, 3, 5, 6]
+    assert found.longest == 3

@@ -11,6 +11,8 @@ from torch import Tensor
 
 from mbrace.models import choice
 from mbrace.models.best import best_totals
+from mbrace.models.paths import follow_back
+from mbrace.models.recorded import alone
 from mbrace.models.search import Search, Sequences, StepDecoder, is_end
 
 RECOMBINED = 3  # ids in common, after which paths of a beam with `states` share a state of the decoder
@@ -49,12 +51,9 @@ def beam(
     As transformers' beam search (early_stopping=False): a source is done when no open path, at its present length,
     scores better than the worst of k finished ones. If fewer than k finished, empty rows with scores of -inf follow.
     """
-    search = _Beam(decoder, memory, limits, settings, start, ends)
-    for time in range(int(limits.max())):
-        search.advance(time, first=2)  # at the first step a source has one row
-        if (time + 1) % search.check_every == 0 and not search.cut(time + 1):
-            break
-    search.recorder.forget()
+    with alone(limits.device) as others_wait:
+        search = _Beam(decoder, memory, limits, settings, start, ends)
+        search.run(int(limits.max()), others_wait, first=2)  # at the first step a source has one row
     return search.finished()
 
 
@@ -224,13 +223,6 @@ class _Beam(Search):
         ended = ended.gather(1, best_first)
         size = self.k * self.vocabulary
         length = torch.where(scores > -math.inf, ended // size + 1, 0)
-        last = ended % size
-        parents = torch.zeros_like(last)
-        path = torch.empty_like(self.extensions)
-        for time in reversed(range(int(length.max()))):
-            torch.where(length == time + 1, last, self.extensions[time].gather(1, parents), out=path[time])
-            parents = path[time] // self.vocabulary
-        ids = (path % self.vocabulary).int().permute(1, 2, 0)
-        times = torch.arange(len(path), device=ids.device)
-        ids = torch.where(times < length[:, :, None], ids, -1)
-        return Sequences(ids.flatten(0, 1).contiguous(), scores.flatten())
+        follow = follow_back if self.kernels is None else self.kernels.follow_back
+        ids: Tensor = follow(self.extensions, ended % size, length, max(1, int(length.max())), self.vocabulary)
+        return Sequences(ids, scores.flatten())

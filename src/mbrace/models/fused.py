@@ -149,6 +149,17 @@ def enter_rows(
     )  # fmt: skip
 
 
+def follow_back(extensions: Tensor, lasts: Tensor, lengths: Tensor, longest: int, ids: int) -> Tensor:
+    """What `paths.follow_back` gives."""
+    sources, k = lasts.shape
+    out = torch.empty((sources * k, longest), dtype=torch.int32, device=lasts.device)
+    launch(
+        kernels.follow_back, triton.cdiv(sources * k, 128), extensions, lasts.contiguous(), lengths.contiguous(), out,
+        longest, sources, k, ids, BLOCK=128, num_warps=4,
+    )  # fmt: skip
+    return out
+
+
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None, used: Tensor, activation: Any = None) -> Tensor:
     """activation(weight x + bias) for the first `used` (1,) rows of x (rows, inputs); others mean nothing."""
     (rows, inputs), units = x.shape, len(weight)

@@ -11,7 +11,7 @@ from functools import cache
 import torch
 
 from mbrace.errors import warn
-from mbrace.models import fused
+from mbrace.models import fused, paths
 from mbrace.utilities.neural.device import first_line, supports_triton
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -62,6 +62,7 @@ def _trial(device: torch.device) -> bool:
         and _totals_trial(device)
         and _part_trial(device)
         and _rows_trial(device)
+        and _follow_trial(device)
     )
 
 
@@ -147,3 +148,12 @@ def _rows_trial(device: torch.device) -> bool:
     right += [torch.equal(both_scores[1] == -torch.inf, ~kept), offsets.tolist() == [0, 0, width]]
     right += [torch.equal(to[:width], before[leads][:width]), torch.equal(row_ids[:width], ids[leads][:width])]
     return all(right)
+
+
+def _follow_trial(device: torch.device) -> bool:
+    """Whether 200 paths, of which some are empty, are followed back as with torch."""
+    numbers = torch.arange(6 * 200, device=device)
+    extensions = numbers.view(6, 2, 100) * 37 % 1100  # of 11 ids
+    lasts, lengths = numbers[:200].view(2, 100) * 53 % 1100, numbers[:200].view(2, 100) % 7
+    expected = paths.follow_back(extensions, lasts, lengths, 6, 11)
+    return torch.equal(fused.follow_back(extensions, lasts, lengths, 6, 11), expected)

@@ -274,3 +274,24 @@ def enter_rows(parents, ids, firsts, ranks, offsets, path_rows, rows, row_ids, k
     tl.store(path_rows + own + lane, tl.maximum(offset + shared, 0), mask=inside)
     tl.store(rows + offset + mine, before, mask=inside & (mine >= 0))
     tl.store(row_ids + offset + mine, number, mask=inside & (mine >= 0))
+
+
+@triton.jit(do_not_specialize=["longest", "sources", "k", "count"])
+def follow_back(extensions, lasts, lengths, out, longest, sources, k, count, BLOCK: tl.constexpr):
+    """The ids of BLOCK finished paths, followed back from their last extensions, path x ids + id: out (paths, longest).
+
+    `lasts` and `lengths` (sources, k) are those of finished paths, `extensions` (time, sources, k) of open ones. Beyond
+    the length of a path, -1.
+    """
+    number = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    there = number < sources * k
+    source = number // k
+    length = tl.load(lengths + number, mask=there, other=0)
+    extension = tl.load(lasts + number, mask=there, other=0)
+    for before in range(longest):
+        time = longest - 1 - before
+        earlier = (time * sources + source) * k + extension // count
+        parent = tl.load(extensions + earlier, mask=there & (time + 1 < length), other=0)
+        extension = tl.where(time + 1 < length, parent, extension)
+        id = tl.where(time < length, extension % count, -1)
+        tl.store(out + number * longest + time, id.to(tl.int32), mask=there)

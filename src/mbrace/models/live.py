@@ -24,6 +24,7 @@ from mbrace.models.choice import Truncation
 from mbrace.models.codec import Codec, texts_of
 from mbrace.models.hypotheses import MOST_RECOMBINED, SamplingSettings, live_candidates
 from mbrace.models.model_sampler import EncodedSources, ModelSampler
+from mbrace.models.recorded import alone
 from mbrace.pairwise import PairFunction, as_utility
 from mbrace.prune import Confidence, PruningFunction, stops_by_regret
 from mbrace.sampler import Draws, Want, ids_of, refuse_one_string
@@ -271,7 +272,8 @@ class LiveModel:
         lengths = torch.tensor([len(row) for row in rows])[:, None]
         columns = torch.arange(width)
         mask = columns >= width - lengths if self.pad_left else columns < lengths
-        return self.decoder.encode(padded.to(self.device), mask.to(self.device))
+        with alone(self.device):
+            return self.decoder.encode(padded.to(self.device), mask.to(self.device))
 
     def _encoded_at_once(self, parts: Sequence[Sequence[Sequence[int]]]) -> Callable[[int], Any]:
         """A function that gives the decoder's memory of a part, by its number. Parts are of sources, longest first.

@@ -8,7 +8,8 @@ changed in place; what Python computes is part of the recording only once.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from typing import Any
 
@@ -19,7 +20,7 @@ from mbrace.utilities.neural.device import first_line
 
 MOST_ROWS = 16384  # more rows keep a GPU busy for longer than the host takes to start a step
 _failed: set[torch.device] = set()  # devices on which a recording has failed
-_lock = threading.Lock()  # steps are recorded one at a time
+_lock = threading.RLock()  # held by the search whose steps are not recorded yet: see `alone`
 
 
 class Recorder:
@@ -50,6 +51,19 @@ class Recorder:
         if self._recording is not None:
             finish(self._device)
             self._recording = None
+
+
+@contextmanager
+def alone(device: torch.device) -> Iterator[ExitStack]:
+    """Inside, until the stack is closed, no other search is here on a GPU, nor records steps.
+
+    What is not recorded keeps the host busy. Searches that begin one after another are all recorded as soon as if they
+    began together, and the GPU gets the steps of the first one sooner.
+    """
+    with ExitStack() as stack:
+        if device.type == "cuda":
+            stack.enter_context(_lock)
+        yield stack
 
 
 def record(step: Callable[[], None], device: torch.device) -> Any:

@@ -7,6 +7,7 @@ and only a count is read back, every few steps.
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor
 
 from mbrace.models.choice import ArithmeticUniforms, IndependentUniforms, Truncation, kept_rows, next_ids
-from mbrace.models.recorded import Recorder
+from mbrace.models.recorded import Recorder, alone
 
 # A step is recorded in about the time that a GPU takes for the steps that are left, for so many rows more.
 RECORDING_ROWS = 1000
@@ -105,12 +106,9 @@ def sample(
 
     `arithmetic` spreads the draws of a source evenly over the model's distribution (see `ArithmeticUniforms`).
     """
-    search = _Sampling(decoder, memory, wanted, start, ends, truncation, arithmetic)
-    for time in range(int(wanted.limits.max())):
-        search.advance(time)
-        if (time + 1) % search.check_every == 0 and not search.cut(time + 1):
-            break
-    search.recorder.forget()
+    with alone(wanted.keys.device) as others_wait:
+        search = _Sampling(decoder, memory, wanted, start, ends, truncation, arithmetic)
+        search.run(int(wanted.limits.max()), others_wait)
     return Sequences(search.out[:-1], search.scores[:-1])
 
 
@@ -132,6 +130,20 @@ class Search:
 
     def step(self) -> None:
         """One time step."""
+        raise NotImplementedError
+
+    def run(self, steps: int, others_wait: ExitStack, *, first: int = 1) -> None:
+        """At most so many steps. `others_wait` is closed once steps are replayed, as is possible from `first` on."""
+        for time in range(steps):
+            self.advance(time, first=first)
+            if time >= first:
+                others_wait.close()
+            if (time + 1) % self.check_every == 0 and not self.cut(time + 1):
+                break
+        self.recorder.forget()
+
+    def cut(self, time: int) -> bool:
+        """Go on, from the step at `time`, with what is left, if that pays; False if nothing is left."""
         raise NotImplementedError
 
     def advance(self, time: int, *, first: int = 1) -> None:

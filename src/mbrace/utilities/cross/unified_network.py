@@ -11,8 +11,8 @@ from torch import Tensor
 from mbrace.errors import UserError
 from mbrace.utilities.cross.batches import Batch
 from mbrace.utilities.neural import checkpoint as layout
-from mbrace.utilities.neural.encoder import Readout
 from mbrace.utilities.neural.head import FeedForward, linear
+from mbrace.utilities.neural.readout import Readout
 
 SEGMENTS = ["mt", "src", "ref"]
 # The defaults of the originals' constructors for what a checkpoint does not state.

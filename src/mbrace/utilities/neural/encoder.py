@@ -5,7 +5,7 @@ are enough rows: see `repeats_for_cpu`), so the vector of a string does not depe
 holds strings of one token length only, or, for a BERT in float32, of any: there the tokens of all strings are the rows
 of one matrix product (see `PlainBert.packed`), which matters where a race asks for few strings at a time. On a GPU a
 row does depend on the number of rows, and a small batch takes as long as a large one, so there a batch may hold strings
-of several lengths, padded.
+of several lengths: for a BERT in 16 bits not padded either, where our kernels can be used (packed.py), else padded.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -26,10 +25,14 @@ from mbrace.errors import UserError, warn
 from mbrace.utilities.neural.ahead import EncodedAhead
 from mbrace.utilities.neural.bert import PlainBert, without_modules
 from mbrace.utilities.neural.device import without_cudnn_attention
+from mbrace.utilities.neural.packed import usable
+from mbrace.utilities.neural.pinned import copied
+from mbrace.utilities.neural.readout import Readout
 from mbrace.utilities.neural.tokens import (
     TokenBatch,
     Tokens,
     batch_end,
+    even_share,
     packed_end,
     pair_mask,
     valid_unicode,
@@ -40,74 +43,7 @@ from mbrace.utilities.neural.words import WordTokenizer
 # Rows per thread. With fewer than about 4 a CPU computes matrix products in another way, which rounds differently.
 FEWEST_ROWS = 8
 _FIRST_TOKENISED, _TOKENISED = 2048, 16384  # strings tokenised at a time: in the first chunk for a GPU, and at most
-
-
-@dataclass(frozen=True)
-class Readout:
-    """From a transformer's hidden states to one vector: which layers, and how their tokens are pooled.
-
-    `weights` mixes all layers (COMET's layer-wise attention, times gamma); without them only `layer` is read.
-    """
-
-    pool: str  # avg, max, cls or last
-    weights: tuple[float, ...] | None = None
-    layer: int = -1
-    layer_norm: bool = False  # normalise each layer over the sentence's tokens and units before mixing
-
-    def __call__(self, states: Sequence[Tensor] | dict[int, Tensor], kept: Tensor | None, lengths: Tensor) -> Tensor:
-        """(strings, units) in float32 from hidden states (strings, tokens, units) of every layer.
-
-        `kept` (strings, tokens) is False for padding tokens, and as in COMET also for a literal `<pad>` in the text,
-        which attention and layer norm see and pooling does not; None if all are kept. `lengths` (strings,) counts the
-        tokens that attend.
-        """
-        weights = {self.layer: 1.0} if self.weights is None else dict(enumerate(self.weights))
-        if self.pool == "max":
-            mixed = sum(w * self._normed(states[layer].float(), lengths) for layer, w in weights.items() if w)
-            if kept is not None:
-                mixed = mixed.masked_fill(~kept.unsqueeze(-1), float("-inf"))  # type: ignore[union-attr]
-            return mixed.amax(dim=1)  # type: ignore[union-attr]
-        # Averaging tokens and mixing layers are both linear: average each layer first, then mix the short vectors.
-        vectors = None
-        for layer, weight in weights.items():
-            if weight == 0.0:  # sparsemax drops whole layers
-                continue
-            pooled = self._pooled(states[layer], kept, lengths)
-            vectors = weight * pooled if vectors is None else vectors + weight * pooled
-        assert vectors is not None
-        return vectors
-
-    def _normed(self, state: Tensor, lengths: Tensor) -> Tensor:
-        if not self.layer_norm:
-            return state
-        mean, deviation = _moments(state, lengths)
-        return (state - mean[:, None, None]) / deviation[:, None, None]
-
-    def _pooled(self, state: Tensor, kept: Tensor | None, lengths: Tensor) -> Tensor:
-        share: Tensor | float = 1.0  # pooled tokens / attended tokens: less than 1 if the text holds <pad>
-        if self.pool == "cls":
-            pooled = state[:, 0].float()
-        elif self.pool == "last":
-            pooled = state[torch.arange(len(state), device=state.device), lengths - 1].float()
-        elif kept is None:
-            pooled = state.sum(dim=1, dtype=torch.float32) / lengths[:, None]
-        else:
-            pooled = (state * kept.unsqueeze(-1)).sum(dim=1, dtype=torch.float32) / lengths[:, None]
-            share = kept.sum(dim=1, keepdim=True) / lengths[:, None]
-        if not self.layer_norm:
-            return pooled
-        mean, deviation = _moments(state.float(), lengths)
-        centred: Tensor = pooled - mean[:, None] * share
-        return centred / deviation[:, None]
-
-
-def _moments(state: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation (strings,) over a string's tokens and units, as in COMET's masked layer norm."""
-    mask = (torch.arange(state.shape[1], device=state.device)[None] < lengths[:, None]).unsqueeze(-1)
-    count = lengths * state.shape[-1]
-    mean = (state * mask).flatten(1).sum(1) / count
-    variance = (((state - mean[:, None, None]) * mask) ** 2).flatten(1).sum(1) / count
-    return mean, (variance + 1e-12).sqrt()
+_PACKED_TOKENISED = 4096  # at most, where padding cannot get less in larger chunks: a batch of short strings
 
 
 class Encoder:
@@ -116,7 +52,7 @@ class Encoder:
     `truncated` counts the strings of more than `max_length` tokens, which are cut, as COMET cuts them.
     """
 
-    may_pack = True  # strings of several lengths in one batch, on a CPU
+    may_pack = True  # strings of several lengths in one batch, without padding
 
     def __init__(
         self,
@@ -172,7 +108,7 @@ class Encoder:
         if not self.pads:
             return
         if self._ahead is None:
-            _ = self._without_modules, self._words  # made here, not by one of several threads
+            _ = self._words, self._fuses  # made here, not by one of several threads
             self._ahead = EncodedAhead(self._embed, self.device)
         self._ahead.begin(texts)
 
@@ -209,12 +145,10 @@ class Encoder:
 
     def _places(self, done: Sequence[Sequence[int] | NDArray[np.int64]]) -> Tensor:
         """Where each text is among vectors that were made in this order, as indices on the device."""
-        order = torch.from_numpy(np.concatenate([np.asarray(part) for part in done]))
-        places = torch.empty(len(order), dtype=torch.long)
-        places[order] = torch.arange(len(order))
-        if self.device.type == "cuda":
-            places = places.pin_memory()
-        return places.to(self.device, non_blocking=True)
+        order = np.concatenate([np.asarray(part) for part in done])
+        places = np.empty(len(order), dtype=np.int32)
+        places[order] = np.arange(len(order))
+        return copied([places], self.device)
 
     @torch.inference_mode()
     def stream(self, texts: Sequence[str]) -> Iterator[tuple[list[int], list[NDArray[np.int32]], Tensor]]:
@@ -236,9 +170,10 @@ class Encoder:
         """
         order = np.argsort(-np.fromiter(map(len, texts), np.int64, len(texts)), kind="stable")
         size, begin, chunks = _FIRST_TOKENISED if self.pads else _TOKENISED, 0, []
+        most = _PACKED_TOKENISED if self._fuses else _TOKENISED
         while begin < len(order):
             chunks.append(order[begin : begin + size])
-            begin, size = begin + size, min(2 * size, _TOKENISED)
+            begin, size = begin + size, min(2 * size, most)
 
         def tokenise(chunk: NDArray[np.int64]) -> Tokens:
             return self.tokenize([texts[index] for index in chunk.tolist()])
@@ -253,12 +188,14 @@ class Encoder:
         """Batches of at most `batch_tokens` padded tokens, longest first.
 
         Unless strings are packed, a batch ends early where the length changes: always on a CPU, on a GPU once it is
-        half full.
+        half full. Where strings are packed on a GPU, batches are about equal: a small one would keep it less busy.
         """
         lengths, changes = strings.host_lengths, strings.changes
         begin = 0
         while begin < len(lengths):
-            if self._packs:
+            if self._fuses:
+                end = packed_end(lengths, begin, most=even_share(lengths[begin:], self.batch_tokens))
+            elif self._packs:
                 end = packed_end(lengths, begin, most=self.batch_tokens)
             else:
                 half_full = self.batch_tokens // 2 if self.pads else 0
@@ -277,7 +214,8 @@ class Encoder:
         torch.cuda.empty_cache()
         half = len(rows) // 2
         # The size tried next, not half the old limit: if both halves fail, each would halve the limit again.
-        self.batch_tokens = min(self.batch_tokens, half * rows.longest)
+        tried_next = rows[:half].count if self._fuses else half * rows.longest
+        self.batch_tokens = min(self.batch_tokens, max(1, tried_next))
         if not self._warned_of_memory:
             self._warned_of_memory = True
             warn(f"the GPU is out of memory: going on with batches of {self.batch_tokens} tokens or fewer")
@@ -285,6 +223,10 @@ class Encoder:
 
     def _forward(self, rows: TokenBatch) -> Tensor:
         """Vectors of one batch of token ids, (rows, units)."""
+        if self._fuses:
+            assert self._without_modules is not None
+            network, tokens = self._without_modules, rows.packed()
+            return self.readout.packed(network.fused(tokens), len(network.layers) + 1, tokens, pad=self._pad)
         if self._packs:
             return self._forward_packed(rows)
         ids, lengths = self._enough_rows(rows)
@@ -336,8 +278,14 @@ class Encoder:
 
     @property
     def _packs(self) -> bool:
-        """Whether a batch holds strings of several lengths without padding."""
+        """Whether a batch holds strings of several lengths without padding, on a CPU."""
         return self.may_pack and not self.pads and self._without_modules is not None
+
+    @cached_property
+    def _fuses(self) -> bool:
+        """The same on a GPU, where attention and pooling are kernels of our own."""
+        network = self._without_modules if self.may_pack and self.pads and self.readout.reads_packed else None
+        return network is not None and usable(self.device, self.dtype, network.heads, self.units // network.heads)
 
     @cached_property
     def _without_modules(self) -> PlainBert | None:

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mbrace.utilities.neural.bank import GrowingRows
-from mbrace.utilities.neural.encoder import Encoder, Readout
+from mbrace.utilities.neural.encoder import Encoder
 from mbrace.utilities.neural.pairs import to_device
+from mbrace.utilities.neural.readout import Readout
 from mbrace.utilities.neural.tokens import TokenBatch, Tokens
 
 

@@ -9,8 +9,11 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F  # noqa: N812
 from numpy.typing import NDArray
 from torch import Tensor
+
+from mbrace.utilities.neural.pinned import copied
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,16 @@ class Tokens:
 
 
 @dataclass(frozen=True)
+class PackedTokens:
+    """The tokens of some strings on a device, one string after another."""
+
+    ids: Tensor  # (tokens,)
+    places: Tensor  # (tokens,): the index of each token in its string
+    offsets: Tensor  # (strings + 1,): string i has tokens offsets[i] to offsets[i + 1]
+    longest: int  # the number of tokens of the longest string
+
+
+@dataclass(frozen=True)
 class TokenBatch:
     """Strings on a device, longest first: some of the strings that were copied to the device together."""
 
@@ -62,11 +75,9 @@ class TokenBatch:
         found = np.flatnonzero(tokens.flat == pad)
         if len(found):
             holds_pad = np.isin(order, np.searchsorted(tokens.starts, found, side="right") - 1)
-        joined = torch.from_numpy(np.concatenate([tokens.flat, starts.astype(np.int32), lengths.astype(np.int32)]))
-        if device.type == "cuda":
-            joined = joined.pin_memory()
+        joined = copied([tokens.flat, starts, lengths], device)
         sizes = (len(tokens.flat), len(order), len(order))
-        flat, starts_there, lengths_there = joined.to(device, non_blocking=True).long().split_with_sizes(sizes)
+        flat, starts_there, lengths_there = joined.split_with_sizes(sizes)
         return cls(flat, starts_there, lengths_there, lengths, holds_pad, pad)
 
     def __len__(self) -> int:
@@ -97,11 +108,22 @@ class TokenBatch:
         ends = [*self.changes.tolist(), len(self)]
         return [(end - begin, int(self.host_lengths[begin])) for begin, end in zip([0, *ends], ends, strict=False)]
 
+    @property
+    def count(self) -> int:
+        """The number of tokens of all strings."""
+        return int(self.host_lengths.sum())
+
+    def packed(self) -> PackedTokens:
+        """The tokens of the strings, one string after another."""
+        offsets = F.pad(self.lengths.cumsum(0), (1, 0))
+        # without the number of tokens, the host would wait for the device
+        owners = torch.repeat_interleave(self.lengths, output_size=self.count)
+        places = torch.arange(self.count, device=self.flat.device) - offsets[owners]
+        return PackedTokens(self.flat[self.starts[owners] + places], places, offsets, self.longest)
+
     def joined_ids(self) -> Tensor:
         """The ids of the strings, one string after another."""
-        ends = self.lengths.cumsum(0)
-        shifts = (self.starts - ends + self.lengths).repeat_interleave(self.lengths)
-        return self.flat[shifts + torch.arange(len(shifts), device=self.flat.device)]
+        return self.packed().ids
 
     def attended(self) -> Tensor:
         """(strings, longest): True for tokens of the string, False for padding after it."""
@@ -138,6 +160,13 @@ def packed_end(lengths: NDArray[np.int64], begin: int, *, most: int) -> int:
     more)."""
     tokens = lengths[begin : begin + most].cumsum()
     return begin + max(1, int(np.searchsorted(tokens, most, side="right")))
+
+
+def even_share(lengths: NDArray[np.int64], most: int) -> int:
+    """Tokens for the next of several batches, at most `most`, if all are to be about equal."""
+    tokens = int(lengths.sum())
+    share = -(-tokens // max(1, -(-tokens // most)))
+    return min(most, share + int(lengths[0]))  # with room for a whole string: or there would be one batch more
 
 
 def valid_unicode(texts: Iterable[str]) -> list[str]:
