@@ -53,7 +53,7 @@ def beam(
     """
     with alone(limits.device) as others_wait:
         search = _Beam(decoder, memory, limits, settings, start, ends)
-        search.run(int(limits.max()), others_wait, first=2)  # at the first step a source has one row
+        search.run(int(limits.max()), others_wait)
     return search.finished()
 
 

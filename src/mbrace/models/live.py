@@ -24,7 +24,7 @@ from mbrace.models.choice import Truncation
 from mbrace.models.codec import Codec, texts_of
 from mbrace.models.hypotheses import MOST_RECOMBINED, SamplingSettings, live_candidates
 from mbrace.models.model_sampler import EncodedSources, ModelSampler
-from mbrace.models.recorded import alone
+from mbrace.models.recorded import alone, let_searches_begin
 from mbrace.pairwise import PairFunction, as_utility
 from mbrace.prune import Confidence, PruningFunction, stops_by_regret
 from mbrace.sampler import Draws, Want, ids_of, refuse_one_string
@@ -123,11 +123,15 @@ class LiveModel:
 
         def write(number: int, found: tuple[list[list[float]], Tensor]) -> list[BeamOutputs]:
             """The outputs of the sources of a part."""
+            let_searches_begin()
             texts = self.texts(found[1])
             outputs = []
             for row, scores in enumerate(found[0]):
-                real = [n for n, score in enumerate(scores) if score > float("-inf")]
-                outputs.append(BeamOutputs([texts[row * k + n] for n in real], [scores[n] for n in real]))
+                mine = texts[row * k : row * k + k]
+                if not min(scores) > float("-inf"):  # some are no outputs
+                    real = [n for n, score in enumerate(scores) if score > float("-inf")]
+                    mine, scores = [mine[n] for n in real], [scores[n] for n in real]
+                outputs.append(BeamOutputs(mine, scores))
             if ready is not None:
                 ready([text for output in outputs for text in output.texts])
             return outputs

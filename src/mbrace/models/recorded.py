@@ -20,7 +20,10 @@ from mbrace.utilities.neural.device import first_line
 
 MOST_ROWS = 16384  # more rows keep a GPU busy for longer than the host takes to start a step
 _failed: set[torch.device] = set()  # devices on which a recording has failed
-_lock = threading.RLock()  # held by the search whose steps are not recorded yet: see `alone`
+_recording = threading.Lock()  # steps are recorded one at a time
+_starting = threading.RLock()  # held by the search whose steps are not recorded yet: see `alone`
+_turns = threading.Condition()
+_in_line: list[None] = []  # an entry for every search that has `_starting`, or waits for it
 
 
 class Recorder:
@@ -55,15 +58,35 @@ class Recorder:
 
 @contextmanager
 def alone(device: torch.device) -> Iterator[ExitStack]:
-    """Inside, until the stack is closed, no other search is here on a GPU, nor records steps.
+    """Inside, until the stack is closed, no other search is here on a GPU.
 
     What is not recorded keeps the host busy. Searches that begin one after another are all recorded as soon as if they
     began together, and the GPU gets the steps of the first one sooner.
     """
     with ExitStack() as stack:
         if device.type == "cuda":
-            stack.enter_context(_lock)
+            stack.enter_context(_in_turn())
         yield stack
+
+
+@contextmanager
+def _in_turn() -> Iterator[None]:
+    with _turns:
+        _in_line.append(None)
+    try:
+        with _starting:
+            yield
+    finally:
+        with _turns:
+            _in_line.pop()
+            _turns.notify_all()
+
+
+def let_searches_begin() -> None:
+    """Wait until no search is about to begin, at most a tenth of a second: for work that keeps the host busy as well,
+    and is not urgent."""
+    with _turns:
+        _turns.wait_for(lambda: not _in_line, timeout=0.1)
 
 
 def record(step: Callable[[], None], device: torch.device) -> Any:
@@ -122,7 +145,7 @@ def _trial(device: torch.device) -> bool:
 
 
 def _record(step: Callable[[], None], device: torch.device) -> Any:
-    with _lock:
+    with _recording:
         return _captured(step, device, *_stream_and_memory(device, torch.cuda.current_stream(device))[:2])
 
 

@@ -132,11 +132,11 @@ class Search:
         """One time step."""
         raise NotImplementedError
 
-    def run(self, steps: int, others_wait: ExitStack, *, first: int = 1) -> None:
-        """At most so many steps. `others_wait` is closed once steps are replayed, as is possible from `first` on."""
+    def run(self, steps: int, others_wait: ExitStack) -> None:
+        """At most so many steps. `others_wait` is closed once steps are replayed."""
         for time in range(steps):
-            self.advance(time, first=first)
-            if time >= first:
+            self.advance(time)
+            if time > 0:
                 others_wait.close()
             if (time + 1) % self.check_every == 0 and not self.cut(time + 1):
                 break
@@ -146,11 +146,11 @@ class Search:
         """Go on, from the step at `time`, with what is left, if that pays; False if nothing is left."""
         raise NotImplementedError
 
-    def advance(self, time: int, *, first: int = 1) -> None:
-        """The step at `time`; from time `first` on, shapes are those of the step before, and it may be replayed."""
+    def advance(self, time: int) -> None:
+        """The step at `time`; from the second one on, which all have the same shapes, it may be a replay."""
         if self.state.begin(time, len(self.ids)):
             self.recorder.forget()
-        if time < first or not self.state.recordable or not self.recorder.replay(self.step):
+        if time == 0 or not self.state.recordable or not self.recorder.replay(self.step):
             self.state.begin(time, len(self.ids))  # again, if recording was tried and failed
             self.step()
 
