@@ -72,15 +72,7 @@ class Way:
         window = len(sources)
         short = pool or stops_by_regret(self.prune)
         hypotheses, sampler = live_candidates(
-            model,
-            settings,
-            utility,
-            schedule,
-            seed=0,
-            draw=draw,
-            window=window,
-            short_races=short,
-            all_race=forecast == 0,
+            model, settings, utility, schedule, seed=0, draw=draw, window=window, short_races=short
         )
         records = hypotheses.records(sources)
         answers = list(

@@ -145,11 +145,6 @@ def parallel_of(utility: Utility) -> ParallelUtility | None:
     return cast(ParallelUtility, utility) if implements(utility, ParallelUtility) else None
 
 
-def prefetching_of(utility: Utility) -> PrefetchingUtility | None:
-    """The utility, if it can encode strings while something else goes on."""
-    return cast(PrefetchingUtility, utility) if implements(utility, PrefetchingUtility) else None
-
-
 @runtime_checkable
 class CorpusUtility(Protocol):
     """A utility with a corpus score of its own, from statistics that add up over sentences."""
@@ -192,15 +187,6 @@ class EncodingUtility(Protocol):
 
     def remembering(self) -> Utility:
         """The same utility, but it encodes each string only once for all races that it starts."""
-        ...
-
-
-@runtime_checkable
-class PrefetchingUtility(Protocol):
-    """A utility that can encode strings while something else goes on."""
-
-    def encode_ahead(self, texts: Sequence[str]) -> None:
-        """Begin to encode strings that a race will ask for."""
         ...
 
 

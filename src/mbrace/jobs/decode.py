@@ -134,11 +134,6 @@ class DecodeJob:
             "cover": self.cover or None,  # None where older descriptions have nothing
         }
 
-    @property
-    def all_race(self) -> bool:
-        """Whether the utility is asked about every hypothesis, from the first time step on."""
-        return self.race.forecast == 0 and self.race.method is None and self.shortlist == ShortlistSettings()
-
     def describe_races(self) -> dict[str, Any]:
         """What the races over given candidates depend on."""
         return {**describe_utility(self.utility), **self.race.describe(), **self.shortlist.describe()}

@@ -154,7 +154,6 @@ class TranslateJob:
                 draw=self.draw,
                 window=race.window,
                 short_races=race.pool or stops_by_regret(race.pruning_function()),
-                all_race=self.races.all_race,
             )
         races.sampler = sampler
         return TranslateWorker(hypotheses, sampler, races)

@@ -12,7 +12,7 @@ import torch
 
 from mbrace.models import recorded
 from mbrace.models.choice import kernels_for
-from mbrace.utilities.neural.streams import on_own_stream
+from mbrace.models.streams import on_own_stream
 
 Found = TypeVar("Found")
 Written = TypeVar("Written")

@@ -16,7 +16,7 @@ from mbrace.protocols import implements
 from mbrace.records import Location, Record
 from mbrace.sampler import Draws, Sampler
 from mbrace.schedule import Schedule, check, doubling, is_all
-from mbrace.utility import PrefetchingUtility, Utility, prefetching_of
+from mbrace.utility import Utility
 
 # Seconds that Python lets a thread go on before another one gets a turn. Threads that give a GPU work need short turns,
 # since others that wait for one keep the GPU waiting; Python's own 0.005 are too long for them.
@@ -38,14 +38,8 @@ class LiveSampler(Sampler, Protocol):
 class PrefetchingSampler(Protocol):
     """A sampler that can draw while something else goes on."""
 
-    def begin(
-        self,
-        sources: Sequence[str],
-        ids: Sequence[str | int],
-        *,
-        drawn: Callable[[Sequence[Draws]], None] | None = None,
-    ) -> None:
-        """Begin to draw for these sources; `drawn` is called with the draws, perhaps by another thread."""
+    def begin(self, sources: Sequence[str], ids: Sequence[str | int]) -> None:
+        """Begin to draw for these sources."""
         ...
 
 
@@ -126,8 +120,9 @@ class SamplingSettings:
 
     def check_model(self, model: CandidateModel) -> None:
         """Refuse states for a model of the user's own whose beam search knows none."""
+        known = inspect.signature(model.beam).parameters.values()
         for name, value in self._sharing().items():
-            if not _beam_takes(model, name):
+            if not any(p.name == name or p.kind is p.VAR_KEYWORD for p in known):
                 raise UserError(f"{name} {value}: beam of {type(model).__name__} has no such option; leave it out")
 
     def _sharing(self) -> dict[str, int]:
@@ -163,17 +158,13 @@ def live_candidates(
     draw: str | None,
     window: int,
     short_races: bool = False,
-    all_race: bool = False,
 ) -> tuple[Hypothesiser, LiveSampler]:
     """What translating with a model races over: hypotheses by beam search, and a sampler of pseudo-references.
 
     `draw` is "ahead" (all pseudo-references at once) or "lazy" (step by step while a race is open); None is lazy on a
     CPU, whose time goes with the rows, and ahead on a GPU, which takes as long for 16 rows as for 256: with
-    `short_races` (with a pool, or stopped by regret) in blocks that end at 64, 128, ..., the first of them beside the
-    beam search. A beam of 0 is no beam search: what is drawn races.
-
-    With `all_race` the utility will be asked about all hypotheses at the first time step, so that it may encode them,
-    and the draws of that step, on a GPU while other searches go on.
+    `short_races` (with a pool, or stopped by regret) in blocks that end at 64 (or the first size of the schedule), 128,
+    ..., the first of them beside the beam search. A beam of 0 is no beam search: what is drawn races.
     """
     if draw not in (None, "ahead", "lazy"):
         raise UserError(f"draw {draw!r}: unknown; choose ahead or lazy")
@@ -181,58 +172,22 @@ def live_candidates(
     if is_all(schedule):
         raise UserError('schedule "all": a live source has no last pseudo-reference; give the sizes')
     sizes = check(utility.schedule if schedule is None else schedule)
-    last = sizes[-1]
-    on_gpu = model.device.type == "cuda"
+    last, on_gpu = sizes[-1], model.device.type == "cuda"
     if on_gpu:
         sys.setswitchinterval(min(TURN, sys.getswitchinterval()))
     ahead: tuple[int, ...] = (last,) if draw == "ahead" or (draw is None and on_gpu) else ()
     if short_races and draw is None and on_gpu:
         ahead = doubling(min(max(64, sizes[0]), last), last)
     sampler = model.sampler(seed=seed, ahead=ahead, **settings.options())
-    encoding = prefetching_of(utility) if on_gpu and all_race else None
-    begin = _Beginning(sampler, utility, encoding, sizes[0]) if on_gpu else None
-    make = beam_hypotheses(model, settings, ready=None if encoding is None else encoding.encode_ahead)
-    return Hypothesiser(make, group_size=window, begin=begin), sampler
+    begin = cast(PrefetchingSampler, sampler).begin if on_gpu and implements(sampler, PrefetchingSampler) else None
+    return Hypothesiser(beam_hypotheses(model, settings), group_size=window, begin=begin), sampler
 
 
-class _Beginning:
-    """What is begun beside beam search: draws, and encoding of sources and draws that will be asked for."""
-
-    def __init__(self, sampler: LiveSampler, utility: Utility, encoding: PrefetchingUtility | None, first: int) -> None:
-        self._encoding, self._first, self._reads_source = encoding, first, utility.needs_source
-        self._sampler = cast(PrefetchingSampler, sampler) if implements(sampler, PrefetchingSampler) else None
-
-    def __call__(self, sources: Sequence[str], ids: Sequence[str | int]) -> None:
-        if self._sampler is not None:
-            self._sampler.begin(sources, ids, drawn=None if self._encoding is None else self._encode)
-        if self._encoding is not None and self._reads_source:
-            self._encoding.encode_ahead(sources)
-
-    def _encode(self, drawn: Sequence[Draws]) -> None:
-        """Begin to encode the draws of the first time step."""
-        assert self._encoding is not None
-        self._encoding.encode_ahead([text for draws in drawn for text in draws.texts[: self._first]])
-
-
-def beam_hypotheses(
-    model: CandidateModel, settings: SamplingSettings, *, ready: Callable[[Sequence[str]], None] | None = None
-) -> MakeHypotheses:
-    """Hypotheses by beam search, which depends on no id; none for a beam of 0.
-
-    `ready` is called with those of some sources as soon as they are made, where the model can do so.
-    """
+def beam_hypotheses(model: CandidateModel, settings: SamplingSettings) -> MakeHypotheses:
+    """Hypotheses by beam search, which depends on no id; none for a beam of 0."""
     if settings.beam == 0:
         return lambda sources, ids: [[] for _ in sources]
-    options = settings.beam_options()
-    if ready is not None and _beam_takes(model, "ready"):
-        options["ready"] = ready
-    return lambda sources, ids: [found.texts for found in model.beam(sources, **options)]
-
-
-def _beam_takes(model: CandidateModel, option: str) -> bool:
-    """Whether a model's beam search has an option of this name."""
-    known = inspect.signature(model.beam).parameters.values()
-    return any(p.name == option or p.kind is p.VAR_KEYWORD for p in known)
+    return lambda sources, ids: [found.texts for found in model.beam(sources, **settings.beam_options())]
 
 
 class Hypothesiser:

@@ -87,13 +87,11 @@ class LiveModel:
         max_length: int | None = None,
         states: int | None = None,
         recombine: int | None = None,
-        ready: Callable[[Sequence[str]], None] | None = None,
     ) -> list[BeamOutputs]:
         """The k best outputs of each source by beam search of width k, scored log p / length ** alpha.
 
         Outputs that end in the same `recombine` ids at some time step go on as one in the decoder, in at most `states`
-        states (see `beam_search.beam`). A source without text has one output without text. `ready` is called with the
-        texts of some sources as soon as they are made, by another thread, while others are searched for.
+        states (see `beam_search.beam`). A source without text has one output without text.
         """
         refuse_one_string(sources)
         if k < 1:
@@ -132,8 +130,6 @@ class LiveModel:
                     real = [n for n, score in enumerate(scores) if score > float("-inf")]
                     mine, scores = [mine[n] for n in real], [scores[n] for n in real]
                 outputs.append(BeamOutputs(mine, scores))
-            if ready is not None:
-                ready([text for output in outputs for text in output.texts])
             return outputs
 
         out = [BeamOutputs([""], [0.0])] * len(rows)
@@ -247,7 +243,6 @@ class LiveModel:
             draw=draw,
             window=window,
             short_races=pool or stops_by_regret(prune),
-            all_race=forecast == 0,
         )
         return decode_corpus(
             hypotheses.records(sources, name="sources"),

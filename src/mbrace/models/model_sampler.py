@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Thread
 from typing import TYPE_CHECKING, Any
@@ -12,10 +12,10 @@ import torch
 from mbrace.models import recorded, search
 from mbrace.models.choice import Truncation, kernels_for
 from mbrace.models.draw_keys import sentence_key
+from mbrace.models.streams import on_own_stream
 from mbrace.records import Record
 from mbrace.sampler import Draws, Want, source_of
 from mbrace.utilities.neural.device import without_cudnn_attention
-from mbrace.utilities.neural.streams import on_own_stream
 
 if TYPE_CHECKING:
     from mbrace.models.live import LiveModel
@@ -144,17 +144,10 @@ class ModelSampler:
         self.drawn = 0  # pseudo-references drawn so far
         self._begun: _Begun | None = None
 
-    def begin(
-        self,
-        sources: Sequence[str],
-        ids: Sequence[str | int],
-        *,
-        drawn: Callable[[Sequence[Draws]], None] | None = None,
-    ) -> None:
+    def begin(self, sources: Sequence[str], ids: Sequence[str | int]) -> None:
         """Draw the first block of these sources beside what comes next, such as beam search for their hypotheses.
 
-        A GPU that is given two searches at once is kept busier than by one after the other. The thread that draws calls
-        `drawn` with the draws.
+        A GPU that is given several searches at once is kept busier than by one after another.
         """
         block = self.blocks[0] if self.blocks and self._model.two_searches else 0
         if not block or (self._begun is not None and self._begun.indices(ids, sources) is not None):
@@ -162,7 +155,7 @@ class ModelSampler:
         device = self._model.device
         kernels_for(device)  # both are tried out here, before two threads need them
         recorded.usable(device)
-        self._begun = _Begun(self._encoded(sources, ids), ids, sources, block, drawn)
+        self._begun = _Begun(self._encoded(sources, ids), ids, sources, block)
 
     def start(self, records: Sequence[Record]) -> _ModelDrawer:
         """Begin a window."""
@@ -183,15 +176,8 @@ class ModelSampler:
 class _Begun:
     """The first draws of some sources, made by a thread of their own. It ends with the process, if that ends first."""
 
-    def __init__(
-        self,
-        encoded: EncodedSources,
-        ids: Sequence[str | int],
-        sources: Sequence[str],
-        count: int,
-        tell: Callable[[Sequence[Draws]], None] | None = None,
-    ) -> None:
-        self.encoded, self._tell = encoded, tell
+    def __init__(self, encoded: EncodedSources, ids: Sequence[str | int], sources: Sequence[str], count: int) -> None:
+        self.encoded = encoded
         self._indices = {name: index for index, name in enumerate(zip(ids, sources, strict=True))}
         self._drawn: Future[dict[int, Draws]] = Future()
         wants = [Want(index, 0, count) for index, source in enumerate(sources) if source.strip()]
@@ -200,8 +186,6 @@ class _Begun:
     def _work(self, wants: list[Want]) -> None:
         try:
             drawn = self.encoded.draw(wants)
-            if self._tell is not None:
-                self._tell(drawn)
             self._drawn.set_result({want.sentence: draws for want, draws in zip(wants, drawn, strict=True)})
         except BaseException as error:  # handed over whatever it is, or the race would wait for ever
             self._drawn.set_exception(error)

@@ -10,7 +10,6 @@ of several lengths: for a BERT in 16 bits not padded either, where our kernels c
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
@@ -22,7 +21,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mbrace.errors import UserError, warn
-from mbrace.utilities.neural.ahead import EncodedAhead
 from mbrace.utilities.neural.bert import PlainBert, without_modules
 from mbrace.utilities.neural.device import without_cudnn_attention
 from mbrace.utilities.neural.packed import usable
@@ -81,8 +79,6 @@ class Encoder:
         self._max_length = max_length
         self._warned_of_truncation = self._warned_of_memory = False
         self._pair_masks: bool | None = None  # unknown until the first padded batch
-        self._ahead: EncodedAhead | None = None  # strings that are embedded before they are asked for
-        self._lock = threading.Lock()
 
     def tokenize(self, texts: Sequence[str]) -> Tokens:
         """Token ids with the special tokens around them, cut to the length limit."""
@@ -103,35 +99,10 @@ class Encoder:
         """How texts are tokenised word by word, if they can be."""
         return WordTokenizer.of(self._tokenizer)
 
-    def encode_ahead(self, texts: Sequence[str]) -> None:
-        """Begin to embed strings that `embed` will be asked for; only on a GPU, where a CPU has time for it."""
-        if not self.pads:
-            return
-        if self._ahead is None:
-            _ = self._words, self._fuses  # made here, not by one of several threads
-            self._ahead = EncodedAhead(self._embed, self.device)
-        self._ahead.begin(texts)
-
     def embed(self, texts: Sequence[str]) -> Tensor:
         """Vectors (texts, units), float32, on the encoder's device."""
-        known = [] if self._ahead is None else self._ahead.take(texts)
-        if not known:
-            return self._embed(texts)
-        begun = {index for indices, _ in known for index in indices}
-        others = [index for index in range(len(texts)) if index not in begun]
-        if others:
-            known.append((others, self._embed([texts[index] for index in others])))
-        with torch.inference_mode():
-            return torch.cat([vectors for _, vectors in known])[self._places([indices for indices, _ in known])]
-
-    def _embed(self, texts: Sequence[str]) -> Tensor:
-        """As `embed`, for strings that have not been begun."""
         if not texts:
             return torch.empty((0, self.units), device=self.device)
-        with self._lock:
-            return self._embed_alone(texts)
-
-    def _embed_alone(self, texts: Sequence[str]) -> Tensor:
         parts, done = [], []  # vectors, and the indices of their texts
         with torch.inference_mode():
             for chunk, tokens in self._tokenised(texts):
@@ -140,15 +111,10 @@ class Encoder:
                 parts += [self._vectors(batch) for batch in self._batches(strings)]
                 done.append(chunk[order])
             vectors = torch.cat(parts)
+        rows = np.empty(len(texts), dtype=np.int32)  # of each text in `vectors`
+        rows[np.concatenate(done)] = np.arange(len(texts))
         self.embedded += len(texts)
-        return vectors[self._places(done)]
-
-    def _places(self, done: Sequence[Sequence[int] | NDArray[np.int64]]) -> Tensor:
-        """Where each text is among vectors that were made in this order, as indices on the device."""
-        order = np.concatenate([np.asarray(part) for part in done])
-        places = np.empty(len(order), dtype=np.int32)
-        places[order] = np.arange(len(order))
-        return copied([places], self.device)
+        return vectors[copied([rows], self.device)]
 
     @torch.inference_mode()
     def stream(self, texts: Sequence[str]) -> Iterator[tuple[list[int], list[NDArray[np.int32]], Tensor]]:

@@ -211,12 +211,6 @@ class NeuralUtility(Rebuilt):
         """How many strings so far were longer than the limit and cut."""
         return self.encoder.truncated
 
-    def encode_ahead(self, texts: Sequence[str]) -> None:
-        """Begin to encode strings that a race will ask for, where that can be done beside other work."""
-        begin = getattr(self.encoder, "encode_ahead", None)
-        if begin is not None:
-            begin(texts)
-
     def start(self, sentences: Sequence[Sentence]) -> RaceScorer:
         """Begin the races of a window."""
         return RaceScorer(self.encoder, self.head, sentences, reads_source=self.needs_source, bank=self._bank)
