@@ -210,6 +210,23 @@ def test_only_rows_in_use_go_through_the_decoder(monkeypatch: pytest.MonkeyPatch
         assert min(map(min, rows)) == 0  # one of them is finished before the other
 
 
+@pytest.mark.parametrize("options", [{}, {"recombine": 2}, {"states": 2}])
+def test_a_gpu_without_kernels_looks_at_every_step_whether_rows_are_left(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, int]
+) -> None:
+    """Rows are then those in use, as on a CPU, and there are none once all sources are finished."""
+    translator = mbrace.Seq2Seq(tiny.marian(), tokenizer=tiny.tokenizer(), dtype="float32")
+    expected = translator.beam(SOURCES, k=6, **options)
+    begin = search.Search.__init__
+
+    def as_on_a_gpu(self: Any, *arguments: Any) -> None:
+        begin(self, *arguments)
+        self.check_every = 1000
+
+    monkeypatch.setattr(search.Search, "__init__", as_on_a_gpu)
+    assert translator.beam(SOURCES, k=6, **options) == expected
+
+
 @pytest.mark.parametrize(
     ("rows", "of", "skips", "moves", "worth"),
     [

@@ -102,6 +102,8 @@ class _Beam(Search):
         self.state = decoder.start(memory, 1, self.width, full=self.key_bits == 0)
         self.ids = torch.full((sources,), start, device=device)
         self.fixed_size = self.keeps_rows()
+        if not self.fixed_size:  # only rows in use are kept, and soon there may be none
+            self.check_every = 1
 
     def step(self) -> None:
         """Every open path by one id."""
