@@ -341,6 +341,8 @@ def page(found: dict[str, Any]) -> str:
         lines.append(f"| {name} | {value:.3f}{'' if name in NUMBERS else ' s'} |")
     if "bfloat16" in found:
         lines += ["", *bfloat16_lines(found["bfloat16"])]
+    if "note" in found:  # written into the .json by hand
+        lines += ["", found["note"]]
     return "\n".join(lines) + "\n"
 
 
