@@ -243,7 +243,7 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=3)
     parser.add_argument("--device")
     parser.add_argument("--utility", choices=["learned", "chrf++"], default="learned")
-    parser.add_argument("--dtype", help="of the metric's encoder")
+    parser.add_argument("--dtype", help="of the metric's encoder and, unless it is `base`, of the model")
     parser.add_argument("--only", nargs="*", help="ways whose name begins so")
     parser.add_argument("--plain", action="store_true", help="also without recorded steps")
     parser.add_argument("--profile", action="store_true")
@@ -253,7 +253,9 @@ def main() -> None:
     device = choose_device(args.device)
     if args.tiny:
         args.sentences, args.trials = 3, 1
-    model = base_model(device) if args.model == "base" else mbrace.Seq2Seq(args.model, device=args.device)
+    model = (
+        base_model(device) if args.model == "base" else mbrace.Seq2Seq(args.model, device=args.device, dtype=args.dtype)
+    )
     lexical = args.utility == "chrf++"
     utility = mbrace.ChrF() if lexical else mbrace.Learned(device=args.device, dtype=args.dtype)
     records = [record for record, _ in zip(read_records(str(CANDIDATES)), range(args.sentences + 20), strict=False)]
@@ -304,7 +306,8 @@ def write(
         "# Where the time goes in translating",
         "",
         f"{about['machine']}, {os.cpu_count()} cores, Python {platform.python_version()}, torch {torch.__version__}; "
-        f"{args.sentences} sentences of newstest2018 de-en, model `{args.model}`, utility "
+        f"{args.sentences} sentences of newstest2018 de-en, model `{args.model}`"
+        f"{'' if args.dtype is None else f' in {args.dtype}'}, utility "
         f"{about['utility']}; {one_thread}seconds, best of {args.trials} rounds in turns; written by "
         "`python bench/translating.py`. "
         "A GPU may work on while Python goes on: where Python waits for it, its time is counted. There, the first "
@@ -318,6 +321,7 @@ def write(
     args.out.mkdir(parents=True, exist_ok=True)
     name = "translating" if device.type == "cuda" else "translating-cpu"
     name += "-chrf" if args.utility == "chrf++" else ""
+    name += "" if args.dtype is None else f"-{args.dtype}"
     (args.out / f"{name}.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
     whole = {"machine": about["machine"], "model": args.model, "ways": found}
     (args.out / f"{name}.json").write_text(json.dumps(whole, indent=1) + "\n")

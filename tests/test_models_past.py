@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from mbrace.models.past import CopiedPast, IndexedPast
+from mbrace.models.past import CopiedPast, IndexedPast, past_for
 
 torch.set_num_threads(1)  # tests run beside each other: more threads than cores wait for one another
 
@@ -39,3 +39,16 @@ def test_rows_keep_their_past_when_they_are_selected_repeated_and_dropped(seed: 
             chosen = torch.randint(0, rows, (wanted,), generator=generator)
             copied.select(chosen), indexed.select(chosen)
             rows = wanted
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_on_a_cpu_the_past_of_a_network_of_16_bits_has_32(dtype: torch.dtype) -> None:
+    past = past_for(torch.device("cpu"), dtype, 1, (2, 6))
+    exact = CopiedPast(torch.float64, 1)
+    for _ in range(20):
+        new = torch.randn(4, 3, 2, 6).to(dtype)
+        found, expected = past.attend(0, new), exact.attend(0, new.double())
+        assert found.dtype == dtype
+        assert torch.equal(found, expected.float().to(dtype)) or torch.allclose(found.double(), expected, rtol=2**-8)
+        past.advance(), exact.advance()
+        past.select(torch.tensor([1, 0, 2, 2])), exact.select(torch.tensor([1, 0, 2, 2]))

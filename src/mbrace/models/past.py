@@ -57,7 +57,8 @@ def past_for(device: torch.device, dtype: torch.dtype, layers: int, shape: tuple
     """An empty past of heads x size; with an index of rows where there is a kernel for it."""
     fused = kernels_for(device)
     if fused is None:
-        return CopiedPast(dtype, layers)
+        # a CPU multiplies matrices of 16 bits faster, but attends to one position four times as slowly as in 32 bits
+        return CopiedPast(torch.float32 if device.type == "cpu" and dtype.itemsize == 2 else dtype, layers)
     return IndexedPast(dtype, layers, fused.attend, shape, device)
 
 
@@ -96,7 +97,8 @@ class CopiedPast:
         q, k, v = new.unbind(1)
         keys[self._time], values[self._time] = k, v
         past_keys, past_values = (part[: self._time + 1].permute(1, 2, 0, 3) for part in (keys, values))
-        return F.scaled_dot_product_attention(q[:, :, None], past_keys, past_values)[:, :, 0].flatten(1)
+        seen = F.scaled_dot_product_attention(q[:, :, None].to(keys.dtype), past_keys, past_values)
+        return seen[:, :, 0].flatten(1).to(q.dtype)
 
     def advance(self) -> None:
         """All layers have attended: go on to the next time step."""
