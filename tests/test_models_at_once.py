@@ -11,8 +11,9 @@ import tiny_models as tiny
 import torch
 
 import mbrace
-from mbrace.models.at_once import searched
-from mbrace.models.recorded import alone, let_searches_begin
+from mbrace.models import recorded
+from mbrace.models.at_once import run_searches
+from mbrace.models.startup import startup_lock, wait_for_startups
 
 CPU = torch.device("cpu")
 SOURCES = ["a b c", "b c", "c", "a a b", " ", "a b c a b"]
@@ -34,7 +35,7 @@ def test_what_is_found_comes_in_the_order_of_its_numbers(at_once: int) -> None:
             last_is_done.set()
         return number * number
 
-    assert searched(5, search, lambda number, found: (number, found), CPU, at_once) == [
+    assert run_searches(5, search, lambda number, found: (number, found), CPU, at_once) == [
         (number, number * number) for number in range(5)
     ]
 
@@ -50,10 +51,10 @@ def test_a_search_without_memory_is_run_again_alone() -> None:
                 raise torch.OutOfMemoryError("too little memory beside the other")
         return number
 
-    assert searched(2, search, lambda number, found: found, CPU, at_once=2) == [0, 1]
+    assert run_searches(2, search, lambda number, found: found, CPU, at_once=2) == [0, 1]
     assert sorted(tries) == [0, 1, 1]
     with pytest.raises(torch.OutOfMemoryError):  # nor alone
-        searched(2, lambda number: (_ for _ in ()).throw(torch.OutOfMemoryError("none")), print, CPU, at_once=2)
+        run_searches(2, lambda number: (_ for _ in ()).throw(torch.OutOfMemoryError("none")), print, CPU, at_once=2)
 
 
 def test_other_errors_of_a_search_are_raised() -> None:
@@ -62,7 +63,7 @@ def test_other_errors_of_a_search_are_raised() -> None:
 
     for at_once in (1, 2):
         with pytest.raises(mbrace.UserError, match="source 0"):
-            searched(3, search, print, CPU, at_once)
+            run_searches(3, search, print, CPU, at_once)
 
 
 def test_beam_search_of_two_parts_at_once_finds_what_one_after_another_does(
@@ -76,7 +77,7 @@ def test_beam_search_of_two_parts_at_once_finds_what_one_after_another_does(
         threads.add(threading.get_ident())
         return encode(rows)
 
-    monkeypatch.setattr(translator, "wider", (8, 1))
+    monkeypatch.setattr(translator, "beams_at_once", 2)
     monkeypatch.setattr(translator, "encode", watched)
     assert translator.beam(SOURCES, k=4) == expected
     assert threading.get_ident() not in threads
@@ -93,18 +94,82 @@ def test_sources_that_are_encoded_together_have_the_memory_they_have_alone(trans
         assert torch.allclose(mine, theirs, atol=1e-5)
 
 
+class _Gpu:
+    """Says that it is a GPU; nothing is computed on it."""
+
+    type = "cuda"
+
+
+@pytest.mark.parametrize("sources", [[], ["", " "]])
+def test_beam_search_without_text_needs_no_encoder(sources: list[str]) -> None:
+    translator = mbrace.Seq2Seq(tiny.marian(), tokenizer=tiny.tokenizer(), dtype="float32")
+    expected = translator.beam(sources, k=2)
+    translator.device = _Gpu()
+    assert translator.beam(sources, k=2) == expected
+
+
+def test_sources_that_do_not_fit_into_memory_together_are_encoded_one_part_at_a_time(
+    translator: mbrace.Seq2Seq, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encode, encoded = translator.encode, []
+
+    def with_little_memory(rows: Any) -> Any:
+        encoded.append(len(rows))
+        if len(rows) > 2:
+            raise torch.OutOfMemoryError("too little memory")
+        return encode(rows)
+
+    rows = translator.codec.encode(["a b c", "b c", "c"])
+    monkeypatch.setattr(translator, "encode", with_little_memory)
+    with monkeypatch.context() as patch, torch.inference_mode():
+        patch.setattr(translator, "device", _Gpu())
+        memory = translator._encoded_at_once([rows[:2], rows[2:]])
+        patch.undo()
+        assert [len(memory(number)) for number in (0, 1)] == [2, 1]
+    assert encoded == [3, 2, 1]
+
+
+def test_too_little_memory_for_a_recording_is_no_reason_never_to_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(error: Exception) -> Any:
+        def recording(*arguments: Any) -> Any:
+            raise error
+
+        return recording
+
+    device, failed = torch.device("cuda", 7), set[torch.device]()
+    monkeypatch.setattr(recorded, "_failed", failed)
+    for error, expected in ((torch.OutOfMemoryError("none left"), set()), (RuntimeError("not so"), {device})):
+        monkeypatch.setattr(recorded, "_record", fail(error))
+        assert recorded.record(lambda: None, device) is None
+        assert failed == expected
+
+
+def test_ctrl_c_does_not_wait_for_searches(monkeypatch: pytest.MonkeyPatch) -> None:
+    go_on = threading.Event()
+
+    def search(number: int) -> int:
+        if number == 0:
+            raise KeyboardInterrupt
+        assert go_on.wait(10)
+        return number
+
+    with pytest.raises(KeyboardInterrupt):  # while the other one still runs
+        run_searches(2, search, lambda number, found: found, CPU, at_once=2)
+    go_on.set()
+
+
 def test_searches_begin_one_after_another_on_a_gpu() -> None:
     inside, most, seen = 0, [], []
 
     def begin(name: int) -> None:
         nonlocal inside
-        with alone(torch.device("cuda")) as others_wait:  # no GPU is asked for
-            with alone(torch.device("cuda")):  # what a search does inside, such as encoding
+        with startup_lock(torch.device("cuda")) as startup:  # no GPU is asked for
+            with startup_lock(torch.device("cuda")):  # what a search does inside, such as encoding
                 inside += 1
                 most.append(inside)
                 time.sleep(0.01)
                 inside -= 1
-            others_wait.close()
+            startup.close()
             seen.append(name)
 
     threads = [threading.Thread(target=begin, args=(name,)) for name in range(4)]
@@ -120,18 +185,18 @@ def test_what_is_not_urgent_lets_searches_begin() -> None:
     order = []
 
     def write() -> None:
-        let_searches_begin()
+        wait_for_startups()
         order.append("written")
 
-    with alone(torch.device("cuda")) as others_wait:
+    with startup_lock(torch.device("cuda")) as startup:
         thread = threading.Thread(target=write)
         thread.start()
         time.sleep(0.02)
         order.append("begun")
-        others_wait.close()
+        startup.close()
         thread.join(10)
     assert order == ["begun", "written"]
-    with alone(torch.device("cuda")):  # but waits for no search for long
-        let_searches_begin()
-    with alone(CPU):
-        let_searches_begin()
+    with startup_lock(torch.device("cuda")):  # but waits for no search for long
+        wait_for_startups()
+    with startup_lock(CPU):
+        wait_for_startups()

@@ -18,7 +18,7 @@ from mbrace.utilities.neural import encoder as encoder_module
 from mbrace.utilities.neural import packed
 from mbrace.utilities.neural.comet import Comet
 from mbrace.utilities.neural.encoder import Encoder
-from mbrace.utilities.neural.pinned import copied
+from mbrace.utilities.neural.pinned import copy_to_device
 from mbrace.utilities.neural.readout import Readout
 from mbrace.utilities.neural.tokens import TokenBatch, Tokens
 
@@ -71,7 +71,9 @@ def test_attention_within_strings_is_that_of_each_string_alone(
 def test_copies_through_memory_that_is_used_again_arrive_whole() -> None:
     generator = np.random.default_rng(0)
     arrays = [generator.integers(0, 2**31, size) for size in (1, 70_000, 0, 2_000_000, *range(5, 60), 1_500_000)]
-    found = [copied([array[:3].astype(np.int32), array[3:]], DEVICE) for array in arrays]  # on a GPU, without waiting
+    found = [
+        copy_to_device([array[:3].astype(np.int32), array[3:]], DEVICE) for array in arrays
+    ]  # on a GPU, without waiting
     for there, array in zip(found, arrays, strict=True):
         assert there.dtype == torch.int64
         assert np.array_equal(there.cpu().numpy(), array)

@@ -137,6 +137,6 @@ def test_packed_tokens_know_their_strings() -> None:
     tokens = Tokens(np.array([5, 6, 7, 0, 8, 9], dtype=np.int32), np.array([2, 1, 3]))
     found = TokenBatch.copy(tokens, np.array([2, 0, 1]), torch.device("cpu"), pad=0).packed()
     assert found.ids.tolist() == [0, 8, 9, 5, 6, 7]
-    assert found.places.tolist() == [0, 1, 2, 0, 1, 0]
+    assert found.positions.tolist() == [0, 1, 2, 0, 1, 0]
     assert found.offsets.tolist() == [0, 3, 5, 6]
     assert found.longest == 3

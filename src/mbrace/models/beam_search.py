@@ -12,8 +12,8 @@ from torch import Tensor
 from mbrace.models import choice
 from mbrace.models.best import best_totals
 from mbrace.models.paths import follow_back
-from mbrace.models.recorded import alone
 from mbrace.models.search import Search, Sequences, StepDecoder, is_end
+from mbrace.models.startup import startup_lock
 
 RECOMBINED = 3  # ids in common, after which paths of a beam with `states` share a state of the decoder
 
@@ -51,9 +51,9 @@ def beam(
     As transformers' beam search (early_stopping=False): a source is done when no open path, at its present length,
     scores better than the worst of k finished ones. If fewer than k finished, empty rows with scores of -inf follow.
     """
-    with alone(limits.device) as others_wait:
+    with startup_lock(limits.device) as startup:
         search = _Beam(decoder, memory, limits, settings, start, ends)
-        search.run(int(limits.max()), others_wait)
+        search.run(int(limits.max()), startup)
     return search.finished()
 
 

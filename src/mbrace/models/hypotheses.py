@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -18,9 +17,6 @@ from mbrace.sampler import Draws, Sampler
 from mbrace.schedule import Schedule, check, doubling, is_all
 from mbrace.utility import Utility
 
-# Seconds that Python lets a thread go on before another one gets a turn. Threads that give a GPU work need short turns,
-# since others that wait for one keep the GPU waiting; Python's own 0.005 are too long for them.
-TURN = 0.0005
 MOST_RECOMBINED = 4  # ids in common, by which hypotheses of a beam may share states
 # Hypotheses of each source; ids are those of the records.
 MakeHypotheses: TypeAlias = Callable[[Sequence[str], Sequence["str | int"]], Sequence[Sequence[str]]]
@@ -173,8 +169,6 @@ def live_candidates(
         raise UserError('schedule "all": a live source has no last pseudo-reference; give the sizes')
     sizes = check(utility.schedule if schedule is None else schedule)
     last, on_gpu = sizes[-1], model.device.type == "cuda"
-    if on_gpu:
-        sys.setswitchinterval(min(TURN, sys.getswitchinterval()))
     ahead: tuple[int, ...] = (last,) if draw == "ahead" or (draw is None and on_gpu) else ()
     if short_races and draw is None and on_gpu:
         ahead = doubling(min(max(64, sizes[0]), last), last)

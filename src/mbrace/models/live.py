@@ -19,12 +19,12 @@ from mbrace.decoded import Decoded
 from mbrace.decoding import decode_corpus
 from mbrace.errors import UserError, check_whole
 from mbrace.models import beam_search, search
-from mbrace.models.at_once import searched
+from mbrace.models.at_once import run_searches
 from mbrace.models.choice import Truncation
 from mbrace.models.codec import Codec, texts_of
 from mbrace.models.hypotheses import MOST_RECOMBINED, SamplingSettings, live_candidates
 from mbrace.models.model_sampler import EncodedSources, ModelSampler
-from mbrace.models.recorded import alone, let_searches_begin
+from mbrace.models.startup import startup_lock, wait_for_startups
 from mbrace.pairwise import PairFunction, as_utility
 from mbrace.prune import Confidence, PruningFunction, stops_by_regret
 from mbrace.sampler import Draws, Want, ids_of, refuse_one_string
@@ -70,7 +70,8 @@ class LiveModel:
     ends: tuple[int, ...]  # the ids that end an output
     pad: int
     pad_left = False
-    two_searches = False  # whether a GPU has room for two searches at once, and two threads may run the model
+    two_searches = False  # whether two threads may run the model, such as for draws beside a beam search on a GPU
+    beams_at_once = 1  # beam searches that may run at the same time
 
     def __init__(self) -> None:
         self.encoder_runs = 0  # sources encoded so far
@@ -121,7 +122,8 @@ class LiveModel:
 
         def write(number: int, found: tuple[list[list[float]], Tensor]) -> list[BeamOutputs]:
             """The outputs of the sources of a part."""
-            let_searches_begin()
+            if number < len(parts) - 1:
+                wait_for_startups()
             texts = self.texts(found[1])
             outputs = []
             for row, scores in enumerate(found[0]):
@@ -133,8 +135,8 @@ class LiveModel:
             return outputs
 
         out = [BeamOutputs([""], [0.0])] * len(rows)
-        at_once = 2 if self.two_searches and self.wider[0] else 1
-        for part, outputs in zip(parts, searched(len(parts), find, write, self.device, at_once), strict=True):
+        found = run_searches(len(parts), find, write, self.device, self.beams_at_once)
+        for part, outputs in zip(parts, found, strict=True):
             for i, output in zip(part, outputs, strict=True):
                 out[i] = output
         return out
@@ -271,7 +273,7 @@ class LiveModel:
         lengths = torch.tensor([len(row) for row in rows])[:, None]
         columns = torch.arange(width)
         mask = columns >= width - lengths if self.pad_left else columns < lengths
-        with alone(self.device):
+        with startup_lock(self.device):
             return self.decoder.encode(padded.to(self.device), mask.to(self.device))
 
     def _encoded_at_once(self, parts: Sequence[Sequence[Sequence[int]]]) -> Callable[[int], Any]:
@@ -281,9 +283,14 @@ class LiveModel:
         """
         all_rows = [row for part in parts for row in part]
         most = max(map(len, all_rows), default=0)
-        if not self.two_searches or self.device.type == "cpu" or len(all_rows) * most > ENCODED_AT_ONCE:
+        one_by_one = len(parts) < 2 or not self.two_searches or self.device.type == "cpu"
+        if one_by_one or len(all_rows) * most > ENCODED_AT_ONCE:
             return lambda number: self.encode(parts[number])
-        whole, ends = self.encode(all_rows), list(itertools.accumulate(map(len, parts)))
+        try:
+            whole = self.encode(all_rows)
+        except torch.OutOfMemoryError:
+            return lambda number: self.encode(parts[number])
+        ends = list(itertools.accumulate(map(len, parts)))
 
         def memory(number: int) -> Any:
             width = padded_width(parts[number])

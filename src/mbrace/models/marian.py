@@ -98,8 +98,10 @@ class MarianDecoder:
         return MarianMemory(keys, values, bias.to(self.dtype))
 
     def start(self, memory: MarianMemory, width: int, most: int | None = None, *, full: bool = False) -> MarianState:
-        """The state of `width` rows per source of `memory`, before the first step; later, of `most` at most, and with
-        `full` of so many in most steps."""
+        """The state of `width` rows per source of `memory`, before the first step; later, of `most` at most.
+
+        With `full`, nearly all of those rows will be in use in most steps.
+        """
         return MarianState(self, memory, width, most or width, full)
 
 
@@ -139,7 +141,8 @@ class MarianMemory:
         return MarianMemory([k[sources] for k in self.keys], [v[sources] for v in self.values], self.bias[sources])
 
     def part(self, begin: int, end: int, width: int) -> MarianMemory:
-        """The memory of sources `begin` to `end`, none of which is longer than `width`."""
+        """The memory of sources `begin` to `end`, none of which is longer than `width`; it may share tensors with this
+        one, which must then live as long."""
         keys, values = ([x[begin:end, :, :width].contiguous() for x in of] for of in (self.keys, self.values))
         return MarianMemory(keys, values, self.bias[begin:end, :, :, :width].contiguous())
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from mbrace.models import recorded, search
-from mbrace.models.choice import Truncation, kernels_for
+from mbrace.models import search
+from mbrace.models.at_once import try_out
+from mbrace.models.choice import Truncation
 from mbrace.models.draw_keys import sentence_key
 from mbrace.models.streams import on_own_stream
 from mbrace.records import Record
@@ -152,9 +153,7 @@ class ModelSampler:
         block = self.blocks[0] if self.blocks and self._model.two_searches else 0
         if not block or (self._begun is not None and self._begun.indices(ids, sources) is not None):
             return
-        device = self._model.device
-        kernels_for(device)  # both are tried out here, before two threads need them
-        recorded.usable(device)
+        try_out(self._model.device)
         self._begun = _Begun(self._encoded(sources, ids), ids, sources, block)
 
     def start(self, records: Sequence[Record]) -> _ModelDrawer:

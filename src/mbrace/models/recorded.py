@@ -8,8 +8,7 @@ changed in place; what Python computes is part of the recording only once.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -21,9 +20,6 @@ from mbrace.utilities.neural.device import first_line
 MOST_ROWS = 16384  # more rows keep a GPU busy for longer than the host takes to start a step
 _failed: set[torch.device] = set()  # devices on which a recording has failed
 _recording = threading.Lock()  # steps are recorded one at a time
-_starting = threading.RLock()  # held by the search whose steps are not recorded yet: see `alone`
-_turns = threading.Condition()
-_in_line: list[None] = []  # an entry for every search that has `_starting`, or waits for it
 
 
 class Recorder:
@@ -56,45 +52,13 @@ class Recorder:
             self._recording = None
 
 
-@contextmanager
-def alone(device: torch.device) -> Iterator[ExitStack]:
-    """Inside, until the stack is closed, no other search is here on a GPU.
-
-    What is not recorded keeps the host busy. Searches that begin one after another are all recorded as soon as if they
-    began together, and the GPU gets the steps of the first one sooner.
-    """
-    with ExitStack() as stack:
-        if device.type == "cuda":
-            stack.enter_context(_in_turn())
-        yield stack
-
-
-@contextmanager
-def _in_turn() -> Iterator[None]:
-    with _turns:
-        _in_line.append(None)
-    try:
-        with _starting:
-            yield
-    finally:
-        with _turns:
-            _in_line.pop()
-            _turns.notify_all()
-
-
-def let_searches_begin() -> None:
-    """Wait until no search is about to begin, at most a tenth of a second: for work that keeps the host busy as well,
-    and is not urgent."""
-    with _turns:
-        _turns.wait_for(lambda: not _in_line, timeout=0.1)
-
-
 def record(step: Callable[[], None], device: torch.device) -> Any:
     """A recording of the step, which is not done yet; None, and a warning, if it cannot be recorded."""
     try:
         return _record(step, device)
     except Exception as error:  # such as too little memory, or an operation that cannot be recorded
-        _failed.add(device)
+        if not isinstance(error, torch.OutOfMemoryError):  # later there may be enough
+            _failed.add(device)
         warn(f"decoding goes on without CUDA graphs: {first_line(error)}")
         return None
 
@@ -103,6 +67,12 @@ def finish(device: torch.device) -> None:
     """Wait until the GPU has done what it was given: a recording must not be dropped while it runs."""
     if device.type == "cuda":
         torch.cuda.current_stream(device).synchronize()
+
+
+def empty_cache() -> None:
+    """Give memory that is not in use back to the system, while nothing is recorded: a recording must not lose any."""
+    with _recording:
+        torch.cuda.empty_cache()
 
 
 def usable(device: torch.device) -> bool:

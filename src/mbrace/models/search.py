@@ -1,8 +1,8 @@
 """Searches with a decoder that advances rows step by step; and sampling.
 
 The rows of one source are neighbours, and those in use come first. Mostly there are no others. On a GPU, where a step
-is recorded for a fixed number of rows, some are left over, which take little time where there are kernels (fused.py),
-and only a count is read back, every few steps.
+is recorded for a fixed number of rows, some are left over. With kernels (fused.py) these take little time, unless
+nearly all rows are in use and matrix products are torch's. Only a count is read back, every few steps.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from mbrace.models.choice import ArithmeticUniforms, IndependentUniforms, Truncation, kept_rows, next_ids
-from mbrace.models.recorded import Recorder, alone
+from mbrace.models.recorded import Recorder
+from mbrace.models.startup import startup_lock
 
 # A step is recorded in about the time that a GPU takes for the steps that are left, for so many rows more.
 RECORDING_ROWS = 1000
@@ -64,12 +65,15 @@ class StepDecoder(Protocol):
     """A model that decodes step by step."""
 
     def encode(self, source: Tensor, mask: Tensor) -> Any:
-        """The memory of padded source ids (sources, width), real where `mask` is True. It has `select` and `join`."""
+        """The memory of padded source ids (sources, width), real where `mask` is True.
+
+        It has `select` and `join`; that of a model with `two_searches` (live.py), which pads on the right, also `part`.
+        """
         ...
 
     def start(self, memory: Any, width: int, most: int | None = None, *, full: bool = False) -> DecoderState:
         """The state of `width` rows per source of `memory`, before the first step; later, of `most` (default: width)
-        at most, and with `full` of so many in most steps."""
+        at most. With `full`, nearly all of those rows will be in use in most steps."""
         ...
 
 
@@ -106,9 +110,9 @@ def sample(
 
     `arithmetic` spreads the draws of a source evenly over the model's distribution (see `ArithmeticUniforms`).
     """
-    with alone(wanted.keys.device) as others_wait:
+    with startup_lock(wanted.keys.device) as startup:
         search = _Sampling(decoder, memory, wanted, start, ends, truncation, arithmetic)
-        search.run(int(wanted.limits.max()), others_wait)
+        search.run(int(wanted.limits.max()), startup)
     return Sequences(search.out[:-1], search.scores[:-1])
 
 
@@ -132,12 +136,12 @@ class Search:
         """One time step."""
         raise NotImplementedError
 
-    def run(self, steps: int, others_wait: ExitStack) -> None:
-        """At most so many steps. `others_wait` is closed once steps are replayed."""
+    def run(self, steps: int, startup: ExitStack) -> None:
+        """At most `steps` steps. `startup` is closed as soon as steps are replayed: other searches can start."""
         for time in range(steps):
             self.advance(time)
             if time > 0:
-                others_wait.close()
+                startup.close()
             if (time + 1) % self.check_every == 0 and not self.cut(time + 1):
                 break
         self.recorder.forget()
@@ -147,7 +151,7 @@ class Search:
         raise NotImplementedError
 
     def advance(self, time: int) -> None:
-        """The step at `time`; from the second one on, which all have the same shapes, it may be a replay."""
+        """The step at `time`: from the second step on, since their shapes are the same, by a recording if possible."""
         if self.state.begin(time, len(self.ids)):
             self.recorder.forget()
         if time == 0 or not self.state.recordable or not self.recorder.replay(self.step):

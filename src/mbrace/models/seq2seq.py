@@ -85,7 +85,9 @@ class Seq2Seq(LiveModel):
                 self.two_searches = True
                 self.rows = rows or (8192 if cuda else 512)
                 if cuda and rows is None:
-                    self.wider = MOST_ROWS, steps_that_fit(config, MOST_ROWS, torch.cuda.mem_get_info(self.device)[0])
+                    free = torch.cuda.mem_get_info(self.device)[0]
+                    self.wider = MOST_ROWS, steps_that_fit(config, MOST_ROWS, free)
+                    self.beams_at_once = 2 if steps_that_fit(config, self.rows, free) > 0 else 1
             else:
                 prefix = [self.start] if forced is None else [self.start, forced]
                 self.decoder = Seq2SeqDecoder(model.to(self.dtype), prefix)

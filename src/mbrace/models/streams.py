@@ -11,17 +11,18 @@ import torch
 
 
 @contextmanager
-def on_own_stream(device: torch.device, name: str, *, urgent: bool = False) -> Iterator[None]:
-    """Inside, what this thread gives a GPU to do goes into the queue of that name, after what is now in the usual one.
+def on_own_stream(device: torch.device, name: str, *, urgent: bool = False, after: Any = None) -> Iterator[None]:
+    """Inside, what this thread gives a GPU to do goes into the queue of that name. The GPU begins with it when it has
+    done what is now in the queue `after`, by default the thread's usual one.
 
-    What is in an urgent queue is begun first: small steps, that others would keep waiting. Tensors made inside are to
-    be used inside only, or copied to the host.
+    Work in an urgent queue is begun before that in others. Tensors made inside are to be used inside only, or copied to
+    the host.
     """
     if device.type != "cuda":
         yield
         return
     stream = _stream(device, name, -1 if urgent else 0)
-    stream.wait_stream(torch.cuda.current_stream(device))
+    stream.wait_stream(torch.cuda.current_stream(device) if after is None else after)
     with torch.cuda.stream(stream):
         yield
 

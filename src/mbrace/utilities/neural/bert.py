@@ -50,14 +50,14 @@ class PlainBert:
         A group is a number of strings and how many tokens each of them has. Matrix products are of all tokens at once,
         attention is within groups: a string's states are those that it has alone.
         """
-        places = torch.cat([torch.arange(length, device=ids.device).repeat(strings) for strings, length in groups])
+        positions = torch.cat([torch.arange(length, device=ids.device).repeat(strings) for strings, length in groups])
         sizes = [strings * length for strings, length in groups]
 
         def attend(qkv: Tensor) -> Tensor:
             parts = zip(torch.split(qkv, sizes), groups, strict=True)
             return torch.cat([_attend(part.view(*group, *part.shape[1:])).flatten(0, 1) for part, group in parts])
 
-        return _collected(self._states(ids, self.positions[places], attend), only_last=only_last)
+        return _collected(self._states(ids, self.positions[positions], attend), only_last=only_last)
 
     def fused(self, tokens: PackedTokens) -> Iterator[Tensor]:
         """The same on a GPU, by a kernel for strings of any lengths: one layer after another, embeddings first."""
@@ -65,7 +65,7 @@ class PlainBert:
         def attend(qkv: Tensor) -> Tensor:
             return attend_within(qkv, tokens.offsets, tokens.longest)
 
-        return self._states(tokens.ids, self.positions[tokens.places], attend)
+        return self._states(tokens.ids, self.positions[tokens.positions], attend)
 
     def _states(self, ids: Tensor, positions: Tensor, attend: Callable[[Tensor], Tensor]) -> Iterator[Tensor]:
         """The hidden states (..., units) of every layer, embeddings first, for ids (...) at positions (..., units).

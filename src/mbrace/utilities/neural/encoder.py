@@ -24,7 +24,7 @@ from mbrace.errors import UserError, warn
 from mbrace.utilities.neural.bert import PlainBert, without_modules
 from mbrace.utilities.neural.device import without_cudnn_attention
 from mbrace.utilities.neural.packed import usable
-from mbrace.utilities.neural.pinned import copied
+from mbrace.utilities.neural.pinned import copy_to_device
 from mbrace.utilities.neural.readout import Readout
 from mbrace.utilities.neural.tokens import (
     TokenBatch,
@@ -41,7 +41,7 @@ from mbrace.utilities.neural.words import WordTokenizer
 # Rows per thread. With fewer than about 4 a CPU computes matrix products in another way, which rounds differently.
 FEWEST_ROWS = 8
 _FIRST_TOKENISED, _TOKENISED = 2048, 16384  # strings tokenised at a time: in the first chunk for a GPU, and at most
-_PACKED_TOKENISED = 4096  # at most, where padding cannot get less in larger chunks: a batch of short strings
+_PACKED_TOKENISED = 4096  # at most, where strings are packed: larger chunks would not save padding, as there is none
 
 
 class Encoder:
@@ -114,7 +114,7 @@ class Encoder:
         rows = np.empty(len(texts), dtype=np.int32)  # of each text in `vectors`
         rows[np.concatenate(done)] = np.arange(len(texts))
         self.embedded += len(texts)
-        return vectors[copied([rows], self.device)]
+        return vectors[copy_to_device([rows], self.device)]
 
     @torch.inference_mode()
     def stream(self, texts: Sequence[str]) -> Iterator[tuple[list[int], list[NDArray[np.int32]], Tensor]]:
@@ -151,7 +151,7 @@ class Encoder:
             yield from zip(chunks, ahead.map(tokenise, chunks), strict=True)
 
     def _batches(self, strings: TokenBatch) -> Iterator[TokenBatch]:
-        """Batches of at most `batch_tokens` padded tokens, longest first.
+        """Batches of at most `batch_tokens` tokens, padding included, longest first.
 
         Unless strings are packed, a batch ends early where the length changes: always on a CPU, on a GPU once it is
         half full. Where strings are packed on a GPU, batches are about equal: a small one would keep it less busy.

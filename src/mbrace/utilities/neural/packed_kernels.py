@@ -34,9 +34,9 @@ def attend_within(
     norm = tl.zeros((ROWS,), tl.float32)
     mixed = tl.zeros((ROWS, WIDE), tl.float32)
     for start in range(0, length, KEYS):
-        place = start + tl.arange(0, KEYS)
-        there = place < length
-        at = place * (3 * HEADS * SIZE)
+        position = start + tl.arange(0, KEYS)
+        there = position < length
+        at = position * (3 * HEADS * SIZE)
         k = tl.load(keys + at[None, :] + unit[:, None], mask=there[None, :] & own[:, None], other=0.0)
         v = tl.load(values + at[:, None] + unit[None, :], mask=there[:, None] & own[None, :], other=0.0)
         s = tl.where(there[None, :], tl.dot(q, k, input_precision="ieee") * scale, -float("inf"))
@@ -69,10 +69,10 @@ def add_mean(
     states += first * UNITS
     total = tl.zeros((TOKENS, BLOCK), tl.float32)
     for start in range(0, length, TOKENS):
-        place = start + tl.arange(0, TOKENS)
-        there = place < length
-        kept = tl.load(ids + first + place, mask=there, other=pad) != pad
-        x = tl.load(states + place[:, None] * UNITS + unit[None, :], mask=there[:, None] & own[None, :], other=0.0)
+        position = start + tl.arange(0, TOKENS)
+        there = position < length
+        kept = tl.load(ids + first + position, mask=there, other=pad) != pad
+        x = tl.load(states + position[:, None] * UNITS + unit[None, :], mask=there[:, None] & own[None, :], other=0.0)
         total += tl.where(kept[:, None], x.to(tl.float32), 0.0)
     at = sums + string * UNITS + unit
     mean = tl.sum(total, 0) / length

@@ -19,10 +19,10 @@ _SMALLEST = 1 << 20  # numbers per buffer
 _MOST_BUFFERS = 4
 
 
-def copied(arrays: Sequence[NDArray[Any]], device: torch.device) -> Tensor:
+def copy_to_device(arrays: Sequence[NDArray[Any]], device: torch.device) -> Tensor:
     """Whole numbers below 2^31, one array after another, as int64 on a device, without waiting for what it is doing."""
     if device.type == "cuda":
-        return _buffers_of(device).copied(arrays).long()
+        return _buffers_of(device).copy_to_device(arrays).long()
     joined = np.concatenate([array.astype(np.int32, copy=False) for array in arrays])
     return torch.from_numpy(joined).to(device, non_blocking=True).long()
 
@@ -35,7 +35,7 @@ class _Buffers:
         self._lock = threading.Lock()
         self._buffers: list[tuple[Tensor, Any]] = []  # and events; the buffer used longest ago first
 
-    def copied(self, arrays: Sequence[NDArray[Any]]) -> Tensor:
+    def copy_to_device(self, arrays: Sequence[NDArray[Any]]) -> Tensor:
         size = sum(map(len, arrays))
         with self._lock, torch.cuda.device(self._device):
             buffer, done = self._free(size)

@@ -73,7 +73,7 @@ class Readout:
                 add_mean(vectors, state, tokens.ids, offsets, weight=weights[layer], pad=pad)
             else:
                 read = offsets[:-1] if self.pool == "cls" else offsets[1:] - 1
-                # an empty string at the end has no token: it must not be looked for behind the last one
+                # a string without tokens has no vector: it gets some token's, not one behind the last
                 vectors.add_(state[read.clamp(max=len(state) - 1)], alpha=weights[layer])
         assert vectors is not None
         return vectors

@@ -13,7 +13,7 @@ import torch.nn.functional as F  # noqa: N812
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mbrace.utilities.neural.pinned import copied
+from mbrace.utilities.neural.pinned import copy_to_device
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class PackedTokens:
     """The tokens of some strings on a device, one string after another."""
 
     ids: Tensor  # (tokens,)
-    places: Tensor  # (tokens,): the index of each token in its string
+    positions: Tensor  # (tokens,): the index of each token in its string
     offsets: Tensor  # (strings + 1,): string i has tokens offsets[i] to offsets[i + 1]
     longest: int  # the number of tokens of the longest string
 
@@ -75,7 +75,7 @@ class TokenBatch:
         found = np.flatnonzero(tokens.flat == pad)
         if len(found):
             holds_pad = np.isin(order, np.searchsorted(tokens.starts, found, side="right") - 1)
-        joined = copied([tokens.flat, starts, lengths], device)
+        joined = copy_to_device([tokens.flat, starts, lengths], device)
         sizes = (len(tokens.flat), len(order), len(order))
         flat, starts_there, lengths_there = joined.split_with_sizes(sizes)
         return cls(flat, starts_there, lengths_there, lengths, holds_pad, pad)
@@ -118,8 +118,8 @@ class TokenBatch:
         offsets = F.pad(self.lengths.cumsum(0), (1, 0))
         # without the number of tokens, the host would wait for the device
         owners = torch.repeat_interleave(self.lengths, output_size=self.count)
-        places = torch.arange(self.count, device=self.flat.device) - offsets[owners]
-        return PackedTokens(self.flat[self.starts[owners] + places], places, offsets, self.longest)
+        positions = torch.arange(self.count, device=self.flat.device) - offsets[owners]
+        return PackedTokens(self.flat[self.starts[owners] + positions], positions, offsets, self.longest)
 
     def joined_ids(self) -> Tensor:
         """The ids of the strings, one string after another."""
