@@ -11,6 +11,7 @@ import tiny_models as tiny
 import torch
 
 import mbrace
+from mbrace.errors import MbraceWarning
 from mbrace.models import recorded
 from mbrace.models.at_once import run_searches
 from mbrace.models.startup import startup_lock, wait_for_startups
@@ -140,7 +141,8 @@ def test_too_little_memory_for_a_recording_is_no_reason_never_to_record(monkeypa
     monkeypatch.setattr(recorded, "_failed", failed)
     for error, expected in ((torch.OutOfMemoryError("none left"), set()), (RuntimeError("not so"), {device})):
         monkeypatch.setattr(recorded, "_record", fail(error))
-        assert recorded.record(lambda: None, device) is None
+        with pytest.warns(MbraceWarning, match=f"without CUDA graphs: {error}"):
+            assert recorded.record(lambda: None, device) is None
         assert failed == expected
 
 
