@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from mbrace.models import search
-from mbrace.models.at_once import try_out
+from mbrace.models.at_once import run_searches, try_out
 from mbrace.models.choice import Truncation
 from mbrace.models.draw_keys import sentence_key
 from mbrace.models.streams import on_own_stream
@@ -53,19 +53,24 @@ class EncodedSources:
             if self._blank[want.sentence]:
                 found[i].append((want.first, Draws([""] * want.count, [0.0] * want.count)))
         rows = [self._rows[want.sentence] for _, want in pieces]
-        done = []
-        # every step has a new shape; texts are written while the next search runs
-        queue = on_own_stream(model.device, "draws", urgent=True)
-        with torch.inference_mode(), without_cudnn_attention(), queue, ThreadPoolExecutor(1) as behind:
-            for part in model.parts(rows, [want.count for _, want in pieces], self._max_length):
-                chosen = [pieces[p] for p in part]
-                drawn = self._draw([want for _, want in chosen])
-                done.append((chosen, drawn.scores.tolist(), behind.submit(model.texts, drawn.ids.cpu())))
-        for chosen, scores, written in done:
-            texts, width = written.result(), max(want.count for _, want in chosen)
-            for row, (i, want) in enumerate(chosen):
+        parts = list(model.parts(rows, [want.count for _, want in pieces], self._max_length))
+
+        def search_part(number: int) -> tuple[list[float], torch.Tensor]:
+            drawn = self._draw([pieces[p][1] for p in parts[number]])
+            return drawn.scores.tolist(), drawn.ids.cpu()
+
+        def write(number: int, drawn: tuple[list[float], torch.Tensor]) -> None:
+            scores, texts = drawn[0], model.texts(drawn[1])
+            width = max(pieces[p][1].count for p in parts[number])
+            for row, p in enumerate(parts[number]):
+                i, want = pieces[p]
                 span = slice(row * width, row * width + want.count)
                 found[i].append((want.first, Draws(texts[span], scores[span])))
+
+        # every step has a new shape
+        queue = on_own_stream(model.device, "draws", urgent=True)
+        with torch.inference_mode(), without_cudnn_attention(), queue:
+            run_searches(len(parts), search_part, write, model.device)
         return [_joined([draws for _, draws in sorted(parts, key=lambda part: part[0])]) for parts in found]
 
     def _memory(self, sentences: Sequence[int]) -> Any:
