@@ -14,6 +14,8 @@ import mbrace
 from mbrace.errors import MbraceWarning
 from mbrace.models import recorded
 from mbrace.models.at_once import run_searches
+from mbrace.models.beam_search import BeamSettings
+from mbrace.models.beams import Beams
 from mbrace.models.startup import startup_lock, wait_for_startups
 
 CPU = torch.device("cpu")
@@ -120,13 +122,16 @@ def test_sources_that_do_not_fit_into_memory_together_are_encoded_one_part_at_a_
             raise torch.OutOfMemoryError("too little memory")
         return encode(rows)
 
-    rows = translator.codec.encode(["a b c", "b c", "c"])
+    sources, settings = ["a b c", "b c", "c"], BeamSettings(4)  # two sources fit into 8 rows
     monkeypatch.setattr(translator, "encode", with_little_memory)
-    with monkeypatch.context() as patch, torch.inference_mode():
+    with monkeypatch.context() as patch:
         patch.setattr(translator, "device", _Gpu())
-        memory = translator._encoded_at_once([rows[:2], rows[2:]])
-        patch.undo()
-        assert [len(memory(number)) for number in (0, 1)] == [2, 1]
+        beams = Beams(translator, sources, settings, None)
+    assert encoded == [3]
+    monkeypatch.setattr(translator, "encode", encode)
+    expected = translator.beam(sources, k=4)
+    monkeypatch.setattr(translator, "encode", with_little_memory)
+    assert beams.outputs() == expected
     assert encoded == [3, 2, 1]
 
 

@@ -97,8 +97,7 @@ def test_recorded_searches_that_skip_rows_are_the_plain_ones(
     plain = all_outputs()
     for module in (choice, marian, past):
         monkeypatch.setattr(module, "kernels_for", lambda device: stand_in_kernels)
-    monkeypatch.setattr(marian, "LOW_PRECISION", (torch.float32,))
-    monkeypatch.setattr(marian, "UNITS", 16)
+    monkeypatch.setattr(marian, "can_skip_rows", lambda dtype, units: dtype == torch.float32 and units % 16 == 0)
     monkeypatch.setattr(past, "FIRST_ROOM", 16)
     monkeypatch.setattr(recorded, "usable", lambda device: True)
     monkeypatch.setattr(recorded, "_record", lambda step, device: Recording(step))

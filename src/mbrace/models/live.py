@@ -5,9 +5,8 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,12 +18,12 @@ from mbrace.decoded import Decoded
 from mbrace.decoding import decode_corpus
 from mbrace.errors import UserError, check_whole
 from mbrace.models import beam_search, search
-from mbrace.models.at_once import run_searches
+from mbrace.models.beams import BeamOutputs, Beams
 from mbrace.models.choice import Truncation
 from mbrace.models.codec import Codec, texts_of
 from mbrace.models.hypotheses import MOST_RECOMBINED, SamplingSettings, live_candidates
 from mbrace.models.model_sampler import EncodedSources, ModelSampler
-from mbrace.models.startup import startup_lock, wait_for_startups
+from mbrace.models.startup import startup_lock
 from mbrace.pairwise import PairFunction, as_utility
 from mbrace.prune import Confidence, PruningFunction, stops_by_regret
 from mbrace.sampler import Draws, Want, ids_of, refuse_one_string
@@ -32,19 +31,6 @@ from mbrace.schedule import Schedule, check, is_all
 from mbrace.utilities.chrf import ChrF
 from mbrace.utilities.neural.device import choose_device, without_cudnn_attention
 from mbrace.utility import Utility
-
-ENCODED_AT_ONCE = 1 << 16  # ids of sources, padding included, whose memory is kept for several searches
-
-
-@dataclass(frozen=True)
-class BeamOutputs:
-    """One source's outputs of beam search, best first, and their scores: log p / length ** alpha.
-
-    Texts may repeat, since different ids can make the same text.
-    """
-
-    texts: Sequence[str]
-    scores: Sequence[float]
 
 
 @dataclass(frozen=True)
@@ -102,44 +88,7 @@ class LiveModel:
         if recombine is not None:
             check_whole("recombine", recombine, least=1, most=MOST_RECOMBINED)
         settings = beam_search.BeamSettings(k, alpha, states, recombine)
-        rows = self.codec.encode(sources)
-        width = max(settings.most_states, k // 4)  # paths without a state of their own take memory too
-        if recombine and states is None and self.device.type == "cpu":
-            width = -(-width // 2)  # most paths share a state, and only states in use are rows
-        parts = list(self.parts(rows, [width if source.strip() else 0 for source in sources], max_length))
-
-        encode = self._encoded_at_once([[rows[i] for i in part] for part in parts])
-
-        def find(number: int) -> tuple[list[list[float]], Tensor]:
-            """The scores (sources, k) of a part, and ids (sources x k, time), on the host."""
-            mine = [rows[i] for i in parts[number]]
-            with torch.inference_mode():
-                limits = self.lengths(mine, max_length)
-                found = beam_search.beam(
-                    self.decoder, encode(number), limits, settings, start=self.start, ends=self.ends
-                )
-                return found.scores.view(-1, k).tolist(), found.ids.cpu()
-
-        def write(number: int, found: tuple[list[list[float]], Tensor]) -> list[BeamOutputs]:
-            """The outputs of the sources of a part."""
-            if number < len(parts) - 1:
-                wait_for_startups()
-            texts = self.texts(found[1])
-            outputs = []
-            for row, scores in enumerate(found[0]):
-                mine = texts[row * k : row * k + k]
-                if not min(scores) > float("-inf"):  # some are no outputs
-                    real = [n for n, score in enumerate(scores) if score > float("-inf")]
-                    mine, scores = [mine[n] for n in real], [scores[n] for n in real]
-                outputs.append(BeamOutputs(mine, scores))
-            return outputs
-
-        out = [BeamOutputs([""], [0.0])] * len(rows)
-        found = run_searches(len(parts), find, write, self.device, self.beams_at_once)
-        for part, outputs in zip(parts, found, strict=True):
-            for i, output in zip(part, outputs, strict=True):
-                out[i] = output
-        return out
+        return Beams(self, sources, settings, max_length).outputs()
 
     def sample(
         self,
@@ -266,7 +215,7 @@ class LiveModel:
         """The decoder's memory of some sources (encoded) or prompts (read), padded to a multiple of 8 ids."""
         with self._lock:
             self.encoder_runs += len(rows)
-        width = padded_width(rows)
+        width = self.padded_width(rows)
         fill = [[self.pad] * (width - len(row)) for row in rows]
         pairs = zip(rows, fill, strict=True)
         padded = torch.tensor([[*rest, *row] if self.pad_left else [*row, *rest] for row, rest in pairs])
@@ -276,27 +225,9 @@ class LiveModel:
         with startup_lock(self.device):
             return self.decoder.encode(padded.to(self.device), mask.to(self.device))
 
-    def _encoded_at_once(self, parts: Sequence[Sequence[Sequence[int]]]) -> Callable[[int], Any]:
-        """A function that gives the decoder's memory of a part, by its number. Parts are of sources, longest first.
-
-        A GPU encodes all parts together, if there are not too many, since it takes about as long for each alone.
-        """
-        all_rows = [row for part in parts for row in part]
-        most = max(map(len, all_rows), default=0)
-        one_by_one = len(parts) < 2 or not self.two_searches or self.device.type == "cpu"
-        if one_by_one or len(all_rows) * most > ENCODED_AT_ONCE:
-            return lambda number: self.encode(parts[number])
-        try:
-            whole = self.encode(all_rows)
-        except torch.OutOfMemoryError:
-            return lambda number: self.encode(parts[number])
-        ends = list(itertools.accumulate(map(len, parts)))
-
-        def memory(number: int) -> Any:
-            width = padded_width(parts[number])
-            return whole.part(ends[number] - len(parts[number]), ends[number], width)
-
-        return memory
+    def padded_width(self, rows: Sequence[Sequence[int]]) -> int:
+        """The ids, padding included, of each of these rows when they are encoded together: a multiple of 8."""
+        return -(-max(map(len, rows)) // 8) * 8
 
     def lengths(self, rows: Sequence[Sequence[int]], max_length: int | None) -> Tensor:
         """The most ids of an output, (sources,): by the length of its own source, never of the batch."""
@@ -336,11 +267,6 @@ class LiveModel:
     def texts(self, ids: Tensor) -> list[str]:
         """The text of each row of ids; equal rows are decoded once."""
         return texts_of(self.codec, ids.cpu().numpy())
-
-
-def padded_width(rows: Sequence[Sequence[int]]) -> int:
-    """The length of the longest row, rounded up to a multiple of 8."""
-    return -(-max(map(len, rows)) // 8) * 8
 
 
 def device_for(device: str | None, model: Any) -> Any:

@@ -16,11 +16,13 @@ from torch import Tensor
 
 from mbrace.models.choice import kernels_for
 from mbrace.models.past import past_for
-from mbrace.utilities.neural.device import without_cudnn_attention
+from mbrace.utilities.neural.device import has_16_bits, without_cudnn_attention
 from mbrace.utilities.neural.norm import add_norm
 
-# The kernels that skip rows multiply numbers of 16 bits, this many units at a time.
-LOW_PRECISION, UNITS = (torch.bfloat16, torch.float16), 64
+
+def can_skip_rows(dtype: torch.dtype, units: int) -> bool:
+    """Whether the kernels that skip rows can multiply such numbers: of 16 bits, and 64 units at a time."""
+    return has_16_bits(dtype) and units % 64 == 0
 
 
 @without_cudnn_attention()
@@ -85,7 +87,7 @@ class MarianDecoder:
 
     def encode(self, source: Tensor, mask: Tensor) -> MarianMemory:
         """Run the encoder over padded source ids (sources, width), once; width is a multiple of 8."""
-        low = self.dtype in (torch.bfloat16, torch.float16) and self.model.lm_head.weight.dtype == torch.float32
+        low = has_16_bits(self.dtype) and self.model.lm_head.weight.dtype == torch.float32
         lower = self.dtype if low else torch.bfloat16
         with torch.autocast(self.device.type, dtype=lower, enabled=low, cache_enabled=False):  # threads share a cache
             states, bias = encode(self.model, source, pad=self.pad)
@@ -172,7 +174,7 @@ class MarianState:
         self._most = most  # rows of a source
         shape = decoder.heads, decoder.embedding.shape[1] // decoder.heads
         self.past = past_for(decoder.device, decoder.dtype, len(decoder.layers), shape)
-        fits = decoder.dtype in LOW_PRECISION and decoder.embedding.shape[1] % UNITS == 0
+        fits = can_skip_rows(decoder.dtype, decoder.embedding.shape[1])
         self._kernels = kernels_for(decoder.device) if fits else None
         self.skips = self._kernels is not None and not full
 

@@ -10,6 +10,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from mbrace.models.choice import kernels_for
+from mbrace.utilities.neural.device import has_16_bits
 
 # As fused.attend: (new, keys, values, table, time, used) to the attention's output.
 Attend = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, "Tensor | None"], Tensor]
@@ -58,7 +59,7 @@ def past_for(device: torch.device, dtype: torch.dtype, layers: int, shape: tuple
     fused = kernels_for(device)
     if fused is None:
         # a CPU multiplies matrices of 16 bits faster, but attends to one position four times as slowly as in 32 bits
-        return CopiedPast(torch.float32 if device.type == "cpu" and dtype.itemsize == 2 else dtype, layers)
+        return CopiedPast(torch.float32 if device.type == "cpu" and has_16_bits(dtype) else dtype, layers)
     return IndexedPast(dtype, layers, fused.attend, shape, device)
 
 

@@ -9,9 +9,10 @@ from typing import Any
 import torch
 
 from mbrace.errors import UserError, require
+from mbrace.models.beams import BeamOutputs
 from mbrace.models.codec import Codec, MarianCodec, TokenizerCodec, VocabularyCodec
 from mbrace.models.generic import Seq2SeqDecoder
-from mbrace.models.live import BeamOutputs, Limits, LiveModel, device_for
+from mbrace.models.live import Limits, LiveModel, device_for
 from mbrace.models.marian import MarianDecoder
 from mbrace.models.past import FIRST_ROOM
 from mbrace.models.recorded import MOST_ROWS

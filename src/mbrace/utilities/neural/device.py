@@ -61,6 +61,11 @@ def choose_device_and_dtype(device: str | None, dtype: str | None) -> tuple[torc
     return chosen, choose_dtype(dtype, chosen)
 
 
+def has_16_bits(dtype: torch.dtype) -> bool:
+    """Whether numbers are bfloat16 or float16."""
+    return dtype.is_floating_point and dtype.itemsize == 2
+
+
 def dtype_name(dtype: torch.dtype) -> str:
     """The name of a dtype as users write it, such as bfloat16."""
     return str(dtype).removeprefix("torch.")

@@ -13,9 +13,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from mbrace.utilities.neural.device import launch, supports_triton, without_cudnn_attention
+from mbrace.utilities.neural.device import has_16_bits, launch, supports_triton, without_cudnn_attention
 
-_DTYPES = (torch.bfloat16, torch.float16)
 _TRIAL_LENGTHS = [70, 33, 16, 1]  # for each of the block sizes of `_blocks`, several blocks, or one that is full
 
 
@@ -69,7 +68,7 @@ def add_mean(sums: Tensor, states: Tensor, ids: Tensor, offsets: Tensor, *, weig
 @cache
 def usable(device: torch.device, dtype: torch.dtype, heads: int, size: int) -> bool:
     """Whether these kernels can be used for a network of such heads, found out by a trial."""
-    if dtype not in _DTYPES or not supports_triton(device):
+    if not has_16_bits(dtype) or not supports_triton(device):
         return False
     try:
         return trial(device, dtype, heads, size)
