@@ -65,6 +65,7 @@ class Way:
             self.beam,
             states=options.pop("states", None),
             recombine=options.pop("recombine", None),
+            max_behind=options.pop("max_behind", None),
             sampling=options.pop("sampling", "independent"),
         )
         pool, draw = options.pop("pool", False), options.pop("draw", None)
@@ -118,6 +119,21 @@ def ways(size: int, *, cost: str | None) -> list[Way]:
             size,
             regret,
             even | {"schedule": (64,), "states": size // 2},
+        ),
+        *(
+            Way(
+                f"beam {size} at most {behind:g} behind, 64 draws",
+                size,
+                regret,
+                even | {"schedule": (64,), "max_behind": behind},
+            )
+            for behind in (3.5, 4, 5)
+        ),
+        Way(
+            f"beam {size} at most 4 behind, forecast, small steps",
+            size,
+            mbrace.Confidence(0.99, regret=0.03),
+            forecast | {"max_behind": 4},
         ),
         Way(f"beam {size} by 4 ids, 64 draws", size, regret, even | {"schedule": (64,), "recombine": 4}),
         Way(f"beam {size} by 4 ids, 128 draws", size, regret, even | {"schedule": (128,), "recombine": 4}),

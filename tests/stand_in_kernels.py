@@ -107,6 +107,14 @@ def split_extensions(
     return beam_search._Beam._split(search, totals, extensions)
 
 
+def give_up(ended_scores: Tensor, scores: Tensor, penalties: Tensor, clock: Tensor, max_behind: float) -> None:
+    search: Any = SimpleNamespace(
+        kernels=None, k=scores.shape[1], penalties=penalties, clock=clock, ended_scores=ended_scores, scores=scores,
+        closed=torch.zeros(len(scores), dtype=torch.bool),
+    )  # fmt: skip
+    beam_search._Beam._give_up(search, max_behind)
+
+
 def enter_rows(
     parents: Tensor, ids: Tensor, keys: Tensor, scores: Tensor, closed: Tensor, path_rows: Tensor, offsets: Tensor,
     rows: Tensor, row_ids: Tensor, width: int, bits: int, mask: int,

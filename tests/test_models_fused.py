@@ -159,6 +159,23 @@ def test_paths_enter_rows_by_the_kernel(k: int, states: int | None, recombine: i
             assert torch.equal(search.ids[search.row_of_path[opened]], ids[opened])
 
 
+@pytest.mark.parametrize("k", [1, 5, 70, 600])
+@pytest.mark.parametrize("max_behind", [0.0, 0.5, 4.0])
+def test_paths_are_given_up_by_the_kernel(k: int, max_behind: float) -> None:
+    torch.manual_seed(k)
+    mine, theirs = beams(k)
+    scores = (-9 * torch.rand(4, k, device=DEVICE)).sort(dim=1, descending=True).values
+    ended = -3 * torch.rand(4, 2 * k, device=DEVICE)
+    ended[0], ended[1, : k // 2], scores[3, k // 2 :] = -torch.inf, -torch.inf, -torch.inf
+    scores[2, 0] = 3**0.7 * ended[2, :k].min()  # no better than the worst of k finished ones
+    for search in (mine, theirs):
+        search.scores.copy_(scores)
+        search.ended_scores.copy_(ended)
+        search._give_up(max_behind)
+    assert same_tensors(mine, theirs)
+    assert (mine.scores[0] >= scores[0, 0] - max_behind).equal(mine.scores[0] > -torch.inf)  # nothing is finished
+
+
 @pytest.mark.parametrize(("sources", "k", "longest"), [(3, 50, 9), (1, 1, 1), (2, 200, 30)])
 def test_finished_paths_are_followed_back_by_the_kernel(sources: int, k: int, longest: int) -> None:
     torch.manual_seed(k)

@@ -23,8 +23,8 @@ PARAMETER = re.compile(rf'(?<![\w/.-])({PARAMETERS.replace(" ", "|")})=("?)([^\s
 # Parameters that messages begin with, as in `alpha 2: must be between 0 and 1` and `system: only valid with chat=True`.
 FIRST_WORDS = (
     "aggregates alpha beta bootstraps budget centroids coarse coarse_top diversity exclude_self fine_top format "
-    "fraction min_gap nbest pool prompt qe qe_top rank recombine regret schedule select states system threads "
-    "utilities window"
+    "fraction max_behind min_gap nbest pool prompt qe qe_top rank recombine regret schedule select states system "
+    "threads utilities window"
 )
 FIRST_WORD = re.compile(rf"^({FIRST_WORDS.replace(' ', '|')})(?= [^:]+: |: only valid )")
 # Parameters that other ones depend on, as in `qe: only valid without pool`.

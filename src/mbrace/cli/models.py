@@ -7,6 +7,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from mbrace.errors import UserError, check_number, check_whole, require
+from mbrace.models.hypotheses import OF_BEAM_SEARCH
 
 if TYPE_CHECKING:
     from mbrace.jobs.model_settings import ModelSettings
@@ -108,6 +109,14 @@ def add_sampling(parser: argparse.ArgumentParser, *, once: str = "--length-alpha
         "(default: none; 3 with --states)",
     )
     group.add_argument(
+        "--max-behind",
+        action=Given,
+        type=float,
+        metavar="X",
+        help="give up hypotheses of a beam that fall behind the best by a log-probability of more than X: faster "
+        f"(default: none{by_preset})",
+    )
+    group.add_argument(
         "--length-penalty",
         action=Given,
         type=float,
@@ -155,7 +164,7 @@ def check_model(args: argparse.Namespace) -> None:
             raise UserError("--server: needs --server-model, the model's name there")
         if "model" in given:
             raise UserError("--model and --server: give one of them")
-        ours = ("kind", *languages, "device", "dtype", "states", "recombine", "sampling", "draw")
+        ours = ("kind", *languages, "device", "dtype", *OF_BEAM_SEARCH, "sampling", "draw")
         refuse(ours, "--model; not sent to a server")
         check_number("epsilon", args.epsilon, least=0.0, most=1.0)
         for option, least in (("concurrency", 1), ("samples-per-request", 1), ("retries", 0)):
@@ -197,8 +206,8 @@ def sampling_settings(args: argparse.Namespace) -> SamplingSettings:
 
     beam = 256 if args.beam is None else args.beam
     sampling, tops = args.sampling or "independent", (args.top_k, args.top_p, args.min_p)
-    shared = (args.states, args.recombine)
-    return SamplingSettings(beam, args.length_penalty, _epsilon(args), args.temperature, sampling, *tops, *shared)
+    of_beam = [getattr(args, name) for name in OF_BEAM_SEARCH]
+    return SamplingSettings(beam, args.length_penalty, _epsilon(args), args.temperature, sampling, *tops, *of_beam)
 
 
 def _epsilon(args: argparse.Namespace) -> float:

@@ -36,6 +36,7 @@ def generate_file(
     beam: int = 256,
     states: int | None = None,
     recombine: int | None = None,
+    max_behind: float | None = None,
     sample: int = 1024,
     length_penalty: float = 1.0,
     epsilon: float | None = 0.02,
@@ -68,7 +69,9 @@ def generate_file(
     """
     job = GenerateJob(
         model,
-        SamplingSettings(beam, length_penalty, epsilon, temperature, sampling, top_k, top_p, min_p, states, recombine),
+        SamplingSettings(
+            beam, length_penalty, epsilon, temperature, sampling, top_k, top_p, min_p, states, recombine, max_behind
+        ),
         sample=sample,
         seed=seed,
         logprobs=logprobs,

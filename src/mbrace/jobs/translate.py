@@ -36,6 +36,7 @@ def translate_file(
     beam: int = 256,
     states: int | None = None,
     recombine: int | None = None,
+    max_behind: float | None = None,
     length_penalty: float = 1.0,
     epsilon: float | None = 0.02,
     temperature: float = 1.0,
@@ -79,7 +80,9 @@ def translate_file(
     """
     job = TranslateJob(
         model,
-        SamplingSettings(beam, length_penalty, epsilon, temperature, sampling, top_k, top_p, min_p, states, recombine),
+        SamplingSettings(
+            beam, length_penalty, epsilon, temperature, sampling, top_k, top_p, min_p, states, recombine, max_behind
+        ),
         DecodeJob(
             utility,
             RaceSettings(

@@ -25,12 +25,17 @@ class BeamSettings:
     Paths that end in the same `recombine` ids at some time step go on as one in the decoder, which sees the best of
     them: a state. The scores of the others are then approximations. There are at most `states` states per source;
     given alone, and fewer than k, they mean that paths recombine by RECOMBINED ids.
+
+    With `max_behind`, an open path is given up once its log-probability is more than that lower than the best one's (of
+    open paths, or the best finished one's at that length), or once it scores, at its present length, no better than
+    the worst of k finished ones. Then there may be fewer than k outputs.
     """
 
     k: int
     alpha: float = 1.0
     states: int | None = None
     recombine: int | None = None
+    max_behind: float | None = None
 
     @property
     def most_states(self) -> int:
@@ -81,6 +86,7 @@ class _Beam(Search):
         super().__init__(device, sources * self.width)
         self.kernels, self.end_ids = choice.kernels_for(device), torch.tensor(ends, device=device)
         self.k, self.ends, self.vocabulary = k, ends, 1  # known from the first step on
+        self.max_behind = settings.max_behind
         lengths = range(1, horizon + 1)
         self.penalties = torch.tensor([n**settings.alpha for n in lengths], dtype=torch.float32, device=device)
         # the open paths of all steps and all sources
@@ -99,7 +105,7 @@ class _Beam(Search):
         self.came_from, self.offsets = torch.arange(sources, device=device), torch.arange(sources + 1, device=device)
         self.owner, self.limit = torch.arange(sources, device=device), limits
         self.closed = torch.zeros(sources, dtype=torch.bool, device=device)
-        self.state = decoder.start(memory, 1, self.width, full=self.key_bits == 0)
+        self.state = decoder.start(memory, 1, self.width, full=self.key_bits == 0 and self.max_behind is None)
         self.ids = torch.full((sources,), start, device=device)
         self.fixed_size = self.keeps_rows()
         if not self.fixed_size:  # only rows in use are kept, and soon there may be none
@@ -123,6 +129,8 @@ class _Beam(Search):
         self.ended[:, :k] = self.ended.gather(1, which)
         self.ended_scores[:, :k] = scores
         self.closed |= ~(scores.amin(1) < best_open)  # also where scores are NaN
+        if self.max_behind is not None:
+            self._give_up(self.max_behind)
         self.clock += 1
         self._enter_rows(parents, ids)
 
@@ -153,6 +161,18 @@ class _Beam(Search):
         kept = extensions.new_zeros((len(best), k + 1)).scatter_(1, column, extensions)[:, :k]
         best_open = (scores[:, 0] / penalty).masked_fill_(scores[:, 0] == -math.inf, -math.inf)
         return kept, kept // self.vocabulary, kept % self.vocabulary, best_open
+
+    def _give_up(self, max_behind: float) -> None:
+        """Give up open paths that are unlikely to be among the k best when they end (see `BeamSettings`)."""
+        if self.kernels is not None:
+            self.kernels.give_up(self.ended_scores, self.scores, self.penalties, self.clock, max_behind)
+        else:
+            penalty = self.penalties[self.clock]
+            worst, best_ended = self.ended_scores[:, : self.k].aminmax(dim=1, keepdim=True)
+            best = torch.maximum(self.scores[:, :1], best_ended * penalty)
+            given_up = (self.scores < best - max_behind) | (self.scores / penalty <= worst)
+            self.scores.masked_fill_(given_up, -math.inf)
+        self.closed |= self.scores[:, 0] == -math.inf
 
     def _enter_rows(self, parents: Tensor, ids: Tensor) -> None:
         """Put the open paths, best first, into their new rows; each is a parent, an earlier path, and one more id."""

@@ -31,6 +31,14 @@ class BeamOutputs:
     scores: Sequence[float]
 
 
+def rows_per_source(settings: beam_search.BeamSettings, device: torch.device) -> int:
+    """How many rows to expect for each source, by which parts are made."""
+    width = max(settings.most_states, settings.k // 4)  # paths without a state of their own take memory too
+    if settings.recombine and settings.states is None and device.type == "cpu":
+        width = -(-width // 2)  # most paths share a state, and only states in use are rows
+    return width
+
+
 class Beams:
     """The beam searches of some sources."""
 
@@ -43,9 +51,7 @@ class Beams:
     ) -> None:
         self._model, self._settings, self._max_length = model, settings, max_length
         self._rows = model.codec.encode(sources)
-        width = max(settings.most_states, settings.k // 4)  # paths without a state of their own take memory too
-        if settings.recombine and settings.states is None and model.device.type == "cpu":
-            width = -(-width // 2)  # most paths share a state, and only states in use are rows
+        width = rows_per_source(settings, model.device)
         counts = [width if source.strip() else 0 for source in sources]
         self._parts = list(model.parts(self._rows, counts, max_length))
         self._ends = list(itertools.accumulate(map(len, self._parts)))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol, TypeAlias, cast, overload, runtime_checkable
 
-from mbrace.errors import RecordError, ServiceError, UserError, check_whole
+from mbrace.errors import RecordError, ServiceError, UserError, check_number, check_whole
 from mbrace.groups import in_groups, run_group
 from mbrace.io.candidates import Item
 from mbrace.protocols import implements
@@ -18,6 +18,7 @@ from mbrace.schedule import Schedule, check, doubling, is_all
 from mbrace.utility import Utility
 
 MOST_RECOMBINED = 4  # ids in common, by which hypotheses of a beam may share states
+OF_BEAM_SEARCH = ("states", "recombine", "max_behind")  # settings that make it another than the plain one
 # Hypotheses of each source; ids are those of the records.
 MakeHypotheses: TypeAlias = Callable[[Sequence[str], Sequence["str | int"]], Sequence[Sequence[str]]]
 
@@ -99,6 +100,7 @@ class SamplingSettings:
     min_p: float | None = None
     states: int | None = None  # of the decoder, that the hypotheses of a source share; None: one per hypothesis
     recombine: int | None = None  # ids in common, after which they share one
+    max_behind: float | None = None  # nats behind the best, beyond which a hypothesis is given up
 
     def __post_init__(self) -> None:
         """Refuse what cannot be, or what nothing would use."""
@@ -106,29 +108,32 @@ class SamplingSettings:
             value = getattr(self, name)
             if value is not None:
                 check_whole(name, value, least=1, most=most)
-                if self.beam == 0:
-                    raise UserError(f"{name} {value}: only valid with a beam of 1 or more")
+        if self.max_behind is not None:
+            check_number("max_behind", self.max_behind, least=0.0)
+        for name, value in self._beam_search().items():
+            if self.beam == 0:
+                raise UserError(f"{name} {value}: only valid with a beam of 1 or more")
 
     def check_server(self) -> None:
         """Refuse what a server would not be told of, and would silently do without."""
-        for name, value in self._sharing().items():
+        for name, value in self._beam_search().items():
             raise UserError(f"{name} {value}: only valid with a model; not sent to a server")
 
     def check_model(self, model: CandidateModel) -> None:
-        """Refuse states for a model of the user's own whose beam search knows none."""
+        """Refuse what the beam search of a model of the user's own does not know."""
         known = inspect.signature(model.beam).parameters.values()
-        for name, value in self._sharing().items():
+        for name, value in self._beam_search().items():
             if not any(p.name == name or p.kind is p.VAR_KEYWORD for p in known):
                 raise UserError(f"{name} {value}: beam of {type(model).__name__} has no such option; leave it out")
 
-    def _sharing(self) -> dict[str, int]:
-        """What was asked for of states that are shared."""
-        asked = {"states": self.states, "recombine": self.recombine}
-        return {name: int(value) for name, value in asked.items() if value is not None}
+    def _beam_search(self) -> dict[str, int | float]:
+        """What was asked for of a beam search that is not the plain one."""
+        asked = {name: getattr(self, name) for name in OF_BEAM_SEARCH}
+        return {name: value for name, value in asked.items() if value is not None}
 
     def beam_options(self) -> dict[str, Any]:
         """Those of a model's `beam`; what was not asked for is left out: not all models know it."""
-        return {"k": self.beam, "alpha": self.length_penalty, **self._sharing()}
+        return {"k": self.beam, "alpha": self.length_penalty, **self._beam_search()}
 
     def options(self) -> dict[str, Any]:
         """Those of a model's `sample` and `sampler`; what was not asked for is left out: not all models know it."""
@@ -139,9 +144,9 @@ class SamplingSettings:
     def describe(self) -> dict[str, Any]:
         """What candidates depend on."""
         settings = {**asdict(self), "sampling": None if self.sampling == "independent" else self.sampling}
-        for name in ("states", "recombine"):
+        for name in OF_BEAM_SEARCH:
             del settings[name]
-        return settings | self._sharing()
+        return settings | self._beam_search()
 
 
 def live_candidates(

@@ -205,6 +205,25 @@ def split_extensions(
     tl.store(best_open + source, tl.where(highest == -float("inf"), highest, tl.div_rn(highest, penalty)))
 
 
+@triton.jit(do_not_specialize=["k"])
+def give_up(ended_scores, scores, penalties, clock, max_behind, k, BLOCK: tl.constexpr):
+    """Give up open paths of one source (see beam_search.py): their scores (sources, k) become -inf.
+
+    The first k of `ended_scores` (sources, 2k) are those of finished paths.
+    """
+    source = tl.program_id(0).to(tl.int64)
+    penalty = tl.load(penalties + tl.load(clock))
+    lane = tl.arange(0, BLOCK)
+    inside = lane < k
+    worst = tl.min(tl.load(ended_scores + source * 2 * k + lane, mask=inside, other=float("inf")), 0)
+    best_ended = tl.max(tl.load(ended_scores + source * 2 * k + lane, mask=inside, other=-float("inf")), 0)
+    score = tl.load(scores + source * k + lane, mask=inside, other=-float("inf"))
+    best = tl.maximum(tl.load(scores + source * k), best_ended * penalty)
+    given_up = (score < best - max_behind) | (tl.div_rn(score, penalty) <= worst)
+    tl.debug_barrier()  # the first score is read
+    tl.store(scores + source * k + lane, tl.full((BLOCK,), -float("inf"), tl.float32), mask=inside & given_up)
+
+
 @triton.jit(do_not_specialize=["k", "width"])
 def lead_rows(
     parents, ids, keys, scores, closed, firsts, ranks, counts, new_keys, k, width,

@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 
 
-@triton.jit(do_not_specialize=["used", "units"])
+@triton.jit(do_not_specialize=["used"])
 def linear(
     x, weight, bias, out, used, units,
     INPUTS: tl.constexpr, HAS_BIAS: tl.constexpr, ACTIVATION: tl.constexpr,
