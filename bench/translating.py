@@ -122,18 +122,22 @@ def ways(size: int, *, cost: str | None) -> list[Way]:
         ),
         *(
             Way(
-                f"beam {size} at most {behind:g} behind, 64 draws",
-                size,
+                f"beam {paths} at most 5 behind, {draws} draws",
+                paths,
                 regret,
-                even | {"schedule": (64,), "max_behind": behind},
+                even | {"schedule": (draws,), "max_behind": 5},
             )
-            for behind in (3.5, 4, 5)
+            for paths in (size, size + size // 8)
+            for draws in (48, 64)
         ),
-        Way(
-            f"beam {size} at most 4 behind, forecast, small steps",
-            size,
-            mbrace.Confidence(0.99, regret=0.03),
-            forecast | {"max_behind": 4},
+        *(
+            Way(
+                f"beam {paths} at most 5 behind, forecast, small steps",
+                paths,
+                mbrace.Confidence(0.99, regret=0.03),
+                forecast | {"max_behind": 5},
+            )
+            for paths in (size, size + size // 8)
         ),
         Way(f"beam {size} by 4 ids, 64 draws", size, regret, even | {"schedule": (64,), "recombine": 4}),
         Way(f"beam {size} by 4 ids, 128 draws", size, regret, even | {"schedule": (128,), "recombine": 4}),
