@@ -122,22 +122,18 @@ def ways(size: int, *, cost: str | None) -> list[Way]:
         ),
         *(
             Way(
-                f"beam {paths} at most 5 behind, {draws} draws",
-                paths,
+                f"beam {size} at most {behind} behind, 64 draws",
+                size,
                 regret,
-                even | {"schedule": (draws,), "max_behind": 5},
+                even | {"schedule": (64,), "max_behind": behind},
             )
-            for paths in (size, size + size // 8)
-            for draws in (48, 64)
+            for behind in (5, 6)
         ),
-        *(
-            Way(
-                f"beam {paths} at most 5 behind, forecast, small steps",
-                paths,
-                mbrace.Confidence(0.99, regret=0.03),
-                forecast | {"max_behind": 5},
-            )
-            for paths in (size, size + size // 8)
+        Way(
+            f"beam {size} at most 6 behind, forecast, small steps",
+            size,
+            mbrace.Confidence(0.99, regret=0.03),
+            forecast | {"max_behind": 6},
         ),
         Way(f"beam {size} by 4 ids, 64 draws", size, regret, even | {"schedule": (64,), "recombine": 4}),
         Way(f"beam {size} by 4 ids, 128 draws", size, regret, even | {"schedule": (128,), "recombine": 4}),

@@ -107,7 +107,10 @@ def split_extensions(
     return beam_search._Beam._split(search, totals, extensions)
 
 
-def give_up(ended_scores: Tensor, scores: Tensor, penalties: Tensor, clock: Tensor, max_behind: float) -> None:
+def give_up(
+    ended_scores: Tensor, scores: Tensor, penalties: Tensor, clock: Tensor, max_behind: float, grace: float
+) -> None:
+    assert grace == beam_search.GRACE
     search: Any = SimpleNamespace(
         kernels=None, k=scores.shape[1], penalties=penalties, clock=clock, ended_scores=ended_scores, scores=scores,
         closed=torch.zeros(len(scores), dtype=torch.bool),

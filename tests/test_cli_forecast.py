@@ -346,11 +346,11 @@ def test_a_preset_shares_states_for_n_grams_and_draws_once_for_a_small_encoder_o
         assert found(*given) == plain
     assert found("--beam", "64") == (64, None, None)
     assert found("--states", "32") == (None, 32, None)
-    assert found("--recombine", "4") == plain
+    assert found("--recombine", "4") == found("--max-behind", "6") == plain
     learned = ["--utility", "learned", "--device", "cuda"]
     of_races = ["--regret", "0.02"], ["--alpha", "0.9"], ["--bootstraps", "100"], ["--forecast", "0"], ["--nbest", "3"]
-    shared_states = ["--recombine", "4"], ["--states", "128"]
-    for given in (*of_races, ["--sampling", "independent"], server, ["--pool"], *shortlists, *shared_states):
+    other_beams = ["--recombine", "4"], ["--states", "128"], ["--max-behind", "6"]
+    for given in (*of_races, ["--sampling", "independent"], server, ["--pool"], *shortlists, *other_beams):
         assert found(*learned, *given) in (plain, (None, 128, None))
     assert found(*learned, "--sampling", "arithmetic") == (None, None, "64")
     assert found(*learned, "--schedule", "16,32") == (None, None, "16,32")

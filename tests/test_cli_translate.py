@@ -260,28 +260,45 @@ def test_translating_with_a_pool_of_arithmetic_draws_is_resumed_to_the_same_byte
     assert cut.read_bytes() == content == whole.read_bytes()
 
 
-@pytest.mark.parametrize(("option", "name"), [("--states", "states"), ("--recombine", "recombine")])
-def test_states_reach_beam_search_from_the_command_line_and_are_kept_for_resuming(
-    option: str, name: str, sources: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("option", "value", "wrong", "words"),
+    [
+        ("--states", "2", "0", "--states 0: must be 1 or more"),
+        ("--recombine", "2", "5", "--recombine 5: must be 4 or less"),
+        ("--recombine", "2", "0", "--recombine 0: must be 1 or more"),
+        ("--max-behind", "0.5", "-1", "--max-behind -1.0: must be 0 or more, and finite"),
+        ("--max-behind", "0.5", "nan", "--max-behind nan: must be 0 or more, and finite"),
+    ],
+)
+def test_options_of_beam_search_reach_it_from_the_command_line_and_are_kept_for_resuming(
+    option: str,
+    value: str,
+    wrong: str,
+    words: str,
+    sources: Path,
+    folder: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    name = option[2:].replace("-", "_")
     out, made = tmp_path / "o.jsonl", tmp_path / "c.jsonl"
     generate = ["generate", str(sources), "--model", str(folder), "--device", "cpu", "--beam", "8", "--sample", "0"]
-    assert main([*generate, option, "2", "-o", str(made)]) == 0
+    assert main([*generate, option, value, "-o", str(made)]) == 0
     texts = [json.loads(line)["hypotheses"] for line in made.read_text().splitlines()]
     model = mbrace.Seq2Seq(str(folder), device="cpu")
-    assert texts == [list(found.texts) for found in model.beam(SOURCES, 8, **{name: 2})]
+    asked: dict[str, Any] = {name: json.loads(value)}
+    assert texts == [list(found.texts) for found in model.beam(SOURCES, 8, **asked)]
     assert texts != [list(found.texts) for found in model.beam(SOURCES, 8)]
-    assert translate(sources, folder, out, option, "2") == 0
+    assert translate(sources, folder, out, option, value) == 0
     before = out.read_bytes()
-    assert translate(sources, folder, out, option, "2", "--resume") == 0
+    assert translate(sources, folder, out, option, value, "--resume") == 0
     assert out.read_bytes() == before
     assert translate(sources, folder, out, "--resume") == 2
-    assert f"was made with {name} 2, not without it" in capsys.readouterr().err
-    for options, words in (
-        ([option, "0"], f"{option} 0: must be 1 or more"),
-        (["--recombine", "5"], "--recombine 5: must be 4 or less"),
-        ([option, "2", "--beam", "0", "--pool"], f"{option} 2: only valid with a beam of 1 or more"),
-        ([option, "2", "--server", "http://x", "--server-model", "m"], f"{option}: only valid with --model"),
+    assert f"was made with {option[2:]} {value}, not without it" in capsys.readouterr().err
+    for options, message in (
+        ([option, wrong], words),
+        ([option, value, "--beam", "0", "--pool"], f"{option} {value}: only valid with a beam of 1 or more"),
+        ([option, value, "--server", "http://x", "--server-model", "m"], f"{option}: only valid with --model"),
     ):
         assert main(["translate", str(sources), *options]) == 2
-        assert words in capsys.readouterr().err
+        assert message in capsys.readouterr().err

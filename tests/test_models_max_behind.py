@@ -13,6 +13,7 @@ import torch
 import mbrace
 from mbrace.errors import UserError
 from mbrace.models import marian
+from mbrace.models.beam_search import GRACE
 from mbrace.models.hypotheses import SamplingSettings
 
 SOURCES = ["a b c", "d d a b", "c"]
@@ -47,10 +48,12 @@ def naive(
         done = sorted(done, reverse=True)[:k]
         paths = [path for path, ended in zip(best, ending, strict=True) if not ended][:k]
         worst = done[-1][0] if len(done) == k else -math.inf
-        highest = max([path[0] for path in paths[:1]] + [score * penalty for score, _ in done[:1]], default=0.0)
-        paths = [path for path in paths if path[0] >= highest - max_behind and path[0] / penalty > worst]
-        if not paths:
+        if not paths or (worst > -math.inf and worst >= paths[0][0] / penalty):
+            break  # as in plain beam search
+        if done and paths[0][0] < done[0][0] * penalty - GRACE - max_behind:
             break
+        least = paths[0][0] - max_behind
+        paths = [path for path in paths if path[0] >= least and path[0] > worst * penalty - GRACE]
     return [(score, tiny.text_of(ids)) for score, ids in done], runs
 
 

@@ -15,6 +15,8 @@ from mbrace.models.paths import follow_back
 from mbrace.models.search import Search, Sequences, StepDecoder, is_end
 from mbrace.models.startup import startup_lock
 
+# Log-probability. With alpha > 0 scores of open paths rise with their length: without this, long outputs would be lost.
+GRACE = 3.0
 RECOMBINED = 3  # ids in common, after which paths of a beam with `states` share a state of the decoder
 
 
@@ -26,9 +28,10 @@ class BeamSettings:
     them: a state. The scores of the others are then approximations. There are at most `states` states per source;
     given alone, and fewer than k, they mean that paths recombine by RECOMBINED ids.
 
-    With `max_behind`, an open path is given up once its log-probability is more than that lower than the best one's (of
-    open paths, or the best finished one's at that length), or once it scores, at its present length, no better than
-    the worst of k finished ones. Then there may be fewer than k outputs.
+    With `max_behind`, an open path is given up once its log-probability is more than that below the best open one's.
+    Finished paths count, too, as if they were as long as open ones are now: at most GRACE below the worst of k of them,
+    a path is given up, and a source is done when its best open path is more than GRACE + max_behind below the best of
+    them. Then there may be fewer than k outputs.
     """
 
     k: int
@@ -165,12 +168,12 @@ class _Beam(Search):
     def _give_up(self, max_behind: float) -> None:
         """Give up open paths that are unlikely to be among the k best when they end (see `BeamSettings`)."""
         if self.kernels is not None:
-            self.kernels.give_up(self.ended_scores, self.scores, self.penalties, self.clock, max_behind)
+            self.kernels.give_up(self.ended_scores, self.scores, self.penalties, self.clock, max_behind, GRACE)
         else:
-            penalty = self.penalties[self.clock]
+            penalty, best = self.penalties[self.clock], self.scores[:, :1]
             worst, best_ended = self.ended_scores[:, : self.k].aminmax(dim=1, keepdim=True)
-            best = torch.maximum(self.scores[:, :1], best_ended * penalty)
-            given_up = (self.scores < best - max_behind) | (self.scores / penalty <= worst)
+            given_up = (self.scores < best - max_behind) | (self.scores <= worst * penalty - GRACE)
+            given_up |= best < best_ended * penalty - GRACE - max_behind
             self.scores.masked_fill_(given_up, -math.inf)
         self.closed |= self.scores[:, 0] == -math.inf
 

@@ -114,14 +114,16 @@ def split_extensions(
     return kept, parents, numbers, best_open
 
 
-def give_up(ended_scores: Tensor, scores: Tensor, penalties: Tensor, clock: Tensor, max_behind: float) -> None:
+def give_up(
+    ended_scores: Tensor, scores: Tensor, penalties: Tensor, clock: Tensor, max_behind: float, grace: float
+) -> None:
     """Give up open paths (see beam_search.py): their scores (sources, k) become -inf, in place.
 
     The first k columns of `ended_scores` (sources, 2k) are those of finished paths.
     """
     sources, k = scores.shape
     launch(
-        kernels.give_up, sources, ended_scores, scores, penalties, clock, float(max_behind), k,
+        kernels.give_up, sources, ended_scores, scores, penalties, clock, float(max_behind), grace, k,
         BLOCK=max(512, triton.next_power_of_2(k)), num_warps=4,
     )  # fmt: skip
 

@@ -206,7 +206,7 @@ def split_extensions(
 
 
 @triton.jit(do_not_specialize=["k"])
-def give_up(ended_scores, scores, penalties, clock, max_behind, k, BLOCK: tl.constexpr):
+def give_up(ended_scores, scores, penalties, clock, max_behind, grace, k, BLOCK: tl.constexpr):
     """Give up open paths of one source (see beam_search.py): their scores (sources, k) become -inf.
 
     The first k of `ended_scores` (sources, 2k) are those of finished paths.
@@ -218,8 +218,10 @@ def give_up(ended_scores, scores, penalties, clock, max_behind, k, BLOCK: tl.con
     worst = tl.min(tl.load(ended_scores + source * 2 * k + lane, mask=inside, other=float("inf")), 0)
     best_ended = tl.max(tl.load(ended_scores + source * 2 * k + lane, mask=inside, other=-float("inf")), 0)
     score = tl.load(scores + source * k + lane, mask=inside, other=-float("inf"))
-    best = tl.maximum(tl.load(scores + source * k), best_ended * penalty)
-    given_up = (score < best - max_behind) | (tl.div_rn(score, penalty) <= worst)
+    best = tl.load(scores + source * k)
+    done = best < best_ended * penalty - grace - max_behind
+    least = tl.where(done, float("inf"), best - max_behind)
+    given_up = (score < least) | (score <= worst * penalty - grace)
     tl.debug_barrier()  # the first score is read
     tl.store(scores + source * k + lane, tl.full((BLOCK,), -float("inf"), tl.float32), mask=inside & given_up)
 
