@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import tiny_models as tiny
 import torch
@@ -75,13 +78,29 @@ def test_paths_are_given_up_as_in_a_naive_transcription(
     assert sum(rows) == sum(runs for _, runs in expected)  # what is given up is not run
 
 
-def test_rows_are_saved_and_nothing_is_lost_where_none_is_far_behind() -> None:
+def test_the_best_output_of_plain_beam_search_is_kept_and_rows_are_saved(monkeypatch: pytest.MonkeyPatch) -> None:
     translator = mbrace.Seq2Seq("bundled")
     sources = ["Der Hund schläft im Garten.", "Wir haben gestern lange darüber gesprochen."]
-    plain, near = translator.beam(sources, k=16), translator.beam(sources, k=16, max_behind=6.0)
-    for all_paths, kept in zip(plain, near, strict=True):
-        assert kept.texts[0] == all_paths.texts[0]
-        assert len(set(kept.texts) & set(all_paths.texts)) >= 12
+    rows, step = [0], marian.MarianState.step
+
+    def counted(state: Any, ids: torch.Tensor) -> Any:
+        rows[-1] += len(ids)
+        return step(state, ids)
+
+    monkeypatch.setattr(marian.MarianState, "step", counted)
+    plain = translator.beam(sources, k=16)
+    rows.append(0)
+    near = translator.beam(sources, k=16, max_behind=2.0)
+    assert [outputs.texts[0] for outputs in near] == [outputs.texts[0] for outputs in plain]
+    assert rows[1] < 0.8 * rows[0]
+
+
+@pytest.mark.parametrize("value", [np.float32(0.5), np.int64(1), Fraction(1, 2), 1])
+def test_numbers_of_other_kinds_are_numbers(value: Any) -> None:
+    translator = mbrace.Seq2Seq(tiny.marian(seed=2), tokenizer=tiny.tokenizer(), dtype="float32")
+    assert translator.beam(SOURCES, 8, max_behind=value) == translator.beam(SOURCES, 8, max_behind=float(value))
+    assert json.dumps(SamplingSettings(8, max_behind=value).describe())
+    assert json.dumps(SamplingSettings(8, states=np.int64(3), recombine=np.int64(2)).describe())  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("options", [{"rows": 8}, {"rows": 64}])
@@ -93,7 +112,7 @@ def test_outputs_do_not_depend_on_the_batch(options: dict[str, int]) -> None:
         assert outputs.texts == alone.beam([source], k=8, max_behind=1.0)[0].texts
 
 
-@pytest.mark.parametrize("value", [-1.0, math.nan, math.inf, "4"])
+@pytest.mark.parametrize("value", [-1.0, math.nan, math.inf, "4", True, 10**400])
 def test_a_number_that_cannot_be_is_refused(value: Any) -> None:
     translator = mbrace.Seq2Seq(tiny.marian(), tokenizer=tiny.tokenizer())
     with pytest.raises(UserError, match="max_behind"):

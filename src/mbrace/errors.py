@@ -66,7 +66,8 @@ def check_number(name: str, value: object, *, least: float, most: float = math.i
     """Refuse a value that is not a finite number from `least` to `most`."""
     if type(value) is not float and (isinstance(value, bool) or not isinstance(value, Real)):
         raise UserError(f"{name} {value!r}: must be a number")
-    if not least <= float(value) <= most or float(value) == math.inf:
+    number: Any = value
+    if not least <= number <= most or number > sys.float_info.max:
         allowed = f"{least:g} or more, and finite" if most == math.inf else f"between {least:g} and {most:g}"
         raise UserError(f"{name} {value}: must be {allowed}")
 

@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from mbrace.errors import UserError, check_number, check_whole, require
-from mbrace.models.hypotheses import OF_BEAM_SEARCH
+from mbrace.models.hypotheses import NOT_PLAIN
 
 if TYPE_CHECKING:
     from mbrace.jobs.model_settings import ModelSettings
@@ -113,8 +113,8 @@ def add_sampling(parser: argparse.ArgumentParser, *, once: str = "--length-alpha
         action=Given,
         type=float,
         metavar="X",
-        help="give up hypotheses of a beam that fall behind the best by a log-probability of more than X: faster "
-        f"(default: none{by_preset})",
+        help="give up hypotheses of a beam that fall behind the best by a log-probability of more than X: faster than "
+        "plain beam search, in place of what --preset fast does to save time (default: none)",
     )
     group.add_argument(
         "--length-penalty",
@@ -164,7 +164,7 @@ def check_model(args: argparse.Namespace) -> None:
             raise UserError("--server: needs --server-model, the model's name there")
         if "model" in given:
             raise UserError("--model and --server: give one of them")
-        ours = ("kind", *languages, "device", "dtype", *OF_BEAM_SEARCH, "sampling", "draw")
+        ours = ("kind", *languages, "device", "dtype", *NOT_PLAIN, "sampling", "draw")
         refuse(ours, "--model; not sent to a server")
         check_number("epsilon", args.epsilon, least=0.0, most=1.0)
         for option, least in (("concurrency", 1), ("samples-per-request", 1), ("retries", 0)):
@@ -206,7 +206,7 @@ def sampling_settings(args: argparse.Namespace) -> SamplingSettings:
 
     beam = 256 if args.beam is None else args.beam
     sampling, tops = args.sampling or "independent", (args.top_k, args.top_p, args.min_p)
-    of_beam = [getattr(args, name) for name in OF_BEAM_SEARCH]
+    of_beam = [getattr(args, name) for name in NOT_PLAIN]
     return SamplingSettings(beam, args.length_penalty, _epsilon(args), args.temperature, sampling, *tops, *of_beam)
 
 

@@ -8,7 +8,7 @@ from mbrace.cli.forecast import clash_of
 from mbrace.cli.options import set_default_prune
 from mbrace.forecast import MOST
 from mbrace.jobs.presets import MAKING, STEPS, STRINGS, main_cost, preset_settings
-from mbrace.models.hypotheses import OF_BEAM_SEARCH
+from mbrace.models.hypotheses import NOT_PLAIN
 
 
 def apply_preset(args: argparse.Namespace, command: str) -> None:
@@ -38,7 +38,7 @@ def _cost(args: argparse.Namespace) -> str | None:
 
 def _may_forecast(args: argparse.Namespace) -> bool:
     """Whether there can be a forecast: only with plain beam search, since it was not as good with others."""
-    return args.forecast != 0 and (getattr(args, "beam", None) or 0) <= MOST and not _is_other_beam(args)
+    return args.forecast != 0 and (getattr(args, "beam", None) or 0) <= MOST and not _has_beam_options(args)
 
 
 def _may_be_one_step(args: argparse.Namespace) -> bool:
@@ -47,18 +47,18 @@ def _may_be_one_step(args: argparse.Namespace) -> bool:
     arithmetic = _of_a_model(args) and getattr(args, "sampling", None) in (None, "arithmetic")
     of_races = (args.regret, args.alpha, args.bootstraps, args.forecast)
     few = arithmetic and (args.nbest or 1) == 1 and not _has_shortlist(args) and all(x is None for x in of_races)
-    return few and not _is_other_beam(args)  # with others, 64 draws were found not to be as good
+    return few and not _has_beam_options(args)  # with others, 64 draws were found not to be as good
 
 
 def _may_share_states(args: argparse.Namespace) -> bool:
     """Whether hypotheses come from a beam search of a model here whose width was not chosen, and cost nothing besides:
     quality estimation would take longer for more of them."""
-    return _of_a_model(args) and args.beam is None and not _is_other_beam(args) and not _has_shortlist(args)
+    return _of_a_model(args) and args.beam is None and not _has_beam_options(args) and not _has_shortlist(args)
 
 
-def _is_other_beam(args: argparse.Namespace) -> bool:
-    """Whether another beam search than the plain one was asked for."""
-    return any(getattr(args, name, None) is not None for name in OF_BEAM_SEARCH)
+def _has_beam_options(args: argparse.Namespace) -> bool:
+    """Whether the user chose how beam search saves time."""
+    return any(getattr(args, name, None) is not None for name in NOT_PLAIN)
 
 
 def _of_a_model(args: argparse.Namespace) -> bool:

@@ -61,11 +61,11 @@ def generate_file(
 ) -> Summary:
     """Write the candidates of every source to `output`, as `mbrace generate` does, with any model.
 
-    `model` is as for `translate_file`: it makes `beam` hypotheses and `sample` pseudo-references per source (0: none),
-    `window` sources at a time (None: 32, or 4 with a model on a CPU). `sources` has one per line, or is a .tsv with
-    references in its second column; `references` is a file of references, one per line. Ids are `prefix` and the
-    line number, from 1. Only the first `limit` sources are used, and the run ends after `minutes`; what is done by
-    then is kept. The other options are those of `decode_file`.
+    `model` and the options of its beam search and sampling are as for `translate_file`: it makes `beam` hypotheses
+    and `sample` pseudo-references per source (0: none), `window` sources at a time (None: 32, or 4 with a model on
+    a CPU). `sources` has one per line, or is a .tsv with references in its second column; `references` is a file of
+    references, one per line. Ids are `prefix` and the line number, from 1. Only the first `limit` sources are used,
+    and the run ends after `minutes`; what is done by then is kept. The other options are those of `decode_file`.
     """
     job = GenerateJob(
         model,

@@ -72,11 +72,12 @@ def translate_file(
 ) -> Summary:
     """Translate the lines of a file into `output`, as `mbrace translate` does, with any model, utility and pruning.
 
-    `model` is a `Seq2Seq`, a `CausalLM`, a `Server`, any object with their `beam` and `sampler`, or the name or folder
-    of a translation model. `beam` hypotheses per source race against pseudo-references that are drawn by epsilon
-    sampling, or by `top_k`, `top_p` and `min_p` as for `Seq2Seq.sample`; `sampling`, `draw` and `pool` are as for
-    `Seq2Seq.translate`. A `Server` samples as it was made to: none of these is sent to it. With `text=False` each line
-    of `output` is the JSON object that `decode_file` writes. The other options are those of `decode_file`.
+    `model` is a `Seq2Seq`, a `CausalLM`, a `Server`, any object with their `beam` and `sampler`, or the name or
+    folder of a translation model. `beam` hypotheses per source race against pseudo-references that are drawn by
+    epsilon sampling, or by `top_k`, `top_p` and `min_p` as for `Seq2Seq.sample`; `states`, `recombine` and
+    `max_behind` are as for `Seq2Seq.beam`, `sampling`, `draw` and `pool` as for `Seq2Seq.translate`. A `Server`
+    samples as it was made to: none of these is sent to it. With `text=False` each line of `output` is the JSON
+    object that `decode_file` writes. The other options are those of `decode_file`.
     """
     job = TranslateJob(
         model,

@@ -29,9 +29,9 @@ class BeamSettings:
     given alone, and fewer than k, they mean that paths recombine by RECOMBINED ids.
 
     With `max_behind`, an open path is given up once its log-probability is more than that below the best open one's.
-    Finished paths count, too, as if they were as long as open ones are now: at most GRACE below the worst of k of them,
-    a path is given up, and a source is done when its best open path is more than GRACE + max_behind below the best of
-    them. Then there may be fewer than k outputs.
+    Finished paths count, too, as if they were as long as open ones are now: a path is given up if it is GRACE or more
+    below the worst of k of them, and a source is done when its best open path is more than GRACE + max_behind below the
+    best of them. Then there may be fewer than k outputs.
     """
 
     k: int

@@ -18,7 +18,7 @@ from mbrace.schedule import Schedule, check, doubling, is_all
 from mbrace.utility import Utility
 
 MOST_RECOMBINED = 4  # ids in common, by which hypotheses of a beam may share states
-OF_BEAM_SEARCH = ("states", "recombine", "max_behind")  # settings that make it another than the plain one
+NOT_PLAIN = ("states", "recombine", "max_behind")  # settings that make a beam search another than the plain one
 # Hypotheses of each source; ids are those of the records.
 MakeHypotheses: TypeAlias = Callable[[Sequence[str], Sequence["str | int"]], Sequence[Sequence[str]]]
 
@@ -127,9 +127,10 @@ class SamplingSettings:
                 raise UserError(f"{name} {value}: beam of {type(model).__name__} has no such option; leave it out")
 
     def _beam_search(self) -> dict[str, int | float]:
-        """What was asked for of a beam search that is not the plain one."""
-        asked = {name: getattr(self, name) for name in OF_BEAM_SEARCH}
-        return {name: value for name, value in asked.items() if value is not None}
+        """What was asked for of a beam search that is not the plain one; numbers as JSON knows them."""
+        kinds = {"states": int, "recombine": int, "max_behind": float}
+        asked = {name: (kinds[name], getattr(self, name)) for name in NOT_PLAIN}
+        return {name: kind(value) for name, (kind, value) in asked.items() if value is not None}
 
     def beam_options(self) -> dict[str, Any]:
         """Those of a model's `beam`; what was not asked for is left out: not all models know it."""
@@ -144,7 +145,7 @@ class SamplingSettings:
     def describe(self) -> dict[str, Any]:
         """What candidates depend on."""
         settings = {**asdict(self), "sampling": None if self.sampling == "independent" else self.sampling}
-        for name in OF_BEAM_SEARCH:
+        for name in NOT_PLAIN:
             del settings[name]
         return settings | self._beam_search()
 

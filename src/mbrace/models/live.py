@@ -79,8 +79,8 @@ class LiveModel:
         """The k best outputs of each source by beam search of width k, scored log p / length ** alpha.
 
         Outputs that end in the same `recombine` ids at some time step go on as one in the decoder, in at most `states`
-        states (see `beam_search.beam`). With `max_behind`, an output is given up once it is so much less probable than
-        the best one (in nats): 4 halves the time, and leaves seven in ten of 256 outputs what they were. A source
+        states (see `beam_search.beam`). With `max_behind`, outputs are given up whose log-probability is more than that
+        below the best one's while they are made (see `beam_search.BeamSettings`): there may be fewer than k. A source
         without text has one output without text.
         """
         refuse_one_string(sources)
@@ -92,6 +92,7 @@ class LiveModel:
             check_whole("recombine", recombine, least=1, most=MOST_RECOMBINED)
         if max_behind is not None:
             check_number("max_behind", max_behind, least=0.0)
+            max_behind = float(max_behind)
         settings = beam_search.BeamSettings(k, alpha, states, recombine, max_behind)
         return Beams(self, sources, settings, max_length).outputs()
 

@@ -184,7 +184,7 @@ class _StoredSentence:
             what = f"hypothesis {self._sentence.hypotheses[ask.hypotheses[int(np.argmin(rows))]][:60]!r}"
             remedy = (
                 "give the candidates that the utilities were saved from, saved with forecast=0 to have every one (of a "
-                "model: with the same beam, states, recombine and max_behind)"
+                "model: with the same options of its beam search)"
             )
         else:
             what = f"pseudo-reference {ask.references[columns.index(-1)][:60]!r}"
