@@ -68,7 +68,7 @@ def useful_rows(search: Any) -> int:
             paths = torch.unique(parents[times >= moment])
             useful += len(paths)
             going_on = search.extensions[moment - 1, source] // search.vocabulary
-            parents = torch.where(times >= moment, going_on[parents.clamp(max=search.k - 1)], parents)
+            parents = torch.where(times >= moment, going_on[parents], parents)
     return useful
 
 
@@ -90,14 +90,14 @@ def main() -> None:
         if plain is None:
             plain, rows, whole, share = found, seen.rows, seconds, seen.useful / seen.rows
         kept = [len(set(mine) & set(theirs)) / len(theirs) for mine, theirs in zip(found, plain, strict=True)]
-        shorter = statistics.mean(
+        length = statistics.mean(
             statistics.mean(map(len, mine)) / statistics.mean(map(len, theirs))
             for mine, theirs in zip(found, plain, strict=True)
         )
         counts = [len(texts) for texts in found]
         cells = ["(none)" if behind is None else f"{behind:g}", f"{seen.rows / rows:.2f}", f"{seconds / whole:.2f}"]
         cells += [f"{statistics.mean(kept):.0%}", f"{min(kept):.0%}", f"{statistics.mean(counts):.0f}"]
-        cells += [f"{min(counts)}", f"{shorter:.3f}"]
+        cells += [f"{min(counts)}", f"{length:.3f}"]
         lines.append(f"| {' | '.join(cells)} |")
         print(lines[-1], flush=True)
     text = [

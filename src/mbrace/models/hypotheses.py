@@ -18,7 +18,8 @@ from mbrace.schedule import Schedule, check, doubling, is_all
 from mbrace.utility import Utility
 
 MOST_RECOMBINED = 4  # ids in common, by which hypotheses of a beam may share states
-NOT_PLAIN = ("states", "recombine", "max_behind")  # settings that make a beam search another than the plain one
+# Settings that make a beam search another than the plain one, and the kind of number each is.
+NOT_PLAIN = {"states": int, "recombine": int, "max_behind": float}
 # Hypotheses of each source; ids are those of the records.
 MakeHypotheses: TypeAlias = Callable[[Sequence[str], Sequence["str | int"]], Sequence[Sequence[str]]]
 
@@ -84,6 +85,16 @@ class CandidateModel(Protocol):
         ...
 
 
+def check_beam_search(states: int | None, recombine: int | None, max_behind: float | None) -> None:
+    """Refuse settings of a beam search that cannot be."""
+    if states is not None:
+        check_whole("states", states, least=1)
+    if recombine is not None:
+        check_whole("recombine", recombine, least=1, most=MOST_RECOMBINED)
+    if max_behind is not None:
+        check_number("max_behind", max_behind, least=0.0)
+
+
 @dataclass(frozen=True)
 class SamplingSettings:
     """How candidates are made: `beam` hypotheses per source, pseudo-references by epsilon sampling (0: the whole
@@ -104,12 +115,7 @@ class SamplingSettings:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be, or what nothing would use."""
-        for name, most in (("states", None), ("recombine", MOST_RECOMBINED)):
-            value = getattr(self, name)
-            if value is not None:
-                check_whole(name, value, least=1, most=most)
-        if self.max_behind is not None:
-            check_number("max_behind", self.max_behind, least=0.0)
+        check_beam_search(self.states, self.recombine, self.max_behind)
         for name, value in self._beam_search().items():
             if self.beam == 0:
                 raise UserError(f"{name} {value}: only valid with a beam of 1 or more")
@@ -128,9 +134,8 @@ class SamplingSettings:
 
     def _beam_search(self) -> dict[str, int | float]:
         """What was asked for of a beam search that is not the plain one; numbers as JSON knows them."""
-        kinds = {"states": int, "recombine": int, "max_behind": float}
-        asked = {name: (kinds[name], getattr(self, name)) for name in NOT_PLAIN}
-        return {name: kind(value) for name, (kind, value) in asked.items() if value is not None}
+        asked = {name: getattr(self, name) for name in NOT_PLAIN}
+        return {name: NOT_PLAIN[name](value) for name, value in asked.items() if value is not None}
 
     def beam_options(self) -> dict[str, Any]:
         """Those of a model's `beam`; what was not asked for is left out: not all models know it."""

@@ -16,12 +16,12 @@ from torch import Tensor
 
 from mbrace.decoded import Decoded
 from mbrace.decoding import decode_corpus
-from mbrace.errors import UserError, check_number, check_whole
+from mbrace.errors import UserError
 from mbrace.models import beam_search, search
 from mbrace.models.beams import BeamOutputs, Beams
 from mbrace.models.choice import Truncation
 from mbrace.models.codec import Codec, texts_of
-from mbrace.models.hypotheses import MOST_RECOMBINED, SamplingSettings, live_candidates
+from mbrace.models.hypotheses import SamplingSettings, check_beam_search, live_candidates
 from mbrace.models.model_sampler import EncodedSources, ModelSampler
 from mbrace.models.startup import startup_lock
 from mbrace.pairwise import PairFunction, as_utility
@@ -86,14 +86,9 @@ class LiveModel:
         refuse_one_string(sources)
         if k < 1:
             raise UserError(f"beam {k}: must be 1 or more")
-        if states is not None:
-            check_whole("states", states, least=1)
-        if recombine is not None:
-            check_whole("recombine", recombine, least=1, most=MOST_RECOMBINED)
-        if max_behind is not None:
-            check_number("max_behind", max_behind, least=0.0)
-            max_behind = float(max_behind)
-        settings = beam_search.BeamSettings(k, alpha, states, recombine, max_behind)
+        check_beam_search(states, recombine, max_behind)
+        behind = None if max_behind is None else float(max_behind)
+        settings = beam_search.BeamSettings(k, alpha, states, recombine, behind)
         return Beams(self, sources, settings, max_length).outputs()
 
     def sample(
