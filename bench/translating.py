@@ -122,12 +122,12 @@ def ways(size: int, *, cost: str | None) -> list[Way]:
         ),
         *(
             Way(
-                f"beam {size} at most {behind} behind, 64 draws",
-                size,
+                f"beam {paths} at most {behind} behind, {draws} draws",
+                paths,
                 regret,
-                even | {"schedule": (64,), "max_behind": behind},
+                even | {"schedule": (draws,), "max_behind": behind},
             )
-            for behind in (5, 6)
+            for paths, behind, draws in ((size, 6, 64), (size, 6, 48), (size * 9 // 8, 5, 64), (size * 9 // 8, 5, 48))
         ),
         Way(
             f"beam {size} at most 6 behind, forecast, small steps",

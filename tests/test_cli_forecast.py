@@ -336,7 +336,7 @@ def test_a_preset_shares_states_for_n_grams_and_draws_once_for_a_small_encoder_o
         if utility in ("chrf", "chrf+", "chrf++", "bleu"):
             assert found("--utility", utility) == shared
         elif utility in ("learned", "embedding") and device == "cuda":
-            assert found("--utility", utility) == (None, None, "64")
+            assert found("--utility", utility) == (288, None, "48")
         else:
             assert found("--utility", utility)[:2] == (None, None)
     assert found(preset="paper") == plain
@@ -352,9 +352,33 @@ def test_a_preset_shares_states_for_n_grams_and_draws_once_for_a_small_encoder_o
     other_beams = ["--recombine", "4"], ["--states", "128"], ["--max-behind", "6"]
     for given in (*of_races, ["--sampling", "independent"], server, ["--pool"], *shortlists, *other_beams):
         assert found(*learned, *given) in (plain, (None, 128, None))
-    assert found(*learned, "--sampling", "arithmetic") == (None, None, "64")
-    assert found(*learned, "--schedule", "16,32") == (None, None, "16,32")
+    assert found(*learned, "--sampling", "arithmetic") == (288, None, "48")
+    assert found(*learned, "--schedule", "16,32") == (288, None, "16,32")
+    assert found(*learned, "--beam", "256") == (256, None, "64")
     assert found("--utility", "learned", "--device", "cpu:0")[2] == ",".join(map(str, SMALL_STEPS))
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        ("--utility learned --device cpu", 6.0),
+        ("--utility comet", 6.0),
+        ("--utility learned --device cuda", 5.0),
+        ("--utility learned --device cpu --max-behind 9", 9.0),
+        ("--utility learned --device cpu --preset paper", None),
+        ("--utility chrf++", None),  # for which it was not tried
+        # where the user says how hypotheses are made, or a server makes them
+        ("--utility learned --device cpu --beam 256", None),
+        ("--utility learned --device cuda --beam 256", None),
+        ("--utility comet --recombine 4", None),
+        ("--utility comet --server http://localhost:1", None),
+        ("--utility comet --forecast 0", None),  # it was studied with one
+    ],
+)
+def test_a_preset_gives_up_hypotheses_where_that_was_found_as_good(options: str, wanted: float | None) -> None:
+    args = make_parser().parse_args(["translate", *options.split()])
+    apply_preset(args, "translate")
+    assert args.max_behind == wanted
 
 
 def test_a_preset_goes_by_the_device_that_was_asked_for() -> None:

@@ -20,7 +20,8 @@ def apply_preset(args: argparse.Namespace, command: str) -> None:
         "sampling": getattr(args, "server", None) is None,
         "cover": not getattr(args, "no_shuffle", False),
     }
-    for name, value in preset_settings(args.preset, command, _cost(args) if confidence else None).items():
+    cost = _cost(args) if confidence else None
+    for name, value in preset_settings(args.preset, command, cost, own_beam=_has_own_beam(args)).items():
         if getattr(args, name) is None and applies.get(name, True):
             setattr(args, name, value)
 
@@ -32,12 +33,12 @@ def _cost(args: argparse.Namespace) -> str | None:
     cost = main_cost(args.utility, _device(args))
     if cost is None:
         return None
-    goes_with = {STRINGS: _may_forecast, STEPS: _may_be_one_step, MAKING: _may_share_states}
+    goes_with = {STRINGS: _may_forecast, STEPS: _may_be_one_step, MAKING: _may_make_more}
     return cost if goes_with[cost](args) else None
 
 
 def _may_forecast(args: argparse.Namespace) -> bool:
-    """Whether there can be a forecast: only with plain beam search, since it was not as good with others."""
+    """Whether there can be a forecast: not with a beam search of the user's own, since it was not as good with some."""
     return args.forecast != 0 and (getattr(args, "beam", None) or 0) <= MOST and not _has_beam_options(args)
 
 
@@ -50,10 +51,14 @@ def _may_be_one_step(args: argparse.Namespace) -> bool:
     return few and not _has_beam_options(args)  # with others, 64 draws were found not to be as good
 
 
-def _may_share_states(args: argparse.Namespace) -> bool:
-    """Whether hypotheses come from a beam search of a model here whose width was not chosen, and cost nothing besides:
-    quality estimation would take longer for more of them."""
-    return _of_a_model(args) and args.beam is None and not _has_beam_options(args) and not _has_shortlist(args)
+def _may_make_more(args: argparse.Namespace) -> bool:
+    """Whether more hypotheses cost nothing besides: quality estimation would take longer for more of them."""
+    return not _has_own_beam(args) and not _has_shortlist(args)
+
+
+def _has_own_beam(args: argparse.Namespace) -> bool:
+    """Whether the user chose how hypotheses are made, or they are not made by a model here."""
+    return not _of_a_model(args) or args.beam is not None or _has_beam_options(args)
 
 
 def _has_beam_options(args: argparse.Namespace) -> bool:
