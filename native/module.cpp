@@ -11,6 +11,7 @@ NB_MODULE(_native, module) {
     mbrace::bind_chrf(module);
     mbrace::bind_bleu(module);
     mbrace::bind_aggregate(module);
+    mbrace::bind_attend(module);
     mbrace::bind_race(module);
     mbrace::bind_forecast(module);
     mbrace::bind_texts(module);

@@ -52,6 +52,20 @@ def score_aggregates(
     An aggregate is texts with weights: a reference with the weighted mean of their n-gram counts.
     """
 
+def attend(
+    newest: NDArray[np.float32],
+    keys: NDArray[np.float32],
+    values: NDArray[np.float32],
+    row_at: NDArray[np.int32],
+    time: int,
+    threads: int = 1,
+) -> NDArray[np.float32]:
+    """Self-attention (rows, heads x size) of the newest position of rows; `newest` (rows, 3, heads, size) is q, k, v.
+
+    Keys and values are (room, capacity, heads, size): those of `time` are stored there, and the earlier ones of a row
+    are those of rows row_at[earlier, row], (room, columns).
+    """
+
 def score_pairs(
     hypotheses: Sequence[str],
     references: Sequence[str],

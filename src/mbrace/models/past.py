@@ -9,10 +9,11 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
+from mbrace import _native
 from mbrace.models.choice import kernels_for
 from mbrace.utilities.neural.device import has_16_bits
 
-# As fused.attend: (new, keys, values, table, time, used) to the attention's output.
+# As fused.attend and attend_on_cpu: (new, keys, values, table, time, used) to the attention's output.
 Attend = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, "Tensor | None"], Tensor]
 
 
@@ -54,13 +55,34 @@ class Past(Protocol):
 FIRST_ROOM = 64  # time steps that there is room for at first: when it grows, the GPU waits and steps are recorded anew
 
 
-def past_for(device: torch.device, dtype: torch.dtype, layers: int, shape: tuple[int, int]) -> Past:
-    """An empty past of heads x size; with an index of rows where there is a kernel for it."""
+def past_for(
+    device: torch.device, dtype: torch.dtype, layers: int, shape: tuple[int, int], *, shared: bool = True
+) -> Past:
+    """An empty past of heads x size; with an index of rows where there is a kernel for it and it pays.
+
+    `shared` says that rows will come to share their past, as those of a beam do.
+    """
     fused = kernels_for(device)
-    if fused is None:
+    if fused is not None:
+        return IndexedPast(dtype, layers, fused.attend, shape, device, recordable=True)
+    if device.type == "cpu" and has_16_bits(dtype):
         # a CPU multiplies matrices of 16 bits faster, but attends to one position four times as slowly as in 32 bits
-        return CopiedPast(torch.float32 if device.type == "cpu" and has_16_bits(dtype) else dtype, layers)
-    return IndexedPast(dtype, layers, fused.attend, shape, device)
+        dtype = torch.float32
+    if device.type == "cpu" and dtype == torch.float32 and shared:
+        return IndexedPast(dtype, layers, attend_on_cpu, shape, device)
+    return CopiedPast(dtype, layers)
+
+
+def attend_on_cpu(
+    new: Tensor, keys: Tensor, values: Tensor, table: Tensor, time: Tensor | int, used: Tensor | None = None
+) -> Tensor:
+    """As fused.attend: self-attention (rows, heads x size) of the newest position; keys and values are float32.
+
+    One thread does it: torch's others, which spin between their own work, leave no core for more (see docs/kernel.md).
+    """
+    newest = new.float().contiguous()
+    seen = _native.attend(newest.numpy(), keys.numpy(), values.numpy(), table.numpy(), int(time))
+    return torch.from_numpy(seen).to(new.dtype)
 
 
 class CopiedPast:
@@ -126,12 +148,10 @@ class CopiedPast:
 class IndexedPast:
     """Keys and values stay where they were stored; a table says which row's they are: (room, capacity).
 
-    A selection changes the table alone. Rows of a beam mostly share their past, which is then read from the GPU's
-    nearest memory. At the present time step and later, the table says that every row is its own. `shape` is (heads,
-    size).
+    A selection changes the table alone. Rows of a beam mostly share their past, which is then read from the nearest
+    memory. At the present time step and later, the table says that every row is its own. `shape` is (heads, size), and
+    `recordable` says whether `attend` can be recorded.
     """
-
-    recordable = True
 
     def __init__(
         self,
@@ -140,8 +160,11 @@ class IndexedPast:
         attend: Attend,
         shape: tuple[int, int] | None = None,
         device: torch.device | None = None,
+        *,
+        recordable: bool = False,
     ) -> None:
         self._dtype, self._layers, self._attend, self._shape = dtype, layers, attend, shape
+        self.recordable = recordable
         self._time = self._room = self._capacity = 0
         self._cache: list[Tensor] = []
         self._table = torch.empty(0, 0, dtype=torch.int32, device=device)

@@ -1,0 +1,23 @@
+// Attention of the newest position of every row of a search to the past of that row, for models on a CPU.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace mbrace {
+
+// Keys and values stay where they were stored, [time][row of that time][heads * size]; which row of an earlier time a row
+// goes back to says `row_at`. So the paths of a beam, most of whose past is shared, are never copied.
+struct AttendAsk {
+    const float* newest;         // [rows][3][heads * size]: query, key and value
+    float* keys;                 // [room][capacity][heads * size]; those of `time` are written
+    float* values;               // the same
+    const std::int32_t* row_at;  // [room][row_at_columns], below `capacity`
+    float* out;                  // [rows][heads * size]
+    std::size_t rows, heads, size, time, capacity, row_at_columns;
+};
+
+// Stores the newest keys and values, and writes what each row's query sees of all times up to now.
+void attend(const AttendAsk& ask, int threads);
+
+}  // namespace mbrace
