@@ -22,14 +22,14 @@ def best_totals(
 
     Logits are (rows, ids), to which bias (ids,) is added; from row `used` (1,) on, if given, they mean nothing. A total
     is the log-probability of an id, in the row that its path is in, plus the score of the path: `row` and `scores` are
-    (sources, paths). Of equal totals at the end of the list any may be missing.
+    (sources, paths). Of equal totals at the end of the list any may be missing. Logits may be overwritten.
     """
     ids, paths = logits.shape[-1], scores.shape[1]
     parts = -(-ids // CHUNK)  # chunks per row
     fused = choice.kernels_for(logits.device)
     few = paths * parts <= 2 * count
     if few or fused is None:
-        logprobs = choice.logprobs(logits, bias)
+        logprobs = choice.logprobs(logits, bias, overwrite=True)
         if few:
             found = _of_paths(logprobs, scores, row).topk(min(count, paths * ids), dim=1)
             return found.values, found.indices

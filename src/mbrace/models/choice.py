@@ -76,7 +76,7 @@ def next_ids(
 ) -> ChosenIds:
     """The ids that the numbers u (rows,) choose; logits are (rows, ids), to which bias (ids,) is added.
 
-    From row `used` (1,) on, if given, what comes out may be anything, but ids are ids.
+    From row `used` (1,) on, if given, what comes out may be anything, but ids are ids. Logits may be overwritten.
     """
     plain = truncation.temperature == 1.0 and not truncation.top_k and truncation.top_p in (None, 1.0)
     fused = kernels_for(logits.device) if plain else None
@@ -87,7 +87,7 @@ def next_ids(
         return chosen
     if used is not None:
         logits.masked_fill_(torch.arange(len(logits), device=logits.device)[:, None] >= used, 0.0)
-    logits = _biased(logits, bias)
+    logits = _biased(logits, bias, overwrite=True)
     weights = truncation(logits)
     ids, before, size, total = _intervals(weights, u)
     if truncation.temperature == 1.0:  # a weight that is not zero is the model's probability
@@ -97,14 +97,23 @@ def next_ids(
     return ChosenIds(ids, before, size, total, chosen_logprobs)
 
 
-def logprobs(logits: Tensor, bias: Tensor | None) -> Tensor:
-    """Log-probabilities (rows, ids) of logits plus bias, float32."""
-    return _biased(logits, bias).log_softmax(-1)
+def logprobs(logits: Tensor, bias: Tensor | None, *, overwrite: bool = False) -> Tensor:
+    """Log-probabilities (rows, ids) of logits plus bias, float32.
+
+    With `overwrite` they may take the place of the logits: new memory of that size takes a CPU longer than the sums.
+    """
+    biased = _biased(logits, bias, overwrite=overwrite)
+    if overwrite and biased.device.type == "cpu":  # whose function reads a number before it writes there
+        return torch.log_softmax(biased, -1, out=biased)
+    return biased.log_softmax(-1)
 
 
-def _biased(logits: Tensor, bias: Tensor | None) -> Tensor:
-    """Logits in float32, with the bias added."""
-    return logits.float() if bias is None else logits.float() + bias
+def _biased(logits: Tensor, bias: Tensor | None, *, overwrite: bool = False) -> Tensor:
+    """Logits in float32, with the bias added; in their own memory, if they may be overwritten and have 32 bits."""
+    logits = logits.float()
+    if bias is None:
+        return logits
+    return logits.add_(bias) if overwrite else logits + bias
 
 
 def kept_rows(x: Tensor, rows: Tensor) -> Tensor:

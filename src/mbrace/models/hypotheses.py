@@ -155,6 +155,9 @@ class SamplingSettings:
         return settings | self._beam_search()
 
 
+FIRST_DRAWS = 20  # every search takes a CPU some time whatever its rows, and few races are over sooner
+
+
 def live_candidates(
     model: CandidateModel,
     settings: SamplingSettings,
@@ -171,7 +174,8 @@ def live_candidates(
     `draw` is "ahead" (all pseudo-references at once) or "lazy" (step by step while a race is open); None is lazy on a
     CPU, whose time goes with the rows, and ahead on a GPU, which takes as long for 16 rows as for 256: with
     `short_races` (with a pool, or stopped by regret) in blocks that end at 64 (or the first size of the schedule), 128,
-    ..., the first of them beside the beam search. A beam of 0 is no beam search: what is drawn races.
+    ..., the first of them beside the beam search. On a CPU these draw at once what most of them need: the sizes up to
+    FIRST_DRAWS. A beam of 0 is no beam search: what is drawn races.
     """
     if draw not in (None, "ahead", "lazy"):
         raise UserError(f"draw {draw!r}: unknown; choose ahead or lazy")
@@ -181,8 +185,9 @@ def live_candidates(
     sizes = check(utility.schedule if schedule is None else schedule)
     last, on_gpu = sizes[-1], model.device.type == "cuda"
     ahead: tuple[int, ...] = (last,) if draw == "ahead" or (draw is None and on_gpu) else ()
-    if short_races and draw is None and on_gpu:
-        ahead = doubling(min(max(64, sizes[0]), last), last)
+    if short_races and draw is None:
+        most_need = max(size for size in sizes if size <= max(FIRST_DRAWS, sizes[0]))
+        ahead = doubling(min(max(64, sizes[0]), last), last) if on_gpu else (most_need,)
     sampler = model.sampler(seed=seed, ahead=ahead, **settings.options())
     begin = cast(PrefetchingSampler, sampler).begin if on_gpu and implements(sampler, PrefetchingSampler) else None
     return Hypothesiser(beam_hypotheses(model, settings), group_size=window, begin=begin), sampler

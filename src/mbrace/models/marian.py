@@ -15,6 +15,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from mbrace.models.choice import kernels_for
+from mbrace.models.linear import Linear
 from mbrace.models.past import past_for
 from mbrace.utilities.neural.device import has_16_bits, without_cudnn_attention
 from mbrace.utilities.neural.norm import add_norm
@@ -77,7 +78,7 @@ class MarianDecoder:
         self.pad, self.device = int(config.pad_token_id), model.lm_head.weight.device
         self.scale = math.sqrt(config.d_model) if config.scale_embedding else 1.0
         self.embedding = decoder.embed_tokens.weight.to(dtype)
-        self.head = model.lm_head.weight.to(dtype)
+        self.head = Linear(model.lm_head.weight.to(dtype))
         self.positions = decoder.embed_positions.weight.to(dtype)
         self.logit_bias = model.final_logits_bias[0].float().clone()
         for words in getattr(model.generation_config, "bad_words_ids", None) or []:
@@ -94,7 +95,7 @@ class MarianDecoder:
         states = states.to(self.dtype)
         keys, values = [], []
         for layer in self.layers:
-            both = F.linear(states, *layer.memory).view(*states.shape[:2], 2, self.heads, -1)
+            both = layer.memory(states).view(*states.shape[:2], 2, self.heads, -1)
             keys.append(both[:, :, 0].transpose(1, 2).contiguous())
             values.append(both[:, :, 1].transpose(1, 2).contiguous())
         return MarianMemory(keys, values, bias.to(self.dtype))
@@ -113,8 +114,8 @@ class _Layer:
     def __init__(self, layer: Any, dtype: torch.dtype) -> None:
         own, cross = layer.self_attn, layer.encoder_attn
 
-        def join(*parts: Any) -> tuple[Tensor, Tensor]:
-            return torch.cat([p.weight for p in parts]).to(dtype), torch.cat([p.bias for p in parts]).to(dtype)
+        def join(*parts: Any) -> Linear:
+            return Linear(torch.cat([p.weight for p in parts]).to(dtype), torch.cat([p.bias for p in parts]).to(dtype))
 
         self.own, self.own_out = join(own.q_proj, own.k_proj, own.v_proj), join(own.out_proj)
         self.query, self.memory, self.cross_out = (
@@ -173,7 +174,8 @@ class MarianState:
         self.offsets = torch.arange(len(memory) + 1, device=decoder.device) * width
         self._most = most  # rows of a source
         shape = decoder.heads, decoder.embedding.shape[1] // decoder.heads
-        self.past = past_for(decoder.device, decoder.dtype, len(decoder.layers), shape)
+        layers = len(decoder.layers)
+        self.past = past_for(decoder.device, decoder.dtype, layers, shape, shared=most > width)
         fits = can_skip_rows(decoder.dtype, decoder.embedding.shape[1])
         self._kernels = kernels_for(decoder.device) if fits else None
         self.skips = self._kernels is not None and not full
@@ -203,24 +205,24 @@ class MarianState:
         cells, width = self._cells(rows) if used is None else (None, self._most)
         x = F.embedding(ids, decoder.embedding) * decoder.scale + decoder.positions[self.past.now]
         for number, layer in enumerate(decoder.layers):
-            y = self.past.attend(number, self._linear(x, *layer.own).view(rows, 3, decoder.heads, -1), used)
-            x = add_norm(x, self._linear(y, *layer.own_out), *layer.norms[0], used)
-            y = self._attend_to_memory(number, self._linear(x, *layer.query), cells, width)
-            x = add_norm(x, self._linear(y, *layer.cross_out), *layer.norms[1], used)
-            y = self._linear(self._linear(x, *layer.first, layer.activation), *layer.second)
+            y = self.past.attend(number, self._linear(x, layer.own).view(rows, 3, decoder.heads, -1), used)
+            x = add_norm(x, self._linear(y, layer.own_out), *layer.norms[0], used)
+            y = self._attend_to_memory(number, self._linear(x, layer.query), cells, width)
+            x = add_norm(x, self._linear(y, layer.cross_out), *layer.norms[1], used)
+            y = self._linear(self._linear(x, layer.first, layer.activation), layer.second)
             x = add_norm(x, y, *layer.norms[2], used)
         self.past.advance()
         return self._linear(x, decoder.head), decoder.logit_bias
 
-    def _linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None, activation: Any = None) -> Tensor:
+    def _linear(self, x: Tensor, linear: Linear, activation: Any = None) -> Tensor:
         """activation(weight x + bias), of the rows in use at least.
 
         Torch's matrix products are a third faster than ours, which skip rows: better where most rows are in use.
         """
         if self._kernels is not None and self.skips and len(x) > self._kernels.FEW_ROWS:
-            y: Tensor = self._kernels.linear(x, weight, bias, self.used, activation)
+            y: Tensor = self._kernels.linear(x, linear.weight, linear.bias, self.used, activation)
             return y
-        y = F.linear(x, weight, bias)
+        y = linear(x)
         return y if activation is None else activation(y)
 
     def _attend_to_memory(self, number: int, query: Tensor, cells: Tensor | None, width: int) -> Tensor:

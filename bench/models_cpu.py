@@ -1,0 +1,112 @@
+"""How long a model's searches take on a CPU: as they did once, and with what was found since.
+
+    python bench/models_cpu.py [--sentences 8] [--trials 3]
+
+Sources of newstest2018 de-en and the bundled translator. Once, every step of beam search copied the past of every path,
+and products were torch's. Since then paths share their past where it was stored (past.py), and weights are in the order
+in which oneDNN reads them (linear.py). Writes bench/results/models-cpu.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+
+import mbrace
+from mbrace import _native
+from mbrace.io.candidates import read_records
+from mbrace.models import linear, marian, past
+
+HERE = Path(__file__).parent
+CANDIDATES = HERE.parent / "experiments" / "candidates" / "de-en.test.jsonl.xz"
+
+
+def copied(device: torch.device, dtype: torch.dtype, layers: int, shape: Any, *, shared: bool) -> past.Past:
+    return past.CopiedPast(torch.float32, layers)
+
+
+@contextmanager
+def reading(threads: int) -> Iterator[None]:
+    """The past is shared, and so many threads read it; 0: it is copied."""
+    kernel = mock.Mock(attend=partial(_native.attend, threads=threads))
+    patches = mock.patch.object(marian, "past_for", copied), mock.patch.object(past, "_native", kernel)
+    with patches[0 if threads == 0 else 1]:
+        yield
+
+
+def searches(sources: list[str]) -> dict[str, Callable[[mbrace.Seq2Seq], Any]]:
+    return {
+        "beam 256": lambda model: model.beam(sources, k=256),
+        "beam 256 at most 6 behind": lambda model: model.beam(sources, k=256, max_behind=6.0),
+        "beam 10": lambda model: model.beam(sources, k=10),
+        "64 draws": lambda model: model.sample(sources, 64, epsilon=0.02),
+        "8 draws": lambda model: model.sample(sources, 8, epsilon=0.02),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sentences", type=int, default=8)
+    parser.add_argument("--trials", type=int, default=3)
+    parser.add_argument("--out", type=Path, default=HERE / "results")
+    args = parser.parse_args()
+    sources = [
+        record.source or "" for record, _ in zip(read_records(str(CANDIDATES)), range(args.sentences), strict=False)
+    ]
+    cores = len(os.sched_getaffinity(0))
+    ways = {  # whether weights are reordered, and threads that read the past
+        "once": (False, 0),
+        "shared past": (False, 1),
+        "and reordered weights: now": (True, 1),
+        f"and {cores} threads that read the past": (True, cores),
+    }
+    lines = [
+        "# A model's searches on a CPU",
+        "",
+        f"{processor()}, {cores} cores, Python {platform.python_version()}, torch {torch.__version__}; {len(sources)} "
+        f"sentences of newstest2018 de-en, the bundled translator; seconds, best of {args.trials} rounds in turns; "
+        "written by `python bench/models_cpu.py`.",
+        "",
+        "| precision | search | " + " | ".join(ways) + " | now, times as fast |",
+        "|---|---|" + "---:|" * (len(ways) + 1),
+    ]
+    for dtype in ("float32", "bfloat16"):
+        with mock.patch.object(linear, "can_reorder", return_value=False):
+            plain = mbrace.Seq2Seq("bundled", device="cpu", dtype=dtype)
+        reordered = mbrace.Seq2Seq("bundled", device="cpu", dtype=dtype)
+        for name, search in searches(sources).items():
+            best = dict.fromkeys(ways, float("inf"))
+            for trial in range(args.trials + 1):  # the first is a warm-up
+                for label, (reorders, threads) in ways.items():
+                    with reading(threads):
+                        started = time.perf_counter()
+                        search(reordered if reorders else plain)
+                        best[label] = min(best[label], time.perf_counter() - started if trial else float("inf"))
+            seconds = list(best.values())
+            cells = " | ".join(f"{each:.2f}" for each in seconds)
+            lines.append(f"| {dtype} | {name} | {cells} | {seconds[0] / seconds[2]:.2f} |")
+            print(lines[-1], flush=True)
+    (args.out / "models-cpu.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def processor() -> str:
+    """The maker's name of this processor, if it is known."""
+    known = Path("/proc/cpuinfo")
+    lines = known.read_text(encoding="utf-8").splitlines() if known.exists() else []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or "CPU"
+
+
+if __name__ == "__main__":
+    main()
