@@ -61,9 +61,7 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=3)
     parser.add_argument("--out", type=Path, default=HERE / "results")
     args = parser.parse_args()
-    sources = [
-        record.source or "" for record, _ in zip(read_records(str(CANDIDATES)), range(args.sentences), strict=False)
-    ]
+    sources = [record.source or "" for record in islice(read_records(str(CANDIDATES)), args.sentences)]
     cores = len(os.sched_getaffinity(0))
     ways = {  # whether weights are reordered, and threads that read the past
         "once": (False, 0),
