@@ -114,6 +114,7 @@ def ways(size: int, *, cost: str | None) -> list[Way]:
         Way("fast", preset.pop("beam", size), mbrace.Confidence(0.99, regret=preset.pop("regret")), preset),
         Way("forecast 0.0005, regret 0.03, small steps", size, mbrace.Confidence(0.99, regret=0.03), forecast),
         Way(f"beam {size}, regret 0.04", size, regret, even),
+        Way(f"beam {size}, 64 draws", size, regret, even | {"schedule": (64,)}),
         Way(
             f"beam {size} in {size // 2} states, 64 draws",
             size,
