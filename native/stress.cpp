@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "attend.hpp"
 #include "bleu.hpp"
 #include "cover.hpp"
 #include "forecast.hpp"
@@ -222,6 +223,26 @@ void words(std::mt19937& random) {
     for (const std::string& text : texts) expect(text == "\xEF\xBF\xBD aü a", "pieces make another text", "words");
 }
 
+void attend_to_past(std::mt19937& random) {
+    constexpr std::size_t ROWS = 150, HEADS = 2, SIZE = 80, TIME = 9, ROOM = TIME + 1, WIDTH = HEADS * SIZE;
+    const auto numbers = [&](std::size_t count) {
+        std::vector<float> out(count);
+        for (float& x : out) x = static_cast<float>(random() % 2001) / 1000 - 1;
+        return out;
+    };
+    const std::vector<float> newest = numbers(ROWS * 3 * WIDTH), past = numbers(ROOM * ROWS * WIDTH);
+    std::vector<std::int32_t> row_at(ROOM * ROWS);
+    for (std::int32_t& row : row_at) row = static_cast<std::int32_t>(random() % ROWS);
+    std::vector<std::vector<float>> seen;
+    for (int threads : {1, 8}) {
+        std::vector<float> keys = past, values = past, out(ROWS * WIDTH);
+        attend({newest.data(), keys.data(), values.data(), row_at.data(), out.data(), ROWS, HEADS, SIZE, TIME, ROWS, ROWS},
+               threads);
+        seen.push_back(out);
+    }
+    expect(seen[0] == seen[1], "eight threads see another past", "attention");
+}
+
 // Starts so many threads and no more.
 struct StartFew {
     int left;
@@ -268,10 +289,11 @@ int main() {
         decide(random);
         forecast(random);
         words(random);
+        attend_to_past(random);
     }
     start_few_threads();
     std::printf("scores with");
     for (const Variant* variant : variants()) std::printf(" %s", variant->name);
-    std::printf(", BLEU, decisions, wins, forecasts and words: eight threads, and calls side by side, equal one thread\n");
+    std::printf(", BLEU, decisions, wins, forecasts, words and attention: eight threads, and calls side by side, equal one thread\n");
     return 0;
 }
