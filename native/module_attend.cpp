@@ -2,6 +2,8 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
+#include <algorithm>
+
 #include "attend.hpp"
 #include "python.hpp"
 
@@ -28,7 +30,7 @@ Floats attend_py(const Newest& newest, const Past& keys, const Past& values, con
         const bool known = std::all_of(row, row + rows, [&](std::int32_t r) {
             return r >= 0 && static_cast<std::size_t>(r) < capacity;
         });
-        if (!known) throw nb::index_error("row_at: a row that was never stored");
+        if (!known) throw nb::index_error("row_at: a row for which there is no room");
     }
     Floats out = make_floats(rows, heads * size, true);
     const AttendAsk ask{newest.data(), keys.data(), values.data(), row_at.data(), out.data(),

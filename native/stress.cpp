@@ -294,6 +294,6 @@ int main() {
     start_few_threads();
     std::printf("scores with");
     for (const Variant* variant : variants()) std::printf(" %s", variant->name);
-    std::printf(", BLEU, decisions, wins, forecasts, words and attention: eight threads, and calls side by side, equal one thread\n");
+    std::printf(", BLEU, decisions, wins, forecasts, words and attention: eight threads equal one\n");
     return 0;
 }

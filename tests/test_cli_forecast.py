@@ -373,6 +373,10 @@ def test_a_preset_shares_states_for_n_grams_and_draws_once_for_a_small_encoder_o
         ("--utility comet --recombine 4", None),
         ("--utility comet --server http://localhost:1", None),
         ("--utility comet --forecast 0", None),  # it was studied with one
+        ("--utility comet --nbest 3", None),  # it may leave fewer hypotheses
+        ("--utility comet --nbest 1 --length-penalty 1", 6.0),
+        ("--utility comet --length-penalty 0.6", None),
+        ("--utility learned --device cuda --length-penalty 0.6", None),
     ],
 )
 def test_a_preset_gives_up_hypotheses_where_that_was_found_as_good(options: str, wanted: float | None) -> None:

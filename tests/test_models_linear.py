@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -55,6 +57,20 @@ def test_a_row_has_the_same_bits_in_any_batch() -> None:
     whole = product(x)
     for begin, end in ((0, 1), (5, 7), (100, 117), (0, 199)):
         assert torch.equal(product(x[begin:end]), whole[begin:end])
+
+
+@pytest.mark.usefixtures("amd")
+def test_rows_of_other_numbers_are_multiplied_as_torch_does() -> None:
+    product, x = Linear(torch.randn(9, 6)), torch.randn(5, 6)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(product(x.bfloat16()), F.linear(x.bfloat16(), product.weight))
+
+
+@pytest.mark.usefixtures("amd")
+def test_copies_and_pickles_multiply_alike() -> None:
+    product, x = Linear(torch.randn(9, 6), torch.randn(9)), torch.randn(5, 6)
+    for other in (copy.deepcopy(product), pickle.loads(pickle.dumps(product))):
+        assert torch.equal(other(x), product(x))
 
 
 @pytest.mark.usefixtures("amd")

@@ -70,8 +70,8 @@ def test_a_weight_far_above_the_others_does_not_overflow() -> None:
         ({"newest": np.zeros((73, 3, 2, 80), np.float32)}, "more rows than there is room for"),
         ({"row_at": np.zeros((7, 69), np.int32)}, "more rows than there is room for"),
         ({"row_at": np.zeros((4, 70), np.int32)}, "time: there is no room"),
-        ({"row_at": np.full((7, 70), 72, np.int32)}, "row_at: a row that was never stored"),
-        ({"row_at": np.full((7, 70), -1, np.int32)}, "row_at: a row that was never stored"),
+        ({"row_at": np.full((7, 70), 72, np.int32)}, "row_at: a row for which there is no room"),
+        ({"row_at": np.full((7, 70), -1, np.int32)}, "row_at: a row for which there is no room"),
     ],
 )
 def test_the_kernel_refuses_what_would_be_read_beyond_memory(changed: dict[str, Any], message: str) -> None:

@@ -114,7 +114,7 @@ def add_sampling(parser: argparse.ArgumentParser, *, once: str = "--length-alpha
         type=float,
         metavar="X",
         help="give up hypotheses of a beam that fall behind the best by a log-probability of more than X: faster than "
-        "plain beam search, in place of what --preset fast does to save time (default: none)",
+        f"plain beam search (default: none{by_preset}; if given, --preset fast leaves out what else it sets)",
     )
     group.add_argument(
         "--length-penalty",

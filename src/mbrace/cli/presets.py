@@ -19,6 +19,7 @@ def apply_preset(args: argparse.Namespace, command: str) -> None:
         "regret": confidence,
         "sampling": getattr(args, "server", None) is None,
         "cover": not getattr(args, "no_shuffle", False),
+        "max_behind": _may_give_up(args),
     }
     cost = _cost(args) if confidence else None
     for name, value in preset_settings(args.preset, command, cost, own_beam=_has_own_beam(args)).items():
@@ -47,8 +48,14 @@ def _may_be_one_step(args: argparse.Namespace) -> bool:
     that only matters in a race of several."""
     arithmetic = _of_a_model(args) and getattr(args, "sampling", None) in (None, "arithmetic")
     of_races = (args.regret, args.alpha, args.bootstraps, args.forecast)
-    few = arithmetic and (args.nbest or 1) == 1 and not _has_shortlist(args) and all(x is None for x in of_races)
-    return few and not _has_beam_options(args)  # with others, 64 draws were found not to be as good
+    few = arithmetic and not _has_shortlist(args) and all(x is None for x in of_races)
+    # with other beams, few draws were found not to be as good
+    return few and _may_give_up(args) and not _has_beam_options(args)
+
+
+def _may_give_up(args: argparse.Namespace) -> bool:
+    """Whether there may be fewer hypotheses: this was studied for one answer, and with plain scores by length."""
+    return (args.nbest or 1) == 1 and getattr(args, "length_penalty", 1.0) == 1.0
 
 
 def _may_make_more(args: argparse.Namespace) -> bool:

@@ -34,7 +34,7 @@ def add(commands: Any) -> None:
         "--draw",
         action=Given,
         choices=["ahead", "lazy"],
-        help="draw all pseudo-references at once (default on a GPU), or while the race is open (on a CPU)",
+        help="draw all pseudo-references at once, or step by step while the race is open (default: the faster)",
     )
     add_utility(parser)
     add_model(parser)

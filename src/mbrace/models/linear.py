@@ -29,12 +29,16 @@ class Linear:
 
     def __call__(self, x: Tensor) -> Tensor:
         """The product with each row of x (..., inputs): (..., units)."""
-        if self._reordered is None or x.numel() == 0:
+        if self._reordered is None or x.numel() == 0 or x.dtype != self.weight.dtype:  # as within torch.autocast
             return F.linear(x, self.weight, self.bias)
         rows = x.reshape(-1, x.shape[-1])
         count = len(rows)
         y = _product(F.pad(rows, (0, 0, 0, -count % ROWS)), self._reordered, self.bias)
         return y[:count].view(*x.shape[:-1], -1)
+
+    def __reduce__(self) -> tuple[type[Linear], tuple[Tensor, Tensor | None]]:
+        """Copies and pickles have the weights alone: what is reordered belongs to this machine."""
+        return Linear, (self.weight, self.bias)
 
 
 def _product(x: Tensor, reordered: Any, bias: Tensor | None) -> Tensor:
@@ -45,10 +49,12 @@ def _product(x: Tensor, reordered: Any, bias: Tensor | None) -> Tensor:
 @cache
 def can_reorder(dtype: torch.dtype) -> bool:
     """Whether oneDNN is there, pays, and multiplies such numbers as torch does, as is found out by a trial."""
-    if dtype != torch.float32 or not is_amd():
+    if dtype != torch.float32:
         return False
     x, weight, bias = ((torch.arange(n * 48) * 37 % 23 - 11).view(n, 48).to(dtype) for n in (5, 32, 1))
     try:
+        if not is_amd():
+            return False
         found = _product(x, torch.ops.mkldnn._reorder_linear_weight(weight, None), bias[0, :32])
         return torch.equal(found, F.linear(x, weight, bias[0, :32]))
     except Exception:  # other versions or builds of torch: its own product is always right

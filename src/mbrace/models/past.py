@@ -211,19 +211,26 @@ class IndexedPast:
             self._table[:, :count] = table
 
     def _grow(self, rows: int) -> None:
-        """Make room for twice the time, or for more rows; the past of rows that are gone is left behind."""
+        """Make room for twice the time, or for more rows; the past of rows that are gone is left behind.
+
+        On a CPU, where rows come and go at every step and memory that is not written to costs nothing, for twice as
+        many as there was room for.
+        """
         assert self._shape is not None
         time, device = self._time, self._table.device
         self._room = max(FIRST_ROOM, 2 * self._room) if time >= self._room else self._room
-        self._capacity = rows
-        shape = (self._room, rows, *self._shape)
+        if self.recordable:
+            self._capacity = rows
+        elif rows > self._capacity:
+            self._capacity = max(rows, 2 * self._capacity)
+        shape = (self._room, self._capacity, *self._shape)
         table = self._table[:time, :rows].long()  # no row has joined since the table was made
         times = torch.arange(time, device=device)[:, None]
         for number in range(2 * self._layers):
             larger = torch.empty(shape, dtype=self._dtype, device=device)
             if time > 0:
-                larger[:time] = self._cache[number][times, table]
+                larger[:time, :rows] = self._cache[number][times, table]
                 self._cache[number] = larger
             else:
                 self._cache.append(larger)
-        self._table = torch.arange(rows, dtype=torch.int32, device=device).repeat(self._room, 1)
+        self._table = torch.arange(self._capacity, dtype=torch.int32, device=device).repeat(self._room, 1)
