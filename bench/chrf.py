@@ -27,6 +27,7 @@ from texts import documents, newstest, newstest_records, sides
 
 import mbrace
 from mbrace import _native
+from mbrace.cores import cores
 from mbrace.utility import Ask, Sentence
 
 RESULTS = Path(__file__).parent / "results"
@@ -136,8 +137,7 @@ def threads(budget: float, sentences: int = 64) -> list[dict]:
         scorer = mbrace.ChrF(threads=count).start([Sentence(i, None, h) for i, (h, _) in enumerate(window)])
         scorer.score([Ask(i, np.arange(len(h)), r) for i, (h, r) in enumerate(window)])
 
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    counts = sorted({1, 2, cores})
+    counts = sorted({1, 2, cores()})
     times, processor = dict.fromkeys(counts, float("inf")), dict.fromkeys(counts, float("inf"))
     began = time.perf_counter()
     while time.perf_counter() - began < 8 * budget:  # in turns, so that all see the same machine

@@ -10,7 +10,6 @@ in which oneDNN reads them (linear.py). Writes bench/results/models-cpu.md.
 from __future__ import annotations
 
 import argparse
-import os
 import platform
 import time
 from collections.abc import Callable, Iterator
@@ -25,6 +24,8 @@ import torch
 
 import mbrace
 from mbrace import _native
+from mbrace.cores import cores
+from mbrace.experiments.runtimes import processor_name
 from mbrace.io.candidates import read_records
 from mbrace.models import linear, marian, past
 
@@ -64,19 +65,18 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=HERE / "results")
     args = parser.parse_args()
     sources = [record.source or "" for record in islice(read_records(str(CANDIDATES)), args.sentences)]
-    cores = len(os.sched_getaffinity(0))
     ways = {  # whether weights are reordered, and threads that read the past
         "once": (False, 0),
         "shared past": (False, 1),
         "and reordered weights: now": (True, 1),
-        f"and {cores} threads that read the past": (True, cores),
+        f"and {cores()} threads that read the past": (True, cores()),
     }
     lines = [
         "# A model's searches on a CPU",
         "",
-        f"{processor()}, {cores} cores, Python {platform.python_version()}, torch {torch.__version__}; {len(sources)} "
-        f"sentences of newstest2018 de-en, the bundled translator; seconds, best of {args.trials} rounds in turns; "
-        "written by `python bench/models_cpu.py`.",
+        f"{processor_name()}, {cores()} cores, Python {platform.python_version()}, torch {torch.__version__}; "
+        f"{len(sources)} sentences of newstest2018 de-en, the bundled translator; seconds, best of {args.trials} "
+        "rounds in turns; written by `python bench/models_cpu.py`.",
         "",
         "| precision | search | " + " | ".join(ways) + " | now, times as fast |",
         "|---|---|" + "---:|" * (len(ways) + 1),
@@ -98,14 +98,6 @@ def main() -> None:
             lines.append(f"| {dtype} | {name} | {cells} | {seconds[0] / seconds[2]:.2f} |")
             print(lines[-1], flush=True)
     (args.out / "models-cpu.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
-
-
-def processor() -> str:
-    """The maker's name of this processor, if it is known."""
-    known = Path("/proc/cpuinfo")
-    lines = known.read_text(encoding="utf-8").splitlines() if known.exists() else []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or "CPU"
 
 
 if __name__ == "__main__":

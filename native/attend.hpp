@@ -6,8 +6,8 @@
 
 namespace mbrace {
 
-// Keys and values stay where they were stored, [time][row of that time][heads * size]; which row of an earlier time a row
-// goes back to says `row_at`. So the paths of a beam, most of whose past is shared, are never copied.
+// Keys and values stay where they were stored, [time][row of that time][heads * size]; `row_at` says which row of an
+// earlier time a row goes back to. So the paths of a beam, which share most of their past, are never copied.
 struct AttendAsk {
     const float* newest;         // [rows][3][heads * size]: query, key and value
     float* keys;                 // [room][capacity][heads * size]; those of `time` are written

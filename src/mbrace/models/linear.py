@@ -49,12 +49,10 @@ def _product(x: Tensor, reordered: Any, bias: Tensor | None) -> Tensor:
 @cache
 def can_reorder(dtype: torch.dtype) -> bool:
     """Whether oneDNN is there, pays, and multiplies such numbers as torch does, as is found out by a trial."""
-    if dtype != torch.float32:
-        return False
-    x, weight, bias = ((torch.arange(n * 48) * 37 % 23 - 11).view(n, 48).to(dtype) for n in (5, 32, 1))
     try:
-        if not is_amd():
+        if dtype != torch.float32 or not is_amd():
             return False
+        x, weight, bias = ((torch.arange(n * 48) * 37 % 23 - 11).view(n, 48).to(dtype) for n in (5, 32, 1))
         found = _product(x, torch.ops.mkldnn._reorder_linear_weight(weight, None), bias[0, :32])
         return torch.equal(found, F.linear(x, weight, bias[0, :32]))
     except Exception:  # other versions or builds of torch: its own product is always right

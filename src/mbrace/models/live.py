@@ -179,8 +179,8 @@ class LiveModel:
         `states`, `recombine` and `max_behind` are as for `beam`, and `sampling` as for `sample`. `draw` is "ahead" (all
         pseudo-references at once) or "lazy" (step by step while a race is open); by default the faster one: ahead on a
         GPU, lazy on a CPU, where the first draws of a race that regret may stop are made at once. The answers are the
-        same. With `pool`, pseudo-references race as hypotheses too, so a small
-        `beam`, or 0, is enough. `forecast` is as for `decode`.
+        same. With `pool`, pseudo-references race as hypotheses too, so a small `beam`, or 0, is enough. `forecast` is
+        as for `decode`.
         """
         refuse_one_string(sources)
         chosen = as_utility(ChrF() if utility is None else utility)

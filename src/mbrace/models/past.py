@@ -213,8 +213,8 @@ class IndexedPast:
     def _grow(self, rows: int) -> None:
         """Make room for twice the time, or for more rows; the past of rows that are gone is left behind.
 
-        On a CPU, where rows come and go at every step and memory that is not written to costs nothing, for twice as
-        many as there was room for.
+        Where steps are not recorded (on a CPU), rows come and go at every step, and memory that is not written to costs
+        nothing: there, for twice as many rows as there was room for.
         """
         assert self._shape is not None
         time, device = self._time, self._table.device
