@@ -34,7 +34,7 @@ import torch
 import transformers
 
 from mbrace import BERTScore, Sentence
-from mbrace.utilities.neural import pretrained
+from mbrace.neural import pretrained
 from mbrace.utility import Ask
 
 SHAPES = {  # units, heads, layers, and the layer read

@@ -11,7 +11,7 @@ from unittest import mock
 
 from mbrace.models import beam_search, search
 from mbrace.models.live import LiveModel
-from mbrace.utilities.neural.encoder import Encoder
+from mbrace.neural.encoder import Encoder
 
 
 @dataclass

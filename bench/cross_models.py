@@ -15,13 +15,13 @@ from typing import Any
 import torch
 import transformers
 
-from mbrace.utilities.cross import mt5
-from mbrace.utilities.cross.batches import BatchStream
-from mbrace.utilities.cross.metricx import MetricX
-from mbrace.utilities.cross.unified import Unified
-from mbrace.utilities.cross.unified_network import UnifiedNetwork
-from mbrace.utilities.neural.head import FeedForward
-from mbrace.utilities.neural.readout import Readout
+from mbrace.cross import mt5
+from mbrace.cross.batches import BatchStream
+from mbrace.cross.metricx import MetricX
+from mbrace.cross.unified import Unified
+from mbrace.cross.unified_network import UnifiedNetwork
+from mbrace.neural.head import FeedForward
+from mbrace.neural.readout import Readout
 
 BATCH = 8  # mbrs's
 

@@ -16,7 +16,7 @@ import numpy as np
 from chrf import machine
 from texts import candidates, newstest_records
 
-from mbrace.decoding import decode
+from mbrace.api import decode
 from mbrace.io.answer_line import answer_line
 from mbrace.io.candidates import read_items
 

@@ -24,15 +24,15 @@ import torch
 import transformers
 
 import mbrace
-from mbrace.decoded import Phases
 from mbrace.io.candidates import read_records
 from mbrace.models import beam_search, choice, marian, past, recorded
-from mbrace.utilities.neural import norm, pretrained
-from mbrace.utilities.neural.device import bfloat16_speedup, choose_device, choose_dtype, without_cudnn_attention
-from mbrace.utilities.neural.encoder import Encoder
-from mbrace.utilities.neural.learned import Learned
-from mbrace.utilities.neural.readout import Readout
-from mbrace.utilities.neural.tokens import TokenBatch, whole_texts
+from mbrace.neural import norm, pretrained
+from mbrace.neural.device import bfloat16_speedup, choose_device, choose_dtype, without_cudnn_attention
+from mbrace.neural.encoder import Encoder
+from mbrace.neural.learned import Learned
+from mbrace.neural.readout import Readout
+from mbrace.neural.tokens import TokenBatch, whole_texts
+from mbrace.result import Phases
 
 DATA = Path(mbrace.__file__).parent / "data"
 NUMBERS = ("padded tokens per token", "batches")  # parts that are no seconds

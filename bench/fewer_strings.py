@@ -21,8 +21,8 @@ from random_comet import SpeedOnlyComet
 from speed_only import Table
 
 import mbrace
-from mbrace.decoded import Phases
 from mbrace.jobs.presets import STRINGS, preset_settings
+from mbrace.result import Phases
 
 UNPRUNED = "no pruning"
 

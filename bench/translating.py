@@ -29,15 +29,15 @@ from base_model import base_model
 from clocks import Clock, clocked
 
 import mbrace
-from mbrace.decoded import Phases
-from mbrace.decoding import decode_corpus
+from mbrace.api import decode_corpus
 from mbrace.experiments.strings import SMALL_STEPS
 from mbrace.io.candidates import read_records
 from mbrace.jobs.presets import main_cost, preset_settings
 from mbrace.models import recorded
 from mbrace.models.hypotheses import SamplingSettings, live_candidates
+from mbrace.neural.device import choose_device
 from mbrace.prune import stops_by_regret
-from mbrace.utilities.neural.device import choose_device
+from mbrace.result import Phases
 
 CANDIDATES = Path(__file__).parent.parent / "experiments" / "candidates" / "de-en.test.jsonl.xz"
 

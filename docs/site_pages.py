@@ -102,8 +102,8 @@ def python_reference() -> str:
 
 
 SUBJECTS = (
-    ("Decoding", ("mbrace.decoding", "mbrace.reranking", "mbrace.jobs")),
-    ("Records and answers", ("mbrace.records", "mbrace.decoded")),
+    ("Decoding", ("mbrace.api", "mbrace.reranking", "mbrace.jobs")),
+    ("Records and answers", ("mbrace.records", "mbrace.result")),
     ("Pruning and schedules", ("mbrace.prune", "mbrace.schedule")),
     ("Utilities", ("mbrace.utilities",)),
     ("Models and servers", ("mbrace.models", "mbrace.servers")),

@@ -19,7 +19,7 @@ with atheris.instrument_imports(include=["mbrace"]):
 import numpy as np
 
 from mbrace import _native
-from mbrace.utilities.chrf import ChrF
+from mbrace.metrics.chrf import ChrF
 from mbrace.utility import Ask, Sentence
 
 ALPHABETS = [

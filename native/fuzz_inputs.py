@@ -92,7 +92,7 @@ def check_checkpoint(raw: bytes) -> None:
     """A checkpoint is tensors by name and settings, or refused; nothing in it runs."""
     import torch
 
-    from mbrace.utilities.neural.checkpoint import read
+    from mbrace.neural.checkpoint import read
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "model.ckpt")

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 import mbrace
-from mbrace.utilities.neural import matching
-from mbrace.utilities.neural.bertscore import BERTScore, read_baseline
-from mbrace.utilities.neural.bertscore_layers import known_layer
+from mbrace.neural import matching
+from mbrace.neural.bertscore import BERTScore, read_baseline
+from mbrace.neural.bertscore_layers import known_layer
 from mbrace.utility import Ask, Sentence
 
 ORACLE = Path(__file__).parent / "oracle"

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import mbrace
-from mbrace.utilities.cross.bleurt import BLEURT, _cut
+from mbrace.cross.bleurt import BLEURT, _cut
 from mbrace.utility import Ask, Sentence
 
 ORACLE = Path(__file__).parent / "oracle"

@@ -15,7 +15,7 @@ from sacrebleu.metrics import CHRF
 
 from mbrace import _native
 from mbrace.errors import UserError
-from mbrace.utilities.chrf import ChrF
+from mbrace.metrics.chrf import ChrF
 from mbrace.utility import Ask, Sentence
 
 # Few letters make many matches; the rest are every kind of whitespace, punctuation, all three string layouts, combining

@@ -16,8 +16,8 @@ import mbrace
 from mbrace.cli import main
 from mbrace.cli.cite import PAPER, bibtex
 from mbrace.cli.runs import summary_lines
-from mbrace.decoded import Phases
 from mbrace.jobs.run import Summary
+from mbrace.result import Phases
 from mbrace.wording import counted
 
 ROOT = Path(__file__).parent.parent

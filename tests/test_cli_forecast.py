@@ -311,7 +311,7 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
     """What a utility would choose, on a machine without a GPU or with one."""
     kind: str = request.param
     chosen = SimpleNamespace(type=kind)
-    monkeypatch.setattr("mbrace.utilities.neural.device.choose_device", lambda device: chosen)
+    monkeypatch.setattr("mbrace.neural.device.choose_device", lambda device: chosen)
     return kind
 
 

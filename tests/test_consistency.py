@@ -108,8 +108,8 @@ def test_warnings_point_at_the_line_that_called(tmp_path: Path) -> None:
 def test_a_utility_goes_to_another_process_after_use_as_before() -> None:
     pytest.importorskip("torch")
     pytest.importorskip("transformers")
-    from mbrace.utilities.neural.embedding import Embedding
-    from mbrace.utilities.neural.learned import Learned
+    from mbrace.neural.embedding import Embedding
+    from mbrace.neural.learned import Learned
 
     for utility in (Learned(device="cpu"), Embedding(device="cpu", pooling="cls")):
         before = utility.pairs(["A dog runs."], ["The dog is running."])
@@ -127,8 +127,8 @@ def test_no_other_way_to_warn_is_used() -> None:
 
 
 def test_every_utility_with_a_model_is_pickled_as_its_arguments() -> None:
+    from mbrace.metrics.rebuilt import Rebuilt
     from mbrace.utilities.named import NAMED
-    from mbrace.utilities.rebuilt import Rebuilt
 
     pytest.importorskip("transformers")
     with_model = [named for named in NAMED.values() if named.neural]

@@ -50,7 +50,7 @@ def test_a_function_leaves_threads_to_those_who_choose(asked: int, used: int, tm
 
 def test_a_network_s_threads_are_those_of_its_helpers() -> None:
     torch = pytest.importorskip("torch")
-    from mbrace.utilities.neural.device import limit_threads
+    from mbrace.neural.device import limit_threads
 
     before = torch.get_num_threads()
     try:

@@ -15,13 +15,13 @@ import pytest
 import torch
 
 import mbrace
-from mbrace.utilities.cross import spans
-from mbrace.utilities.cross.batches import BUCKET, Batch, BatchStream, InputRows, split
-from mbrace.utilities.cross.metricx import MetricX
-from mbrace.utilities.cross.pieces import Pieces
-from mbrace.utilities.cross.unified import Unified
-from mbrace.utilities.neural.background import made_ahead
-from mbrace.utilities.neural.referenceless import Referenceless
+from mbrace.cross import spans
+from mbrace.cross.batches import BUCKET, Batch, BatchStream, InputRows, split
+from mbrace.cross.metricx import MetricX
+from mbrace.cross.pieces import Pieces
+from mbrace.cross.unified import Unified
+from mbrace.neural.background import made_ahead
+from mbrace.neural.referenceless import Referenceless
 
 sys.path.insert(0, str(Path(__file__).parent / "oracle"))
 import tiny_cross

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 import mbrace
-from mbrace.utilities.cross.metricx import MetricX
-from mbrace.utilities.cross.unified import Unified
-from mbrace.utilities.neural.referenceless import Referenceless
+from mbrace.cross.metricx import MetricX
+from mbrace.cross.unified import Unified
+from mbrace.neural.referenceless import Referenceless
 
 sys.path.insert(0, str(Path(__file__).parent / "oracle"))
 import tiny

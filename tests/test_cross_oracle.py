@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from mbrace.utilities.cross.metricx import MetricX
-from mbrace.utilities.cross.unified import Unified
-from mbrace.utilities.neural.referenceless import Referenceless
+from mbrace.cross.metricx import MetricX
+from mbrace.cross.unified import Unified
+from mbrace.neural.referenceless import Referenceless
 from mbrace.utility import Ask, Sentence
 
 ORACLE = Path(__file__).parent / "oracle"

@@ -13,13 +13,13 @@ import torch
 
 import mbrace
 from mbrace.errors import UserError
+from mbrace.fast_paths import has_begun
 from mbrace.io.candidates import Bad
 from mbrace.models.hypotheses import Hypothesiser
+from mbrace.neural.head import Cosine
+from mbrace.neural.scorer import RaceScorer
 from mbrace.records import Location, Record
 from mbrace.sampler import Draws, Listed, Want
-from mbrace.shortcuts import has_begun
-from mbrace.utilities.neural.head import Cosine
-from mbrace.utilities.neural.scorer import RaceScorer
 from mbrace.utility import Ask, Sentence
 
 SOURCES = ["a b c", "b c", "c", "a a b"]

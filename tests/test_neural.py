@@ -16,13 +16,13 @@ import torch
 
 import mbrace
 from mbrace.cli import main
-from mbrace.utilities.neural import checkpoint, pretrained
-from mbrace.utilities.neural.comet import Comet
-from mbrace.utilities.neural.device import without_cudnn_attention
-from mbrace.utilities.neural.embedding import Embedding
-from mbrace.utilities.neural.encoder import Encoder
-from mbrace.utilities.neural.head import Estimator, TorchKernels
-from mbrace.utilities.neural.pairs import PairBlock, all_pairs
+from mbrace.neural import checkpoint, pretrained
+from mbrace.neural.comet import Comet
+from mbrace.neural.device import without_cudnn_attention
+from mbrace.neural.embedding import Embedding
+from mbrace.neural.encoder import Encoder
+from mbrace.neural.head import Estimator, TorchKernels
+from mbrace.neural.pairs import PairBlock, all_pairs
 
 sys.path.insert(0, str(Path(__file__).parent / "oracle"))
 import tiny

@@ -8,7 +8,7 @@ import pytest
 import torch
 import transformers
 
-from mbrace.utilities.neural.bert import PlainBert, without_modules
+from mbrace.neural.bert import PlainBert, without_modules
 
 SHAPE: dict[str, Any] = {"hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 40}
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import mbrace
-from mbrace.utilities.neural.comet import Comet
+from mbrace.neural.comet import Comet
 
 sys.path.insert(0, str(Path(__file__).parent / "oracle"))
 import tiny

@@ -17,9 +17,9 @@ from huggingface_hub.utils import filter_repo_objects
 from safetensors.torch import load_file, save_file
 
 import mbrace
-from mbrace.utilities.neural import pretrained
-from mbrace.utilities.neural.comet import Comet
-from mbrace.utilities.neural.embedding import Embedding
+from mbrace.neural import pretrained
+from mbrace.neural.comet import Comet
+from mbrace.neural.embedding import Embedding
 
 sys.path.insert(0, str(Path(__file__).parent / "oracle"))
 import tiny

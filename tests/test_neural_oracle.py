@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from mbrace.utilities.neural.comet import Comet
+from mbrace.neural.comet import Comet
 from mbrace.utility import Ask, Sentence
 
 ORACLE = Path(__file__).parent / "oracle"

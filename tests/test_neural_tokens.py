@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from mbrace.utilities.neural import device
-from mbrace.utilities.neural.comet import Comet
-from mbrace.utilities.neural.encoder import takes_pair_masks
-from mbrace.utilities.neural.tokens import TokenBatch, Tokens, batch_end, even_share, packed_end
+from mbrace.neural import device
+from mbrace.neural.comet import Comet
+from mbrace.neural.encoder import takes_pair_masks
+from mbrace.neural.tokens import TokenBatch, Tokens, batch_end, even_share, packed_end
 
 sys.path.insert(0, str(Path(__file__).parent / "oracle"))
 import tiny
@@ -82,7 +82,7 @@ def test_packed_batches_are_those_of_a_plain_loop(seed: int) -> None:
 def test_padded_batches_of_chunks_made_ahead_give_the_same_vectors(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mbrace.utilities.neural.encoder._FIRST_TOKENISED", 16)
+    monkeypatch.setattr("mbrace.neural.encoder._FIRST_TOKENISED", 16)
     encoder = Comet(tiny.make(tmp_path, kind), device="cpu").encoder
     generator = random.Random(1)
     words = ["some", "Text", "<pad>", "number", "ö", "\ud800", "[PAD]", "x"]

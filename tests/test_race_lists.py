@@ -13,9 +13,9 @@ import pytest
 import mbrace
 from mbrace import race as race_module
 from mbrace._native import Resamples, Tally, build_indexes, race_lists
+from mbrace.metrics.chrf_scorer import ChrFScorer
 from mbrace.records import Record
 from mbrace.sampler import Listed
-from mbrace.utilities.chrf_scorer import ChrFScorer
 
 WORDS = ["the", "a", "cat", "dog", "sat", "on", "mat", "Über", "Straße", "猫", "😀", "ran", "ran,", "very"]
 

@@ -12,8 +12,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import mbrace
-from mbrace.utilities.neural.embedding import Embedding
-from mbrace.utilities.neural.tokens import TokenBatch
+from mbrace.neural.embedding import Embedding
+from mbrace.neural.tokens import TokenBatch
 
 ORACLE = Path(__file__).parent / "oracle"
 sys.path.insert(0, str(ORACLE))

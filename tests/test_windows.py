@@ -11,7 +11,7 @@ import pytest
 from conftest import overlap, records
 
 import mbrace
-from mbrace.decoded import Decoded
+from mbrace.result import Decoded
 from mbrace.windows import group_sizes, stream
 
 

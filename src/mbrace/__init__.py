@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # the same names as `_NAMES` below, for type checkers and editors
     from mbrace._native import Tally as Tally
-    from mbrace.decoded import Candidate as Candidate, Decoded as Decoded, Phases as Phases, Step as Step
-    from mbrace.decoding import decode as decode, decode_corpus as decode_corpus
+    from mbrace.result import Candidate as Candidate, Decoded as Decoded, Phases as Phases, Step as Step
+    from mbrace.api import decode as decode, decode_corpus as decode_corpus
     from mbrace.errors import RecordError as RecordError, ServiceError as ServiceError, UserError as UserError
     from mbrace.jobs.decode import decode_file as decode_file
     from mbrace.jobs.export import export_file as export_file
@@ -51,23 +51,23 @@ if TYPE_CHECKING:  # the same names as `_NAMES` below, for type checkers and edi
     from mbrace.servers.embeddings import EmbeddingServer as EmbeddingServer
     from mbrace.servers.judge import Judge as Judge
     from mbrace.servers.server import Server as Server
-    from mbrace.utilities.bleu import BLEU as BLEU
-    from mbrace.utilities.chrf import ChrF as ChrF
-    from mbrace.utilities.cross.bleurt import BLEURT as BLEURT
-    from mbrace.utilities.cross.metricx import MetricX as MetricX
-    from mbrace.utilities.cross.unified import Unified as Unified
-    from mbrace.utilities.edit_distance import EditDistance as EditDistance
-    from mbrace.utilities.exact_match import ExactMatch as ExactMatch
+    from mbrace.metrics.bleu import BLEU as BLEU
+    from mbrace.metrics.chrf import ChrF as ChrF
+    from mbrace.cross.bleurt import BLEURT as BLEURT
+    from mbrace.cross.metricx import MetricX as MetricX
+    from mbrace.cross.unified import Unified as Unified
+    from mbrace.metrics.edit_distance import EditDistance as EditDistance
+    from mbrace.metrics.exact_match import ExactMatch as ExactMatch
     from mbrace.utilities.functions import load_function as load_function
     from mbrace.utilities.mixture import Mixture as Mixture
-    from mbrace.utilities.neural.bertscore import BERTScore as BERTScore
-    from mbrace.utilities.neural.comet import Comet as Comet
-    from mbrace.utilities.neural.embedding import Embedding as Embedding
-    from mbrace.utilities.neural.learned import Learned as Learned
-    from mbrace.utilities.neural.referenceless import Referenceless as Referenceless
+    from mbrace.neural.bertscore import BERTScore as BERTScore
+    from mbrace.neural.comet import Comet as Comet
+    from mbrace.neural.embedding import Embedding as Embedding
+    from mbrace.neural.learned import Learned as Learned
+    from mbrace.neural.referenceless import Referenceless as Referenceless
     from mbrace.utilities.replay import Replay as Replay, StoredTable as StoredTable
-    from mbrace.utilities.rouge_l import RougeL as RougeL
-    from mbrace.utilities.ter import TER as TER
+    from mbrace.metrics.rouge_l import RougeL as RougeL
+    from mbrace.metrics.ter import TER as TER
     from mbrace.utility import (
         AggregatingUtility as AggregatingUtility,
         Ask as Ask,
@@ -92,8 +92,8 @@ __version__ = "0.1.0"
 # no time, and the optional dependencies of unused modules need not be installed.
 _NAMES = {
     "mbrace._native": "Tally",
-    "mbrace.decoded": "Candidate Decoded Phases Step",
-    "mbrace.decoding": "decode decode_corpus",
+    "mbrace.result": "Candidate Decoded Phases Step",
+    "mbrace.api": "decode decode_corpus",
     "mbrace.errors": "RecordError ServiceError UserError",
     "mbrace.jobs.decode": "decode_file",
     "mbrace.jobs.export": "export_file",
@@ -120,23 +120,23 @@ _NAMES = {
     "mbrace.servers.embeddings": "EmbeddingServer",
     "mbrace.servers.judge": "Judge",
     "mbrace.servers.server": "Server",
-    "mbrace.utilities.bleu": "BLEU",
-    "mbrace.utilities.chrf": "ChrF",
-    "mbrace.utilities.cross.bleurt": "BLEURT",
-    "mbrace.utilities.cross.metricx": "MetricX",
-    "mbrace.utilities.cross.unified": "Unified",
-    "mbrace.utilities.edit_distance": "EditDistance",
-    "mbrace.utilities.exact_match": "ExactMatch",
+    "mbrace.metrics.bleu": "BLEU",
+    "mbrace.metrics.chrf": "ChrF",
+    "mbrace.cross.bleurt": "BLEURT",
+    "mbrace.cross.metricx": "MetricX",
+    "mbrace.cross.unified": "Unified",
+    "mbrace.metrics.edit_distance": "EditDistance",
+    "mbrace.metrics.exact_match": "ExactMatch",
     "mbrace.utilities.functions": "load_function",
     "mbrace.utilities.mixture": "Mixture",
-    "mbrace.utilities.neural.bertscore": "BERTScore",
-    "mbrace.utilities.neural.comet": "Comet",
-    "mbrace.utilities.neural.embedding": "Embedding",
-    "mbrace.utilities.neural.learned": "Learned",
-    "mbrace.utilities.neural.referenceless": "Referenceless",
+    "mbrace.neural.bertscore": "BERTScore",
+    "mbrace.neural.comet": "Comet",
+    "mbrace.neural.embedding": "Embedding",
+    "mbrace.neural.learned": "Learned",
+    "mbrace.neural.referenceless": "Referenceless",
     "mbrace.utilities.replay": "Replay StoredTable",
-    "mbrace.utilities.rouge_l": "RougeL",
-    "mbrace.utilities.ter": "TER",
+    "mbrace.metrics.rouge_l": "RougeL",
+    "mbrace.metrics.ter": "TER",
     "mbrace.utility": (
         "AggregatingUtility Ask CentroidUtility CorpusUtility Cost EncodingUtility MeteredUtility ParallelUtility "
         "QualityUtility Scorer SelfScaledUtility Sentence TruncatingUtility Utility"
@@ -154,14 +154,14 @@ _EXTRAS = {
     "mbrace.servers.embeddings": "models",
     "mbrace.servers.judge": "models",
     "mbrace.servers.server": "models",
-    "mbrace.utilities.cross.bleurt": "neural",
-    "mbrace.utilities.cross.metricx": "neural",
-    "mbrace.utilities.cross.unified": "neural",
-    "mbrace.utilities.neural.bertscore": "neural",
-    "mbrace.utilities.neural.comet": "neural",
-    "mbrace.utilities.neural.embedding": "neural",
-    "mbrace.utilities.neural.learned": "minilm",
-    "mbrace.utilities.neural.referenceless": "neural",
+    "mbrace.cross.bleurt": "neural",
+    "mbrace.cross.metricx": "neural",
+    "mbrace.cross.unified": "neural",
+    "mbrace.neural.bertscore": "neural",
+    "mbrace.neural.comet": "neural",
+    "mbrace.neural.embedding": "neural",
+    "mbrace.neural.learned": "minilm",
+    "mbrace.neural.referenceless": "neural",
 }
 
 

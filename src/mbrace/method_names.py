@@ -7,11 +7,11 @@ from dataclasses import fields
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from mbrace.decoded import Step
 from mbrace.errors import UserError
 from mbrace.prune import Confidence, PruningFunction
 from mbrace.records import Record
-from mbrace.remembered import is_function
+from mbrace.replayable import is_function
+from mbrace.result import Step
 from mbrace.sampler import Sampler
 from mbrace.schedule import Schedule
 from mbrace.utility import Utility

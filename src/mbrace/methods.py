@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from mbrace.aggregates import Grouped, aggregated, clustered
-from mbrace.decoded import Decoded, Step
 from mbrace.errors import LARGEST, UserError, check_number, check_whole
 from mbrace.low_rank import Completed, pairs_to_score
 from mbrace.method_names import Method, name_of
 from mbrace.records import Record
+from mbrace.result import Decoded, Step
 from mbrace.runner import Entry
 from mbrace.sampler import Draws, Sampler, SharedDraws
 from mbrace.schedule import Schedule

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from mbrace.decoded import Decoded, Phases
 from mbrace.method_names import Method, check_method, check_source, pruning_with
 from mbrace.methods import counted, shared_encodings
 from mbrace.prune import PruningFunction
@@ -13,6 +12,7 @@ from mbrace.race import race
 from mbrace.ranking import check_quality
 from mbrace.ranking import check_source as check_quality_source
 from mbrace.records import Record
+from mbrace.result import Decoded, Phases
 from mbrace.runner import Entry
 from mbrace.sampler import Sampler, SharedDraws
 from mbrace.schedule import Schedule

@@ -14,17 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mbrace.cores import helper_threads
-from mbrace.decoded import Decoded, Phases, Step
 from mbrace.errors import UserError
+from mbrace.fast_paths import encoding_of, has_begun, plan_of, racing_of
 from mbrace.forecast import Field, fields, look
 from mbrace.prune import PruningFunction, SelfScheduled, Standings, WindowStandings, planner_of, window_pruning
 from mbrace.records import Record
-from mbrace.remembered import is_function
+from mbrace.replayable import is_function
+from mbrace.result import Decoded, Phases, Step
 from mbrace.runner import NOBODY, Entry, Runner
 from mbrace.sampler import Drawer, Draws, Listed, Sampler, Want, checked_draws
 from mbrace.schedule import Schedule, is_all, largest, steps
 from mbrace.selection import BEST, Selection, choose
-from mbrace.shortcuts import encoding_of, has_begun, plan_of, racing_of
 from mbrace.utility import Ask, Scorer, Utility, parallel_of
 from mbrace.wording import counted
 

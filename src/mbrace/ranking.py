@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from mbrace.decoded import Candidate, Decoded, Phases
 from mbrace.errors import UserError
 from mbrace.records import Record
+from mbrace.result import Candidate, Decoded, Phases
 from mbrace.utility import QualityUtility
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from mbrace.decoded import Decoded, Phases
 from mbrace.errors import LARGEST, check_whole
 from mbrace.ranking import check_quality, check_source, rank
 from mbrace.records import Record, check_record
+from mbrace.result import Decoded, Phases
 from mbrace.utility import QualityUtility
 from mbrace.windows import OnError, stream
 

@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mbrace._native import Tally
-from mbrace.decoded import Candidate, Decoded, Step
 from mbrace.errors import UserError
 from mbrace.forecast import Field, Outsiders, View
 from mbrace.prune import RaceState, SelfScheduled, Standings
 from mbrace.randomness import key
 from mbrace.records import Record, check_logprobs
+from mbrace.result import Candidate, Decoded, Step
 from mbrace.sampler import Draws
 from mbrace.selection import BEST, Finalists, Selection
 from mbrace.utility import Ask, Sentence, Utility

@@ -14,7 +14,7 @@ from mbrace._native import covering_order
 from mbrace.errors import UserError
 from mbrace.randomness import generator
 from mbrace.records import Record
-from mbrace.remembered import RememberedSource, function_of
+from mbrace.replayable import RememberedSource, function_of
 from mbrace.wording import counted
 
 MOST_COVERED = 1024  # pseudo-references to put in order: their similarities are a table of all pairs

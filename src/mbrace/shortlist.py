@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from mbrace.decoded import Decoded, Phases
 from mbrace.errors import UserError, check_whole
 from mbrace.prune import Confidence, PruningFunction, planner_of
 from mbrace.race import race
 from mbrace.ranking import first_copies, rank
 from mbrace.records import Record
+from mbrace.result import Decoded, Phases
 from mbrace.runner import Entry
 from mbrace.sampler import Sampler, SharedDraws
 from mbrace.schedule import Schedule

@@ -9,11 +9,11 @@ from functools import partial
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from mbrace.decoded import Decoded
 from mbrace.errors import ServiceError, UserError
 from mbrace.groups import run_group, take
 from mbrace.records import Record
-from mbrace.remembered import remember
+from mbrace.replayable import remember
+from mbrace.result import Decoded
 
 if TYPE_CHECKING:
     from concurrent.futures import Future

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from mbrace.cli.explain import cut, printable
-from mbrace.decoded import Decoded
 from mbrace.prune import Confidence
 from mbrace.recording import RaceRecorder, RecordedStep
 from mbrace.records import Record
+from mbrace.result import Decoded
 from mbrace.wording import counted
 
 SECONDS_PER_STEP = 1.2  # long enough to read the leader
@@ -51,7 +51,7 @@ def race_frames(record: Record, answer: Decoded, steps: Sequence[RecordedStep]) 
 
 def show_race(console: Any, record: Record, utility: Any, *, plain: bool) -> None:
     """Race one record with confidence pruning and show how it went."""
-    from mbrace.decoding import decode_corpus
+    from mbrace.api import decode_corpus
 
     prune = Confidence(0.99)
     recorder = RaceRecorder(prune)

@@ -147,8 +147,8 @@ def _candidates(args: argparse.Namespace) -> Iterator[tuple[CandidateFile, list[
 def _metrics(label: str, utility: Utility, records: list[Record]) -> dict[str, Utility]:
     """What judges the answers to records with human references: the utility, and a metric that nothing was decoded
     with."""
-    from mbrace.utilities.bleu import BLEU
-    from mbrace.utilities.chrf import ChrF
+    from mbrace.metrics.bleu import BLEU
+    from mbrace.metrics.chrf import ChrF
 
     if any(record.reference is None for record in records):
         return {}

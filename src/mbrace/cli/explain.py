@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from mbrace.decoded import Decoded
 from mbrace.errors import UserError
 from mbrace.prune import Bottom, Confidence, PruningFunction
 from mbrace.recording import RaceRecorder, RecordedStep
 from mbrace.records import Record
+from mbrace.result import Decoded
 from mbrace.wording import counted
 
 if TYPE_CHECKING:

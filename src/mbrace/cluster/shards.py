@@ -8,13 +8,13 @@ from dataclasses import asdict, dataclass, field, fields
 
 import numpy as np
 
-from mbrace.decoded import Phases
 from mbrace.errors import ServiceError, UserError
 from mbrace.io.candidates import Item, lines_of
 from mbrace.io.reading import shown_path, without_blank_end
 from mbrace.jobs.run import Job, Summary, Worker
 from mbrace.randomness import digest
 from mbrace.records import Record
+from mbrace.result import Phases
 
 NOT_SPENT = ("kept", "skipped", "seconds", "phases", "signal")  # of a summary: what the driver counts, or adds apart
 COUNTS = tuple(each.name for each in fields(Summary) if each.name not in NOT_SPENT)

@@ -28,8 +28,8 @@ from mbrace.experiments.tables import CandidateFile, slug, tables
 from mbrace.experiments.trials import SIZES, STOPPING, TEST, TRADEOFF, Outcomes, Setting, run_trials
 from mbrace.io.atomic import make_folder
 from mbrace.io.same_settings import refuse_other_settings
-from mbrace.utilities.bleu import BLEU
-from mbrace.utilities.chrf import ChrF
+from mbrace.metrics.bleu import BLEU
+from mbrace.metrics.chrf import ChrF
 from mbrace.utility import Utility
 
 # Metrics that score every decision against the human reference, whatever decoded it: a metric that decoded is gamed.

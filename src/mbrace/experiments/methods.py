@@ -17,15 +17,15 @@ from typing import Any
 
 import numpy as np
 
-from mbrace.decoded import Decoded
-from mbrace.decoding import decode_corpus
+from mbrace.api import decode_corpus
 from mbrace.errors import UserError
 from mbrace.experiments.strings import RACED, StringsTable, strings_tables
 from mbrace.method_names import Method
 from mbrace.methods import AggregateReferences, AggregateToFine, CentroidReferences, LowRank
+from mbrace.metrics.chrf import ChrF
 from mbrace.prune import Bottom, Confidence, Halving, PruningFunction
 from mbrace.records import Record
-from mbrace.utilities.chrf import ChrF
+from mbrace.result import Decoded
 from mbrace.utilities.replay import Replay
 from mbrace.utility import AggregatingUtility, CentroidUtility, EncodingUtility, QualityUtility, Utility
 

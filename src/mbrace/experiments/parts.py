@@ -33,9 +33,9 @@ from mbrace.experiments.races import record_sentence, save_races, spread_evenly
 from mbrace.experiments.tables import CandidateFile, Table, compute, other_scores, pseudo_references_of, slug
 from mbrace.experiments.trials import SIZES, Outcomes, run_part
 from mbrace.io.atomic import replace_file
+from mbrace.metrics.bleu import BLEU
+from mbrace.metrics.chrf import ChrF
 from mbrace.records import Record
-from mbrace.utilities.bleu import BLEU
-from mbrace.utilities.chrf import ChrF
 
 
 def race_job(job: Job) -> list[Outcomes]:

@@ -12,9 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from mbrace.api import decode_corpus
 from mbrace.cores import cores
-from mbrace.decoded import Phases
-from mbrace.decoding import decode_corpus
 from mbrace.errors import require
 from mbrace.experiments.studies import Row
 from mbrace.experiments.tables import CandidateFile, slug
@@ -23,6 +22,7 @@ from mbrace.io.atomic import make_folder
 from mbrace.io.packing import without_packing
 from mbrace.models.hypotheses import CandidateModel, SamplingSettings, live_candidates
 from mbrace.prune import Confidence, PruningFunction
+from mbrace.result import Phases
 from mbrace.utility import Utility
 
 BEAM = 10  # the width of beam search in the paper's table

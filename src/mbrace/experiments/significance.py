@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mbrace.errors import UserError
-from mbrace.utilities.chrf import ChrF
+from mbrace.metrics.chrf import ChrF
 from mbrace.utility import CorpusUtility, Utility
 
 # From statistics summed over sentences, (samples, k), to scores, (samples,)

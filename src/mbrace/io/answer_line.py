@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from mbrace.decoded import Decoded
 from mbrace.io.jsonl import json_line, valid_unicode
+from mbrace.result import Decoded
 
 
 def answer_line(answer: Decoded, *, text: bool, nbest: int) -> bytes:

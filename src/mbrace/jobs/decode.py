@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from mbrace.decoded import Decoded
-from mbrace.decoding import decode_corpus
+from mbrace.api import decode_corpus
 from mbrace.errors import UserError
 from mbrace.io.answer_line import answer_line
 from mbrace.io.candidates import Item, item_from, read_items
@@ -18,13 +17,14 @@ from mbrace.jobs.run import ErrorPolicy, Outcome, Progress, Summary, run_job
 from mbrace.jobs.settings import AnyUtility, RaceSettings, describe_utility, load_utility
 from mbrace.jobs.shortlist import ShortlistSettings
 from mbrace.method_names import Method, check_method, method_of
+from mbrace.metrics.chrf import ChrF
 from mbrace.pairwise import PairFunction
 from mbrace.prune import Confidence, PruningFunction
 from mbrace.race import Watch
 from mbrace.records import Record
+from mbrace.result import Decoded
 from mbrace.sampler import Sampler
 from mbrace.schedule import Schedule
-from mbrace.utilities.chrf import ChrF
 from mbrace.utility import Cost, QualityUtility, Utility, truncated_texts, utility_cost
 from mbrace.windows import OnError
 

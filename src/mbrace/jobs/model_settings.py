@@ -82,7 +82,7 @@ class ModelSettings:
             )
         require("torch", extra="models")
         if threads:
-            from mbrace.utilities.neural.device import limit_threads
+            from mbrace.neural.device import limit_threads
 
             limit_threads(threads)
         if self.kind == "causal":

@@ -6,10 +6,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from mbrace.decoded import Decoded
 from mbrace.io.candidates import Bad, Item, bad_from
 from mbrace.jobs.run import Outcome
 from mbrace.records import Record
+from mbrace.result import Decoded
 from mbrace.windows import OnError
 
 

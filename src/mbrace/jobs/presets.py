@@ -53,7 +53,7 @@ def main_cost(utility: str, device: str | None) -> str | None:
     A device that is named need not be here: workers of a cluster may have it.
     """
     if utility in SMALL_ENCODERS:
-        from mbrace.utilities.neural.device import choose_device
+        from mbrace.neural.device import choose_device
 
         kind = choose_device(None).type if device is None else device.split(":")[0]
         return STRINGS if kind == "cpu" else STEPS

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from mbrace.decoded import Decoded
 from mbrace.errors import LARGEST, check_whole
 from mbrace.io.answer_line import answer_line
 from mbrace.io.candidates import Item, item_from, read_items
@@ -17,6 +16,7 @@ from mbrace.jobs.run import ErrorPolicy, Outcome, Progress, Summary, run_job
 from mbrace.jobs.settings import AnyQuality, describe_quality, load_quality
 from mbrace.records import Record
 from mbrace.reranking import rerank_corpus
+from mbrace.result import Decoded
 from mbrace.utility import QualityUtility, truncated_texts
 from mbrace.windows import OnError
 

@@ -10,7 +10,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
 
-from mbrace.decoded import Phases
 from mbrace.errors import MOST_THREADS, ServiceError, UserError, check_whole
 from mbrace.io.candidates import Bad, Item
 from mbrace.io.output import Output
@@ -19,6 +18,7 @@ from mbrace.jobs.progress import progress_bar
 from mbrace.jobs.signals import Stop
 from mbrace.jobs.unanswered import unanswered
 from mbrace.records import Record
+from mbrace.result import Phases
 
 if TYPE_CHECKING:
     from mbrace.io.utility_folder import UtilityFolder

@@ -10,12 +10,12 @@ import importlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from mbrace.decoded import Decoded
-from mbrace.decoding import decode_corpus
+from mbrace.api import decode_corpus
 from mbrace.errors import UserError, require
 from mbrace.io.answer_line import answer_line
 from mbrace.io.jsonl import parse_json, valid_unicode
 from mbrace.records import HYPOTHESES_ALIASES, Location, Record, record_from
+from mbrace.result import Decoded
 
 ROWS_AT_A_TIME = 64
 FIELDS = (

@@ -10,7 +10,7 @@ from mbrace.errors import UserError
 from mbrace.models.generic import CausalDecoder
 from mbrace.models.live import Limits, LiveModel, device_for
 from mbrace.models.seq2seq import end_ids, load
-from mbrace.utilities.neural.device import choose_dtype
+from mbrace.neural.device import choose_dtype
 
 
 class CausalLM(LiveModel):

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mbrace.models import kernels, network_kernels
 from mbrace.models.chosen_ids import ChosenIds
-from mbrace.utilities.neural.device import launch
+from mbrace.neural.device import launch
 
 MOST_PATHS = 1024  # paths per source: each is compared with all others, by one program
 FEW_ROWS = 2048  # for so many, torch's matrix products are faster than ours, even if most rows are not in use

@@ -12,7 +12,7 @@ import torch
 
 from mbrace.errors import warn
 from mbrace.models import fused, paths
-from mbrace.utilities.neural.device import first_line, supports_triton
+from mbrace.neural.device import first_line, supports_triton
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 

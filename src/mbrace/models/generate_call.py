@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from mbrace.decoded import Decoded
 from mbrace.errors import UserError, check_number, check_whole, require
+from mbrace.result import Decoded
 
 Inputs: TypeAlias = dict[str, Any]
 TRUNCATION = ("top_k", "top_p", "min_p", "typical_p", "eta_cutoff", "epsilon_cutoff", "top_h")

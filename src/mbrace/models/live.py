@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mbrace.decoded import Decoded
-from mbrace.decoding import decode_corpus
+from mbrace.api import decode_corpus
 from mbrace.errors import UserError
+from mbrace.metrics.chrf import ChrF
 from mbrace.models import beam_search, search
 from mbrace.models.beams import BeamOutputs, Beams
 from mbrace.models.choice import Truncation
@@ -24,12 +24,12 @@ from mbrace.models.codec import Codec, texts_of
 from mbrace.models.hypotheses import SamplingSettings, check_beam_search, live_candidates
 from mbrace.models.model_sampler import EncodedSources, ModelSampler
 from mbrace.models.startup import startup_lock
+from mbrace.neural.device import choose_device, without_cudnn_attention
 from mbrace.pairwise import PairFunction, as_utility
 from mbrace.prune import Confidence, PruningFunction, stops_by_regret
+from mbrace.result import Decoded
 from mbrace.sampler import Draws, Want, ids_of, refuse_one_string
 from mbrace.schedule import Schedule, check, is_all
-from mbrace.utilities.chrf import ChrF
-from mbrace.utilities.neural.device import choose_device, without_cudnn_attention
 from mbrace.utility import Utility
 
 

@@ -17,8 +17,8 @@ from torch import Tensor
 from mbrace.models.choice import kernels_for
 from mbrace.models.linear import Linear
 from mbrace.models.past import past_for
-from mbrace.utilities.neural.device import has_16_bits, without_cudnn_attention
-from mbrace.utilities.neural.norm import add_norm
+from mbrace.neural.device import has_16_bits, without_cudnn_attention
+from mbrace.neural.norm import add_norm
 
 
 def can_skip_rows(dtype: torch.dtype, units: int) -> bool:

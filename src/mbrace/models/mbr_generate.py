@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mbrace.decoding import decode_corpus
+from mbrace.api import decode_corpus
 from mbrace.errors import UserError, check_whole
 from mbrace.models.generate_call import GenerateCall
 from mbrace.pairwise import PairFunction

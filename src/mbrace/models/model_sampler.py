@@ -14,9 +14,9 @@ from mbrace.models.at_once import run_searches, try_out
 from mbrace.models.choice import Truncation
 from mbrace.models.draw_keys import sentence_key
 from mbrace.models.streams import on_own_stream
+from mbrace.neural.device import without_cudnn_attention
 from mbrace.records import Record
 from mbrace.sampler import Draws, Want, source_of
-from mbrace.utilities.neural.device import without_cudnn_attention
 
 if TYPE_CHECKING:
     from mbrace.models.live import LiveModel

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mbrace import _native
 from mbrace.models.choice import kernels_for
-from mbrace.utilities.neural.device import has_16_bits
+from mbrace.neural.device import has_16_bits
 
 # As fused.attend and attend_on_cpu: (new, keys, values, table, time, used) to the attention's output.
 Attend = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, "Tensor | None"], Tensor]

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from mbrace.errors import warn
-from mbrace.utilities.neural.device import first_line
+from mbrace.neural.device import first_line
 
 MOST_ROWS = 16384  # more rows keep a GPU busy for longer than the host takes to start a step
 _failed: set[torch.device] = set()  # devices on which a recording has failed

@@ -17,7 +17,7 @@ from mbrace.models.marian import MarianDecoder
 from mbrace.models.past import FIRST_ROOM
 from mbrace.models.recorded import MOST_ROWS
 from mbrace.models.vocabulary import Vocabulary
-from mbrace.utilities.neural.device import choose_dtype, first_line
+from mbrace.neural.device import choose_dtype, first_line
 
 __all__ = ["BeamOutputs", "Seq2Seq"]
 

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mbrace.errors import UserError, check_whole
+from mbrace.neural.head import Cosine
+from mbrace.neural.scorer import NeuralUtility
 from mbrace.servers.answers import AnswerFile, key_of
 from mbrace.servers.chat import cost_of
 from mbrace.servers.http import Client
-from mbrace.utilities.neural.head import Cosine
-from mbrace.utilities.neural.scorer import NeuralUtility
 from mbrace.utility import Cost
 
 

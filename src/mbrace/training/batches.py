@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from mbrace.utilities.neural.background import made_ahead
+from mbrace.neural.background import made_ahead
 
 Ids = NDArray[np.uint16]
 

@@ -17,13 +17,13 @@ import torch
 
 from mbrace.errors import UserError
 from mbrace.io.atomic import give_usual_mode, replacing
+from mbrace.metrics.chrf import ChrF
 from mbrace.models.marian import forward
 from mbrace.models.seq2seq import Seq2Seq
 from mbrace.models.vocabulary import Vocabulary
 from mbrace.training.batches import Corpus, prefetch
 from mbrace.training.sizes import SIZES, new_model
 from mbrace.training.training_options import TrainingOptions
-from mbrace.utilities.chrf import ChrF
 from mbrace.wording import counted
 
 SentencePairs = Sequence[tuple[str, str]]

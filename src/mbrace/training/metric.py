@@ -17,12 +17,12 @@ import numpy as np
 import torch
 
 from mbrace.errors import UserError
+from mbrace.metrics.chrf import ChrF
+from mbrace.neural import pretrained
+from mbrace.neural.referenceless import KIND as QUALITY
 from mbrace.training.metric_data import Judgement, kendall, pearson
 from mbrace.training.metric_head import MetricHead, Recipe, checkpoint_files, rows_by_pair
 from mbrace.training.metric_vectors import Say, Vectors, comet_kind
-from mbrace.utilities.chrf import ChrF
-from mbrace.utilities.neural import pretrained
-from mbrace.utilities.neural.referenceless import KIND as QUALITY
 
 __all__ = ["Recipe", "Trained", "train_metric"]
 

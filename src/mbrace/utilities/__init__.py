@@ -1,1 +1,1 @@
-"""Utilities: string metrics here; `neural` encodes each string once, `cross` reads both strings of a pair together."""
+"""Utilities by name, from functions, from mixtures, from stored tables; quality estimation by name."""

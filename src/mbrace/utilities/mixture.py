@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mbrace.errors import UserError
-from mbrace.utilities.bleu import BLEU
-from mbrace.utilities.chrf import ChrF
-from mbrace.utilities.ter import TER
+from mbrace.metrics.bleu import BLEU
+from mbrace.metrics.chrf import ChrF
+from mbrace.metrics.ter import TER
 from mbrace.utility import Ask, Cost, ParallelUtility, Sentence, Utility, truncated_texts, utility_cost
 
 Scale: TypeAlias = Literal["sentence", "fixed"] | Mapping[str, tuple[float, float]]

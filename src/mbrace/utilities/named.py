@@ -31,20 +31,20 @@ class NamedUtility(NamedTuple):
 NOT_TEXT = ("api_key", "options")
 NOT_SCORED = ("url", "answers", "concurrency", "retries", "timeout", "per_request")
 _AS_STORED = {"name": None, "schedule": None}
-_EDIT = "mbrace.utilities.edit_distance"
-_NEURAL = "mbrace.utilities.neural"
-_CROSS = "mbrace.utilities.cross"
+_EDIT = "mbrace.metrics.edit_distance"
+_NEURAL = "mbrace.neural"
+_CROSS = "mbrace.cross"
 NAMED: dict[str, NamedUtility] = {
-    "chrf": NamedUtility("mbrace.utilities.chrf", "ChrF", {"word_order": 0}),
-    "chrf+": NamedUtility("mbrace.utilities.chrf", "ChrF", {"word_order": 1}),
-    "chrf++": NamedUtility("mbrace.utilities.chrf", "ChrF", {"word_order": 2}),
-    "bleu": NamedUtility("mbrace.utilities.bleu", "BLEU"),
-    "ter": NamedUtility("mbrace.utilities.ter", "TER"),
+    "chrf": NamedUtility("mbrace.metrics.chrf", "ChrF", {"word_order": 0}),
+    "chrf+": NamedUtility("mbrace.metrics.chrf", "ChrF", {"word_order": 1}),
+    "chrf++": NamedUtility("mbrace.metrics.chrf", "ChrF", {"word_order": 2}),
+    "bleu": NamedUtility("mbrace.metrics.bleu", "BLEU"),
+    "ter": NamedUtility("mbrace.metrics.ter", "TER"),
     "wer": NamedUtility(_EDIT, "EditDistance", {"kind": "wer"}),
     "cer": NamedUtility(_EDIT, "EditDistance", {"kind": "cer"}),
     "edit": NamedUtility(_EDIT, "EditDistance"),
-    "exact": NamedUtility("mbrace.utilities.exact_match", "ExactMatch"),
-    "rouge-l": NamedUtility("mbrace.utilities.rouge_l", "RougeL"),
+    "exact": NamedUtility("mbrace.metrics.exact_match", "ExactMatch"),
+    "rouge-l": NamedUtility("mbrace.metrics.rouge_l", "RougeL"),
     "replay": NamedUtility("mbrace.utilities.replay", "Replay", _AS_STORED, needs=("tables",)),
     "comet": NamedUtility(f"{_NEURAL}.comet", "Comet", neural=True, needs_model=True),
     "embedding": NamedUtility(f"{_NEURAL}.embedding", "Embedding", neural=True),
@@ -100,7 +100,7 @@ def make_utility(
     if named.neural:
         require("torch", extra="neural")
         if threads:
-            from mbrace.utilities.neural.device import limit_threads
+            from mbrace.neural.device import limit_threads
 
             limit_threads(threads)
         arguments = {"model": model, **encoding, **_converted(name, options)}

@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from mbrace.errors import UserError, require
-from mbrace.utilities.neural.device import limit_threads
+from mbrace.neural.device import limit_threads
 from mbrace.utility import QualityUtility
 
-_UNIFIED = ("mbrace.utilities.cross.unified", "Unified")
-_METRICX = ("mbrace.utilities.cross.metricx", "MetricX")
+_UNIFIED = ("mbrace.cross.unified", "Unified")
+_METRICX = ("mbrace.cross.metricx", "MetricX")
 _COMET_CLASSES = {  # class_identifier: the class that reads it
     "unified_metric": _UNIFIED,
     "xcomet_metric": _UNIFIED,
-    "referenceless_regression_metric": ("mbrace.utilities.neural.referenceless", "Referenceless"),
+    "referenceless_regression_metric": ("mbrace.neural.referenceless", "Referenceless"),
 }
 
 
@@ -35,13 +35,13 @@ def load_quality(
     require("torch", extra="neural")
     if threads:
         limit_threads(threads)
-    from mbrace.utilities.neural.referenceless import locate
+    from mbrace.neural.referenceless import locate
 
     model = str(locate(model))
     module, name = _class_of(model)
     made: Any = getattr(importlib.import_module(module), name)
     utility: QualityUtility = made(model, device=device, dtype=dtype, batch_tokens=batch_tokens)
-    from mbrace.utilities.cross.scorer import CrossUtility
+    from mbrace.cross.scorer import CrossUtility
 
     if isinstance(utility, CrossUtility) and not utility.reads_sources:
         raise UserError(f"{utility.name}: does not read the source, so it cannot estimate quality without a reference")
@@ -49,7 +49,7 @@ def load_quality(
 
 
 def _class_of(model: str) -> tuple[str, str]:
-    from mbrace.utilities.neural import checkpoint, pretrained
+    from mbrace.neural import checkpoint, pretrained
 
     settings = pretrained.read_json(Path(model).expanduser() / "config.json", dict)
     if settings is not None and settings.get("model_type") != "mt5":

@@ -1,0 +1,168 @@
+"""Rows of token ids go through a network in one stream of batches, sorted by length, over all open sentences.
+
+A thread tokenises, sorts and joins rows ahead of the device. On a CPU a batch holds rows of one length only, so that a
+row's score has the same bits in any batch (see `neural.encoder`). On a GPU a batch that is not half full is filled with
+shorter rows, but only with rows less than `BUCKET` tokens shorter, so there is little padding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mbrace.cross.pieces import Pieces
+from mbrace.errors import UserError, warn
+from mbrace.neural.background import made_ahead
+from mbrace.neural.device import without_cudnn_attention
+from mbrace.neural.encoder import repeats_for_cpu
+
+BUCKET = 8  # tokens: the lengths of the rows in a batch differ by less than this
+CHUNK = 1 << 17  # rows sorted at a time: limits the memory of a call
+
+
+@dataclass(frozen=True)
+class InputRows:
+    """Inputs of a network; each consists of the pieces in one row of `pieces`, end to end."""
+
+    positions: NDArray[np.int64]  # (rows,): the index of each row among the rows of the whole call
+    pieces: NDArray[np.int64]  # (rows, parts): numbers in `Pieces`
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows that go through the network together."""
+
+    rows: InputRows
+    ids: Tensor  # (rows, tokens)
+    lengths: Tensor  # (rows,)
+    even: bool  # whether all rows have the same length, so that nothing is padded
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def part(self, begin: int, end: int) -> Batch:
+        """Some of its rows."""
+        rows = InputRows(self.rows.positions[begin:end], self.rows.pieces[begin:end])
+        return Batch(rows, self.ids[begin:end], self.lengths[begin:end], self.even)
+
+    def repeated(self, times: int) -> Batch:
+        """The batch several times over."""
+        rows = InputRows(np.tile(self.rows.positions, times), np.tile(self.rows.pieces, (times, 1)))
+        return Batch(rows, self.ids.repeat(times, 1), self.lengths.repeat(times), self.even)
+
+
+# A network: the outputs for a batch, each (rows, ...), on its device.
+Forward: TypeAlias = Callable[[Batch], tuple[Tensor, ...]]
+
+
+class BatchStream:
+    """Batches of at most `batch_tokens` tokens; `truncated` counts rows that were over `limit` tokens and cut."""
+
+    def __init__(
+        self, *, pad: int, limit: int, device: torch.device, batch_tokens: int | None = None, gpu_tokens: int = 32768
+    ) -> None:
+        if batch_tokens is not None and batch_tokens < 1:
+            raise UserError(f"batch_tokens {batch_tokens}: must be 1 or more")
+        self.device = device
+        self.batch_tokens = batch_tokens or (gpu_tokens if device.type == "cuda" else 2048)
+        self.truncated = 0
+        self.rows = 0  # sent through a network so far
+        self.tokens = 0  # of these rows, padding not counted
+        self.padded = 0  # of these rows, padding counted
+        self.limit = limit  # tokens in a row
+        self._pad = pad
+        self._warned_of_memory = False
+
+    def run(
+        self, pieces: Pieces, chunks: Iterable[InputRows], forward: Forward
+    ) -> Iterator[tuple[InputRows, tuple[Tensor, ...]]]:
+        """Outputs of all rows, batch by batch. Another thread reads `chunks` and tokenises their strings."""
+        for batch in made_ahead(self._batches(pieces, chunks)):
+            yield from self._outputs(batch, forward)
+
+    def scores(self, pieces: Pieces, chunks: Iterable[InputRows], forward: Forward) -> NDArray[np.float32]:
+        """The first output for all rows, (rows,), in the order of their positions."""
+        positions, scores = [], []
+        for rows, outputs in self.run(pieces, chunks, forward):
+            positions.append(rows.positions)
+            scores.append(outputs[0])
+        return torch.cat(scores).float().cpu().numpy()[np.argsort(np.concatenate(positions))]
+
+    def _batches(self, pieces: Pieces, chunks: Iterable[InputRows]) -> Iterator[Batch]:
+        for chunk in chunks:
+            pieces.ensure(chunk.pieces)
+            whole = pieces.lengths[chunk.pieces].sum(axis=1)
+            lengths = np.minimum(whole, self.limit)
+            self.truncated += int((whole > self.limit).sum())
+            for index in split(lengths, self.batch_tokens, mixed=self.device.type != "cpu"):
+                rows, own = InputRows(chunk.positions[index], chunk.pieces[index]), lengths[index]
+                # An input without tokens consists of one padding token, as in the original.
+                width = max(1, int(own.max()))
+                ids = torch.from_numpy(pieces.join(rows.pieces, width, self._pad))
+                batch = Batch(rows, ids, torch.from_numpy(np.maximum(own, 1)), bool((own == width).all()))
+                self.rows, self.tokens = self.rows + len(index), self.tokens + int(own.sum())
+                self.padded += width * len(index)
+                if self.device.type == "cuda":
+                    batch = replace(batch, ids=batch.ids.pin_memory(), lengths=batch.lengths.pin_memory())
+                yield batch
+
+    def _outputs(self, batch: Batch, forward: Forward) -> Iterator[tuple[InputRows, tuple[Tensor, ...]]]:
+        """The outputs of one batch; in halves if the GPU is out of memory."""
+        try:
+            outputs = self._forward(batch, forward)
+        except torch.cuda.OutOfMemoryError:
+            if len(batch) == 1:
+                message = f"the GPU is out of memory for one input of {batch.ids.shape[1]} tokens; use the CPU"
+                raise UserError(message) from None
+            outputs = None
+        if outputs is not None:
+            yield batch.rows, outputs
+            return
+        torch.cuda.empty_cache()
+        half = len(batch) // 2
+        self.batch_tokens = min(self.batch_tokens, half * batch.ids.shape[1])
+        if not self._warned_of_memory:
+            self._warned_of_memory = True
+            warn(f"the GPU is out of memory: going on with batches of {self.batch_tokens} tokens or fewer")
+        yield from self._outputs(batch.part(0, half), forward)
+        yield from self._outputs(batch.part(half, len(batch)), forward)
+
+    def _forward(self, batch: Batch, forward: Forward) -> tuple[Tensor, ...]:
+        count = len(batch)
+        if self.device.type == "cpu":
+            times = repeats_for_cpu(batch.ids.numel())
+            batch = batch if times == 1 else batch.repeated(times)
+        else:
+            ids, lengths = (each.to(self.device, non_blocking=True) for each in (batch.ids, batch.lengths))
+            batch = replace(batch, ids=ids, lengths=lengths)
+        with torch.inference_mode(), without_cudnn_attention():
+            return tuple(output[:count] for output in forward(batch))
+
+
+def split(lengths: NDArray[np.int64], batch_tokens: int, *, mixed: bool) -> Iterator[NDArray[np.int64]]:
+    """Indexes of rows in batches of at most `batch_tokens` padded tokens (one row at least), longest first.
+
+    A batch ends where the length changes; if `mixed`, only when it is half full or the next row is `BUCKET` tokens
+    shorter than its longest.
+    """
+    order = np.argsort(-lengths, kind="stable")
+    descending = lengths[order]
+    falling = -descending  # ascending, for searchsorted
+    ends = np.append(np.flatnonzero(np.diff(descending)) + 1, len(lengths))  # where a run of one length ends
+    begin = 0
+    while begin < len(order):
+        longest = max(1, int(descending[begin]))
+        room = max(1, batch_tokens // longest)
+        least = max(1, -(-batch_tokens // (2 * longest))) if mixed else 1
+        end = int(ends[np.searchsorted(ends, min(begin + least, len(order)))])  # of the run that fills it
+        if mixed:
+            end = min(end, int(np.searchsorted(falling, BUCKET - longest)))
+        end = min(end, begin + room)
+        yield order[begin:end]
+        begin = end

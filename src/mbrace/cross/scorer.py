@@ -1,0 +1,167 @@
+"""Cross-encoders in a race: the pairs of all asks of a time step are scored in one stream, no pair twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mbrace.cross.batches import CHUNK, BatchStream, InputRows
+from mbrace.cross.pieces import Pieces
+from mbrace.errors import UserError, warn
+from mbrace.metrics.rebuilt import Rebuilt
+from mbrace.schedule import doubling
+from mbrace.scoring import check_aligned, check_sentence_sources, pair_columns, split_tables
+from mbrace.utility import Ask, Sentence, refuse_quality_only
+
+HYPOTHESIS, REFERENCE, SOURCE = ROLES = ("hypothesis", "reference", "source")
+
+
+class Session:
+    """Lives as long as one window, and holds what was tokenised for it in `pieces`."""
+
+    pieces: Pieces
+    single_seconds = 0.0  # spent so far on inputs without a reference
+
+    def number(self, texts: Iterable[str], role: str) -> NDArray[np.int64]:
+        """The numbers of strings as hypotheses, references or sources. Here they are tokenised alike in every role."""
+        return self.pieces.number(texts)
+
+    def scores(
+        self, hypotheses: NDArray[np.int64], references: NDArray[np.int64], sources: NDArray[np.int64]
+    ) -> NDArray[np.float32]:
+        """Scores (pairs,) of distinct pairs; `sources` is empty where the utility does not read them."""
+        raise NotImplementedError
+
+    def qualities(self, hypotheses: NDArray[np.int64], sources: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Scores (hypotheses,) of distinct hypotheses with their sources alone, where the utility estimates quality."""
+        raise NotImplementedError
+
+
+class CrossEncoder(Rebuilt):
+    """What BLEURT, Unified and MetricX share: scoring the pairs of a race, and aligned pairs."""
+
+    name: str
+    schedule = doubling(8, 256)
+    needs_source: bool
+    stream: BatchStream
+    _warned_of_truncation = False
+
+    def session(self) -> Session:
+        """An empty session, for one window."""
+        raise NotImplementedError
+
+    @property
+    def truncated(self) -> int:
+        """How many texts (strings, or inputs joined from them) so far were longer than the limit and cut."""
+        return self.stream.truncated
+
+    def start(self, sentences: Sequence[Sentence]) -> CrossScorer:
+        """Begin the races of a window."""
+        refuse_quality_only(self)
+        return CrossScorer(self, sentences)
+
+    def pairs(
+        self, hypotheses: Sequence[str], references: Sequence[str], sources: Sequence[str] | None = None
+    ) -> NDArray[np.float32]:
+        """Scores (pairs,) of hypothesis i against reference i (and source i); equal pairs are scored once."""
+        refuse_quality_only(self)
+        texts = pair_columns(self, hypotheses, references, sources)
+        session = self.session()
+        columns, index = _numbered(session, texts, ROLES[: len(texts)])
+        return self.score(session, columns)[index]
+
+    def score(self, session: Session, columns: Sequence[NDArray[np.int64]]) -> NDArray[np.float32]:
+        """Scores of distinct pairs, given as columns of numbers: hypotheses, references and, if it reads them,
+        sources."""
+        hypotheses, references, *sources = columns
+        if not len(hypotheses):
+            return np.empty(0, dtype=np.float32)
+        found = session.scores(hypotheses, references, sources[0] if sources else np.empty(0, dtype=np.int64))
+        self._warn_of_truncation()
+        return found
+
+    def _warn_of_truncation(self) -> None:
+        if self.truncated and not self._warned_of_truncation:
+            self._warned_of_truncation = True
+            limit = f"length limit of {self.stream.limit} tokens"
+            warn(f"{self.name}: text over the metric's {limit} is cut there, as the original cuts it")
+
+
+class CrossUtility(CrossEncoder):
+    """A cross-encoder that may also estimate the quality of a hypothesis with its source alone: Unified and MetricX."""
+
+    reads_references: bool  # if not, it can only estimate quality
+    reads_sources: bool
+
+    def quality(self, hypotheses: Sequence[str], sources: Sequence[str]) -> NDArray[np.float32]:
+        """Scores (hypotheses,) of hypothesis i with source i and no reference; equal ones are scored once."""
+        if not self.reads_sources:
+            raise UserError(f"{self.name} does not read the source, so it cannot estimate quality without a reference")
+        check_aligned(self.name, hypotheses=hypotheses, sources=sources)
+        session = self.session()
+        columns, index = _numbered(session, [hypotheses, sources], [HYPOTHESIS, SOURCE])
+        if not len(index):
+            return np.empty(0, dtype=np.float32)
+        found = session.qualities(*columns)
+        self._warn_of_truncation()
+        return found[index]
+
+
+class CrossScorer:
+    """The Scorer of one window."""
+
+    def __init__(self, utility: CrossEncoder, sentences: Sequence[Sentence]) -> None:
+        self._utility, self._sentences = utility, sentences
+        self._session = utility.session()
+        if utility.needs_source:
+            check_sentence_sources(sentences)
+
+    @property
+    def encode_seconds(self) -> float:
+        """Seconds spent so far on hypotheses without a reference."""
+        return self._session.single_seconds
+
+    def score(self, asks: Sequence[Ask]) -> list[NDArray[np.float32]]:
+        """One table per ask, (hypotheses, references)."""
+        columns: list[list[NDArray[np.int64]]] = [[], [], []]
+        for ask in asks:
+            sentence, rows, width = self._sentences[ask.sentence], len(ask.hypotheses), len(ask.references)
+            hypotheses = (sentence.hypotheses[index] for index in ask.hypotheses.tolist())
+            columns[0].append(np.repeat(self._session.number(hypotheses, HYPOTHESIS), width))
+            columns[1].append(np.tile(self._session.number(ask.references, REFERENCE), rows))
+            if self._utility.needs_source:
+                columns[2].append(np.repeat(self._session.number([sentence.source or ""], SOURCE), rows * width))
+        used = [np.concatenate(column) for column in columns if column]
+        if not used or not len(used[0]):
+            return split_tables(np.empty(0, dtype=np.float32), asks)
+        distinct, index = _distinct(used)
+        return split_tables(self._utility.score(self._session, distinct)[index], asks)
+
+
+def _numbered(
+    session: Session, texts: Sequence[Sequence[str]], roles: Sequence[str]
+) -> tuple[list[NDArray[np.int64]], NDArray[np.int64]]:
+    """The distinct rows of aligned columns of strings, as columns of numbers, and for each row which of them it is."""
+    columns = [session.number(column, role) for column, role in zip(texts, roles, strict=True)]
+    return _distinct(columns) if texts[0] else (columns, columns[0])
+
+
+def _distinct(columns: Sequence[NDArray[np.int64]]) -> tuple[list[NDArray[np.int64]], NDArray[np.int64]]:
+    """The distinct rows of aligned columns, and for each row which of them it is."""
+    key = columns[0]
+    for column in columns[1:]:
+        _, key = np.unique(key, return_inverse=True)  # small numbers again, so that the product cannot overflow
+        key = key.ravel() * (int(column.max()) + 1) + column
+    _, first, index = np.unique(key, return_index=True, return_inverse=True)
+    return [column[first] for column in columns], index.ravel()
+
+
+def chunks(parts: Sequence[NDArray[np.int64] | int], size: int = CHUNK) -> Iterator[InputRows]:
+    """Rows of aligned columns of piece numbers (or one for all rows), a chunk at a time."""
+    count = max(len(part) for part in parts if not isinstance(part, int))
+    for begin in range(0, count, size):
+        end = min(begin + size, count)
+        columns = [np.full(end - begin, part) if isinstance(part, int) else part[begin:end] for part in parts]
+        yield InputRows(np.arange(begin, end), np.stack(columns, axis=1).astype(np.int64))

@@ -1,0 +1,189 @@
+"""COMET's unified checkpoints as utilities: UniTE, XCOMET, and CometKiwi, which estimates quality.
+
+They read `<s> mt </s></s> src </s></s> ref </s>`, hypothesis first, and score it from the first token. With source and
+reference there are three inputs, (mt, src), (mt, ref) and (mt, src, ref). The first has no reference: it is scored once
+per hypothesis.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mbrace.cross import spans
+from mbrace.cross.batches import Batch, BatchStream, InputRows
+from mbrace.cross.pieces import Pieces
+from mbrace.cross.scorer import CrossUtility, Session, chunks
+from mbrace.cross.unified_network import KINDS, UnifiedNetwork, build_network, check_settings
+from mbrace.neural import checkpoint as layout
+from mbrace.neural import pretrained
+from mbrace.neural.device import choose_device_and_dtype, dtype_name
+from mbrace.neural.pairs import to_device
+from mbrace.neural.tokens import valid_unicode
+
+SCORE_WEIGHTS = (0.12, 0.33, 0.33)  # XCOMET's, of the three inputs
+SPANS_WEIGHT = 0.22  # XCOMET's, of the error spans
+
+
+class Unified(CrossUtility):
+    """The score of a unified COMET checkpoint: against a reference, and the source where it reads it.
+
+    `model` is a folder or `.ckpt` in COMET's layout, or a hub name (Unbabel/XCOMET-XL). One that reads no reference
+    (Unbabel/wmt22-cometkiwi-da) can only estimate `quality`. `device` is by default a GPU if there is one; `dtype` is
+    the encoder's, by default bfloat16 on a GPU and float32 elsewhere; `batch_tokens` limits a batch.
+    """
+
+    def __init__(
+        self,
+        model: str | Path,
+        *,
+        device: str | None = None,
+        dtype: str | None = None,
+        batch_tokens: int | None = None,
+    ) -> None:
+        chosen_device, chosen_dtype = choose_device_and_dtype(device, dtype)
+        read = layout.read(model, KINDS, (*layout.PARTS, "hidden2tag.", "wordloss."))
+        segments, network = check_settings(read), build_network(read, chosen_device, chosen_dtype)
+        pad = network.tokenizer.pad_token_id
+        stream = BatchStream(pad=pad, limit=network.positions, device=chosen_device, batch_tokens=batch_tokens)
+        kind = "unified" if network.labels is None else "xcomet"
+        name = f"{kind}|{pretrained.label(model)}|encoder:{dtype_name(chosen_dtype)}"
+        self._assemble(name, segments, network, stream)
+
+    def _assemble(self, name: str, segments: Sequence[str], network: UnifiedNetwork, stream: BatchStream) -> None:
+        self.name, self.network, self.stream = name, network, stream
+        self.reads_sources, self.reads_references = "src" in segments, "ref" in segments
+        self.needs_source = self.reads_sources and self.reads_references
+
+    def session(self) -> UnifiedSession:
+        """An empty session, for one window."""
+        return UnifiedSession(self)
+
+    def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of each string with the special tokens around them, cut to the limit of one segment."""
+        backend = self.network.tokenizer.backend_tokenizer
+        backend.no_padding()
+        backend.enable_truncation(self.network.positions - 2)
+        encodings = backend.encode_batch(valid_unicode(texts))
+        self.stream.truncated += sum(1 for encoding in encodings if encoding.overflowing)
+        return [encoding.ids for encoding in encodings]
+
+
+class UnifiedSession(Session):
+    """The strings of a window, and its hypotheses' scores with their sources."""
+
+    def __init__(self, utility: Unified) -> None:
+        self.utility, self.network = utility, utility.network
+        self.pieces = Pieces(self._tokenize)
+        tokenizer = self.network.tokenizer
+        self._first = self.pieces.fixed([tokenizer.cls_token_id])
+        self._between = self.pieces.fixed([tokenizer.sep_token_id] * (2 if self.network.doubles_separator else 1))
+        self._last = self.pieces.fixed([tokenizer.sep_token_id])
+        self._labelled: dict[str, int] = {}  # by string: how many `<pad>` were taken out of it
+        self._source_slots: dict[tuple[int, int], int] = {}  # (hypothesis, source): the index of its score
+        self._source_scores = np.empty(0, dtype=np.float32)
+        self._source_labels = spans.Labels.empty()
+
+    def scores(
+        self, hypotheses: NDArray[np.int64], references: NDArray[np.int64], sources: NDArray[np.int64]
+    ) -> NDArray[np.float32]:
+        """Scores (pairs,) of distinct pairs."""
+        found = np.empty(len(hypotheses), dtype=np.float32)
+        size = 1 << 16  # pairs at a time, because their label probabilities are held in memory
+        for begin in range(0, len(hypotheses), size):
+            part = slice(begin, begin + size)
+            found[part] = self._scores(hypotheses[part], references[part], sources[part])
+        return found
+
+    def _scores(
+        self, hypotheses: NDArray[np.int64], references: NDArray[np.int64], sources: NDArray[np.int64]
+    ) -> NDArray[np.float32]:
+        if not self.utility.reads_sources:
+            return self._run(hypotheses, [references])[0]
+        slots = self._with_sources(hypotheses, sources)
+        by_reference = self._run(hypotheses, [references])
+        by_both = self._run(hypotheses, [sources, references])
+        inputs = [self._source_scores[slots], by_reference[0], by_both[0]]
+        if self.network.labels is None:
+            return np.mean(inputs, axis=0, dtype=np.float32)  # type: ignore[no-any-return]
+        weighted = zip(inputs, SCORE_WEIGHTS, strict=True)
+        score = sum(np.minimum(each, 1) * np.float32(weight) for each, weight in weighted)
+        labels = spans.mixed([self._source_labels.take(slots), by_reference[1], by_both[1]])
+        return np.asarray(score + spans.scores(labels) * np.float32(SPANS_WEIGHT), dtype=np.float32)
+
+    def qualities(self, hypotheses: NDArray[np.int64], sources: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Scores (hypotheses,) with their sources alone."""
+        slots = self._with_sources(hypotheses, sources)
+        score = self._source_scores[slots]
+        if self.network.labels is None:
+            return score
+        found = np.minimum(score, 1) * np.float32(sum(SCORE_WEIGHTS))
+        of_spans = spans.scores(self._source_labels.take(slots))
+        return np.asarray(found + of_spans * np.float32(SPANS_WEIGHT), dtype=np.float32)
+
+    def _with_sources(self, hypotheses: NDArray[np.int64], sources: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The indices of the scores of (mt, src), which are computed first if they are not known yet."""
+        began = time.perf_counter()
+        keys = list(zip(hypotheses.tolist(), sources.tolist(), strict=True))
+        new = [key for key in dict.fromkeys(keys) if key not in self._source_slots]
+        if new:
+            columns = np.array(new, dtype=np.int64)
+            scores, labels = self._run(columns[:, 0], [columns[:, 1]])
+            first = len(self._source_scores)
+            self._source_slots.update(zip(new, range(first, first + len(new)), strict=True))
+            self._source_scores = np.concatenate([self._source_scores, scores])
+            self._source_labels = self._source_labels.followed_by(labels)
+        slots = np.array([self._source_slots[key] for key in keys], dtype=np.int64)
+        self.single_seconds += time.perf_counter() - began
+        return slots
+
+    def _run(
+        self, hypotheses: NDArray[np.int64], others: Sequence[NDArray[np.int64]]
+    ) -> tuple[NDArray[np.float32], spans.Labels]:
+        """Scores (rows,) of the hypothesis joined with the other segments, and the probabilities of its labels."""
+        parts: list[NDArray[np.int64] | int] = [self._first, hypotheses]
+        for other in others:
+            parts += [self._between, other]
+        positions, scores, labels, counts = [], [], [], []
+        stream = self.utility.stream
+        for rows, outputs in stream.run(self.pieces, chunks([*parts, self._last]), self._forward):
+            positions.append(rows.positions)
+            scores.append(outputs[0])
+            if self.network.labels is not None:
+                count = np.minimum(self._label_counts(rows), self.pieces.lengths[rows.pieces].sum(axis=1))
+                counts.append(count)
+                labels.append(spans.flat(outputs[1], count))
+        order = np.argsort(np.concatenate(positions))
+        found = torch.cat(scores).float().cpu().numpy()[order]
+        if not labels:
+            return found, spans.Labels.empty()
+        return found, spans.Labels.of(torch.cat(labels).cpu().numpy(), np.concatenate(counts)).take(order)
+
+    def _forward(self, batch: Batch) -> tuple[Tensor, ...]:
+        own = to_device(self.pieces.lengths[batch.rows.pieces[:, 1]] + 2, batch.ids.device)
+        labelled = 0 if self.network.labels is None else int(self._label_counts(batch.rows).max())
+        return self.network(batch, own, labelled)
+
+    def _label_counts(self, rows: InputRows) -> NDArray[np.int64]:
+        """How many tokens of each row have labels: as many as the hypothesis had before `<pad>` was taken out of it,
+        special tokens included, as the original counts them."""
+        own = rows.pieces[:, 1]
+        numbers, index = np.unique(own, return_inverse=True)
+        extra = np.array([self._labelled.get(self.pieces.text(number), 0) for number in numbers.tolist()])
+        return self.pieces.lengths[own] + 2 + extra[index.ravel()]  # type: ignore[no-any-return]
+
+    def _tokenize(self, entries: Sequence[tuple[str, str]]) -> list[list[int]]:
+        """Each string without special tokens around it and without literal `<pad>`, which the original drops."""
+        pad, joined = self.network.tokenizer.pad_token_id, []
+        for (_, text), ids in zip(entries, self.utility.tokenize([text for _, text in entries]), strict=True):
+            kept = [one for one in ids if one != pad]
+            if len(kept) < len(ids):
+                self._labelled[text] = len(ids) - len(kept)
+            joined.append(kept[1:-1])
+        return joined

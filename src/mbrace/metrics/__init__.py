@@ -1,0 +1,1 @@
+"""String metrics: one metric, one file."""

@@ -1,0 +1,64 @@
+"""Exact match of answers as a utility: MBR with it is a vote among the answers (self-consistency)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mbrace.errors import UserError
+from mbrace.metrics.string_metric import StringMetric
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExactMatch(StringMetric[str | None]):
+    r"""1 where hypothesis and reference give the same answer, else 0.
+
+    The answer is taken from the last match of `pattern` in a text: its first group that matched, as in
+    `r"answer is (-?\d+)"`, or the whole match if the pattern has no groups. Without a pattern it is the whole text.
+    Whitespace around it is dropped. A text without a match has no answer, and does not match anything, not even
+    another text without an answer.
+    """
+
+    pattern: str | None = None
+    lowercase: bool = False
+
+    def __post_init__(self) -> None:
+        if self.pattern is not None:
+            try:
+                re.compile(self.pattern)
+            except re.error as error:
+                raise UserError(f"exact match: pattern {self.pattern!r}: {error}") from error
+
+    @property
+    def name(self) -> str:
+        """Its signature, for results: the pattern is part of it."""
+        case = "lc" if self.lowercase else "mixed"
+        return f"exact|case:{case}" + ("" if self.pattern is None else f"|pattern:{self.pattern}")
+
+    def answer(self, text: str) -> str | None:
+        """The answer in a text, None if there is none."""
+        found: str | None = text
+        if self.pattern is not None:
+            matches = list(re.finditer(self.pattern, text))
+            if not matches:
+                return None
+            groups = matches[-1].groups()
+            found = next((group for group in groups if group is not None), None) if groups else matches[-1][0]
+        if found is None:
+            return None
+        return found.strip().lower() if self.lowercase else found.strip()
+
+    def preparer(self) -> Callable[[str], str | None]:
+        """The answers of texts."""
+        return self.answer
+
+    def table(self, hypotheses: Sequence[str | None], references: Sequence[str | None]) -> NDArray[np.float32]:
+        """(hypotheses, references): 1 for the same answer, else 0."""
+        numbers: dict[str | None, int] = {}
+        rows = [numbers.setdefault(answer, len(numbers)) for answer in hypotheses]
+        columns = [-1 if answer is None else numbers.setdefault(answer, len(numbers)) for answer in references]
+        return np.asarray(np.array(rows)[:, None] == np.array(columns)[None, :], dtype=np.float32)

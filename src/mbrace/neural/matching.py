@@ -1,0 +1,107 @@
+"""BERTScore's greedy matching, for all pairs of a sentence in a few large matrix products.
+
+All cosines between the tokens of some hypotheses and of all references are one product. Strings of similar length are
+next to each other in it, so that the largest cosine of each token, over each string of the other side, is a maximum
+over one axis of a view. On a CPU only equal lengths are similar, and sums are added up token by token, so that a pair's
+score has the same bits whatever else is scored with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mbrace.errors import UserError
+from mbrace.neural.head import linear
+from mbrace.neural.token_vectors import TokenBank
+
+# Cosines held at a time: a CPU is fastest with what fits its cache, a GPU with large products.
+COSINES = {"cpu": 1 << 20, "cuda": 1 << 28}
+_BUCKET = {"cpu": 1, "cuda": 8}  # lengths are similar if they round up to the same multiple of this
+
+
+def match_all(bank: TokenBank, hypotheses: NDArray[np.int64], references: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+    """Precision and recall, each (hypotheses, references), of strings of the bank by number."""
+    columns = [(where, *bank.padded(references[where], length)) for where, length in _alike(bank, references)]
+    shapes = [(len(vectors), vectors.shape[1]) for _, vectors, _ in columns]
+    flat = torch.cat([vectors.flatten(0, 1) for _, vectors, _ in columns])  # (tokens of all references, units)
+    order = np.concatenate([where for where, _, _ in columns])
+    precision = flat.new_empty((len(hypotheses), len(references)))
+    matched = flat.new_empty((len(hypotheses), len(flat)))  # the largest cosine of each token of each reference
+    for rows, length in _alike(bank, hypotheses):
+        vectors, weights = bank.padded(hypotheses[rows], length)
+        most = max(1, COSINES["cpu" if flat.device.type == "cpu" else "cuda"] // (length * len(flat)))
+        found = [_best(some, flat, shapes) for some in torch.tensor_split(vectors, -(-len(rows) // most))]
+        where = torch.from_numpy(rows).to(flat.device)
+        precision[where] = _weighted(torch.cat([part for part, _ in found]).transpose(1, 2), weights[:, None])
+        matched[where] = torch.cat([part for _, part in found])
+    parts = torch.split(matched, [strings * tokens for strings, tokens in shapes], dim=1)
+    recalls = [
+        _weighted(part.view(len(part), *shape), shares[None])
+        for part, shape, (_, _, shares) in zip(parts, shapes, columns, strict=True)
+    ]
+    back = torch.from_numpy(np.argsort(order)).to(flat.device)
+    return precision[:, back], torch.cat(recalls, dim=1)[:, back]
+
+
+def match_aligned(
+    bank: TokenBank, hypotheses: NDArray[np.int64], references: NDArray[np.int64]
+) -> tuple[Tensor, Tensor]:
+    """Precision and recall, each (pairs,), of hypothesis i and reference i; pairs of similar lengths share a
+    product."""
+    device = bank.device
+    precision = torch.empty(len(hypotheses), device=device)
+    recall = torch.empty_like(precision)
+    for some, height in _alike(bank, hypotheses):
+        for inner, width in _alike(bank, references[some]):
+            rows = some[inner]
+            held = height * width + (height + width) * bank.units  # numbers in memory per pair
+            most = max(1, COSINES["cpu" if device.type == "cpu" else "cuda"] // held)
+            for chunk in np.array_split(rows, -(-len(rows) // most)):
+                vectors, weights = bank.padded(hypotheses[chunk], height)
+                others, shares = bank.padded(references[chunk], width)
+                cosines = torch.bmm(vectors, others.transpose(1, 2))
+                at = torch.from_numpy(chunk).to(device)
+                precision[at] = _weighted(cosines.amax(dim=2), weights)
+                recall[at] = _weighted(cosines.amax(dim=1), shares)
+    return precision, recall
+
+
+def _alike(bank: TokenBank, numbers: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.int64], int]]:
+    """Indices of strings of similar length, and the length they are padded to."""
+    bucket = _BUCKET["cpu" if bank.device.type == "cpu" else "cuda"]
+    lengths = -(-bank.lengths[numbers] // bucket) * bucket
+    for length in np.unique(lengths):
+        yield np.flatnonzero(lengths == length), int(length)
+
+
+def _best(vectors: Tensor, others: Tensor, shapes: list[tuple[int, int]]) -> tuple[Tensor, Tensor]:
+    """The largest cosines of each token: (hypotheses, length, references) over the tokens of each reference, and
+    (hypotheses, tokens of all references) over those of each hypothesis. In halves if the GPU is out of memory."""
+    count, length, _ = vectors.shape
+    try:
+        cosines = linear(vectors.flatten(0, 1), others)
+        parts = torch.split(cosines, [strings * tokens for strings, tokens in shapes], dim=1)
+        over = [part.view(len(part), *shape).amax(dim=2) for part, shape in zip(parts, shapes, strict=True)]
+        return torch.cat(over, dim=1).view(count, length, -1), cosines.view(count, length, -1).amax(dim=1)
+    except torch.cuda.OutOfMemoryError:
+        if count == 1:
+            raise UserError("the GPU is out of memory for one hypothesis of BERTScore; use the CPU") from None
+    torch.cuda.empty_cache()
+    halves = [_best(half, others, shapes) for half in (vectors[: count // 2], vectors[count // 2 :])]
+    return torch.cat([half[0] for half in halves]), torch.cat([half[1] for half in halves])
+
+
+def _weighted(best: Tensor, weights: Tensor) -> Tensor:
+    """The sum of `best` times `weights` over the last axis."""
+    if best.device.type != "cpu":
+        return (best * weights).sum(dim=-1)
+    # torch's sum adds in an order that depends on the shape. Token by token, each entry always has the same bits.
+    total = best[..., 0] * weights[..., 0]
+    for token in range(1, best.shape[-1]):
+        total += best[..., token] * weights[..., token]
+    return total

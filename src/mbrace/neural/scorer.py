@@ -1,0 +1,257 @@
+"""Neural utilities in a race: a bank of vectors for the window, filled step by step, and a head that scores them."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mbrace.aggregates import Aggregate, Centroid
+from mbrace.metrics.rebuilt import Rebuilt
+from mbrace.neural.bank import Bank, GrowingRows, TextEncoder
+from mbrace.neural.clusters import k_means
+from mbrace.neural.head import Head
+from mbrace.neural.pairs import PairBlock
+from mbrace.schedule import doubling
+from mbrace.scoring import check_sentence_sources, pair_columns, split_tables
+from mbrace.utility import Ask, Sentence
+
+
+class _EncodedHypotheses:
+    """For each hypothesis of one sentence, its row in the bank and its row among the head's parts; -1: not encoded."""
+
+    def __init__(self) -> None:
+        self._rows = np.empty((2, 0), dtype=np.int64)
+
+    def new(self, hypotheses: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Those of these hypotheses that are not encoded yet."""
+        missing = int(hypotheses.max(initial=-1)) + 1 - self._rows.shape[1]
+        if missing > 0:
+            self._rows = np.concatenate([self._rows, np.full((2, missing), -1, dtype=np.int64)], axis=1)
+        unknown: NDArray[np.bool_] = self._rows[0, hypotheses] < 0
+        return hypotheses[unknown]
+
+    def add(self, hypotheses: NDArray[np.int64], bank_rows: NDArray[np.int64], first: int) -> None:
+        """Note that these hypotheses are encoded; the head's parts for them begin at row `first`."""
+        self._rows[0, hypotheses] = bank_rows
+        self._rows[1, hypotheses] = first + np.arange(len(hypotheses))
+
+    def rows(self, hypotheses: NDArray[np.int64]) -> NDArray[np.int64]:
+        """(2, hypotheses): rows in the bank, and among the head's parts."""
+        return self._rows[:, hypotheses]
+
+
+class RaceScorer:
+    """The Scorer of one window. A hypothesis is embedded when it is first asked about, in the same batches as the
+    pseudo-references of that time step if these are known by then; one that is never asked about costs nothing."""
+
+    def __init__(
+        self,
+        encoder: TextEncoder,
+        head: Head,
+        sentences: Sequence[Sentence],
+        *,
+        reads_source: bool,
+        bank: Bank | None = None,
+    ) -> None:
+        self.encode_seconds = 0.0
+        self._encoder, self._head, self._reads_source = encoder, head, reads_source
+        self._bank = Bank(encoder) if bank is None else bank
+        self._prepared = GrowingRows()  # the head's parts for hypotheses
+        self._sentences = sentences
+        self._encoded = [_EncodedHypotheses() for _ in sentences]
+        if reads_source:
+            check_sentence_sources(sentences)
+
+    def score(self, asks: Sequence[Ask]) -> Sequence[NDArray[np.float32]]:
+        """Embed the new strings of all asks in one stream, then score all pairs."""
+        with torch.inference_mode():
+            self.encode_hypotheses(asks)
+            tables = self._head.score(self._blocks(asks))
+            if self._encoder.device.type == "cpu":
+                return [table.numpy() for table in tables]
+            flat = torch.cat([table.flatten() for table in tables])
+            return split_tables(flat.cpu().numpy(), asks)  # in one copy from the device
+
+    def encode_hypotheses(self, asks: Sequence[Ask]) -> None:
+        """Embed the new strings of all asks: hypotheses, and references where they are known."""
+        with torch.inference_mode():
+            began = time.perf_counter()
+            new = self._new(asks)
+            texts = [self._hypotheses(*each) for each in new]
+            texts += [self._strings(ask.references) for ask in asks if ask.references]
+            self._bank.add(itertools.chain.from_iterable(texts))
+            self._prepare(new)
+            if self._encoder.device.type == "cuda":
+                torch.cuda.current_stream(self._encoder.device).synchronize()
+            self.encode_seconds += time.perf_counter() - began
+
+    def _new(self, asks: Sequence[Ask]) -> list[tuple[int, NDArray[np.int64]]]:
+        """The sentences with hypotheses that are asked about for the first time, and these hypotheses."""
+        asked: dict[int, list[NDArray[np.int64]]] = {}
+        for ask in asks:
+            asked.setdefault(ask.sentence, []).append(ask.hypotheses)
+        found = []
+        for sentence, parts in asked.items():
+            hypotheses = parts[0] if len(parts) == 1 else np.unique(np.concatenate(parts))
+            new = self._encoded[sentence].new(hypotheses)
+            if len(new):
+                found.append((sentence, new))
+        return found
+
+    def _hypotheses(self, sentence: int, new: NDArray[np.int64]) -> Iterable[str]:
+        """The strings of new hypotheses, and the source that they are compared with."""
+        raced = self._sentences[sentence]
+        for index in new.tolist():
+            yield raced.hypotheses[index]
+        if self._reads_source and raced.source is not None:
+            yield raced.source
+
+    def _strings(self, references: Sequence[str]) -> Iterable[str]:
+        """The strings to embed for these references."""
+        return references
+
+    def _reference_rows(self, ask: Ask) -> NDArray[np.int64]:
+        """The rows of the bank that hold the references of an ask."""
+        return self._bank.numbers(ask.references)
+
+    def _prepare(self, new: Sequence[tuple[int, NDArray[np.int64]]]) -> None:
+        """Compute the head's parts for new hypotheses: on a GPU for all sentences in one call, on a CPU sentence by
+        sentence, as the head scores there."""
+        if self._encoder.device.type == "cpu" and len(new) > 1:
+            for one in new:
+                self._prepare([one])
+        elif new:
+            texts = [[self._sentences[sentence].hypotheses[i] for i in indexes.tolist()] for sentence, indexes in new]
+            numbers = [self._bank.numbers(each) for each in texts]
+            sizes, sources = [len(each) for each in numbers], None
+            if self._reads_source:
+                given = [self._sentences[sentence].source or "" for sentence, _ in new]
+                sources = self._bank[np.repeat(self._bank.numbers(given), sizes)]
+            first = self._prepared.add(self._head.prepare(self._bank[np.concatenate(numbers)], sources))
+            for (sentence, indexes), rows in zip(new, numbers, strict=True):
+                self._encoded[sentence].add(indexes, rows, first)
+                first += len(rows)
+
+    def _blocks(self, asks: Sequence[Ask]) -> list[PairBlock]:
+        """The vectors of all asks, looked up in only three calls: launching one on a GPU takes longer than its work."""
+        if not asks:
+            return []
+        rows = [self._encoded[ask.sentence].rows(ask.hypotheses) for ask in asks]
+        references = [self._reference_rows(ask) for ask in asks]
+        heights, widths = [each.shape[1] for each in rows], [len(each) for each in references]
+        bank_rows, prepared_rows = np.concatenate(rows, axis=1)
+        sides = zip(
+            torch.split(self._bank[bank_rows], heights),
+            torch.split(self._prepared[prepared_rows], heights),
+            torch.split(self._bank[np.concatenate(references)], widths),
+            zip((each[0] for each in rows), references, strict=True),
+            strict=True,
+        )
+        return [PairBlock(*each) for each in sides]
+
+
+class GroupScorer(RaceScorer):
+    """The same for references that stand for many: averages of vectors, or centres of clusters."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._shares: dict[int, NDArray[np.float32]] = {}  # by sentence: the weights of its clusters, if they count
+
+    def score(self, asks: Sequence[Ask]) -> Sequence[NDArray[np.float32]]:
+        """As for single references, but weighted centroids have their scores multiplied by their weights, so that the
+        plain average over centroids is the weighted one."""
+        tables = list(super().score(asks))
+        for number, ask in enumerate(asks):
+            if ask.sentence in self._shares:
+                tables[number] = tables[number] * (len(ask.references) * self._shares.pop(ask.sentence))
+        return tables
+
+    def _strings(self, references: Sequence[str]) -> Iterable[str]:
+        if isinstance(references[0], Centroid):
+            return references[0].clustering.texts
+        return itertools.chain.from_iterable(each.texts for each in references if isinstance(each, Aggregate))
+
+    def _reference_rows(self, ask: Ask) -> NDArray[np.int64]:
+        first = ask.references[0]
+        if isinstance(first, Centroid):
+            clustering = first.clustering
+            vectors = self._bank[self._bank.numbers(clustering.texts)]
+            centres, shares = k_means(vectors, clustering.weights, len(ask.references), clustering.seed)
+            if not clustering.equal:
+                self._shares[ask.sentence] = shares
+            return self._bank.add_vectors(centres)
+        return self._bank.add_vectors(torch.stack([self._mean(each) for each in ask.references]))
+
+    def _mean(self, reference: str) -> Tensor:
+        assert isinstance(reference, Aggregate)
+        vectors = self._bank[self._bank.numbers(reference.texts)]
+        weights = vectors.new_tensor(reference.weights / reference.weights.sum())
+        return (vectors * weights[:, None]).sum(dim=0)
+
+
+class NeuralUtility(Rebuilt):
+    """What Comet, Embedding and Learned share: an encoder, a head, and scoring with them in a race or aligned pairs."""
+
+    name: str
+    schedule = doubling(8, 256)
+    encoder: TextEncoder
+    head: Head
+    needs_source: bool
+    _bank: Bank | None = None  # only in a copy made by `remembering`
+
+    @property
+    def truncated(self) -> int:
+        """How many strings so far were longer than the limit and cut."""
+        return self.encoder.truncated
+
+    def start(self, sentences: Sequence[Sentence]) -> RaceScorer:
+        """Begin the races of a window."""
+        return RaceScorer(self.encoder, self.head, sentences, reads_source=self.needs_source, bank=self._bank)
+
+    def start_aggregates(self, sentences: Sequence[Sentence]) -> GroupScorer:
+        """The same for references that are averages of others, by their vectors."""
+        return GroupScorer(self.encoder, self.head, sentences, reads_source=self.needs_source, bank=self._bank)
+
+    def start_centroids(self, sentences: Sequence[Sentence]) -> GroupScorer:
+        """The same for references that are centres of clusters of vectors."""
+        return self.start_aggregates(sentences)
+
+    def remembering(self) -> NeuralUtility:
+        """The same utility, but it encodes each string only once for all its races; meant to be used for one window."""
+        if self._bank is not None:
+            return self
+        kept = object.__new__(type(self))  # a copy would load the model again
+        kept.__dict__.update(self.__dict__)
+        kept._bank = Bank(self.encoder)
+        return kept
+
+    def pairs(
+        self, hypotheses: Sequence[str], references: Sequence[str], sources: Sequence[str] | None = None
+    ) -> NDArray[np.float32]:
+        """Scores (pairs,) of hypothesis i against reference i (and source i); each distinct string is embedded once."""
+        columns = pair_columns(self, hypotheses, references, sources)
+        return aligned_scores(self.encoder, self.head, columns, self._bank)
+
+
+def aligned_scores(
+    encoder: TextEncoder, head: Head, columns: Sequence[Sequence[str]], bank: Bank | None = None
+) -> NDArray[np.float32]:
+    """Scores (rows,) of aligned columns of texts: hypotheses, references and perhaps sources."""
+    if not columns[0]:
+        return np.empty(0, dtype=np.float32)
+    with torch.inference_mode():
+        bank = Bank(encoder) if bank is None else bank
+        bank.add(text for texts in columns for text in texts)
+        numbers = [bank.numbers(texts) for texts in columns]
+        scores = []
+        for begin in range(0, len(columns[0]), 4096):
+            sides = [bank[part[begin : begin + 4096]] for part in numbers]
+            scores.append(head.aligned(sides[0], sides[1], sides[2] if len(sides) > 2 else None).cpu())
+        return torch.cat(scores).numpy()
