@@ -77,7 +77,7 @@ oracle:
 	.venv-oracle/bin/python -m pip install --quiet --constraint constraints.txt "transformers<5" \
 	  bleurt-pytorch==0.0.1 bert-score==0.3.13 sentence-transformers
 	.venv-oracle/bin/python tests/oracle/oracle_encoders.py tests/oracle/scores_encoders.json
-	.venv-oracle/bin/python -m pip install --quiet --no-deps mbrs==0.1.8 fastchrf==0.2.1 sacrebleu
+	.venv-oracle/bin/python -m pip install --quiet --no-deps mbrs==0.1.8
 	.venv-oracle/bin/python tests/oracle/oracle_methods.py tests/oracle/scores_methods.json
 
 # The neural and model tests on the oldest transformers and numpy that are supported.

@@ -10,7 +10,6 @@ NB_MODULE(_native, module) {
     nanobind::set_leak_warnings(false);
     mbrace::bind_chrf(module);
     mbrace::bind_bleu(module);
-    mbrace::bind_aggregate(module);
     mbrace::bind_attend(module);
     mbrace::bind_race(module);
     mbrace::bind_forecast(module);

@@ -109,7 +109,6 @@ inline void check_survivors(const Integers& rows, const Index& index) {
 
 void bind_chrf(nb::module_& module);        // module_chrf.cpp
 void bind_bleu(nb::module_& module);        // module_bleu.cpp
-void bind_aggregate(nb::module_& module);   // module_aggregate.cpp
 void bind_attend(nb::module_& module);      // module_attend.cpp
 void bind_race(nb::module_& module);        // module_race.cpp
 void bind_forecast(nb::module_& module);    // module_forecast.cpp

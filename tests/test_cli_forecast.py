@@ -146,8 +146,7 @@ def test_bad_forecasts_are_refused(value: Any, source: Path, tmp_path: Path) -> 
     [
         ({"pool": True}, "only valid without pool"),
         ({"exclude_self": True}, "only valid without exclude_self"),
-        ({"method": "aggregate"}, "only valid without method"),
-        ({"method": "aggregate-to-fine"}, "only valid without method"),
+        ({"method": "low-rank"}, "only valid without method"),
         ({"prune": None}, "only valid with a pruning function"),
         ({"prune": mbrace.Halving(512)}, "shares out its budget beforehand"),
     ],

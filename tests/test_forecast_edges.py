@@ -184,7 +184,7 @@ def test_after_a_shortlist_it_is_the_race_of_those_on_it(kind: str) -> None:
         ({"prune": mbrace.Halving(99)}, r"forecast 0.01: only valid without Halving\(budget=99\)"),
         ({"pool": True}, "forecast 0.01: only valid without pool"),
         ({"exclude_self": True}, "forecast 0.01: only valid without exclude_self"),
-        ({"method": "aggregate"}, "forecast 0.01: only valid with"),
+        ({"method": "low-rank"}, "forecast 0.01: only valid with"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(options: dict[str, Any], message: str) -> None:

@@ -1,11 +1,10 @@
-"""Aggregation, centroids and low-rank completion: against naive transcriptions of the papers, and against `mbrs` and
-`fastchrf` on a shared example (oracle/scores_methods.json)."""
+"""Low-rank completion: against a naive transcription of the paper, and against `mbrs` on a shared example
+(oracle/scores_methods.json)."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,14 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import overlap
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from sacrebleu.metrics.chrf import CHRF
-from sacrebleu.metrics.helpers import extract_all_char_ngrams, extract_word_ngrams
 
 import mbrace
-from mbrace import _native
 from mbrace.cli import main
 from mbrace.low_rank import chosen_pairs, complete, factorize, starting
 from mbrace.utilities.mixture import Mixture
@@ -29,85 +25,6 @@ ORACLE = json.loads((Path(__file__).parent / "oracle" / "scores_methods.json").r
 WORDS = ["a", "b", "ab", "ba", "cab", "ä,"]
 sentences = st.lists(st.sampled_from(WORDS), min_size=0, max_size=7).map(" ".join)
 texts = st.lists(sentences, min_size=1, max_size=12)
-chrf_options = st.fixed_dictionaries(
-    {
-        "char_order": st.sampled_from([1, 3, 6, 8]),
-        "word_order": st.integers(0, 2),
-        "beta": st.sampled_from([1, 2]),
-        "whitespace": st.booleans(),
-        "lowercase": st.booleans(),
-        "eps_smoothing": st.booleans(),
-    }
-)
-
-
-def ngrams_of(text: str, metric: CHRF) -> list[Counter[str]]:
-    text = metric._preprocess_segment(text)
-    found = extract_all_char_ngrams(text, metric.char_order, metric.whitespace)
-    words = metric._remove_punctuation(text)
-    return found + [extract_word_ngrams(words, n) for n in range(1, metric.word_order + 1)]
-
-
-def naive_aggregate(hypothesis: str, references: list[str], options: dict[str, Any]) -> float:
-    """F of a hypothesis and the mean n-gram counts of the references, by sacreBLEU's own counting and formula."""
-    metric = CHRF(**options)
-    means: list[Counter[str]] = []
-    for order in zip(*(ngrams_of(reference, metric) for reference in references), strict=True):
-        total: Counter[str] = sum(order, Counter())
-        means.append(Counter({gram: count / len(references) for gram, count in total.items()}))
-    statistics: list[float] = []
-    for own, mean in zip(ngrams_of(hypothesis, metric), means, strict=True):
-        matches = sum(min(count, mean[gram]) for gram, count in own.items())
-        statistics += [sum(own.values()) if mean else 0, sum(mean.values()), matches]
-    return float(metric._compute_f_score(statistics))
-
-
-@settings(max_examples=150)
-@given(texts, texts, chrf_options)
-def test_full_aggregation_is_chrf_of_mean_counts(h: list[str], r: list[str], options: dict[str, Any]) -> None:
-    h = [*h, "no other has this"]
-    found = mbrace.decode(h, r, utility=mbrace.ChrF(**options), method="aggregate", nbest=len(h))
-    for each in found.nbest:
-        assert each.utility == pytest.approx(naive_aggregate(each.text, r, options), abs=2e-4)
-    assert len(found.nbest) == len(set(h)) == found.utility_calls == found.pairs_scored
-    assert (found.pseudo_references, found.strings) == (len(r), len({*h, *r}))
-
-
-@given(texts, texts, st.integers(2, 5))
-def test_partial_aggregation_averages_over_consecutive_parts(h: list[str], r: list[str], count: int) -> None:
-    h = [*h, "no other has this"]
-    method = mbrace.AggregateReferences(count)
-    found = mbrace.decode(h, r, method=method, nbest=len(h), shuffle=False)
-    options = {"char_order": 6, "word_order": 2, "beta": 2}
-    parts = [[r[i] for i in part] for part in np.array_split(np.arange(len(r)), min(count, len(r)))]
-    for each in found.nbest:
-        scores = [len(part) * naive_aggregate(each.text, part, options) for part in parts]
-        assert each.utility == pytest.approx(sum(scores) / len(r), abs=2e-4)
-    assert found.utility_calls == len(set(h)) * len(parts)
-
-
-@given(texts, sentences, st.integers(1, 9))
-def test_equal_references_aggregate_to_the_plain_score(h: list[str], reference: str, copies: int) -> None:
-    h = [*h, "no other has this"]
-    plain = mbrace.decode(h, [reference], prune=None, nbest=len(h))
-    for count in (1, 3):
-        found = mbrace.decode(h, [reference] * copies, method=mbrace.AggregateReferences(count), nbest=len(h))
-        assert {each.text: each.utility for each in found.nbest} == pytest.approx(
-            {each.text: each.utility for each in plain.nbest}, abs=1e-4
-        )
-
-
-def test_aggregates_are_those_of_mbrs_and_fastchrf() -> None:
-    hypotheses, references = ORACLE["hypotheses"], ORACLE["references"]
-    for name, order in (("chrf", 0), ("chrf++", 2)):
-        utility = mbrace.ChrF(word_order=order)
-        found = mbrace.decode(hypotheses, references, utility=utility, method="aggregate", nbest=9)
-        scores = {each.index: each.utility for each in found.nbest}
-        assert [scores[i] for i in range(len(hypotheses))] == pytest.approx(ORACLE[name], abs=1e-4)
-    distinct = list(dict.fromkeys(references))
-    weighted = mbrace.decode(hypotheses, distinct, logprobs=ORACLE["logprobs"], method="aggregate", nbest=9)
-    scores = {each.index: each.utility for each in weighted.nbest}
-    assert [scores[i] for i in range(len(hypotheses))] == pytest.approx(ORACLE["chrf++ by probability"], abs=1e-4)
 
 
 def test_completion_is_that_of_mbrs() -> None:
@@ -205,7 +122,7 @@ def records(count: int) -> list[mbrace.Record]:
     return [mbrace.Record(some(20 + i), some(40), id=i) for i in range(count)]
 
 
-METHODS = ["aggregate", mbrace.AggregateReferences(4), "aggregate-to-fine", mbrace.AggregateToFine(3, 2), "low-rank"]
+METHODS = ["low-rank", mbrace.LowRank(3, 0.2)]
 
 
 @pytest.mark.parametrize("method", METHODS, ids=str)
@@ -214,19 +131,6 @@ def test_window_and_threads_change_no_answer(method: Any) -> None:
     many = list(mbrace.decode_corpus(records(12), utility=mbrace.ChrF(threads=2), method=method, window=16, nbest=3))
     assert one == many
     assert all(len(answer.nbest) == 3 for answer in one)
-
-
-def test_the_best_by_aggregates_go_on_to_a_race_with_every_pseudo_reference() -> None:
-    for record in records(5):
-        given: dict[str, Any] = {"pseudo_references": record.pseudo_references, "id": record.id}
-        coarse = mbrace.decode(record.hypotheses, **given, method="aggregate", nbest=6)
-        chosen = {each.text for each in coarse.nbest}
-        options: dict[str, Any] = {"nbest": 6, "prune": None}
-        found = mbrace.decode(record.hypotheses, **given, method=mbrace.AggregateToFine(6), **options)
-        alone = mbrace.decode([h for h in record.hypotheses if h in chosen], **given, **options)
-        assert [(each.text, each.utility) for each in found.nbest] == [(e.text, e.utility) for e in alone.nbest]
-        assert (found.utility_calls, found.coarse_calls) == (alone.utility_calls, coarse.utility_calls)
-        assert found.strings == len({*record.hypotheses, *(record.pseudo_references or ())})  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("method", METHODS, ids=str)
@@ -243,10 +147,10 @@ def test_a_live_source_is_asked_once_for_all() -> None:
         asked.append(count)
         return [WORDS[i % 5] for i in range(count)]
 
-    found = mbrace.decode(["a", "b b", "cab"], more, method="aggregate", schedule=[8, 32])
+    found = mbrace.decode(["a", "b b", "cab"], more, method="low-rank", schedule=[8, 32])
     assert (asked, found.pseudo_references) == ([32], 32)
-    with pytest.raises(mbrace.UserError, match='schedule "all": method aggregate takes all pseudo-references at once'):
-        mbrace.decode(["a", "b b"], more, method="aggregate", schedule="all")
+    with pytest.raises(mbrace.UserError, match='schedule "all": method low-rank takes all pseudo-references at once'):
+        mbrace.decode(["a", "b b"], more, method="low-rank", schedule="all")
 
 
 @pytest.mark.parametrize(
@@ -257,14 +161,18 @@ def test_a_live_source_is_asked_once_for_all() -> None:
         ({"method": "centroid"}, "method centroid: utility chrF2.* has no embeddings to cluster; choose comet"),
         ({"method": "aggregate", "utility": overlap}, "method aggregate: utility overlap cannot average references"),
         (
-            {"method": "aggregate", "prune": mbrace.Bottom(0.5)},
-            "only valid without method aggregate, which prunes none",
+            {"method": "aggregate"},
+            "for a string metric, exact pairs take no longer than their aggregate: leave the method out",
+        ),
+        ({"method": "aggregate-to-fine"}, "for a string metric, exact pairs take no longer"),
+        (
+            {"method": "low-rank", "prune": mbrace.Bottom(0.5)},
+            "only valid without method low-rank, which prunes none",
         ),
         ({"method": "low-rank", "pool": True}, "pool: only valid without method low-rank"),
         ({"method": "low-rank", "exclude_self": True}, "exclude_self: only valid without method low-rank"),
-        ({"method": "aggregate", "select": "medoids", "nbest": 2}, "select 'medoids': only valid without method"),
+        ({"method": "low-rank", "select": "medoids", "nbest": 2}, "select 'medoids': only valid without method"),
         ({"method": "low-rank", "keep_utilities": True}, "utilities: cannot be saved with method low-rank"),
-        ({"method": mbrace.AggregateToFine(2), "nbest": 3}, r"fine_top 2: must be at least nbest \(3\)"),
         ({"method": "low-rank", "utility": Mixture([(mbrace.ChrF(), 1.0)])}, "is scaled by whole tables"),
     ],
 )
@@ -292,8 +200,7 @@ def test_numbers_out_of_range_are_refused(make: Callable[[], object], says: str)
 @pytest.mark.parametrize(
     ("options", "method"),
     [
-        ("--method aggregate --aggregates 4", mbrace.AggregateReferences(4)),
-        ("--method aggregate-to-fine --fine-top 5 --aggregates 2", mbrace.AggregateToFine(5, 2)),
+        ("--method low-rank", mbrace.LowRank()),
         ("--method low-rank --rank 3 --fraction 0.2", mbrace.LowRank(3, 0.2)),
     ],
 )
@@ -314,37 +221,3 @@ def test_the_command_writes_what_the_library_finds(options: str, method: Any, tm
     assert main([*command, "--resume"]) == 0
     assert out.read_bytes() == whole
     assert main([*command[:6], "--resume"]) == 2
-
-
-def test_the_kernel_refuses_aggregates_that_are_none() -> None:
-    [index] = _native.build_indexes([["a", "b"]], char_order=6, word_order=2, whitespace=False)
-    rows = np.arange(2)
-
-    def score(texts: list[str], weights: list[float], rows: NDArray[np.int64] = rows) -> None:
-        aggregates: list[Any] = [[(texts, np.array(weights, dtype=np.float64))]]
-        _native.score_aggregates([index], [rows], aggregates, beta=2, eps_smoothing=False)
-
-    score(["a", "b"], [1, 2])
-    for texts, weights in (
-        ([], []),
-        (["a"], [1, 2]),
-        (["a"], [0]),
-        (["a"], [-1]),
-        (["a"], [np.nan]),
-        (["a"], [np.inf]),
-    ):
-        with pytest.raises(ValueError, match="aggregate"):
-            score(texts, weights)
-    with pytest.raises(IndexError, match="a survivor is not in the index"):
-        score(["a"], [1], np.array([2]))
-    with pytest.raises(ValueError, match="equally long"):
-        _native.score_aggregates([index], [], [], beta=2, eps_smoothing=False)
-
-
-@given(st.lists(sentences, min_size=257, max_size=300, unique=True), texts)
-@settings(max_examples=5)
-def test_more_hypotheses_than_a_block_of_the_kernel_holds(h: list[str], r: list[str]) -> None:
-    found = mbrace.decode(h, r, method="aggregate", nbest=len(h))
-    options = {"char_order": 6, "word_order": 2, "beta": 2}
-    for each in found.nbest[::17]:
-        assert each.utility == pytest.approx(naive_aggregate(each.text, r, options), abs=2e-4)

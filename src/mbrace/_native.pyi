@@ -38,20 +38,6 @@ def score_window(
     hypotheses are given as references: the scores, (references, hypotheses), have the same bits as the other way round.
     """
 
-def score_aggregates(
-    indexes: list[ChrFIndex],
-    survivors: list[NDArray[np.int64]],
-    aggregates: list[list[tuple[Sequence[str], NDArray[np.float64]]]],
-    *,
-    beta: float,
-    eps_smoothing: bool,
-    threads: int = 1,
-) -> tuple[list[NDArray[np.float32]], float]:
-    """For each sentence the scores, (survivors, aggregates) from 0 to 100, and the share of the time spent on encoding.
-
-    An aggregate is texts with weights: a reference with the weighted mean of their n-gram counts.
-    """
-
 def attend(
     newest: NDArray[np.float32],
     keys: NDArray[np.float32],

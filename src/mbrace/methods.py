@@ -70,7 +70,7 @@ class _Unchanged:
 @dataclass(frozen=True)
 class AggregateReferences(_Unchanged):
     """Reference aggregation (DeNero et al. 2009; Vamvas & Sennrich 2024): pseudo-references become a few `aggregates`,
-    averages of their n-gram counts or of their embeddings, and hypotheses are scored against those. One is full
+    averages of their embeddings, and hypotheses are scored against those. One is full
     aggregation, more are partial aggregation."""
 
     aggregates: int = 1
@@ -82,7 +82,10 @@ class AggregateReferences(_Unchanged):
         """Refuse a utility that cannot average references."""
         if not isinstance(utility, AggregatingUtility):
             raise _refused(
-                self, utility, "cannot average references; choose chrf, chrf+, chrf++, comet, learned or embedding"
+                self,
+                utility,
+                "cannot average references (for a string metric, exact pairs take no longer than their "
+                "aggregate: leave the method out); choose comet, learned or embedding",
             )
 
     def utility(self, utility: Utility, seed: int) -> Utility:

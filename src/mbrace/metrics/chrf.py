@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from mbrace import _native
 from mbrace.errors import UserError, check_number, check_threads, check_whole
-from mbrace.metrics.chrf_scorer import SIMD_VARIABLE, ChrFAggregateScorer, ChrFScorer
+from mbrace.metrics.chrf_scorer import SIMD_VARIABLE, ChrFScorer
 from mbrace.metrics.multithreaded import Multithreaded
 from mbrace.scoring import check_aligned
 from mbrace.utility import Sentence
@@ -65,10 +65,6 @@ class ChrF(Multithreaded):
     def start(self, sentences: Sequence[Sentence]) -> ChrFScorer:
         """Begin the races of a window; the n-gram indexes of its hypotheses live as long as its scorer."""
         return ChrFScorer(self, sentences)
-
-    def start_aggregates(self, sentences: Sequence[Sentence]) -> ChrFAggregateScorer:
-        """The same for references that are averages of others."""
-        return ChrFAggregateScorer(self, sentences)
 
     def pairs(
         self, hypotheses: Sequence[str], references: Sequence[str], sources: Sequence[str] | None = None

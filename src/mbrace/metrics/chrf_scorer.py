@@ -44,7 +44,7 @@ class ChrFScorer:
         found, share = self._count(
             [self._indexes[ask.sentence] for ask in plain],
             [ask.hypotheses for ask in plain],
-            [self._references(ask.references) for ask in plain],
+            [self._utility._prepared(ask.references) for ask in plain],
         )
         counted = time.perf_counter()
         self.encode_seconds += indexed - began + share * (counted - indexed)
@@ -95,10 +95,6 @@ class ChrFScorer:
         """The hypotheses of an ask."""
         given = self._sentences[ask.sentence].hypotheses
         return self._utility._prepared([given[row] for row in ask.hypotheses.tolist()])
-
-    def _references(self, references: Sequence[str]) -> Sequence[Any]:
-        """The references of an ask, as `_count` takes them."""
-        return self._utility._prepared(references)
 
     def _count(self, *window: list[Any], swapped: bool = False) -> tuple[list[NDArray[np.float32]], float]:
         """Scores for a window of indexes, their rows and references, and the share of the time spent on encoding. With
@@ -172,17 +168,3 @@ class IndexedTexts:
             if len(positions):
                 found.append((index, numbers[positions] - first, positions))
         return found
-
-
-class ChrFAggregateScorer(ChrFScorer):
-    """The same for references that are `Aggregate`s: each has the mean of the n-gram counts of its texts."""
-
-    def _references(self, references: Sequence[str]) -> Sequence[Any]:
-        from mbrace.aggregates import Aggregate
-
-        aggregates = [each for each in references if isinstance(each, Aggregate)]
-        return [(self._utility._prepared(each.texts), each.weights) for each in aggregates]
-
-    def _count(self, *window: list[Any], swapped: bool = False) -> tuple[list[NDArray[np.float32]], float]:
-        assert not swapped  # no hypothesis is let into such races
-        return _native.score_aggregates(*window, **self._options)
