@@ -17,8 +17,8 @@ from chrf import machine
 from texts import candidates, newstest_records
 
 from mbrace.api import decode
-from mbrace.io.answer_line import answer_line
 from mbrace.io.candidates import read_items
+from mbrace.io.output import answer_line
 
 RESULTS = Path(__file__).parent / "results"
 MODES = {

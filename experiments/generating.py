@@ -18,7 +18,7 @@ from mbrace.experiments.part_files import CandidateSet, Job, Scored
 from mbrace.experiments.parts import JobFolder
 from mbrace.experiments.strings import RACED
 from mbrace.experiments.tables import compute
-from mbrace.io.sentence_pairs import read_pairs
+from mbrace.io.texts import read_pairs
 from mbrace.jobs.generate import candidate_line
 from mbrace.records import Record
 from mbrace.sampler import Draws

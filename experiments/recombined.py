@@ -35,7 +35,7 @@ from mbrace.experiments.strings import (
     strings_tables,
 )
 from mbrace.experiments.study_files import read_packed, write_packed
-from mbrace.io.sentence_pairs import read_pairs
+from mbrace.io.texts import read_pairs
 from mbrace.records import Record
 
 REGRET = Way("regret 0.04", beam=512, alpha=0.99, regret=0.04)

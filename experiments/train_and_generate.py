@@ -18,7 +18,7 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
-from mbrace.io.sentence_pairs import read_pairs
+from mbrace.io.texts import read_pairs
 from mbrace.models.vocabulary import Vocabulary
 
 LONGEST = 300  # characters per side, in training sets of over MANY pairs: the longest 1.7% are 5% of the text

@@ -9,7 +9,7 @@ from typing import Any
 
 from shared_stages import MODELS, NEWS, REVERSE, log, one, read_rows
 
-from mbrace.io.sentence_pairs import read_pairs
+from mbrace.io.texts import read_pairs
 
 
 @dataclass

@@ -13,8 +13,8 @@ from typing import Any
 
 from mbrace.errors import UserError
 from mbrace.io.candidates import Bad, item_from
-from mbrace.io.manifest import Manifest
-from mbrace.io.run_file import RunFile
+from mbrace.io.folders import Manifest
+from mbrace.io.resume import RunFile
 from mbrace.records import Record
 
 START = b'{"id": 1, "hypotheses": ["a", "b"], "pseudo_references": ["a \\ud800"], "logprobs": [-1.5], "source": "s"}'

@@ -93,7 +93,7 @@ def test_a_shard_torn_by_a_crash_is_made_again(tmp_path: Path, rows: list[Row]) 
     on_one_machine(work, inputs, tmp_path / "whole")
     simulate(work, inputs, out, [], stop_after=3)
     (out / "part-00000-000001.jsonl").write_bytes(b"lost")  # as if the disk had forgotten it
-    (out / "part-00000-000003.jsonl.tmp").write_bytes(b"half a sha")
+    (out / "part-00000-000003.jsonl.mbrace-tmp").write_bytes(b"half a sha")
     with (out / "journal.jsonl").open("ab") as file:
         file.write(b'{"place": [0, 3], "sha')
     simulate(work, inputs, out, [])

@@ -17,7 +17,7 @@ from cli_helpers import COMMAND, lines
 
 import mbrace
 from mbrace.cli import main
-from mbrace.io.sentence_pairs import read_pairs
+from mbrace.io.texts import read_pairs
 
 ROWS: list[dict[str, Any]] = [
     {"hypotheses": ["a b", "a"], "pseudo_references": ["a b", "b"], "source": "s", "reference": "a b", "text": "a b"},

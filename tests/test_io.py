@@ -22,11 +22,11 @@ import zstandard
 import mbrace
 import mbrace.io
 from mbrace.errors import UserError
-from mbrace.io import system
+from mbrace.io import atomic
 from mbrace.io.atomic import replace_file, replacing
 from mbrace.io.candidates import Bad, read_items
-from mbrace.io.packing import check_packing
-from mbrace.io.same_settings import refuse_other_settings
+from mbrace.io.compression import check_packing
+from mbrace.io.resume import refuse_other_settings
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -128,19 +128,19 @@ def test_zstandard_without_its_package_says_which_extra_brings_it(
 def test_bytes_are_read_at_a_position_with_and_without_pread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "bytes"
     path.write_bytes(bytes(range(100)))
-    descriptor = os.open(path, os.O_RDONLY | system.OPEN)
+    descriptor = os.open(path, os.O_RDONLY | atomic.OPEN)
     try:
         os.lseek(descriptor, 7, os.SEEK_SET)
         found = [
-            system.read_at(descriptor, 5, 90),
-            system.read_at(descriptor, 50, 98),
-            system.read_at(descriptor, 5, 200),
+            atomic.read_at(descriptor, 5, 90),
+            atomic.read_at(descriptor, 50, 98),
+            atomic.read_at(descriptor, 5, 200),
         ]
         monkeypatch.delattr(os, "pread")  # as on Windows
         again = [
-            system.read_at(descriptor, 5, 90),
-            system.read_at(descriptor, 50, 98),
-            system.read_at(descriptor, 5, 200),
+            atomic.read_at(descriptor, 5, 90),
+            atomic.read_at(descriptor, 50, 98),
+            atomic.read_at(descriptor, 5, 200),
         ]
         assert found == again == [bytes(range(90, 95)), bytes([98, 99]), b""]
         assert os.read(descriptor, 1) == b"\x07"  # where it was
@@ -158,15 +158,15 @@ def test_windows_locks_a_byte_that_no_file_has(tmp_path: Path, monkeypatch: pyte
         if held.setdefault(os.fstat(descriptor).st_ino, byte) != byte or byte < 1 << 40:
             raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(system, "msvcrt", SimpleNamespace(locking=locking, LK_NBLCK=2), raising=False)
-    monkeypatch.setattr(system.sys, "platform", "win32")
+    monkeypatch.setattr(atomic, "msvcrt", SimpleNamespace(locking=locking, LK_NBLCK=2), raising=False)
+    monkeypatch.setattr(atomic.sys, "platform", "win32")
     with open(tmp_path / "out.jsonl", "wb+") as file:
         file.write(b"line\n")
         file.flush()
-        system.lock_exclusively(file.fileno())
+        atomic.lock_exclusively(file.fileno())
         assert os.lseek(file.fileno(), 0, os.SEEK_CUR) == 5
     assert len(held) == 1
     with monkeypatch.context() as windows:
-        windows.setattr(system.os, "name", "nt")
-        os.close(system.open_folder(str(tmp_path)))
+        windows.setattr(atomic.os, "name", "nt")
+        os.close(atomic.open_folder(str(tmp_path)))
     assert (tmp_path / ".lock").exists()

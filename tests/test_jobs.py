@@ -16,7 +16,7 @@ import mbrace
 from mbrace.cli import main
 from mbrace.cli.parser import make_parser
 from mbrace.io.output import Output
-from mbrace.io.same_settings import EARLY_NAMES, refuse_other_settings
+from mbrace.io.resume import EARLY_NAMES, refuse_other_settings
 from mbrace.jobs.decode import DecodeWorker
 from mbrace.jobs.model_settings import ModelSettings
 from mbrace.jobs.run import run_worker

@@ -22,7 +22,7 @@ import transformers
 
 import mbrace
 from mbrace.cli import main
-from mbrace.io.sentence_pairs import read_pairs
+from mbrace.io.texts import read_pairs
 from mbrace.models.bundle import load_bundled, quantise
 from mbrace.training import loop as training_run
 from mbrace.training.train import TrainingOptions, train

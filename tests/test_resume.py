@@ -15,8 +15,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import mbrace
+import mbrace.io.compression
 import mbrace.io.output
-import mbrace.io.packing
 from mbrace.cli import main
 from mbrace.io.candidates import SeenIds, read_items
 from mbrace.io.output import Output
@@ -89,7 +89,7 @@ def test_any_sequence_of_crashes_and_resumes_yields_the_undisturbed_bytes(
 ) -> None:
     text = suffix == ".txt"
     with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mbrace.io.packing, "LINES_PER_MEMBER", members)
+        patch.setattr(mbrace.io.compression, "LINES_PER_MEMBER", members)
         patch.setattr(os, "fsync", lambda descriptor: None)
         folder = Path(name)
         source = corpus(folder, kinds)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from cli_helpers import COMMAND, Row, decode, feed_and_wait, lines, start
 
-from mbrace.io.run_file import InputDigest
+from mbrace.io.resume import InputDigest
 from mbrace.records import Record
 
 NAMES = ["out.jsonl", "out.txt", "out.jsonl.gz", "out.parquet"]
@@ -122,12 +122,12 @@ def test_force_that_is_killed_before_the_first_window_leaves_the_older_output(
     assert run(candidates, out) == 0
     before = out.read_bytes()
     killed = start("-", "-o", out, "--force", "--window", "64")
-    feed_and_wait(killed, lines(small_rows[:3]), tmp_path / "out.jsonl.tmp", 0)
+    feed_and_wait(killed, lines(small_rows[:3]), tmp_path / "out.jsonl.mbrace-tmp", 0)
     killed.kill()
     killed.communicate()
     assert out.read_bytes() == before
     assert run(candidates, out, "--force") == 0
-    assert not list(tmp_path.glob("*.tmp"))
+    assert not list(tmp_path.glob("*.mbrace-tmp"))
 
 
 def test_force_replaces_what_a_link_leads_to_not_the_link(tmp_path: Path, candidates: Path) -> None:

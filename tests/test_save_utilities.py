@@ -18,7 +18,7 @@ import mbrace
 from mbrace.cli import main
 from mbrace.cluster import driver
 from mbrace.experiments.tables import CandidateFile, score, tables
-from mbrace.io.utility_folder import UtilityFolder
+from mbrace.io.folders import UtilityFolder
 from mbrace.jobs.decode import DecodeJob
 from mbrace.jobs.settings import RaceSettings
 from mbrace.utilities.table_files import INDEX, NAME, file_name, read_table, table_bytes
@@ -257,7 +257,7 @@ def test_a_folder_of_a_run_that_was_ended_and_resumed_equals_one_that_was_not(
     run.send_signal(number)
     run.communicate(timeout=60)
     if number == signal.SIGKILL:
-        (tmp_path / "saved" / (file_name("s100") + ".tmp")).write_bytes(b"torn")
+        (tmp_path / "saved" / (file_name("s100") + ".mbrace-tmp")).write_bytes(b"torn")
     assert contents(tmp_path / "saved") != contents(tmp_path / "whole")
     again = ("--resume", "--window", "7", "--save-utilities", "saved")
     assert decode(candidates, "-o", f"out{suffix}", *again) == 0

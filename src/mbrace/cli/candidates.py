@@ -53,8 +53,7 @@ def run_candidates(job: Job, args: argparse.Namespace) -> int:
 
 def read_input(args: argparse.Namespace) -> tuple[Iterable[Item], int | None]:
     """The records, and their number where that is cheap to find out."""
-    from mbrace.io.candidates import read_flat, read_items
-    from mbrace.io.inputs import checked_input, expand
+    from mbrace.io.candidates import checked_input, expand, read_flat, read_items
 
     sizes = {"num_candidates": args.num_candidates, "num_references": args.num_references}
     if args.candidates:

@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
     """Check the options, then run."""
     from mbrace.cli import experiment_studies as studies
     from mbrace.experiments import experiment
-    from mbrace.io.inputs import expand
+    from mbrace.io.candidates import expand
     from mbrace.jobs.progress import progress_bar
 
     out = Path(args.output)

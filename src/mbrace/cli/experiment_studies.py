@@ -137,7 +137,7 @@ def _updates_report(args: argparse.Namespace, out: Path) -> bool:
 def _candidates(args: argparse.Namespace) -> Iterator[tuple[CandidateFile, list[Record]]]:
     """Each candidate file with its records."""
     from mbrace.experiments.tables import CandidateFile
-    from mbrace.io.inputs import expand
+    from mbrace.io.candidates import expand
 
     for file in map(CandidateFile.from_path, expand(args.candidates)):
         file.check_races(args.limit)

@@ -49,8 +49,7 @@ def add(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Check every option, then write."""
-    from mbrace.io.candidates import read_items
-    from mbrace.io.inputs import checked_input, expand
+    from mbrace.io.candidates import checked_input, expand, read_items
     from mbrace.jobs.export import ExportJob
 
     if args.retry_errors:

@@ -50,7 +50,7 @@ def add(commands: argparse._SubParsersAction[Any]) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Check every option, then generate."""
-    from mbrace.io.inputs import checked_input
+    from mbrace.io.candidates import checked_input
     from mbrace.jobs.sources import source_items
 
     job = job_from(args)

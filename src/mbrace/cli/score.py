@@ -64,8 +64,8 @@ def read_aligned(
     outputs: Sequence[str], references: Sequence[str], source: str | None
 ) -> tuple[list[Sequence[str]], list[Sequence[str]], Sequence[str] | None]:
     """The texts of each output and of each file of references, and the sources (or None), paired by id, or by line."""
-    from mbrace.io.aligned import align_texts, read_texts
-    from mbrace.io.inputs import check_stdin
+    from mbrace.io.candidates import check_stdin
+    from mbrace.io.texts import align_texts, read_texts
 
     check_stdin([*outputs, *references, source or ""])
     systems = [read_texts(path, "text") for path in outputs]

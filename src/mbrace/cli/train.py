@@ -63,7 +63,7 @@ def run_train(args: argparse.Namespace) -> int:
     """Read, train, write."""
     from mbrace.errors import UserError, require
     from mbrace.io.reading import open_input
-    from mbrace.io.sentence_pairs import read_pairs
+    from mbrace.io.texts import read_pairs
     from mbrace.jobs.signals import Stop
 
     require("torch", extra="models")

@@ -48,7 +48,7 @@ def add(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Check every option, then translate."""
-    from mbrace.io.inputs import checked_input
+    from mbrace.io.candidates import checked_input
     from mbrace.jobs.sources import source_items
 
     check_output(args)

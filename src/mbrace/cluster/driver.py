@@ -22,8 +22,7 @@ from mbrace.cluster.folder import ShardFolder
 from mbrace.cluster.pool import READER_CPUS, NodeMonitor, Pool, nodes_of, plan, workers_that_fit
 from mbrace.cluster.shards import Block, Result, add_costs, blocks, changed, failed, process_block
 from mbrace.errors import ServiceError, UserError, require
-from mbrace.io.candidates import id_prefixes
-from mbrace.io.inputs import expand
+from mbrace.io.candidates import expand, id_prefixes
 from mbrace.io.reading import estimated_bytes
 from mbrace.jobs.run import ErrorPolicy, Job, SavingJob, Summary, Worker, check_run
 from mbrace.jobs.signals import Stop

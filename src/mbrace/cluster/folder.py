@@ -19,16 +19,14 @@ from numpy.typing import NDArray
 
 from mbrace.cluster.shards import Result, blocks, changed
 from mbrace.errors import UserError, require
-from mbrace.io.atomic import TEMPORARY, lock, replace_file, write_all
+from mbrace.io.atomic import OPEN, TEMPORARY, lock, open_folder, replace_file, write_all
 from mbrace.io.candidates import Bad, lines_of, repeated_id
-from mbrace.io.jsonl import json_line, parse_json
-from mbrace.io.manifest import NAME, SHARD, Manifest, Shard, check_name
-from mbrace.io.output_files import EXISTS, errors_path
-from mbrace.io.packing import check_packing, pack_all
+from mbrace.io.compression import check_packing, pack_all
+from mbrace.io.folders import MANIFEST, SHARD, Manifest, Shard, check_name
+from mbrace.io.output import EXISTS, errors_path
 from mbrace.io.parquet import write_parquet
-from mbrace.io.resume import PlainLines
-from mbrace.io.same_settings import refuse_other_settings
-from mbrace.io.system import OPEN, open_folder
+from mbrace.io.reading import json_line, parse_json
+from mbrace.io.resume import PlainLines, refuse_other_settings
 from mbrace.jobs.run import Job
 from mbrace.records import Location
 
@@ -96,9 +94,9 @@ class ShardFolder:
         if force:
             self._replaces = True
             return False
-        if (self.path / NAME).exists():
+        if (self.path / MANIFEST).exists():
             manifest = Manifest.read(self.path)
-            self._check_plan(manifest.work, self.path / NAME)
+            self._check_plan(manifest.work, self.path / MANIFEST)
             for shard in manifest.shards:
                 _, index, number = shard.file.partition(".")[0].split("-")
                 self.done[int(index), int(number)] = FinishedShard(shard, b"", [])
@@ -128,7 +126,7 @@ class ShardFolder:
             return
         self._replaces = False
         for path in self.path.iterdir():
-            if SHARD.fullmatch(path.name.removesuffix(TEMPORARY)) or path.name in (NAME, JOURNAL):
+            if SHARD.fullmatch(path.name.removesuffix(TEMPORARY)) or path.name in (MANIFEST, JOURNAL):
                 path.unlink()
         self.errors_path.unlink(missing_ok=True)
         self._open_journal()
@@ -274,7 +272,7 @@ class ShardFolder:
             Manifest(self.path, self._plan, list(self._inputs), True, shards, self._options).write()
             (self.path / JOURNAL).unlink()
         except OSError as error:
-            raise UserError(f"{self.path / NAME}: {error.strerror}; {MAKE_ROOM}") from error
+            raise UserError(f"{self.path / MANIFEST}: {error.strerror}; {MAKE_ROOM}") from error
 
     def close(self) -> None:
         """Close and unlock the folder."""

@@ -27,7 +27,7 @@ from mbrace.experiments.study_files import read_packed
 from mbrace.experiments.tables import CandidateFile, slug, tables
 from mbrace.experiments.trials import SIZES, STOPPING, TEST, TRADEOFF, Outcomes, Setting, run_trials
 from mbrace.io.atomic import make_folder
-from mbrace.io.same_settings import refuse_other_settings
+from mbrace.io.resume import refuse_other_settings
 from mbrace.metrics.bleu import BLEU
 from mbrace.metrics.chrf import ChrF
 from mbrace.utility import Utility

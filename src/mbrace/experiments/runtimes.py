@@ -17,9 +17,9 @@ from mbrace.cores import cores
 from mbrace.errors import require
 from mbrace.experiments.studies import Row
 from mbrace.experiments.tables import CandidateFile, slug
-from mbrace.io.aligned import read_texts
 from mbrace.io.atomic import make_folder
-from mbrace.io.packing import without_packing
+from mbrace.io.compression import without_packing
+from mbrace.io.texts import read_texts
 from mbrace.models.hypotheses import CandidateModel, SamplingSettings, live_candidates
 from mbrace.prune import Confidence, PruningFunction
 from mbrace.result import Phases

@@ -1,28 +1,37 @@
-"""Writes files whole or not at all, even after a crash; and a lock, so that only one process writes an output."""
+"""Files that are written whole or not at all, even after a crash; locks; what POSIX and Windows do differently."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import os
+import sys
 from collections.abc import Iterator
 from typing import TypeAlias
 
 from mbrace.errors import UserError
-from mbrace.io.system import OPEN, lock_exclusively
+
+if sys.platform == "win32":
+    import msvcrt
+else:
+    import fcntl
 
 AnyPath: TypeAlias = "str | os.PathLike[str]"
-TEMPORARY = ".tmp"  # the suffix of a file that is not complete yet
+TEMPORARY = ".mbrace-tmp"  # the suffix of a file that is not complete yet: no user's file is called so
+# For every os.open: the file is not inherited by processes that we start, and on Windows is not opened as text.
+OPEN = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOINHERIT", 0) | getattr(os, "O_BINARY", 0)
 
 
 @contextlib.contextmanager
 def replacing(path: AnyPath, *, shared: bool = False) -> Iterator[str]:
     """A temporary path to write to; at the end of the block, what is there becomes `path` in one step.
 
-    After an error the temporary file is deleted, and `path` is as before. `shared` allows several processes to write
-    the same path at once: each has a temporary file of its own.
+    After an error the temporary file is deleted, and `path` is as before. If `path` is a symbolic link, what it leads
+    to is replaced. `shared` allows several processes to write the same path at once: each has a temporary file of its
+    own.
     """
-    temporary = f"{os.fspath(path)}{f'.{os.getpid()}' if shared else ''}{TEMPORARY}"
+    path = os.path.realpath(path)
+    temporary = f"{path}{f'.{os.getpid()}' if shared else ''}{TEMPORARY}"
     try:
         yield temporary
         with open(temporary, "rb+") as file:  # Windows syncs only files that are open for writing
@@ -58,7 +67,7 @@ def write_file(path: str, data: bytes) -> None:
             with open(path, "wb") as device:
                 device.write(data)
         else:
-            replace_file(os.path.realpath(path), data)
+            replace_file(path, data)
     except OSError as error:
         remedy = "make room, or give another file" if error.errno == errno.ENOSPC else "give a file that can be written"
         raise UserError(f"{path}: {error.strerror}; {remedy}") from error
@@ -84,6 +93,18 @@ def write_all(descriptor: int, data: bytes) -> None:
         view = view[os.write(descriptor, view) :]
 
 
+def read_at(descriptor: int, length: int, offset: int) -> bytes:
+    """Up to `length` bytes from `offset` on; the file's position does not change."""
+    if hasattr(os, "pread"):
+        return os.pread(descriptor, length, offset)
+    before = os.lseek(descriptor, 0, os.SEEK_CUR)
+    os.lseek(descriptor, offset, os.SEEK_SET)
+    try:
+        return os.read(descriptor, length)
+    finally:
+        os.lseek(descriptor, before, os.SEEK_SET)
+
+
 def lock(descriptor: int, path: str) -> None:
     """Refuse a second run on the same output. The system releases the lock when the process ends, however it ends."""
     try:
@@ -92,3 +113,24 @@ def lock(descriptor: int, path: str) -> None:
         if error.errno in (errno.EAGAIN, errno.EACCES):
             raise UserError(f"{path}: another mbrace run is writing it; wait for it, or give another output") from None
         # a file system without locks: go on without one
+
+
+def lock_exclusively(descriptor: int) -> None:
+    """Take a lock that ends with the process; OSError if another process has it, or there are no locks here."""
+    if sys.platform == "win32":
+        far = 1 << 40  # beyond the end of any file of ours: on Windows nobody can read a locked byte
+        before = os.lseek(descriptor, 0, os.SEEK_CUR)
+        os.lseek(descriptor, far, os.SEEK_SET)
+        try:
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+        finally:
+            os.lseek(descriptor, before, os.SEEK_SET)
+    else:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def open_folder(path: AnyPath) -> int:
+    """A descriptor for locking a folder: the folder's own or, on Windows, which cannot open folders, a file's in it."""
+    if os.name == "nt":
+        return os.open(os.path.join(path, ".lock"), os.O_RDWR | os.O_CREAT | OPEN, 0o666)
+    return os.open(path, os.O_RDONLY | OPEN)

@@ -1,19 +1,32 @@
-"""Reading candidates: JSON Lines or Parquet with one record per source, or flat text files with N lines per source."""
+"""Reading candidates: which files, and JSON Lines, Parquet or flat text files as one record per source."""
 
 from __future__ import annotations
 
+import glob
 import itertools
 import os
 from array import array
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from mbrace.errors import RecordError, UserError
-from mbrace.io.jsonl import json_line, parse_json
+from mbrace.io.folders import Manifest
 from mbrace.io.parquet import parquet_rows
-from mbrace.io.reading import byte_lines, read_lines, shown_path, without_blank_end
+from mbrace.io.reading import (
+    byte_lines,
+    expand_url,
+    json_line,
+    open_input,
+    parse_json,
+    read_lines,
+    shown_path,
+    without_blank_end,
+)
 from mbrace.randomness import digest
 from mbrace.records import Location, Record, record_from
+
+Value = TypeVar("Value")
+Paths: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]]"
 
 
 class Bad(NamedTuple):
@@ -210,3 +223,64 @@ def _groups(path: str, size: int) -> Iterator[list[str]]:
             line = (number - 1) * size + len(group)
             raise UserError(f"{path}:{line}: ends inside source {number}; lines must be a multiple of {size}")
         yield group
+
+
+class Rereadable(Generic[Value]):
+    """An iterable that is read again from its beginning each time it is iterated over."""
+
+    def __init__(self, read: Callable[[], Iterator[Value]]) -> None:
+        self._read = read
+
+    def __iter__(self) -> Iterator[Value]:
+        return self._read()
+
+
+def checked_input(read: Callable[[], Iterator[Value]], paths: Sequence[str], *, output: str) -> Iterable[Value]:
+    """What `read` reads from the files `paths`, once `check_inputs` has found nothing wrong with them: as often as it
+    is iterated over, unless one of them is a stream."""
+    check_inputs(paths, output)
+    return Rereadable(read) if all(os.path.isfile(path) or "://" in path for path in paths) else read()
+
+
+def expand(patterns: Paths) -> list[str]:
+    """The files that patterns match, those of each pattern sorted by name; for a folder of shards, those in its
+    manifest."""
+    paths: list[str] = []
+    for given in [patterns] if isinstance(patterns, str | os.PathLike) else patterns:
+        pattern = os.fspath(given)
+        if pattern == "-" or (os.path.exists(pattern) and not os.path.isdir(pattern)):
+            found = [pattern]
+        elif os.path.isdir(pattern):
+            found = list(Manifest.read(pattern).paths(complete=True))
+        elif not any(character in pattern for character in "*?["):
+            found = [pattern]  # opening it says what is wrong
+        elif "://" in pattern:
+            found = expand_url(pattern)
+        else:
+            found = sorted(path for path in glob.glob(pattern, recursive=True) if not os.path.isdir(path))
+        if not found:
+            raise UserError(f"{pattern}: no file matches; give a file or a pattern that matches some")
+        paths += found
+    repeated = next((path for path in paths if paths.count(path) > 1), None) if len(set(paths)) < len(paths) else None
+    if repeated is not None:
+        raise UserError(f"{repeated}: given twice; give each input once")
+    return paths
+
+
+def check_inputs(paths: Sequence[str], output: str) -> None:
+    """Before the output is made, refuse a file that cannot be read, and an output that is also an input."""
+    check_stdin(paths)
+    for path in paths:
+        if path == "-" or "://" in path:
+            continue
+        if os.path.isfile(path) or os.path.isdir(path) or not os.path.exists(path):
+            with open_input(path):  # any file but a pipe, which can be opened only once
+                pass
+        if os.path.exists(output) and os.path.samefile(path, output):
+            raise UserError(f"{output}: is an input too; give another output")
+
+
+def check_stdin(paths: Iterable[str]) -> None:
+    """Refuse to read standard input as two inputs: each would get a part of its lines."""
+    if sum(path == "-" for path in paths) > 1:
+        raise UserError("-: standard input is given twice; give a file for one of them")

@@ -9,8 +9,7 @@ from typing import Any
 
 from mbrace.errors import UserError, require
 from mbrace.io.atomic import AnyPath, replacing
-from mbrace.io.jsonl import parse_json, valid_unicode
-from mbrace.io.remote import filesystem_of
+from mbrace.io.reading import filesystem_of, parse_json, valid_unicode
 
 ROWS_AT_A_TIME = 64
 ROWS_PER_TABLE = 1000

@@ -1,20 +1,24 @@
-"""Opening any input, packed or remote, and reading its lines."""
+"""Opens any input, compressed or remote, and reads its lines and JSON values."""
 
 from __future__ import annotations
 
 import codecs
 import contextlib
+import fnmatch
 import io
+import json
 import lzma
 import os
+import re
 import sys
 import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator
-from typing import BinaryIO, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
-from mbrace.errors import RecordError, UserError
-from mbrace.io.packing import DamagedError, Unpacker, open_packed, packing_of
-from mbrace.io.remote import open_url
+import orjson
+
+from mbrace.errors import RecordError, UserError, require, warn
+from mbrace.io.compression import DamagedError, Unpacker, open_packed, packing_of
 from mbrace.records import Location
 
 Row = TypeVar("Row")
@@ -113,3 +117,79 @@ def estimated_bytes(path: str) -> int:
         return 0
     used = len(start) - len(unpack.unused_data)
     return size * unpacked // max(1, used)
+
+
+def filesystem_of(url: str) -> tuple[Any, str]:
+    """pyarrow's file system for a URL, and the path in it."""
+    fs = require("pyarrow.fs", extra="parquet")
+    try:
+        filesystem, path = fs.FileSystem.from_uri(url)
+    except Exception as error:
+        raise UserError(f"{url}: not a URL that pyarrow reads ({error}); give one such as s3://bucket/file") from error
+    return filesystem, path
+
+
+def expand_url(pattern: str) -> list[str]:
+    """The URLs that match a pattern, sorted."""
+    fs = require("pyarrow.fs", extra="parquet")
+    filesystem, path = filesystem_of(pattern)
+    folder = path[: min(path.index(c) for c in "*?[" if c in path)].rpartition("/")[0]
+    try:
+        infos = filesystem.get_file_info(fs.FileSelector(folder, recursive=True))
+    except OSError as error:
+        raise UserError(f"{pattern}: cannot be listed ({error}); check the address and your rights there") from error
+    start = pattern[: len(pattern) - len(path)] if pattern.endswith(path) else pattern.partition("://")[0] + "://"
+    return sorted(start + i.path for i in infos if i.type == fs.FileType.File and fnmatch.fnmatch(i.path, path))
+
+
+@contextlib.contextmanager
+def open_url(url: str) -> Iterator[BinaryIO]:
+    """A stream of the bytes at a URL, unpacked by suffix."""
+    filesystem, path = filesystem_of(url)
+    is_xz = url.endswith(".xz")  # pyarrow unpacks .gz and others, not .xz
+    try:
+        with filesystem.open_input_stream(path, compression=None if is_xz else "detect") as stream:
+            raw = io.BufferedReader(stream)
+            with contextlib.ExitStack() as stack:
+                yield raw if not is_xz else io.BufferedReader(stack.enter_context(lzma.LZMAFile(raw)))
+    except (UserError, GeneratorExit):
+        raise
+    except (OSError, EOFError, lzma.LZMAError) as error:
+        raise UserError(f"{url}: cannot be read ({error}); check the address and your rights there") from error
+
+
+def parse_json(line: bytes, where: object) -> Any:
+    """One JSON value. Lone surrogates are allowed: what orjson refuses, the standard library's parser tries."""
+    try:
+        return orjson.loads(line)
+    except orjson.JSONDecodeError:
+        text = decode_line(line, where)
+        try:
+            return json.loads(text, parse_constant=_refuse_constant)
+        except (ValueError, RecursionError) as error:
+            raise RecordError(where, f"not JSON ({error}); give one JSON object per line") from None
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def to_json(value: Any) -> bytes:
+    """A value as JSON without a line feed; lone surrogates are written as escapes."""
+    try:
+        return orjson.dumps(value)
+    except TypeError:
+        return json.dumps(value, separators=(",", ":"), allow_nan=False).encode("ascii")
+
+
+def json_line(value: Any) -> bytes:
+    """A value as one line of JSON Lines."""
+    return to_json(value) + b"\n"
+
+
+def valid_unicode(text: str, medium: str) -> str:
+    """The text for a format that cannot hold lone surrogates: they are replaced by U+FFFD, with a warning."""
+    replaced = re.sub("[\ud800-\udfff]", "\ufffd", text)
+    if replaced != text:
+        warn(f"{medium} cannot hold lone surrogates: U+FFFD is written for them")
+    return replaced

@@ -1,17 +1,28 @@
-"""Reads the complete lines that an interrupted run has written, and drops what comes after the lines that are kept."""
+"""What an earlier run left: the complete lines of its output, and OUT.run.json with its settings and digests of its
+inputs. A run continues only with the same settings and the same records."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import time
+import zlib
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
 
-from mbrace.io.jsonl import to_json
-from mbrace.io.packing import FIRST_BYTES, DamagedError, Unpacker
+from mbrace.errors import UserError
+from mbrace.io.atomic import read_at, replace_file
+from mbrace.io.compression import FIRST_BYTES, DamagedError, Unpacker
 from mbrace.io.parquet import parquet_rows
-from mbrace.io.system import read_at
+from mbrace.io.reading import json_line, parse_json, to_json
+from mbrace.records import Record
 
 CHUNK_BYTES = 1 << 20
 LINE_START = b'{"id":'  # the beginning of every line of JSON that we write
+SUFFIX = ".run.json"
+DIGESTS = "input_digests"
+OPTIONS = "options"
+SAVE_SECONDS = 2.0  # the least time between two saves while a run goes on
+EARLY_NAMES = {"length_penalty": "length_alpha"}  # the names of settings in files of early versions
 
 
 class WrittenLines:
@@ -152,3 +163,122 @@ def _lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
         *lines, rest = (rest + chunk).split(b"\n")
         for line in lines:
             yield line + b"\n"
+
+
+class InputDigest:
+    """A checksum of the content of the records answered so far, in order: it notices a wrong input, at little cost.
+
+    It is remembered after 1, 2, 4, 8, ... records and after the last, so that an output that was cut off, or grew after
+    the last save, can still be checked up to one of these points. Records set aside do not count: they may be fixed.
+    """
+
+    def __init__(self, before: Mapping[str, Any] | None = None) -> None:
+        self._before = before or {}
+        self._checksum, self._bytes, self._count = 0, 0, 0
+        self._remembered: dict[str, str] = {}
+
+    def add(self, record: Record) -> bool:
+        """Count a record; False if an earlier run had other content up to this record."""
+        listed = [record.hypotheses, record.pseudo_references, record.logprobs]
+        lists = [_as_list(values) for values in listed]
+        content = to_json([record.id, record.source, record.reference, *lists])
+        self._checksum, self._bytes = zlib.crc32(content, self._checksum), self._bytes + len(content)
+        self._count += 1
+        if self._count & (self._count - 1) == 0:
+            self._remembered[str(self._count)] = self._digest()
+        before = self._before.get(str(self._count))
+        return before is None or before == self._digest()
+
+    def describe(self) -> dict[str, str]:
+        """The remembered digests, by the number of records."""
+        return {**self._remembered, str(self._count): self._digest()} if self._count else {}
+
+    def _digest(self) -> str:
+        return f"{self._checksum:08x}-{self._bytes:x}"
+
+
+def _as_list(values: object) -> list[Any] | None:
+    if type(values) is list:
+        return values
+    return list(values) if isinstance(values, Sequence) else None
+
+
+class RunFile:
+    """OUT.run.json of the output `output`: its `settings`, and `inputs`, the digest of the records it answers.
+
+    `options` are those that the command line was given, by name: `--config OUT.run.json` gives them again.
+    """
+
+    def __init__(self, output: str, settings: Mapping[str, Any], options: Mapping[str, Any] | None = None) -> None:
+        self.path, self.is_ours = output + SUFFIX, False  # whether this run has written it
+        self.inputs = InputDigest()
+        self._output, self._settings = output, settings
+        self._options = {} if options is None else {OPTIONS: dict(options)}
+        self._saved = time.monotonic()
+
+    def check(self) -> None:
+        """Refuse to continue an output that was made with other settings, or with unknown ones."""
+        if not os.path.exists(self.path):
+            raise UserError(
+                f"{self.path}: missing, so {self._output} cannot be continued: it says what the output was "
+                "made with (early versions of mbrace deleted it at the end of a run); "
+                "give another output, or force=True to start over"
+            )
+        with open(self.path, "rb") as file:
+            before = parse_json(file.read(), self.path)
+        remedy = "give the same options, another output, or force=True to start over"
+        besides = (OPTIONS, DIGESTS)
+        refuse_other_settings(before, self._settings, file=self._output, remedy=remedy, besides=besides)
+        self._options = {OPTIONS: before[OPTIONS]} if OPTIONS in before else {}  # those it was begun with
+        digests = before.get(DIGESTS)
+        self.inputs = InputDigest(digests if isinstance(digests, dict) else None)
+
+    def save(self) -> None:
+        """Replace the file in one step."""
+        replace_file(self.path, json_line({**self._settings, **self._options, DIGESTS: self.inputs.describe()}))
+        self.is_ours, self._saved = True, time.monotonic()
+
+    def save_if_due(self) -> None:
+        """Save now and then: after a crash, the input is checked up to the last save."""
+        if time.monotonic() - self._saved > SAVE_SECONDS:
+            self.save()
+
+
+def refuse_other_settings(
+    before: Any,
+    now: Mapping[str, Any],
+    *,
+    file: object,
+    remedy: str,
+    made: str = "was made",
+    data: Sequence[str] = (),
+    besides: Collection[str] = (),
+) -> None:
+    """Refuse to continue `file`, which was made with the settings `before`, if those of `now` are others.
+
+    Settings are compared as JSON values. Those named in `data` are digests or long lists, whose values mean nothing
+    to a reader: the message gives only their names. What `before` holds `besides` settings is not compared. An option
+    that one of the two lacks, because it is newer or not described where it is not in use, is the same if the other
+    does not use it.
+    """
+    if not isinstance(before, dict):
+        raise UserError(f"{file}: not written by mbrace; {remedy}")
+    late_names = {early: name for name, early in EARLY_NAMES.items()}
+    before = {late_names.get(name, name): value for name, value in before.items() if name not in besides}
+    now = parse_json(to_json(now), file)
+    others = [
+        f"other data ({name})" if name in data else _difference(name, before, now)
+        for name in dict.fromkeys([*now, *before])
+        if before.get(name) != now.get(name) and (name in before or now[name]) and (name in now or before[name])
+    ]
+    if others:
+        more = [f"{len(others) - 3} more"] if len(others) > 3 else []
+        raise UserError(f"{file}: {made} with {' and '.join(others[:3] + more)}; {remedy}")
+
+
+def _difference(name: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """Two values of a setting in words; None is the value of an option that was not given."""
+    option = name.replace("_", "-")
+    made = f"{option} {before.get(name)!r}" if before.get(name) is not None else f"the default {option}"
+    wanted = "the default" if now.get(name) is None else repr(now[name])
+    return f"{made if name in before else f'no {option}'}, not {wanted if name in now else 'without it'}"

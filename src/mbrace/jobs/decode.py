@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from mbrace.api import decode_corpus
 from mbrace.errors import UserError
-from mbrace.io.answer_line import answer_line
-from mbrace.io.candidates import Item, item_from, read_items
-from mbrace.io.inputs import Paths, checked_input, expand
+from mbrace.io.candidates import Item, Paths, checked_input, expand, item_from, read_items
+from mbrace.io.output import answer_line
 from mbrace.jobs.outcomes import answer_items
 from mbrace.jobs.run import ErrorPolicy, Outcome, Progress, Summary, run_job
 from mbrace.jobs.settings import AnyUtility, RaceSettings, describe_utility, load_utility
@@ -29,7 +28,7 @@ from mbrace.utility import Cost, QualityUtility, Utility, truncated_texts, utili
 from mbrace.windows import OnError
 
 if TYPE_CHECKING:
-    from mbrace.io.utility_folder import UtilityFolder
+    from mbrace.io.folders import UtilityFolder
 
 
 def decode_file(
@@ -143,7 +142,7 @@ class DecodeJob:
         utility, others = load_utility(self.utility, threads), self.shortlist.load(threads)
         self.race.check_utility(utility)
         if self.save_utilities is not None:
-            from mbrace.io.utility_folder import UtilityFolder
+            from mbrace.io.folders import UtilityFolder
 
             others["utility_folder"] = UtilityFolder(self.save_utilities)
         return DecodeWorker(utility, self.race, shuffle=self.shuffle, cover=self.cover, text=self.text, **others)

@@ -12,10 +12,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from mbrace.errors import RecordError, UserError, check_number
-from mbrace.io.aligned import read_texts
-from mbrace.io.candidates import Bad, Item, Row, location_of, read_items
-from mbrace.io.inputs import Paths, checked_input, expand
-from mbrace.io.jsonl import json_line, parse_json
+from mbrace.io.candidates import Bad, Item, Paths, Row, checked_input, expand, location_of, read_items
+from mbrace.io.reading import json_line, parse_json
+from mbrace.io.texts import read_texts
 from mbrace.jobs.run import ErrorPolicy, Outcome, Progress, Summary, run_job
 from mbrace.records import Location, Record, kind
 from mbrace.utilities.table_files import file_name, read_table

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from mbrace.errors import UserError
 from mbrace.groups import in_groups, run_group
-from mbrace.io.candidates import Bad, Item, bad_from
-from mbrace.io.inputs import checked_input
-from mbrace.io.jsonl import json_line
+from mbrace.io.candidates import Bad, Item, bad_from, checked_input
+from mbrace.io.reading import json_line
 from mbrace.jobs.model_settings import AnyModel, describe_model, load_model
 from mbrace.jobs.run import ErrorPolicy, Outcome, Progress, Summary, run_job
 from mbrace.jobs.sources import source_item, source_items

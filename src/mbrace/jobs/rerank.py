@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from mbrace.errors import LARGEST, check_whole
-from mbrace.io.answer_line import answer_line
-from mbrace.io.candidates import Item, item_from, read_items
-from mbrace.io.inputs import Paths, checked_input, expand
+from mbrace.io.candidates import Item, Paths, checked_input, expand, item_from, read_items
+from mbrace.io.output import answer_line
 from mbrace.jobs.outcomes import answer_items
 from mbrace.jobs.run import ErrorPolicy, Outcome, Progress, Summary, run_job
 from mbrace.jobs.settings import AnyQuality, describe_quality, load_quality

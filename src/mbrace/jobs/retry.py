@@ -9,16 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mbrace.errors import UserError
-from mbrace.io.atomic import replace_file, replacing, write_all
+from mbrace.io.atomic import OPEN, replace_file, replacing, write_all
 from mbrace.io.candidates import Item, lines_of
-from mbrace.io.jsonl import json_line, parse_json
-from mbrace.io.output import Output
-from mbrace.io.output_files import OutputFiles
-from mbrace.io.packing import pack, pop_full_members
+from mbrace.io.compression import pack, pop_full_members
+from mbrace.io.output import Output, OutputFiles
 from mbrace.io.parquet import write_parquet
-from mbrace.io.resume import written_lines
-from mbrace.io.run_file import DIGESTS
-from mbrace.io.system import OPEN
+from mbrace.io.reading import json_line, parse_json
+from mbrace.io.resume import DIGESTS, written_lines
 from mbrace.jobs.unanswered import SetAside, unanswered
 
 if TYPE_CHECKING:

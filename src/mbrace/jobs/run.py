@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_che
 
 from mbrace.errors import MOST_THREADS, ServiceError, UserError, check_whole
 from mbrace.io.candidates import Bad, Item
-from mbrace.io.output import Output
-from mbrace.io.output_files import OutputFiles
+from mbrace.io.output import Output, OutputFiles
 from mbrace.jobs.progress import progress_bar
 from mbrace.jobs.signals import Stop
 from mbrace.jobs.unanswered import unanswered
@@ -21,7 +20,7 @@ from mbrace.records import Record
 from mbrace.result import Phases
 
 if TYPE_CHECKING:
-    from mbrace.io.utility_folder import UtilityFolder
+    from mbrace.io.folders import UtilityFolder
 
 Outcome: TypeAlias = "tuple[bytes | None, Bad | None]"  # the line to write, and why an item was set aside
 ErrorPolicy: TypeAlias = Literal["stop", "skip"]
@@ -147,7 +146,7 @@ def run_job(
     if not (resume or force):
         OutputFiles(output).refuse_existing()
         if isinstance(job, SavingJob) and job.save_utilities is not None:
-            from mbrace.io.utility_folder import refuse_existing_tables
+            from mbrace.io.folders import refuse_existing_tables
 
             refuse_existing_tables(job.save_utilities)
     worker = job.start(threads)

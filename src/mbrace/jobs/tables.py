@@ -12,8 +12,8 @@ from typing import Any
 
 from mbrace.api import decode_corpus
 from mbrace.errors import UserError, require
-from mbrace.io.answer_line import answer_line
-from mbrace.io.jsonl import parse_json, valid_unicode
+from mbrace.io.output import answer_line
+from mbrace.io.reading import parse_json, valid_unicode
 from mbrace.records import HYPOTHESES_ALIASES, Location, Record, record_from
 from mbrace.result import Decoded
 

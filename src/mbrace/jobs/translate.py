@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from mbrace.io.candidates import Item
-from mbrace.io.inputs import checked_input
+from mbrace.io.candidates import Item, checked_input
 from mbrace.jobs.decode import DecodeJob, DecodeWorker
 from mbrace.jobs.model_settings import AnyModel, describe_model, load_model
 from mbrace.jobs.run import ErrorPolicy, Outcome, Progress, Summary, run_job
@@ -23,7 +22,7 @@ from mbrace.schedule import Schedule
 from mbrace.utility import QualityUtility, Utility
 
 if TYPE_CHECKING:
-    from mbrace.io.utility_folder import UtilityFolder
+    from mbrace.io.folders import UtilityFolder
     from mbrace.models.hypotheses import CandidateModel
     from mbrace.servers.server import Server
 

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from mbrace.errors import UserError
 from mbrace.io.candidates import Bad, Item, location_of
-from mbrace.io.jsonl import parse_json
 from mbrace.io.output import Output
+from mbrace.io.reading import parse_json
 from mbrace.records import Location, Record
 
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import orjson
 
-from mbrace.io.aligned import Texts, align_texts, read_texts
-from mbrace.io.inputs import check_stdin
+from mbrace.io.candidates import check_stdin
+from mbrace.io.texts import Texts, align_texts, read_texts
 
 
 @dataclass(frozen=True)

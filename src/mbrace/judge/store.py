@@ -14,7 +14,7 @@ from datetime import datetime, timezone
 from typing import Literal
 
 from mbrace.errors import UserError
-from mbrace.io.same_settings import refuse_other_settings
+from mbrace.io.resume import refuse_other_settings
 from mbrace.judge.items import PredictionPair, arrange
 
 Choice = Literal["A", "B", "tie", "skip"]

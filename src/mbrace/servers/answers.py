@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from mbrace.errors import UserError, warn
-from mbrace.io.system import OPEN, read_at
+from mbrace.io.atomic import OPEN, read_at
 
 
 class AnswerFile:

@@ -18,8 +18,8 @@ from typing import Any
 
 from mbrace.errors import UserError, require
 from mbrace.io.atomic import make_folder, replace_file
-from mbrace.io.jsonl import json_line, parse_json
-from mbrace.io.same_settings import refuse_other_settings
+from mbrace.io.reading import json_line, parse_json
+from mbrace.io.resume import refuse_other_settings
 from mbrace.models.vocabulary import Vocabulary
 from mbrace.neural.device import choose_device
 from mbrace.training.batches import Corpus
