@@ -36,7 +36,6 @@ def test_weights_are_asked_for_in_the_version_that_is_built_here(name: str) -> N
         ("mbrace_de_en", "Seq2Seq()", "models"),
         ("mbrace_learned", "Learned()", "minilm"),
         ("mbrace_learned", "Learned('multilingual')", "multilingual"),
-        ("mbrace_learned", "Referenceless('learned')", "multilingual"),
     ],
 )
 def test_missing_weights_are_named_with_the_extra_that_brings_them(

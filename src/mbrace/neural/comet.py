@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from mbrace.neural import checkpoint as layout
-from mbrace.neural import pretrained, shared
+from mbrace.neural import pretrained
 from mbrace.neural.device import choose_device_and_dtype, dtype_name
 from mbrace.neural.encoder import Encoder
 from mbrace.neural.head import Estimator
@@ -42,7 +42,7 @@ def build_encoder(
 ) -> Encoder:
     """The checkpoint's encoder of single texts."""
     chosen_device, chosen_dtype = choose_device_and_dtype(device, dtype)
-    network, tokenizer = shared.transformer(read, chosen_device, chosen_dtype)
+    network, tokenizer = layout.build_transformer(read)
     config = network.config
     return Encoder(
         network,

@@ -1,5 +1,4 @@
-"""COMET's referenceless regression checkpoints, which score a hypothesis with its source, each embedded separately; and
-the one that ships with mbrace."""
+"""COMET's referenceless regression checkpoints, which score a hypothesis with its source, each embedded separately."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from mbrace.errors import UserError, require
+from mbrace.errors import UserError
 from mbrace.metrics.rebuilt import Rebuilt
 from mbrace.neural import checkpoint as layout
 from mbrace.neural import pretrained
@@ -19,21 +18,12 @@ from mbrace.neural.scorer import aligned_scores
 from mbrace.scoring import check_aligned
 
 KIND = "referenceless_regression_metric"
-SHIPPED = "learned"
-
-
-def locate(model: str | Path) -> str | Path:
-    """The folder of the estimator that ships with mbrace, for its name; else `model`."""
-    if model != SHIPPED:
-        return model
-    folder: Path = require("mbrace_learned", extra="multilingual").FOLDER / "learned-quality"
-    return folder
 
 
 class Referenceless(Rebuilt):
-    """Estimates quality without a reference: `Referenceless("Unbabel/wmt20-comet-qe-da")`, any checkpoint of its class
-    in COMET's layout (`mbrace train-metric --quality` makes them), or `Referenceless("learned")`, the small one that
-    ships in `mbrace[multilingual]`. It is not a utility for a race. Parameters as for `Comet`."""
+    """Estimates quality without a reference: `Referenceless("Unbabel/wmt20-comet-qe-da")`, or any checkpoint of its
+    class in COMET's layout (`mbrace train-metric --quality` makes them). It is not a utility for a race. Parameters as
+    for `Comet`."""
 
     reads_references = False
 
@@ -45,7 +35,6 @@ class Referenceless(Rebuilt):
         dtype: str | None = None,
         batch_tokens: int | None = None,
     ) -> None:
-        model = locate(model)
         read = layout.read(model, {KIND: {"hidden_sizes": [2048, 1024]}})
         self.encoder = build_encoder(read, device=device, dtype=dtype, batch_tokens=batch_tokens)
         self.head = build_estimator(read, self.encoder)

@@ -72,25 +72,24 @@ class RaceScorer:
     def score(self, asks: Sequence[Ask]) -> Sequence[NDArray[np.float32]]:
         """Embed the new strings of all asks in one stream, then score all pairs."""
         with torch.inference_mode():
-            self.encode_hypotheses(asks)
+            self._encode(asks)
             tables = self._head.score(self._blocks(asks))
             if self._encoder.device.type == "cpu":
                 return [table.numpy() for table in tables]
             flat = torch.cat([table.flatten() for table in tables])
             return split_tables(flat.cpu().numpy(), asks)  # in one copy from the device
 
-    def encode_hypotheses(self, asks: Sequence[Ask]) -> None:
-        """Embed the new strings of all asks: hypotheses, and references where they are known."""
-        with torch.inference_mode():
-            began = time.perf_counter()
-            new = self._new(asks)
-            texts = [self._hypotheses(*each) for each in new]
-            texts += [self._strings(ask.references) for ask in asks if ask.references]
-            self._bank.add(itertools.chain.from_iterable(texts))
-            self._prepare(new)
-            if self._encoder.device.type == "cuda":
-                torch.cuda.current_stream(self._encoder.device).synchronize()
-            self.encode_seconds += time.perf_counter() - began
+    def _encode(self, asks: Sequence[Ask]) -> None:
+        """Embed the new strings of all asks."""
+        began = time.perf_counter()
+        new = self._new(asks)
+        texts = [self._hypotheses(*each) for each in new]
+        texts += [self._strings(ask.references) for ask in asks if ask.references]
+        self._bank.add(itertools.chain.from_iterable(texts))
+        self._prepare(new)
+        if self._encoder.device.type == "cuda":
+            torch.cuda.current_stream(self._encoder.device).synchronize()
+        self.encode_seconds += time.perf_counter() - began
 
     def _new(self, asks: Sequence[Ask]) -> list[tuple[int, NDArray[np.int64]]]:
         """The sentences with hypotheses that are asked about for the first time, and these hypotheses."""

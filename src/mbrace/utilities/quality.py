@@ -27,17 +27,15 @@ def load_quality(
     dtype: str | None = None,
     batch_tokens: int | None = None,
 ) -> QualityUtility:
-    """The quality utility of a checkpoint's folder or hub name: CometKiwi, XCOMET, a referenceless COMET, MetricX; or
-    `learned`, the small one that ships with mbrace.
+    """The quality utility of a checkpoint's folder or hub name: CometKiwi, XCOMET, a referenceless COMET, MetricX.
 
     `threads` 0 is all cores.
     """
     require("torch", extra="neural")
     if threads:
         limit_threads(threads)
-    from mbrace.neural.referenceless import locate
-
-    model = str(locate(model))
+    if model == "learned":
+        raise UserError("qe learned: was removed (a random shortlist was better); give a CometKiwi or MetricX checkpoint")
     module, name = _class_of(model)
     made: Any = getattr(importlib.import_module(module), name)
     utility: QualityUtility = made(model, device=device, dtype=dtype, batch_tokens=batch_tokens)

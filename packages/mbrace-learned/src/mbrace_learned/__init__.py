@@ -1,4 +1,4 @@
-"""The learned metrics of mbrace: `FOLDER` holds learned-en, learned-multilingual and learned-quality."""
+"""The learned metrics of mbrace: `FOLDER` holds learned-en and learned-multilingual."""
 
 from pathlib import Path
 
