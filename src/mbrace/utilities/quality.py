@@ -35,7 +35,9 @@ def load_quality(
     if threads:
         limit_threads(threads)
     if model == "learned":
-        raise UserError("qe learned: was removed (a random shortlist was better); give a CometKiwi or MetricX checkpoint")
+        raise UserError(
+            "qe learned: was removed (a random shortlist was better); give a CometKiwi or MetricX checkpoint"
+        )
     module, name = _class_of(model)
     made: Any = getattr(importlib.import_module(module), name)
     utility: QualityUtility = made(model, device=device, dtype=dtype, batch_tokens=batch_tokens)
