@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterable, Iterator
 from typing import Literal, TypeAlias
 
-from mbrace.errors import UserError
+from mbrace.errors import SettingError, UserError
 
 Schedule: TypeAlias = "Iterable[int] | Literal['all'] | None"
 
@@ -27,12 +27,12 @@ def is_all(schedule: Schedule) -> bool:
 def check(sizes: Iterable[int] | str) -> tuple[int, ...]:
     """`sizes` as a tuple, refused unless they are whole numbers that increase from at least 1."""
     if isinstance(sizes, str) or not isinstance(sizes, Iterable):
-        raise UserError(f'schedule {sizes!r}: give growing whole numbers, or "all"')
+        raise SettingError("schedule", sizes, 'give growing whole numbers, or "all"')
     sizes = tuple(sizes)
     if set(map(type, sizes)) != {int} and not (sizes and all(map(_is_whole, sizes))):
-        raise UserError(f"schedule {list(sizes)}: give whole numbers, such as 16,32,64,128,256")
+        raise SettingError("schedule", list(sizes), "give whole numbers, such as 16,32,64,128,256")
     if sizes[0] < 1 or sorted(set(sizes)) != list(sizes):
-        raise UserError(f"schedule {list(sizes)}: sizes must increase and start at 1 or more")
+        raise SettingError("schedule", list(sizes), "sizes must increase and start at 1 or more")
     return tuple(map(int, sizes))
 
 

@@ -1,0 +1,210 @@
+"""What settings are made of: a field with its default, range, help text, flag, and what it needs or excludes."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import typing
+from collections.abc import Iterable, Mapping
+from dataclasses import field, fields, replace
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from mbrace.errors import Parameter, SettingError, check_number, check_whole
+from mbrace.removed import REMOVED, REMOVED_VALUES
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+VERSION = 1  # of what `to_dict` returns
+Kind = TypeVar("Kind", bound="Settings")
+_CACHE: dict[type, tuple[dict[str, Setting], dict[str, Any]]] = {}
+
+
+class Setting(NamedTuple):
+    """What is known about a field. A setting is chosen if it differs from its default."""
+
+    help: str
+    kind: type  # of its value: int, float, str, bool or dict
+    default: object = None  # what applies where the field's own default is None
+    least: float = -math.inf
+    most: float = math.inf
+    choices: tuple[str, ...] = ()
+    flag: str | None = ""  # "": made of the name; None: for Python alone
+    metavar: str | None = None
+    needs: tuple[str, object] | None = None  # another setting, and the value it must have
+    excludes: tuple[tuple[str, object, str], ...] = ()  # another setting, its value (...: any chosen one), and why
+    described: bool = True  # whether answers depend on it
+    group: str = ""  # it is given as `--GROUP-option NAME=VALUE` instead of by a flag of its own
+
+
+def setting(value: Any, help: str, kind: type, **known: Any) -> Any:
+    """A field with its default value and what is known about it."""
+    return field(default=value, metadata={"setting": Setting(help, kind, **known)}, hash=kind is not dict)
+
+
+def table_of(kind: type[Settings]) -> dict[str, Setting]:
+    """The settings of a class, by name."""
+    return _of(kind)[0]
+
+
+def defaults_of(kind: type[Settings]) -> dict[str, Any]:
+    """The default of each setting of a class."""
+    return _of(kind)[1]
+
+
+def _of(kind: Any) -> tuple[dict[str, Setting], dict[str, Any]]:
+    if kind not in _CACHE:
+        known = fields(kind)
+        _CACHE[kind] = (
+            {each.name: each.metadata["setting"] for each in known},
+            {each.name: each.default for each in known},
+        )
+    return _CACHE[kind]
+
+
+class Settings:
+    """What the classes of settings have in common; each is a frozen dataclass whose fields are made by `setting`."""
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range, and settings that cannot be combined."""
+        table, chosen = table_of(type(self)), self.chosen()
+        for name, value in chosen.items():
+            _check_value(name, value, table[name])
+        for name, value in chosen.items():
+            self._check_others(name, value, table[name])
+
+    def chosen(self) -> dict[str, Any]:
+        """The settings that differ from their defaults."""
+        defaults = defaults_of(type(self))
+        found = ((name, getattr(self, name), default) for name, default in defaults.items())
+        return {name: value for name, value, default in found if value is not default and value != default}
+
+    def replace(self, **changes: Any) -> Self:
+        """The same settings with some of them changed."""
+        return replace(self, **known_settings(type(self), changes))  # type: ignore[type-var]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The chosen settings as JSON values, with a version."""
+        return {"version": VERSION, **self.chosen()}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Settings from what `to_dict` returned, perhaps in an earlier version."""
+        version = values.get("version", VERSION)
+        if type(version) is not int or not 1 <= version <= VERSION:
+            raise SettingError("version", version, f"of another mbrace; this one reads versions 1 to {VERSION}")
+        return cls(**known_settings(cls, {name: value for name, value in values.items() if name != "version"}))
+
+    def seen(self, name: str) -> object:
+        """A setting as the conditions of others see it."""
+        return getattr(self, name)
+
+    def _check_others(self, name: str, value: object, known: Setting) -> None:
+        if known.needs is not None and self.seen(known.needs[0]) != known.needs[1]:
+            raise SettingError(name, value, "only valid with ", Parameter(*known.needs))
+        for other, refused, why in known.excludes:
+            found = self.seen(other)
+            if found == refused or (refused is ... and found != defaults_of(type(self))[other]):
+                because = f", {why}" if why else ""
+                raise SettingError(name, value, "only valid without ", Parameter(other, found), because)
+
+
+def _check_value(name: str, value: Any, known: Setting) -> None:
+    """Refuse a value that is out of range or no such choice."""
+    if known.kind is bool:
+        if value not in (True, False):
+            raise SettingError(name, value, "must be True or False")
+    elif known.kind is int:
+        least = None if known.least == -math.inf else int(known.least)
+        check_whole(name, value, least=least, most=None if known.most == math.inf else int(known.most))
+    elif known.kind is float:
+        check_number(name, value, least=known.least, most=known.most)
+    elif known.choices and isinstance(value, str) and value not in known.choices:
+        removed = REMOVED_VALUES.get((name, value))
+        raise SettingError(name, value, removed or f"unknown{nearest(value, known.choices)}")
+
+
+def known_settings(kind: type[Settings], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The given settings, refused if one of them is none of `kind`."""
+    table = table_of(kind)
+    for name in given:
+        if name not in table:
+            raise SettingError(str(name), ..., REMOVED.get(name) or f"no such setting{nearest(str(name), table)}")
+    return dict(given)
+
+
+def settings_from(kind: type[Kind], ready: Kind | None, given: Mapping[str, Any]) -> Kind:
+    """The settings of a call that takes either a `ready` object or its fields as keywords."""
+    if not given:
+        return kind() if ready is None else ready
+    if ready is not None:
+        name = kind.__name__.lower()
+        first = next(iter(given))
+        raise SettingError(first, given[first], f"give it or {name}=, not both; {name}.replace(...) changes a field")
+    return kind(**known_settings(kind, given))
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The end of a message about an unknown name: the one that was probably meant, or all of them."""
+    known = list(known)
+    near = difflib.get_close_matches(name.replace("-", "_"), known, n=1) or difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {near[0]}?" if near else f"; choose from {', '.join(known)}"
+
+
+def typed_options(
+    group: str, owner: str, kind: type, given: Mapping[str, Any], *, hidden: Iterable[str] = ()
+) -> dict[str, Any]:
+    """Options of `--GROUP-option NAME=VALUE` for a dataclass: those given as text become what its fields are."""
+    hints = {name: hint for name, hint in typing.get_type_hints(kind).items() if name not in hidden}
+    known = [each.name for each in fields(kind) if each.name in hints]
+    for name in given:
+        if name not in known:
+            raise SettingError(name, ..., f"no option of {group} {owner}{nearest(name, known)}", group=group)
+    return {name: typed(group, name, value, hints[name]) for name, value in given.items()}
+
+
+def typed(group: str, name: str, value: Any, hint: Any) -> Any:
+    """An option that may be text as what a type hint says."""
+    kinds = typing.get_args(hint) or (hint,)
+    if not isinstance(value, str) or str in kinds:
+        return value
+    words = {"true": True, "yes": True, "false": False, "no": False}
+    try:
+        return words[value.lower()] if bool in kinds else int(value) if int in kinds else float(value)
+    except (KeyError, ValueError):
+        expected = "yes or no" if bool in kinds else "a whole number" if int in kinds else "a number"
+        raise SettingError(name, value, f"expected {expected}", group=group) from None
+
+
+def options_table(*kinds: type[Settings]) -> str:
+    """The options of these classes as a table of Markdown, for the documentation."""
+    rows = ["| keyword | option | default | what it does |", "|---|---|---|---|"]
+    for kind in kinds:
+        for name, known in table_of(kind).items():
+            default = known.default if known.default is not None else defaults_of(kind)[name]
+            shown = "" if default in (None, "") else str(default)
+            rows.append(
+                f"| `{name}` | {_flag_cell(name, known)} | {shown} | {known.help.replace('|', chr(92) + '|')} |"
+            )
+    return "\n".join(rows)
+
+
+def flag_of(name: str, known: Setting) -> str | None:
+    """The flag of a setting; None if it has none of its own."""
+    if known.flag is None or known.group:
+        return None
+    return known.flag or f"--{name.replace('_', '-')}"
+
+
+def _flag_cell(name: str, known: Setting) -> str:
+    if known.group:
+        return f"`--{known.group}-option {name}=...`"
+    flag = flag_of(name, known)
+    return "" if flag is None else f"`{flag}`"
+
+
+def stable_name(thing: object) -> str:
+    """What to call an object in a description: the same in every process, without its address in memory."""
+    text = repr(thing)
+    kind = thing if hasattr(thing, "__qualname__") else type(thing)
+    return text if " at 0x" not in text else f"{kind.__module__}.{kind.__qualname__}"

@@ -1,0 +1,500 @@
+"""Every setting, once: its name, default, range, help text, flag, and what it needs or excludes.
+
+A field of `Race`, `Sampling`, `Network` or `ModelSettings` is a keyword in Python, a flag on the command line, a key in
+OUT.run.json and a row of the options table in the documentation. All of these are generated from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, TypedDict, cast
+
+from mbrace.errors import LARGEST, Parameter, SettingError
+from mbrace.forecast import STARTERS
+from mbrace.method_names import METHODS, RACE, Method, method_class, method_of
+from mbrace.method_names import describe as describe_method
+from mbrace.prune import MOST_BOOTSTRAPS, Bottom, Confidence, Halving, PruningFunction, planner_of
+from mbrace.schedule import Schedule, check, is_all
+from mbrace.selection import BEST, DIVERSITY, Selection
+from mbrace.setting_fields import VERSION, Settings, nearest, setting, stable_name, table_of, typed_options
+
+EPSILON = 0.02  # of epsilon sampling, unless top-k, top-p or min-p sampling is chosen
+DIVERSE = "diverse"
+
+
+_CONFIDENCE = ("prune", "confidence")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Race(Settings):
+    """How hypotheses race: `decode(..., alpha=0.9)` is `decode(..., race=Race(alpha=0.9))`.
+
+    `prune` is a name, with `alpha`, `bootstraps` and `regret` for "confidence", `beta` for "bottom" and `budget` for
+    "halving", or an object such as `mbrace.Confidence(0.9)`, or a function of your own; None and "none" are standard
+    MBR. `schedule` is a list of growing sample sizes, "all", or None for the utility's own.
+    """
+
+    prune: PruningFunction | str | None = setting(
+        "confidence",
+        "pruning function; none is standard MBR",
+        str,
+        choices=("confidence", "bottom", "halving", "none"),
+        metavar="RULE",
+    )
+    alpha: float | None = setting(
+        None, "confidence threshold", float, default=Confidence.alpha, least=0, most=1, needs=_CONFIDENCE
+    )
+    bootstraps: int | None = setting(
+        None,
+        "bootstrap resamples",
+        int,
+        default=Confidence.bootstraps,
+        least=1,
+        most=MOST_BOOTSTRAPS,
+        metavar="N",
+        needs=_CONFIDENCE,
+    )
+    regret: float | None = setting(
+        None,
+        "end a race when the expected regret of answering now is at most X of the spread between hypotheses",
+        float,
+        default="0: never, as in the paper",
+        least=0,
+        metavar="X",
+        needs=_CONFIDENCE,
+    )
+    beta: float | None = setting(
+        None, "proportion that --prune bottom drops each step", float, least=0, most=1, needs=("prune", "bottom")
+    )
+    budget: int | None = setting(
+        None,
+        "maximum utility calls per record of --prune halving",
+        int,
+        least=1,
+        most=LARGEST,
+        metavar="N",
+        needs=("prune", "halving"),
+    )
+    forecast: float = setting(
+        0.0,
+        f"start with {STARTERS} hypotheses; another one enters when its forecast improvement on the leader is more "
+        "than X of the spread between hypotheses, such as 0.0005; for neural utilities",
+        float,
+        default="0: all race",
+        least=0,
+        metavar="X",
+        excludes=(
+            ("pool", ..., "where draws enter"),
+            ("exclude_self", ..., "which compares others with each string"),
+            ("method", ..., "for which all hypotheses are there from the start"),
+            ("prune", "none", "which scores all hypotheses"),
+            ("prune", "halving", "which shares out its budget beforehand"),
+        ),
+    )
+    schedule: Schedule = setting(
+        None,
+        "growing sample sizes, such as 16,32,64,128,256, or `all` to continue to the last pseudo-reference",
+        str,
+        default="the utility's own",
+        metavar="SIZES",
+    )
+    seed: int = setting(0, "random seed", int)
+    nbest: int = setting(1, "keep and write the N best", int, least=1, most=LARGEST, metavar="N")
+    method: Method | str | None = setting(
+        None,
+        "another published way to score fewer pairs, or a diverse n-best list (docs/methods.md)",
+        str,
+        default=RACE,
+        choices=(RACE, *METHODS, DIVERSE),
+        excludes=(("pool", ..., "for which all hypotheses are there from the start"),),
+    )
+    method_options: Mapping[str, Any] | None = setting(
+        None,
+        "option of the method, such as rank=8 of low-rank; may be repeated",
+        dict,
+        flag="--method-option",
+        metavar="NAME=VALUE",
+    )
+    shuffle: bool = setting(True, "take listed pseudo-references in the order given", bool, flag="--no-shuffle")
+    cover: bool = setting(
+        False,
+        "take listed pseudo-references in an order in which the first few cover the n-grams of all, so that fewer are "
+        "encoded; for neural utilities, with --regret",
+        bool,
+        excludes=(("shuffle", False, ""),),
+    )
+    exclude_self: bool = setting(
+        False,
+        "do not compare a string with itself where it is also a pseudo-reference",
+        bool,
+        flag=None,
+        excludes=tuple(("method", name, "which scores no single pseudo-references") for name in METHODS),
+    )
+    window: int = setting(64, "sentences processed at once", int, least=1, most=LARGEST, metavar="N", described=False)
+    pool: bool = setting(False, "each draw of one live list is hypothesis and pseudo-reference", bool, flag=None)
+
+    def __post_init__(self) -> None:
+        """Refuse settings that make no sense, before anything is loaded."""
+        changed: dict[str, Any] = {}
+        if self.schedule is not None and not is_all(self.schedule):  # it may be an iterator
+            changed["schedule"] = check(self.schedule)
+        if self.prune is None:
+            changed["prune"] = "none"
+        if self.method == RACE:
+            changed["method"] = None
+        if self.method_options is not None:
+            changed["method_options"] = dict(self.method_options) or None
+        for name, value in changed.items():
+            object.__setattr__(self, name, value)
+        self._check_prune()
+        super().__post_init__()
+        self._check_method()
+
+    def _check_prune(self) -> None:
+        if self.method is not None and self.prune not in ("none", Confidence()):
+            name = self.method if isinstance(self.method, str) else type(self.method).__name__
+            for each in ("prune", *_OF_PRUNE):
+                if (found := getattr(self, each)) not in (None, "confidence"):
+                    why = ", which prunes none"
+                    raise SettingError(each, found, "only valid without ", Parameter("method", name), why)
+        if not isinstance(self.prune, str):
+            if not callable(self.prune):
+                raise SettingError(
+                    "prune", self.prune, "give a pruning function such as mbrace.Confidence(), or a name"
+                )
+            for name in _OF_PRUNE:
+                if getattr(self, name) is not None:
+                    raise SettingError(
+                        name, getattr(self, name), f"only valid with the name of a pruning function, not {self.prune!r}"
+                    )
+        elif self.prune == "bottom" and self.beta is None:
+            raise SettingError("prune", "bottom", "needs ", Parameter("beta"), ", the proportion to drop each step")
+        elif self.prune == "halving" and self.budget is None:
+            raise SettingError("prune", "halving", "needs ", Parameter("budget"), ", the most utility calls per record")
+
+    def _check_method(self) -> None:
+        if self.method is None:
+            if self.method_options is not None:
+                raise SettingError("method_options", self.method_options, "only valid with ", Parameter("method"))
+            return
+        if self.method == DIVERSE and self.nbest < 2:
+            raise SettingError("method", DIVERSE, "chooses several; give ", Parameter("nbest", 2), " or more")
+        self.selection(), self.made_method()  # refuse their options
+
+    @property
+    def rule(self) -> str:
+        """The name of the pruning function: "halving" for any with a schedule of its own, "" for others."""
+        if self.method is not None:
+            return "none"
+        if isinstance(self.prune, str):
+            return self.prune
+        named = {Confidence: "confidence", Bottom: "bottom", Halving: "halving"}
+        return named.get(type(self.prune), "halving" if planner_of(self.prune) is not None else "")
+
+    def seen(self, name: str) -> object:
+        """The pruning function by its name, and a method that prunes nothing as no pruning."""
+        return self.rule if name == "prune" else getattr(self, name)
+
+    def pruning_function(self) -> PruningFunction | None:
+        """The pruning function; None: nothing is pruned."""
+        rule = self.rule
+        if rule == "none":
+            return None
+        if not isinstance(self.prune, str):
+            return self.prune
+        if rule == "bottom":
+            return Bottom(cast(float, self.beta))
+        if rule == "halving":
+            return Halving(cast(int, self.budget))
+        given = {"alpha": self.alpha, "bootstraps": self.bootstraps, "regret": self.regret}
+        return Confidence(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
+
+    def made_method(self) -> Method | None:
+        """The method, made with its options; None is the race itself."""
+        if self.method is None or self.method == DIVERSE:
+            return None
+        if isinstance(self.method, str):
+            made = method_class(self.method)
+            options = typed_options("method", self.method, made, self.method_options or {})
+            try:
+                return cast(Method, made(**options))
+            except SettingError as error:
+                raise SettingError(error.parameter, error.value, *error.reason, group="method") from None
+        if self.method_options is not None:
+            raise SettingError("method_options", self.method_options, "only valid with the name of a method")
+        return method_of(self.method)
+
+    def selection(self) -> Selection:
+        """How the n-best list is chosen."""
+        if self.method != DIVERSE:
+            return BEST
+        options = typed_options("method", DIVERSE, Selection, self.method_options or {}, hidden=("rule",))
+        try:
+            return Selection(DIVERSE, options.get("diversity", DIVERSITY))
+        except SettingError as error:
+            raise SettingError(error.parameter, error.value, *error.reason, group="method") from None
+
+    def describe(self) -> dict[str, Any]:
+        """What answers depend on, as JSON values; what older versions did not have is left out where it is default."""
+        found = {"prune": self.rule or stable_name(self.prune), **dict.fromkeys(_OF_PRUNE)}
+        found |= {name: value for name, value in self._prune_numbers().items() if value is not None}
+        sizes = self.schedule if self.schedule in (None, "all") else ",".join(map(str, self.schedule or ()))
+        found |= {"schedule": sizes, "seed": self.seed, "nbest": self.nbest, "no_shuffle": not self.shuffle}
+        later = {
+            "method": f"{DIVERSE} diversity={self.selection().diversity}"
+            if self.method == DIVERSE
+            else describe_method(self.made_method()),
+            "forecast": float(self.forecast) or None,
+            "cover": self.cover or None,
+            "exclude_self": self.exclude_self or None,
+            "pool": self.pool or None,
+        }
+        return found | {name: value for name, value in later.items() if value is not None}
+
+    def to_dict(self) -> dict[str, Any]:
+        """The chosen settings as JSON values, with a version; of an object `prune`, its name and numbers."""
+        found = {"version": VERSION, **self.chosen()}
+        if not isinstance(self.prune, str):
+            numbers = self._prune_numbers()
+            if type(self.prune) not in (Confidence, Bottom, Halving):
+                raise SettingError("prune", self.prune, "an object of your own cannot be written; give a name")
+            found |= {"prune": self.rule, **{name: value for name, value in numbers.items() if value is not None}}
+        if not isinstance(self.method, str | None):
+            raise SettingError("method", self.method, "an object cannot be written; give a name and method_options")
+        if not isinstance(self.schedule, str | None):
+            found["schedule"] = list(self.schedule)
+        return found
+
+    def _prune_numbers(self) -> dict[str, Any]:
+        """The numbers of the pruning function; of an object, those that differ from the defaults."""
+        if isinstance(self.prune, str):
+            return {
+                name: (getattr(self, name) or None if name == "regret" else getattr(self, name)) for name in _OF_PRUNE
+            }
+        kind = type(self.prune)
+        if kind not in (Confidence, Bottom, Halving):
+            return {}
+        numbers = {each.name: (getattr(self.prune, each.name), each.default) for each in fields(kind)}
+        return {name: value for name, (value, default) in numbers.items() if value != default}
+
+
+_OF_PRUNE = ("alpha", "bootstraps", "beta", "regret", "budget")
+
+
+class RaceOptions(TypedDict, total=False):
+    """The fields of `Race` as keywords, for type checkers and editors."""
+
+    prune: PruningFunction | str | None
+    alpha: float | None
+    bootstraps: int | None
+    regret: float | None
+    beta: float | None
+    budget: int | None
+    forecast: float
+    schedule: Schedule
+    seed: int
+    nbest: int
+    method: Method | str | None
+    method_options: Mapping[str, Any] | None
+    shuffle: bool
+    cover: bool
+    exclude_self: bool
+    window: int
+    pool: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampling(Settings):
+    """How a live model makes candidates: `beam` hypotheses per source, pseudo-references by sampling."""
+
+    beam: int = setting(256, "hypotheses per source, by beam search", int, least=0, most=LARGEST, metavar="K")
+    length_penalty: float = setting(1.0, "beam scores are log p / length ** X", float, least=-1e9, metavar="X")
+    epsilon: float | None = setting(
+        None,
+        "epsilon sampling's threshold; 0: none",
+        float,
+        default=f"{EPSILON}; 0 with top-k, top-p or min-p sampling; not sent to a server",
+        least=0,
+        most=1,
+        metavar="P",
+    )
+    temperature: float = setting(1.0, "sampling temperature", float, least=0, metavar="T")
+    top_k: int | None = setting(
+        None, "draw from the K most probable tokens", int, default="all", least=1, most=LARGEST, metavar="K"
+    )
+    top_p: float | None = setting(
+        None, "draw from the likeliest tokens with this total", float, default="all", least=0, most=1, metavar="P"
+    )
+    min_p: float | None = setting(
+        None, "least probability, as a share of the best token's", float, default="none", least=0, most=1, metavar="P"
+    )
+    sampling: str = setting(
+        "independent",
+        "arithmetic: draws are spread evenly over the model's distribution, so fewer are needed",
+        str,
+        choices=("independent", "arithmetic"),
+    )
+
+    @property
+    def threshold(self) -> float:
+        """The threshold of epsilon sampling: by default none next to top-k, top-p or min-p sampling."""
+        if self.epsilon is not None:
+            return float(self.epsilon)
+        return EPSILON if (self.top_k, self.top_p, self.min_p) == (None, None, None) else 0.0
+
+    def beam_options(self) -> dict[str, Any]:
+        """The options of a model's `beam`."""
+        return {"k": self.beam, "alpha": self.length_penalty}
+
+    def options(self) -> dict[str, Any]:
+        """The options of a model's `sample` and `sampler`; not all models know top-k and its like."""
+        always = {"epsilon": self.threshold or None, "temperature": self.temperature, "sampling": self.sampling}
+        chosen = {"top_k": self.top_k, "top_p": self.top_p, "min_p": self.min_p}
+        return always | {name: value for name, value in chosen.items() if value is not None}
+
+    def describe(self) -> dict[str, Any]:
+        """What candidates depend on, as JSON values."""
+        found = {name: getattr(self, name) for name in table_of(Sampling)}
+        return {
+            **found,
+            "epsilon": self.threshold,
+            "sampling": None if self.sampling == "independent" else self.sampling,
+        }
+
+
+class SamplingOptions(TypedDict, total=False):
+    """The fields of `Sampling` as keywords."""
+
+    beam: int
+    length_penalty: float
+    epsilon: float | None
+    temperature: float
+    top_k: int | None
+    top_p: float | None
+    min_p: float | None
+    sampling: str
+
+
+class TranslateOptions(RaceOptions, SamplingOptions, total=False):
+    """The fields of `Race` and `Sampling` as keywords."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Network(Settings):
+    """A neural utility's network: which, where, in which precision and batches."""
+
+    model: str | None = setting(
+        None,
+        "model of a neural utility: a folder or hub name; for `learned` also en | multilingual",
+        str,
+        flag="--metric-model",
+        metavar="PATH_OR_NAME",
+    )
+    device: str | None = setting(
+        None, "cpu | cuda | cuda:1 ...", str, default="a GPU if there is one", metavar="DEVICE", described=False
+    )
+    dtype: str | None = setting(
+        None,
+        "precision of a network; auto: the faster",
+        str,
+        default="bfloat16 on a GPU, else float32",
+        metavar="DTYPE",
+    )
+    batch_tokens: int | None = setting(
+        None,
+        "tokens per batch of a network",
+        int,
+        default="by memory",
+        least=1,
+        most=LARGEST,
+        metavar="N",
+        described=False,
+    )
+
+
+_SERVER = {"group": "server"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSettings(Settings):
+    """A model that makes candidates: here (a folder or a name) or, with `server`, one on an OpenAI-compatible server.
+
+    A `prompt` with {source} in it makes it decoder-only (causal); without one it is an encoder-decoder.
+    """
+
+    model: str = setting("bundled", "folder or name; with --server the model's name there", str, metavar="M")
+    source_language: str | None = setting(None, "the tokenizer's code, such as deu_Latn", str, metavar="CODE")
+    target_language: str | None = setting(None, "like --source-language", str, metavar="CODE")
+    source_prefix: str = setting("", "text before each source (for T5)", str, metavar="TEXT")
+    prompt: str | None = setting(
+        None, "with {source} in it, for a decoder-only --model or a --server", str, metavar="TEXT"
+    )
+    stop: str | None = setting(None, "outputs of a --prompt end before this text", str, metavar="TEXT")
+    device: str | None = setting(None, "cuda or cpu", str, metavar="DEVICE", described=False)
+    dtype: str | None = setting(None, "float32 | bfloat16 | float16", str, metavar="DTYPE")
+    server: str | None = setting(None, "an OpenAI-compatible server that runs --model", str, metavar="URL")
+    max_tokens: int = setting(512, "maximum tokens per sample from the server", int, least=1, metavar="N")
+    concurrency: int = setting(8, "requests to the server at the same time", int, least=1, metavar="N", described=False)
+    timeout: float = setting(
+        120.0, "seconds the server may take for an answer", float, least=0, metavar="S", described=False
+    )
+    kind: str = setting("chat", "which endpoint", str, choices=("chat", "completions"), **_SERVER)
+    samples_per_request: int = setting(16, "samples per request", int, least=1, **_SERVER)
+    system_prompt: str | None = setting(None, "system message", str, needs=("kind", "chat"), **_SERVER)
+    retries: int = setting(6, "how often a failed request is tried again", int, least=0, described=False, **_SERVER)
+    beam_search: bool = setting(False, "hypotheses by beam search, on vLLM only", bool, **_SERVER)
+
+
+class PresetRow(TypedDict, total=False):
+    """What a preset sets for one kind of utility and one command."""
+
+    regret: float
+    forecast: float
+    cover: bool
+    schedule: tuple[int, ...]
+    sampling: str
+
+
+# By preset, command ("server": `translate` with a server) and kind of utility: "string", "encoder" (each string is
+# encoded once) or "pair" (a forward pass per pair; also functions, judges and embedding servers). Never by device.
+_REGRET: PresetRow = {"regret": 0.04}
+_FEWER_STRINGS: PresetRow = {"regret": 0.03, "forecast": 0.0005, "schedule": (8, 12, 18, 27, 40, 60, 90, 135, 200, 256)}
+PRESETS: dict[str, dict[str, dict[str, PresetRow]]] = {
+    "paper": {},
+    "fast": {
+        "decode": {"string": _REGRET, "encoder": {"regret": 0.04, "forecast": 0.0005, "cover": True}, "pair": _REGRET},
+        "translate": {
+            # a GPU draws the first 64 while beam search makes the hypotheses
+            "string": {"regret": 0.04, "sampling": "arithmetic", "schedule": (64, 128, 256)},
+            "encoder": {**_FEWER_STRINGS, "sampling": "arithmetic"},
+            "pair": {"regret": 0.04, "sampling": "arithmetic"},
+        },
+        "server": {"string": _REGRET, "encoder": _FEWER_STRINGS, "pair": _REGRET},
+    },
+}
+
+
+def with_preset(
+    preset: str, command: str, kind: str, race: Mapping[str, Any], sampling: Mapping[str, Any] | None = None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The given settings of a race and of sampling, with those of a preset that were not given and go with them."""
+    if preset not in PRESETS:
+        raise SettingError("preset", preset, f"unknown{nearest(preset, PRESETS)}")
+    rows = PRESETS[preset].get(command, {})
+    races, samplings = _added(Race, rows.get(kind, {}), race), _added(Sampling, rows.get(kind, {}), sampling or {})
+    if kind == "encoder" and not races.get("forecast"):  # the rest of that row was chosen for races with a forecast
+        races = _added(Race, rows.get("pair", {}), race)
+    return races, samplings
+
+
+def _added(kind: type[Settings], row: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    found = dict(given)
+    for name, value in row.items():
+        if name in table_of(kind) and name not in given:
+            try:
+                kind(**found, **{name: value})
+            except SettingError:  # it cannot be combined with what was given
+                continue
+            found[name] = value
+    return found
