@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mbrace.experiments.study_files import read_packed
-
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "bench" / "results"
 
@@ -122,24 +120,8 @@ def fast_scores() -> str:
         f"`fast` costs {min(own):.2f} to {max(own):.2f} chrF++ against standard MBR, well inside the margin of 0.2 "
         f"that was fixed before.\n[Equivalence tests](results/RESULTS.md) show the same for the learned metrics, on "
         f"{sentences[0]:,} to {sentences[-1]:,} newstest sentences of three language pairs. So it is the default of "
-        "`mbrace translate`.\nThere, with chrF++, hypotheses come from a beam that shares states: "
-        f"{shared_states_change('de-en'):+.2f} and {shared_states_change('tr-en'):+.2f} chrF++ on two pairs, as good "
-        "by the same margin ([run](results/sixth-run/RECOMBINED.md))."
+        "`mbrace translate`."
     )
-
-
-def shared_states_change(pair: str) -> float:
-    """How much chrF++ changes, against human references, when hypotheses share states and a race stops by regret."""
-    rows = read_packed(ROOT / "results" / "sixth-run" / f"{pair}.test.json.gz")["rows"]
-    for more in sorted((ROOT / "results" / "sixth-run").glob(f"{pair}.test.*.json.gz")):
-        rows += read_packed(more)["rows"]
-    scores: dict[str, list[float]] = {}
-    for row in rows:
-        if row["utility"] == "chrF++":
-            scores.setdefault(f"{row['beam']}: {row['way']}", []).append(row["human chrF++"])
-    standard = scores["beam 256, independent: standard 256 + 256"]
-    fast = scores["beam 384 in 96 states, arithmetic: regret 0.04"]
-    return sum(fast) / len(fast) - sum(standard) / len(standard)
 
 
 def factor(ratio: float) -> str:

@@ -30,7 +30,6 @@ from clocks import Clock, clocked
 
 import mbrace
 from mbrace.api import decode_corpus
-from mbrace.experiments.strings import SMALL_STEPS
 from mbrace.io.candidates import read_records
 from mbrace.jobs.presets import main_cost, preset_settings
 from mbrace.models import recorded
@@ -39,6 +38,7 @@ from mbrace.neural.device import choose_device
 from mbrace.prune import stops_by_regret
 from mbrace.result import Phases
 
+SMALL_STEPS = (8, 12, 18, 27, 40, 60, 90, 135, 200, 256)  # each half as large again
 CANDIDATES = Path(__file__).parent.parent / "experiments" / "candidates" / "de-en.test.jsonl.xz"
 
 

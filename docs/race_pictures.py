@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
-RACES = ROOT / "results" / "200-sentences" / "data" / "de-en.valid.learned.races.json.gz"
+RACES = ROOT / "docs" / "pictures" / "race.json.gz"
 SENTENCE, ALPHA = "de-en.valid.72", "0.99"
 SECONDS_PER_STEP, SECONDS_AT_END = 1.6, 3.2
 COLOURS = """

@@ -6,15 +6,14 @@ DATA has train.PAIR.tsv.* (source, target, origin), valid.PAIR.* and test.PAIR.*
 each model if there is one. `run` does everything side by side: two translators are trained (German and Turkish into
 English share one; English into Estonian), then processes on the GPU generate 256 beam hypotheses and 1,024 epsilon
 samples per sentence and score them with the learned metric, while workers on the CPU score with chrF++ and run the
-trials (see mbrace.experiments.parts) and the study of strings (strings_study.py). OUT/results is what
-`mbrace experiment -o results --report-only OUT/results` reads. Each stage is a command of its own, skips what is done,
-and may be called again:
+trials (parts.py). OUT/results is what `mbrace experiment -o results --report-only OUT/results` reads. Each stage is a
+command of its own, skips what is done, and may be called again:
 
     back-translate    OUT/back/tr-en.tsv: more pairs to train on (back_translation.py); part of a run with --back
     train MODEL       OUT/models/MODEL
     generate PAIR     job files; OUT/scores/PAIR.json and its beam-5 translations; --shard 0/2 does every second block
     work              takes up job files until there are no more
-    collect           OUT/results/data from the parts that are there; OUT/kept: candidates for `--methods`
+    collect           OUT/results/data from the parts that are there
     runtimes PAIR     Table 2
     pack FOLDER       tar files of at most 15 MB with the results and logs
     watch             prints how far a run is, until it ends or --minutes are over
@@ -26,7 +25,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import lzma
 import os
 import platform
 import subprocess
@@ -34,17 +32,14 @@ import sys
 import tarfile
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from back_translation import BackTranslation, back_translate
-from generating import STRINGS, generate
+from generating import generate
+from parts import JobFolder, collect
 from shared_stages import METRIC_OF, MODEL_OF, MODELS, SPLITS, guarded, log, one
-from strings_study import join_shares
 from translators import train
-
-from mbrace.experiments.parts import JobFolder, collect
 
 PARENT = "FULL_SCALE_PARENT"  # the process number of the run that started a stage
 
@@ -71,7 +66,7 @@ def collect_all(args: argparse.Namespace) -> None:
     beam, samples = (8, 16) if args.small else (256, 1024)
     made = {"beam": beam, "samples": samples, "epsilon": 0.02, "seed": 1}
     for pair in args.pairs:
-        for split in SPLITS if pair not in args.strings_only else ():
+        for split in SPLITS:
             name = f"{pair}.{split}"
             extra = {"candidates": {**made, "model": MODEL_OF[pair]}}
             guarded(
@@ -80,28 +75,8 @@ def collect_all(args: argparse.Namespace) -> None:
             )
     (args.out / "results").mkdir(exist_ok=True)
     (args.out / "results" / "candidates.json").write_text(json.dumps({"made": made, **found}, indent=1) + "\n")
-    guarded(
-        "collect strings", lambda: log(f"strings: {join_shares(args.out / 'strings', args.out / 'results' / 'data')}")
-    )
-    guarded("collect candidates", lambda: log(f"candidates: {joined_candidates(args)}"))
     for name, one_set in found.items():
         log(f"{name}: {one_set['sentences']} of {one_set['of']} sentences, sha256 {one_set['sha256'][:16]}")
-
-
-def joined_candidates(args: argparse.Namespace) -> list[str]:
-    """Join the candidates that stay: OUT/kept/PAIR.test.SAMPLING.jsonl.xz."""
-    target = args.out / "kept"
-    target.mkdir(exist_ok=True)
-    names = sorted({path.name.rsplit(".", 2)[0] for path in (args.out / "candidates").glob("*.jsonl")})
-    with ThreadPoolExecutor() as pool:  # lzma lets other threads run
-        list(pool.map(lambda name: join_one(args.out / "candidates", name, target), names))
-    return names
-
-
-def join_one(folder: Path, name: str, target: Path) -> None:
-    pair, sampling = name.rsplit(".", 1)
-    data = b"".join(path.read_bytes() for path in sorted(folder.glob(f"{name}.*.jsonl")))
-    (target / f"{pair}.test.{sampling}.jsonl.xz").write_bytes(lzma.compress(data))
 
 
 def runtimes(args: argparse.Namespace) -> None:
@@ -146,7 +121,6 @@ def run(args: argparse.Namespace) -> None:
         log(f"{name}: starts")
         shared = ["--until", until, *(["--small"] if args.small else [])]
         shared += ["--pairs", *args.pairs]
-        shared += ["--strings-only", *args.strings_only] if args.strings_only else []
         shared += ["--valid", args.valid, *(["--test", args.test] if args.test else []), "--rows", args.rows]
         code = command(name, __file__, words[0], args.data, args.out, *words[1:], *shared, log_to=args.out)
         log(f"{name}: {'done' if code == 0 else f'FAILED ({code}), see logs/{name}.log'}")
@@ -229,12 +203,7 @@ def pack(args: argparse.Namespace) -> None:
     """Results, scores and logs as tar files of at most 15 MB each: they hold files that are compressed already."""
     target = Path(args.name)
     target.mkdir(parents=True, exist_ok=True)
-    paths = [
-        path
-        for part in ("results", "scores", "logs", "kept")
-        for path in (args.out / part).rglob("*")
-        if path.is_file()
-    ]
+    paths = [path for part in ("results", "scores", "logs") for path in (args.out / part).rglob("*") if path.is_file()]
     paths += [*args.out.glob("models/*/training.json"), *args.out.glob("*.json"), *args.out.glob("*.log")]
     paths += [*(args.out / "jobs").glob("*.error")][:20]
     groups: list[tuple[int, list[Path]]] = []
@@ -278,9 +247,6 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=12, help="processes for trials (12)")
     parser.add_argument("--rows", type=int, default=8192, help="sequences decoded at a time (8192)")
     parser.add_argument("--pairs", nargs="+", default=list(MODEL_OF), choices=list(MODEL_OF))
-    parser.add_argument(
-        "--strings-only", nargs="*", default=[], choices=STRINGS, help="pairs with the study of strings, without trials"
-    )
     parser.add_argument("--table-2", nargs="*", default=list(MODEL_OF), choices=list(MODEL_OF), help="pairs to time")
     parser.add_argument("--valid", type=int, default=500, help="sentences of each validation set (500)")
     parser.add_argument("--test", type=int, help="sentences of each test set (all)")

@@ -7,26 +7,17 @@ import importlib
 import json
 import time
 import traceback
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
+from parts import CandidateSet, Job, JobFolder, Scored
 from shared_stages import METRIC_OF, MODEL_OF, SPLITS, guarded, log, one
-from strings_study import StringsStudy
 
-from mbrace.experiments.part_files import CandidateSet, Job, Scored
-from mbrace.experiments.parts import JobFolder
-from mbrace.experiments.strings import RACED
 from mbrace.experiments.tables import compute
 from mbrace.io.texts import read_pairs
-from mbrace.jobs.generate import candidate_line
 from mbrace.records import Record
-from mbrace.sampler import Draws
 
 BLOCK, JOB = 64, 8  # sentences generated at a time, and per job file
 MOST_WAITING = 300  # job files, about 10 MB each, before generating waits for the workers
-STRINGS = ("de-en", "tr-en")  # pairs of the study of strings (strings_study.py)
-KEPT = 200  # test sentences per pair whose candidates stay, rounded up to whole blocks
 
 
 def set_of(args: argparse.Namespace, pair: str, split: str) -> tuple[CandidateSet, list[tuple[str, str]]]:
@@ -67,9 +58,7 @@ def generate(args: argparse.Namespace) -> None:
     block, per_job = (4, 2) if args.small else (BLOCK, JOB)
     if number == 0:
         guarded(f"{pair}: beam 5", lambda: score_beam(args, model, pair))
-    strings = StringsStudy(args.out, pair, number, small=args.small) if pair in STRINGS and metric else None
-    trials = pair not in args.strings_only
-    for split in SPLITS if trials else ("test",):
+    for split in SPLITS:
         chosen, pairs = set_of(args, pair, split)
         for start in range(0, len(pairs), block):
             if start // block % shards != number:
@@ -78,7 +67,7 @@ def generate(args: argparse.Namespace) -> None:
                 log(f"{pair} {number}: out of time at {split} {start}")
                 break
             firsts = range(start, min(start + block, len(pairs)), per_job)
-            if trials and all(folder.known(Job(chosen, first, ()).file_name) for first in firsts):
+            if all(folder.known(Job(chosen, first, ()).file_name) for first in firsts):
                 continue
             while folder.waiting() > MOST_WAITING:
                 time.sleep(0.5)
@@ -86,14 +75,12 @@ def generate(args: argparse.Namespace) -> None:
             for rows in (model.rows, model.rows // 2, model.rows // 4):  # fewer at a time if memory runs out
                 model.rows = max(64, rows)
                 try:
-                    block_jobs(args, model, metric, label, chosen, start, part, strings, trials)
+                    block_jobs(args, model, metric, label, chosen, start, part)
                     break
                 except Exception:
                     log(f"{pair} {split} {start}: FAILED with {model.rows} rows at a time")
                     traceback.print_exc()
                     free_memory()
-    if strings is not None:
-        guarded(f"{pair} {number}: study of strings", strings.finish)
     log(f"{pair} {number}: generated")
 
 
@@ -105,28 +92,15 @@ def free_memory() -> None:
 
 
 def block_jobs(
-    args: argparse.Namespace,
-    model: Any,
-    metric: Any,
-    label: str,
-    chosen: CandidateSet,
-    start: int,
-    pairs: Any,
-    strings: StringsStudy | None,
-    trials: bool,
+    args: argparse.Namespace, model: Any, metric: Any, label: str, chosen: CandidateSet, start: int, pairs: Any
 ) -> None:
-    """Candidates of one block, its learned tables, and its job files (without trials: only the study of strings)."""
+    """Candidates of one block, its learned tables, and its job files."""
     began = time.monotonic()
     folder, per_job = JobFolder(args.out), 2 if args.small else JOB
-    beam, samples, raced = (8, 16, 8) if args.small else (256, 1024, RACED)
+    beam, samples = (8, 16) if args.small else (256, 1024)
     sources, ids = [s for s, _ in pairs], [f"{chosen.name}.{chosen.split}.{start + i}" for i in range(len(pairs))]
     beams = model.beam(sources, k=beam)
     draws = model.sample(sources, samples, epsilon=0.02, ids=ids, seed=1)
-    test = chosen.split == "test"
-    kept = test and start < (4 if args.small else KEPT)
-    even = None
-    if test and (kept or strings is not None):
-        even = model.sample(sources, raced, epsilon=0.02, ids=ids, seed=2, sampling="arithmetic")
     made = time.monotonic()
     records = [
         Record(list(b.texts), list(d.texts), id=name, source=source, reference=reference)
@@ -134,7 +108,7 @@ def block_jobs(
     ]
     if metric is not None:
         metric = metric.remembering()
-    for first in range(0, len(records) if trials else 0, per_job):
+    for first in range(0, len(records), per_job):
         some = records[first : first + per_job]
         scored = []
         if metric is not None:
@@ -143,36 +117,8 @@ def block_jobs(
                 lambda: scored.append(Scored(label, metric.name, metric.schedule, compute(some, metric))),  # noqa: B023
             )
         folder.add(Job(chosen, start + first, some, scored))
-    if even is not None:
-        spread = [first_drawn(evenly, drawn) for evenly, drawn in zip(even, draws, strict=True)]
-        if strings is not None:
-            arithmetic = [
-                replace(record, pseudo_references=drawn.texts) for record, drawn in zip(records, spread, strict=True)
-            ]
-            guarded(f"{chosen.name} {start}: strings", lambda: strings.add(records, arithmetic, metric))
-        if kept:
-            keep(args.out, start, chosen.name, records, {"independent": draws, "arithmetic": spread})
     took = f"{made - began:.1f} s to generate, {time.monotonic() - made:.1f} s to score"
     log(f"{chosen.name} {chosen.split} {start}: {len(records)} sentences, {took}")
-
-
-def first_drawn(first: Draws, rest: Draws) -> Draws:
-    """The draws of `first`, followed by those of `rest` after as many of its own."""
-    assert first.logprobs is not None
-    assert rest.logprobs is not None
-    count = len(first.texts)
-    return Draws([*first.texts, *rest.texts[count:]], [*first.logprobs, *rest.logprobs[count:]])
-
-
-def keep(out: Path, start: int, pair: str, records: list[Record], drawn: dict[str, list[Draws]]) -> None:
-    """Keep the candidates of the first test sentences for `mbrace experiment --methods`: a file per kind of sampling,
-    with the log-probability of each draw."""
-    folder = out / "candidates"
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, draws in drawn.items():
-        with (folder / f"{pair}.{name}.{start:05d}.jsonl").open("wb") as file:
-            for record, own in zip(records, draws, strict=True):
-                file.write(candidate_line(record, record.hypotheses, own, logprobs=True))
 
 
 def score_beam(args: argparse.Namespace, model: Any, pair: str) -> None:

@@ -19,13 +19,13 @@ from mbrace.cli import demo_race
 from mbrace.cli.config import with_config
 from mbrace.cli.parser import make_parser
 from mbrace.cli.presets import apply_preset
-from mbrace.experiments.strings import SMALL_STEPS
 from mbrace.forecast import MOST, STARTERS
 from mbrace.jobs.settings import PruneSettings, RaceSettings
 from mbrace.recording import RaceRecorder
 from mbrace.utilities.named import NAMED
 
 SIZES = [16, 32, 64]
+SMALL_STEPS = (8, 12, 18, 27, 40, 60, 90, 135, 200, 256)
 OPTIONS = ["--forecast", "0.01", "--regret", "0.05", "--schedule", "16,32,64"]
 LIBRARY: dict[str, Any] = {"forecast": 0.01, "prune": mbrace.Confidence(0.99, regret=0.05), "schedule": SIZES}
 

@@ -17,11 +17,22 @@ import mbrace
 from mbrace.errors import UserError
 from mbrace.experiments import paper, studies
 from mbrace.experiments.tables import CandidateFile, Table, tables
-from mbrace.experiments.trials import ALPHAS, BETAS, MEASURES, TRADEOFF, Outcomes, Setting, measure, run_trials, sample
+from mbrace.experiments.trials import (
+    ALPHAS,
+    BETAS,
+    MEASURES,
+    SHOWN,
+    TRADEOFF,
+    Outcomes,
+    Setting,
+    measure,
+    run_trials,
+    sample,
+)
 from mbrace.prune import Standings
 from mbrace.randomness import key
 
-SETTINGS = (Setting("beta", 0.0), Setting("beta", 0.35), Setting("alpha", 0.9), Setting("alpha", 0.8, (3, 12)))
+SETTINGS = (Setting("beta", 0.0), Setting("beta", 0.35), Setting("alpha", 0.8, (3, 12)), *SHOWN)
 
 
 SIZES = (4, 6, 16)
@@ -109,7 +120,8 @@ def test_trials_are_the_naive_transcription(random_tables: Any) -> None:
             }
             for name, value in expected.items():
                 assert found.measures[name][place, sentence, trial] == pytest.approx(value, abs=1e-6), (name, setting)
-            assert found.survivors[place, sentence, trial, -1] == len(alive)
+            if setting in SHOWN:
+                assert found.survivors[SHOWN.index(setting), sentence, trial, -1] == len(alive)
         winners = [h for h in table.hypotheses if full[h] >= best - 1e-9]
         for (at, size), (column, alpha) in itertools.product(enumerate(SIZES), enumerate(ALPHAS)):
             kept = naive_keep(u, list(table.hypotheses), drawn[:size], Setting("alpha", alpha), seed)
@@ -249,7 +261,7 @@ def made_up(sentences: int = 40, trials: int = 3) -> Outcomes:
     shape = (len(every), sentences, trials)
     measures: dict[str, Any] = {name: np.full(shape, 0.8) for name in MEASURES}
     measures["utility_calls"] = np.full(shape, 1000)
-    left = np.broadcast_to(np.arange(trials) * 10 + 1, (*shape[:2], 5, trials)).swapaxes(2, 3)
+    left = np.broadcast_to(np.arange(trials) * 10 + 1, (len(SHOWN), sentences, 5, trials)).swapaxes(2, 3)
     about = {"name": "xx-en", "label": "chrF++", "split": "valid", "schedule": [16, 32, 64, 128, 256]}
     return Outcomes(every, measures, left.astype(np.int16), np.zeros((0, 5, sentences, trials), bool), (), about)
 

@@ -11,12 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import overlap
+from parts import CandidateSet, Job, JobFolder, Scored, collect, record_digest
 
 import mbrace
 from mbrace.errors import UserError
 from mbrace.experiments import experiment
-from mbrace.experiments.part_files import CandidateSet, Job, Scored
-from mbrace.experiments.parts import JobFolder, collect, record_digest
 from mbrace.experiments.tables import CandidateFile, compute
 from mbrace.experiments.trials import Outcomes
 from mbrace.records import Record

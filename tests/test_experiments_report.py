@@ -186,7 +186,7 @@ def test_the_results_in_the_repository_are_a_page_of_less_than_two_megabytes() -
 def test_results_embed_the_figures_that_were_drawn(results: Path) -> None:
     words = (results / "out" / "RESULTS.md").read_text(encoding="utf-8")
     embedded = re.findall(r"!\[[^\]]+\]\(figures/([^)]+)\)", words)
-    assert embedded == [f"{study}.{utility}.png" for study in SHOWN_FIGURES for utility in ("chrf++", "chrf")]
+    assert embedded == [f"{study}.{utility}.svg" for study in SHOWN_FIGURES for utility in ("chrf++", "chrf")]
     assert all((results / "out" / "figures" / name).exists() for name in embedded)
 
 

@@ -5,17 +5,13 @@ from __future__ import annotations
 import base64
 import gzip
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from mbrace.errors import UserError
 from mbrace.experiments import charts, figures, labels, report
 from mbrace.experiments.formatting import describe_utility, short_description
-from mbrace.experiments.points import Figure, Point
-from mbrace.experiments.sections import Section
 from mbrace.experiments.terms import terms
 
 SHARED = {"pair": "de-en", "utility": "chrF++", "split": "valid"}
@@ -46,15 +42,6 @@ def test_a_trade_off_ends_where_it_is_cut_and_has_intervals_of_the_difference() 
         "x": 5000.0, "y": 0.65, "low": 0.63, "high": 0.67, "label": "0.9", "more": "200 pseudo-references",
     }  # fmt: skip
     assert chart["lines"] == [{"y": 0.75, "name": "standard MBR, 65,000 calls"}]
-
-
-def test_a_panel_of_a_section_keeps_intervals_labels_and_the_colour_of_its_series() -> None:
-    panels = {"one": [Point(1, 2, "a")], "two": [Point(3, 4, "b", "x", x_low=2, x_high=5, y_low=3.5, y_high=4.5)]}
-    chart = charts.panel(Figure(x="calls", y="score", describes="Words", panels=panels, log_x=True, joined=True), "two")
-    assert chart["x"] == {"title": "calls", "log": True}
-    [series] = chart["series"]
-    assert (series["name"], series["style"], series["joined"]) == ("b", "s1", True)
-    assert series["points"] == [{"x": 3.0, "y": 4.0, "low": 3.5, "high": 4.5, "from": 2.0, "to": 5.0, "label": "x"}]
 
 
 def test_labels_of_a_figure_cover_neither_each_other_nor_a_point() -> None:
@@ -117,11 +104,6 @@ def test_notes_are_shown_under_their_own_title(notes: str, title: str, text: str
 @pytest.mark.parametrize("notes", ["", " \n", "## A title alone\n"])
 def test_empty_notes_are_not_shown(notes: str) -> None:
     assert report.shown_notes(notes) is None
-
-
-def test_a_section_may_not_have_the_name_of_a_part_of_the_page(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="section 'viewer': the page has a part of that name"):
-        report.write(tmp_path / "report.html", [], {}, [], [Section(name="viewer", title="Mine", text="Words")])
 
 
 def test_what_learned_means_is_said_and_what_needs_no_words_gets_none() -> None:

@@ -10,10 +10,24 @@ from typing import Any
 
 from mbrace.cli.messages import shows_progress
 from mbrace.cli.models import Given
-from mbrace.cli.options import QE_HELP, add_utility, utility_from
+from mbrace.cli.options import add_utility, utility_from
 from mbrace.cli.parser import seed
 from mbrace.cores import cores
 from mbrace.errors import UserError
+from mbrace.utilities.named import NAMED
+from mbrace.utility import Utility
+
+LABELS = {"chrf": "chrF", "chrf+": "chrF+", "chrf++": "chrF++", "comet": "COMET", "bleu": "BLEU"}
+REMOVED = dict.fromkeys(("--methods", "--timed", "--qe", "--drawn"), "METHODS.md") | {"--strings": "STRINGS.md"}
+
+
+class Removed(argparse.Action):
+    """Refuses an option of a study that was run once."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option: str | None = None) -> None:
+        """Say where its results are, and which commit had it."""
+        page = REMOVED[str(option)]
+        raise UserError(f"{option}: removed; results/{page} has what the study found, and commit e5b2b7a the study")
 
 
 def add(commands: Any) -> None:
@@ -45,24 +59,6 @@ def add(commands: Any) -> None:
         metavar="DIR",
         help="read tables that are complete in DIR, which `decode --save-utilities` wrote, instead of scoring",
     )
-    parser.add_argument(
-        "--strings",
-        action="store_true",
-        help="how few strings are enough: races that stop by regret or let draws in, against standard MBR with fewer "
-        "strings; 256 pseudo-references race, the others of each record are held out",
-    )
-    methods = parser.add_argument_group("every method side by side")
-    methods.add_argument(
-        "--methods",
-        action="store_true",
-        help="every published way to make MBR cheaper on the same candidates: utility on samples held out, agreement, "
-        "human scores, calls, strings, and seconds on one thread (or --threads)",
-    )
-    methods.add_argument("--timed", type=int, metavar="N", help="sentences to time (default: 100)")
-    methods.add_argument("--qe", metavar="MODEL", help=f"adds the shortlist by a model that {QE_HELP}")
-    methods.add_argument(
-        "--drawn", choices=("independent", "arithmetic"), help="how the candidates were drawn (default: independent)"
-    )
     timing = parser.add_argument_group("run times (Table 2)")
     timing.add_argument("--runtimes", action="store_true", help="time racing, standard MBR and beam search on a model")
     used: dict[str, Any] = {"action": Given}
@@ -71,19 +67,20 @@ def add(commands: Any) -> None:
     timing.add_argument("--pair", metavar="NAME", help="name in the report (default: the file's)", **used)
     for name, default, what in (("--sentences", 100, "number of sources"), ("--repeats", 3, "timed runs to average")):
         timing.add_argument(name, type=int, default=default, metavar="N", help=f"{what} (default: {default})", **used)
+    for option, page in REMOVED.items():
+        parser.add_argument(option, nargs="?", action=Removed, metavar=page, help=argparse.SUPPRESS)
     add_utility(parser)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Check the options, then run."""
-    from mbrace.cli import experiment_studies as studies
     from mbrace.experiments import experiment
     from mbrace.io.candidates import expand
     from mbrace.jobs.progress import progress_bar
 
     out = Path(args.output)
-    for option in ("trials", "limit", "workers", "races", "sentences", "repeats", "timed"):
+    for option in ("trials", "limit", "workers", "races", "sentences", "repeats"):
         value = getattr(args, option)
         if value is not None and value < 1:
             raise UserError(f"--{option} {value}: must be 1 or more")
@@ -94,11 +91,7 @@ def run(args: argparse.Namespace) -> int:
     if args.report_only is not None:
         recommended = experiment.write(out, [Path(folder) for folder in args.report_only])
     elif args.runtimes:
-        studies.run_runtimes(args, out)
-    elif args.strings:
-        studies.run_strings(args, out)
-    elif args.methods:
-        studies.run_methods(args, out)
+        _run_runtimes(args, out)
     elif args.candidates:
         candidates = expand(args.candidates)
         utility = utility_from(args)
@@ -106,7 +99,7 @@ def run(args: argparse.Namespace) -> int:
             candidates,
             out,
             utility,
-            label=studies.label_of(args, utility),
+            label=_label_of(args, utility),
             trials=args.trials,
             seed=args.seed,
             workers=args.workers or cores(),
@@ -122,6 +115,45 @@ def run(args: argparse.Namespace) -> int:
         _print_recommended(recommended)
     print(out / ("data" if args.no_report or not (out / "report.html").exists() else "report.html"))
     return 0
+
+
+def _label_of(args: argparse.Namespace, utility: Utility) -> str:
+    """The name of the results: the utility with its options, and its model if one was given."""
+    if args.utility == "replay":
+        return utility.name.split("|")[0]  # that of the utility that scored
+    name = " ".join([LABELS.get(args.utility, args.utility), *sorted(args.utility_option)])
+    if args.metric_model is None or args.utility not in NAMED or not NAMED[args.utility].neural:
+        return name
+    return f"{name} {utility.name.split('|')[1].removeprefix(f'{args.utility}-')}"  # signatures are kind|model|...
+
+
+def _run_runtimes(args: argparse.Namespace, out: Path) -> None:
+    """Time racing, standard MBR and beam search, and write the seconds by phase."""
+    from mbrace.experiments import experiment, runtimes
+    from mbrace.io.atomic import make_folder
+
+    if args.sources is None:
+        raise UserError("--runtimes: give --sources FILE")
+    has_report = not args.no_report and any((out / "data").glob("*.npz"))
+    if has_report:
+        experiment.require_report()
+    sources, pair = runtimes.read_sources(args.sources, args.sentences)
+    make_folder(out)
+    model, utility = runtimes.load_model(args.model, args.device), utility_from(args)
+    rows = runtimes.run_times(
+        model,
+        utility,
+        sources,
+        pair=args.pair or pair,
+        label=_label_of(args, utility),
+        trials=args.repeats,
+        seed=args.seed,
+    )
+    runtimes.save(rows, out / "data")
+    for row in rows:
+        print(f"{row['method']:<10} {row['phase']:<12} {row['seconds']:10.3f} s")
+    if has_report:
+        experiment.write(out)
 
 
 def _print_recommended(rows: list[dict[str, Any]]) -> None:
@@ -153,17 +185,6 @@ def _check_used(args: argparse.Namespace) -> None:
     given: dict[str, str] = getattr(args, "given", {})
     if args.report_only is not None and (args.candidates or args.runtimes or args.no_report):
         raise UserError("--report-only: runs nothing; give neither CANDIDATES.jsonl, --runtimes nor --no-report")
-    if args.strings and (args.report_only is not None or args.runtimes or not args.candidates):
-        raise UserError("--strings: give CANDIDATES.jsonl, and neither --report-only nor --runtimes")
-    if args.strings and args.saved_utilities is not None:
-        raise UserError("--strings: scores drawn strings as hypotheses too; leave out --saved-utilities")
-    if args.methods and (args.report_only is not None or args.runtimes or args.strings or not args.candidates):
-        raise UserError("--methods: give CANDIDATES.jsonl, and none of --report-only, --runtimes and --strings")
-    if args.methods and args.saved_utilities is not None:
-        raise UserError("--methods: scores drawn strings as hypotheses too; leave out --saved-utilities")
-    for option in ("timed", "qe", "drawn"):
-        if getattr(args, option) is not None and not args.methods:
-            raise UserError(f"--{option}: only valid with --methods")
     if args.runtimes and args.candidates:
         raise UserError("--runtimes: generates from --sources FILE; leave out CANDIDATES.jsonl")
     if args.saved_utilities is not None:

@@ -11,8 +11,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-from mbrace.experiments.points import COLOURS, Figure, Point
-from mbrace.experiments.sections import Section
 from mbrace.experiments.studies import Row, grouped
 
 Chart: TypeAlias = dict[str, Any]
@@ -22,7 +20,7 @@ CALLS = "utility calls per sentence (log scale)"
 CUT = 1.6
 
 
-def charts(rows: Mapping[str, Sequence[Row]], added: Sequence[Section] = ()) -> dict[str, Chart]:
+def charts(rows: Mapping[str, Sequence[Row]]) -> dict[str, Chart]:
     """Every chart of the page, by name and what is chosen: `tradeoff|de-en|chrF++|accuracy`, `schedules-0.9|chrF++`."""
     found: dict[str, Chart] = {}
     for (pair, utility), own in grouped(rows["false_pruning"], "pair", "utility").items():
@@ -34,10 +32,6 @@ def charts(rows: Mapping[str, Sequence[Row]], added: Sequence[Section] = ()) -> 
         found[f"survivors|{pair}|{utility}"] = survivors(own)
     for (alpha, utility), own in grouped(rows["schedules"], "alpha", "utility").items():
         found[f"schedules-{alpha:g}|{utility}"] = schedules(own)
-    for section in added:
-        if section.figure:
-            for number, title in enumerate(section.figure.panels):
-                found[f"{section.name}-{number}"] = panel(section.figure, title)
     return found
 
 
@@ -154,27 +148,3 @@ def schedules(rows: Sequence[Row]) -> Chart:
         "describes": f"Reciprocal rank against utility calls at alpha {rows[0]['alpha']:g} for first sizes from "
         f"{min(row['first'] for row in rows)} to {max(row['first'] for row in rows)} and three growth factors.",
     }
-
-
-def panel(figure: Figure, title: str) -> Chart:
-    """One panel of a section's figure."""
-    series = []
-    for number, name in enumerate(figure.series):
-        own = [_section_point(point) for point in figure.panels[title] if point.series == name]
-        if own:
-            style = f"s{number % len(COLOURS)}"
-            series.append({"name": name, "style": style, "joined": figure.joined, "points": own})
-    return {
-        "title": title,
-        "x": {"title": figure.x} | ({"log": True} if figure.log_x else {}),
-        "y": {"title": figure.y} | ({"log": True} if figure.log_y else {}),
-        "series": series,
-        "describes": f"{title}: {figure.describes}",
-    }
-
-
-def _section_point(point: Point) -> dict[str, Any]:
-    found = _point(point.x, point.y, point.y_low, point.y_high)
-    if point.x_low is not None and point.x_high is not None:
-        found |= {"from": float(f"{point.x_low:.5g}"), "to": float(f"{point.x_high:.5g}")}
-    return found | ({"label": point.label} if point.label else {})

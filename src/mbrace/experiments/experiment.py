@@ -21,9 +21,8 @@ from mbrace.errors import UserError, require
 from mbrace.experiments import recommendation, studies
 from mbrace.experiments.claims import claims, margins
 from mbrace.experiments.facts import about_outcomes, facts, warn_of_exhausted
-from mbrace.experiments.races import record_races, save_races
+from mbrace.experiments.races import load_races, record_races, save_races
 from mbrace.experiments.studies import Row
-from mbrace.experiments.study_files import read_packed
 from mbrace.experiments.tables import CandidateFile, slug, tables
 from mbrace.experiments.trials import SIZES, STOPPING, TEST, TRADEOFF, Outcomes, Setting, run_trials
 from mbrace.io.atomic import make_folder
@@ -158,9 +157,8 @@ def gather(out: Path, others: Sequence[Path] = (), known: Mapping[Path, Outcomes
             if path.suffix in (".npz", ".gz", ".json"):
                 shutil.copyfile(path, out / "data" / path.name)
     if not found:
-        kinds = {"--methods": "*.methods.json.gz", "--strings": "*.strings.json.gz", "--runtimes": "*.runtimes.json"}
-        there = [kind for kind, ending in kinds.items() if list((out / "data").glob(ending))]
-        only = f" of races, only of {' and '.join(there)}, which go into the report of the races" if there else ""
+        timed = list((out / "data").glob("*.runtimes.json"))
+        only = " of races, only of --runtimes, which go into the report of the races" if timed else ""
         raise UserError(f"{out}: no outcomes{only}; run `mbrace experiment CANDIDATES.jsonl... -o {out}` first")
     by_file = [found[name] for name in sorted(found)]
     return sorted(by_file, key=lambda o: (o.about["label"] != "chrF++", o.about["label"], o.about["name"]))
@@ -203,7 +201,7 @@ def write(out: Path, others: Sequence[Path] = (), known: Mapping[Path, Outcomes]
     Returns the rows of recommended races.
     """
     require_report()
-    from mbrace.experiments import figures, methods_section, report, sections, strings_section
+    from mbrace.experiments import figures, report
     from mbrace.experiments.summary import summary
 
     make_folder(out)
@@ -215,17 +213,10 @@ def write(out: Path, others: Sequence[Path] = (), known: Mapping[Path, Outcomes]
             write_csv(out / f"{name}.csv", lines)
     headers = [outcomes.about for outcomes in found]
     (out / "results.json").write_text(json.dumps(_finite({"about": headers, **rows}), indent=1) + "\n")
-    if strings := strings_section.load_rows(out / "data"):
-        strings_section.section(strings).save(out)
-    if methods := methods_section.load(out / "data"):
-        methods_section.section(methods).save(out)
-        write_csv(out / "methods.csv", [row for stored in methods for row in methods_section.summarise(stored)])
-    added = sections.load(out)
-    drawn = [path.name for path in figures.draw(rows, out / "figures", added)]
+    drawn = [path.name for path in figures.draw(rows, out / "figures")]
     notes = (out / "notes.md").read_text(encoding="utf-8") if (out / "notes.md").exists() else ""
-    (out / "RESULTS.md").write_text(summary(headers, rows, notes, added, drawn), encoding="utf-8")
-    recorded = [read_packed(path) for path in sorted((out / "data").glob("*.races.json.gz"))]
-    report.write(out / "report.html", headers, _finite(rows), _finite(recorded), added, notes)
+    (out / "RESULTS.md").write_text(summary(headers, rows, notes, drawn), encoding="utf-8")
+    report.write(out / "report.html", headers, _finite(rows), _finite(load_races(out / "data")), notes)
     return rows["recommended"]
 
 

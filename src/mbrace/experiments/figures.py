@@ -7,21 +7,21 @@ from pathlib import Path
 from typing import Any
 
 from mbrace.errors import require
-from mbrace.experiments import points
 from mbrace.experiments.charts import cut_at
 from mbrace.experiments.formatting import describe_timing, short_description
 from mbrace.experiments.labels import Label, place_labels
-from mbrace.experiments.sections import Section
 from mbrace.experiments.studies import GROWTH, Row, grouped
 from mbrace.experiments.tables import slug
 
-# Alphas are ordered, so they get shades of one hue; others get `points.COLOURS`. Markers and hatches differ as well.
+# Okabe and Ito's colours, which readers with any kind of colour vision can tell apart; markers and hatches differ as
+# well. Alphas are ordered, so they get shades of one hue.
+COLOURS = ("#0072b2", "#d55e00", "#009e73")
 ALPHA_COLOURS = {0.8: "#4f9fd0", 0.9: "#2f83ba", 0.95: "#22689f", 0.98: "#184a7d", 0.99: "#0b2a55"}
 ALPHA_MARKERS = dict(zip(ALPHA_COLOURS, "os^Dv", strict=True))
-ALPHA, BETA, ACCENT = points.COLOURS[:3]
+ALPHA, BETA, ACCENT = COLOURS
 STANDARD = "#555555"
-GROWTH_COLOURS = dict(zip(GROWTH, points.COLOURS, strict=False))
-GROWTH_MARKERS = dict(zip(GROWTH, points.MARKERS, strict=False))
+GROWTH_COLOURS = dict(zip(GROWTH, COLOURS, strict=True))
+GROWTH_MARKERS = dict(zip(GROWTH, "os^", strict=True))
 PHASES = {  # colour and hatch
     "generate H": ("#d9dee4", ""),
     "generate R": ("#9aa8b8", ".."),
@@ -57,8 +57,8 @@ STYLE: dict[str, Any] = {
 }
 
 
-def draw(rows: Mapping[str, Sequence[Row]], folder: Path, added: Sequence[Section] = ()) -> list[Path]:
-    """Draw every figure that there are rows for, per utility, and those of other studies; returns the files written."""
+def draw(rows: Mapping[str, Sequence[Row]], folder: Path) -> list[Path]:
+    """Draw every figure that there are rows for, per utility; returns the files written."""
     matplotlib = require("matplotlib", extra="experiments")
     matplotlib.use("Agg")
     plt = require("matplotlib.pyplot", extra="experiments")
@@ -77,9 +77,6 @@ def draw(rows: Mapping[str, Sequence[Row]], folder: Path, added: Sequence[Sectio
                 written += _save(plt, function(plt, own), folder, f"{kind}.{slug(utility)}")
                 if kind == "tradeoff":
                     written += _single_panels(plt, own, folder, f"{kind}.{slug(utility)}")
-        for section in added:
-            if section.figure:
-                written += _save(plt, points.draw(plt, section.figure), folder, section.name)
     return written
 
 

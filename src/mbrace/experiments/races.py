@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from mbrace.experiments.study_files import write_packed
 from mbrace.experiments.tables import Table
 from mbrace.experiments.trials import measure, sample
+from mbrace.io.atomic import replace_file
 from mbrace.prune import Confidence
 from mbrace.race import race
 from mbrace.randomness import key
@@ -75,8 +77,15 @@ def record_sentence(
 def save_races(outcomes: Path, about: Mapping[str, Any], sentences: Sequence[Mapping[str, Any]]) -> None:
     """Save recorded races next to the file of outcomes that they belong to, which `about` describes."""
     header = {"pair": about["name"], "split": about["split"], "utility": about["label"], "scale": about["scale"]}
-    path = outcomes.with_suffix(".races.json.gz")
-    write_packed(path, header | {"sentences": sentences}, ensure_ascii=False)
+    text = json.dumps(header | {"sentences": sentences}, ensure_ascii=False, separators=(",", ":"))
+    outcomes.parent.mkdir(parents=True, exist_ok=True)
+    packed = gzip.compress(text.encode("utf-8", "surrogatepass"), mtime=0)  # the same races give the same bytes
+    replace_file(outcomes.with_suffix(".races.json.gz"), packed, shared=True)
+
+
+def load_races(folder: Path) -> list[dict[str, Any]]:
+    """What `save_races` saved in a folder, a dictionary per candidate file and utility."""
+    return [json.loads(gzip.decompress(path.read_bytes())) for path in sorted(folder.glob("*.races.json.gz"))]
 
 
 def _shown(step: RecordedStep) -> dict[str, Any]:

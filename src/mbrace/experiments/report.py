@@ -15,7 +15,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from mbrace.errors import UserError, require
+from mbrace.errors import require
 from mbrace.experiments import charts, paper, recommendation
 from mbrace.experiments.formatting import (
     SETTINGS,
@@ -28,7 +28,6 @@ from mbrace.experiments.formatting import (
     measure_name,
     run_time_tables,
 )
-from mbrace.experiments.sections import Section
 from mbrace.experiments.studies import Row, grouped
 from mbrace.experiments.terms import terms
 from mbrace.experiments.trials import ALPHAS
@@ -54,25 +53,22 @@ def write(
     about: Sequence[Mapping[str, Any]],
     rows: Mapping[str, Sequence[Row]],
     races: Sequence[Mapping[str, Any]],
-    added: Sequence[Section] = (),
     notes: str = "",
 ) -> None:
-    """Write the page from the rows of all studies, the recorded races, the sections of other studies and the notes."""
+    """Write the page from the rows of all studies, the recorded races and the notes."""
     jinja2 = require("jinja2", extra="experiments")
     page = resources.files("mbrace.experiments") / "page"
     texts = {
         name: (page / name).read_text(encoding="utf-8")
         for name in ("report.html", "report.css", "charts.js", "viewer.js", "report.js")
     }
-    _refuse_taken_names(added, texts["report.html"])
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    drawn = charts.charts(rows, added)
+    drawn = charts.charts(rows)
     packed, count = pack_races(races)
     files = {(one["name"], one["label"], one["split"]): one["file"] for one in about}
     utilities = list(dict.fromkeys(one["label"] for one in about))
     pairs = list(dict.fromkeys(one["name"] for one in about))
     choices = list(dict.fromkeys((row["pair"], row["utility"]) for row in rows["tradeoff"]))
-    sections = [_shown_section(section, path.parent) for section in added]
     context: dict[str, Any] = {
         "title": " and ".join(pairs) if len(pairs) < 3 else f"{', '.join(pairs[:-1])} and {pairs[-1]}",
         "about": about,
@@ -95,7 +91,6 @@ def write(
         "recommended_schedules": [row for row in rows["schedules"] if row["recommended"]],
         "false_pruning": bool(rows["false_pruning"]),  # with fewer than four pseudo-references in R* there is none
         "runtimes": run_time_tables(rows["runtimes"]),
-        "added": sections,
         "notes": shown_notes(notes),
         "claims": [
             row | {"file": files[row["pair"], row["utility"], row["split"]]}
@@ -118,13 +113,6 @@ def write(
     )
 
 
-def _refuse_taken_names(added: Sequence[Section], template: str) -> None:
-    """A section's name is its address on the page, where the page's own parts have theirs."""
-    for section in added:
-        if section.name in re.findall(r'\bid="([^"{]+)"', template):
-            raise UserError(f"section {section.name!r}: the page has a part of that name; give it another one")
-
-
 def contents(context: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The ids and titles of the sections that the page has, in order."""
     found = [("recommended", "Recommended")]
@@ -133,7 +121,6 @@ def contents(context: Mapping[str, Any]) -> list[tuple[str, str]]:
     found += [("survivors", "Survivors")]
     found += [("false-pruning", "False pruning")] if context["false_pruning"] else []
     found += [("run-times", "Run times")] if context["runtimes"] else []
-    found += [(section["name"], section["title"]) for section in context["added"]]
     found += [("notes", context["notes"]["title"])] if context["notes"] else []
     return [*found, ("paper", "Compared with the paper"), ("terms", "Terms")]
 
@@ -179,20 +166,6 @@ def leads(rows: Sequence[Row]) -> list[dict[str, Any]]:
         lead |= {name: best[name] for name in ("file", "sentences")}
         found.append(lead | {kind: recommendation.shown(row) for kind, row in by_kind.items()})
     return found
-
-
-def _shown_section(section: Section, results: Path) -> dict[str, Any]:
-    """A section as the page shows it: Markdown as HTML, a picture as part of the page."""
-    shown: dict[str, Any] = {"name": section.name, "title": section.title, "text": markdown(section.text)}
-    shown |= {"headings": section.headings, "rows": section.rows, "charts": [], "picture": None}
-    if section.figure:
-        ids = [(f"{section.name}-{number}", title) for number, title in enumerate(section.figure.panels)]
-        shown |= {"charts": ids, "describes": section.figure.describes}
-    elif section.picture:
-        kind = {".svg": "image/svg+xml"}.get(Path(section.picture).suffix, "image/png")
-        data = base64.b64encode((results / section.picture).read_bytes()).decode()
-        shown |= {"picture": f"data:{kind};base64,{data}", "describes": section.picture_describes}
-    return shown
 
 
 def markdown(text: str) -> str:

@@ -101,8 +101,7 @@ def survivors(outcomes: Outcomes) -> list[Row]:
     """Number of hypotheses left after each time step: mean and quartiles (appendix)."""
     rows = []
     sizes = outcomes.about["schedule"]
-    for alpha in ALPHAS:
-        left = outcomes.survivors[outcomes.settings.index(Setting("alpha", alpha))].astype(np.float64)
+    for alpha, left in zip(ALPHAS, outcomes.survivors.astype(np.float64), strict=True):
         for step, size in enumerate(sizes):
             values = left[:, :, step].ravel()
             q25, median, q75 = np.percentile(values, [25, 50, 75])

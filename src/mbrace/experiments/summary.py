@@ -18,7 +18,6 @@ from mbrace.experiments.formatting import (
     run_time_tables,
     with_interval,
 )
-from mbrace.experiments.sections import Section
 from mbrace.experiments.studies import MARGIN, Row, grouped
 from mbrace.experiments.tables import slug
 
@@ -27,13 +26,9 @@ def summary(
     about: Sequence[Mapping[str, Any]],
     rows: Mapping[str, Sequence[Row]],
     notes: str,
-    added: Sequence[Section] = (),
     drawn: Sequence[str] = (),
 ) -> str:
-    """The whole page; `notes` is the hand-written text of notes.md, `added` are the sections of other studies.
-
-    `drawn`: the names of the files in figures/.
-    """
+    """The whole page; `notes` is the hand-written text of notes.md, `drawn` the names of the files in figures/."""
     utilities = list(dict.fromkeys(str(one["label"]) for one in about))
     sections = [
         _recommended(rows["recommended"]),
@@ -50,7 +45,6 @@ def summary(
         _pictures("schedules", utilities, drawn),
         _figures("survivors", utilities, drawn),
         _figures("false_pruning", utilities, drawn),
-        *map(_added, added),
         _candidates(about),
     ]
     lines = [
@@ -95,7 +89,7 @@ def _figures(study: str, utilities: Sequence[str], drawn: Sequence[str]) -> list
 
 def _pictures(study: str, utilities: Sequence[str], drawn: Sequence[str]) -> list[str]:
     """The figures of a study, one for each utility."""
-    names = {utility: f"{study}.{slug(utility)}.png" for utility in utilities}
+    names = {utility: f"{study}.{slug(utility)}.svg" for utility in utilities}
     return [f"![{FIGURES[study]}, {utility}](figures/{name})" for utility, name in names.items() if name in drawn]
 
 
@@ -254,17 +248,6 @@ def _schedules(rows: Sequence[Row]) -> list[str]:
             lines.append((name, row["schedule"].replace(" ", ", "), *numbers, difference, f"{row['steps']:.1f}"))
     headings = ("", "schedule", "calls", "accuracy", "RR", "RR minus the paper's", "steps")
     return [*text, *table(headings, lines)]
-
-
-def _added(section: Section) -> list[str]:
-    lines = [f"## {section.title}", "", section.text.strip(), ""]
-    if section.rows:
-        lines += [*table(section.headings, section.rows), ""]
-    if section.figure:
-        lines.append(f"![{section.figure.describes}](figures/{section.name}.png)")
-    elif section.picture:
-        lines.append(f"![{section.picture_describes}]({section.picture})")
-    return lines
 
 
 def _candidates(about: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
+from zipfile import ZIP_LZMA, ZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,7 +55,8 @@ class Setting:
 
 
 STANDARD = Setting("beta", 0.0)
-TRADEOFF = (STANDARD, *(Setting("alpha", a) for a in ALPHAS), *(Setting("beta", b) for b in BETAS))
+SHOWN = tuple(Setting("alpha", alpha) for alpha in ALPHAS)  # whose survivors are counted
+TRADEOFF = (STANDARD, *SHOWN, *(Setting("beta", b) for b in BETAS))
 STOPPING = tuple(Setting("alpha", 0.99, regret=regret) for regret in REGRETS)
 FAST = Setting("alpha", 0.99, regret=0.04)  # as `--preset fast`
 TEST = (STANDARD, Setting("alpha", 0.99), Setting("alpha", 0.9), FAST)
@@ -66,7 +68,9 @@ class Outcomes:
 
     settings: tuple[Setting, ...]
     measures: dict[str, NDArray[Any]]  # each of MEASURES
-    survivors: NDArray[np.int16]  # (settings, sentences, trials, steps); the last value repeats after a race ends
+    # of SHOWN, (alphas, sentences, trials, steps): hypotheses left after each step, where the last number repeats after
+    # a race ends; no alphas if these settings did not race
+    survivors: NDArray[np.int16]
     pruned: NDArray[np.bool_]  # (sizes, alphas, sentences, trials): one application pruned the winner under R*
     sizes: tuple[int, ...]
     about: dict[str, Any] = field(default_factory=dict)  # candidate file, utility, seed, counts
@@ -92,8 +96,10 @@ class Outcomes:
     def save(self, path: Path) -> None:
         """One file, written whole or not at all."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path, shared=True) as temporary, open(temporary, "wb") as file:
-            np.savez_compressed(file, allow_pickle=False, **self.arrays())
+        with replacing(path, shared=True) as temporary, ZipFile(temporary, "w", ZIP_LZMA) as archive:
+            for name, values in self.arrays().items():  # an .npz file half the size of NumPy's own
+                with archive.open(f"{name}.npy", "w") as file:
+                    np.lib.format.write_array(file, values, allow_pickle=False)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Everything as arrays of numbers and one of text, for a file."""
@@ -122,6 +128,10 @@ class Outcomes:
         measures = {name: stored[name] for name in MEASURES if name != "lost" or name in stored}  # came later
         others = {n: stored[f"other_{index}"] for index, n in enumerate(header.get("other_scores", []))}
         survivors, pruned, sizes = stored["survivors"], stored["pruned"], tuple(header["sizes"])
+        if len(survivors) == len(settings):  # written by e5b2b7a or before: of all settings and schedules
+            of_alphas = [settings.index(setting) for setting in SHOWN if setting in settings]
+            steps = len(header["about"]["schedule"])
+            survivors = survivors[of_alphas if len(of_alphas) == len(SHOWN) else [], ..., :steps]
         return cls(settings, measures, survivors, pruned, sizes, header["about"], others)
 
     @classmethod
@@ -200,8 +210,8 @@ def run_part(
     shape = (len(settings), len(tables), trials)
     kinds = {"score": np.float32, "rr": np.float32, "lost": np.float32, "accuracy": np.bool_}
     measures: dict[str, NDArray[Any]] = {m: np.zeros(shape, dtype=kinds.get(m, np.int32)) for m in MEASURES}
-    longest = max([len(schedule), *(len(setting.schedule) for setting in settings)], default=1)
-    survivors = np.zeros((*shape, longest), dtype=np.int16)
+    counted = SHOWN if set(SHOWN) <= set(settings) else ()
+    survivors = np.zeros((len(counted), *shape[1:], len(schedule)), dtype=np.int16)
     pruned = np.zeros((len(sizes), len(ALPHAS), len(tables), trials), dtype=np.bool_)
     others = {name: np.zeros((len(TEST), *shape[1:]), dtype=np.float32) for name in tables[0].others}
     most = max([schedule[-1], *sizes, *(setting.schedule[-1] for setting in settings if setting.schedule)])
@@ -228,8 +238,9 @@ def run_part(
                 if setting in TEST:
                     for other, scores in table.others.items():
                         others[other][TEST.index(setting), sentence, trial] = scores[answer.index]
-                left = [step.survivors for step in answer.steps] or [1]
-                survivors[index, sentence, trial] = left + left[-1:] * (longest - len(left))
+                if setting in counted:
+                    left = [step.survivors for step in answer.steps] or [1]
+                    survivors[counted.index(setting), sentence, trial] = left + left[-1:] * (len(schedule) - len(left))
         if sizes:
             pruned[..., trial] = false_pruning(tables, records, replay, sizes, trial_seed)
     return Outcomes(settings, measures, survivors, pruned, sizes, other_scores=others)
