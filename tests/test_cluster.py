@@ -188,6 +188,14 @@ def test_an_input_inside_the_output_is_refused(tmp_path: Path, rows: list[Row]) 
     assert joined(tmp_path / "out")
 
 
+def test_errors_of_an_earlier_run_whose_folder_is_gone_stay(tmp_path: Path, rows: list[Row]) -> None:
+    (tmp_path / "in.jsonl").write_bytes(lines(rows[:3]))
+    (tmp_path / "out.errors.jsonl").write_bytes(b"{}\n")
+    with pytest.raises(UserError, match=r"out.errors.jsonl: exists; use resume=True"):
+        ShardFolder(str(tmp_path / "out"), Work(""), [str(tmp_path / "in.jsonl")], size=3, resume=False, force=False)
+    assert errors(tmp_path / "out") == b"{}\n"
+
+
 def test_without_ray_no_folder_is_made_and_none_is_replaced(
     tmp_path: Path, rows: list[Row], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import tempfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import mbrace
+import mbrace.io.atomic
 import mbrace.io.compression
 import mbrace.io.output
 from mbrace.cli import main
@@ -71,6 +74,16 @@ def run(source: Path, out: Path, *, text: bool, window: int, resume: bool) -> No
         run_worker(worker, read_items([str(source)]), output, skip=True)
 
 
+def killed_run(source: Path, out: Path, room: int, *, text: bool, window: int) -> None:
+    """A run that is killed once it has written `room` bytes, of whatever files."""
+    with pytest.MonkeyPatch.context() as patch:
+        disk = Disk(room)
+        patch.setattr(mbrace.io.output, "write_all", disk)
+        patch.setattr(mbrace.io.atomic, "write_all", disk)
+        with contextlib.suppress(Killed):
+            run(source, out, text=text, window=window, resume=True)
+
+
 def files(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
@@ -106,6 +119,40 @@ def test_any_sequence_of_crashes_and_resumes_yields_the_undisturbed_bytes(
                     pass
         run(source, out, text=text, window=3, resume=True)
         assert files(folder / "torn") == files(folder / "whole")
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    kinds=st.lists(st.sampled_from(["good", "good", "raises", "torn"]), min_size=1, max_size=24),
+    room=st.integers(0, 6000),
+    window=st.integers(1, 9),
+    changed=st.integers(0, 23),
+    suffix=st.sampled_from([".jsonl", ".jsonl.gz"]),
+)
+@example(kinds=["good"] * 8, room=1400, window=3, changed=2, suffix=".jsonl")
+def test_however_a_run_is_killed_a_changed_record_that_it_answered_is_noticed(
+    kinds: list[str], room: int, window: int, changed: int, suffix: str
+) -> None:
+    with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mbrace.io.compression, "LINES_PER_MEMBER", 5)
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        source, out = corpus(Path(name), kinds), Path(name, f"out{suffix}")
+        killed_run(source, out, room, text=False, window=window)
+        data = out.read_bytes() if out.exists() else b""
+        if suffix == ".jsonl.gz":
+            members = re.split(b"(?=\x1f\x8b\x08\0)", data)[1:]  # the last may be torn
+            data = b"".join(
+                zlib.decompressobj(wbits=31).decompress(member) for member in members
+            )  # the last may be torn
+        answered = [json.loads(line)["id"] for line in data.splitlines(keepends=True) if line.endswith(b"\n")]
+        rows = source.read_bytes().splitlines(keepends=True)
+        place = changed % len(rows)
+        rows[place] = rows[place].replace(b'"b c"', b'"c b"')
+        source.write_bytes(b"".join(rows))
+        is_answered = kinds[place] == "good" and (f"id {place}" if place % 2 else place + 1) in answered
+        refused = pytest.raises(mbrace.UserError, match="with the same ids but another content")
+        with refused if is_answered else contextlib.nullcontext():
+            run(source, out, text=False, window=window, resume=True)
 
 
 def test_an_answer_that_was_written_is_not_computed_again(tmp_path: Path) -> None:

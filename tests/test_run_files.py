@@ -61,6 +61,21 @@ def test_an_interrupted_output_is_not_continued_with_other_content(
     assert len(out.read_text().splitlines()) == 30
 
 
+def test_a_run_killed_at_once_is_not_continued_with_other_content(
+    tmp_path: Path, candidates: Path, small_rows: list[Row], capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out.jsonl"
+    killed = start("-", "-o", out, "--window", "4")
+    feed_and_wait(killed, lines(small_rows[:20]), out, 1)
+    killed.kill()
+    killed.communicate()
+    before = out.read_bytes()
+    candidates.write_bytes(lines([{**row, "hypotheses": row["hypotheses"][1:]} for row in small_rows]))
+    assert run(candidates, out, "--resume") == 2
+    assert "with the same ids but another content" in capsys.readouterr().err
+    assert out.read_bytes() == before
+
+
 @pytest.mark.parametrize(("name", "content"), [("out.txt", b"my diary\n"), ("out.txt", b"no line feed")])
 def test_a_text_of_somebody_else_is_not_taken_for_an_output(
     name: str, content: bytes, tmp_path: Path, candidates: Path, capsys: pytest.CaptureFixture[str]
@@ -87,6 +102,8 @@ def test_a_digest_notices_a_change_where_it_remembers_so_many_records() -> None:
     records = [Record([f"a {n}", "b"], ["c"], id=n) for n in range(11)]
     whole = InputDigest()
     assert all(map(whole.add, records))
+    assert len(whole.describe()) == 11  # as long as no answer is written
+    whole.finish()
     assert sorted(map(int, whole.describe())) == [1, 2, 4, 8, 11]
     changed = [*records[:4], Record(["x"], ["c"], id=4), *records[5:]]
     again = InputDigest(whole.describe())
@@ -130,12 +147,48 @@ def test_force_that_is_killed_before_the_first_window_leaves_the_older_output(
     assert not list(tmp_path.glob("*.mbrace-tmp"))
 
 
-def test_force_replaces_what_a_link_leads_to_not_the_link(tmp_path: Path, candidates: Path) -> None:
-    (tmp_path / "out.jsonl").symlink_to(tmp_path / "real.jsonl")
-    (tmp_path / "real.jsonl").write_text("older\n")
-    assert run(candidates, tmp_path / "out.jsonl", "--force") == 0
-    assert (tmp_path / "out.jsonl").is_symlink()
-    assert (tmp_path / "real.jsonl").read_bytes().count(b"\n") == 150
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("options", [[], ["--force"], ["--resume"]])
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_link_is_written_through_also_one_that_leads_to_nothing_yet(
+    name: str, options: list[str], exists: bool, tmp_path: Path, small_rows: list[Row]
+) -> None:
+    source, out, target = tmp_path / "in.jsonl", tmp_path / name, tmp_path / "elsewhere" / f"real{Path(name).suffix}"
+    source.write_bytes(lines(small_rows[:5]))
+    target.parent.mkdir()
+    out.symlink_to(target)
+    if exists:
+        assert run(source, tmp_path / f"whole-{name}") == 0
+        target.write_bytes((tmp_path / f"whole-{name}").read_bytes())
+        (tmp_path / f"{name}.run.json").write_bytes((tmp_path / f"whole-{name}.run.json").read_bytes())
+    assert run(source, out, *options) == (2 if exists and not options else 0)
+    assert out.is_symlink()
+    assert run(source, tmp_path / f"whole-{name}", "--force") == 0
+    assert target.read_bytes() == (tmp_path / f"whole-{name}").read_bytes()
+    assert [path.name for path in target.parent.iterdir()] == [target.name]
+
+
+def test_errors_of_an_earlier_run_whose_output_is_gone_are_deleted_only_with_force(
+    tmp_path: Path, small_rows: list[Row], capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, out, errors = tmp_path / "in.jsonl", tmp_path / "out.jsonl", tmp_path / "out.jsonl.errors.jsonl"
+    source.write_bytes(lines(small_rows[:5]))
+    errors.write_bytes(b"{}\n")
+    assert run(source, out) == 2
+    assert f"{errors}: exists; use --resume" in capsys.readouterr().err
+    assert contents(tmp_path) == {errors.name: b"{}\n"}
+    assert run(source, out, "--force") == 0
+    assert set(contents(tmp_path)) == {"out.jsonl", "out.jsonl.run.json"}
+
+
+def test_force_leaves_files_alone_that_are_not_ours(tmp_path: Path, small_rows: list[Row]) -> None:
+    (tmp_path / "in.jsonl").write_bytes(lines([*small_rows[:5], "no record"]))
+    theirs = {f"out.jsonl{suffix}": b"mine" for suffix in (".tmp", ".part", ".run.json.tmp", ".errors.jsonl.tmp")}
+    for name, data in theirs.items():
+        (tmp_path / name).write_bytes(data)
+    for _ in range(2):
+        assert run(tmp_path / "in.jsonl", tmp_path / "out.jsonl", "--force", "--on-error", "skip") == 0
+    assert {name: data for name, data in contents(tmp_path).items() if name in theirs} == theirs
 
 
 @pytest.mark.parametrize(

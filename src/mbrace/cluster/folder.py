@@ -80,8 +80,10 @@ class ShardFolder:
     def _open_folder(self, resume: bool, force: bool) -> None:
         if self.path.exists() and not self.path.is_dir():
             raise UserError(f"{self.path}: is a file, but a cluster writes a folder of shards; give another output")
-        if self.path.is_dir() and any(self.path.iterdir()) and not (resume or force):
-            raise UserError(f"{self.path}: {EXISTS}")
+        if not (resume or force):
+            for existing in (self.path, self.errors_path):
+                if existing.is_file() or (existing.is_dir() and any(existing.iterdir())):
+                    raise UserError(f"{existing}: {EXISTS}")
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = open_folder(self.path)

@@ -23,19 +23,20 @@ OPEN = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOINHERIT", 0) | getattr(os,
 
 
 @contextlib.contextmanager
-def replacing(path: AnyPath, *, shared: bool = False) -> Iterator[str]:
+def replacing(path: AnyPath, *, shared: bool = False, durable: bool = True) -> Iterator[str]:
     """A temporary path to write to; at the end of the block, what is there becomes `path` in one step.
 
     After an error the temporary file is deleted, and `path` is as before. If `path` is a symbolic link, what it leads
     to is replaced. `shared` allows several processes to write the same path at once: each has a temporary file of its
-    own.
+    own. What is not `durable` is whole when the process is killed, but perhaps not when the power fails.
     """
     path = os.path.realpath(path)
     temporary = f"{path}{f'.{os.getpid()}' if shared else ''}{TEMPORARY}"
     try:
         yield temporary
-        with open(temporary, "rb+") as file:  # Windows syncs only files that are open for writing
-            os.fsync(file.fileno())
+        if durable:
+            with open(temporary, "rb+") as file:  # Windows syncs only files that are open for writing
+                os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):
@@ -43,9 +44,9 @@ def replacing(path: AnyPath, *, shared: bool = False) -> Iterator[str]:
         raise
 
 
-def replace_file(path: AnyPath, data: bytes, *, shared: bool = False) -> None:
+def replace_file(path: AnyPath, data: bytes, *, shared: bool = False, durable: bool = True) -> None:
     """Write `data` as the whole file."""
-    with replacing(path, shared=shared) as temporary:
+    with replacing(path, shared=shared, durable=durable) as temporary:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | OPEN, 0o666)
         try:
             write_all(descriptor, data)

@@ -6,12 +6,14 @@ import contextlib
 import os
 import stat
 import sys
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 from mbrace.errors import UserError, require
 from mbrace.io.atomic import OPEN, TEMPORARY, lock, write_all
 from mbrace.io.candidates import Bad, lines_of
 from mbrace.io.compression import PACKED, check_packing, pack, packing_of, pop_full_members
+from mbrace.io.folders import UtilityFolder
 from mbrace.io.parquet import write_parquet
 from mbrace.io.reading import json_line, valid_unicode
 from mbrace.io.resume import (
@@ -52,45 +54,21 @@ def answer_line(answer: Decoded, *, text: bool, nbest: int) -> bytes:
     return json_line(fields)
 
 
-class OutputFiles(NamedTuple):
-    """The names of an output's files, and what the name OUT says about how lines are written."""
+class OutputFiles:
+    """The files that make up an output, and what the name OUT says about how lines are written.
 
-    path: str
+    A symbolic link as OUT is written through, also one that leads to nothing yet.
+    """
 
-    @property
-    def is_stream(self) -> bool:
-        """Whether it is stdout (`-`), a pipe or a device such as /dev/null: it has no other files."""
-        return self.path == "-" or _is_device(self.path)
-
-    @property
-    def is_parquet(self) -> bool:
-        """Whether it is a Parquet file, which is made from its lines at the end."""
-        return self.path.endswith(".parquet") and not self.is_stream
-
-    @property
-    def packing(self) -> str:
-        """How lines are packed: "gz", "xz", "bz2", "zst", or "" for not at all."""
-        return "" if self.is_stream else packing_of(self.path)
-
-    @property
-    def lines(self) -> str:
-        """Where lines are written: OUT, or OUT.part while there is no Parquet file yet."""
-        return self.path + ".part" if self.is_parquet else self.path
-
-    @property
-    def replacement(self) -> str:
-        """Where lines are written that will replace those of an older run."""
-        return os.path.realpath(self.lines) + TEMPORARY
-
-    @property
-    def errors(self) -> str:
-        """The file of records set aside."""
-        return errors_path(self.path)
-
-    @property
-    def run_file(self) -> str:
-        """The file with the settings of the run."""
-        return self.path + SUFFIX
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.is_stream = path == "-" or _is_device(path)  # stdout, a pipe, /dev/null: it has no other files
+        self.is_parquet = path.endswith(".parquet") and not self.is_stream  # made from its lines at the end
+        self.packing = "" if self.is_stream else packing_of(path)
+        self.lines = os.path.realpath(path + ".part" if self.is_parquet else path)  # where lines are written
+        self.replacement = self.lines + TEMPORARY  # where those are written that will replace an older run's
+        self.errors = errors_path(path)  # the records set aside
+        self.run_file = path + SUFFIX
 
     @property
     def exists(self) -> bool:
@@ -103,9 +81,11 @@ class OutputFiles(NamedTuple):
         return self.is_parquet and os.path.exists(self.path) and not os.path.exists(self.lines)
 
     def refuse_existing(self) -> None:
-        """Refuse an output that exists, finished or not: early, before anything slow."""
-        if not self.is_stream and self.exists:
-            raise UserError(f"{self.path}: {EXISTS}")
+        """Refuse an output that exists, finished or not, or of which only the errors are left: early, before anything
+        slow."""
+        existing = self.path if self.exists else self.errors
+        if not self.is_stream and (self.exists or os.path.exists(existing)):
+            raise UserError(f"{existing}: {EXISTS}")
 
 
 def errors_path(output: str) -> str:
@@ -120,36 +100,19 @@ def _is_device(path: str) -> bool:
         return False
 
 
-class Tables(Protocol):
-    """What is saved of each record besides its answer: a `UtilityFolder`, which is not imported here because few runs
-    need it (utility_folder.py)."""
-
-    def open(self, *, resume: bool, force: bool) -> None:
-        """Before the first answer."""
-        ...
-
-    def note(self, identity: str | int) -> None:
-        """After each answer: the record with this id has one."""
-        ...
-
-    def finish(self) -> None:
-        """After the last answer."""
-        ...
-
-
 class Output:
-    """A file of answers: `-` is stdout, `.gz`, `.xz`, `.bz2` and `.zst` are packed, `.parquet` is a table.
+    """A file of answers: `-` is stdout, `.gz`, `.xz`, `.bz2` and `.zst` are compressed, `.parquet` is a table.
 
     On resume, the caller first keeps those lines of `written` and `written_errors` that answer the input, then calls
-    `start`. After that it calls `add` for each outcome, and `flush` when a window is finished: lines are kept in memory
-    until then. Records that failed are written to OUT.errors.jsonl as they are added, before any line that follows them
-    is in OUT, so that after a crash the two files tell how far the run had come. A Parquet file is never half written:
-    its rows are collected as JSON Lines in OUT.part, and the file appears when the run is complete.
+    `start`. After that, for each outcome, it calls `add`, for an answer `expect` and `note_answered`, and `flush`.
+    Records that failed are written to OUT.errors.jsonl as they are added, before any line that follows them is in OUT,
+    so that after a crash the two files tell how far the run had come. A Parquet file is never half written: its rows
+    are collected as JSON Lines in OUT.part, and the file appears when the run is complete.
 
-    The `settings`, and a digest of the records answered, are in OUT.run.json: only a run with the same ones can
-    continue it. The `options` of the command line are there for people, and for `--config`. With `force`, an older
-    output stays until there is something to replace it with. `tables` is the folder with the utilities of the records
-    answered.
+    The `settings`, and digests of the records answered, are in OUT.run.json before the first answer: only a run with
+    the same ones can continue it. The `options` of the command line are there for people, and for `--config`. With
+    `force`, an older output stays until there is something to replace it with. `tables` is the folder with the
+    utilities of the records answered.
     """
 
     def __init__(
@@ -160,7 +123,7 @@ class Output:
         force: bool = False,
         text: bool = False,
         settings: dict[str, Any] | None = None,
-        tables: Tables | None = None,
+        tables: UtilityFolder | None = None,
         options: dict[str, Any] | None = None,
     ) -> None:
         self.path, self.text = path, text
@@ -168,8 +131,7 @@ class Output:
         self.skipped = 0  # records set aside, those of the runs before included
         self.interrupted = False  # set when a run ends early without an error
         self.files = files = OutputFiles(path)
-        self._is_stream, self._is_parquet, self._packing = files.is_stream, files.is_parquet, files.packing
-        self._run_file = None if settings is None or self._is_stream else RunFile(path, settings, options)
+        self._run_file = None if settings is None or files.is_stream else RunFile(path, settings, options)
         self._lines: list[bytes] = []  # not written yet
         self._failed = False  # whether a write has failed
         self._is_finished = False  # whether this resumes a Parquet file that is complete
@@ -178,27 +140,39 @@ class Output:
         self._has_started = False  # `start` was called
         self._has_begun = True  # False while an older output is still there in full
         self._descriptor = self._errors = self._replaced = -1
-        self._tables: Tables | None = None
-        if self._is_stream:
-            if resume:
-                name = "standard output" if path == "-" else path
-                raise UserError(f"resume=True: cannot continue {name}; give an output file")
-            if path != "-":
-                self._descriptor = self._open(path, os.O_WRONLY)
-            self._open_tables(tables, resume, force)
-            return
-        check_packing(path, (*PACKED, ".parquet"))
-        if self._is_parquet:
-            require("pyarrow.parquet", extra="parquet")
-            if text:
-                raise UserError(f"{path}: text=True writes plain text; give a .txt file, or leave it out for Parquet")
-        self._open_files(resume, force)
-        self._check_run_file()
-        self._open_tables(tables, resume, force)
+        self._tables: UtilityFolder | None = None
+        try:
+            if files.is_stream:
+                self._open_stream(resume)
+            else:
+                self._open_files(resume, force)
+                self._check_run_file()
+            if tables is not None:
+                tables.open(resume=resume, force=force)
+                self._tables = tables
+        except BaseException:
+            self.close(complete=False)
+            raise
+
+    def _open_stream(self, resume: bool) -> None:
+        name = "standard output" if self.path == "-" else self.path
+        if resume:
+            raise UserError(f"resume=True: cannot continue {name}; give an output file")
+        if self.path != "-":
+            self._descriptor = self._open(self.path, os.O_WRONLY)
+        elif sys.stdout is None:
+            raise UserError(f"{name}: is closed; give an output file")
 
     def _open_files(self, resume: bool, force: bool) -> None:
         """Open and lock the files, and on resume read what they hold."""
         files, exists = self.files, self.files.exists
+        check_packing(self.path, (*PACKED, ".parquet"))
+        if files.is_parquet:
+            require("pyarrow.parquet", extra="parquet")
+            if self.text:
+                raise UserError(
+                    f"{self.path}: text=True writes plain text; give a .txt file, or leave it out for Parquet"
+                )
         if not (resume or force):
             files.refuse_existing()
         self._has_begun = not (exists and force)
@@ -218,13 +192,7 @@ class Output:
             self._descriptor = self._open(files.lines, os.O_RDWR | os.O_CREAT | (0 if exists else os.O_EXCL))
             lock(self._descriptor, self.path)
             if resume:
-                if not begins_like_our_output(self._descriptor, packing=self._packing, text=self.text):
-                    os.close(self._descriptor)
-                    raise UserError(f"{self.path}:1: not an answer of mbrace; use force=True to replace the file")
-                self.written = written_lines(self._descriptor, self._packing)
-                # part of a first line of JSON is known to be ours by its beginning; plain text could be anybody's
-                is_text = self.text and os.fstat(self._descriptor).st_size > 0
-                self._continues = is_text or self.written.line is not None
+                self._read_lines()
         if os.path.exists(files.errors):
             if resume:
                 self._open_errors()
@@ -232,6 +200,15 @@ class Output:
                 self._continues |= self.written_errors.line is not None
             elif self._has_begun:
                 os.unlink(files.errors)
+
+    def _read_lines(self) -> None:
+        """The lines of the run that is continued; a file that is not ours is refused."""
+        if not begins_like_our_output(self._descriptor, packing=self.files.packing, text=self.text):
+            raise UserError(f"{self.path}:1: not an answer of mbrace; use force=True to replace the file")
+        self.written = written_lines(self._descriptor, self.files.packing)
+        # part of a first line of JSON is known to be ours by its beginning; plain text could be anybody's
+        is_text = self.text and os.fstat(self._descriptor).st_size > 0
+        self._continues = is_text or self.written.line is not None
 
     def _check_run_file(self) -> None:
         """Compare the settings with those of the run that is continued, or save them for the next run."""
@@ -242,49 +219,9 @@ class Output:
                 self._run_file.check()
             elif self._has_begun:
                 self._run_file.save()
-        except (OSError, UserError) as error:
+        except OSError as error:
             path = self._run_file.path
-            self._run_file = None  # what is there stays as it is
-            self.close(complete=False)
-            if isinstance(error, UserError):
-                raise
             raise UserError(f"{path}: {error.strerror}; give an output in a folder that can be written") from error
-
-    def _open_tables(self, tables: Tables | None, resume: bool, force: bool) -> None:
-        if tables is None:
-            return
-        try:
-            tables.open(resume=resume, force=force)
-        except UserError:
-            self.close(complete=False)
-            raise
-        self._tables = tables
-
-    def _begin(self) -> None:
-        """Replace the older output, if one is still there, in one step, now that there is something new.
-
-        OUT.run.json goes first and comes last, so that it is never next to an output that it does not describe.
-        """
-        if self._has_begun:
-            return
-        self._has_begun = True
-        for path in (self.files.errors, self.files.run_file):
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(path)
-        if self._replaced >= 0:
-            os.fsync(self._descriptor)
-            os.replace(self.files.replacement, os.path.realpath(self.files.lines))
-            os.close(self._replaced)
-            self._replaced = -1
-        if self._run_file is not None:
-            self._run_file.save()
-
-    def note_answered(self, record: Record) -> bool:
-        """Note that a record is answered; False if an earlier run answered a record with this id but other content."""
-        is_same = self._run_file is None or self._run_file.inputs.add(record)
-        if is_same and self._tables is not None:
-            self._tables.note(record.id)
-        return is_same
 
     def _open(self, path: str, flags: int) -> int:
         try:
@@ -295,7 +232,7 @@ class Output:
             raise UserError(f"{path}: {error.strerror}; give an output file that can be written") from error
 
     def _open_errors(self) -> None:
-        if self._is_stream:
+        if self.files.is_stream:
             raise UserError('on_error="skip": failed records are written to OUT.errors.jsonl; give an output file')
         self._errors = self._open(self.files.errors, os.O_RDWR | os.O_CREAT | os.O_APPEND)
 
@@ -309,6 +246,22 @@ class Output:
             os.close(self._errors)
             os.unlink(self.files.errors)
             self._errors = -1
+
+    def expect(self, record: Record, following: Iterable[object]) -> None:
+        """Before the answer to `record` is written, save its digest, and those of the items read after it."""
+        if self._run_file is None or self._run_file.inputs.expects(record):
+            return
+        self._run_file.inputs.expect([record, *(item for item in following if isinstance(item, Record))])
+        if self._has_begun and not self._failed:
+            with self._write_errors(self._run_file.path):
+                self._run_file.save(durable=False)
+
+    def note_answered(self, record: Record) -> bool:
+        """Note that a record is answered; False if an earlier run answered a record with this id but other content."""
+        is_same = self._run_file is None or self._run_file.inputs.add(record)
+        if is_same and self._tables is not None:
+            self._tables.note(record.id)
+        return is_same
 
     def add(self, line: bytes | None, bad: Bad | None = None) -> None:
         """Add the next line, a record that failed, or both (text output has an empty line for a failed record)."""
@@ -324,56 +277,80 @@ class Output:
             self._lines.append(line)
 
     def flush(self) -> None:
-        """Write the lines added so far; of packed output, only full members."""
-        if self._packing:
-            for member in pop_full_members(self._lines, self._packing):
+        """Write the lines added so far; of compressed output, only full members."""
+        if self.files.packing:
+            for member in pop_full_members(self._lines, self.files.packing):
                 self._write(self._descriptor, member, self.path)
         elif self._lines:
             lines, self._lines = self._lines, []
             self._write(self._descriptor, b"".join(lines), self.path)
+        if self._run_file is not None:
+            self._run_file.inputs.forget(waiting=len(self._lines))
 
     def _write(self, descriptor: int, data: bytes, path: str) -> None:
         if self._failed:
             return
-        try:
+        with self._write_errors(path):
             if self.path == "-":
                 sys.stdout.buffer.write(data)
                 sys.stdout.buffer.flush()
             else:
                 write_all(descriptor, data)
             self._begin()
-            if self._run_file is not None:
-                self._run_file.save_if_due()
+
+    @contextlib.contextmanager
+    def _write_errors(self, path: str) -> Iterator[None]:
+        """Says of a write that fails what is left, and what the user can do."""
+        try:
+            yield
         except BrokenPipeError:
             self._failed = True
             raise
         except OSError as error:
             self._failed = True
-            raise UserError(f"{path}: {error.strerror}{self._what_is_kept()}") from error
+            if self.files.is_stream:
+                kept = ""
+            elif not self._has_begun:
+                kept = "; the older file is kept as it was: make room and run again"
+            elif self._is_empty():
+                kept = "; no answer was written: make room and run again"
+            else:
+                kept = "; answers written before are kept: make room and go on with resume=True"
+            raise UserError(f"{path}: {error.strerror}{kept}") from error
 
-    def _what_is_kept(self) -> str:
-        """What is left after a write has failed, and what the user can do."""
-        if self._is_stream:
-            return ""
-        if not self._has_begun:
-            return "; the older file is kept as it was: make room and run again"
-        if self._is_empty():
-            return "; no answer was written: make room and run again"
-        return "; answers written before are kept: make room and go on with resume=True"
+    def _begin(self) -> None:
+        """Replace the older output, if one is still there, in one step, now that there is something new.
+
+        OUT.run.json goes first and comes last, so that it is never next to an output that it does not describe.
+        """
+        if self._has_begun:
+            return
+        self._has_begun = True
+        for path in (self.files.errors, self.files.run_file):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+        if self._replaced >= 0:
+            os.fsync(self._descriptor)
+            os.replace(self.files.replacement, self.files.lines)
+            os.close(self._replaced)
+            self._replaced = -1
+        if self._run_file is not None:
+            self._run_file.save()
 
     def _is_empty(self) -> bool:
         """Whether there is nothing to continue: no complete line, and no record set aside."""
-        return self._errors < 0 and written_lines(self._descriptor, self._packing).line is None
+        return self._errors < 0 and written_lines(self._descriptor, self.files.packing).line is None
 
     def close(self, *, complete: bool = True) -> None:
         """Write what is left and close the file; a `complete` Parquet file gets its name."""
+        packing = self.files.packing
         try:
             if not self._failed:
                 self.flush()
-                if self._packing and (self._lines or (complete and os.lseek(self._descriptor, 0, os.SEEK_CUR) == 0)):
-                    self._write(self._descriptor, pack(self._lines, self._packing), self.path)
+                if packing and (self._lines or (complete and os.lseek(self._descriptor, 0, os.SEEK_CUR) == 0)):
+                    self._write(self._descriptor, pack(self._lines, packing), self.path)
                     self._lines = []
-            if self._descriptor >= 0 and not self._is_stream:
+            if self._descriptor >= 0 and not self.files.is_stream:
                 os.fsync(self._descriptor)
                 self._finish(complete and not self._failed)
         except OSError as error:
@@ -392,7 +369,7 @@ class Output:
         """Give a complete Parquet file its name; delete files that are not needed any more, or were never used."""
         if complete:
             self._begin()
-        if self._is_parquet and complete:
+        if self.files.is_parquet and complete:
             write_parquet(lambda: lines_of(self.files.lines), self.path)
             os.unlink(self.files.lines)
         never_used = not complete and self._is_empty()
@@ -406,6 +383,7 @@ class Output:
             if self._run_file.is_ours:
                 os.unlink(self._run_file.path)
         elif self._has_started and not self._failed:
+            self._run_file.inputs.finish()
             self._run_file.save()
 
     def __enter__(self) -> Output:

@@ -6,8 +6,9 @@ from __future__ import annotations
 import os
 import time
 import zlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from mbrace.errors import UserError
 from mbrace.io.atomic import read_at, replace_file
@@ -21,7 +22,7 @@ LINE_START = b'{"id":'  # the beginning of every line of JSON that we write
 SUFFIX = ".run.json"
 DIGESTS = "input_digests"
 OPTIONS = "options"
-SAVE_SECONDS = 2.0  # the least time between two saves while a run goes on
+SYNC_SECONDS = 2.0  # how often the file is synced to the disk while a run goes on
 EARLY_NAMES = {"length_penalty": "length_alpha"}  # the names of settings in files of early versions
 
 
@@ -168,33 +169,69 @@ def _lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
 class InputDigest:
     """A checksum of the content of the records answered so far, in order: it notices a wrong input, at little cost.
 
-    It is remembered after 1, 2, 4, 8, ... records and after the last, so that an output that was cut off, or grew after
-    the last save, can still be checked up to one of these points. Records set aside do not count: they may be fixed.
+    It is remembered after 1, 2, 4, 8, ... records, after each one whose answer may not be written yet, and after the
+    last: so however a run ends, the next one can check all records whose answers it finds. Records set aside do not
+    count: they may be fixed.
     """
 
     def __init__(self, before: Mapping[str, Any] | None = None) -> None:
         self._before = before or {}
-        self._checksum, self._bytes, self._count = 0, 0, 0
-        self._remembered: dict[str, str] = {}
+        self._now = _Checksum()
+        self._remembered: list[_Checksum] = []
+        self._waiting: deque[_Checksum] = deque()  # of records whose answers may not be written yet
+        self._expected: deque[tuple[Record, _Checksum]] = deque()  # of records without an answer
+
+    def expects(self, record: Record) -> bool:
+        """Whether this is the next record that `expect` has counted."""
+        return bool(self._expected) and self._expected[0][0] is record
+
+    def expect(self, records: Iterable[Record]) -> None:
+        """Compute the checksums after the next records, if all of them are answered."""
+        self._expected.clear()
+        last = self._now
+        for record in records:
+            last = last.after(record)
+            self._expected.append((record, last))
 
     def add(self, record: Record) -> bool:
         """Count a record; False if an earlier run had other content up to this record."""
-        listed = [record.hypotheses, record.pseudo_references, record.logprobs]
-        lists = [_as_list(values) for values in listed]
-        content = to_json([record.id, record.source, record.reference, *lists])
-        self._checksum, self._bytes = zlib.crc32(content, self._checksum), self._bytes + len(content)
-        self._count += 1
-        if self._count & (self._count - 1) == 0:
-            self._remembered[str(self._count)] = self._digest()
-        before = self._before.get(str(self._count))
-        return before is None or before == self._digest()
+        self._now = self._expected.popleft()[1] if self.expects(record) else self._now.after(record)
+        self._waiting.append(self._now)
+        if self._now.number & (self._now.number - 1) == 0:
+            self._remembered.append(self._now)
+        return self._before.get(str(self._now.number)) in (None, str(self._now))
+
+    def forget(self, *, waiting: int) -> None:
+        """The answers to all but the last `waiting` records are written."""
+        while self._waiting and self._waiting[0].number < self._now.number - waiting:
+            self._waiting.popleft()
+
+    def finish(self) -> None:
+        """All answers are written, and no more follow."""
+        self.forget(waiting=0)
+        self._expected.clear()
 
     def describe(self) -> dict[str, str]:
-        """The remembered digests, by the number of records."""
-        return {**self._remembered, str(self._count): self._digest()} if self._count else {}
+        """The remembered checksums, by the number of records."""
+        checksums = (*self._remembered, *self._waiting, *(checksum for _, checksum in self._expected))
+        return {str(checksum.number): str(checksum) for checksum in checksums}
 
-    def _digest(self) -> str:
-        return f"{self._checksum:08x}-{self._bytes:x}"
+
+class _Checksum(NamedTuple):
+    """A checksum of the first `number` records, and how many bytes they have."""
+
+    crc: int = 0
+    size: int = 0
+    number: int = 0
+
+    def after(self, record: Record) -> _Checksum:
+        """The checksum with one record more."""
+        lists = map(_as_list, (record.hypotheses, record.pseudo_references, record.logprobs))
+        content = to_json([record.id, record.source, record.reference, *lists])
+        return _Checksum(zlib.crc32(content, self.crc), self.size + len(content), self.number + 1)
+
+    def __str__(self) -> str:
+        return f"{self.crc:08x}-{self.size:x}"
 
 
 def _as_list(values: object) -> list[Any] | None:
@@ -214,7 +251,7 @@ class RunFile:
         self.inputs = InputDigest()
         self._output, self._settings = output, settings
         self._options = {} if options is None else {OPTIONS: dict(options)}
-        self._saved = time.monotonic()
+        self._synced = time.monotonic()
 
     def check(self) -> None:
         """Refuse to continue an output that was made with other settings, or with unknown ones."""
@@ -233,15 +270,15 @@ class RunFile:
         digests = before.get(DIGESTS)
         self.inputs = InputDigest(digests if isinstance(digests, dict) else None)
 
-    def save(self) -> None:
-        """Replace the file in one step."""
-        replace_file(self.path, json_line({**self._settings, **self._options, DIGESTS: self.inputs.describe()}))
-        self.is_ours, self._saved = True, time.monotonic()
-
-    def save_if_due(self) -> None:
-        """Save now and then: after a crash, the input is checked up to the last save."""
-        if time.monotonic() - self._saved > SAVE_SECONDS:
-            self.save()
+    def save(self, *, durable: bool = True) -> None:
+        """Replace the file in one step. One that need not be `durable` survives the end of the process, and is synced
+        to the disk now and then only."""
+        durable = durable or time.monotonic() - self._synced > SYNC_SECONDS
+        fields = {**self._settings, **self._options, DIGESTS: self.inputs.describe()}
+        replace_file(self.path, json_line(fields), durable=durable)
+        self.is_ours = True
+        if durable:
+            self._synced = time.monotonic()
 
 
 def refuse_other_settings(

@@ -207,6 +207,7 @@ def run_worker(
             item = pending.popleft()
             output.add(line, bad)
             if bad is None and isinstance(item, Record):
+                output.expect(item, pending)
                 output.note_answered(item)
             output.flush()
             advance(1)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mbrace.errors import UserError
 from mbrace.utility_table import UtilityTable
@@ -39,7 +38,7 @@ def table_bytes(table: UtilityTable) -> bytes:
         "pseudo_references": list(table.pseudo_references),
     }
     text = json.dumps(about, ensure_ascii=True).encode("ascii")  # lone surrogates are written as escapes
-    arrays: dict[str, NDArray[Any]] = {
+    arrays: dict[str, Any] = {
         "utilities": table.utilities,
         "counts": table.counts,
         "left_out": table.left_out,
@@ -48,7 +47,7 @@ def table_bytes(table: UtilityTable) -> bytes:
     if table.weights is not None:
         arrays["weights"] = table.weights
     file = io.BytesIO()
-    np.savez_compressed(file, allow_pickle=False, **arrays)
+    np.savez_compressed(file, **arrays)  # numpy 1.26 takes allow_pickle for another array
     return file.getvalue()
 
 
