@@ -244,3 +244,27 @@ def test_an_output_that_exists_is_refused_before_anything_is_loaded(
     (tmp_path / "out.parquet.part").write_text("")
     for name in ("out.jsonl", "out.parquet"):
         assert run(candidates, tmp_path / name) == 2
+
+
+@pytest.mark.parametrize(
+    ("closed", "arguments", "status", "says"),
+    [
+        (">&-", "decode IN -o OUT", 0, "150 sentences"),
+        ("2>&-", "decode IN -o OUT", 0, ""),
+        ("<&- >&- 2>&-", "decode IN -o OUT", 0, ""),
+        (">&-", "decode IN", 2, "mbrace: error: standard output: is closed; give an output file\n"),
+        ("<&-", "decode - -o OUT", 2, "mbrace: error: standard input: is closed; give a file\n"),
+        (">&-", "decode IN --explain 0", 2, "mbrace: error: a file or standard output: not writable; "),
+        ("2>&-", "decode missing -o OUT", 2, ""),
+    ],
+)
+def test_closed_standard_streams_lose_nothing_and_show_no_traceback(
+    closed: str, arguments: str, status: int, says: str, tmp_path: Path, candidates: Path, answers: bytes
+) -> None:
+    out = tmp_path / "out.jsonl"
+    words = [{"IN": str(candidates), "OUT": str(out)}.get(word, word) for word in arguments.split()]
+    done = subprocess.run(["sh", "-c", f'exec "$@" {closed}', "sh", *COMMAND, *words], capture_output=True, text=True)
+    assert done.returncode == status
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+    assert (out.read_bytes() if out.exists() else b"") == (b"" if status else answers)

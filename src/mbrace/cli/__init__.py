@@ -19,12 +19,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # OpenMP's threads spin while they wait for each other, unless told otherwise before torch is loaded. On a busy
     # machine they would keep the thread that they wait for off its core: minutes instead of seconds.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    if arguments is None:
+        _reserve_standard_streams()
     _silence_progress_bars()
     if arguments is None:  # nothing else runs in this process
         gc.disable()
         arguments = sys.argv[1:]
     words = list(arguments)
     return _status_of(lambda: _run(words))
+
+
+def _reserve_standard_streams() -> None:
+    """Where a standard stream is closed (`>&-`), give its number to the null device: else the next file opened, which
+    may be the output, would get it, and with it whatever any library prints."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            descriptor = os.open(os.devnull, os.O_WRONLY if name == "stderr" else os.O_RDONLY)
+            if descriptor != number:
+                os.dup2(descriptor, number)
+                os.close(descriptor)
+            if name != "stdin":  # writing to stdout fails, so that no answer is lost silently
+                setattr(sys, name, open(number, "w" if name == "stderr" else "r", encoding="utf-8"))  # noqa: SIM115
 
 
 def _run(arguments: list[str]) -> int:

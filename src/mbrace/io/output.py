@@ -160,7 +160,7 @@ class Output:
             raise UserError(f"resume=True: cannot continue {name}; give an output file")
         if self.path != "-":
             self._descriptor = self._open(self.path, os.O_WRONLY)
-        elif sys.stdout is None:
+        elif sys.stdout is None or not sys.stdout.writable():
             raise UserError(f"{name}: is closed; give an output file")
 
     def _open_files(self, resume: bool, force: bool) -> None:
@@ -316,7 +316,8 @@ class Output:
                 kept = "; no answer was written: make room and run again"
             else:
                 kept = "; answers written before are kept: make room and go on with resume=True"
-            raise UserError(f"{path}: {error.strerror}{kept}") from error
+            name = "standard output" if path == "-" else path
+            raise UserError(f"{name}: {error.strerror}{kept}") from error
 
     def _begin(self) -> None:
         """Replace the older output, if one is still there, in one step, now that there is something new.

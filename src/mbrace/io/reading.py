@@ -29,6 +29,8 @@ def open_input(path: str) -> Iterator[BinaryIO]:
     """A file for reading bytes: `-` is stdin; packed files are unpacked; URLs are read through pyarrow."""
     try:
         if path == "-":
+            if sys.stdin is None:
+                raise UserError("standard input: is closed; give a file")
             yield sys.stdin.buffer
         elif "://" in path:
             with open_url(path) as remote:
