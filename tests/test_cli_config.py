@@ -40,7 +40,7 @@ candidates: [part-1.jsonl, part-2.jsonl]
 output: out.jsonl
 alpha: 0.9
 schedule: [8, 16]
-pool: true
+cover: true
 no-shuffle: false
 utility: bleu
 utility-option: {tokenize: char, order: 2}
@@ -51,14 +51,14 @@ candidates = ["part-1.jsonl", "part-2.jsonl"]
 output = "out.jsonl"
 alpha = 0.9
 schedule = "8,16"
-pool = true
+cover = true
 utility = "bleu"
 utility_option = ["tokenize=char", "order=2"]
 window = 3
 """
 JSON = json.dumps({
     "candidates": ["part-1.jsonl", "part-2.jsonl"], "output": "out.jsonl", "alpha": 0.9, "schedule": [8, 16],
-    "pool": True, "utility": "bleu", "utility-option": ["tokenize=char", "order=2"], "window": 3, "regret": None,
+    "cover": True, "utility": "bleu", "utility-option": ["tokenize=char", "order=2"], "window": 3, "regret": None,
 })  # fmt: skip
 
 
@@ -67,7 +67,7 @@ def test_a_file_gives_the_options_that_would_be_typed(name: str, text: str, tmp_
     path = tmp_path / name
     path.write_text(text, encoding="utf-8")
     typed = (
-        "part-1.jsonl part-2.jsonl -o out.jsonl --alpha 0.9 --schedule 8,16 --pool --utility bleu "
+        "part-1.jsonl part-2.jsonl -o out.jsonl --alpha 0.9 --schedule 8,16 --cover --utility bleu "
         "--utility-option tokenize=char --utility-option order=2 --window 3"
     )
     expected = parsed(["decode", *typed.split(), "--config", str(path)])
@@ -82,7 +82,7 @@ def test_the_command_line_wins(tmp_path: Path) -> None:
     assert found["candidates"] == ["other.jsonl"]
     assert (found["alpha"], found["schedule"], found["output"]) == (0.5, "all", "-")
     assert found["utility_option"] == ["order=4"]
-    assert (found["pool"], found["window"]) == (True, 3)  # the file's
+    assert (found["cover"], found["window"]) == (True, 3)  # the file's
 
 
 def test_options_that_are_required_may_come_from_a_file(tmp_path: Path) -> None:

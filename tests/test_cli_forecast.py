@@ -144,7 +144,6 @@ def test_bad_forecasts_are_refused(value: Any, source: Path, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"pool": True}, "only valid without pool"),
         ({"exclude_self": True}, "only valid without exclude_self"),
         ({"method": "low-rank"}, "only valid without method"),
         ({"prune": None}, "only valid with a pruning function"),
@@ -183,17 +182,6 @@ def test_too_many_hypotheses_are_named_by_file_and_line_and_set_aside(
     assert [row["id"] for row in read(out)] == ["s0", "largest", "s1"]
     assert decode(source, "-o", out, "--force", *OPTIONS, "--forecast", "0") == 0
     assert len(read(out)) == 4
-
-
-def test_a_shortlist_may_be_what_a_forecast_chooses_from(tmp_path: Path, rows: list[Row], source: Path) -> None:
-    """The cheaper race has no forecast: all take part in it, and only its best wait outside the other."""
-    out = tmp_path / "out.jsonl"
-    assert decode(source, "-o", out, *OPTIONS, "--coarse", "bleu", "--coarse-top", "40") == 0
-    for row, answer in zip(rows, read(out), strict=True):
-        coarse = mbrace.decode(
-            row["hypotheses"], row["pseudo_references"], id=row["id"], utility=mbrace.BLEU(), nbest=40, schedule=SIZES
-        )
-        assert answer["text"] in {candidate.text for candidate in coarse.nbest}
 
 
 def test_saved_utilities_have_a_row_for_each_hypothesis_that_raced_and_replay_the_race(
@@ -266,7 +254,7 @@ def test_explain_says_who_begins_who_is_let_in_and_how_many_never_raced(
 
 
 def test_explain_without_a_forecast_says_nothing_of_one(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for options in ([], ["--forecast", "0"], ["--pool", "--start", "30"]):
+    for options in ([], ["--forecast", "0"]):
         assert decode(source, "--explain", "s0", *options) == 0
         shown = capsys.readouterr().out
         assert not any(words in shown for words in (" begin; ", "let in ", "never raced"))
@@ -339,9 +327,8 @@ def test_a_preset_shares_states_for_n_grams_and_draws_once_for_a_small_encoder_o
         else:
             assert found("--utility", utility)[:2] == (None, None)
     assert found(preset="paper") == plain
-    shortlists = ["--qe", "learned", "--qe-top", "8"], ["--coarse", "chrf", "--coarse-top", "8"]
     server = ["--server", "http://localhost:1"]
-    for given in (server, ["--pool"], ["--prune", "none"], ["--method", "aggregate"], *shortlists):
+    for given in (server, ["--prune", "none"], ["--method", "aggregate"]):
         assert found(*given) == plain
     assert found("--beam", "64") == (64, None, None)
     assert found("--states", "32") == (None, 32, None)
@@ -349,7 +336,7 @@ def test_a_preset_shares_states_for_n_grams_and_draws_once_for_a_small_encoder_o
     learned = ["--utility", "learned", "--device", "cuda"]
     of_races = ["--regret", "0.02"], ["--alpha", "0.9"], ["--bootstraps", "100"], ["--forecast", "0"], ["--nbest", "3"]
     other_beams = ["--recombine", "4"], ["--states", "128"], ["--max-behind", "6"]
-    for given in (*of_races, ["--sampling", "independent"], server, ["--pool"], *shortlists, *other_beams):
+    for given in (*of_races, ["--sampling", "independent"], server, *other_beams):
         assert found(*learned, *given) in (plain, (None, 128, None))
     assert found(*learned, "--sampling", "arithmetic") == (288, None, "48")
     assert found(*learned, "--schedule", "16,32") == (288, None, "16,32")
@@ -407,7 +394,6 @@ def test_a_forecast_of_a_preset_comes_with_what_it_was_studied_with() -> None:
         args = parse(["translate", *fast, *given])
         apply_preset(args, "translate")
         assert (args.schedule, args.sampling) == (schedule, "arithmetic")
-    assert set_by_preset("decode", "--utility", "comet", "--pool") == (None, 0.04)
     assert set_by_preset("decode", "--utility", "comet", "--prune", "bottom") == (None, None)
     assert set_by_preset("translate", "--utility", "comet", "--forecast", "0") == (0.0, 0.04)
 
@@ -418,13 +404,10 @@ def test_a_forecast_of_a_preset_comes_with_what_it_was_studied_with() -> None:
     [
         ("--forecast 0", (0.0, 0.04)),
         ("--forecast 0.5", (0.5, 0.04)),
-        ("--pool", (None, 0.04)),
-        ("--exclude-self", (None, 0.04)),
         ("--prune none", (None, None)),
         ("--prune halving --budget 99", (None, None)),
         ("--select diverse --nbest 2", (None, None)),
         ("--method aggregate", (None, None)),
-        ("--method aggregate-to-fine", (None, 0.04)),
         ("--prune bottom --beta 0.5", (None, None)),
         ("--regret 0", (None, 0.0)),
     ],

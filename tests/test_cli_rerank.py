@@ -1,4 +1,4 @@
-"""`mbrace rerank` and `mbrace decode --qe` on tiny checkpoints: the originals' scores, resuming, refusals."""
+"""`mbrace rerank` on tiny checkpoints: the originals' scores, records for `mbrace decode`, resuming, refusals."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ def answers(file: Path) -> list[dict[str, Any]]:
 
 def run(command: str, folder: Path, *options: str | Path) -> int:
     (folder / "in.jsonl").write_bytes(lines(ROWS))
-    return main([command, str(folder / "in.jsonl"), "--device", "cpu", *map(str, options)])
+    device = ["--device", "cpu"] if command == "rerank" else []
+    return main([command, str(folder / "in.jsonl"), *device, *map(str, options)])
 
 
 @pytest.fixture(scope="module")
@@ -94,18 +95,18 @@ def test_flat_text_and_python_give_the_same(kiwi: Path, tmp_path: Path) -> None:
     assert (summary.sentences, summary.quality_calls) == (4, 4 * len(HYPOTHESES))
 
 
-@pytest.mark.parametrize("command", ["rerank", "decode"])
+@pytest.mark.parametrize(("command", "top"), [("rerank", []), ("rerank", ["--top", "3"]), ("decode", ["--top", "3"])])
 def test_a_run_is_resumed_byte_for_byte(
-    command: str, kiwi: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    command: str, top: list[str], kiwi: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = ["--qe", kiwi, "--window", "1", *(["--qe-top", "3"] if command == "decode" else [])]
+    options = ["--window", "1", *(["--qe", kiwi] if command == "rerank" else []), *top]
     whole, part = tmp_path / "whole.jsonl", tmp_path / "part.jsonl"
     assert run(command, tmp_path, "-o", whole, *options) == 0
     part.write_bytes(b"".join(whole.read_bytes().splitlines(keepends=True)[:2]))
     shutil.copy(f"{whole}.run.json", f"{part}.run.json")
-    if command == "decode":
-        assert main(["decode", str(tmp_path / "in.jsonl"), "-o", str(part), "--resume"]) == 2
-        assert "and qe-top 3, not without it; give the same options" in capsys.readouterr().err
+    if top:
+        assert run(command, tmp_path, "-o", part, *options[:-2], "--resume") == 2
+        assert "was made with top 3, not the default; give the same options" in capsys.readouterr().err
     assert run(command, tmp_path, "-o", part, *options, "--resume") == 0
     assert part.read_bytes() == whole.read_bytes()
     assert "2 kept from before" in capsys.readouterr().err
@@ -113,12 +114,13 @@ def test_a_run_is_resumed_byte_for_byte(
 
 @pytest.mark.parametrize("utility", ["chrf++", "unified"])
 def test_only_the_best_by_quality_race(utility: str, kiwi: Path, tmp_path: Path) -> None:
-    """As decoding records that hold them alone."""
-    options = ["--utility", utility, "--nbest", "2", "--dtype", "float32", "--qe", kiwi, "--qe-top", "3"]
+    """The records that `rerank --top` writes are raced as records that hold the best alone."""
+    best_of, options = tmp_path / "best.jsonl", ["--utility", utility, "--nbest", "2"]
+    assert run("rerank", tmp_path, "-o", best_of, "--qe", kiwi, "--top", "3") == 0
     if utility == "unified":
-        options += ["--metric-model", tiny_cross.make(tmp_path, "xcomet-xl")]
+        options += ["--metric-model", str(tiny_cross.make(tmp_path, "xcomet-xl")), "--device", "cpu"]
     out = tmp_path / "out.jsonl"
-    assert run("decode", tmp_path, "-o", out, *options) == 0
+    assert main(["decode", str(best_of), "-o", str(out), *options]) == 0
     made = mbrace.ChrF() if utility == "chrf++" else mbrace.Unified(tmp_path / "xcomet-xl", device="cpu")
     qe = load_quality(str(kiwi), device="cpu")
     for row, answer in zip(ROWS, answers(out), strict=True):
@@ -128,8 +130,25 @@ def test_only_the_best_by_quality_race(utility: str, kiwi: Path, tmp_path: Path)
         texts = [HYPOTHESES[index] for index in best]
         alone = mbrace.decode(texts, tiny.REFERENCES[:4], utility=made, nbest=2, source=source, id=str(row["id"]))
         assert [each["text"] for each in answer["nbest"]] == [each.text for each in alone.nbest]
-        assert answer["index"] == best[alone.index or 0]
-        assert (answer["quality_calls"], answer["utility_calls"]) == (len(HYPOTHESES), alone.utility_calls)
+        assert (answer["index"], answer["utility_calls"]) == (alone.index, alone.utility_calls)
+
+
+def test_records_with_the_best_keep_all_pseudo_references_and_other_fields(kiwi: Path, tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = [
+        {"id": "two", "source": "a b", "reference": "c", "hypotheses": ["x", "a b", "x", "a"],
+         "pseudo_references": ["a", "b", "a"], "logprobs": [-1.0, -2.0, -1.0], "domain": {"name": "news"}},
+        {"id": "one", "source": "a b", "samples": ["x", "a b", "x", "a"], "line": 7},
+    ]  # fmt: skip
+    (tmp_path / "two.jsonl").write_bytes(lines(rows))
+    for command in (["rerank", "--qe", str(kiwi)], ["decode", "--prune", "none"]):
+        out = tmp_path / f"{command[0]}.jsonl"
+        assert main([command[0], str(tmp_path / "two.jsonl"), "-o", str(out), *command[1:], "--top", "2"]) == 0
+        two, one = answers(out)
+        for row, best in ((rows[0], two), (rows[1], one)):
+            given = row.get("hypotheses") or row["samples"]
+            assert best.pop("hypotheses") in (["x", "a b"], ["x", "a"], ["a b", "a"])
+            wanted = {name: value for name, value in row.items() if name not in ("hypotheses", "samples")}
+            assert best == {"pseudo_references": given, **wanted}
 
 
 def test_a_bad_record_is_set_aside(kiwi: Path, tmp_path: Path) -> None:
@@ -147,10 +166,12 @@ def test_a_bad_record_is_set_aside(kiwi: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("command", "options", "message"),
     [
-        ("decode", ["--qe", "kiwi"], "--qe and --qe-top: give both"),
-        ("decode", ["--qe-top", "3"], "--qe and --qe-top: give both"),
-        ("decode", ["--qe", "kiwi", "--qe-top", "2", "--nbest", "3"], "--qe-top 2: must be 1 or more, and at least"),
-        ("decode", ["--qe", "kiwi", "--qe-top", "2", "--pool"], "--qe: only valid without --pool"),
+        ("decode", ["--qe", "kiwi"], "--qe: was removed: `mbrace rerank --top K` or"),
+        ("decode", ["--coarse-top=3"], "--coarse-top: was removed: `mbrace rerank --top K` or"),
+        ("decode", ["--pool"], "--pool: was removed: "),
+        ("decode", ["--top", "0"], "--top 0: must be 1 or more"),
+        ("decode", ["--top", "2", "--nbest", "3"], "--top: only valid without --nbest"),
+        ("rerank", ["--qe", "kiwi", "--top", "2", "--text"], "--top: only valid without "),
         ("rerank", ["--qe", "kiwi", "--nbest", "0"], "--nbest 0: must be 1 or more"),
         ("rerank", [], "the following arguments are required: --qe"),
     ],

@@ -79,33 +79,11 @@ def test_translating_with_a_forecast_is_decoding_with_one(
     assert saved > 0
     assert summary.standard_calls == standard
     for changed, message in (
-        (["--pool"], "--forecast 0.01: only valid without --pool"),
+        (["--method", "low-rank"], "--forecast 0.01: only valid without --method low-rank"),
         (["--forecast", "1"], "was made"),
     ):
         assert translate(sources, folder, out, *options, "--resume", *changed) == 2
         assert message in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("more", [[], ["--coarse-top", "2"]])
-def test_translate_shares_its_draws_between_the_coarse_utility_and_the_dear_one(
-    more: list[str], sources: Path, folder: Path, tmp_path: Path
-) -> None:
-    options = ["--utility", "bleu", "--coarse", "chrf++", "--preset", "paper", *more]
-    rows = []
-    for name, draw in {"lazy": ["--draw", "lazy"], "ahead": ["--draw", "ahead", "--window", "64"]}.items():
-        out = tmp_path / f"{name}.jsonl"
-        assert translate(sources, folder, out, *options, *draw) == 0
-        rows.append([json.loads(line) for line in out.read_text().splitlines()])
-    assert rows[0] == rows[1]
-    model = mbrace.Seq2Seq(folder, tokenizer=tiny.tokenizer())
-    utilities: dict[str, Any] = {"utility": mbrace.BLEU(), "coarse": mbrace.ChrF(), "coarse_top": 2 if more else None}
-    for row in rows[0]:
-        source = SOURCES[row["id"] - 1]
-        draws = model.sample([source], 16, seed=3, ids=[row["id"]])[0].texts
-        hypotheses = model.beam([source], k=4)[0].texts
-        want = mbrace.decode(hypotheses, iter(draws), schedule=[4, 16], seed=3, id=row["id"], **utilities)
-        for field in ("text", "utility", "utility_calls", "coarse_calls", "strings", "pseudo_references"):
-            assert row[field] == getattr(want, field)
 
 
 def test_lazy_sampling_ahead_and_any_window_give_the_same_text(sources: Path, folder: Path, tmp_path: Path) -> None:
@@ -134,19 +112,6 @@ def test_translate_goes_on_where_it_stopped_without_another_beam_search(
     assert translate(sources, folder, out, "--resume") == 0
     assert out.read_bytes() == whole
     assert searched == SOURCES[4:]
-
-
-def test_translating_goes_on_only_with_the_coarse_utility_it_was_begun_with(
-    sources: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out, coarse = tmp_path / "o.jsonl", ["--utility", "bleu", "--coarse", "chrf", "--coarse-top", "2"]
-    assert translate(sources, folder, out, *coarse) == 0
-    whole = out.read_bytes()
-    out.write_bytes(b"".join(whole.splitlines(keepends=True)[:4]))
-    assert translate(sources, folder, out, "--resume", *coarse[:2]) == 2
-    assert "was made with coarse 'chrf', not without it and coarse-top 2, not without it" in capsys.readouterr().err
-    assert translate(sources, folder, out, "--resume", *coarse) == 0
-    assert out.read_bytes() == whole
 
 
 def test_a_source_that_is_too_long_costs_only_its_own_translation(
@@ -241,11 +206,11 @@ def test_translate_neither_replaces_its_sources_nor_goes_on_with_other_options(
     assert "o.jsonl: was made with" in capsys.readouterr().err
 
 
-def test_translating_with_a_pool_of_arithmetic_draws_is_resumed_to_the_same_bytes(
+def test_translating_with_arithmetic_draws_is_resumed_to_the_same_bytes(
     sources: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def translate(out: Path, *more: str) -> int:
-        options = ["--pool", "--beam", "2", "--sampling", "arithmetic", "--regret", "0.05", "--schedule", "2,4,8"]
+        options = ["--beam", "2", "--sampling", "arithmetic", "--regret", "0.05", "--schedule", "2,4,8"]
         command = ["translate", str(sources), "--model", str(folder), "-o", str(out), "--device", "cpu", "--json"]
         return main([*command, *options, "--window", "2", *more])
 
@@ -297,7 +262,6 @@ def test_options_of_beam_search_reach_it_from_the_command_line_and_are_kept_for_
     assert f"was made with {option[2:]} {value}, not without it" in capsys.readouterr().err
     for options, message in (
         ([option, wrong], words),
-        ([option, value, "--beam", "0", "--pool"], f"{option} {value}: only valid with a beam of 1 or more"),
         ([option, value, "--server", "http://x", "--server-model", "m"], f"{option}: only valid with --model"),
     ):
         assert main(["translate", str(sources), *options]) == 2

@@ -153,24 +153,6 @@ class Quality:
         return np.array([self._quality[text] for text in hypotheses])
 
 
-@pytest.mark.parametrize("kind", ["qe", "coarse"])
-def test_after_a_shortlist_it_is_the_race_of_those_on_it(kind: str) -> None:
-    hypotheses, references = lists(1)
-    distinct = list(dict.fromkeys(hypotheses))
-    quality = {text: float(np.cos(index)) for index, text in enumerate(distinct)}
-    best = sorted(distinct, key=lambda text: -quality[text])[:40]
-    expected = decode([text for text in distinct if text in best], references, utility=overlap, source="x")
-    way: dict[str, Any] = {"qe": Quality(quality), "qe_top": 40}
-    if kind == "coarse":
-        way = {"coarse": mbrace.Pairwise(lambda h, r: quality[h]), "coarse_top": 40}
-    found = decode(hypotheses, references, utility=overlap, source="x", **way)
-    assert (found.text, found.steps) == (expected.text, expected.steps)
-    assert found.index == hypotheses.index(found.text)
-    if kind == "qe":
-        assert (found.strings, found.pseudo_references) == (expected.strings, expected.pseudo_references)
-    assert expected.strings < len({*best, *references})  # some of those on it never raced
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -164,14 +164,13 @@ def test_a_live_source_is_asked_once_for_all() -> None:
             {"method": "aggregate"},
             "for a string metric, exact pairs take no longer than their aggregate: leave the method out",
         ),
-        ({"method": "aggregate-to-fine"}, "for a string metric, exact pairs take no longer"),
         (
             {"method": "low-rank", "prune": mbrace.Bottom(0.5)},
             "only valid without method low-rank, which prunes none",
         ),
         ({"method": "low-rank", "pool": True}, "pool: only valid without method low-rank"),
         ({"method": "low-rank", "exclude_self": True}, "exclude_self: only valid without method low-rank"),
-        ({"method": "low-rank", "select": "medoids", "nbest": 2}, "select 'medoids': only valid without method"),
+        ({"method": "low-rank", "select": "diverse", "nbest": 2}, "select 'diverse': only valid without method"),
         ({"method": "low-rank", "keep_utilities": True}, "utilities: cannot be saved with method low-rank"),
         ({"method": "low-rank", "utility": Mixture([(mbrace.ChrF(), 1.0)])}, "is scaled by whole tables"),
     ],
@@ -185,7 +184,6 @@ def test_what_cannot_be_is_refused(options: dict[str, Any], says: str) -> None:
     ("make", "says"),
     [
         (lambda: mbrace.AggregateReferences(0), "aggregates 0: must be 1 or more"),
-        (lambda: mbrace.AggregateToFine(fine_top=0), "fine_top 0: must be 1 or more"),
         (lambda: mbrace.CentroidReferences(0), "centroids 0: must be 1 or more"),
         (lambda: mbrace.LowRank(rank=0), "rank 0: must be 1 or more"),
         (lambda: mbrace.LowRank(fraction=1.5), "fraction 1.5: must be between 0 and 1"),

@@ -75,7 +75,7 @@ def test_an_n_best_list_is_that_of_fractions_whatever_the_seed_order_window_and_
     rng = np.random.default_rng(number)
     table: Numbers = {pair: int(rng.integers(0, largest, endpoint=True)) for pair in itertools.product(NAMES, NAMES)}
     references = [NAMES[i] for i in rng.integers(0, 5, rng.integers(2, 12))]
-    given_texts = references if kind == "one list" else NAMES[: int(rng.integers(1 if kind == "pool" else 2, 5))]
+    given_texts = references if kind == "one list" else [] if kind == "pool" else NAMES[: int(rng.integers(2, 5))]
     # Equal probabilities make equal weights, whose products with whole numbers can be equal; others do so by chance.
     logs = dict.fromkeys(NAMES, 0.0) if weighted == "exact" else dict(zip(NAMES, rng.normal(-9, 3, 5), strict=True))
     weights = {r: Fraction(1) for r in NAMES} if weighted == "exact" else None
@@ -116,38 +116,28 @@ def test_an_n_best_list_is_that_of_fractions_whatever_the_seed_order_window_and_
 @settings(max_examples=60)
 @given(
     st.integers(0, 2**32),
-    st.sampled_from(["diverse", "medoids", "coarse"]),
-    st.booleans(),
     st.booleans(),
     st.sampled_from([np.float32, np.float64]),
 )
-def test_selections_and_cascades_have_one_answer_too(
-    number: int, choice: str, pool: bool, weighted: bool, numbers: type
-) -> None:
+def test_diverse_lists_have_one_answer_too(number: int, weighted: bool, numbers: type) -> None:
     rng = np.random.default_rng(number)
-    tables: list[Numbers] = [
-        {pair: int(rng.integers(0, 2, endpoint=True)) for pair in itertools.product(NAMES, NAMES)} for _ in range(2)
-    ]
+    table: Numbers = {pair: int(rng.integers(0, 2, endpoint=True)) for pair in itertools.product(NAMES, NAMES)}
     references = [NAMES[i] for i in rng.integers(0, 5, rng.integers(3, 12))]
     logs = dict(zip(NAMES, np.log(2) * -rng.integers(0, 4, 5), strict=True))
-    options: dict[str, Any] = {"prune": None, "schedule": "all", "nbest": 2}
-    if choice == "coarse":
-        options |= {"coarse": WholeNumbers(tables[1], numbers, 1), "coarse_top": 3}
-    else:
-        options |= {"select": choice, "pool": pool}
+    options: dict[str, Any] = {"prune": None, "schedule": "all", "nbest": 2, "select": "diverse"}
     found = []
     for seed in range(5):
         drawn = [references[i] for i in rng.permutation(len(references))]
         record = mbrace.Record(NAMES[:4], drawn, id=seed, logprobs=[logs[r] for r in drawn] if weighted else None)
-        utility = WholeNumbers(tables[0], numbers, 1 + seed % 2)
+        utility = WholeNumbers(table, numbers, 1 + seed % 2)
         found += [answer.nbest for answer in mbrace.decode_corpus([record] * 2, utility=utility, seed=seed, **options)]
     assert all(nbest == found[0] for nbest in found)
 
 
-def test_equal_drawn_hypotheses_are_preferred_by_their_text_and_given_ones_before_them() -> None:
+def test_equal_drawn_hypotheses_are_preferred_by_their_text() -> None:
     for order in itertools.permutations(["z", "y", "x"]):
-        answer = mbrace.decode(["w"], list(order), utility=lambda h, r: 1.0, prune=None, pool=True, nbest=4)
-        assert [one.text for one in answer.nbest] == ["w", "x", "y", "z"]
+        answer = mbrace.decode([], list(order), utility=lambda h, r: 1.0, prune=None, pool=True, nbest=4)
+        assert [one.text for one in answer.nbest] == ["x", "y", "z"]
 
 
 def test_with_weights_a_string_without_its_own_draw_is_compared_with_the_others_by_their_weights() -> None:

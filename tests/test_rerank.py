@@ -1,4 +1,4 @@
-"""Estimated quality: the best hypothesis by it alone, and races among the best by it."""
+"""Estimated quality: the best hypothesis by it alone."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ class CommonWords:
 
 
 HYPOTHESES = ["x y", "a y", "x y", "a b y", "a x", "a b c"]
-SAMPLES = ["a x", "x y", "a b y", "x y z"]
 
 
 def test_the_best_by_quality_with_copies_merged_and_ties_in_order() -> None:
@@ -55,40 +54,6 @@ def test_a_window_is_estimated_in_one_call_and_changes_no_answer(window: int, ca
     assert answers == list(mbrace.rerank_corpus(records, qe=CommonWords(), window=7))
 
 
-@pytest.mark.parametrize("prune", [None, mbrace.Confidence()])
-@pytest.mark.parametrize("samples", [SAMPLES, None])
-def test_the_best_race_as_if_they_were_alone(samples: list[str] | None, prune: Any) -> None:
-    """The answer is that of a race of the shortened list against the same pseudo-references, with the old indices."""
-    found = mbrace.decode(
-        HYPOTHESES, samples, source="a b c", qe=CommonWords(), qe_top=3, nbest=3, prune=prune, schedule=[2, 4, 6]
-    )
-    short = [1, 3, 5]  # "a y", which is before "a x" of the same quality, "a b y" and "a b c"
-    texts = [HYPOTHESES[index] for index in short]
-    alone = mbrace.decode(texts, samples or HYPOTHESES, nbest=3, prune=prune, schedule=[2, 4, 6])
-    assert [best.text for best in found.nbest] == [best.text for best in alone.nbest]
-    assert [best.utility for best in found.nbest] == [best.utility for best in alone.nbest]
-    assert [best.index for best in found.nbest] == [short[best.index or 0] for best in alone.nbest]
-    assert (found.index, found.steps) == (found.nbest[0].index, alone.steps)
-    assert (found.quality_calls, alone.quality_calls) == (5, None)
-
-
-def test_nothing_is_estimated_where_all_may_race() -> None:
-    qe = CommonWords()
-    found = mbrace.decode(HYPOTHESES, SAMPLES, source="a b c", qe=qe, qe_top=5)
-    plain = mbrace.decode(HYPOTHESES, SAMPLES, source="a b c")
-    assert qe.asked == []
-    assert (found.nbest, found.steps, found.quality_calls) == (plain.nbest, plain.steps, 0)
-
-
-def test_windows_of_races_by_quality() -> None:
-    records = [Record(HYPOTHESES, SAMPLES, id=number, source="a b c"[: 1 + 2 * (number % 3)]) for number in range(9)]
-    options: dict[str, Any] = {"utility": mbrace.ChrF(threads=2), "qe_top": 2}
-    whole, small = CommonWords(), CommonWords()
-    answers = list(mbrace.decode_corpus(records, qe=whole, **options))
-    assert answers == list(mbrace.decode_corpus(records, qe=small, window=2, **options))
-    assert (whole.asked, small.asked) == ([45], [10, 10, 10, 10, 5])
-
-
 def test_a_record_without_source_is_named_and_costs_no_other() -> None:
     records = [Record(["a", "b"], id=number, source=None if number == 1 else "a") for number in range(3)]
     failed: list[tuple[Any, str]] = []
@@ -96,13 +61,9 @@ def test_a_record_without_source_is_named_and_costs_no_other() -> None:
     def note(record: Record, error: Exception) -> None:
         failed.append((record.id, str(error)))
 
-    for run in (
-        mbrace.rerank_corpus(records, qe=CommonWords(), on_error=note),
-        mbrace.decode_corpus(records, qe=CommonWords(), qe_top=1, on_error=note),
-    ):
-        assert [each.id for each in run] == [0, 2]
+    assert [each.id for each in mbrace.rerank_corpus(records, qe=CommonWords(), on_error=note)] == [0, 2]
     message = "record 1: source: missing; common-words estimates quality from the source: give one, or on_error=skip"
-    assert failed == [(1, message)] * 2
+    assert failed == [(1, message)]
 
 
 def test_a_quality_that_is_no_number_is_refused() -> None:
@@ -114,17 +75,6 @@ def test_a_quality_that_is_no_number_is_refused() -> None:
         mbrace.rerank(["a", "b"], "s", qe=Broken())
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"qe": CommonWords()}, "qe and qe_top: give both"),
-        ({"qe_top": 3}, "qe and qe_top: give both"),
-        ({"qe": CommonWords(), "qe_top": 0}, "qe_top 0: must be 1 or more"),
-        ({"qe": CommonWords(), "qe_top": 2, "nbest": 3}, r"qe_top 2: must be 1 or more, and at least nbest \(3\)"),
-        ({"qe": CommonWords(), "qe_top": 2, "pool": True}, "qe: only valid without pool"),
-        ({"qe": mbrace.ChrF(), "qe_top": 2}, "qe chrF.*: cannot estimate quality from the source"),
-    ],
-)
-def test_what_cannot_be_is_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(mbrace.UserError, match=message):
-        mbrace.decode(["a", "b"], ["c"], source="s", **options)
+def test_a_utility_that_estimates_no_quality_is_refused() -> None:
+    with pytest.raises(mbrace.UserError, match=r"qe chrF.*: cannot estimate quality from the source"):
+        mbrace.rerank(["a", "b"], "s", qe=mbrace.ChrF())  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Diverse n-best lists and medoids: against naive transcriptions, brute force, and any number of threads."""
+"""Diverse n-best lists: against naive transcriptions, brute force, and any number of threads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from conftest import overlap, records
 from numpy.typing import NDArray
 
 import mbrace
-from mbrace.selection import medoids
 
 
 def containment(hypothesis: str, reference: str) -> float:
@@ -81,52 +80,6 @@ def test_a_diverse_list_is_the_authors_greedy_one(
             assert dmbr_objective(tuple(want), means, similar, nbest, diversity) >= (1 - 1 / math.e) * optimum
 
 
-def worth(chosen: tuple[int, ...], table: NDArray[np.float64], weights: NDArray[np.float64]) -> float:
-    return float(sum(w * max(table[i, r] for i in chosen) for r, w in enumerate(weights)))
-
-
-@pytest.mark.parametrize("count", [1, 2, 3, 4])
-def test_medoids_cannot_be_improved_by_a_swap_and_are_close_to_the_optimum(count: int) -> None:
-    rng = np.random.default_rng(count)
-    optimal = 0
-    for _ in range(30):
-        table, weights = np.round(rng.random((8, 11)), 3), rng.dirichlet(np.ones(11))
-        means = table @ weights
-        found = tuple(medoids(table, weights, means, count))
-        assert len(set(found)) == count
-        mine = worth(found, table, weights)
-        for position, row in itertools.product(range(count), range(8)):
-            swapped = (*found[:position], row, *found[position + 1 :])
-            assert worth(swapped, table, weights) <= mine + 1e-12
-        best = max(worth(some, table, weights) for some in itertools.combinations(range(8), count))
-        assert mine >= 0.97 * best
-        optimal += mine > best - 1e-12
-    assert optimal >= 24
-    if count == 1:
-        assert optimal == 30
-
-
-def test_medoids_of_clear_clusters_are_their_centres() -> None:
-    hypotheses = ["a b c d", "a b c x", "e f g h", "e f g y", "i j k l", "a e i z"]
-    drawn = ["a b c d", "a b c d e", "a b c f", "e f g h", "e f g h i", "i j k l", "i j k m"]
-    options: dict[str, Any] = {"utility": overlap, "prune": None, "schedule": "all", "select": "medoids"}
-    found = mbrace.decode(hypotheses, drawn, nbest=3, **options)
-    assert [each.text for each in found.nbest] == ["a b c d", "e f g h", "i j k l"]  # best first
-    utilities = [each.utility for each in found.nbest]
-    assert utilities == sorted(utilities, reverse=True)  # type: ignore[type-var]
-    standard = mbrace.decode(hypotheses, drawn, utility=overlap, prune=None, schedule="all")
-    assert (found.utility_calls, found.pairs_scored) == (standard.utility_calls, standard.pairs_scored)
-
-
-def test_model_based_weights_move_medoids() -> None:
-    hypotheses, drawn = ["a b", "c d", "e f"], ["a b", "c d", "e f"]
-    options: dict[str, Any] = {"utility": overlap, "prune": None, "nbest": 2, "select": "medoids", "schedule": "all"}
-    for rare, others in ((0, {1, 2}), (1, {0, 2}), (2, {0, 1})):
-        logprobs = [-9.0 if i == rare else -1.0 for i in range(3)]
-        found = mbrace.decode(hypotheses, drawn, logprobs=logprobs, **options)
-        assert {each.index for each in found.nbest} == others
-
-
 def test_comparisons_of_hypotheses_are_counted_and_none_is_made_twice(demo_rows: list[Row]) -> None:
     asked: list[tuple[str, str]] = []
 
@@ -142,7 +95,7 @@ def test_comparisons_of_hypotheses_are_counted_and_none_is_made_twice(demo_rows:
         None,
     ]
     for drawn in lists:
-        for select, nbest in (("best", 4), ("diverse", 4), ("diverse", 8), ("diverse", 99), ("medoids", 4)):
+        for select, nbest in (("best", 4), ("diverse", 4), ("diverse", 8), ("diverse", 99)):
             asked.clear()
             found = mbrace.decode(
                 hypotheses, drawn, utility=noting, prune=None, schedule="all", nbest=nbest, select=select
@@ -158,10 +111,9 @@ def test_comparisons_of_hypotheses_are_counted_and_none_is_made_twice(demo_rows:
                 assert len(asked) == 8 * 10 + 2 * (7 + 6 + 5)
 
 
-@pytest.mark.parametrize("select", ["diverse", "medoids"])
-def test_threads_windows_and_other_records_change_nothing(select: str, demo_rows: list[Row]) -> None:
+def test_threads_windows_and_other_records_change_nothing(demo_rows: list[Row]) -> None:
     some = records(demo_rows, 12)
-    options: dict[str, Any] = {"prune": None, "nbest": 4, "select": select, "schedule": [8, 32]}
+    options: dict[str, Any] = {"prune": None, "nbest": 4, "select": "diverse", "schedule": [8, 32]}
     alone = [next(iter(mbrace.decode_corpus([each], utility=mbrace.ChrF(threads=1), **options))) for each in some]
     for threads, window in ((1, 64), (2, 64), (2, 5), (3, 12)):
         phases = mbrace.Phases()
@@ -170,15 +122,11 @@ def test_threads_windows_and_other_records_change_nothing(select: str, demo_rows
         assert found == alone
         assert phases.prune > 0
         assert phases.score > 0
-    replay = list(mbrace.decode_corpus(some, keep_utilities=True, **options))
-    if select == "medoids":
-        stored = mbrace.Replay([each.utilities for each in replay if each.utilities is not None])
-        assert list(mbrace.decode_corpus(some, utility=stored, **options)) == alone
 
 
 def test_ties_go_to_the_first() -> None:
     hypotheses, drawn = ["b", "c", "a", "d"], ["x", "y"]
-    for select in ("best", "diverse", "medoids"):
+    for select in ("best", "diverse"):
         found = mbrace.decode(
             hypotheses, drawn, utility=lambda h, r: 1.0, prune=None, schedule="all", nbest=3, select=select
         )
@@ -187,20 +135,18 @@ def test_ties_go_to_the_first() -> None:
 
 def test_repeated_hypotheses_one_hypothesis_and_drawn_ones() -> None:
     options: dict[str, Any] = {"utility": overlap, "prune": None, "nbest": 2, "schedule": "all"}
-    for select in ("diverse", "medoids"):
-        one = mbrace.decode(["a b", "a b"], ["a", "b"], select=select, **options)
-        assert ([each.text for each in one.nbest], one.utility_calls) == (["a b"], 0)
-        pool = mbrace.decode(["a b", "c"], ["a b c", "c", "d e"], select=select, pool=True, **options)
-        assert len(pool.nbest) == 2
-        own = mbrace.decode(["a b", "a c", "d e", "d f"], select=select, exclude_self=True, **options)
-        assert {each.text[0] for each in own.nbest} == {"a", "d"}
+    options["select"] = "diverse"
+    one = mbrace.decode(["a b", "a b"], ["a", "b"], **options)
+    assert ([each.text for each in one.nbest], one.utility_calls) == (["a b"], 0)
+    own = mbrace.decode(["a b", "a c", "d e", "d f"], exclude_self=True, **options)
+    assert {each.text[0] for each in own.nbest} == {"a", "d"}
 
 
 def test_bad_options_are_named() -> None:
     for options, message in (
-        ({"select": "all"}, "select 'all': unknown; choose from best, diverse, medoids"),
+        ({"select": "all"}, "select 'all': unknown; choose from best, diverse"),
         ({"select": "diverse", "prune": None}, 'select="diverse": chooses several; give nbest=2 or more'),
-        ({"select": "medoids", "nbest": 2}, 'select="medoids": chooses among hypotheses with full scores; give prune'),
+        ({"select": "diverse", "nbest": 2}, 'select="diverse": chooses among hypotheses with full scores; give prune'),
         ({"diversity": 0.5}, 'diversity 0.5: only valid with select="diverse"'),
         ({"select": "diverse", "diversity": -1, "prune": None, "nbest": 2}, "diversity -1: must be 0 or more"),
     ):
@@ -232,5 +178,3 @@ def test_the_command_writes_diverse_lists_and_resumes_with_the_same_only(
     assert decode(candidates, "-o", diverse, *options[:-2], "--resume") == 2
     assert "diversity" in capsys.readouterr().err
     assert decode(candidates, "-o", diverse, *options, "--resume") == 0
-    medoid = mbrace.decode_file(candidates, tmp_path / "m.jsonl", nbest=3, select="medoids", prune=None)
-    assert medoid.sentences == 150

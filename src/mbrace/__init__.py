@@ -23,7 +23,6 @@ if TYPE_CHECKING:  # the same names as `_NAMES` below, for type checkers and edi
     from mbrace.method_names import Method as Method
     from mbrace.methods import (
         AggregateReferences as AggregateReferences,
-        AggregateToFine as AggregateToFine,
         CentroidReferences as CentroidReferences,
         LowRank as LowRank,
     )
@@ -103,7 +102,7 @@ _NAMES = {
     "mbrace.jobs.tables": "TableDecoder decode_table table_records",
     "mbrace.jobs.translate": "translate_file",
     "mbrace.method_names": "Method",
-    "mbrace.methods": "AggregateReferences AggregateToFine CentroidReferences LowRank",
+    "mbrace.methods": "AggregateReferences CentroidReferences LowRank",
     "mbrace.models.causal": "CausalLM",
     "mbrace.models.hypotheses": "CandidateModel",
     "mbrace.models.mbr_generate": "mbr_generate",

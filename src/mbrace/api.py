@@ -19,7 +19,7 @@ from mbrace.runner import Entry
 from mbrace.sampler import Listed, Sampler, check_cover
 from mbrace.schedule import Schedule, check, is_all
 from mbrace.selection import selection_of
-from mbrace.utility import ParallelUtility, QualityUtility, Utility, parallel_of
+from mbrace.utility import ParallelUtility, Utility, parallel_of
 from mbrace.windows import CallerCalls, OnError, Run, stream
 
 if TYPE_CHECKING:
@@ -43,22 +43,17 @@ def decode(
     shuffle: bool = True,
     cover: bool = False,
     pool: bool = False,
-    start: int | None = None,
     exclude_self: bool = False,
     forecast: float = 0.0,
-    qe: QualityUtility | None = None,
-    qe_top: int | None = None,
-    coarse: Utility | PairFunction | None = None,
-    coarse_top: int | None = None,
     method: Method | str | None = None,
     keep_utilities: bool = False,
 ) -> Decoded:
     """The hypothesis with the highest expected utility over the pseudo-references, found by a race.
 
-    One list is enough: `decode(samples)` uses each string both as hypothesis and as pseudo-reference. With `pool`,
-    pseudo-references enter the race as hypotheses when they are drawn; the race then starts with the first `start`
-    hypotheses (all by default), and the others are not used unless they are drawn. A string's comparison with itself
-    counts, as in other tools; with `exclude_self`, a string is not compared with the draw that is the string itself.
+    One list is enough: `decode(samples)` uses each string both as hypothesis and as pseudo-reference. With `pool`, one
+    list is drawn while the race is open: there are no hypotheses, and each pseudo-reference becomes one when it is
+    drawn. A string's comparison with itself counts, as in other tools; with `exclude_self`, a string is not compared
+    with the draw that is the string itself.
 
     With `forecast`, a race begins with a few hypotheses, and another one enters only when its expected improvement on
     the leader, forecast from hypotheses in the race that share n-grams with it, is more than this fraction of the
@@ -75,17 +70,13 @@ def decode(
     pseudo-references ask for model-based weights (Jinnai et al., 2024); if copies of a pseudo-reference have different
     ones, their average counts.
 
-    With `qe`, which estimates quality from the source, only its `qe_top` best hypotheses race; if there is one list of
-    strings, all of them remain pseudo-references. With `coarse`, a cheaper utility, its `coarse_top` best hypotheses go
-    on to the race with `utility`, or by default all that a race with it does not rule out (see `mbrace.shortlist`).
-
-    `method` is another published way to score fewer pairs, by name ("aggregate", "aggregate-to-fine", "centroid",
-    "low-rank") or as an object such as `mbrace.LowRank(fraction=0.1)`; see docs/methods.md. None is the race.
+    `method` is another published way to score fewer pairs, by name ("aggregate", "centroid", "low-rank") or as an
+    object such as `mbrace.LowRank(fraction=0.1)`; see docs/methods.md. None is the race.
 
     An n-best list holds the best. With `prune=None`, so that all have full scores, `select="diverse"` weighs expected
     utility against similarity to those chosen before, measured by the utility itself (`diversity`, 0.5 by default, is
-    the weight of the similarity), and `select="medoids"` picks one hypothesis for each of `nbest` clusters of
-    pseudo-references. See `mbrace.selection`. With `keep_utilities`, the answer has the table of what was scored.
+    the weight of the similarity). See `mbrace.selection`. With `keep_utilities`, the answer has the table of what was
+    scored.
     """
     record = Record(hypotheses, pseudo_references, id=id, source=source, logprobs=logprobs)
     races = _Races(
@@ -98,11 +89,7 @@ def decode(
         diversity=diversity,
         shuffle=shuffle,
         cover=cover,
-        entry=Entry(pool, exclude_self, start, forecast),
-        qe=qe,
-        qe_top=qe_top,
-        coarse=coarse,
-        coarse_top=coarse_top,
+        entry=Entry(pool, exclude_self, forecast),
         method=method,
         keep_utilities=keep_utilities,
     )
@@ -125,13 +112,8 @@ def decode_corpus(
     shuffle: bool = True,
     cover: bool = False,
     pool: bool = False,
-    start: int | None = None,
     exclude_self: bool = False,
     forecast: float = 0.0,
-    qe: QualityUtility | None = None,
-    qe_top: int | None = None,
-    coarse: Utility | PairFunction | None = None,
-    coarse_top: int | None = None,
     method: Method | str | None = None,
     keep_utilities: bool = False,
     watch: Watch | None = None,
@@ -156,11 +138,7 @@ def decode_corpus(
         sampler=sampler,
         shuffle=shuffle,
         cover=cover,
-        entry=Entry(pool, exclude_self, start, forecast),
-        qe=qe,
-        qe_top=qe_top,
-        coarse=coarse,
-        coarse_top=coarse_top,
+        entry=Entry(pool, exclude_self, forecast),
         method=method,
         keep_utilities=keep_utilities,
         watch=watch,
@@ -186,10 +164,6 @@ class _Races:
         shuffle: bool,
         cover: bool,
         entry: Entry,
-        qe: QualityUtility | None,
-        qe_top: int | None,
-        coarse: Utility | PairFunction | None,
-        coarse_top: int | None,
         method: Method | str | None,
         keep_utilities: bool,
         watch: Watch | None = None,
@@ -203,24 +177,17 @@ class _Races:
             schedule = check(schedule)
         if schedule == "all" and sampler is not None:
             raise UserError('schedule "all": a live source has no last pseudo-reference; give the sizes')
-        if entry.start is not None and (entry.start < 0 or not entry.pool):
-            raise UserError(f"start {entry.start}: must be 0 or more, and is only valid with pool")
         if cover and (sampler is not None or not shuffle):
             other = "shuffle=False" if sampler is None else "a sampler, whose draws have an order of their own"
             raise UserError(f"cover: only valid without {other}")
         self._before: Preparation | None = None
         way = method_of(method)
-        plain = way is None and qe is None and qe_top is None and coarse is None and coarse_top is None
-        if not plain:
+        if way is not None:
             from mbrace.preparation import Preparation  # imported only if needed: a plain race starts sooner
 
             self._before = Preparation(
                 self._utility,
                 way,
-                qe=qe,
-                qe_top=qe_top,
-                coarse=None if coarse is None else as_utility(coarse),
-                coarse_top=coarse_top,
                 prune=prune,
                 schedule=schedule,
                 seed=seed,
@@ -272,18 +239,15 @@ class _Races:
     def stream(self, records: Iterable[Record], window: int, on_error: OnError | None) -> Iterator[Decoded]:
         """The answers to records as they come."""
         parallel, single, calls = parallel_of(self._utility), None, None
-        shortens = self._before is not None and bool(self._before.shortlisters)
-        # A live source and shortlists work on the whole window at once; otherwise a utility may be faster on a few
-        # sentences at a time.
-        whole = self._live or shortens
-        if parallel is not None and parallel.workers > 1 and not (whole or self._watched):
+        # A live source works on the whole window at once; otherwise a utility may be faster on a few sentences.
+        if parallel is not None and parallel.workers > 1 and not (self._live or self._watched):
             calls = CallerCalls()
             single = self._single_threaded(parallel, calls)
         return stream(
             records,
             self.run,
             window=window,
-            group_size=window if whole or parallel is None else min(window, parallel.group_size),
+            group_size=window if self._live or parallel is None else min(window, parallel.group_size),
             run_single_threaded=single,
             threads=1 if parallel is None else parallel.workers,
             calls=calls,

@@ -1,4 +1,4 @@
-"""What scorers and drawers may do besides, so that a race takes less time. Answers do not depend on it."""
+"""Optional fast paths of scorers: whole races in native code. Answers do not depend on them."""
 
 from __future__ import annotations
 
@@ -11,36 +11,7 @@ from numpy.typing import NDArray
 from mbrace._native import Resamples, Tally
 from mbrace.protocols import implements
 from mbrace.prune import Confidence, PruningFunction
-from mbrace.sampler import Drawer
-from mbrace.utility import Ask, Scorer
-
-
-@runtime_checkable
-class PrefetchingDrawer(Protocol):
-    """A drawer that draws while others work."""
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether draws were begun that have not been asked for: until they are ready, there is time for other work."""
-
-
-def has_begun(drawer: Drawer) -> bool:
-    """Whether draws may still be being made. It does not go by the clock: what is done meanwhile is always done."""
-    return implements(drawer, PrefetchingDrawer) and cast(PrefetchingDrawer, drawer).has_begun
-
-
-@runtime_checkable
-class EncodingScorer(Protocol):
-    """A scorer that can encode hypotheses before it knows what they are compared with."""
-
-    def encode_hypotheses(self, asks: Sequence[Ask]) -> None:
-        """Encode the hypotheses of these asks, which have no references yet."""
-        ...
-
-
-def encoding_of(scorer: Scorer) -> EncodingScorer | None:
-    """The scorer, if it can encode hypotheses ahead."""
-    return cast(EncodingScorer, scorer) if implements(scorer, EncodingScorer) else None
+from mbrace.utility import Scorer
 
 
 class RacePlan(NamedTuple):
@@ -49,7 +20,7 @@ class RacePlan(NamedTuple):
     sizes: Sequence[int]
     resamples: dict[int, Resamples]  # by the number of draws; none: nobody is dropped
     nbest: int
-    enough: int  # a race is over when so many are left
+    enough: int  # a race is over when this many are left
     max_losing_wins: int
     max_regret: float
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import Any, Protocol, cast
 
 from mbrace.errors import UserError
 from mbrace.prune import Confidence, PruningFunction
@@ -16,14 +16,10 @@ from mbrace.sampler import Sampler
 from mbrace.schedule import Schedule
 from mbrace.utility import Utility
 
-if TYPE_CHECKING:
-    from mbrace.shortlist import Shortlister
-
 RACE = "race"  # stands for no method: the plain race
 MODULE = "mbrace.methods"
 METHODS = {  # the class of each
     "aggregate": "AggregateReferences",
-    "aggregate-to-fine": "AggregateToFine",
     "centroid": "CentroidReferences",
     "low-rank": "LowRank",
 }
@@ -31,10 +27,6 @@ METHODS = {  # the class of each
 
 class Method(Protocol):
     """Changes what a race scores, instead of every hypothesis against every pseudo-reference."""
-
-    @property
-    def prunes(self) -> bool:
-        """Whether it can be combined with a pruning function."""
 
     def check(self, utility: Utility) -> None:
         """Refuse a utility that does not support it."""
@@ -46,10 +38,6 @@ class Method(Protocol):
 
     def sampler(self, sampler: Sampler, seed: int) -> Sampler:
         """The source of pseudo-references that the race uses instead."""
-        ...
-
-    def shortlister(self, utility: Utility, schedule: Schedule, seed: int, nbest: int) -> Shortlister | None:
-        """Shortens the list of hypotheses before the race; None: all of them race."""
         ...
 
     def calls(self, step: Step) -> Step:
@@ -71,7 +59,7 @@ def method_of(method: Method | str | None) -> Method | None:
             raise UserError(f"method {method!r}: unknown; choose from {', '.join([RACE, *METHODS])}")
         made: Method = method_class(method)()
         return made
-    if isinstance(method, type) or not hasattr(method, "shortlister"):
+    if isinstance(method, type) or not hasattr(method, "calls"):
         raise UserError(f"method {method!r}: give a name such as 'aggregate', or an object such as mbrace.LowRank()")
     return method
 
@@ -91,9 +79,8 @@ def describe(method: Method | None) -> str | None:
 
 
 def pruning_with(method: Method | None, prune: PruningFunction | None) -> PruningFunction | None:
-    """The pruning function of a race with a method: None if the method cannot be combined with one. Then the default
-    pruning function is dropped, and any other is refused."""
-    if method is None or method.prunes:
+    """The pruning function of a race with a method: None, which drops the default one; any other is refused."""
+    if method is None:
         return prune
     if prune is not None and prune != Confidence():
         raise UserError(f"prune {prune!r}: only valid without method {name_of(method)}, which prunes none; give None")
@@ -103,7 +90,6 @@ def pruning_with(method: Method | None, prune: PruningFunction | None) -> Prunin
 def check_method(
     method: Method | None,
     *,
-    nbest: int,
     pool: bool = False,
     exclude_self: bool = False,
     select: str = "best",
@@ -115,10 +101,6 @@ def check_method(
     name = name_of(method)
     if pool:
         raise UserError(f"pool: only valid without method {name}, for which all hypotheses are there from the start")
-    if method.prunes:
-        if isinstance(method, method_class("aggregate-to-fine")) and method.fine_top < nbest:
-            raise UserError(f"fine_top {method.fine_top}: must be at least nbest ({nbest})")
-        return
     if exclude_self:
         raise UserError(f"exclude_self: only valid without method {name}, which scores no single pseudo-references")
     if select != "best":
@@ -129,7 +111,7 @@ def check_method(
 
 def check_source(method: Method | None, record: Record, schedule: Schedule) -> None:
     """Refuse a function as the source of "all" pseudo-references, for a method that needs them at once."""
-    if method is not None and not method.prunes and schedule == "all" and is_function(record.pseudo_references):
+    if method is not None and schedule == "all" and is_function(record.pseudo_references):
         raise record.error(
             f'schedule "all": method {name_of(method)} takes all pseudo-references at once, and a function has no last '
             "one; give the sizes"

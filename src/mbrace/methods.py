@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 from mbrace.aggregates import Grouped, aggregated, clustered
 from mbrace.errors import LARGEST, UserError, check_number, check_whole
@@ -13,15 +12,11 @@ from mbrace.low_rank import Completed, pairs_to_score
 from mbrace.method_names import Method, name_of
 from mbrace.records import Record
 from mbrace.result import Decoded, Step
-from mbrace.runner import Entry
 from mbrace.sampler import Draws, Sampler, SharedDraws
-from mbrace.schedule import Schedule
 from mbrace.scoring import UtilityWrapper
-from mbrace.shortlist import ByRace, Shortlist, Shortlister
 from mbrace.utility import (
     AggregatingUtility,
     CentroidUtility,
-    EncodingUtility,
     Scorer,
     SelfScaledUtility,
     Sentence,
@@ -45,8 +40,6 @@ class _GroupUtility(UtilityWrapper):
 class _Unchanged:
     """The defaults of `Method`, which leave the race as it is; each method overrides some."""
 
-    prunes: ClassVar[bool] = False
-
     def check(self, utility: Utility) -> None:
         """Accept any utility."""
 
@@ -57,10 +50,6 @@ class _Unchanged:
     def sampler(self, sampler: Sampler, seed: int) -> Sampler:
         """The draws themselves."""
         return sampler
-
-    def shortlister(self, utility: Utility, schedule: Schedule, seed: int, nbest: int) -> Shortlister | None:
-        """All hypotheses race."""
-        return None
 
     def calls(self, step: Step) -> Step:
         """What the race counted: hypotheses x pseudo-references (or aggregates or centroids)."""
@@ -96,32 +85,6 @@ class AggregateReferences(_Unchanged):
     def sampler(self, sampler: Sampler, seed: int) -> Sampler:
         """Aggregates of draws."""
         return Grouped(sampler, lambda record, draws: aggregated(draws, self.aggregates))
-
-
-@dataclass(frozen=True)
-class AggregateToFine(_Unchanged):
-    """Aggregation, then the race: only the `fine_top` best hypotheses by `aggregates` are compared with every
-    pseudo-reference (aggregate-to-fine, Vamvas & Sennrich 2024). Strings are encoded once for both."""
-
-    fine_top: int = 20
-    aggregates: int = 1
-    prunes: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        check_whole("fine_top", self.fine_top, least=1, most=LARGEST)
-        check_whole("aggregates", self.aggregates, least=1, most=LARGEST)
-
-    def check(self, utility: Utility) -> None:
-        """The same condition as for `AggregateReferences`."""
-        AggregateReferences(self.aggregates).check(utility)
-
-    def shortlister(self, utility: Utility, schedule: Schedule, seed: int, nbest: int) -> Shortlister | None:
-        """A race over aggregates, whose best hypotheses go on."""
-        coarse = AggregateReferences(self.aggregates)
-        view = coarse.utility(utility, seed)
-        return ByRace(
-            view, self.fine_top, None, schedule, seed, nbest, Entry(), lambda draws: coarse.sampler(draws, seed)
-        )
 
 
 @dataclass(frozen=True)
@@ -188,24 +151,18 @@ class LowRank(_Unchanged):
         )
 
 
-def shared_encodings(method: Method, utility: Utility) -> Utility:
-    """The utility; if the method runs two races over the same strings, a copy that encodes each string only once."""
-    return utility.remembering() if method.prunes and isinstance(utility, EncodingUtility) else utility
-
-
-def counted(method: Method, each: Shortlist, answer: Decoded, draws: SharedDraws) -> Decoded:
+def counted(method: Method, record: Record, answer: Decoded, draws: SharedDraws) -> Decoded:
     """The answer of a race with a method, with its counters set to what was really drawn, encoded and scored."""
-    if not answer.steps or method.prunes:
+    if not answer.steps:
         return answer
-    drawn = draws.drawn(each.record)
-    raced = each.coarse_strings or {each.record.hypotheses[index] for index in each.indices}
+    drawn = draws.drawn(record)
     steps = tuple(method.calls(step)._replace(pseudo_references=len(drawn)) for step in answer.steps)
     return replace(
         answer,
         utility_calls=sum(step.utility_calls for step in steps),
         pairs_scored=sum(step.pairs_scored for step in steps),
         pseudo_references=len(drawn),
-        strings=len(set(raced).union(drawn)),
+        strings=len({*record.hypotheses, *drawn}),
         steps=steps,
     )
 

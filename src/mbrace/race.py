@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from mbrace.cores import helper_threads
 from mbrace.errors import UserError
-from mbrace.fast_paths import encoding_of, has_begun, plan_of, racing_of
+from mbrace.fast_paths import plan_of, racing_of
 from mbrace.forecast import Field, fields, look
 from mbrace.prune import PruningFunction, SelfScheduled, Standings, WindowStandings, planner_of, window_pruning
 from mbrace.records import Record
@@ -41,8 +41,6 @@ def race(
     seed: int,
     nbest: int,
     entry: Entry = Entry(),  # noqa: B008  (frozen)
-    starting: Sequence[Sequence[int] | None] | None = None,
-    for_survivors: bool = False,
     watch: Watch | None = None,
     phases: Phases | None = None,
     planner: SelfScheduled | None = None,
@@ -52,9 +50,7 @@ def race(
     """Algorithm 1 for a window of records, in lockstep through the schedule, or as `planner` says: by default the
     pruning function, where it has a schedule of its own.
 
-    `starting` has, for each record, the indices of the hypotheses that race (None: all). A race `for_survivors` is over
-    as soon as `nbest` are left, and the n-best lists of its answers hold all survivors. `selection` says which of the
-    survivors an n-best list holds.
+    `selection` says which of the survivors an n-best list holds.
     """
     phases = Phases() if phases is None else phases
     parallel = parallel_of(utility)
@@ -66,11 +62,10 @@ def race(
             field=field,
             nbest=nbest,
             entry=entry,
-            for_survivors=for_survivors,
             keep_utilities=keep_utilities,
             selection=selection,
         )
-        for record, field in zip(records, _fields(records, starting, entry, nbest, threads, phases), strict=True)
+        for record, field in zip(records, _fields(records, entry, nbest, threads, phases), strict=True)
     ]
     _check_sources(records, utility)
     window = [runner for runner in runners if runner.is_open]
@@ -80,8 +75,6 @@ def race(
         only_lists = isinstance(sampler, Listed) and watch is None and planner is None
         if not (only_lists and _race_lists(window, prune, schedule, utility, seed, drawer, scorer, phases)):
             for wants in _time_steps(window, prune, schedule, planner or planner_of(prune), utility):  # line 4
-                if has_begun(drawer):
-                    _encode_meanwhile(window, wants, scorer, phases)
                 turns = _draw(window, wants, drawer, phases)  # lines 5 to 8: R_t
                 _score(turns, scorer, name, phases)  # the utilities of H_t against what is new in R_t
                 _prune(turns, prune, seed, watch, threads, phases)  # line 9: H_t+1
@@ -112,7 +105,7 @@ def _race_lists(
     found = drawer.draw([Want(index, 0, sizes[-1]) for index in range(len(window))])
     lists = [draws.texts for draws in found]
     draws = {min(size, len(texts)) for texts in lists for size in sizes}
-    plan = plan_of(prune, sizes, draws, window[0].nbest, window[0].enough, seed)
+    plan = plan_of(prune, sizes, draws, window[0].nbest, 1, seed)
     if plan is None:
         return False
     drawn = time.perf_counter()
@@ -161,17 +154,14 @@ class _Turn(NamedTuple):
 
 def _fields(
     records: Sequence[Record],
-    starting: Sequence[Sequence[int] | None] | None,
     entry: Entry,
     nbest: int,
     threads: int,
     phases: Phases,
 ) -> list[Field]:
     """Who races for each sentence, and who waits outside at first."""
-    racing: list[Sequence[str]] = []
-    for record, indices in zip(records, starting or [None] * len(records), strict=True):
-        given = record.hypotheses if entry.start is None else record.hypotheses[: entry.start]
-        racing.append(given if indices is None else [given[index] for index in indices])
+    racing = [record.hypotheses for record in records]
+    for given in racing:
         len(given)  # hypotheses that are made when they are first looked at are made now
     began = time.perf_counter()
     found = fields(records, racing, entry.forecast, nbest, threads)
@@ -230,15 +220,6 @@ def _time_steps(
         yield wants
     while wants := [Want(index, runner.tally.draws, 0) for index, runner in enumerate(window) if runner.is_called]:
         yield wants  # the draws are over, and hypotheses are still to be let in
-
-
-def _encode_meanwhile(window: Sequence[Runner], wants: Sequence[Want], scorer: Scorer, phases: Phases) -> None:
-    """While draws are being made: encode the hypotheses that will be compared with them, where the utility can."""
-    encoding, encoded = encoding_of(scorer), scorer.encode_seconds
-    if encoding is not None:
-        drawing = [want.sentence for want in wants if want.count]
-        encoding.encode_hypotheses([Ask(sentence, window[sentence].tally.alive, ()) for sentence in drawing])
-        phases.encode += scorer.encode_seconds - encoded
 
 
 def _draw(window: Sequence[Runner], wants: Sequence[Want], drawer: Drawer, phases: Phases) -> list[_Turn]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
@@ -39,6 +39,7 @@ class Record:
     reference: str | None = None
     logprobs: Sequence[float] | None = None
     location: Location | None = None  # None: not read from a file
+    others: Mapping[str, Any] | None = None  # the other fields of its line
 
     @property
     def where(self) -> str:
@@ -56,6 +57,7 @@ class Record:
 
 # Other names of `hypotheses` in files. `samples` is one list whose strings are both hypotheses and pseudo-references.
 HYPOTHESES_ALIASES = ("candidates", "samples")
+FIELDS = {"id", "source", "reference", "hypotheses", *HYPOTHESES_ALIASES, "pseudo_references", "references", "logprobs"}
 
 
 def record_from(fields: Any, *, location: Location, default_id: str | int) -> Record:
@@ -83,7 +85,8 @@ def record_from(fields: Any, *, location: Location, default_id: str | int) -> Re
         if not isinstance(fields.get(field), str | None):
             raise RecordError(location, f"{field}: expected a string, got {kind(fields[field])}")
     source, reference, logprobs = (fields.get(field) for field in ("source", "reference", "logprobs"))
-    record = Record(hypotheses, pseudo_references, identity, source, reference, logprobs, location)
+    others = {name: value for name, value in fields.items() if name not in FIELDS} or None
+    record = Record(hypotheses, pseudo_references, identity, source, reference, logprobs, location, others)
     _check_logprobs_of(record, record.listed(), values=True)
     return record
 
@@ -101,7 +104,7 @@ def _hypotheses_name(fields: dict[str, Any], location: Location) -> str:
 def check_record(record: Record, *, pool: bool = False, live: bool = False) -> None:
     """Refuse a record that cannot be raced. The strings and numbers of a record from a file were checked when read.
 
-    With `pool` drawn strings race too, so there may be no hypotheses; a `live` source draws where none are listed.
+    With `pool` only what is drawn races, so there must be no hypotheses; a `live` source draws where none are listed.
     """
     given = record.listed(live=live)
     if not (given is None or isinstance(given, (Sequence, Iterator)) or callable(given)):
@@ -109,8 +112,10 @@ def check_record(record: Record, *, pool: bool = False, live: bool = False) -> N
             f"pseudo_references: expected a list, an iterator or a function that is asked for "
             f"more, got {type(given).__name__}; list(...) makes one"
         )
+    if pool and (record.hypotheses or (given is None and not live)):
+        raise record.error("pool: only valid without hypotheses: each pseudo-reference that is drawn becomes one")
     if record.location is None:
-        if not pool or record.hypotheses or record.pseudo_references is None:
+        if not pool:
             check_strings(record.hypotheses, "hypotheses", record.where)
         if isinstance(given, Sequence):
             check_strings(given, "pseudo_references", record.where)

@@ -38,9 +38,7 @@ class Decoded:
     pairs of hypotheses that a diverse selection compared. `pairs_scored` counts what was computed after equal strings
     were merged, and `strings` the distinct strings that were encoded for it.
 
-    The cost of choosing the hypotheses that race is counted separately (None without such a choice): `quality_calls`
-    is the number of hypotheses whose quality was estimated without a reference, `coarse_calls` the calls of the coarse
-    utility, counted as `utility_calls` is. `strings` and `pseudo_references` are then those of both races together.
+    `quality_calls` is the number of hypotheses whose quality was estimated without a reference (None: none was).
 
     `utilities` is the table of what the race scored (None unless `keep_utilities` was given).
     """
@@ -56,22 +54,19 @@ class Decoded:
     nbest: tuple[Candidate, ...]
     strings: int = 0
     quality_calls: int | None = None
-    coarse_calls: int | None = None
     utilities: UtilityTable | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass
 class Phases:
-    """Seconds spent drawing pseudo-references, encoding strings, scoring pairs, pruning, estimating quality, on races
-    with the coarse utility (without their draws), and forecasting who may win. The seconds of races on
-    several threads are divided by the number of threads."""
+    """Seconds spent drawing pseudo-references, encoding strings, scoring pairs, pruning, estimating quality and
+    forecasting who may win. The seconds of races on several threads are divided by the number of threads."""
 
     draw: float = 0.0
     encode: float = 0.0
     score: float = 0.0
     prune: float = 0.0
     quality: float = 0.0
-    coarse: float = 0.0
     forecast: float = 0.0
 
     def add(self, other: Phases, share: float) -> None:

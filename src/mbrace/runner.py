@@ -30,19 +30,15 @@ NOBODY.setflags(write=False)
 
 
 class Entry(NamedTuple):
-    """Who may race besides the hypotheses of a record, and against what."""
+    """Who may race, and against what."""
 
     pool: bool = False  # pseudo-references enter the race as hypotheses when they are drawn
     exclude_self: bool = False  # a string that is both is not compared with its own draw
-    start: int | None = None  # with `pool`: how many hypotheses, the first, race from the start; None: all
     forecast: float = 0.0  # hypotheses enter when they are forecast to improve on the leader by more; 0: all are in
 
 
 class Runner:
-    """The race of one sentence.
-
-    A race `for_survivors` is over when `nbest` are left, not when one is, and its answer lists all that are left.
-    """
+    """The race of one sentence."""
 
     def __init__(
         self,
@@ -51,7 +47,6 @@ class Runner:
         field: Field,
         nbest: int,
         entry: Entry,
-        for_survivors: bool = False,
         keep_utilities: bool = False,
         selection: Selection = BEST,
     ) -> None:
@@ -68,7 +63,7 @@ class Runner:
         self.finalists: Finalists | None = None  # at the end, where the answer is not simply the best
         # whether the hypotheses are draws themselves, to be left out of their own expected utility
         self._own_draws = entry.exclude_self and record.pseudo_references is None
-        self._for_survivors, self._keep_utilities = for_survivors, keep_utilities
+        self._keep_utilities = keep_utilities
         self.grows = entry.pool or self.outsiders is not None  # hypotheses may be let in
         self._needs_references = self.grows or self._own_draws or keep_utilities or selection.rule != "best"
         self._given = len(self.hypotheses)
@@ -95,7 +90,7 @@ class Runner:
     @property
     def needs_draws(self) -> bool:
         """Whether more pseudo-references are available and change anything for those in the race."""
-        return not self.exhausted and (len(self.tally) > self.enough or (self.entry.pool and not self.steps))
+        return not self.exhausted and (len(self.tally) > 1 or (self.entry.pool and not self.steps))
 
     @property
     def is_plain(self) -> bool:
@@ -103,11 +98,6 @@ class Runner:
         given = self.record.listed()
         listed = isinstance(given, list | tuple) and len(given) > 0 and self.record.logprobs is None
         return listed and not self._needs_references
-
-    @property
-    def enough(self) -> int:
-        """When so many hypotheses are left, more draws change nothing."""
-        return self.nbest if self._for_survivors else 1
 
     def finish(self, means: NDArray[np.float64], steps: Sequence[tuple[int, int, int, int]]) -> None:
         """A race that was run as a whole."""
@@ -254,7 +244,7 @@ class Runner:
         alive, means, order = self.tally.alive.tolist(), self.means, self._ranking()
         compared = 0 if self.finalists is None else self.finalists.calls
         ranked = []
-        for rank in (order if self._for_survivors else order[: self.nbest]).tolist():
+        for rank in order[: self.nbest].tolist():
             row = alive[rank]
             mean = None if means is None else float(means[rank])
             ranked.append(Candidate(self.hypotheses[row], self._index_of(row), mean))
@@ -286,7 +276,7 @@ class Runner:
         if self.means is None:
             return self._in_order()
         if not self.grows:
-            if self.nbest == 1 and not self._for_survivors:
+            if self.nbest == 1:
                 return np.array([self.means.argmax()])  # no need to sort
             return np.argsort(-self.means, kind="stable")
         order = self._in_order()

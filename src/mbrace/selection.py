@@ -1,7 +1,7 @@
-"""Which hypotheses an n-best list holds: the best, a diverse set, or the medoids of clusters of pseudo-references.
+"""Which hypotheses an n-best list holds: the best, or a diverse set.
 
-The last two are DMBR and KMBR of Jinnai et al. (2024), "Generating Diverse and High-Quality Texts by Minimum Bayes Risk
-Decoding", with the utility itself as similarity. They choose among the hypotheses that are left at the end of a race.
+The latter is DMBR of Jinnai et al. (2024), "Generating Diverse and High-Quality Texts by Minimum Bayes Risk Decoding",
+with the utility itself as similarity. It chooses among the hypotheses that are left at the end of a race.
 """
 
 from __future__ import annotations
@@ -13,12 +13,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from mbrace._native import expected_utilities
 from mbrace.errors import UserError, check_number
 from mbrace.records import Record
 from mbrace.utility import Ask, Scorer
 
-RULES = ("best", "diverse", "medoids")
+RULES = ("best", "diverse")
 DIVERSITY = 0.5
 
 
@@ -73,17 +72,8 @@ class Finalists:
 
 
 def choose(finalists: Sequence[Finalists], selection: Selection, count: int, scorer: Scorer, utility: str) -> float:
-    """Choose `count` for each sentence by the rule "diverse" or "medoids": sets `chosen` and `calls`, and returns the
-    seconds that `scorer` took."""
-    if selection.rule == "diverse":
-        return _choose_diverse(finalists, selection.diversity, count, scorer, utility)
-    for each in finalists:
-        if count < len(each.rows):
-            rows = medoids(each.utilities, each.weights, each.means, count)
-            each.chosen = sorted(rows, key=each.ranking().index)
-        else:
-            each.chosen = each.ranking()[:count]
-    return 0.0
+    """Choose `count` for each sentence: sets `chosen` and `calls`, and returns the seconds that `scorer` took."""
+    return _choose_diverse(finalists, selection.diversity, count, scorer, utility)
 
 
 def _choose_diverse(
@@ -148,43 +138,3 @@ def _similarities(
         similarities[index][about] += np.asarray(table, dtype=np.float64).ravel()
         each.calls += len(about)
     return similarities, seconds
-
-
-def medoids(
-    utilities: NDArray[np.floating], weights: NDArray[np.float64], means: NDArray[np.float64], count: int
-) -> list[int]:
-    """The `count` rows that maximise the weighted sum, over pseudo-references, of the highest utility among those rows.
-
-    By PAM (partitioning around medoids): the best row, then row by row the one that adds most, then the best swaps
-    until none helps.
-    """
-    values = np.asarray(utilities, dtype=np.float64)
-    chosen = [int(np.argmax(means))]
-    while len(chosen) < count:
-        worth = _worth(values, weights, values[chosen].max(axis=0))
-        worth[chosen] = -np.inf
-        chosen.append(int(np.argmax(worth)))
-    current = _worth(values[chosen], weights, values[chosen].max(axis=0))[0]
-    while True:
-        best, swap = current, None
-        for position in range(count):
-            others = values[chosen[:position] + chosen[position + 1 :]]
-            without = others.max(axis=0) if count > 1 else np.full(values.shape[1], -np.inf)
-            worth = _worth(values, weights, without)
-            worth[chosen] = -np.inf
-            row = int(np.argmax(worth))
-            if worth[row] > best:
-                best, swap = worth[row], (position, row)
-        if swap is None:
-            return chosen
-        chosen[swap[0]], current = swap[1], best
-
-
-def _worth(
-    values: NDArray[np.float64], weights: NDArray[np.float64], others: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """(rows,): the objective of `medoids` for each row added to rows whose highest utilities are `others`, (columns,).
-
-    A set of rows always gets the same bits, whichever of them is added last, and for every order of the columns.
-    """
-    return expected_utilities(np.maximum(values, others), weights)

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from mbrace.cli.candidates import add_input, read_input, run_candidates
 from mbrace.cli.methods import add_method
-from mbrace.cli.options import add_race, add_utility, race_settings, utility_settings
+from mbrace.cli.options import add_race, add_top, add_utility, race_settings, utility_settings
 from mbrace.cli.presets import apply_preset
 from mbrace.cli.runs import add_cluster, add_output, add_save_utilities, check_output
-from mbrace.cli.shortlist import add_shortlist, shortlist_settings
 
 if TYPE_CHECKING:
     from mbrace.jobs.decode import DecodeJob
@@ -28,14 +27,8 @@ def add(commands: Any) -> None:
     add_save_utilities(parser)
     add_utility(parser)
     add_race(parser)
-    add_shortlist(parser)
     add_method(parser)
-    parser.add_argument(
-        "--start",
-        type=int,
-        metavar="K",
-        help="with --pool: start with the first K hypotheses of a record (default: all)",
-    )
+    add_top(parser)
     parser.add_argument("--explain", metavar="ID", help="only print the race of the record with this id")
     order = parser.add_mutually_exclusive_group()
     order.add_argument("--no-shuffle", action="store_true", help="take listed pseudo-references in the order given")
@@ -65,13 +58,13 @@ def job_from(args: argparse.Namespace) -> DecodeJob:
     """The job that was asked for."""
     from mbrace.jobs.decode import DecodeJob
 
-    race, shortlist, utility = race_settings(args), shortlist_settings(args), utility_settings(args)
+    race, utility = race_settings(args), utility_settings(args)
     return DecodeJob(
         utility,
         race,
         shuffle=not args.no_shuffle,
         cover=bool(args.cover),
         text=args.text,
-        shortlist=shortlist,
         save_utilities=args.save_utilities,
+        top=args.top,
     )

@@ -196,5 +196,4 @@ def printable(text: str) -> str:
 
 
 def _cost(answer: Decoded, standard: int) -> str:
-    coarse = "" if answer.coarse_calls is None else f"; of the coarse utility: {answer.coarse_calls:,}"
-    return f"  {counted(answer.utility_calls, 'utility call')}; standard MBR: {standard:,}{coarse}"
+    return f"  {counted(answer.utility_calls, 'utility call')}; standard MBR: {standard:,}"

@@ -26,12 +26,10 @@ def clash_of(args: argparse.Namespace) -> str | None:
     """The option, given or by default, that a forecast does not go with, and why; None if there is none."""
     method = getattr(args, "method", RACE)
     pruning = {"no_pruning": args.prune == "none", "own_schedule": args.prune == "halving"}
-    clash = clash_with(bool(args.pool), args.exclude_self, method != RACE, **pruning)
+    clash = clash_with(False, False, method != RACE, **pruning)
     if clash == NO_PRUNING and args.select != "best":
         return f"--select {args.select}, which chooses among hypotheses with full scores"
     options = {
-        "pool": "--pool, where draws enter",
-        "exclude_self": "--exclude-self",
         "method": f"--method {method}, for which all hypotheses are there from the start",
         NO_PRUNING: "--prune none, which scores all hypotheses",
         OWN_SCHEDULE: "--prune halving, which shares out its budget beforehand",

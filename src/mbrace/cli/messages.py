@@ -22,18 +22,18 @@ PARAMETERS = (
 PARAMETER = re.compile(rf'(?<![\w/.-])({PARAMETERS.replace(" ", "|")})=("?)([^\s",;:)]+)\2|^(spm)(?=: )')
 # Parameters that messages begin with, as in `alpha 2: must be between 0 and 1` and `system: only valid with chat=True`.
 FIRST_WORDS = (
-    "aggregates alpha beta bootstraps budget centroids coarse coarse_top diversity exclude_self fine_top format "
-    "fraction max_behind min_gap nbest pool prompt qe qe_top rank recombine regret schedule select states system "
-    "threads utilities window"
+    "aggregates alpha beta bootstraps budget centroids diversity exclude_self format "
+    "fraction max_behind min_gap nbest pool prompt qe rank recombine regret schedule select states system "
+    "threads top utilities window"
 )
 FIRST_WORD = re.compile(rf"^({FIRST_WORDS.replace(' ', '|')})(?= [^:]+: |: only valid )")
-# Parameters that other ones depend on, as in `qe: only valid without pool`.
-OTHER_WORD = re.compile(r"\b(only valid with|only valid without|at least) (coarse|method|nbest|pool)\b")
+# Parameters that other ones depend on, as in `diversity: only valid with nbest`.
+OTHER_WORD = re.compile(r"\b(only valid with|only valid without|at least) (method|nbest|pool)\b")
 # Classes of the library that a message recommends, and what loads them here.
 CLASSES = {
     "mbrace.Comet": "--utility comet",
     "mbrace.Unified": "--utility unified",
-    "mbrace.Referenceless": "`mbrace rerank --qe` or `--qe`",
+    "mbrace.Referenceless": "`mbrace rerank --qe`",
 }
 log = logging.getLogger("mbrace")
 

@@ -9,8 +9,7 @@ from mbrace.errors import UserError
 from mbrace.method_names import METHODS, RACE, Method, method_class, method_of
 
 USED = {
-    "aggregates": ("aggregate", "aggregate-to-fine"),
-    "fine_top": ("aggregate-to-fine",),
+    "aggregates": ("aggregate",),
     "centroids": ("centroid",),
     "centroid_weights": ("centroid",),
     "rank": ("low-rank",),
@@ -26,12 +25,9 @@ def add_method(parser: argparse.ArgumentParser) -> None:
         choices=[RACE, *METHODS],
         default=RACE,
         help="race (default); aggregate or centroid: a few averages stand for all pseudo-references; "
-        "aggregate-to-fine: they choose which hypotheses race; low-rank: most pairs are estimated from the others",
+        "low-rank: most pairs are estimated from the others",
     )
     group.add_argument("--aggregates", type=int, metavar="N", help="averages of pseudo-references (default: 1)")
-    group.add_argument(
-        "--fine-top", type=int, metavar="K", help="the K best by `--method aggregate-to-fine` race (default: 20)"
-    )
     group.add_argument("--centroids", type=int, metavar="K", help="clusters of `--method centroid` (default: 64)")
     group.add_argument(
         "--centroid-weights",
@@ -46,8 +42,7 @@ def add_method(parser: argparse.ArgumentParser) -> None:
 
 def prunes(args: argparse.Namespace) -> bool:
     """Whether the method that was asked for is used with a pruning function."""
-    name = getattr(args, "method", RACE)
-    return name == RACE or bool(method_class(name).prunes)
+    return bool(getattr(args, "method", RACE) == RACE)
 
 
 def method_from(args: argparse.Namespace) -> Method | None:
@@ -70,8 +65,6 @@ def method_from(args: argparse.Namespace) -> Method | None:
 
 def _check(args: argparse.Namespace, name: str) -> None:
     """Refuse options of the command that do not go with a method; `RaceSettings` refuses those of the race."""
-    if method_class(name).prunes:
-        return
     without = f"only valid without --method {name}"
     if args.prune not in (None, "none"):
         raise UserError(f"--prune {args.prune}: {without}, which prunes none")

@@ -71,6 +71,17 @@ def add_device(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--batch-tokens", type=int, metavar="N", help="tokens per batch of a network")
 
 
+def add_top(group: argparse._ActionsContainer) -> None:
+    """`--top`."""
+    group.add_argument(
+        "--top",
+        type=int,
+        metavar="K",
+        help="write candidate records for another `mbrace decode`: the K best hypotheses of each record, and all "
+        "pseudo-references",
+    )
+
+
 def check_threads(threads: int) -> None:
     """Refuse a number of threads that is not possible."""
     if not 0 <= threads <= MOST_THREADS:
@@ -95,18 +106,10 @@ def utility_settings(args: argparse.Namespace) -> UtilitySettings:
 def _unused_options(args: argparse.Namespace) -> Iterator[str]:
     """The options for neural utilities that nothing uses if `--utility` is not one."""
     yield "metric_model"
-    if _shortlist_uses_model(args):
-        return
     yield from ("dtype", "batch_tokens")
     runs_model = getattr(args, "model", None) is not None and getattr(args, "runtimes", True)
     if not runs_model:  # a command that runs a model of its own takes --device for that
         yield "device"
-
-
-def _shortlist_uses_model(args: argparse.Namespace) -> bool:
-    """Whether --qe or --coarse, which choose the hypotheses that race, run a model."""
-    coarse = getattr(args, "coarse", None)
-    return getattr(args, "qe", None) is not None or (coarse is not None and uses_model(coarse))
 
 
 def _utility_options(given: Sequence[str]) -> tuple[tuple[str, str], ...]:
@@ -200,18 +203,7 @@ def add_race(parser: argparse.ArgumentParser, *, preset: str = "paper") -> None:
         help="end a race when the expected regret of answering now is at most X of the spread between hypotheses "
         "(default: 0: never, as in the paper)",
     )
-    group.add_argument(
-        "--pool",
-        action="store_true",
-        default=None,
-        help="pseudo-references enter the race as hypotheses when they are drawn",
-    )
     add_forecast(group)
-    group.add_argument(
-        "--exclude-self",
-        action="store_true",
-        help="do not compare a string with itself where it is also a pseudo-reference (default: do, as in other tools)",
-    )
     group.add_argument(
         "--preset",
         choices=list(PRESETS),
@@ -231,7 +223,7 @@ def add_race(parser: argparse.ArgumentParser, *, preset: str = "paper") -> None:
         "--select",
         choices=RULES,
         default="best",
-        help="which N: the best (default), a diverse set, or medoids of clusters of pseudo-references; without pruning",
+        help="which N: the best (default), or a diverse set; without pruning",
     )
     group.add_argument(
         "--diversity",
@@ -245,9 +237,6 @@ def race_settings(args: argparse.Namespace) -> RaceSettings:
     """The race that was asked for, checked."""
     method = method_from(args)
     set_default_prune(args)
-    start = getattr(args, "start", None)
-    if start is not None and (start < 0 or not args.pool):
-        raise UserError(f"--start {start}: must be 0 or more, and is only valid with --pool")
     check_forecast(args)
     return RaceSettings(
         _prune_settings(args),
@@ -255,9 +244,6 @@ def race_settings(args: argparse.Namespace) -> RaceSettings:
         seed=args.seed,
         nbest=args.nbest,
         window=args.window,
-        pool=bool(args.pool),
-        exclude_self=args.exclude_self,
-        start=start,
         select=args.select,
         diversity=args.diversity,
         method=method,
@@ -281,11 +267,8 @@ def _prune_settings(args: argparse.Namespace) -> PruneSettings:
             raise UserError(f"--{option}: only valid with --prune {rule}, not --prune {args.prune}")
     if args.prune == "bottom" and args.beta is None:
         raise UserError("--prune bottom: needs --beta, the proportion to drop each step, such as --beta 0.5")
-    if args.prune == "halving":
-        if args.budget is None:
-            raise UserError("--prune halving: needs --budget, the most utility calls per record, such as --budget 8192")
-        if args.pool:
-            raise UserError("--prune halving: only valid without --pool, which lets in hypotheses that cost more")
+    if args.prune == "halving" and args.budget is None:
+        raise UserError("--prune halving: needs --budget, the most utility calls per record, such as --budget 8192")
     settings = PruneSettings(args.prune, args.alpha, args.bootstraps, args.beta, args.regret, args.budget)
     settings.load()  # refuses numbers out of range
     return settings

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import itertools
 from typing import Any, NoReturn
 
 from mbrace.cli.messages import LEVELS
 from mbrace.errors import LARGEST, UserError
+from mbrace.removed import REMOVED
 
 COMMANDS = (
     "decode",
@@ -34,6 +36,18 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options, allow_abbrev=False)
         self.register("type", int, _whole)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Refuse options that were removed with a sentence of their own."""
+        if self._subparsers is None:  # a command
+            words = itertools.takewhile(lambda word: word != "--", args or ())
+            flags = [flag for flag in (word.partition("=")[0] for word in words) if flag[:2] == "--"]
+            unknown = [flag for flag in flags if flag not in self._option_string_actions]
+            for flag in unknown:
+                name = flag[2:].replace("-", "_")
+                if name in REMOVED:
+                    raise UserError(f"{flag}: {REMOVED[name]}")
+        return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
         """Raise the message as a UserError."""

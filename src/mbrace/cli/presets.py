@@ -48,7 +48,7 @@ def _may_be_one_step(args: argparse.Namespace) -> bool:
     that only matters in a race of several."""
     arithmetic = _of_a_model(args) and getattr(args, "sampling", None) in (None, "arithmetic")
     of_races = (args.regret, args.alpha, args.bootstraps, args.forecast)
-    few = arithmetic and not _has_shortlist(args) and all(x is None for x in of_races)
+    few = arithmetic and all(x is None for x in of_races)
     # with other beams, few draws were found not to be as good
     return few and _may_give_up(args) and not _has_beam_options(args)
 
@@ -59,8 +59,8 @@ def _may_give_up(args: argparse.Namespace) -> bool:
 
 
 def _may_make_more(args: argparse.Namespace) -> bool:
-    """Whether more hypotheses cost nothing besides: quality estimation would take longer for more of them."""
-    return not _has_own_beam(args) and not _has_shortlist(args)
+    """Whether more hypotheses cost nothing besides."""
+    return not _has_own_beam(args)
 
 
 def _has_own_beam(args: argparse.Namespace) -> bool:
@@ -75,10 +75,6 @@ def _has_beam_options(args: argparse.Namespace) -> bool:
 
 def _of_a_model(args: argparse.Namespace) -> bool:
     return hasattr(args, "server") and args.server is None
-
-
-def _has_shortlist(args: argparse.Namespace) -> bool:
-    return args.qe is not None or args.coarse is not None
 
 
 def _device(args: argparse.Namespace) -> str | None:

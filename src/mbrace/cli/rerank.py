@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from mbrace.cli.candidates import add_input, run_candidates
-from mbrace.cli.options import QE_HELP, add_device
+from mbrace.cli.options import QE_HELP, add_device, add_top
 from mbrace.cli.runs import add_cluster, add_output, check_output
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ def add(commands: Any) -> None:
     group = parser.add_argument_group("quality")
     group.add_argument("--qe", required=True, metavar="MODEL", help=QE_HELP)
     group.add_argument("--nbest", type=int, default=1, metavar="N", help="write the N best (default: 1)")
+    add_top(group)
     group.add_argument("--threads", type=int, default=0, metavar="N", help="threads (default: all cores)")
     add_device(group)
     add_cluster(parser)
@@ -43,4 +44,4 @@ def job_from(args: argparse.Namespace) -> RerankJob:
     from mbrace.jobs.settings import QualitySettings
 
     qe = QualitySettings(args.qe, args.device, args.dtype, args.batch_tokens)
-    return RerankJob(qe, nbest=args.nbest, window=args.window, text=args.text)
+    return RerankJob(qe, nbest=args.nbest, window=args.window, text=args.text, top=args.top)

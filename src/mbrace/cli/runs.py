@@ -175,15 +175,13 @@ def summary_lines(summary: Summary) -> str:
         share = f"{saved:.1%} saved" if saved >= 0 else f"{-saved:.1%} more than standard MBR"
         calls = f"{counted(summary.utility_calls, 'utility call')} ({share})"
         parts.append(f"{calls}, {counted(summary.pairs_scored, 'pair')} scored")
-    if summary.coarse_calls:
-        parts.append(f"{counted(summary.coarse_calls, 'call')} of the coarse utility")
     if summary.quality_calls:
         parts.append(f"quality of {counted(summary.quality_calls, 'hypothesis', 'hypotheses')} estimated")
     if summary.requests or summary.kept_answers:
         cost = Cost(summary.requests, summary.kept_answers, summary.prompt_tokens, summary.completion_tokens)
         parts.append(cost_text(cost))
     timed = [("draw", phases.draw), ("encode", phases.encode), ("score", phases.score), ("prune", phases.prune)]
-    timed += [(name, spent) for name in ("quality", "coarse", "forecast") if (spent := getattr(phases, name))]
+    timed += [(name, spent) for name in ("quality", "forecast") if (spent := getattr(phases, name))]
     if any(seconds for _, seconds in timed):
         parts.append(", ".join(f"{name} {seconds:.2f} s" for name, seconds in timed))
     if summary.hypothesis_seconds:

@@ -11,7 +11,6 @@ from mbrace.cli.models import Given, add_model, add_sampling, check_model, model
 from mbrace.cli.options import add_race, add_utility, race_settings, utility_settings
 from mbrace.cli.presets import apply_preset
 from mbrace.cli.runs import add_cluster, add_output, add_save_utilities, check_output, run_here, run_on_cluster
-from mbrace.cli.shortlist import add_shortlist, shortlist_settings
 from mbrace.errors import UserError
 
 if TYPE_CHECKING:
@@ -40,7 +39,6 @@ def add(commands: Any) -> None:
     add_model(parser)
     add_sampling(parser, by_preset=", or as --preset says")
     add_race(parser, preset="fast")
-    add_shortlist(parser)
     add_method(parser)
     add_cluster(parser)
     parser.set_defaults(run=run)
@@ -66,8 +64,8 @@ def job_from(args: argparse.Namespace) -> TranslateJob:
     from mbrace.jobs.translate import TranslateJob
 
     race = race_settings(args)
-    if args.beam is not None and args.beam < (0 if race.pool else 1):
-        raise UserError(f"--beam {args.beam}: must be 1 or more; 0 is for --pool")
+    if args.beam is not None and args.beam < 1:
+        raise UserError(f"--beam {args.beam}: must be 1 or more")
     if race.schedule == "all":
         raise UserError("--schedule all: a live model has no last pseudo-reference; give the sizes")
     check_model(args)
@@ -76,7 +74,6 @@ def job_from(args: argparse.Namespace) -> TranslateJob:
     text = args.text or not (args.json or ".jsonl" in args.output or args.output.endswith(".parquet"))
     if text and race.nbest > 1:
         raise UserError(f"--nbest {race.nbest}: plain text has one line per source; give --json or -o OUT.jsonl")
-    shortlist = shortlist_settings(args)
     model, candidates, utility = model_settings(args), sampling_settings(args), utility_settings(args)
-    races = DecodeJob(utility, race, text=text, shortlist=shortlist, save_utilities=args.save_utilities)
+    races = DecodeJob(utility, race, text=text, save_utilities=args.save_utilities)
     return TranslateJob(model, candidates, races, draw=args.draw)

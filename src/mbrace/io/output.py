@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from mbrace.errors import UserError, require
+from mbrace.errors import LARGEST, UserError, check_whole, require
 from mbrace.io.atomic import OPEN, TEMPORARY, lock, write_all
 from mbrace.io.candidates import Bad, lines_of
 from mbrace.io.compression import PACKED, check_packing, pack, packing_of, pop_full_members
@@ -46,12 +46,31 @@ def answer_line(answer: Decoded, *, text: bool, nbest: int) -> bytes:
         "pseudo_references": answer.pseudo_references,
         "survivors": [step.survivors for step in answer.steps],
     }
-    for name in ("quality_calls", "coarse_calls"):
-        if (calls := getattr(answer, name)) is not None:
-            fields[name] = calls
+    if answer.quality_calls is not None:
+        fields["quality_calls"] = answer.quality_calls
     if nbest > 1:
         fields["nbest"] = [{"text": c.text, "index": c.index, "utility": c.utility} for c in answer.nbest]
     return json_line(fields)
+
+
+def check_top(top: int | None, *, nbest: int, text: bool) -> None:
+    """Refuse `top` where it makes no sense, or together with other forms of output."""
+    if top is None:
+        return
+    check_whole("top", top, least=1, most=LARGEST)
+    if nbest != 1 or text:
+        other = "text" if text else "nbest"
+        raise UserError(f"top: only valid without {other}: it writes candidate records instead of answers")
+
+
+def best_candidates_line(record: Record, answer: Decoded) -> bytes:
+    """A candidate record that `mbrace decode` reads: the hypotheses of the answer's n-best list, in the order given,
+    and all pseudo-references and other fields of the record."""
+    fields: dict[str, Any] = {"id": record.id, "source": record.source, "reference": record.reference}
+    indices = sorted(best.index for best in answer.nbest if best.index is not None)
+    fields["hypotheses"] = [record.hypotheses[index] for index in indices]
+    fields |= {"pseudo_references": record.listed(), "logprobs": record.logprobs, **(record.others or {})}
+    return json_line({name: value for name, value in fields.items() if value is not None})
 
 
 class OutputFiles:

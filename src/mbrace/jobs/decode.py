@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from mbrace.api import decode_corpus
 from mbrace.errors import UserError
 from mbrace.io.candidates import Item, Paths, checked_input, expand, item_from, read_items
-from mbrace.io.output import answer_line
+from mbrace.io.output import answer_line, best_candidates_line, check_top
 from mbrace.jobs.outcomes import answer_items
 from mbrace.jobs.run import ErrorPolicy, Outcome, Progress, Summary, run_job
 from mbrace.jobs.settings import AnyUtility, RaceSettings, describe_utility, load_utility
-from mbrace.jobs.shortlist import ShortlistSettings
 from mbrace.method_names import Method, check_method, method_of
 from mbrace.metrics.chrf import ChrF
 from mbrace.pairwise import PairFunction
@@ -24,7 +23,7 @@ from mbrace.records import Record
 from mbrace.result import Decoded
 from mbrace.sampler import Sampler
 from mbrace.schedule import Schedule
-from mbrace.utility import Cost, QualityUtility, Utility, truncated_texts, utility_cost
+from mbrace.utility import Utility, truncated_texts, utility_cost
 from mbrace.windows import OnError
 
 if TYPE_CHECKING:
@@ -45,16 +44,11 @@ def decode_file(
     window: int = 64,
     shuffle: bool = True,
     cover: bool = False,
-    pool: bool = False,
-    start: int | None = None,
     exclude_self: bool = False,
     forecast: float = 0.0,
-    qe: QualityUtility | str | None = None,
-    qe_top: int | None = None,
-    coarse: Utility | PairFunction | str | None = None,
-    coarse_top: int | None = None,
     method: Method | str | None = None,
     save_utilities: str | os.PathLike[str] | None = None,
+    top: int | None = None,
     text: bool = False,
     threads: int = 0,
     resume: bool = False,
@@ -66,10 +60,10 @@ def decode_file(
     """Decode candidate files into `output`, as `mbrace decode` does, with any utility and pruning function.
 
     `inputs` are files, patterns or URLs of JSON Lines or Parquet; `output` is JSON Lines, packed or `.parquet` by
-    its suffix, or with `text` the chosen texts, one per line. `utility` to `coarse_top` are as for `decode_corpus`;
-    a utility may also be a name, such as "learned", and `qe` the name of a checkpoint; they then run with `threads`
-    threads (0: all cores). `save_utilities` is a folder for the utilities of every record, which `Replay` reads
-    (docs/formats.md).
+    its suffix, or with `text` the chosen texts, one per line. With `top`, it is candidate records instead: the `top`
+    best hypotheses of each record and all of its pseudo-references, for another run. `utility` to `method` are as for
+    `decode_corpus`; a utility may also be a name, such as "learned", and then runs with `threads` threads (0: all
+    cores). `save_utilities` is a folder for the utilities of every record, which `Replay` reads (docs/formats.md).
 
     An `output` that exists is an error unless `resume` continues after the answers in it or `force` replaces it; a run
     is resumed only with the same settings, and with objects of the same names. A bad record stops the run, or with
@@ -79,14 +73,12 @@ def decode_file(
     """
     job = DecodeJob(
         utility,
-        RaceSettings(
-            prune, schedule, seed, nbest, window, pool, exclude_self, start, select, diversity, method, forecast
-        ),
+        RaceSettings(prune, schedule, seed, nbest, window, exclude_self, select, diversity, method, forecast),
         shuffle=shuffle,
         cover=cover,
         text=text,
-        shortlist=ShortlistSettings(qe, qe_top, coarse, coarse_top),
         save_utilities=None if save_utilities is None else os.fspath(save_utilities),
+        top=top,
     )
     paths, out = expand(inputs), os.fspath(output)
     return run_job(
@@ -111,16 +103,16 @@ class DecodeJob:
     shuffle: bool = True
     cover: bool = False
     text: bool = False
-    shortlist: ShortlistSettings = field(default_factory=ShortlistSettings)
     save_utilities: str | None = None  # a folder for the utilities of every record
+    top: int | None = None  # write candidate records with this many of the best hypotheses
     reads_records: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         """Refuse settings that do not go together, before anything is loaded."""
         if self.cover and not self.shuffle:
             raise UserError("cover: only valid without shuffle=False")
-        self.shortlist.check(self.race)
-        check_method(method_of(self.race.method), nbest=self.race.nbest, keep_utilities=self.save_utilities is not None)
+        check_top(self.top, nbest=self.race.nbest, text=self.text)
+        check_method(method_of(self.race.method), keep_utilities=self.save_utilities is not None)
 
     def describe(self) -> dict[str, Any]:
         """What answers depend on."""
@@ -131,21 +123,23 @@ class DecodeJob:
             "text": self.text,
             "save_utilities": self.save_utilities,
             "cover": self.cover or None,  # None where older descriptions have nothing
+            "top": self.top,
         }
 
     def describe_races(self) -> dict[str, Any]:
         """What the races over given candidates depend on."""
-        return {**describe_utility(self.utility), **self.race.describe(), **self.shortlist.describe()}
+        return {**describe_utility(self.utility), **self.race.describe()}
 
     def start(self, threads: int) -> DecodeWorker:
-        """Load the utilities."""
-        utility, others = load_utility(self.utility, threads), self.shortlist.load(threads)
+        """Load the utility."""
+        utility, others = load_utility(self.utility, threads), dict[str, Any]()
         self.race.check_utility(utility)
         if self.save_utilities is not None:
             from mbrace.io.folders import UtilityFolder
 
             others["utility_folder"] = UtilityFolder(self.save_utilities)
-        return DecodeWorker(utility, self.race, shuffle=self.shuffle, cover=self.cover, text=self.text, **others)
+        others |= {"text": self.text, "top": self.top}
+        return DecodeWorker(utility, self.race, shuffle=self.shuffle, cover=self.cover, **others)
 
     def item(self, row: bytes, file: str, number: int, prefix: str) -> Item:
         """A record of JSON."""
@@ -162,10 +156,7 @@ class DecodeWorker:
     shuffle: bool = True
     cover: bool = False
     text: bool = False
-    qe: QualityUtility | None = None
-    qe_top: int | None = None
-    coarse: Utility | None = None
-    coarse_top: int | None = None
+    top: int | None = None
     utility_folder: UtilityFolder | None = None
     watch: Watch | None = None  # sees every pruning decision
     summary: Summary = field(default_factory=Summary)
@@ -179,14 +170,10 @@ class DecodeWorker:
         return decode_corpus(
             records,
             utility=self.utility,
-            **self.race.options(),
+            **self.race.options() | ({} if self.top is None else {"nbest": self.top}),
             sampler=self.sampler,
             shuffle=self.shuffle,
             cover=self.cover,
-            qe=self.qe,
-            qe_top=self.qe_top,
-            coarse=self.coarse,
-            coarse_top=self.coarse_top,
             keep_utilities=self.utility_folder is not None,
             watch=self.watch,
             phases=self.summary.phases,
@@ -197,6 +184,8 @@ class DecodeWorker:
         self.count(record, answer)
         if self.utility_folder is not None and answer.utilities is not None:
             self.utility_folder.save(answer.utilities)
+        if self.top is not None:
+            return best_candidates_line(record, answer)
         return answer_line(answer, text=self.text, nbest=self.race.nbest)
 
     def count(self, record: Record, answer: Decoded) -> None:
@@ -205,9 +194,7 @@ class DecodeWorker:
         self.summary.utility_calls += answer.utility_calls
         self.summary.pairs_scored += answer.pairs_scored
         self.summary.strings += answer.strings
-        self.summary.quality_calls += answer.quality_calls or 0
-        self.summary.coarse_calls += answer.coarse_calls or 0
-        if not isinstance(self.utility, ChrF) or self.qe is not None or self.coarse is not None:
+        if not isinstance(self.utility, ChrF):
             self._count_outside()  # slower than all the other counts together
         self.summary.standard_calls += self._standard_calls(record, answer)
 
@@ -216,11 +203,11 @@ class DecodeWorker:
 
         Equal hypotheses count once, as in the paper. Where the first step of a race scores all of them, it tells |H|.
         """
-        race, shortened = self.race, answer.quality_calls or answer.coarse_calls
-        first_step_has_all = not (race.pool or race.exclude_self or race.forecast or race.method is not None)
-        if not answer.steps and not shortened:
+        race = self.race
+        first_step_has_all = not (race.exclude_self or race.forecast or race.method is not None)
+        if not answer.steps:
             hypotheses = 1
-        elif shortened or not first_step_has_all:
+        elif not first_step_has_all:
             hypotheses = len(set(record.hypotheses))
         else:
             hypotheses = answer.steps[0].utility_calls // answer.steps[0].pseudo_references
@@ -232,10 +219,7 @@ class DecodeWorker:
         return hypotheses * (last if listed is None else min(last, listed))
 
     def _count_outside(self) -> None:
-        """What the utilities count themselves: texts that were cut, and requests to a server."""
-        asked = {id(each): each for each in (self.utility, self.coarse) if each is not None}
-        estimating = {} if self.qe is None else {id(self.qe): self.qe}
-        self.summary.truncated = sum(truncated_texts(each) for each in (asked | estimating).values())
-        cost = sum((utility_cost(each) for each in asked.values()), start=Cost())
-        for name, count in asdict(cost).items():
+        """What the utility counts itself: texts that were cut, and requests to a server."""
+        self.summary.truncated = truncated_texts(self.utility)
+        for name, count in asdict(utility_cost(self.utility)).items():
             setattr(self.summary, name, count)

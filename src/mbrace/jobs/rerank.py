@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from mbrace.errors import LARGEST, check_whole
 from mbrace.io.candidates import Item, Paths, checked_input, expand, item_from, read_items
-from mbrace.io.output import answer_line
+from mbrace.io.output import answer_line, best_candidates_line, check_top
 from mbrace.jobs.outcomes import answer_items
 from mbrace.jobs.run import ErrorPolicy, Outcome, Progress, Summary, run_job
 from mbrace.jobs.settings import AnyQuality, describe_quality, load_quality
@@ -27,6 +27,7 @@ def rerank_file(
     qe: QualityUtility | str,
     nbest: int = 1,
     window: int = 64,
+    top: int | None = None,
     text: bool = False,
     threads: int = 0,
     resume: bool = False,
@@ -36,9 +37,10 @@ def rerank_file(
 ) -> Summary:
     """Choose the best hypothesis of each record by estimated quality, as `mbrace rerank` does.
 
-    `qe` is a quality utility, or the folder or hub name of a checkpoint; the rest is as for `decode_file`.
+    `qe` is a quality utility, or the folder or hub name of a checkpoint; the rest is as for `decode_file`. With `top`,
+    `output` is candidate records for `decode_file`: the `top` best hypotheses, and all pseudo-references.
     """
-    job = RerankJob(qe, nbest=nbest, window=window, text=text)
+    job = RerankJob(qe, nbest=nbest, window=window, text=text, top=top)
     paths, out = expand(inputs), os.fspath(output)
     return run_job(
         job,
@@ -60,19 +62,24 @@ class RerankJob:
     nbest: int = 1
     window: int = 64
     text: bool = False
+    top: int | None = None  # write candidate records with this many of the best hypotheses
     reads_records: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         for name in ("window", "nbest"):
             check_whole(name, getattr(self, name), least=1, most=LARGEST)
+        check_top(self.top, nbest=self.nbest, text=self.text)
 
     def describe(self) -> dict[str, Any]:
         """What answers depend on."""
-        return {"command": "rerank", **describe_quality(self.qe), "nbest": self.nbest, "text": self.text}
+        lines = {"nbest": self.nbest, "text": self.text, "top": self.top}
+        return {"command": "rerank", **describe_quality(self.qe), **lines}
 
     def start(self, threads: int) -> RerankWorker:
         """Load the quality utility."""
-        return RerankWorker(load_quality(self.qe, threads), nbest=self.nbest, window=self.window, text=self.text)
+        return RerankWorker(
+            load_quality(self.qe, threads), nbest=self.nbest, window=self.window, text=self.text, top=self.top
+        )
 
     def item(self, row: bytes, file: str, number: int, prefix: str) -> Item:
         """A record of JSON."""
@@ -87,6 +94,7 @@ class RerankWorker:
     nbest: int = 1
     window: int = 64
     text: bool = False
+    top: int | None = None
     summary: Summary = field(default_factory=Summary)
 
     def __call__(self, items: Iterable[Item], *, skip: bool) -> Iterator[Outcome]:
@@ -98,7 +106,7 @@ class RerankWorker:
         return rerank_corpus(
             records,
             qe=self.qe,
-            nbest=self.nbest,
+            nbest=self.top or self.nbest,
             window=self.window,
             phases=self.summary.phases,
             on_error=on_error,
@@ -109,4 +117,6 @@ class RerankWorker:
         self.summary.strings += answer.strings
         self.summary.quality_calls += answer.quality_calls or 0
         self.summary.truncated = truncated_texts(self.qe)
+        if self.top is not None:
+            return best_candidates_line(record, answer)
         return answer_line(answer, text=self.text, nbest=self.nbest)

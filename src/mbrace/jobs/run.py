@@ -39,7 +39,6 @@ class Summary:
     strings: int = 0  # distinct strings encoded, summed over sentences
     standard_calls: int = 0  # |H| x |R| with the sizes the schedule allows
     quality_calls: int = 0  # hypotheses whose quality was estimated without a reference
-    coarse_calls: int = 0  # calls of the coarse utility
     truncated: int = 0  # strings over a neural utility's length limit, cut there
     requests: int = 0  # answered by the utility's server; the next three are those of `mbrace.Cost`
     kept_answers: int = 0

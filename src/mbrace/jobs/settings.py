@@ -120,9 +120,7 @@ class RaceSettings:
     seed: int = 0
     nbest: int = 1
     window: int = 64
-    pool: bool = False
     exclude_self: bool = False
-    start: int | None = None
     select: str = "best"
     diversity: float | None = None
     method: Method | str | None = None  # None: the race itself
@@ -137,9 +135,8 @@ class RaceSettings:
         object.__setattr__(self, "method", method_of(self.method))
         prune, method = self.pruning_function(), self._loaded_method()
         selection_of(self.select, self.diversity, nbest=self.nbest, prune=prune)
-        entry: dict[str, Any] = {"pool": self.pool, "exclude_self": self.exclude_self}
-        check_method(method, nbest=self.nbest, **entry, select=self.select)
-        check_forecast(self.forecast, prune=prune, **entry, method=method)
+        check_method(method, exclude_self=self.exclude_self, select=self.select)
+        check_forecast(self.forecast, prune=prune, pool=False, exclude_self=self.exclude_self, method=method)
 
     def describe(self) -> dict[str, Any]:
         """What answers depend on."""
@@ -148,9 +145,7 @@ class RaceSettings:
         if self.pruning_function() is None:
             rule = PruneSettings("none")
         entry = {
-            "pool": self.pool or None,
             "exclude_self": self.exclude_self or None,
-            "start": self.start,
             "select": None if self.select == "best" else self.select,
             "diversity": self.diversity,
             "method": describe_method(self._loaded_method()),

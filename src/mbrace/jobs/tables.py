@@ -28,8 +28,8 @@ FIELDS = (
     "references",
     "logprobs",
 )
-NUMBERS = ("index", "utility_calls", "pairs_scored", "strings", "pseudo_references", "quality_calls", "coarse_calls")
-OPTIONAL = ("quality_calls", "coarse_calls", "nbest")  # columns that are added only if some answer has a value
+NUMBERS = ("index", "utility_calls", "pairs_scored", "strings", "pseudo_references", "quality_calls")
+OPTIONAL = ("quality_calls", "nbest")  # columns that are added only if some answer has a value
 
 
 def table_records(table: Any) -> Iterator[Record]:

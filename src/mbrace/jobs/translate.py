@@ -12,14 +12,13 @@ from mbrace.jobs.decode import DecodeJob, DecodeWorker
 from mbrace.jobs.model_settings import AnyModel, describe_model, load_model
 from mbrace.jobs.run import ErrorPolicy, Outcome, Progress, Summary, run_job
 from mbrace.jobs.settings import RaceSettings
-from mbrace.jobs.shortlist import ShortlistSettings
 from mbrace.jobs.sources import source_item, source_items
 from mbrace.method_names import Method
 from mbrace.models.hypotheses import Hypothesiser, LiveSampler, SamplingSettings, live_candidates
 from mbrace.pairwise import PairFunction
 from mbrace.prune import Confidence, PruningFunction, stops_by_regret
 from mbrace.schedule import Schedule
-from mbrace.utility import QualityUtility, Utility
+from mbrace.utility import Utility
 
 if TYPE_CHECKING:
     from mbrace.io.folders import UtilityFolder
@@ -52,13 +51,8 @@ def translate_file(
     select: str = "best",
     diversity: float | None = None,
     window: int = 64,
-    pool: bool = False,
     exclude_self: bool = False,
     forecast: float = 0.0,
-    qe: QualityUtility | str | None = None,
-    qe_top: int | None = None,
-    coarse: Utility | PairFunction | str | None = None,
-    coarse_top: int | None = None,
     method: Method | str | None = None,
     save_utilities: str | os.PathLike[str] | None = None,
     text: bool = True,
@@ -74,7 +68,7 @@ def translate_file(
     `model` is a `Seq2Seq`, a `CausalLM`, a `Server`, any object with their `beam` and `sampler`, or the name or
     folder of a translation model. `beam` hypotheses per source race against pseudo-references that are drawn by
     epsilon sampling, or by `top_k`, `top_p` and `min_p` as for `Seq2Seq.sample`; `states`, `recombine` and
-    `max_behind` are as for `Seq2Seq.beam`, `sampling`, `draw` and `pool` as for `Seq2Seq.translate`. A `Server`
+    `max_behind` are as for `Seq2Seq.beam`, `sampling` and `draw` as for `Seq2Seq.translate`. A `Server`
     samples as it was made to: none of these is sent to it. With `text=False` each line of `output` is the JSON
     object that `decode_file` writes. The other options are those of `decode_file`.
     """
@@ -85,11 +79,8 @@ def translate_file(
         ),
         DecodeJob(
             utility,
-            RaceSettings(
-                prune, schedule, seed, nbest, window, pool, exclude_self, None, select, diversity, method, forecast
-            ),
+            RaceSettings(prune, schedule, seed, nbest, window, exclude_self, select, diversity, method, forecast),
             text=text,
-            shortlist=ShortlistSettings(qe, qe_top, coarse, coarse_top),
             save_utilities=None if save_utilities is None else os.fspath(save_utilities),
         ),
         draw=draw,
@@ -147,16 +138,15 @@ class TranslateJob:
             sampler, ask, beam = model, model.hypotheses, self.candidates.beam
             hypotheses = Hypothesiser(lambda texts, ids: list(ask(texts, beam, ids=ids)), group_size=race.window)
         else:
-            raced = [utility for utility in (races.utility, races.coarse) if utility is not None]
             hypotheses, sampler = live_candidates(
                 model,
                 self.candidates,
-                max(raced, key=lambda each: each.schedule[-1]),
+                races.utility,
                 race.schedule,
                 seed=race.seed,
                 draw=self.draw,
                 window=race.window,
-                short_races=race.pool or stops_by_regret(race.pruning_function()),
+                short_races=stops_by_regret(race.pruning_function()),
             )
         races.sampler = sampler
         return TranslateWorker(hypotheses, sampler, races)

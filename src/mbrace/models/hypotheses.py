@@ -173,7 +173,7 @@ def live_candidates(
 
     `draw` is "ahead" (all pseudo-references at once) or "lazy" (step by step while a race is open); None is lazy on a
     CPU, whose time goes with the rows, and ahead on a GPU, which takes as long for 16 rows as for 256: with
-    `short_races` (with a pool, or stopped by regret) in blocks that end at 64 (or the first size of the schedule), 128,
+    `short_races` (stopped by regret) in blocks that end at 64 (or the first size of the schedule), 128,
     ..., the first of them beside the beam search. On a CPU these draw at once what most of them need: the sizes up to
     FIRST_DRAWS. A beam of 0 is no beam search: what is drawn races.
     """

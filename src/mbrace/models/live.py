@@ -170,7 +170,6 @@ class LiveModel:
         seed: int = 0,
         nbest: int = 1,
         window: int = 64,
-        pool: bool = False,
         exclude_self: bool = False,
         forecast: float = 0.0,
     ) -> Iterator[Decoded]:
@@ -179,13 +178,12 @@ class LiveModel:
         `states`, `recombine` and `max_behind` are as for `beam`, and `sampling` as for `sample`. `draw` is "ahead" (all
         pseudo-references at once) or "lazy" (step by step while a race is open); by default the faster one: ahead on a
         GPU, lazy on a CPU, where the first draws of a race that regret may stop are made at once. The answers are the
-        same. With `pool`, pseudo-references race as hypotheses too, so a small `beam`, or 0, is enough. `forecast` is
-        as for `decode`.
+        same. `forecast` is as for `decode`.
         """
         refuse_one_string(sources)
         chosen = as_utility(ChrF() if utility is None else utility)
-        if beam < 1 and not pool:
-            raise UserError(f"beam {beam}: must be 1 or more; 0 is for a pool")
+        if beam < 1:
+            raise UserError(f"beam {beam}: must be 1 or more")
         settings = SamplingSettings(
             beam, epsilon=epsilon, sampling=sampling, states=states, recombine=recombine, max_behind=max_behind
         )
@@ -198,7 +196,7 @@ class LiveModel:
             seed=seed,
             draw=draw,
             window=window,
-            short_races=pool or stops_by_regret(prune),
+            short_races=stops_by_regret(prune),
         )
         return decode_corpus(
             hypotheses.records(sources, name="sources"),
@@ -209,7 +207,6 @@ class LiveModel:
             seed=seed,
             nbest=nbest,
             window=window,
-            pool=pool,
             exclude_self=exclude_self,
             forecast=forecast,
         )

@@ -216,11 +216,6 @@ class _ModelDrawer:
         self._sampler, self._encoded, self._indices, self._begun = sampler, encoded, indices, begun
         self._drawn = [Draws([], [])] * len(indices)
 
-    @property
-    def has_begun(self) -> bool:
-        """Whether the first draws were begun, and have not been asked for yet."""
-        return self._begun is not None
-
     def draw(self, wants: Sequence[Want]) -> list[Draws]:
         """The draws of each want."""
         self._take_begun()
