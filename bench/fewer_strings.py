@@ -39,11 +39,6 @@ def ways(size: int) -> dict[str, dict[str, Any]]:
             "prune": mbrace.Confidence(0.99, regret=fast),
             **preset,
         },
-        f"pool from {size // 4}, regret 0.04": {
-            "prune": mbrace.Confidence(0.99, regret=0.04),
-            "pool": True,
-            "start": size // 4,
-        },
     }
 
 
@@ -119,7 +114,7 @@ def main() -> None:
             print(f"decisions by chrF++: {error}", flush=True)
             args.decisions = "chrf++"
     started = time.perf_counter()
-    bench.tables = {record.id: Table.of(record, decider, pool=True) for record in bench.records}
+    bench.tables = {record.id: Table.of(record, decider) for record in bench.records}
     print(f"tables of {args.decisions}: {time.perf_counter() - started:.1f} s", flush=True)
     precision = "float32" if args.tiny else "bfloat16"
     with torch.inference_mode():

@@ -20,10 +20,10 @@ class Table:
         self.scores = scores
 
     @classmethod
-    def of(cls, record: mbrace.Record, utility: Any, *, pool: bool = False) -> Table:
-        """Score the strings of a record; with `pool`, pseudo-references as hypotheses too."""
+    def of(cls, record: mbrace.Record, utility: Any) -> Table:
+        """Score the strings of a record."""
         references = distinct(references_of(record))
-        hypotheses = distinct([*record.hypotheses, *(references if pool else ())])
+        hypotheses = distinct(record.hypotheses)
         scorer = utility.start([Sentence(record.id, record.source, hypotheses)])
         return cls(hypotheses, references, scorer.score([Ask(0, np.arange(len(hypotheses)), references)])[0])
 

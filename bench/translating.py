@@ -68,10 +68,10 @@ class Way:
             max_behind=options.pop("max_behind", None),
             sampling=options.pop("sampling", "independent"),
         )
-        pool, draw = options.pop("pool", False), options.pop("draw", None)
+        draw = options.pop("draw", None)
         forecast = options.pop("forecast", 0.0)
         window = len(sources)
-        short = pool or stops_by_regret(self.prune)
+        short = stops_by_regret(self.prune)
         hypotheses, sampler = live_candidates(
             model, settings, utility, schedule, seed=0, draw=draw, window=window, short_races=short
         )
@@ -84,7 +84,6 @@ class Way:
                 schedule=schedule,
                 sampler=sampler,
                 window=window,
-                pool=pool,
                 forecast=forecast,
                 phases=phases,
             )
@@ -106,7 +105,6 @@ def ways(size: int, *, cost: str | None) -> list[Way]:
     if "schedule" in preset:
         preset["schedule"] = tuple(map(int, preset["schedule"].split(",")))
     even, regret = {"sampling": "arithmetic"}, mbrace.Confidence(0.99, regret=0.04)
-    pool = even | {"pool": True}
     forecast = even | {"forecast": 0.0005, "schedule": SMALL_STEPS}
     return [  # what is compared most first
         Way("beam 10", 10, False),
@@ -151,8 +149,6 @@ def ways(size: int, *, cost: str | None) -> list[Way]:
             mbrace.Confidence(0.99, regret=0.03),
             forecast | {"states": 96},
         ),
-        Way("pool from beam 64, regret 0.04", min(size, 64), mbrace.Confidence(0.99, regret=0.04), pool),
-        Way("pool from beam 16, regret 0.08", min(size, 16), mbrace.Confidence(0.99, regret=0.08), pool),
         Way("racing, alpha 0.99", size, mbrace.Confidence(0.99)),
         Way(f"beam {size}", size, False),
     ]

@@ -166,8 +166,8 @@ def test_a_bad_record_is_set_aside(kiwi: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("command", "options", "message"),
     [
-        ("decode", ["--qe", "kiwi"], "--qe: was removed: `mbrace rerank --top K` or"),
-        ("decode", ["--coarse-top=3"], "--coarse-top: was removed: `mbrace rerank --top K` or"),
+        ("decode", ["--qe", "kiwi"], "--qe: was removed here: `mbrace rerank --qe MODEL --top K`"),
+        ("decode", ["--coarse-top=3"], "--coarse-top: was removed: "),
         ("decode", ["--pool"], "--pool: was removed: "),
         ("decode", ["--top", "0"], "--top 0: must be 1 or more"),
         ("decode", ["--top", "2", "--nbest", "3"], "--top: only valid without --nbest"),

@@ -140,28 +140,7 @@ def test_a_string_drawn_twice_is_twice_in_its_cluster() -> None:
     assert found == pytest.approx({0.25: 0.5, 10.0: 0.5})
 
 
-@pytest.mark.parametrize(
-    "method", ["aggregate", "aggregate-to-fine", mbrace.CentroidReferences(6), "low-rank"], ids=str
-)
+@pytest.mark.parametrize("method", ["aggregate", mbrace.CentroidReferences(6), "low-rank"], ids=str)
 def test_the_window_changes_no_answer(comet: Comet, records: list[mbrace.Record], method: Any) -> None:
     one = list(mbrace.decode_corpus(records, utility=comet, method=method, window=1, nbest=3))
     assert list(mbrace.decode_corpus(records, utility=comet, method=method, window=6, nbest=3)) == one
-
-
-def test_a_string_is_encoded_once_for_both_races(comet: Comet, records: list[mbrace.Record]) -> None:
-    seen: list[str] = []
-
-    class Watched:
-        device, truncated = comet.encoder.device, 0
-
-        def embed(self, texts: Any) -> torch.Tensor:
-            seen.extend(texts)
-            return comet.encoder.embed(texts)
-
-    utility = comet.remembering()
-    utility.encoder = Watched()
-    method = mbrace.AggregateToFine(4)
-    found = list(mbrace.decode_corpus(records, utility=utility, method=method, prune=None))
-    assert len(seen) == len(set(seen))
-    plain = list(mbrace.decode_corpus(records, utility=comet, method=method, prune=None))
-    assert found == plain
