@@ -77,6 +77,17 @@ def test_decode_on_a_cluster_writes_the_bytes_of_one_machine(
     assert not (out / "journal.jsonl").exists()
 
 
+def test_files_that_only_the_drivers_host_has_are_read_there(
+    ray: Any, tmp_path: Path, rows: list[Row], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "in.jsonl").write_bytes(lines(rows))
+    monkeypatch.setattr("mbrace.cluster.driver._is_seen_everywhere", lambda ray, paths: False)
+    monkeypatch.chdir(tmp_path)
+    run(Work(str(tmp_path)), ["in.jsonl"], "out", workers=2, shard_size=8)  # no CPU is left: reading needs none
+    on_one_machine(Work(str(tmp_path)), ["in.jsonl"], tmp_path / "whole")
+    assert joined(Path("out")) == (tmp_path / "whole").read_bytes()
+
+
 def test_a_forecast_on_a_cluster_lets_in_the_hypotheses_of_one_machine(
     ray: Any, tmp_path: Path, demo_rows: list[Row], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -182,7 +193,7 @@ def test_what_blocks_cost_adds_up_to_what_one_run_costs() -> None:
 def test_workers_get_no_more_than_leaves_a_place_for_reading(
     nodes: list[Any], workers: int, wanted: float, gpus: float, share: float | None
 ) -> None:
-    from mbrace.cluster.pool import cpus_per_worker
+    from mbrace.cluster.driver import cpus_per_worker
 
     resources = [{"CPU": n} if isinstance(n, int) else {"CPU": n[0], "GPU": n[1]} for n in nodes]
     assert cpus_per_worker(resources, workers, wanted, gpus) == share

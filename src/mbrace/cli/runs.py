@@ -66,7 +66,9 @@ def add_cluster(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--workers", type=int, metavar="N", help="workers (default: one fewer than CPUs, or by GPUs)")
     group.add_argument("--gpus-per-worker", type=float, metavar="G", help="GPUs per worker (default: 0)")
-    group.add_argument("--shard-size", type=int, metavar="N", help="input lines per shard (default: 1024)")
+    group.add_argument(
+        "--shard-size", type=int, metavar="N", help="input lines per shard (default: 1024, or 64 sources)"
+    )
 
 
 def check_output(args: argparse.Namespace) -> None:
@@ -140,7 +142,7 @@ def run_on_cluster(job: Job, inputs: list[str], args: argparse.Namespace) -> int
             workers=args.workers,
             gpus_per_worker=args.gpus_per_worker or 0,
             threads=args.threads,
-            shard_size=1024 if args.shard_size is None else args.shard_size,
+            shard_size=args.shard_size,
             resume=args.resume,
             force=args.force,
             on_error=args.on_error,

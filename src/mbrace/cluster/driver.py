@@ -10,24 +10,29 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mbrace.cluster.folder import ShardFolder
-from mbrace.cluster.pool import READER_CPUS, NodeMonitor, Pool, nodes_of, plan, workers_that_fit
-from mbrace.cluster.shards import Block, Result, add_costs, blocks, changed, failed, process_block
+from mbrace.cluster.shards import TRIES, Actor, Reader, Registry, Result, add_costs
 from mbrace.errors import ServiceError, UserError, require
 from mbrace.io.candidates import expand, id_prefixes
 from mbrace.io.reading import estimated_bytes
-from mbrace.jobs.run import ErrorPolicy, Job, SavingJob, Summary, Worker, check_run
+from mbrace.jobs.run import ErrorPolicy, Job, SavingJob, Summary, check_run
 from mbrace.jobs.signals import Stop
 
-TRIES = 4  # how often a block that kills its worker is given to another, before the run gives up
+READER_CPUS = 0.1  # reading waits for the disk: a small share is enough, but with none Ray Data waits forever
+WORKERS_PER_READER = 8  # one reader keeps about a dozen workers busy with chrF++ (bench/results/scale.md)
+SECONDS_FOR_RESOURCES = 60  # to wait for other jobs to end
+SECONDS_FOR_NODES = 20  # to wait for a lost node to be replaced
+SECONDS_BETWEEN_CHECKS = 2.0
 
 SETTINGS = {  # of Ray Data, for our datasets alone
     "enable_progress_bars": False,
@@ -47,7 +52,7 @@ def run(
     workers: int | None = None,
     gpus_per_worker: float = 0,
     threads: int = 1,
-    shard_size: int = 1024,
+    shard_size: int | None = None,
     resume: bool = False,
     force: bool = False,
     on_error: ErrorPolicy = "stop",
@@ -57,7 +62,8 @@ def run(
     """Run a job over every line of `inputs` (files, patterns, URLs); shards and a manifest go into the folder `output`.
 
     `address` is that of a running cluster; None starts one on this machine. `threads` are those of a worker (0: its
-    share of the CPUs). The shards, one after another, are byte for byte the file that a run on one machine writes.
+    share of the CPUs). `shard_size` is in input lines: by default 1,024 records, or 64 sources, for which candidates
+    are made first. The shards, one after another, are byte for byte the file that a run on one machine writes.
     `progress` is called with the lines done since its last call and the share of the input done so far. `options`, the
     command line's, are kept in the manifest.
     """
@@ -77,6 +83,8 @@ def run(
     inside = next((path for path in paths if Path(output).resolve() in Path(path).resolve().parents), None)
     if inside is not None:
         raise UserError(f"{inside}: an input inside the output {output}; give another output")
+    if shard_size is None:
+        shard_size = 1024 if job.reads_records else 64
     if shard_size < 1:
         raise UserError(f"shard_size={shard_size}: must be 1 or more")
     started = time.perf_counter()
@@ -180,29 +188,30 @@ def _results(
     """The results of all blocks that are not done, as they come."""
     data = ray.data
     prefixes = id_prefixes(paths)
-    files = [
-        {"path": path, "input": index, "done": list(done), "digests": list(done.values())}
-        for index, path in enumerate(paths)
-        for done in [folder.finished(index)]
-    ]
+    files = []
+    for index, path in enumerate(paths):
+        done, absolute = folder.finished(index), path if "://" in path else os.path.abspath(path)
+        files.append({"path": absolute, "input": index, "done": list(done), "digests": list(done.values())})
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
         ray.get_runtime_context().get_node_id(), soft=False
     )
-    registry = ray.remote(num_cpus=0, scheduling_strategy=here)(_Registry).remote()
+    registry = ray.remote(num_cpus=0, scheduling_strategy=here)(Registry).remote()
     rows = data.from_items(files, override_num_blocks=len(files))
     for name, value in SETTINGS.items():
         if hasattr(rows.context, name):
             setattr(rows.context, name, value)
+    driver_host = {f"node:{ray.util.get_node_ip_address()}": 0.001}  # a resource that Ray gives every host
+    anywhere = _is_seen_everywhere(ray, [path for path in paths if "://" not in path])
     rows = rows.map_batches(
-        _Reader(size, job.reads_records),
+        Reader(size, job.reads_records),
         batch_size=1,
         batch_format="pyarrow",
         compute=data.TaskPoolStrategy(size=pool.readers),
-        num_cpus=READER_CPUS,
+        **({"num_cpus": READER_CPUS} if anywhere else {"num_cpus": 0, "resources": driver_host}),
     )
     rows = rows.map_batches(
-        _Actor,
+        Actor,
         fn_constructor_args=(job, paths, prefixes, threads or pool.threads, skip, registry),
         batch_size=1,
         batch_format="pyarrow",
@@ -224,75 +233,126 @@ def _results(
         ray.kill(registry)
 
 
-@dataclass(frozen=True)
-class _Reader:
-    """A task that reads a file and yields its blocks."""
-
-    size: int
-    records: bool
-
-    def __call__(self, batch: Any) -> Iterator[Any]:
-        for row in batch.to_pylist():
-            done = dict(zip(row["done"], row["digests"], strict=True))
-            for block in blocks(row["path"], row["input"], size=self.size, done=done, records=self.records):
-                yield _table([asdict(block)])
-
-
-class _Actor:
-    """A worker: started once, given block after block. When it dies, Ray starts another, which gets the block again."""
-
-    def __init__(
-        self, job: Job, paths: list[str], prefixes: list[str], threads: int, skip: bool, registry: Any
-    ) -> None:
-        self._job, self._paths, self._prefixes, self._skip, self._registry = job, paths, prefixes, skip, registry
-        ray = require("ray", extra="cluster")
-        ray.get(registry.add.remote(ray.get_runtime_context().current_actor))
-        self._worker: Worker | None = None
-        self._failure = ""
-        try:
-            self._worker = job.start(threads)
-        except UserError as error:  # reported with the first block: Ray would restart an actor that cannot start
-            self._failure = str(error)
-
-    def __call__(self, batch: Any) -> Any:
-        return _table([asdict(self._result(Block(**row))) for row in batch.to_pylist()])
-
-    def _result(self, block: Block) -> Result:
-        path, prefix = self._paths[block.input], self._prefixes[block.input]
-        if block.changed:
-            return failed(block, changed(path, block))
-        if self._worker is None:
-            return failed(block, self._failure)
-        if require("ray", extra="cluster").get(self._registry.count.remote((block.input, block.number))) > TRIES:
-            lines = f"{path}:{block.first_line}"
-            return failed(block, f"{lines}: the block that starts here ended its worker {TRIES} times; see Ray's logs")
-        return process_block(block, self._worker, self._job, path=path, prefix=prefix, skip=self._skip)
+def _is_seen_everywhere(ray: Any, paths: list[str]) -> bool:
+    """Whether all hosts have these files, so that any of them can read; else the driver's host reads."""
+    hosts = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
+    if not paths or len(hosts) == 1:
+        return True
+    task, absolute = ray.remote(num_cpus=0)(_stamps), [os.path.abspath(path) for path in paths]
+    strategy = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
+    asked = [task.options(scheduling_strategy=strategy(host, soft=False)).remote(absolute) for host in hosts]
+    try:
+        return all(found == _stamps(absolute) for found in ray.get(asked, timeout=SECONDS_FOR_RESOURCES))
+    except ray.exceptions.RayError:  # a host that is lost, or starts no task
+        return False
 
 
-class _Registry:
-    """An actor on the driver's machine that knows the workers, and how often each block was started: one that kills its
-    worker is not tried forever."""
-
-    def __init__(self) -> None:
-        self._counts: dict[tuple[int, int], int] = {}
-        self._workers: list[Any] = []
-
-    def add(self, worker: Any) -> None:
-        self._workers.append(worker)
-
-    def workers(self) -> list[Any]:
-        return self._workers
-
-    def count(self, block: tuple[int, int]) -> int:
-        self._counts[block] = self._counts.get(block, 0) + 1
-        return self._counts[block]
-
-
-def _table(rows: list[dict[str, Any]]) -> Any:
-    return require("pyarrow", extra="cluster").Table.from_pylist(rows)
+def _stamps(paths: list[str]) -> list[tuple[int, int] | None]:
+    """The sizes and times of files; None for one that is not here."""
+    return [(os.path.getsize(path), os.stat(path).st_mtime_ns) if os.path.isfile(path) else None for path in paths]
 
 
 def _short(error: BaseException) -> str:
     """The last line of an error from Ray, which says what happened."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1] if lines else type(error).__name__
+
+
+@dataclass(frozen=True)
+class Pool:
+    """How many workers there are, the CPUs and GPUs of each, and how many readers."""
+
+    workers: int
+    cpus: float
+    gpus: float
+    readers: int
+
+    @property
+    def threads(self) -> int:
+        """Threads a worker may use."""
+        return max(1, int(self.cpus))
+
+
+def plan(ray: Any, files: int, workers: int | None, gpus: float, threads: int) -> Pool:
+    """A pool that leaves some CPU for reading, or an error that says what is missing: no run waits forever."""
+    if workers is not None and workers < 1:
+        raise UserError(f"workers={workers}: must be 1 or more")
+    if gpus < 0:
+        raise UserError(f"gpus_per_worker={gpus}: must be 0 or more")
+    nodes = nodes_of(ray)
+    total = {name: sum(node.get(name, 0.0) for node in nodes) for name in ("CPU", "GPU")}
+    if workers is None:
+        workers = int(total["GPU"] // gpus) if gpus else max(1, int(total["CPU"]) - 1)
+        if workers == 0:
+            raise UserError(f"gpus_per_worker={gpus:g}: the cluster has {total['GPU']:g} GPUs; ask for fewer")
+    cpus = cpus_per_worker(nodes, workers, float(max(1, threads)), gpus)
+    if cpus is None:
+        cluster = f"{total['CPU']:g} CPUs, {total['GPU']:g} GPUs on {len(nodes)} nodes"
+        raise UserError(
+            f"workers={workers}, gpus_per_worker={gpus:g}: the cluster ({cluster}) has room for "
+            f"{workers_that_fit(nodes, 0.5, gpus)} such workers, and reading needs some; ask for fewer or add nodes"
+        )
+    _wait_for(ray, {"CPU": workers * cpus + READER_CPUS, "GPU": workers * gpus})
+    return Pool(workers, cpus, gpus, min(files, 1 + workers // WORKERS_PER_READER))
+
+
+def cpus_per_worker(nodes: list[dict[str, float]], workers: int, wanted: float, gpus: float) -> float | None:
+    """The CPUs of a worker: `wanted`, or less if only then every worker and a reader fit, however Ray packs them.
+
+    Ray's CPUs only decide what may run at the same time: a worker with half a CPU is as fast as one with a whole one.
+    """
+    for tenths in range(round(wanted * 10), 0, -1):
+        cpus = tenths / 10
+        fits = [workers_that_fit([node], cpus, gpus) for node in nodes]
+        left = max((node.get("CPU", 0.0) - n * cpus for node, n in zip(nodes, fits, strict=True)), default=0.0)
+        if sum(fits) > workers or (sum(fits) == workers and left + 1e-6 >= READER_CPUS):
+            return cpus
+    return None
+
+
+def nodes_of(ray: Any) -> list[dict[str, float]]:
+    """The resources of every node that is alive."""
+    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
+
+
+def workers_that_fit(nodes: list[dict[str, float]], cpus: float, gpus: float) -> int:
+    """How many workers fit; each must fit on one node."""
+    fits = (min(node.get("CPU", 0.0) / cpus, node.get("GPU", 0.0) / gpus if gpus else math.inf) for node in nodes)
+    return sum(int(count + 1e-6) for count in fits)
+
+
+def _wait_for(ray: Any, need: dict[str, float]) -> None:
+    """Wait a while for other jobs to end; then raise an error that says what is missing."""
+    for _ in range(SECONDS_FOR_RESOURCES):
+        free = ray.available_resources()
+        missing = {name: amount for name, amount in need.items() if free.get(name, 0.0) + 1e-6 < amount}
+        if not missing:
+            return
+        time.sleep(1)
+    what = ", ".join(f"{amount:g} {name}s, {free.get(name, 0.0):g} free" for name, amount in missing.items())
+    raise UserError(f"Ray: other jobs hold what this run needs ({what}); wait for them or ask for fewer workers")
+
+
+class NodeMonitor:
+    """Keeps a run from waiting forever for a node that is gone.
+
+    Ray holds the tasks of a lost worker until there is room for another one. When there has been no room for a while,
+    this kills the remaining workers, which ends the run of Ray Data, and the driver starts one with a smaller pool.
+    """
+
+    def __init__(self, ray: Any, pool: Pool, registry: Any) -> None:
+        self.lost = False
+        self.over = threading.Event()
+        self._ray, self._pool, self._registry = ray, pool, registry
+        threading.Thread(target=self._monitor, daemon=True).start()
+
+    def _monitor(self) -> None:
+        short = 0.0
+        while not self.over.wait(SECONDS_BETWEEN_CHECKS):
+            enough = workers_that_fit(nodes_of(self._ray), self._pool.cpus, self._pool.gpus) >= self._pool.workers
+            short = 0.0 if enough else short + SECONDS_BETWEEN_CHECKS
+            if short >= SECONDS_FOR_NODES:
+                self.lost = True
+                for worker in self._ray.get(self._registry.workers.remote()):
+                    self._ray.kill(worker)
+                return

@@ -1,14 +1,15 @@
-"""Both ends of a shard: a block of input lines, and what a worker made of them."""
+"""What travels through a cluster: blocks of input lines, and what workers make of them; the readers and the workers."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from typing import Any
 
 import numpy as np
 
-from mbrace.errors import ServiceError, UserError
+from mbrace.errors import ServiceError, UserError, require
 from mbrace.io.candidates import Item, lines_of
 from mbrace.io.reading import shown_path, without_blank_end
 from mbrace.jobs.run import Job, Summary, Worker
@@ -18,6 +19,7 @@ from mbrace.result import Phases
 
 NOT_SPENT = ("kept", "skipped", "seconds", "phases", "signal")  # of a summary: what the driver counts, or adds apart
 COUNTS = tuple(each.name for each in fields(Summary) if each.name not in NOT_SPENT)
+TRIES = 4  # how often a block that kills its worker is given to another, before the run gives up
 MAX_BYTES = 64 << 20  # a shard ends early at this much input, so that long records do not fill memory
 
 
@@ -152,3 +154,71 @@ def add_costs(summary: Summary, spent: Sequence[float]) -> None:
         before = getattr(summary, name)
         setattr(summary, name, before + type(before)(count))  # a whole number, or seconds
     summary.phases.add(Phases(*spent[len(COUNTS) :]), share=1)
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A task that reads a file and yields its blocks."""
+
+    size: int
+    records: bool
+
+    def __call__(self, batch: Any) -> Iterator[Any]:
+        for row in batch.to_pylist():
+            done = dict(zip(row["done"], row["digests"], strict=True))
+            for block in blocks(row["path"], row["input"], size=self.size, done=done, records=self.records):
+                yield _table([asdict(block)])
+
+
+class Actor:
+    """A worker: started once, given block after block. When it dies, Ray starts another, which gets the block again."""
+
+    def __init__(
+        self, job: Job, paths: list[str], prefixes: list[str], threads: int, skip: bool, registry: Any
+    ) -> None:
+        self._job, self._paths, self._prefixes, self._skip, self._registry = job, paths, prefixes, skip, registry
+        ray = require("ray", extra="cluster")
+        ray.get(registry.add.remote(ray.get_runtime_context().current_actor))
+        self._worker: Worker | None = None
+        self._failure = ""
+        try:
+            self._worker = job.start(threads)
+        except UserError as error:  # reported with the first block: Ray would restart an actor that cannot start
+            self._failure = str(error)
+
+    def __call__(self, batch: Any) -> Any:
+        return _table([asdict(self._result(Block(**row))) for row in batch.to_pylist()])
+
+    def _result(self, block: Block) -> Result:
+        path, prefix = self._paths[block.input], self._prefixes[block.input]
+        if block.changed:
+            return failed(block, changed(path, block))
+        if self._worker is None:
+            return failed(block, self._failure)
+        if require("ray", extra="cluster").get(self._registry.count.remote((block.input, block.number))) > TRIES:
+            lines = f"{path}:{block.first_line}"
+            return failed(block, f"{lines}: the block that starts here ended its worker {TRIES} times; see Ray's logs")
+        return process_block(block, self._worker, self._job, path=path, prefix=prefix, skip=self._skip)
+
+
+class Registry:
+    """An actor on the driver's machine that knows the workers, and how often each block was started: one that kills its
+    worker is not tried forever."""
+
+    def __init__(self) -> None:
+        self._counts: dict[tuple[int, int], int] = {}
+        self._workers: list[Any] = []
+
+    def add(self, worker: Any) -> None:
+        self._workers.append(worker)
+
+    def workers(self) -> list[Any]:
+        return self._workers
+
+    def count(self, block: tuple[int, int]) -> int:
+        self._counts[block] = self._counts.get(block, 0) + 1
+        return self._counts[block]
+
+
+def _table(rows: list[dict[str, Any]]) -> Any:
+    return require("pyarrow", extra="cluster").Table.from_pylist(rows)
