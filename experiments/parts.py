@@ -24,9 +24,18 @@ from numpy.typing import NDArray
 
 from mbrace.errors import UserError
 from mbrace.experiments.experiment import settings_for
-from mbrace.experiments.facts import Facts, about_outcomes, facts
 from mbrace.experiments.races import record_sentence, save_races, spread_evenly
-from mbrace.experiments.tables import CandidateFile, Table, compute, other_scores, pseudo_references_of, slug
+from mbrace.experiments.tables import (
+    CandidateFile,
+    Facts,
+    Table,
+    about_outcomes,
+    compute,
+    facts,
+    other_scores,
+    pseudo_references_of,
+    slug,
+)
 from mbrace.experiments.trials import SIZES, Outcomes, run_part
 from mbrace.io.atomic import replace_file
 from mbrace.metrics.bleu import BLEU

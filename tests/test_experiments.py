@@ -266,20 +266,6 @@ def made_up(sentences: int = 40, trials: int = 3) -> Outcomes:
     return Outcomes(every, measures, left.astype(np.int16), np.zeros((0, 5, sentences, trials), bool), (), about)
 
 
-def test_the_cheapest_schedule_is_recommended_unless_it_loses_rank() -> None:
-    found = made_up()
-    changes = {(4, 2.0): (200, 0.7), (8, 2.0): (400, 0.795), (16, 4.0): (500, 0.8), (64, 1.5): (9000, 0.9)}
-    for (first, growth), (calls, rank) in changes.items():
-        place = found.settings.index(Setting("alpha", 0.99, studies.growing(first, growth, 256)))
-        found.measures["utility_calls"][place] = calls
-        found.measures["rr"][place] = rank
-    rows = [row for row in studies.schedules([found, found]) if row["alpha"] == 0.99]
-    assert [(row["first"], row["growth"]) for row in rows if row["recommended"]] == [(8, 2.0)]
-    assert [row["schedule"] for row in rows if row["own"]] == ["16 32 64 128 256"]
-    assert sum(not row["admitted"] for row in rows) == 1
-    assert rows[0]["pair"] == "xx-en+xx-en"
-
-
 def test_alpha_is_compared_with_the_line_between_betas_at_its_own_calls() -> None:
     found = made_up()
 

@@ -25,7 +25,7 @@ def outcomes(*, sentences: int = 50, without: str = "") -> Outcomes:
     measures["utility_calls"][every.index(STANDARD)] = STANDARD_CALLS
     about = {"name": "xx-en", "label": "chrF++", "split": "valid", "schedule": [16, 32, 64, 128, 256]}
     about |= {"sentences": sentences, "file": "xx-en.valid.jsonl"}
-    return Outcomes(every, measures, np.zeros((*shape, 5), np.int16), np.zeros((0, 5, 50, 2), bool), (), about)
+    return Outcomes(every, measures, np.zeros((5, *shape[1:], 5), np.int16), np.zeros((0, 5, 50, 2), bool), (), about)
 
 
 def change(found: Outcomes, setting: Setting, **values: float) -> None:
@@ -49,7 +49,17 @@ def test_the_cheapest_race_that_loses_next_to_nothing_is_recommended() -> None:
     row = chosen(found)
     assert (row["alpha"], row["regret"], row["saves"]) == (0.99, 0.04, 10)
     assert row["lost"] == pytest.approx(0.019)
-    assert recommendation.shown(row)["options"] == "--alpha 0.99 --schedule 16,32,64,128,256 --regret 0.04"
+    race = "--alpha 0.99 --schedule 16,32,64,128,256 --regret 0.04"
+    assert recommendation.shown(row)["options"] == race
+    found.about |= {"file": "my file.jsonl", "options": "--utility learned"}
+    whole = f"mbrace decode 'my file.jsonl' -o decoded.jsonl --utility learned {race}"
+    assert recommendation.shown(chosen(found))["command"] == whole
+
+
+def test_nothing_is_recommended_from_fewer_than_thirty_sentences() -> None:
+    kinds = {n: [row["kind"] for row in recommendation.rows(outcomes(sentences=n))] for n in (2, 29, 30)}
+    assert kinds[2] == kinds[29] == ["standard", "default"]
+    assert kinds[30] == ["standard", "default", "recommended"]
 
 
 def test_a_race_that_loses_score_is_not_recommended() -> None:
@@ -82,7 +92,7 @@ def test_standard_mbr_is_recommended_where_every_race_loses() -> None:
     found.measures["lost"][found.settings.index(STANDARD)] = 0
     row = chosen(found)
     assert (row["alpha"], row["saves"]) == (None, 1)
-    assert recommendation.shown(row)["race"] == "standard MBR"
+    assert recommendation.shown(row)["options"] == "--prune none"
 
 
 def test_the_saving_has_the_interval_of_a_ratio_of_means_over_sentences() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import re
 import shutil
 import sys
@@ -17,8 +18,7 @@ from mbrace.cli import main
 from mbrace.experiments.formatting import exhausted_notes
 from mbrace.experiments.trials import Outcomes
 
-FIGURES = ("false_pruning", "tradeoff", "survivors", "schedules")
-SHOWN_FIGURES = ("tradeoff", "schedules", "survivors", "false_pruning")  # in the order of RESULTS.md
+FIGURES = ("tradeoff", "survivors", "false_pruning")  # in the order of RESULTS.md
 
 
 def rows_of(path: Path) -> list[dict[str, str]]:
@@ -99,8 +99,7 @@ def test_the_terminal_shows_what_is_recommended_in_80_columns(
     at = printed.index("xx-en.valid.jsonl, chrF++, 4 sentences")
     default = saved["xx-en", "chrF++", "default"]
     assert printed[at + 2].split()[:2] == ["default", f"{float(default['saves']):.1f}x"]
-    assert printed[at + 3].split()[0] == "recommended"
-    assert printed[at + 4].strip().startswith("--")
+    assert printed[at + 3].strip() == "Nothing is recommended from so few sentences: give at least 30."
 
 
 def test_runs_of_several_machines_merge_into_one_report(results: Path, tmp_path: Path) -> None:
@@ -131,7 +130,7 @@ def test_one_trial_shows_no_interval_over_trials(tmp_path: Path, demo_rows: list
     assert "over trials |" not in words
     assert "nan" not in words
     page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
-    table = page[page.index("<h2>Test results</h2>") : page.index("<h2>Which schedule?</h2>")]
+    table = page[page.index("<h2>Test results</h2>") : page.index("<h2>Survivors</h2>")]
     assert table.count("<small>") > 10
     assert "<small></small>" not in table
     assert "<small> to </small>" not in table
@@ -186,10 +185,30 @@ def test_the_results_in_the_repository_are_a_page_of_less_than_two_megabytes() -
 def test_results_embed_the_figures_that_were_drawn(results: Path) -> None:
     words = (results / "out" / "RESULTS.md").read_text(encoding="utf-8")
     embedded = re.findall(r"!\[[^\]]+\]\(figures/([^)]+)\)", words)
-    assert embedded == [f"{study}.{utility}.svg" for study in SHOWN_FIGURES for utility in ("chrf++", "chrf")]
+    assert embedded == [f"{study}.{utility}.svg" for study in FIGURES for utility in ("chrf++", "chrf")]
     assert all((results / "out" / "figures" / name).exists() for name in embedded)
 
 
 def test_each_pair_has_a_trade_off_of_one_panel(results: Path) -> None:
     found = {path.name for path in (results / "out" / "figures").glob("tradeoff.*.*.png")}
     assert found == {"tradeoff.chrf++.xx-en.png", "tradeoff.chrf++.yy-en.png", "tradeoff.chrf.yy-en.png"}
+
+
+def test_any_name_of_a_file_is_shown_and_no_cell_is_a_formula(tmp_path: Path, five_rows: list[dict[str, Any]]) -> None:
+    cut = [
+        row | {"hypotheses": row["hypotheses"][:5], "pseudo_references": row["pseudo_references"][:9]}
+        for row in five_rows
+    ]
+    file = os.fsdecode(os.fsencode(tmp_path) + b"/=a$\\frac$b|\xff.jsonl")
+    Path(file).write_text("".join(json.dumps(row) + "\n" for row in cut), encoding="utf-8")
+    assert (
+        main(["experiment", file, "-o", str(tmp_path / "out"), "--trials", "1", "--workers", "1", "--races", "1"]) == 0
+    )
+    name = "=a$\\frac$b|\\xff"
+    assert f"<code>{name}.jsonl</code>" in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    assert name.replace("|", "\\|") in (tmp_path / "out" / "RESULTS.md").read_text(encoding="utf-8")
+    for path in (tmp_path / "out").glob("*.csv"):
+        for row in rows_of(path):
+            assert row["pair"] == "'" + name
+            formulas = [cell for cell in row.values() if cell and cell[0] in "=+-@"]
+            assert all(re.fullmatch(r"-[\d.e-]+|-?inf", cell) for cell in formulas), formulas  # numbers only

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mbrace.experiments import charts, figures, labels, report
-from mbrace.experiments.formatting import describe_utility, short_description
-from mbrace.experiments.terms import terms
+from mbrace.experiments import charts, figures, report
+from mbrace.experiments.formatting import describe_utility, short_description, terms
+from mbrace.experiments.trials import ALPHAS
 
 SHARED = {"pair": "de-en", "utility": "chrF++", "split": "valid"}
 
@@ -42,27 +42,6 @@ def test_a_trade_off_ends_where_it_is_cut_and_has_intervals_of_the_difference() 
         "x": 5000.0, "y": 0.65, "low": 0.63, "high": 0.67, "label": "0.9", "more": "200 pseudo-references",
     }  # fmt: skip
     assert chart["lines"] == [{"y": 0.75, "name": "standard MBR, 65,000 calls"}]
-
-
-def test_labels_of_a_figure_cover_neither_each_other_nor_a_point() -> None:
-    plt = pytest.importorskip("matplotlib.pyplot")
-    random = np.random.default_rng(0)
-    figure, axis = plt.subplots(figsize=(5, 4), dpi=100)
-    x, y = random.random(30), random.random(30)
-    axis.plot(x, y, "o")
-    figure.draw_without_rendering()
-    placed = labels.place_labels(
-        axis, [labels.Label(*at, f"{number}", "k") for number, at in enumerate(zip(x, y, strict=True))]
-    )
-    boxes = [text.get_window_extent().extents for text in axis.texts]
-    assert placed == len(boxes) > 20
-    inner = [box + np.array([1.5, 2, -1.5, -2]) for box in boxes]  # of the letters, without the room around them
-    spots = axis.transData.transform(np.column_stack([x, y]))
-    for number, (left, low, right, high) in enumerate(inner):
-        assert not any(left < px < right and low < py < high for px, py in spots)
-        for other in inner[number + 1 :]:
-            assert not (left < other[2] and other[0] < right and low < other[3] and other[1] < high)
-    plt.close(figure)
 
 
 def race(text: str) -> dict[str, Any]:
@@ -115,9 +94,7 @@ def test_what_learned_means_is_said_and_what_needs_no_words_gets_none() -> None:
     assert "learned" not in terms(["chrF++"])
 
 
-def test_alphas_and_growth_factors_differ_in_colour_and_in_marker() -> None:
-    for colours, markers in (
-        (figures.ALPHA_COLOURS, figures.ALPHA_MARKERS),
-        (figures.GROWTH_COLOURS, figures.GROWTH_MARKERS),
-    ):
-        assert len(set(colours.values())) == len(set(markers.values())) == len(colours)
+def test_series_differ_in_colour_and_alphas_in_marker() -> None:
+    styles = [f"alpha{round(100 * alpha)}" for alpha in ALPHAS]
+    assert len({colour for colour, _ in figures.SERIES.values()}) == len(figures.SERIES)
+    assert len({figures.SERIES[style][1] for style in styles}) == len(styles)

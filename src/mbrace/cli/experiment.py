@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import textwrap
 from functools import partial
 from pathlib import Path
@@ -100,6 +101,7 @@ def run(args: argparse.Namespace) -> int:
             out,
             utility,
             label=_label_of(args, utility),
+            utility_options=_utility_options(args),
             trials=args.trials,
             seed=args.seed,
             workers=args.workers or cores(),
@@ -125,6 +127,14 @@ def _label_of(args: argparse.Namespace, utility: Utility) -> str:
     if args.metric_model is None or args.utility not in NAMED or not NAMED[args.utility].neural:
         return name
     return f"{name} {utility.name.split('|')[1].removeprefix(f'{args.utility}-')}"  # signatures are kind|model|...
+
+
+def _utility_options(args: argparse.Namespace) -> str:
+    """The options of `mbrace decode` that choose the same utility."""
+    words = [] if args.utility == "chrf++" else ["--utility", args.utility]
+    words += [] if args.metric_model is None else ["--metric-model", args.metric_model]
+    words += [word for option in args.utility_option for word in ("--utility-option", option)]
+    return shlex.join(words)
 
 
 def _run_runtimes(args: argparse.Namespace, out: Path) -> None:
@@ -158,7 +168,7 @@ def _run_runtimes(args: argparse.Namespace, out: Path) -> None:
 
 def _print_recommended(rows: list[dict[str, Any]]) -> None:
     """The default and the recommended race for each file: what they save and lose against standard MBR."""
-    from mbrace.experiments.recommendation import shown
+    from mbrace.experiments.recommendation import LEAST, shown
 
     print("Races against standard MBR (95% intervals over sentences; minus is worse)")
     before = None
@@ -176,7 +186,9 @@ def _print_recommended(rows: list[dict[str, Any]]) -> None:
         numbers = "".join(f"{cells[found]:<24}" for found in names if found in cells)
         print(f"  {row['kind']:<12}{cells['saves']:<19}{numbers}".rstrip())
         if row["kind"] == "recommended":
-            print(textwrap.fill(cells["options"], 78, initial_indent="  ", subsequent_indent="    "))
+            print(textwrap.fill(cells["command"], 78, initial_indent="  ", subsequent_indent="    "))
+        elif row["sentences"] < LEAST:
+            print(f"  Nothing is recommended from so few sentences: give at least {LEAST}.")
     print()
 
 

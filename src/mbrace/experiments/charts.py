@@ -1,4 +1,4 @@
-"""The charts of report.html as data: what `page/charts.js` draws, so that points and words are made and tested here.
+"""The paper's figures as data: drawn by `page/charts.js` in report.html and by `figures.py` as files.
 
 A chart has axes (`x`, `y`: title, and where needed `log`, `ticks`, `low`, `high`), `series` of points and horizontal
 `lines`. A point has `x` and `y`, and where it has them `low` and `high` (its interval), `label` and `more` (shown with
@@ -21,7 +21,7 @@ CUT = 1.6
 
 
 def charts(rows: Mapping[str, Sequence[Row]]) -> dict[str, Chart]:
-    """Every chart of the page, by name and what is chosen: `tradeoff|de-en|chrF++|accuracy`, `schedules-0.9|chrF++`."""
+    """Every chart of the page, by name and what is chosen: `tradeoff|de-en|chrF++|accuracy`."""
     found: dict[str, Chart] = {}
     for (pair, utility), own in grouped(rows["false_pruning"], "pair", "utility").items():
         found[f"false_pruning|{pair}|{utility}"] = false_pruning(own)
@@ -30,8 +30,6 @@ def charts(rows: Mapping[str, Sequence[Row]]) -> dict[str, Chart]:
             found[f"tradeoff|{pair}|{utility}|{measure}"] = tradeoff(own, measure)
     for (pair, utility), own in grouped(rows["survivors"], "pair", "utility").items():
         found[f"survivors|{pair}|{utility}"] = survivors(own)
-    for (alpha, utility), own in grouped(rows["schedules"], "alpha", "utility").items():
-        found[f"schedules-{alpha:g}|{utility}"] = schedules(own)
     return found
 
 
@@ -41,12 +39,11 @@ def _point(x: float, y: float, low: float | None = None, high: float | None = No
 
 
 def _alpha_series(rows: Sequence[Row], points: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The points of `rows` as a series for each alpha, which the page's control of alphas picks out."""
+    """The points of `rows` as a series for each alpha."""
     alphas = sorted({row["alpha"] for row in rows})
     return [
         {
             "name": f"alpha {alpha:g}",
-            "alpha": f"{alpha:g}",
             "style": f"alpha{round(100 * alpha)}",
             "joined": True,
             "points": [point for row, point in zip(rows, points, strict=True) if row["alpha"] == alpha],
@@ -91,9 +88,7 @@ def tradeoff(rows: Sequence[Row], measure: str) -> Chart:
             )
             for row in sorted(own, key=lambda row: float(row["utility_calls"]))
         ]
-        series.append(
-            {"name": f"prune {rule}", "style": rule, "joined": True, "picks": rule == "alpha"} | {"points": points}
-        )
+        series.append({"name": f"prune {rule}", "style": rule, "joined": True, "points": points})
     digits = 2 if measure == "score" else 3
     return {
         "x": {"title": CALLS, "log": True, "high": end},
@@ -126,25 +121,4 @@ def survivors(rows: Sequence[Row]) -> Chart:
             if row["pseudo_references"] == sizes[0]
         )
         + ".",
-    }
-
-
-def schedules(rows: Sequence[Row]) -> Chart:
-    """First size and growth factor: reciprocal rank against utility calls, for one alpha and utility."""
-    series = []
-    for number, growth in enumerate(sorted({row["growth"] for row in rows})):
-        points = []
-        for row in (row for row in rows if row["growth"] == growth):
-            rings = [ring for ring in ("own", "recommended") if row[ring]]
-            sizes = row["schedule"].replace(" ", ", ")
-            point = _point(row["utility_calls"], row["rr"], label=str(row["first"]), more=f"schedule {sizes}")
-            points.append(point | ({"rings": rings} if rings else {}))
-        series.append({"name": f"growth ×{growth:g}", "style": f"s{number}", "joined": True, "points": points})
-    return {
-        "x": {"title": CALLS, "log": True},
-        "y": {"title": "reciprocal rank", "digits": 4},
-        "series": series,
-        "rings": {"own": "the utility's own schedule", "recommended": "recommended"},
-        "describes": f"Reciprocal rank against utility calls at alpha {rows[0]['alpha']:g} for first sizes from "
-        f"{min(row['first'] for row in rows)} to {max(row['first'] for row in rows)} and three growth factors.",
     }

@@ -10,7 +10,6 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
-import math
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -20,16 +19,16 @@ from typing import Any, TypeAlias
 from mbrace.errors import UserError, require
 from mbrace.experiments import recommendation, studies
 from mbrace.experiments.claims import claims, margins
-from mbrace.experiments.facts import about_outcomes, facts, warn_of_exhausted
 from mbrace.experiments.races import load_races, record_races, save_races
 from mbrace.experiments.studies import Row
-from mbrace.experiments.tables import CandidateFile, slug, tables
+from mbrace.experiments.tables import CandidateFile, about_outcomes, facts, slug, tables, warn_of_exhausted
 from mbrace.experiments.trials import SIZES, STOPPING, TEST, TRADEOFF, Outcomes, Setting, run_trials
 from mbrace.io.atomic import make_folder
 from mbrace.io.resume import refuse_other_settings
 from mbrace.metrics.bleu import BLEU
 from mbrace.metrics.chrf import ChrF
 from mbrace.utility import Utility
+from mbrace.wording import spreadsheet_cell
 
 # Metrics that score every decision against the human reference, whatever decoded it: a metric that decoded is gamed.
 OTHER_METRICS: dict[str, Utility] = {"chrF++": ChrF(), "BLEU": BLEU()}
@@ -43,6 +42,7 @@ def run(
     utility: Utility,
     *,
     label: str,
+    utility_options: str = "",
     trials: int = 10,
     seed: int = 0,
     workers: int = 1,
@@ -56,6 +56,7 @@ def run(
 
     Returns the rows of recommended races (see `recommendation.rows`) of all results in `out`, or of this run's files
     with `report=False`, which writes DIR/data only and needs nothing but NumPy.
+    `utility_options` are those of `mbrace decode` that choose the utility, for the command that is recommended.
     `saved_utilities` is a folder that `save_utilities` wrote: a table that is complete there is not computed again.
     """
     if report:
@@ -105,6 +106,7 @@ def run(
         sentences = [facts(table) for table in stored]
         outcomes.about = about_outcomes(file, sentences, utility=utility.name, label=label, **options) | {
             "key": key,
+            "options": utility_options,
             "seconds": {"tables": round(built - started, 2), "races": round(finished - built, 2)},
             "workers": workers,
         }
@@ -171,11 +173,9 @@ def rows_of(found: Sequence[Outcomes], timings: Sequence[Row] = ()) -> dict[str,
         groups.setdefault((outcomes.about["label"], outcomes.about["name"]), []).append(outcomes)
     studied = ("recommended", "test_table", "claims", "false_pruning", "tradeoff", "alpha_over_beta", "survivors")
     rows: dict[str, list[Row]] = {name: [] for name in studied}
-    by_utility: dict[str, list[Outcomes]] = {}
     for group in groups.values():
         valid = _valid(group)
         test = next((o for o in group if o.about["split"] == "test"), group[0])
-        by_utility.setdefault(valid.about["label"], []).append(valid)
         rows["recommended"] += recommendation.rows(valid)
         chrf = groups.get(("chrF++", valid.about["name"]))  # what the margins of other metrics are measured by
         margin_of = margins(valid, _valid(chrf) if chrf else None)
@@ -185,7 +185,6 @@ def rows_of(found: Sequence[Outcomes], timings: Sequence[Row] = ()) -> dict[str,
         rows["tradeoff"] += studies.tradeoff(valid)
         rows["alpha_over_beta"] += studies.alpha_over_beta(valid)
         rows["survivors"] += studies.survivors(valid)
-    rows["schedules"] = [row for group in by_utility.values() for row in studies.schedules(group)]
     rows["runtimes"] = list(timings)
     return rows
 
@@ -202,7 +201,6 @@ def write(out: Path, others: Sequence[Path] = (), known: Mapping[Path, Outcomes]
     """
     require_report()
     from mbrace.experiments import figures, report
-    from mbrace.experiments.summary import summary
 
     make_folder(out)
     found = gather(out, others, known)
@@ -212,11 +210,10 @@ def write(out: Path, others: Sequence[Path] = (), known: Mapping[Path, Outcomes]
         if lines:
             write_csv(out / f"{name}.csv", lines)
     headers = [outcomes.about for outcomes in found]
-    (out / "results.json").write_text(json.dumps(_finite({"about": headers, **rows}), indent=1) + "\n")
+    (out / "results.json").write_text(json.dumps(report.finite({"about": headers, **rows}), indent=1) + "\n")
     drawn = [path.name for path in figures.draw(rows, out / "figures")]
     notes = (out / "notes.md").read_text(encoding="utf-8") if (out / "notes.md").exists() else ""
-    (out / "RESULTS.md").write_text(summary(headers, rows, notes, drawn), encoding="utf-8")
-    report.write(out / "report.html", headers, _finite(rows), _finite(load_races(out / "data")), notes)
+    report.write(out, headers, rows, load_races(out / "data"), notes, drawn)
     return rows["recommended"]
 
 
@@ -225,17 +222,8 @@ def write_csv(path: Path, rows: Sequence[Row]) -> None:
     with open(path, "w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, columns, lineterminator="\n")
         writer.writeheader()
-        writer.writerows({name: _short(value) for name, value in row.items()} for row in rows)
+        writer.writerows({name: _cell(value) for name, value in row.items()} for row in rows)
 
 
-def _short(value: Any) -> Any:
-    return f"{value:.6g}" if isinstance(value, float) else value
-
-
-def _finite(value: Any) -> Any:
-    """The value with null in place of NaN and infinity, which JSON does not have."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {name: _finite(item) for name, item in value.items()}
-    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
+def _cell(value: Any) -> Any:
+    return f"{value:.6g}" if isinstance(value, float) else spreadsheet_cell(value)

@@ -8,11 +8,13 @@ interval over sentences of its difference from standard MBR,
 - its score against the human reference, where there is one, is at most SCORE standard deviations between sentences
   lower.
 
-Of the admitted settings, the one with the fewest utility calls is recommended; if there is none, standard MBR.
+Of the admitted settings, the one with the fewest utility calls is recommended; if there is none, standard MBR. From
+fewer than LEAST sentences nothing is recommended: intervals over so few mean little.
 """
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 
 import numpy as np
@@ -22,6 +24,7 @@ from mbrace.experiments.significance import ratio_interval, sentence_interval
 from mbrace.experiments.studies import Row, identity
 from mbrace.experiments.trials import STANDARD, Outcomes, Setting
 
+LEAST = 30
 LOST = 0.02
 RANK = 0.03
 SCORE = 0.01
@@ -37,13 +40,15 @@ Values = Mapping[str, NDArray[np.float64]]
 
 
 def rows(outcomes: Outcomes) -> list[Row]:
-    """Standard MBR, the default race and the recommended one: what each saves and loses, with 95% intervals."""
+    """Standard MBR, the default race and, from LEAST sentences on, the recommended one: what each saves and changes."""
     standard = outcomes.measures_of(STANDARD)
     races = [setting for setting in outcomes.settings if setting.rule == "alpha"]
     found = {setting: outcomes.measures_of(setting) for setting in races}
     admitted = [setting for setting in races if admits(found[setting], standard)]
     chosen = min(admitted, key=lambda s: float(found[s]["utility_calls"].mean()), default=STANDARD)
-    kinds = {"standard": STANDARD, "default": DEFAULT, "recommended": chosen}
+    kinds = {"standard": STANDARD, "default": DEFAULT}
+    if outcomes.about["sentences"] >= LEAST:
+        kinds["recommended"] = chosen
     return [
         identity(outcomes) | {"kind": kind} | _row(outcomes, setting, outcomes.measures_of(setting), standard)
         for kind, setting in kinds.items()
@@ -69,6 +74,7 @@ def _row(outcomes: Outcomes, setting: Setting, values: Values, standard: Values)
     row: Row = {"alpha": setting.value if setting.rule == "alpha" else None}
     row |= {"schedule": " ".join(map(str, schedule if setting != STANDARD else schedule[-1:]))}
     row |= {"regret": setting.regret, "sentences": outcomes.about["sentences"], "file": outcomes.about["file"]}
+    row["utility_options"] = outcomes.about.get("options", "")  # outcomes from before this was stored have none
     row |= {name: float(values[name].mean()) for name in ("utility_calls", "pseudo_references")}
     of_standard, own = (each["utility_calls"].mean(axis=1) for each in (standard, values))
     row["saves"] = float(of_standard.mean() / own.mean()) if own.any() else 1.0  # 1 where there was no race at all
@@ -90,14 +96,14 @@ MEASURES = {
 
 
 def shown(row: Row) -> dict[str, str]:
-    """The cells of a row as words: race, options of `mbrace decode`, calls, saving, differences from standard MBR."""
+    """The cells of a row as words: options of `mbrace decode`, calls, saving, differences from standard MBR."""
     if row["alpha"] is None:
-        race, options = "standard MBR", "--prune none"
+        options = "--prune none"
     else:
-        sizes = row["schedule"].split()
-        race = f"alpha {row['alpha']:g}, schedule {', '.join(sizes)}, regret {row['regret']:g}"
-        options = f"--alpha {row['alpha']:g} --schedule {','.join(sizes)} --regret {row['regret']:g}"
-    cells = {"race": race, "options": options, "calls": f"{row['utility_calls']:,.0f}"}
+        schedule = row["schedule"].replace(" ", ",")
+        options = f"--alpha {row['alpha']:g} --schedule {schedule} --regret {row['regret']:g}"
+    command = ["mbrace decode", shlex.quote(row["file"]), "-o decoded.jsonl", row["utility_options"], options]
+    cells = {"options": options, "command": " ".join(filter(None, command)), "calls": f"{row['utility_calls']:,.0f}"}
     cells["pseudo_references"] = f"{row['pseudo_references']:.0f}"
     cells["saves"] = f"{row['saves']:.1f}x ({row['saves_low']:.1f} to {row['saves_high']:.1f})"
     for name in MEASURES:

@@ -1,4 +1,4 @@
-"""report.html: one page with recommendations, recorded races and charts, which needs no network.
+"""report.html, one page with recommendations, recorded races and charts that needs no network; and RESULTS.md.
 
 Charts are data (`charts.py`) that `page/charts.js` draws; recorded races are packed, and unpacked by the browser.
 `page/viewer.js` steps through races, `page/report.js` follows the page's controls and its address.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from importlib import resources
@@ -27,10 +28,11 @@ from mbrace.experiments.formatting import (
     format_value,
     measure_name,
     run_time_tables,
+    terms,
+    with_interval,
 )
 from mbrace.experiments.studies import Row, grouped
-from mbrace.experiments.terms import terms
-from mbrace.experiments.trials import ALPHAS
+from mbrace.experiments.summary import summary
 
 RACES_SIZE = 1_000_000  # the most characters of packed races; the rest of a page is about 250,000
 MEASURES = {"score": "score", "lost": "expected utility, in standard deviations between hypotheses",
@@ -49,49 +51,64 @@ TERM_OF = {
 
 
 def write(
-    path: Path,
+    out: Path,
     about: Sequence[Mapping[str, Any]],
     rows: Mapping[str, Sequence[Row]],
     races: Sequence[Mapping[str, Any]],
     notes: str = "",
+    drawn: Sequence[str] = (),
 ) -> None:
-    """Write the page from the rows of all studies, the recorded races and the notes."""
+    """Write report.html and RESULTS.md from the rows of all tables, the recorded races, the notes and the figures."""
     jinja2 = require("jinja2", extra="experiments")
     page = resources.files("mbrace.experiments") / "page"
-    texts = {
-        name: (page / name).read_text(encoding="utf-8")
-        for name in ("report.html", "report.css", "charts.js", "viewer.js", "report.js")
-    }
-    environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    drawn = charts.charts(rows)
+    names = ("report.html", "report.css", "charts.js", "viewer.js", "report.js", "results.md")
+    texts = {name: (page / name).read_text(encoding="utf-8") for name in names}
+    options = {"trim_blocks": True, "lstrip_blocks": True, "undefined": jinja2.StrictUndefined}
+    shown = context(about, rows, notes)
     packed, count = pack_races(races)
+    shown |= {"race_count": count, "races_recorded": sum(len(file["sentences"]) for file in races)}
+    data = {"choices": list(dict.fromkeys((row["pair"], row["utility"]) for row in rows["tradeoff"]))}
+    html = jinja2.Environment(autoescape=True, **options).from_string(texts["report.html"])
+    written = html.render(
+        shown,
+        contents=contents(shown),
+        css=texts["report.css"],
+        script="\n".join(texts[name] for name in ("charts.js", "viewer.js", "report.js")),
+        data=_embedded(data | {"charts": charts.charts(rows)}),
+        races=packed,
+    )
+    (out / "report.html").write_text(written, encoding="utf-8")
+    words = jinja2.Environment(autoescape=False, **options).from_string(texts["results.md"])
+    (out / "RESULTS.md").write_text(summary(words, shown, rows, drawn), encoding="utf-8")
+
+
+def context(about: Sequence[Mapping[str, Any]], rows: Mapping[str, Sequence[Row]], notes: str) -> dict[str, Any]:
+    """What both pages show, but for charts and races."""
     files = {(one["name"], one["label"], one["split"]): one["file"] for one in about}
     utilities = list(dict.fromkeys(one["label"] for one in about))
     pairs = list(dict.fromkeys(one["name"] for one in about))
-    choices = list(dict.fromkeys((row["pair"], row["utility"]) for row in rows["tradeoff"]))
-    context: dict[str, Any] = {
+    exhausted = exhausted_notes(about)
+    return {
         "title": " and ".join(pairs) if len(pairs) < 3 else f"{', '.join(pairs[:-1])} and {pairs[-1]}",
         "about": about,
         "files": list({one["file"]: one for one in about}.values()),
         "pairs": pairs,
         "utilities": utilities,
-        "alphas": ALPHAS,
         "leads": leads(rows["recommended"]),
+        "least": recommendation.LEAST,
         "measures": {name: what for name, what in MEASURES.items() if any(name in row for row in rows["recommended"])},
         "rule": recommendation.RULE,
-        "race_count": count,
-        "races_recorded": sum(len(file["sentences"]) for file in races),
         "scored": any("score" in row for row in rows["tradeoff"]),
         "against": alpha_against_beta(rows["alpha_over_beta"], files),
         "tables": test_tables(rows["test_table"], files),
-        "exhausted": [markdown(line) for line in exhausted_notes(about)],
+        "exhausted": [markdown(line) for line in exhausted],
+        "exhausted_notes": exhausted,
         "settings": SETTINGS,
         "splits": SPLITS,
-        "schedule_alphas": [f"{alpha:g}" for alpha in dict.fromkeys(row["alpha"] for row in rows["schedules"])],
-        "recommended_schedules": [row for row in rows["schedules"] if row["recommended"]],
         "false_pruning": bool(rows["false_pruning"]),  # with fewer than four pseudo-references in R* there is none
         "runtimes": run_time_tables(rows["runtimes"]),
         "notes": shown_notes(notes),
+        "notes_text": notes.strip(),
         "claims": [
             row | {"file": files[row["pair"], row["utility"], row["split"]]}
             for row in sorted(rows["claims"], key=lambda row: str(row["claim"]))
@@ -100,34 +117,31 @@ def write(
         "term_of": TERM_OF,
         "signatures": list(dict.fromkeys((one["label"], one["utility"]) for one in about)),
     }
-    path.write_text(
-        environment.from_string(texts["report.html"]).render(
-            context,
-            contents=contents(context),
-            css=texts["report.css"],
-            script="\n".join(texts[name] for name in ("charts.js", "viewer.js", "report.js")),
-            data=_embedded({"choices": choices, "charts": drawn}),
-            races=packed,
-        ),
-        encoding="utf-8",
-    )
 
 
 def contents(context: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The ids and titles of the sections that the page has, in order."""
     found = [("recommended", "Recommended")]
     found += [("viewer", "Watch a race")] if context["race_count"] else []
-    found += [("tradeoff", "Speed against accuracy"), ("test", "Test results"), ("schedules", "Which schedule?")]
-    found += [("survivors", "Survivors")]
+    found += [("tradeoff", "Speed against accuracy"), ("test", "Test results"), ("survivors", "Survivors")]
     found += [("false-pruning", "False pruning")] if context["false_pruning"] else []
     found += [("run-times", "Run times")] if context["runtimes"] else []
     found += [("notes", context["notes"]["title"])] if context["notes"] else []
     return [*found, ("paper", "Compared with the paper"), ("terms", "Terms")]
 
 
+def finite(value: Any) -> Any:
+    """The value with null in place of NaN and infinity, which JSON does not have."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {name: finite(item) for name, item in value.items()}
+    return [finite(item) for item in value] if isinstance(value, list | tuple) else value
+
+
 def _embedded(value: Any) -> str:
     """JSON that is safe inside a script element."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+    return json.dumps(finite(value), ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
 
 
 def pack_races(races: Sequence[Mapping[str, Any]], limit: int = RACES_SIZE) -> tuple[str, int]:
@@ -139,7 +153,7 @@ def pack_races(races: Sequence[Mapping[str, Any]], limit: int = RACES_SIZE) -> t
             for file in races
             if file["sentences"]
         ]
-        text = json.dumps(kept, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+        text = json.dumps(finite(kept), ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
         packed = base64.b64encode(gzip.compress(text, mtime=0)).decode()
         if len(packed) <= limit:
             return packed, sum(len(file["sentences"]) for file in kept)
@@ -157,13 +171,12 @@ def leads(rows: Sequence[Row]) -> list[dict[str, Any]]:
     found = []
     for (pair, utility), own in grouped(rows, "pair", "utility").items():
         by_kind = {row["kind"]: row for row in own}
-        best = by_kind["recommended"]
-        race = None
-        if best["alpha"] is not None:
+        lead = {"pair": pair, "utility": utility, "described": describe_utility(utility), "race": None}
+        lead |= {name: own[0][name] for name in ("file", "sentences")}
+        best = by_kind.get("recommended")
+        if best is not None and best["alpha"] is not None:
             race = {name: f"{best[name]:g}" for name in ("alpha", "regret")}
-            race["schedule"] = best["schedule"].replace(" ", ", ")
-        lead = {"pair": pair, "utility": utility, "described": describe_utility(utility), "race": race}
-        lead |= {name: best[name] for name in ("file", "sentences")}
+            lead["race"] = race | {"schedule": best["schedule"].replace(" ", ", ")}
         found.append(lead | {kind: recommendation.shown(row) for kind, row in by_kind.items()})
     return found
 
@@ -217,7 +230,8 @@ def test_tables(rows: Sequence[Row], files: Mapping[tuple[str, str, str], str]) 
                     "paper": format_paper_value(measure, row["paper"]),
                 }
                 for kind in ("sentences", "trials"):
-                    cell[kind] = format_interval(row, kind, " to ")
+                    cell[kind] = format_interval(row, kind)
+                cell["difference"] = _difference(row)
                 cell["p"] = "" if row["p_randomisation"] is None else f"{row['p_randomisation']:.3f}"
                 cells.append(cell)
             lines.append({"name": measure_name(measure, utility), "cells": cells})
@@ -226,3 +240,13 @@ def test_tables(rows: Sequence[Row], files: Mapping[tuple[str, str, str], str]) 
         found["file"] = files[pair, utility, own[0]["split"]]
         tables.append(found | {"sentences": own[0]["sentences"]})
     return tables
+
+
+def _difference(row: Row) -> str:
+    """The difference from standard MBR with its 90% interval, and whether that is inside the margin."""
+    if row["difference"] is None:
+        return ""
+    text = with_interval(row["difference"], row["low_90"], row["high_90"])
+    if row["margin"] is None:
+        return text
+    return f"{text}, {'inside' if row['inside_margin'] else 'not inside'} ±{row['margin']:.3g}"

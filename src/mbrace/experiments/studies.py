@@ -1,4 +1,4 @@
-"""From outcomes to rows: false pruning, trade-off, test table, survivors and schedules.
+"""From outcomes to rows: false pruning, trade-off, alpha against beta, test table and survivors.
 
 Every function takes outcomes and returns rows (flat dictionaries) for the CSV files, the figures and the report.
 """
@@ -6,7 +6,7 @@ Every function takes outcomes and returns rows (flat dictionaries) for the CSV f
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -27,7 +27,6 @@ Row: TypeAlias = dict[str, Any]
 AnyRow = TypeVar("AnyRow", bound=Mapping[str, Any])
 FIRST_SIZES = (4, 8, 16, 32, 64)
 GROWTH = (1.5, 2.0, 4.0)
-MARGIN = 0.01  # the most reciprocal rank that a recommended schedule may lose
 BOUNDS = {"accuracy": (0.0, 1.0), "rr": (0.0, 1.0), "score": (-math.inf, math.inf)}  # others are counts
 TABLE = ("score", "accuracy", "rr", "pseudo_references", "utility_calls", "pairs_scored")
 
@@ -41,7 +40,7 @@ def growing(first: int, factor: float, last: int) -> tuple[int, ...]:
 
 
 def schedule_settings(last: int) -> list[Setting]:
-    """Every first size and growth factor, for two alphas."""
+    """The schedules that may be recommended: every first size and growth factor, for two alphas."""
     return [
         Setting("alpha", alpha, growing(first, factor, last))
         for alpha in (0.99, 0.9)
@@ -155,48 +154,6 @@ def _paired(ours: NDArray[np.float64], theirs: NDArray[np.float64]) -> Compariso
 def label(setting: Setting) -> str:
     """`alpha=0.99`, `beta=0`, `alpha=0.99, regret=0.04`."""
     return f"{setting.rule}={setting.value:g}" + (f", regret={setting.regret:g}" if setting.regret else "")
-
-
-def schedules(group: Sequence[Outcomes]) -> list[Row]:
-    """The schedule study, which the paper leaves open, for one utility; one schedule per alpha is recommended.
-
-    A schedule is admitted if its reciprocal rank is at most MARGIN below that of the utility's own schedule, by the
-    lower end of the paired 95% interval over sentences. Of the admitted, the one with the fewest calls is recommended.
-    """
-    rows: list[Row] = []
-    last = group[0].about["schedule"][-1]
-    for alpha in (0.99, 0.9):
-        own = _pooled(group, Setting("alpha", alpha))
-        found = []
-        for setting in (s for s in schedule_settings(last) if s.value == alpha):
-            values = _pooled(group, setting)
-            low, high = sentence_interval(values["rr"] - own["rr"])
-            first, factor = setting.schedule[0], _factor(setting.schedule)
-            row: Row = {"pair": "+".join(o.about["name"] for o in group), "utility": group[0].about["label"]}
-            row |= {"split": group[0].about["split"], "alpha": alpha, "first": first, "growth": factor}
-            row |= {"schedule": " ".join(map(str, setting.schedule))}
-            row |= {name: float(v.mean()) for name, v in values.items() if name != "score"}
-            row |= {"rr_difference": float((values["rr"] - own["rr"]).mean()), "rr_low": low, "rr_high": high}
-            row |= {"own": setting.schedule == tuple(group[0].about["schedule"])}
-            row |= {"admitted": low >= -MARGIN, "recommended": False}
-            found.append(row)
-        admitted = [row for row in found if row["admitted"]]
-        if admitted:
-            min(admitted, key=lambda row: row["utility_calls"])["recommended"] = True
-        rows += found
-    return rows
-
-
-def _factor(schedule: Sequence[int]) -> float:
-    """The growth factor that gives this schedule."""
-    return next(f for f in GROWTH if growing(schedule[0], f, schedule[-1]) == tuple(schedule))
-
-
-def _pooled(group: Iterable[Outcomes], setting: Setting) -> dict[str, NDArray[np.float64]]:
-    """The measures of a setting over all sentences of the group, each (sentences, trials)."""
-    parts = [outcomes.measures_of(setting) for outcomes in group]
-    shared = [name for name in parts[0] if all(name in part for part in parts)]
-    return {name: np.concatenate([part[name] for part in parts]) for name in shared}
 
 
 def alpha_over_beta(outcomes: Outcomes) -> list[Row]:

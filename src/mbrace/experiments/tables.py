@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import math
 import os
 import re
 import zlib
@@ -15,11 +16,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mbrace.errors import UserError
+from mbrace.errors import UserError, warn
 from mbrace.io.atomic import replace_file
 from mbrace.io.candidates import read_records
 from mbrace.records import Record
@@ -43,7 +45,7 @@ class CandidateFile:
     @classmethod
     def from_path(cls, path: str) -> CandidateFile:
         """Take name and split from the file name."""
-        words = ENDINGS.sub("", os.path.basename(path)).split(".")
+        words = ENDINGS.sub("", printable_name(path)).split(".")
         split = next((SPLITS[word] for word in reversed(words) if word in SPLITS), "all")
         name = ".".join(word for word in words if word not in SPLITS) or "candidates"
         try:
@@ -67,6 +69,12 @@ class CandidateFile:
         if empty:
             raise UserError(f"{self.path}: empty; give at least one record")
         raise UserError(f"{self.path}: hypotheses: no record has two that differ, as a race needs; give more of them")
+
+
+def printable_name(path: str) -> str:
+    """The name of a file without its folder; control characters and bytes that are no UTF-8 as \\xff."""
+    name = os.fsencode(os.path.basename(path)).decode("utf-8", "backslashreplace")
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in name)
 
 
 @dataclass(frozen=True)
@@ -267,3 +275,75 @@ def _read(path: Path, shape: tuple[int, int]) -> NDArray[np.float32]:
         return np.ascontiguousarray(planes.T).view(np.float32).reshape(shape)
     except (zlib.error, ValueError) as error:
         raise UserError(f"{path}: damaged ({error}); delete it and run again") from error
+
+
+@dataclass(frozen=True)
+class Facts:
+    """One sentence of a candidate file: counts, and the range of the scores of its hypotheses against the human
+    reference (NaN if it has none)."""
+
+    id: str | int
+    hypotheses: int
+    pseudo_references: int
+    distinct: int
+    lowest: float
+    highest: float
+
+
+def facts(table: Table) -> Facts:
+    """The facts of one table."""
+    human = table.human
+    counts = len(table.hypotheses), len(table.draws), len(table.columns)
+    return Facts(table.record.id, *counts, float(human.min()), float(human.max()))
+
+
+def describe(sentences: Sequence[Facts], largest: int) -> dict[str, Any]:
+    """A summary of the facts of all sentences; `largest`: the last size of the schedule."""
+    references = all(math.isfinite(one.lowest) and math.isfinite(one.highest) for one in sentences)
+    # scores between 0 and 1, give or take a little, are multiplied by 100 for display, as the paper does with COMET's
+    small = references and min(s.lowest for s in sentences) >= -0.25 and max(s.highest for s in sentences) <= 1.25
+    return {
+        "sentences": len(sentences),
+        "hypotheses": round(float(np.mean([one.hypotheses for one in sentences])), 1),
+        "pseudo_references": min(one.pseudo_references for one in sentences),
+        "exhausted": [one.id for one in sentences if one.pseudo_references <= largest],
+        "distinct": round(float(np.mean([one.distinct / one.pseudo_references for one in sentences])), 3),
+        "references": references,
+        "scale": 100 if small else 1,
+    }
+
+
+def about_outcomes(
+    file: CandidateFile,
+    sentences: Sequence[Facts],
+    *,
+    utility: str,
+    label: str,
+    schedule: Sequence[int],
+    trials: int,
+    seed: int,
+) -> dict[str, Any]:
+    """What outcomes are of: the candidate file, the utility (its signature, and its name in results), the trials."""
+    return {
+        "name": file.name,
+        "split": file.split,
+        "file": printable_name(file.path),
+        "digest": file.digest,
+        "utility": utility,
+        "label": label,
+        "schedule": list(schedule),
+        **describe(sentences, schedule[-1]),
+        "trials": trials,
+        "seed": seed,
+    }
+
+
+def warn_of_exhausted(path: str, about: Mapping[str, Any]) -> None:
+    """Warn of records that do not test racing: all their pseudo-references are used, so that R is R*."""
+    ids, largest = about["exhausted"], about["schedule"][-1]
+    if ids:
+        named = ", ".join(map(repr, ids[:5])) + (f" and {len(ids) - 5} more" if len(ids) > 5 else "")
+        warn(
+            f"{path}: {len(ids)} of {about['sentences']} records have no more than {largest} pseudo-references, so "
+            f"that R is R* and standard MBR right by definition; give more of them (the paper: 1024): {named}"
+        )

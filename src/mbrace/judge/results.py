@@ -25,7 +25,7 @@ from mbrace.judge.statistics import (
     sign_test_split_ties,
 )
 from mbrace.judge.store import check_ours
-from mbrace.wording import counted
+from mbrace.wording import counted, spreadsheet_cell
 
 _SCORE = {"A": 1, "B": -1, "tie": 0}
 _HEADING = " " * 12 + " A better B better   ties  skips   sign test p   ties split   A ahead   B ahead"
@@ -33,7 +33,6 @@ _NOTES = (
     "A ahead, B ahead: in how many paired bootstrap resamples of the items (Koehn, 2004). What is tested is `by item`:",
     "the raters of an item vote together, as their answers are not independent.",
 )
-_NOT_TEXT = "=+-@\t\r"  # a spreadsheet takes a cell that starts with one of these for a formula
 
 
 @dataclass(frozen=True)
@@ -270,9 +269,5 @@ def to_csv(ratings: Sequence[Rating]) -> str:
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(field.name for field in fields(Rating))
-    writer.writerows(map(_harmless, asdict(rating).values()) for rating in ratings)
+    writer.writerows(map(spreadsheet_cell, asdict(rating).values()) for rating in ratings)
     return buffer.getvalue()
-
-
-def _harmless(value: object) -> object:
-    return f"'{value}" if isinstance(value, str) and value.startswith(tuple(_NOT_TEXT)) else value

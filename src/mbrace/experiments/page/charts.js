@@ -5,14 +5,11 @@ const Charts = (() => {
   const NS = "http://www.w3.org/2000/svg";
   const SHAPES = {
     alpha80: "circle", alpha90: "square", alpha95: "up", alpha98: "diamond", alpha99: "down", alpha: "circle", beta: "square",
-    s0: "circle", s1: "square", s2: "up", s3: "diamond", s4: "down", s5: "plus", s6: "cross", s7: "star",
     open: "circle", out: "circle", leads: "square", winner: "diamond", answer: "up",
   };
   const OUTLINES = {  // of radius 1
     circle: "M-1 0A1 1 0 1 0 1 0A1 1 0 1 0-1 0Z", square: "M-.9-.9H.9V.9H-.9Z", up: "M0-1.2L1.1.9H-1.1Z", down: "M0 1.2L1.1-.9H-1.1Z",
-    diamond: "M0-1.3L1.3 0L0 1.3L-1.3 0Z", plus: "M-.4-1.2H.4V-.4H1.2V.4H.4V1.2H-.4V.4H-1.2V-.4H-.4Z",
-    star: "M0-1.4L.4-.45L1.35-.45L.6.2L.85 1.2L0 .6L-.85 1.2L-.6.2L-1.35-.45L-.4-.45Z",
-    cross: "M-1.1-.7L-.7-1.1L0-.4L.7-1.1L1.1-.7L.4 0L1.1.7L.7 1.1L0 .4L-.7 1.1L-1.1.7L-.4 0Z",
+    diamond: "M0-1.3L1.3 0L0 1.3L-1.3 0Z",
   };
 
   function make(name, attributes = {}, ...inside) {
@@ -88,8 +85,7 @@ const Charts = (() => {
   function obstacles(marks, dashed, left, right) {
     const taken = dashed.map((y) => [left, y - 1, right, y + 1]);
     marks.forEach((mark, number) => {
-      const half = mark.point.rings ? 11 : 5;
-      taken.push([mark.x - half, mark.y - half, mark.x + half, mark.y + half]);
+      taken.push([mark.x - 5, mark.y - 5, mark.x + 5, mark.y + 5]);
       if (mark.span) taken.push([mark.x - 1, mark.span[1], mark.x + 1, mark.span[0]]);
       const next = marks[number + 1];
       if (!mark.series.joined || next?.series !== mark.series) return;
@@ -116,7 +112,7 @@ const Charts = (() => {
     }
   }
 
-  function draw(plot, spec, alpha) {
+  function draw(plot, spec) {
     const width = Math.max(260, plot.clientWidth), height = width < 480 ? 270 : 320;
     const shown = spec.series.map((series) => ({ ...series, points: series.points.filter((p) => Number.isFinite(p.y) && (!spec.x.log || p.x > 0) && (!spec.y.log || p.y > 0)) })).filter((series) => series.points.length);
     plot.querySelector("svg")?.remove();
@@ -127,7 +123,7 @@ const Charts = (() => {
     const foot = height - 44;
     const rough = scaled(spec.y, heights, foot, 30);
     const left = 14 + 7 * Math.max(...rough.ticks.map((tick) => short(tick).length));
-    const y = rough, x = scaled(spec.x, all.flatMap((p) => [p.x, p.from ?? p.x, p.to ?? p.x]), left, width - 12);
+    const y = rough, x = scaled(spec.x, all.map((p) => p.x), left, width - 12);
     const svg = make("svg", { width, height, viewBox: `0 0 ${width} ${height}`, "aria-hidden": "true" });
     for (const tick of y.ticks) {
       svg.append(make("line", { class: "grid", x1: left, x2: width - 12, y1: y.at(tick), y2: y.at(tick) }), make("text", { x: left - 6, y: y.at(tick) + 4, "text-anchor": "end" }, short(tick)));
@@ -146,8 +142,7 @@ const Charts = (() => {
     const marks = [];
     shown.forEach((series, number) => {
       const shift = series.dodge ? 5 * (number - (shown.length - 1) / 2) : 0;
-      const faded = alpha !== "all" && series.alpha !== undefined && series.alpha !== alpha;
-      const group = make("g", { class: `series ${series.style}${faded ? " faded" : ""}` });
+      const group = make("g", { class: `series ${series.style}` });
       const place = (p) => [x.at(p.x) + shift, y.at(p.y)];
       if (series.band && series.points[0].low !== undefined) {
         const edge = (name) => series.points.map((p) => `${x.at(p.x)} ${y.at(p[name])}`);
@@ -156,15 +151,11 @@ const Charts = (() => {
       for (const p of series.points) {
         const [px, py] = place(p);
         if (!series.band && p.low !== undefined) group.append(make("line", { class: "interval", x1: px, x2: px, y1: y.at(spec.y.log ? Math.max(p.low, spec.y.low || 1e-9) : p.low), y2: y.at(p.high) }));
-        if (p.from !== undefined) group.append(make("line", { class: "interval", x1: x.at(p.from), x2: x.at(p.to), y1: py, y2: py }));
       }
       if (series.joined) group.append(make("path", { class: "line", d: `M${series.points.map((p) => place(p).join(" ")).join("L")}` }));
       for (const p of series.points) {
         const [px, py] = place(p);
-        const picked = series.picks && p.label === alpha;
-        const spot = make("g", { transform: `translate(${px} ${py})` }, marker(series.style, picked ? 7 : series.thin ? 2.6 : 4.2));
-        for (const ring of p.rings || []) spot.append(make("circle", { class: `ring ${ring}`, r: ring === "own" ? 8 : 11 }));
-        group.append(spot);
+        group.append(make("g", { transform: `translate(${px} ${py})` }, marker(series.style, series.thin ? 2.6 : 4.2)));
         const span = series.band || p.low === undefined || spec.y.log ? null : [y.at(p.low), y.at(p.high)];
         marks.push({ x: px, y: py, series, point: p, group, span });
       }
@@ -183,7 +174,6 @@ const Charts = (() => {
       add(small(series.style, make("path", { class: "line", d: "M0 7H22" }), make("g", { transform: "translate(11 7)" }, marker(series.style, 4.2))), series.name);
     }
     for (const line of spec.lines || []) add(small("", make("line", { class: "standard", x1: 0, x2: 22, y1: 7, y2: 7 })), line.name);
-    for (const [ring, name] of Object.entries(spec.rings || {})) add(small("", make("circle", { class: `ring ${ring}`, cx: 11, cy: 7, r: 6 })), name);
     return list;
   }
 
@@ -208,9 +198,9 @@ const Charts = (() => {
     return made;
   }
 
-  // Fill a figure: `set(spec, alpha)` draws another chart in it.
+  // Fill a figure: `set(spec)` draws another chart in it.
   function fill(figure) {
-    let spec = null, alpha = "all", marks = [], at = -1, drawn = 0;
+    let spec = null, marks = [], at = -1, drawn = 0;
     const keys = html("div"), plot = html("div", "plot"), tip = html("div", "tip"), status = html("div", "unseen");
     plot.tabIndex = 0;
     plot.setAttribute("role", "group");
@@ -270,7 +260,7 @@ const Charts = (() => {
     function redraw() {
       if (!spec || !plot.clientWidth) return;
       drawn = plot.clientWidth;
-      marks = draw(plot, spec, alpha);
+      marks = draw(plot, spec);
       point(-1);
     }
 
@@ -280,8 +270,8 @@ const Charts = (() => {
     plot.addEventListener("keydown", move);
     plot.addEventListener("blur", () => point(-1));
     new ResizeObserver(() => { if (plot.clientWidth !== drawn) redraw(); }).observe(plot);
-    return (chosen, chosenAlpha) => {
-      [spec, alpha] = [chosen, chosenAlpha];
+    return (chosen) => {
+      spec = chosen;
       figure.hidden = !spec;
       if (!spec) return;
       plot.setAttribute("aria-label", `${spec.describes} Arrow keys move from point to point.`);

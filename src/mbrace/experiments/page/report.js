@@ -35,15 +35,13 @@
 
   function choose(changed) {
     agree(changed);
-    const alpha = chosen("alpha");
-    for (const { name, by, set } of figures) set(data.charts[[name, ...by.map((id) => chosen(id))].join("|")], alpha);
+    for (const { name, by, set } of figures) set(data.charts[[name, ...by.map((id) => chosen(id))].join("|")]);
     for (const part of document.querySelectorAll("[data-utility]")) {
       part.hidden = part.dataset.utility !== chosen("utility") || (part.dataset.pair !== undefined && part.dataset.pair !== chosen("pair"));
     }
     for (const part of document.querySelectorAll("[data-when-none]")) {
       part.hidden = [...document.querySelectorAll(part.dataset.whenNone)].some((other) => !other.hidden);
     }
-    for (const part of document.querySelectorAll("[data-chosen]")) part.textContent = chosen(part.dataset.chosen);
   }
 
   function watch(sentence, alpha, step) {
@@ -57,10 +55,10 @@
   function remember() {
     if (!following) return;
     const kept = new URLSearchParams();
-    const first = { pair: data.choices[0][0], utility: data.choices[0][1], alpha: "all", measure: "accuracy" };
+    const first = { pair: data.choices[0][0], utility: data.choices[0][1], measure: "accuracy" };
     for (const [id, value] of Object.entries(first)) if ($(id) && chosen(id) !== value) kept.set(id, chosen(id));
     if (races.length && !$("viewer").hidden) {
-      if (chosen("alpha") === "all") kept.set("alpha", chosen("race-alpha"));
+      kept.set("alpha", chosen("alpha"));
       kept.set("sentence", chosen("sentence"));
       if (Viewer.step() > 1) kept.set("step", Viewer.step());
     }
@@ -78,11 +76,11 @@
       return false;
     }
     const asked = new URLSearchParams(text.replaceAll("+", "%2B"));
-    for (const id of ["pair", "utility", "alpha", "measure"]) {
+    for (const id of ["pair", "utility", "measure"]) {
       if ($(id) && [...$(id).options].some((option) => option.value === asked.get(id))) $(id).value = asked.get(id);
     }
     choose(asked.has("utility") ? "utility" : "pair");
-    watch(Number(asked.get("sentence") || 1), asked.get("alpha") || chosen("alpha"), Number(asked.get("step") || 1) - 1);
+    watch(Number(asked.get("sentence") || 1), asked.get("alpha"), Number(asked.get("step") || 1) - 1);
     if (asked.has("sentence") || asked.has("play")) $("viewer").scrollIntoView();
     if (asked.has("play") && races.length) Viewer.play();
     return true;
@@ -108,15 +106,10 @@
     addEventListener("scroll", hide, { passive: true });
   }
 
-  function rewatch() { watch(1, chosen("alpha"), 0); remember(); }
+  function rewatch() { watch(1, races.length ? chosen("alpha") : null, 0); remember(); }
   $("pair").addEventListener("change", () => { choose("pair"); rewatch(); });
   $("utility").addEventListener("change", () => { choose("utility"); rewatch(); });
   $("measure")?.addEventListener("change", () => { choose("pair"); remember(); });
-  $("alpha").addEventListener("change", () => {
-    choose("pair");
-    if (races.length && Viewer.alphas().includes(chosen("alpha"))) watch(Number(chosen("sentence")), chosen("alpha"), 0);
-    remember();
-  });
   addEventListener("hashchange", follow);
   explain();
   if (innerWidth < 1120) document.querySelector("#contents details").open = false;
@@ -124,11 +117,8 @@
   races = await unpack();
   if (races.length) {
     following = false;
-    Viewer.begin((alpha) => {
-      if (alpha && chosen("alpha") !== "all") { $("alpha").value = alpha; choose("pair"); }
-      remember();
-    });
-    watch(1, chosen("alpha"), 0);
+    Viewer.begin(remember);
+    watch(1, null, 0);
   }
   follow();
   following = true;

@@ -91,7 +91,7 @@ const Viewer = (() => {
       if (over() && hypothesis === sentence.winner) text.append(tag("best under R*", "winner"));
     });
     if (over()) tell();
-    set(chart(), "all");
+    set(chart());
   }
 
   function tell() {
@@ -114,7 +114,7 @@ const Viewer = (() => {
 
   function start(step) {
     stop();
-    run = sentence.races[$("race-alpha").value];
+    run = sentence.races[$("alpha").value];
     at = Math.max(0, Math.min(run.steps.length - 1, step));
     $("step").max = Math.max(0, run.steps.length - 1);
     show();
@@ -129,9 +129,9 @@ const Viewer = (() => {
     }
     if (file.sentences[number - 1]) $("sentence").value = number;
     sentence = file.sentences[Number($("sentence").value) - 1];
-    const before = $("race-alpha").value;
-    $("race-alpha").replaceChildren(...Object.keys(sentence.races).sort().reverse().map((name) => new Option(name)));
-    $("race-alpha").value = alpha in sentence.races ? alpha : before in sentence.races ? before : $("race-alpha").options[0].value;
+    const before = $("alpha").value;
+    $("alpha").replaceChildren(...Object.keys(sentence.races).sort().reverse().map((name) => new Option(name)));
+    $("alpha").value = alpha in sentence.races ? alpha : before in sentence.races ? before : $("alpha").options[0].value;
     for (const name of ["source", "reference"]) {
       $(name).textContent = sentence[name] || "";
       $(name).hidden = $(name).previousElementSibling.hidden = !sentence[name];
@@ -143,8 +143,8 @@ const Viewer = (() => {
   function begin(whenChanged) {
     set = Charts.fill($("race"));
     changed = whenChanged;
-    $("sentence").addEventListener("change", () => { open(file, Number($("sentence").value), $("race-alpha").value); changed(); });
-    $("race-alpha").addEventListener("change", () => { start(0); changed($("race-alpha").value); });
+    $("sentence").addEventListener("change", () => { open(file, Number($("sentence").value), $("alpha").value); changed(); });
+    $("alpha").addEventListener("change", () => { start(0); changed(); });
     $("step").addEventListener("input", () => { stop(); go(Number($("step").value)); });
     $("back").addEventListener("click", () => { stop(); go(at - 1); });
     $("forward").addEventListener("click", () => { stop(); go(at + 1); });
@@ -152,5 +152,5 @@ const Viewer = (() => {
     $("more").addEventListener("click", () => { all = !all; show(); });
   }
 
-  return { begin, open, play: () => { if (!timer) play(); }, step: () => at + 1, alphas: () => (sentence ? Object.keys(sentence.races) : []) };
+  return { begin, open, play: () => { if (!timer) play(); }, step: () => at + 1 };
 })();
