@@ -1,10 +1,9 @@
-"""How long a model's searches take on a CPU: as they did once, and with what was found since.
+"""How long a model's searches take on a CPU, with the past of each path copied and shared.
 
     python bench/models_cpu.py [--sentences 8] [--trials 3]
 
-Sources of newstest2018 de-en and the bundled translator. Once, every step of beam search copied the past of every path,
-and products were torch's. Since then paths share their past where it was stored (past.py), and weights are in the order
-in which oneDNN reads them (linear.py). Writes bench/results/models-cpu.md.
+Sources of newstest2018 de-en and the bundled translator. The paths of a beam share their past where it was stored
+(past.py) instead of copying it at every step. Writes bench/results/models-cpu.md.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from mbrace import _native
 from mbrace.cores import cores
 from mbrace.experiments.runtimes import processor_name
 from mbrace.io.candidates import read_records
-from mbrace.models import linear, marian, past
+from mbrace.models import marian, past
 
 HERE = Path(__file__).parent
 CANDIDATES = HERE.parent / "experiments" / "candidates" / "de-en.test.jsonl.xz"
@@ -50,7 +49,6 @@ def searches(sources: list[str], dtype: str) -> dict[str, Callable[[mbrace.Seq2S
     """By name; draws in 16 bits are left out, since nothing has changed for them."""
     found: dict[str, Callable[[mbrace.Seq2Seq], Any]] = {
         "beam 256": lambda model: model.beam(sources, k=256),
-        "beam 256 at most 6 behind": lambda model: model.beam(sources, k=256, max_behind=6.0),
         "beam 10": lambda model: model.beam(sources, k=10),
         "64 draws": lambda model: model.sample(sources, 64, epsilon=0.02),
         "8 draws": lambda model: model.sample(sources, 8, epsilon=0.02),
@@ -65,12 +63,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=HERE / "results")
     args = parser.parse_args()
     sources = [record.source or "" for record in islice(read_records(str(CANDIDATES)), args.sentences)]
-    ways = {  # whether weights are reordered, and threads that read the past
-        "once": (False, 0),
-        "shared past": (False, 1),
-        "and reordered weights: now": (True, 1),
-        f"and {cores()} threads that read the past": (True, cores()),
-    }
+    ways = {"copied past": 0, "shared past": 1, f"shared past, {cores()} threads": cores()}  # threads that read it
     lines = [
         "# A model's searches on a CPU",
         "",
@@ -78,24 +71,22 @@ def main() -> None:
         f"{len(sources)} sentences of newstest2018 de-en, the bundled translator; seconds, best of {args.trials} "
         "rounds in turns; written by `python bench/models_cpu.py`.",
         "",
-        "| precision | search | " + " | ".join(ways) + " | now, times as fast |",
+        "| precision | search | " + " | ".join(ways) + " | shared, times as fast |",
         "|---|---|" + "---:|" * (len(ways) + 1),
     ]
     for dtype in ("float32", "bfloat16"):
-        with mock.patch.object(linear, "can_reorder", return_value=False):
-            plain = mbrace.Seq2Seq("bundled", device="cpu", dtype=dtype)
-        reordered = mbrace.Seq2Seq("bundled", device="cpu", dtype=dtype)
+        model = mbrace.Seq2Seq("bundled", device="cpu", dtype=dtype)
         for name, search in searches(sources, dtype).items():
             best = dict.fromkeys(ways, float("inf"))
             for trial in range(args.trials + 1):  # the first is a warm-up
-                for label, (reorders, threads) in ways.items():
+                for label, threads in ways.items():
                     with reading(threads):
                         started = time.perf_counter()
-                        search(reordered if reorders else plain)
+                        search(model)
                         best[label] = min(best[label], time.perf_counter() - started if trial else float("inf"))
             seconds = list(best.values())
             cells = " | ".join(f"{each:.2f}" for each in seconds)
-            lines.append(f"| {dtype} | {name} | {cells} | {seconds[0] / seconds[2]:.2f} |")
+            lines.append(f"| {dtype} | {name} | {cells} | {seconds[0] / seconds[1]:.2f} |")
             print(lines[-1], flush=True)
     (args.out / "models-cpu.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
 

@@ -61,19 +61,12 @@ class Way:
             synchronize()
             return {"beam": time.perf_counter() - started}
         phases = Phases()
-        settings = SamplingSettings(
-            self.beam,
-            states=options.pop("states", None),
-            recombine=options.pop("recombine", None),
-            max_behind=options.pop("max_behind", None),
-            sampling=options.pop("sampling", "independent"),
-        )
-        draw = options.pop("draw", None)
+        settings = SamplingSettings(self.beam, sampling=options.pop("sampling", "independent"))
         forecast = options.pop("forecast", 0.0)
         window = len(sources)
         short = stops_by_regret(self.prune)
         hypotheses, sampler = live_candidates(
-            model, settings, utility, schedule, seed=0, draw=draw, window=window, short_races=short
+            model, settings, utility, schedule, seed=0, window=window, short_races=short
         )
         records = hypotheses.records(sources)
         answers = list(
@@ -109,46 +102,10 @@ def ways(size: int, *, cost: str | None) -> list[Way]:
     return [  # what is compared most first
         Way("beam 10", 10, False),
         Way(f"standard MBR, {size} + {size}", size),
-        Way("fast", preset.pop("beam", size), mbrace.Confidence(0.99, regret=preset.pop("regret")), preset),
+        Way("fast", size, mbrace.Confidence(0.99, regret=preset.pop("regret")), preset),
         Way("forecast 0.0005, regret 0.03, small steps", size, mbrace.Confidence(0.99, regret=0.03), forecast),
         Way(f"beam {size}, regret 0.04", size, regret, even),
         Way(f"beam {size}, 64 draws", size, regret, even | {"schedule": (64,)}),
-        Way(
-            f"beam {size} in {size // 2} states, 64 draws",
-            size,
-            regret,
-            even | {"schedule": (64,), "states": size // 2},
-        ),
-        *(
-            Way(
-                f"beam {paths} at most {behind} behind, {draws} draws",
-                paths,
-                regret,
-                even | {"schedule": (draws,), "max_behind": behind},
-            )
-            for paths, behind, draws in ((size, 6, 64), (size, 6, 48), (size * 9 // 8, 5, 64), (size * 9 // 8, 5, 48))
-        ),
-        Way(
-            f"beam {size} at most 6 behind, forecast, small steps",
-            size,
-            mbrace.Confidence(0.99, regret=0.03),
-            forecast | {"max_behind": 6},
-        ),
-        Way(f"beam {size} by 4 ids, 64 draws", size, regret, even | {"schedule": (64,), "recombine": 4}),
-        Way(f"beam {size} by 4 ids, 128 draws", size, regret, even | {"schedule": (128,), "recombine": 4}),
-        Way(
-            f"beam {size} by 4 ids, forecast, small steps",
-            size,
-            mbrace.Confidence(0.99, regret=0.03),
-            forecast | {"recombine": 4},
-        ),
-        Way("beam 384 in 96 states, regret 0.04", min(384, 2 * size), regret, even | {"states": 96}),
-        Way(
-            "beam 384 in 96 states, forecast, small steps",
-            min(384, 2 * size),
-            mbrace.Confidence(0.99, regret=0.03),
-            forecast | {"states": 96},
-        ),
         Way("racing, alpha 0.99", size, mbrace.Confidence(0.99)),
         Way(f"beam {size}", size, False),
     ]

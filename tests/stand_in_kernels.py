@@ -107,29 +107,14 @@ def split_extensions(
     return beam_search._Beam._split(search, totals, extensions)
 
 
-def give_up(
-    ended_scores: Tensor, scores: Tensor, penalties: Tensor, clock: Tensor, max_behind: float, grace: float
-) -> None:
-    assert grace == beam_search.GRACE
-    search: Any = SimpleNamespace(
-        kernels=None, k=scores.shape[1], penalties=penalties, clock=clock, ended_scores=ended_scores, scores=scores,
-        closed=torch.zeros(len(scores), dtype=torch.bool),
-    )  # fmt: skip
-    beam_search._Beam._give_up(search, max_behind)
-
-
 def enter_rows(
-    parents: Tensor, ids: Tensor, keys: Tensor, scores: Tensor, closed: Tensor, path_rows: Tensor, offsets: Tensor,
-    rows: Tensor, row_ids: Tensor, width: int, bits: int, mask: int,
+    parents: Tensor, ids: Tensor, scores: Tensor, closed: Tensor, path_rows: Tensor, offsets: Tensor, rows: Tensor,
+    row_ids: Tensor,
 ) -> None:  # fmt: skip
-    search: Any = SimpleNamespace(
-        k=ids.shape[1], scores=scores, closed=closed, key_bits=bits, key_mask=mask, keys=keys, width=width
-    )
-    first, leads = beam_search._Beam._leaders(search, parents, ids)
-    torch.cumsum(leads.sum(1), 0, out=offsets[1:])
-    mine = leads.cumsum(1) - 1 + offsets[:-1, None]
+    is_open = (scores > -torch.inf) & ~closed[:, None]
+    torch.cumsum(is_open.sum(1), 0, out=offsets[1:])
     before = path_rows.gather(1, parents)
-    path_rows.copy_(mine.gather(1, first).clamp_(min=0))
+    path_rows.copy_((is_open.cumsum(1) - 1 + offsets[:-1, None]).clamp_(min=0))
     count = int(offsets[-1])
-    rows[:count], row_ids[:count] = before[leads], ids[leads]
+    rows[:count], row_ids[:count] = before[is_open], ids[is_open]
     assert 0 <= int(rows.min()) <= int(rows.max()) < len(rows)

@@ -243,8 +243,6 @@ def test_a_file_is_translated_with_a_model_of_the_caller(tmp_path: Path) -> None
     assert summary.drawn == sum(rows[number]["pseudo_references"] for number in (4, 5))
     with pytest.raises(mbrace.UserError, match='schedule "all"'):
         mbrace.translate_file(source, tmp_path / "x", model=model, schedule="all")
-    with pytest.raises(mbrace.UserError, match="draw 'later': unknown"):
-        mbrace.translate_file(source, tmp_path / "x", model=model, draw="later")
     assert not (tmp_path / "x").exists()
 
 

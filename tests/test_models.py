@@ -244,8 +244,7 @@ def test_translate_is_beam_search_sampling_and_a_race(translator: mbrace.Seq2Seq
     beams = translator.beam(sources, k=6)
     records = [Record(list(found.texts), id=i + 1, source=sources[i]) for i, found in enumerate(beams)]
     want = list(mbrace.decode_corpus(records, sampler=translator.sampler(seed=2), **options))
-    for draw in ("ahead", "lazy", None):
-        assert list(translator.translate(sources, beam=6, draw=draw, window=2, **options)) == want
+    assert list(translator.translate(sources, beam=6, window=2, **options)) == want
 
 
 def test_a_live_race_weights_by_counts_unless_asked_for_the_models_probabilities(translator: mbrace.Seq2Seq) -> None:

@@ -14,7 +14,6 @@ import mbrace
 from mbrace.errors import MbraceWarning
 from mbrace.models import recorded
 from mbrace.models.at_once import run_searches
-from mbrace.models.beam_search import BeamSettings
 from mbrace.models.beams import Beams
 from mbrace.models.startup import startup_lock, wait_for_startups
 
@@ -122,11 +121,11 @@ def test_sources_that_do_not_fit_into_memory_together_are_encoded_one_part_at_a_
             raise torch.OutOfMemoryError("too little memory")
         return encode(rows)
 
-    sources, settings = ["a b c", "b c", "c"], BeamSettings(4)  # two sources fit into 8 rows
+    sources = ["a b c", "b c", "c"]  # two sources fit into 8 rows
     monkeypatch.setattr(translator, "encode", with_little_memory)
     with monkeypatch.context() as patch:
         patch.setattr(translator, "device", _Gpu())
-        beams = Beams(translator, sources, settings, None)
+        beams = Beams(translator, sources, 4, 1.0, None)
     assert encoded == [3]
     monkeypatch.setattr(translator, "encode", encode)
     expected = translator.beam(sources, k=4)

@@ -74,7 +74,6 @@ def test_an_option_that_would_do_nothing_is_refused(
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        (["translate", *SERVER, "--draw", "lazy"], "--draw: only valid with --model"),
         (["translate", *SERVER, "--sampling", "arithmetic"], "--sampling: only valid with --model"),
         (["translate", *SERVER, "--length-penalty", "1"], "--length-penalty: only valid with --model"),
         (["generate", *SERVER, "--length-penalty", "1"], "--length-penalty: only valid with --model"),

@@ -64,7 +64,7 @@ def model(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def outputs(model: Any, sampling: str) -> tuple[list[list[str]], list[list[str]], list[list[float]]]:
     drawn = model.sample(SOURCES, 6, max_length=70, sampling=sampling)
-    beams = [*model.beam(SOURCES, 4, max_length=70, alpha=0.6), *model.beam(SOURCES, 4, max_length=70, states=2)]
+    beams = [*model.beam(SOURCES, 4, max_length=70, alpha=0.6), *model.beam(SOURCES, 3, max_length=70)]
     return [list(draws.texts) for draws in drawn], [list(b.texts) for b in beams], [list(b.scores) for b in beams]
 
 
@@ -90,8 +90,7 @@ def test_recorded_searches_that_skip_rows_are_the_plain_ones(
 
     def all_outputs() -> tuple[list[list[str]], list[list[str]], list[list[float]]]:
         drawn = [*translator.sample(SOURCES, 30, max_length=70, sampling=sampling)]
-        shared = [translator.beam(SOURCES, 12, max_length=70, recombine=n) for n in (1, 2)]
-        beams = [*translator.beam(SOURCES, 8, max_length=70, alpha=0.6), *shared[0], *shared[1]]
+        beams = [*translator.beam(SOURCES, 8, max_length=70, alpha=0.6), *translator.beam(SOURCES, 12, max_length=70)]
         return [list(x.texts) for x in drawn], [list(b.texts) for b in beams], [list(b.scores) for b in beams]
 
     plain = all_outputs()

@@ -11,6 +11,7 @@ from typing import Any
 
 from mbrace.cli.parser import Parser, make_parser, parsers_by_command
 from mbrace.errors import UserError, require
+from mbrace.removed import REMOVED
 
 OPTIONS = "options"  # where OUT.run.json keeps them
 COMMA_SEPARATED = ("schedule", "hold_out")  # options of several values in one word
@@ -92,6 +93,9 @@ def read_options(path: str, command: str, parser: argparse.ArgumentParser) -> It
             _check_command(value, command, path)
             continue
         action = known.get(str(name).replace("_", "-"))
+        removed = REMOVED.get(str(name).replace("-", "_"))
+        if action is None and removed is not None:
+            raise UserError(f"{path}: {name}: {removed}")
         if action is None:
             raise UserError(f"{path}: {name}: no option of mbrace {command}{_nearest(str(name), known, command)}")
         yield action, value

@@ -23,8 +23,7 @@ PARAMETER = re.compile(rf'(?<![\w/.-])({PARAMETERS.replace(" ", "|")})=("?)([^\s
 # Parameters that messages begin with, as in `alpha 2: must be between 0 and 1` and `system: only valid with chat=True`.
 FIRST_WORDS = (
     "aggregates alpha beta bootstraps budget centroids diversity exclude_self format "
-    "fraction max_behind min_gap nbest pool prompt qe rank recombine regret schedule select states system "
-    "threads top utilities window"
+    "fraction min_gap nbest pool prompt qe rank regret schedule select system threads top utilities window"
 )
 FIRST_WORD = re.compile(rf"^({FIRST_WORDS.replace(' ', '|')})(?= [^:]+: |: only valid )")
 # Parameters that other ones depend on, as in `diversity: only valid with nbest`.

@@ -7,7 +7,6 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from mbrace.errors import UserError, check_number, check_whole, require
-from mbrace.models.hypotheses import NOT_PLAIN
 
 if TYPE_CHECKING:
     from mbrace.jobs.model_settings import ModelSettings
@@ -93,30 +92,6 @@ def add_sampling(parser: argparse.ArgumentParser, *, once: str = "--length-alpha
     group = parser.add_argument_group("candidates")
     group.add_argument("--beam", type=int, metavar="K", help=f"hypotheses per source, by beam search (256{by_preset})")
     group.add_argument(
-        "--states",
-        action=Given,
-        type=int,
-        metavar="N",
-        help="beam hypotheses that end alike share a state of the decoder, at most N states per source: faster "
-        f"(default: one state each{by_preset})",
-    )
-    group.add_argument(
-        "--recombine",
-        action=Given,
-        type=int,
-        metavar="N",
-        help="beam hypotheses that end in the same N ids, 1 to 4, share a state of the decoder "
-        "(default: none; 3 with --states)",
-    )
-    group.add_argument(
-        "--max-behind",
-        action=Given,
-        type=float,
-        metavar="X",
-        help="give up hypotheses of a beam that fall behind the best by a log-probability of more than X: faster than "
-        f"plain beam search (default: none{by_preset}; if given, --preset fast leaves out what else it sets)",
-    )
-    group.add_argument(
         "--length-penalty",
         action=Given,
         type=float,
@@ -164,7 +139,7 @@ def check_model(args: argparse.Namespace) -> None:
             raise UserError("--server: needs --server-model, the model's name there")
         if "model" in given:
             raise UserError("--model and --server: give one of them")
-        ours = ("kind", *languages, "device", "dtype", *NOT_PLAIN, "sampling", "draw")
+        ours = ("kind", *languages, "device", "dtype", "sampling")
         refuse(ours, "--model; not sent to a server")
         check_number("epsilon", args.epsilon, least=0.0, most=1.0)
         for option, least in (("concurrency", 1), ("samples-per-request", 1), ("retries", 0)):
@@ -206,8 +181,7 @@ def sampling_settings(args: argparse.Namespace) -> SamplingSettings:
 
     beam = 256 if args.beam is None else args.beam
     sampling, tops = args.sampling or "independent", (args.top_k, args.top_p, args.min_p)
-    of_beam = [getattr(args, name) for name in NOT_PLAIN]
-    return SamplingSettings(beam, args.length_penalty, _epsilon(args), args.temperature, sampling, *tops, *of_beam)
+    return SamplingSettings(beam, args.length_penalty, _epsilon(args), args.temperature, sampling, *tops)
 
 
 def _epsilon(args: argparse.Namespace) -> float:

@@ -7,8 +7,7 @@ import argparse
 from mbrace.cli.forecast import clash_of
 from mbrace.cli.options import set_default_prune
 from mbrace.forecast import MOST
-from mbrace.jobs.presets import MAKING, STEPS, STRINGS, main_cost, preset_settings
-from mbrace.models.hypotheses import NOT_PLAIN
+from mbrace.jobs.presets import STEPS, STRINGS, main_cost, preset_settings
 
 
 def apply_preset(args: argparse.Namespace, command: str) -> None:
@@ -19,10 +18,9 @@ def apply_preset(args: argparse.Namespace, command: str) -> None:
         "regret": confidence,
         "sampling": getattr(args, "server", None) is None,
         "cover": not getattr(args, "no_shuffle", False),
-        "max_behind": _may_give_up(args),
     }
     cost = _cost(args) if confidence else None
-    for name, value in preset_settings(args.preset, command, cost, own_beam=_has_own_beam(args)).items():
+    for name, value in preset_settings(args.preset, command, cost).items():
         if getattr(args, name) is None and applies.get(name, True):
             setattr(args, name, value)
 
@@ -34,13 +32,13 @@ def _cost(args: argparse.Namespace) -> str | None:
     cost = main_cost(args.utility, _device(args))
     if cost is None:
         return None
-    goes_with = {STRINGS: _may_forecast, STEPS: _may_be_one_step, MAKING: _may_make_more}
+    goes_with = {STRINGS: _may_forecast, STEPS: _may_be_one_step}
     return cost if goes_with[cost](args) else None
 
 
 def _may_forecast(args: argparse.Namespace) -> bool:
-    """Whether there can be a forecast: not with a beam search of the user's own, since it was not as good with some."""
-    return args.forecast != 0 and (getattr(args, "beam", None) or 0) <= MOST and not _has_beam_options(args)
+    """Whether there can be a forecast."""
+    return args.forecast != 0 and (getattr(args, "beam", None) or 0) <= MOST
 
 
 def _may_be_one_step(args: argparse.Namespace) -> bool:
@@ -48,29 +46,8 @@ def _may_be_one_step(args: argparse.Namespace) -> bool:
     that only matters in a race of several."""
     arithmetic = _of_a_model(args) and getattr(args, "sampling", None) in (None, "arithmetic")
     of_races = (args.regret, args.alpha, args.bootstraps, args.forecast)
-    few = arithmetic and all(x is None for x in of_races)
-    # with other beams, few draws were found not to be as good
-    return few and _may_give_up(args) and not _has_beam_options(args)
-
-
-def _may_give_up(args: argparse.Namespace) -> bool:
-    """Whether there may be fewer hypotheses: this was studied for one answer, and with plain scores by length."""
-    return (args.nbest or 1) == 1 and getattr(args, "length_penalty", 1.0) == 1.0
-
-
-def _may_make_more(args: argparse.Namespace) -> bool:
-    """Whether more hypotheses cost nothing besides."""
-    return not _has_own_beam(args)
-
-
-def _has_own_beam(args: argparse.Namespace) -> bool:
-    """Whether the user chose how hypotheses are made, or they are not made by a model here."""
-    return not _of_a_model(args) or args.beam is not None or _has_beam_options(args)
-
-
-def _has_beam_options(args: argparse.Namespace) -> bool:
-    """Whether the user chose how beam search saves time."""
-    return any(getattr(args, name, None) is not None for name in NOT_PLAIN)
+    plain = (args.nbest or 1) == 1 and getattr(args, "length_penalty", 1.0) == 1.0
+    return arithmetic and plain and all(x is None for x in of_races)
 
 
 def _of_a_model(args: argparse.Namespace) -> bool:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mbrace.cli.methods import add_method
-from mbrace.cli.models import Given, add_model, add_sampling, check_model, model_settings, sampling_settings
+from mbrace.cli.models import add_model, add_sampling, check_model, model_settings, sampling_settings
 from mbrace.cli.options import add_race, add_utility, race_settings, utility_settings
 from mbrace.cli.presets import apply_preset
 from mbrace.cli.runs import add_cluster, add_output, add_save_utilities, check_output, run_here, run_on_cluster
@@ -29,12 +29,6 @@ def add(commands: Any) -> None:
     add_output(parser)
     add_save_utilities(parser)
     parser.add_argument("--json", action="store_true", help="write JSON Lines whatever the name of OUT")
-    parser.add_argument(
-        "--draw",
-        action=Given,
-        choices=["ahead", "lazy"],
-        help="draw all pseudo-references at once, or step by step while the race is open (default: the faster)",
-    )
     add_utility(parser)
     add_model(parser)
     add_sampling(parser, by_preset=", or as --preset says")
@@ -76,4 +70,4 @@ def job_from(args: argparse.Namespace) -> TranslateJob:
         raise UserError(f"--nbest {race.nbest}: plain text has one line per source; give --json or -o OUT.jsonl")
     model, candidates, utility = model_settings(args), sampling_settings(args), utility_settings(args)
     races = DecodeJob(utility, race, text=text, save_utilities=args.save_utilities)
-    return TranslateJob(model, candidates, races, draw=args.draw)
+    return TranslateJob(model, candidates, races)

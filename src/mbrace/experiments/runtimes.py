@@ -83,7 +83,7 @@ def _race(
     started = time.perf_counter()
     phases = Phases()
     settings = SamplingSettings(hypotheses)
-    made, sampler = live_candidates(model, settings, utility, None, seed=seed, draw=None, window=WINDOW)
+    made, sampler = live_candidates(model, settings, utility, None, seed=seed, window=WINDOW)
     options: dict[str, Any] = {"seed": seed, "window": WINDOW, "sampler": sampler, "phases": phases}
     list(decode_corpus(made.records(sources), utility=utility, prune=prune, **options))
     timed = {"generate H": made.seconds} | {name: getattr(phases, field) for name, field in PHASES.items()}

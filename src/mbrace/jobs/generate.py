@@ -33,9 +33,6 @@ def generate_file(
     *,
     model: CandidateModel | Server | str = "bundled",
     beam: int = 256,
-    states: int | None = None,
-    recombine: int | None = None,
-    max_behind: float | None = None,
     sample: int = 1024,
     length_penalty: float = 1.0,
     epsilon: float | None = 0.02,
@@ -68,9 +65,7 @@ def generate_file(
     """
     job = GenerateJob(
         model,
-        SamplingSettings(
-            beam, length_penalty, epsilon, temperature, sampling, top_k, top_p, min_p, states, recombine, max_behind
-        ),
+        SamplingSettings(beam, length_penalty, epsilon, temperature, sampling, top_k, top_p, min_p),
         sample=sample,
         seed=seed,
         logprobs=logprobs,
@@ -124,10 +119,6 @@ class GenerateJob:
 
         model = load_model(self.model, threads, self.candidates, seed=self.seed, logprobs=self.logprobs)
         server = model if isinstance(model, Server) else None
-        if isinstance(model, Server):
-            self.candidates.check_server()
-        else:
-            self.candidates.check_model(model)
         # few on a CPU, where each takes long, so that finished ones are written soon
         window = 32 if isinstance(model, Server) or model.device.type == "cuda" else 4
         return GenerateWorker(candidates_of(model, self), self.logprobs, self.window or window, server)

@@ -20,9 +20,8 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
 # CPU (bench/learned.py). These are rows of STRINGS.md that are as good with a third of the strings. With chrF++, or a
 # small encoder on a GPU, a forecast takes longer than it saves.
 # STEPS: a small encoder on a GPU, which makes and reads 64 draws in about the time of a few. With arithmetic sampling
-# these are as good as 256 (STRINGS.md); with the beam below, 48 are.
-# MAKING: the utility counts n-grams, which takes less time than making the strings.
-STRINGS, STEPS, MAKING = "strings", "steps", "making"
+# these are as good as 256 (STRINGS.md).
+STRINGS, STEPS = "strings", "steps"
 BY_COST: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
     "fast": {
         STRINGS: {
@@ -32,19 +31,8 @@ BY_COST: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
         STEPS: {"translate": {"schedule": "64"}},
     },
 }
-# The same, where the user leaves it to the preset how hypotheses are made. With the learned metric, those of a beam
-# that gives up paths far behind were found as good (results/tenth-run); those of a beam that shares states were not,
-# but they were for chrF++ (results/sixth-run).
-BEAM_BY_COST: dict[str, dict[str, dict[str, Any]]] = {
-    "fast": {
-        STRINGS: {"max_behind": 6.0},
-        STEPS: {"beam": 288, "max_behind": 5.0, "schedule": "48"},
-        MAKING: {"beam": 384, "states": 96},
-    },
-}
 LARGE_ENCODERS = ("comet",)
 SMALL_ENCODERS = ("learned", "embedding")
-N_GRAMS = ("chrf", "chrf+", "chrf++", "bleu")
 
 
 def main_cost(utility: str, device: str | None) -> str | None:
@@ -57,15 +45,9 @@ def main_cost(utility: str, device: str | None) -> str | None:
 
         kind = choose_device(None).type if device is None else device.split(":")[0]
         return STRINGS if kind == "cpu" else STEPS
-    return STRINGS if utility in LARGE_ENCODERS else MAKING if utility in N_GRAMS else None
+    return STRINGS if utility in LARGE_ENCODERS else None
 
 
-def preset_settings(preset: str, command: str, cost: str | None, *, own_beam: bool = False) -> dict[str, Any]:
-    """What a preset sets for a command where that costs most (see `main_cost`).
-
-    With `own_beam`, the user chose how hypotheses are made, or they are not made by a model here.
-    """
-    settings = PRESETS[preset][command] | BY_COST.get(preset, {}).get(cost or "", {}).get(command, {})
-    if command == "translate" and not own_beam:
-        settings |= BEAM_BY_COST.get(preset, {}).get(cost or "", {})
-    return settings
+def preset_settings(preset: str, command: str, cost: str | None) -> dict[str, Any]:
+    """What a preset sets for a command where that costs most (see `main_cost`)."""
+    return PRESETS[preset][command] | BY_COST.get(preset, {}).get(cost or "", {}).get(command, {})

@@ -32,9 +32,6 @@ def translate_file(
     *,
     model: CandidateModel | Server | str = "bundled",
     beam: int = 256,
-    states: int | None = None,
-    recombine: int | None = None,
-    max_behind: float | None = None,
     length_penalty: float = 1.0,
     epsilon: float | None = 0.02,
     temperature: float = 1.0,
@@ -42,7 +39,6 @@ def translate_file(
     top_p: float | None = None,
     min_p: float | None = None,
     sampling: str = "independent",
-    draw: str | None = None,
     utility: Utility | PairFunction | str = "chrf++",
     prune: PruningFunction | None = Confidence(),  # noqa: B008  (frozen)
     schedule: Schedule = None,
@@ -67,23 +63,19 @@ def translate_file(
 
     `model` is a `Seq2Seq`, a `CausalLM`, a `Server`, any object with their `beam` and `sampler`, or the name or
     folder of a translation model. `beam` hypotheses per source race against pseudo-references that are drawn by
-    epsilon sampling, or by `top_k`, `top_p` and `min_p` as for `Seq2Seq.sample`; `states`, `recombine` and
-    `max_behind` are as for `Seq2Seq.beam`, `sampling` and `draw` as for `Seq2Seq.translate`. A `Server`
-    samples as it was made to: none of these is sent to it. With `text=False` each line of `output` is the JSON
+    epsilon sampling, or by `top_k`, `top_p`, `min_p` and `sampling` as for `Seq2Seq.sample`. A `Server` samples as it
+    was made to: none of these is sent to it. With `text=False` each line of `output` is the JSON
     object that `decode_file` writes. The other options are those of `decode_file`.
     """
     job = TranslateJob(
         model,
-        SamplingSettings(
-            beam, length_penalty, epsilon, temperature, sampling, top_k, top_p, min_p, states, recombine, max_behind
-        ),
+        SamplingSettings(beam, length_penalty, epsilon, temperature, sampling, top_k, top_p, min_p),
         DecodeJob(
             utility,
             RaceSettings(prune, schedule, seed, nbest, window, exclude_self, select, diversity, method, forecast),
             text=text,
             save_utilities=None if save_utilities is None else os.fspath(save_utilities),
         ),
-        draw=draw,
     )
     path, out = os.fspath(sources), os.fspath(output)
     return run_job(
@@ -106,7 +98,6 @@ class TranslateJob:
     model: AnyModel
     candidates: SamplingSettings
     races: DecodeJob
-    draw: str | None = None  # when pseudo-references are drawn: see `live_candidates`
     reads_records: ClassVar[bool] = False
 
     @property
@@ -134,7 +125,6 @@ class TranslateJob:
         model = load_model(self.model, threads, self.candidates, seed=race.seed)
         sampler: LiveSampler
         if isinstance(model, Server):
-            self.candidates.check_server()
             sampler, ask, beam = model, model.hypotheses, self.candidates.beam
             hypotheses = Hypothesiser(lambda texts, ids: list(ask(texts, beam, ids=ids)), group_size=race.window)
         else:
@@ -144,7 +134,6 @@ class TranslateJob:
                 races.utility,
                 race.schedule,
                 seed=race.seed,
-                draw=self.draw,
                 window=race.window,
                 short_races=stops_by_regret(race.pruning_function()),
             )

@@ -1,9 +1,8 @@
-"""Beam search over rows of a decoder (search.py): each path of a source is in its own row, or in one that it shares."""
+"""Beam search over rows of a decoder (search.py): each open path of a source is a row."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,58 +14,25 @@ from mbrace.models.paths import follow_back
 from mbrace.models.search import Search, Sequences, StepDecoder, is_end
 from mbrace.models.startup import startup_lock
 
-# Log-probability. With alpha > 0 scores of open paths rise with their length: without this, long outputs would be lost.
-GRACE = 3.0
-RECOMBINED = 3  # ids in common, after which paths of a beam with `states` share a state of the decoder
-
-
-@dataclass(frozen=True)
-class BeamSettings:
-    """The `k` best outputs are looked for, scored log p / length ** alpha.
-
-    Paths that end in the same `recombine` ids at some time step go on as one in the decoder, which sees the best of
-    them: a state. The scores of the others are then approximations. There are at most `states` states per source;
-    given alone, and fewer than k, they mean that paths recombine by RECOMBINED ids.
-
-    With `max_behind`, an open path is given up once its log-probability is more than that below the best open one's.
-    Finished paths count, too, as if they were as long as open ones are now: a path is given up if it is GRACE or more
-    below the worst of k of them, and a source is done when its best open path is more than GRACE + max_behind below the
-    best of them. Then there may be fewer than k outputs.
-    """
-
-    k: int
-    alpha: float = 1.0
-    states: int | None = None
-    recombine: int | None = None
-    max_behind: float | None = None
-
-    @property
-    def most_states(self) -> int:
-        """The most states of a source."""
-        return min(self.states or self.k, self.k)
-
-    @property
-    def alike(self) -> int:
-        """Ids in common, after which paths share a state; 0: each has its own."""
-        return int(self.recombine or (RECOMBINED if self.most_states < self.k else 0))
-
 
 def beam(
-    decoder: StepDecoder, memory: Any, limits: Tensor, settings: BeamSettings, *, start: int, ends: tuple[int, ...]
+    decoder: StepDecoder, memory: Any, limits: Tensor, *, k: int, alpha: float, start: int, ends: tuple[int, ...]
 ) -> Sequences:
     """The k best of beam search for each source, best first: (sources * k) rows, with their scores.
+
+    Scores are log p / length ** alpha.
 
     As transformers' beam search (early_stopping=False): a source is done when no open path, at its present length,
     scores better than the worst of k finished ones. If fewer than k finished, empty rows with scores of -inf follow.
     """
     with startup_lock(limits.device) as startup:
-        search = _Beam(decoder, memory, limits, settings, start, ends)
+        search = _Beam(decoder, memory, limits, k, alpha, start, ends)
         search.run(int(limits.max()), startup)
     return search.finished()
 
 
 class _Beam(Search):
-    """k open paths per source. Each is in a row of the decoder, its own or one that it shares: a state.
+    """k open paths per source, each in a row of the decoder.
 
     A path is kept as its last extension, a path of the step before and the id that followed it: path x ids + id.
     """
@@ -76,22 +42,17 @@ class _Beam(Search):
         decoder: StepDecoder,
         memory: Any,
         limits: Tensor,
-        settings: BeamSettings,
+        k: int,
+        alpha: float,
         start: int,
         ends: tuple[int, ...],
     ) -> None:
-        device, sources, horizon, k = limits.device, len(limits), int(limits.max()), settings.k
-        self.width = settings.most_states
-        # The last ids of a path are one number, its key, with so many bits for each (0: each path has its own state).
-        self.key_bits = (0, 63, 31, 21, 16)[settings.alike]
-        # four of 16 bits are all 64 of an int64
-        self.key_mask = -1 if settings.alike == 4 else (1 << self.key_bits * settings.alike) - 1
-        super().__init__(device, sources * self.width)
+        device, sources, horizon = limits.device, len(limits), int(limits.max())
+        super().__init__(device, sources * k)
         self.kernels, self.end_ids = choice.kernels_for(device), torch.tensor(ends, device=device)
         self.k, self.ends, self.vocabulary = k, ends, 1  # known from the first step on
-        self.max_behind = settings.max_behind
         lengths = range(1, horizon + 1)
-        self.penalties = torch.tensor([n**settings.alpha for n in lengths], dtype=torch.float32, device=device)
+        self.penalties = torch.tensor([n**alpha for n in lengths], dtype=torch.float32, device=device)
         # the open paths of all steps and all sources
         self.extensions = torch.zeros((horizon, sources, k), dtype=torch.int64, device=device)
         # the k best that are finished, in any order, then those of the present step: scores, and where to find them,
@@ -101,14 +62,13 @@ class _Beam(Search):
         self.all_ended = self.ended_scores[:, :k].clone(), self.ended[:, :k].clone()  # of sources that were cut, too
         self.scores = torch.full((sources, k), -math.inf, device=device)
         self.scores[:, 0] = 0.0
-        self.keys = torch.zeros((sources, k), dtype=torch.int64, device=device)
         self.row_of_path = torch.arange(sources, device=device)[:, None].repeat(1, k)  # that each path is in
         self.paths = 1  # per source before the first step
         # what each row goes on from: the row before; and which rows each source has
         self.came_from, self.offsets = torch.arange(sources, device=device), torch.arange(sources + 1, device=device)
         self.owner, self.limit = torch.arange(sources, device=device), limits
         self.closed = torch.zeros(sources, dtype=torch.bool, device=device)
-        self.state = decoder.start(memory, 1, self.width, full=self.key_bits == 0 and self.max_behind is None)
+        self.state = decoder.start(memory, 1, k)
         self.ids = torch.full((sources,), start, device=device)
         self.fixed_size = self.keeps_rows()
         if not self.fixed_size:  # only rows in use are kept, and soon there may be none
@@ -132,8 +92,6 @@ class _Beam(Search):
         self.ended[:, :k] = self.ended.gather(1, which)
         self.ended_scores[:, :k] = scores
         self.closed |= ~(scores.amin(1) < best_open)  # also where scores are NaN
-        if self.max_behind is not None:
-            self._give_up(self.max_behind)
         self.clock += 1
         self._enter_rows(parents, ids)
 
@@ -165,66 +123,35 @@ class _Beam(Search):
         best_open = (scores[:, 0] / penalty).masked_fill_(scores[:, 0] == -math.inf, -math.inf)
         return kept, kept // self.vocabulary, kept % self.vocabulary, best_open
 
-    def _give_up(self, max_behind: float) -> None:
-        """Give up open paths that are unlikely to be among the k best when they end (see `BeamSettings`)."""
-        if self.kernels is not None:
-            self.kernels.give_up(self.ended_scores, self.scores, self.penalties, self.clock, max_behind, GRACE)
-        else:
-            penalty, best = self.penalties[self.clock], self.scores[:, :1]
-            worst, best_ended = self.ended_scores[:, : self.k].aminmax(dim=1, keepdim=True)
-            given_up = (self.scores < best - max_behind) | (self.scores <= worst * penalty - GRACE)
-            given_up |= best < best_ended * penalty - GRACE - max_behind
-            self.scores.masked_fill_(given_up, -math.inf)
-        self.closed |= self.scores[:, 0] == -math.inf
-
     def _enter_rows(self, parents: Tensor, ids: Tensor) -> None:
         """Put the open paths, best first, into their new rows; each is a parent, an earlier path, and one more id."""
-        sources, size = len(ids), len(ids) * self.width
+        sources, size = len(ids), ids.numel()
         if self.fixed_size and len(self.came_from) != size:
             self.came_from, self.ids = self.came_from.new_zeros(size), self.ids.new_zeros(size)
         if self.kernels is not None and self.fixed_size and self.k <= self.kernels.MOST_PATHS:
             self.kernels.enter_rows(
-                parents, ids, self.keys, self.scores, self.closed, self.row_of_path, self.offsets, self.came_from,
-                self.ids, self.width, self.key_bits, self.key_mask,
-            )  # fmt: skip
+                parents, ids, self.scores, self.closed, self.row_of_path, self.offsets, self.came_from, self.ids
+            )
         else:
-            first, leads = self._leaders(parents, ids)
-            torch.cumsum(leads.sum(1), 0, out=self.offsets[1:])
-            mine = leads.cumsum(1) - 1 + self.offsets[:sources, None]
+            is_open = (self.scores > -math.inf) & ~self.closed[:, None]
+            torch.cumsum(is_open.sum(1), 0, out=self.offsets[1:])
             before = self.row_of_path.gather(1, parents)
-            self.row_of_path.copy_(mine.gather(1, first).clamp_(min=0))
-            if self.fixed_size:  # what leads no row goes to one beyond the last
-                to = torch.where(leads, mine, size).flatten()
+            torch.sub(is_open.cumsum(1) + self.offsets[:sources, None], 1, out=self.row_of_path)
+            if self.fixed_size:  # paths that are not open go to a row beyond the last
+                to = torch.where(is_open, self.row_of_path, size).flatten()
                 for kept, of_paths in ((self.came_from, before), (self.ids, ids)):
                     kept.copy_(torch.nn.functional.pad(kept, (0, 1)).scatter_(0, to, of_paths.flatten())[:-1])
             else:
-                self.came_from, self.ids = before[leads], ids[leads]
+                self.came_from, self.ids = before[is_open], ids[is_open]
+            self.row_of_path.clamp_(min=0)
         self.state.select(self.came_from, self.offsets)
         self.paths = self.k
-
-    def _leaders(self, parents: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """For each open path the number of the one whose row it shares, and whether it leads: that is its own.
-
-        The best of those that end alike leads. Paths of finished sources lead nothing, nor does any without a state.
-        Ids with more bits than a key has for them are folded: then others may, rarely, be taken for alike.
-        """
-        number = torch.arange(self.k, device=ids.device).expand_as(ids)
-        leads = (self.scores > -math.inf) & ~self.closed[:, None]
-        if not self.key_bits:
-            return number, leads
-        folded = (ids ^ (ids >> self.key_bits)) & (1 << self.key_bits) - 1
-        self.keys.copy_(((self.keys.gather(1, parents) << self.key_bits) | folded) & self.key_mask)
-        first = (self.keys[:, :, None] == self.keys[:, None]).int().argmax(2)
-        leads &= first == number
-        state = leads.cumsum(1) - 1
-        self.scores.masked_fill_(state.gather(1, first) >= self.width, -math.inf)
-        return first, leads & (state < self.width)
 
     def cut(self, time: int) -> bool:
         """Go on, from the step at `time`, with the open sources if that pays; False if none is left."""
         alive = (~self.closed).nonzero()[:, 0]
-        left = len(alive) * self.width
-        if len(alive) > 0 and self.worth_cutting(left, len(self.owner) * self.width, time):
+        left = len(alive) * self.k
+        if len(alive) > 0 and self.worth_cutting(left, len(self.owner) * self.k, time):
             self.recorder.forget()
             self._save_ended()
             counts = self.offsets.diff()[alive]  # those of finished sources are 0
@@ -232,7 +159,7 @@ class _Beam(Search):
             if self.fixed_size:
                 self.came_from, self.ids = self.came_from.new_zeros(left), self.ids[:left].clone()
             self.state.select(torch.arange(len(self.ids), device=alive.device), self.offsets, sources=alive)
-            for name in "scores", "row_of_path", "keys", "ended_scores", "ended", "owner", "limit", "closed":
+            for name in "scores", "row_of_path", "ended_scores", "ended", "owner", "limit", "closed":
                 setattr(self, name, getattr(self, name)[alive])
         return len(alive) > 0
 

@@ -31,14 +31,6 @@ class BeamOutputs:
     scores: Sequence[float]
 
 
-def rows_per_source(settings: beam_search.BeamSettings, device: torch.device) -> int:
-    """How many rows to expect for each source, by which parts are made."""
-    width = max(settings.most_states, settings.k // 4)  # paths without a state of their own take memory too
-    if settings.recombine and settings.states is None and device.type == "cpu":
-        width = -(-width // 2)  # most paths share a state, and only states in use are rows
-    return width
-
-
 class Beams:
     """The beam searches of some sources."""
 
@@ -46,13 +38,13 @@ class Beams:
         self,
         model: LiveModel,
         sources: Sequence[str],
-        settings: beam_search.BeamSettings,
+        k: int,
+        alpha: float,
         max_length: int | None,
     ) -> None:
-        self._model, self._settings, self._max_length = model, settings, max_length
+        self._model, self._k, self._alpha, self._max_length = model, k, alpha, max_length
         self._rows = model.codec.encode(sources)
-        width = rows_per_source(settings, model.device)
-        counts = [width if source.strip() else 0 for source in sources]
+        counts = [k if source.strip() else 0 for source in sources]
         self._parts = list(model.parts(self._rows, counts, max_length))
         self._ends = list(itertools.accumulate(map(len, self._parts)))
         self._whole = self._encoded_together()
@@ -91,14 +83,16 @@ class Beams:
             else:
                 end = self._ends[number]
                 memory = self._whole.part(end - len(rows), end, model.padded_width(rows))
-            found = beam_search.beam(model.decoder, memory, limits, self._settings, start=model.start, ends=model.ends)
+            found = beam_search.beam(
+                model.decoder, memory, limits, k=self._k, alpha=self._alpha, start=model.start, ends=model.ends
+            )
             return found.scores.view(len(rows), -1).tolist(), found.ids.cpu()
 
     def _write(self, number: int, found: tuple[list[list[float]], Tensor]) -> list[BeamOutputs]:
         """The outputs of the sources of a part."""
         if number < len(self._parts) - 1:
             wait_for_startups()
-        texts, k = self._model.texts(found[1]), self._settings.k
+        texts, k = self._model.texts(found[1]), self._k
         outputs = []
         for row, scores in enumerate(found[0]):
             mine = texts[row * k : row * k + k]

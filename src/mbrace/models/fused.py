@@ -15,7 +15,7 @@ from mbrace.models import kernels, network_kernels
 from mbrace.models.chosen_ids import ChosenIds
 from mbrace.neural.device import launch
 
-MOST_PATHS = 1024  # paths per source: each is compared with all others, by one program
+MOST_PATHS = 1024  # per source: one program has them all
 FEW_ROWS = 2048  # for so many, torch's matrix products are faster than ours, even if most rows are not in use
 
 
@@ -114,51 +114,22 @@ def split_extensions(
     return kept, parents, numbers, best_open
 
 
-def give_up(
-    ended_scores: Tensor, scores: Tensor, penalties: Tensor, clock: Tensor, max_behind: float, grace: float
-) -> None:
-    """Give up open paths (see beam_search.py): their scores (sources, k) become -inf, in place.
-
-    The first k columns of `ended_scores` (sources, 2k) are those of finished paths.
-    """
-    sources, k = scores.shape
-    launch(
-        kernels.give_up, sources, ended_scores, scores, penalties, clock, float(max_behind), grace, k,
-        BLOCK=max(512, triton.next_power_of_2(k)), num_warps=4,
-    )  # fmt: skip
-
-
 def enter_rows(
-    parents: Tensor,
-    ids: Tensor,
-    keys: Tensor,
-    scores: Tensor,
-    closed: Tensor,
-    path_rows: Tensor,
-    offsets: Tensor,
-    rows: Tensor,
-    row_ids: Tensor,
-    width: int,
-    bits: int,
-    mask: int,
-) -> None:
-    """Put the open paths into rows, at most `width` per source (see beam_search.py).
+    parents: Tensor, ids: Tensor, scores: Tensor, closed: Tensor, path_rows: Tensor, offsets: Tensor,
+    rows: Tensor, row_ids: Tensor,
+) -> None:  # fmt: skip
+    """Put the open paths of each source into its rows, in their order (see beam_search.py).
 
-    Paths are a parent and one more id, both (sources, k). With `bits` 0 each has its own row; otherwise paths with the
-    same last ids share one: a key has `bits` bits for each id, and a mask. At most MOST_PATHS paths. Changed in
-    place: keys, scores and path_rows (sources, k), offsets (sources + 1,), and the row before and the newest id of each
-    new row, rows and row_ids.
+    Paths are a parent and one more id, both (sources, k) as are their scores; those of -inf, and those of sources that
+    are `closed` (sources,), are not open. Changed in place: path_rows (sources, k), offsets (sources + 1,), and the row
+    before and the newest id of each new row, rows and row_ids.
     """
     sources, k = ids.shape
-    firsts, ranks = (torch.empty_like(ids, dtype=torch.int32) for _ in range(2))
     counts, block = torch.empty_like(closed, dtype=torch.int64), max(512, triton.next_power_of_2(k))
-    launch(
-        kernels.lead_rows, sources, parents, ids, keys, scores, closed, firsts, ranks, counts, torch.empty_like(ids),
-        k, width, BITS=bits, MASK=mask, BLOCK=block, TILE=32, num_warps=8,
-    )  # fmt: skip
+    launch(kernels.count_open, sources, scores, closed, counts, k, BLOCK=block, num_warps=4)
     torch.cumsum(counts, 0, out=offsets[1:])
     launch(
-        kernels.enter_rows, sources, parents, ids, firsts, ranks, offsets, path_rows, rows, row_ids, k,
+        kernels.enter_rows, sources, parents, ids, scores, closed, offsets, path_rows, rows, row_ids, k,
         BLOCK=block, num_warps=4,
     )  # fmt: skip
 

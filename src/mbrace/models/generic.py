@@ -113,9 +113,7 @@ class _TransformersDecoder:
         self.model = model
         self.bias = forbidden(model)
 
-    def start(
-        self, memory: TransformersMemory, width: int, most: int | None = None, *, full: bool = False
-    ) -> TransformersState:
+    def start(self, memory: TransformersMemory, width: int, most: int | None = None) -> TransformersState:
         """The state of `width` rows per source of `memory`, before the first step."""
         return TransformersState(self, memory, width)
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol, TypeAlias, cast, overload, runtime_checkable
 
-from mbrace.errors import RecordError, ServiceError, UserError, check_number, check_whole
+from mbrace.errors import RecordError, ServiceError, UserError
 from mbrace.groups import in_groups, run_group
 from mbrace.io.candidates import Item
 from mbrace.protocols import implements
@@ -17,9 +16,6 @@ from mbrace.sampler import Draws, Sampler
 from mbrace.schedule import Schedule, check, doubling, is_all
 from mbrace.utility import Utility
 
-MOST_RECOMBINED = 4  # ids in common, by which hypotheses of a beam may share states
-# Settings that make a beam search another than the plain one, and the kind of number each is.
-NOT_PLAIN = {"states": int, "recombine": int, "max_behind": float}
 # Hypotheses of each source; ids are those of the records.
 MakeHypotheses: TypeAlias = Callable[[Sequence[str], Sequence["str | int"]], Sequence[Sequence[str]]]
 
@@ -85,16 +81,6 @@ class CandidateModel(Protocol):
         ...
 
 
-def check_beam_search(states: int | None, recombine: int | None, max_behind: float | None) -> None:
-    """Refuse settings of a beam search that cannot be."""
-    if states is not None:
-        check_whole("states", states, least=1)
-    if recombine is not None:
-        check_whole("recombine", recombine, least=1, most=MOST_RECOMBINED)
-    if max_behind is not None:
-        check_number("max_behind", max_behind, least=0.0)
-
-
 @dataclass(frozen=True)
 class SamplingSettings:
     """How candidates are made: `beam` hypotheses per source, pseudo-references by epsilon sampling (0: the whole
@@ -109,37 +95,10 @@ class SamplingSettings:
     top_k: int | None = None
     top_p: float | None = None
     min_p: float | None = None
-    states: int | None = None  # of the decoder, that the hypotheses of a source share; None: one per hypothesis
-    recombine: int | None = None  # ids in common, after which they share one
-    max_behind: float | None = None  # nats behind the best, beyond which a hypothesis is given up
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be, or what nothing would use."""
-        check_beam_search(self.states, self.recombine, self.max_behind)
-        for name, value in self._beam_search().items():
-            if self.beam == 0:
-                raise UserError(f"{name} {value}: only valid with a beam of 1 or more")
-
-    def check_server(self) -> None:
-        """Refuse what a server would not be told of, and would silently do without."""
-        for name, value in self._beam_search().items():
-            raise UserError(f"{name} {value}: only valid with a model; not sent to a server")
-
-    def check_model(self, model: CandidateModel) -> None:
-        """Refuse what the beam search of a model of the user's own does not know."""
-        known = inspect.signature(model.beam).parameters.values()
-        for name, value in self._beam_search().items():
-            if not any(p.name == name or p.kind is p.VAR_KEYWORD for p in known):
-                raise UserError(f"{name} {value}: beam of {type(model).__name__} has no such option; leave it out")
-
-    def _beam_search(self) -> dict[str, int | float]:
-        """What was asked for of a beam search that is not the plain one; numbers as JSON knows them."""
-        asked = {name: getattr(self, name) for name in NOT_PLAIN}
-        return {name: NOT_PLAIN[name](value) for name, value in asked.items() if value is not None}
 
     def beam_options(self) -> dict[str, Any]:
-        """Those of a model's `beam`; what was not asked for is left out: not all models know it."""
-        return {"k": self.beam, "alpha": self.length_penalty, **self._beam_search()}
+        """Those of a model's `beam`."""
+        return {"k": self.beam, "alpha": self.length_penalty}
 
     def options(self) -> dict[str, Any]:
         """Those of a model's `sample` and `sampler`; what was not asked for is left out: not all models know it."""
@@ -149,10 +108,7 @@ class SamplingSettings:
 
     def describe(self) -> dict[str, Any]:
         """What candidates depend on."""
-        settings = {**asdict(self), "sampling": None if self.sampling == "independent" else self.sampling}
-        for name in NOT_PLAIN:
-            del settings[name]
-        return settings | self._beam_search()
+        return {**asdict(self), "sampling": None if self.sampling == "independent" else self.sampling}
 
 
 FIRST_DRAWS = 20  # every search takes a CPU some time whatever its rows, and few races are over sooner
@@ -165,27 +121,22 @@ def live_candidates(
     schedule: Schedule,
     *,
     seed: int,
-    draw: str | None,
     window: int,
     short_races: bool = False,
 ) -> tuple[Hypothesiser, LiveSampler]:
     """What translating with a model races over: hypotheses by beam search, and a sampler of pseudo-references.
 
-    `draw` is "ahead" (all pseudo-references at once) or "lazy" (step by step while a race is open); None is lazy on a
-    CPU, whose time goes with the rows, and ahead on a GPU, which takes as long for 16 rows as for 256: with
-    `short_races` (stopped by regret) in blocks that end at 64 (or the first size of the schedule), 128,
-    ..., the first of them beside the beam search. On a CPU these draw at once what most of them need: the sizes up to
-    FIRST_DRAWS. A beam of 0 is no beam search: what is drawn races.
+    They are drawn step by step on a CPU, whose time goes with the rows, and all at once on a GPU, which takes as long
+    for 16 rows as for 256. With `short_races` (stopped by regret) a GPU draws them in blocks that end at 64 (or the
+    first size of the schedule), 128, ..., the first block during the beam search; a CPU draws at once what most of
+    these races need: the sizes up to FIRST_DRAWS.
     """
-    if draw not in (None, "ahead", "lazy"):
-        raise UserError(f"draw {draw!r}: unknown; choose ahead or lazy")
-    settings.check_model(model)
     if is_all(schedule):
         raise UserError('schedule "all": a live source has no last pseudo-reference; give the sizes')
     sizes = check(utility.schedule if schedule is None else schedule)
     last, on_gpu = sizes[-1], model.device.type == "cuda"
-    ahead: tuple[int, ...] = (last,) if draw == "ahead" or (draw is None and on_gpu) else ()
-    if short_races and draw is None:
+    ahead: tuple[int, ...] = (last,) if on_gpu else ()
+    if short_races:
         most_need = max(size for size in sizes if size <= max(FIRST_DRAWS, sizes[0]))
         ahead = doubling(min(max(64, sizes[0]), last), last) if on_gpu else (most_need,)
     sampler = model.sampler(seed=seed, ahead=ahead, **settings.options())
@@ -194,9 +145,7 @@ def live_candidates(
 
 
 def beam_hypotheses(model: CandidateModel, settings: SamplingSettings) -> MakeHypotheses:
-    """Hypotheses by beam search, which depends on no id; none for a beam of 0."""
-    if settings.beam == 0:
-        return lambda sources, ids: [[] for _ in sources]
+    """Hypotheses by beam search, which depends on no id."""
     return lambda sources, ids: [found.texts for found in model.beam(sources, **settings.beam_options())]
 
 

@@ -206,80 +206,22 @@ def split_extensions(
 
 
 @triton.jit(do_not_specialize=["k"])
-def give_up(ended_scores, scores, penalties, clock, max_behind, grace, k, BLOCK: tl.constexpr):
-    """Give up open paths of one source (see beam_search.py): their scores (sources, k) become -inf.
-
-    The first k of `ended_scores` (sources, 2k) are those of finished paths.
-    """
+def count_open(scores, closed, counts, k, BLOCK: tl.constexpr):
+    """How many of one source's paths are open: none if it is closed, otherwise those with scores above -inf."""
     source = tl.program_id(0).to(tl.int64)
-    penalty = tl.load(penalties + tl.load(clock))
     lane = tl.arange(0, BLOCK)
     inside = lane < k
-    worst = tl.min(tl.load(ended_scores + source * 2 * k + lane, mask=inside, other=float("inf")), 0)
-    best_ended = tl.max(tl.load(ended_scores + source * 2 * k + lane, mask=inside, other=-float("inf")), 0)
     score = tl.load(scores + source * k + lane, mask=inside, other=-float("inf"))
-    best = tl.load(scores + source * k)
-    done = best < best_ended * penalty - grace - max_behind
-    least = tl.where(done, float("inf"), best - max_behind)
-    given_up = (score < least) | (score <= worst * penalty - grace)
-    tl.debug_barrier()  # the first score is read
-    tl.store(scores + source * k + lane, tl.full((BLOCK,), -float("inf"), tl.float32), mask=inside & given_up)
-
-
-@triton.jit(do_not_specialize=["k", "width"])
-def lead_rows(
-    parents, ids, keys, scores, closed, firsts, ranks, counts, new_keys, k, width,
-    BITS: tl.constexpr, MASK: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr,
-):  # fmt: skip
-    """Which of one source's paths lead a row (see beam_search.py), and for each path the first that ends as it does.
-
-    With BITS 0 each open path leads its own. Otherwise those with the same last ids share the row of the first of them,
-    and there are at most `width` rows: keys and scores (sources, k) are changed in place, keys from those of the
-    parents, scores to -inf for paths without a row. `ranks` (sources, k) numbers the source's rows by their leaders, -1
-    for other paths; `counts` (sources,) is how many there are. `new_keys` (sources, k) is work space, by which the
-    threads of a program read what others have found.
-    """
-    source = tl.program_id(0).to(tl.int64)
-    own = source * k
-    lane = tl.arange(0, BLOCK)
-    inside = lane < k
-    score = tl.load(scores + own + lane, mask=inside, other=-float("inf"))
-    leads = inside & (score > -float("inf")) & (tl.load(closed + source) == 0)
-    first = lane
-    if BITS > 0:
-        parent = tl.load(parents + own + lane, mask=inside, other=0)
-        number = tl.load(ids + own + lane, mask=inside, other=0)
-        number = (number ^ (number >> BITS)) & ((1 << BITS) - 1)
-        key = ((tl.load(keys + own + parent, mask=inside, other=0) << BITS) | number) & MASK
-        tl.store(new_keys + own + lane, key, mask=inside)
-        tl.debug_barrier()  # all old keys are read, all new keys are written
-        tl.store(keys + own + lane, key, mask=inside)
-        for begin in range(0, k, TILE):
-            other = begin + tl.arange(0, TILE)
-            theirs = tl.load(new_keys + own + other, mask=other < k, other=-1)
-            same = (key[:, None] == theirs[None, :]) & (other < k)[None, :]
-            first = tl.minimum(first, tl.min(tl.where(same, other[None, :], BLOCK), 1))
-        leads = leads & (first == lane)
-    rank = tl.cumsum(leads.to(tl.int32), 0) - 1
-    if BITS > 0:
-        tl.store(ranks + own + lane, rank, mask=inside)
-        tl.debug_barrier()
-        shared = tl.load(ranks + own + first, mask=inside, other=0)
-        tl.debug_barrier()  # all ranks are read
-        nothing = tl.full((BLOCK,), -float("inf"), tl.float32)
-        tl.store(scores + own + lane, nothing, mask=inside & (shared >= width))
-        leads = leads & (rank < width)
-    tl.store(ranks + own + lane, tl.where(leads, rank, -1), mask=inside)
-    tl.store(firsts + own + lane, first, mask=inside)
-    tl.store(counts + source, tl.sum(leads.to(tl.int64), 0))
+    is_open = tl.where(tl.load(closed + source) == 0, score, -float("inf")) > -float("inf")
+    tl.store(counts + source, tl.sum(is_open.to(tl.int64), 0))
 
 
 @triton.jit(do_not_specialize=["k"])
-def enter_rows(parents, ids, firsts, ranks, offsets, path_rows, rows, row_ids, k, BLOCK: tl.constexpr):
-    """Put one source's paths into their rows, whose first is number offsets[source] (see `lead_rows`).
+def enter_rows(parents, ids, scores, closed, offsets, path_rows, rows, row_ids, k, BLOCK: tl.constexpr):
+    """Put one source's open paths into their rows, whose first is number offsets[source].
 
     `path_rows` (sources, k), the row of each path, is changed in place; `rows` and `row_ids` get, for each new row, the
-    row before and the newest id, both of its leader.
+    row before and the newest id.
     """
     source = tl.program_id(0).to(tl.int64)
     own = source * k
@@ -288,13 +230,13 @@ def enter_rows(parents, ids, firsts, ranks, offsets, path_rows, rows, row_ids, k
     parent = tl.load(parents + own + lane, mask=inside, other=0)
     number = tl.load(ids + own + lane, mask=inside, other=0)
     before = tl.load(path_rows + own + parent, mask=inside, other=0)
-    mine = tl.load(ranks + own + lane, mask=inside, other=-1)
-    shared = tl.load(ranks + own + tl.load(firsts + own + lane, mask=inside, other=0), mask=inside, other=-1)
-    offset = tl.load(offsets + source)
+    score = tl.load(scores + own + lane, mask=inside, other=-float("inf"))
+    is_open = tl.where(tl.load(closed + source) == 0, score, -float("inf")) > -float("inf")
+    row = tl.load(offsets + source) + tl.cumsum(is_open.to(tl.int64), 0) - 1
     tl.debug_barrier()  # all rows before are read
-    tl.store(path_rows + own + lane, tl.maximum(offset + shared, 0), mask=inside)
-    tl.store(rows + offset + mine, before, mask=inside & (mine >= 0))
-    tl.store(row_ids + offset + mine, number, mask=inside & (mine >= 0))
+    tl.store(path_rows + own + lane, tl.maximum(row, 0), mask=inside)
+    tl.store(rows + row, before, mask=is_open)
+    tl.store(row_ids + row, number, mask=is_open)
 
 
 @triton.jit(do_not_specialize=["longest", "sources", "k", "count"])

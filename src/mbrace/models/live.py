@@ -17,11 +17,11 @@ from torch import Tensor
 from mbrace.api import decode_corpus
 from mbrace.errors import UserError
 from mbrace.metrics.chrf import ChrF
-from mbrace.models import beam_search, search
+from mbrace.models import search
 from mbrace.models.beams import BeamOutputs, Beams
 from mbrace.models.choice import Truncation
 from mbrace.models.codec import Codec, texts_of
-from mbrace.models.hypotheses import SamplingSettings, check_beam_search, live_candidates
+from mbrace.models.hypotheses import SamplingSettings, live_candidates
 from mbrace.models.model_sampler import EncodedSources, ModelSampler
 from mbrace.models.startup import startup_lock
 from mbrace.neural.device import choose_device, without_cudnn_attention
@@ -72,24 +72,15 @@ class LiveModel:
         *,
         alpha: float = 1.0,
         max_length: int | None = None,
-        states: int | None = None,
-        recombine: int | None = None,
-        max_behind: float | None = None,
     ) -> list[BeamOutputs]:
         """The k best outputs of each source by beam search of width k, scored log p / length ** alpha.
 
-        Outputs that end in the same `recombine` ids at some time step go on as one in the decoder, in at most `states`
-        states (see `beam_search.beam`). With `max_behind`, outputs are given up whose log-probability is more than that
-        below the best one's while they are made (see `beam_search.BeamSettings`): there may be fewer than k. A source
-        without text has one output without text.
+        A source without text has one output without text.
         """
         refuse_one_string(sources)
         if k < 1:
             raise UserError(f"beam {k}: must be 1 or more")
-        check_beam_search(states, recombine, max_behind)
-        behind = None if max_behind is None else float(max_behind)
-        settings = beam_search.BeamSettings(k, alpha, states, recombine, behind)
-        return Beams(self, sources, settings, max_length).outputs()
+        return Beams(self, sources, k, alpha, max_length).outputs()
 
     def sample(
         self,
@@ -158,15 +149,11 @@ class LiveModel:
         sources: Iterable[str],
         *,
         beam: int = 256,
-        states: int | None = None,
-        recombine: int | None = None,
-        max_behind: float | None = None,
         utility: Utility | PairFunction | None = None,
         prune: PruningFunction | None = Confidence(),  # noqa: B008  (frozen)
         schedule: Schedule = None,
         epsilon: float | None = 0.02,
         sampling: str = "independent",
-        draw: str | None = None,
         seed: int = 0,
         nbest: int = 1,
         window: int = 64,
@@ -175,18 +162,13 @@ class LiveModel:
     ) -> Iterator[Decoded]:
         """Text in, MBR decisions out: `beam` hypotheses, pseudo-references by epsilon sampling, and a race per source.
 
-        `states`, `recombine` and `max_behind` are as for `beam`, and `sampling` as for `sample`. `draw` is "ahead" (all
-        pseudo-references at once) or "lazy" (step by step while a race is open); by default the faster one: ahead on a
-        GPU, lazy on a CPU, where the first draws of a race that regret may stop are made at once. The answers are the
-        same. `forecast` is as for `decode`.
+        `sampling` is as for `sample`; the other options are those of `decode`.
         """
         refuse_one_string(sources)
         chosen = as_utility(ChrF() if utility is None else utility)
         if beam < 1:
             raise UserError(f"beam {beam}: must be 1 or more")
-        settings = SamplingSettings(
-            beam, epsilon=epsilon, sampling=sampling, states=states, recombine=recombine, max_behind=max_behind
-        )
+        settings = SamplingSettings(beam, epsilon=epsilon, sampling=sampling)
         sizes = schedule if schedule is None or is_all(schedule) else check(schedule)
         hypotheses, sampler = live_candidates(
             self,
@@ -194,7 +176,6 @@ class LiveModel:
             chosen,
             sizes,
             seed=seed,
-            draw=draw,
             window=window,
             short_races=stops_by_regret(prune),
         )

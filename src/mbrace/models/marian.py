@@ -8,17 +8,18 @@ keys and values, so the encoder's states are not repeated. The tests compare bot
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from mbrace.models.choice import kernels_for
-from mbrace.models.linear import Linear
 from mbrace.models.past import past_for
 from mbrace.neural.device import has_16_bits, without_cudnn_attention
 from mbrace.neural.norm import add_norm
+
+Weights: TypeAlias = tuple[Tensor, "Tensor | None"]  # a matrix (units, inputs), and a bias
 
 
 def can_skip_rows(dtype: torch.dtype, units: int) -> bool:
@@ -78,7 +79,7 @@ class MarianDecoder:
         self.pad, self.device = int(config.pad_token_id), model.lm_head.weight.device
         self.scale = math.sqrt(config.d_model) if config.scale_embedding else 1.0
         self.embedding = decoder.embed_tokens.weight.to(dtype)
-        self.head = Linear(model.lm_head.weight.to(dtype))
+        self.head = (model.lm_head.weight.to(dtype), None)
         self.positions = decoder.embed_positions.weight.to(dtype)
         self.logit_bias = model.final_logits_bias[0].float().clone()
         for words in getattr(model.generation_config, "bad_words_ids", None) or []:
@@ -95,17 +96,14 @@ class MarianDecoder:
         states = states.to(self.dtype)
         keys, values = [], []
         for layer in self.layers:
-            both = layer.memory(states).view(*states.shape[:2], 2, self.heads, -1)
+            both = F.linear(states, *layer.memory).view(*states.shape[:2], 2, self.heads, -1)
             keys.append(both[:, :, 0].transpose(1, 2).contiguous())
             values.append(both[:, :, 1].transpose(1, 2).contiguous())
         return MarianMemory(keys, values, bias.to(self.dtype))
 
-    def start(self, memory: MarianMemory, width: int, most: int | None = None, *, full: bool = False) -> MarianState:
-        """The state of `width` rows per source of `memory`, before the first step; later, of `most` at most.
-
-        With `full`, nearly all of those rows will be in use in most steps.
-        """
-        return MarianState(self, memory, width, most or width, full)
+    def start(self, memory: MarianMemory, width: int, most: int | None = None) -> MarianState:
+        """The state of `width` rows per source of `memory`, before the first step; later, of `most` at most."""
+        return MarianState(self, memory, width, most or width)
 
 
 class _Layer:
@@ -114,8 +112,8 @@ class _Layer:
     def __init__(self, layer: Any, dtype: torch.dtype) -> None:
         own, cross = layer.self_attn, layer.encoder_attn
 
-        def join(*parts: Any) -> Linear:
-            return Linear(torch.cat([p.weight for p in parts]).to(dtype), torch.cat([p.bias for p in parts]).to(dtype))
+        def join(*parts: Any) -> Weights:
+            return torch.cat([p.weight for p in parts]).to(dtype), torch.cat([p.bias for p in parts]).to(dtype)
 
         self.own, self.own_out = join(own.q_proj, own.k_proj, own.v_proj), join(own.out_proj)
         self.query, self.memory, self.cross_out = (
@@ -169,7 +167,7 @@ class MarianMemory:
 class MarianState:
     """The rows of a batch between steps."""
 
-    def __init__(self, decoder: MarianDecoder, memory: MarianMemory, width: int, most: int, full: bool) -> None:
+    def __init__(self, decoder: MarianDecoder, memory: MarianMemory, width: int, most: int) -> None:
         self.decoder, self.memory = decoder, memory
         self.offsets = torch.arange(len(memory) + 1, device=decoder.device) * width
         self._most = most  # rows of a source
@@ -178,7 +176,7 @@ class MarianState:
         self.past = past_for(decoder.device, decoder.dtype, layers, shape, shared=most > width)
         fits = can_skip_rows(decoder.dtype, decoder.embedding.shape[1])
         self._kernels = kernels_for(decoder.device) if fits else None
-        self.skips = self._kernels is not None and not full
+        self.skips = self._kernels is not None and most == width  # most rows of a beam are in use
 
     @property
     def recordable(self) -> bool:
@@ -214,15 +212,15 @@ class MarianState:
         self.past.advance()
         return self._linear(x, decoder.head), decoder.logit_bias
 
-    def _linear(self, x: Tensor, linear: Linear, activation: Any = None) -> Tensor:
+    def _linear(self, x: Tensor, weights: Weights, activation: Any = None) -> Tensor:
         """activation(weight x + bias), of the rows in use at least.
 
         Torch's matrix products are a third faster than ours, which skip rows: better where most rows are in use.
         """
         if self._kernels is not None and self.skips and len(x) > self._kernels.FEW_ROWS:
-            y: Tensor = self._kernels.linear(x, linear.weight, linear.bias, self.used, activation)
+            y: Tensor = self._kernels.linear(x, *weights, self.used, activation)
             return y
-        y = linear(x)
+        y = F.linear(x, *weights)
         return y if activation is None else activation(y)
 
     def _attend_to_memory(self, number: int, query: Tensor, cells: Tensor | None, width: int) -> Tensor:

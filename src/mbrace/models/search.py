@@ -71,9 +71,9 @@ class StepDecoder(Protocol):
         """
         ...
 
-    def start(self, memory: Any, width: int, most: int | None = None, *, full: bool = False) -> DecoderState:
+    def start(self, memory: Any, width: int, most: int | None = None) -> DecoderState:
         """The state of `width` rows per source of `memory`, before the first step; later, of `most` (default: width)
-        at most. With `full`, nearly all of those rows will be in use in most steps."""
+        at most."""
         ...
 
 
