@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from mbrace.errors import LARGEST, UserError, check_whole, warn
+from mbrace.errors import LARGEST, Parameter, UserError, check_whole, warn
 from mbrace.forecast import check_forecast
 from mbrace.method_names import Method, method_of
 from mbrace.metrics.chrf import ChrF
@@ -225,7 +225,7 @@ class _Races:
         if longest is not None and isinstance(given, Sequence) and len(given) > longest:
             warn(
                 f"the default schedule ends at {longest} pseudo-references, and there are records with more; "
-                'schedule="all" uses them all'
+                f"{Parameter('schedule', 'all')} uses them all"
             )
         if self._cover:
             check_cover(record)

@@ -14,74 +14,89 @@ from typing import Any, NamedTuple
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 
-class Parameter(NamedTuple):
-    """A parameter of the library that a message names: `force=True`, or its name alone.
+# Noncharacters of Unicode, which no text has: they mark a parameter in a message, so that it can be spelled later.
+_BEGIN, _PART, _END = "\ufdd0", "\ufdd1", "\ufdd2"
 
-    The command line spells it as an option; `group` is for options of an option: `method`, `utility`, `server`.
+
+class Parameter(NamedTuple):
+    """A parameter of the library in a message: `f"use {FORCE} to replace it"` reads "use force=True to replace it".
+
+    The command line spells it as an option; `group` is for the options of an option: method, utility, server.
     """
 
     name: str
-    value: object = ...  # the name alone
+    value: object = ...  # none to show
     group: str = ""
 
     def __str__(self) -> str:
-        if self.value is ...:
-            return self.name
-        return f'{self.name}="{self.value}"' if isinstance(self.value, str) else f"{self.name}={self.value}"
+        return _as_keyword(self.name, self._shown())
+
+    def __format__(self, _: str) -> str:
+        return f"{_BEGIN}{_PART.join((self.name, self._shown(), self.group))}{_END}"
+
+    def _shown(self) -> str:
+        return "" if self.value is ... else f'"{self.value}"' if isinstance(self.value, str) else str(self.value)
 
 
-class _Message:
-    """A message in parts, of which some are a `Parameter`; as text, parameters are spelled as in Python."""
+RESUME, FORCE, UTILITY = Parameter("resume", True), Parameter("force", True), Parameter("utility")
 
-    args: tuple[Any, ...]
+
+def spelled(message: str, spell: Callable[[str, str, str], str]) -> str:
+    """A message with each parameter in it as `spell` returns it, given its name, its value as text, and its group."""
+    before, *rest = message.split(_BEGIN)
+    for piece in rest:
+        parameter, _, after = piece.partition(_END)
+        name, value, group = [*parameter.split(_PART), "", ""][:3]
+        before += spell(name, value, group) + after
+    return before
+
+
+def plain(message: str) -> str:
+    """A message with its parameters as in Python."""
+    return spelled(message, _as_keyword)
+
+
+def _as_keyword(name: str, value: str, group: str = "") -> str:
+    return f"{name}={value}" if value else name
+
+
+class UserError(ValueError):
+    """Something the user gave is wrong: the message names it and says what to do. The command line exits with 2."""
 
     @property
-    def parts(self) -> tuple[object, ...]:
-        """The parts of the message, in order."""
-        return self.args
-
-    def spelled(self, spell: Callable[[Parameter], str]) -> str:
-        """The message with its parameters spelled by `spell`, as the command line does."""
-        return "".join(spell(part) if isinstance(part, Parameter) else str(part) for part in self.parts)
+    def message(self) -> str:
+        """The message, in which each `Parameter` can still be spelled in another way."""
+        return "".join(map(str, self.args))
 
     def __str__(self) -> str:
-        return self.spelled(str)
-
-
-class UserError(_Message, ValueError):
-    """Something the user gave is wrong: the message names it and says what to do. The command line exits with 2."""
+        return plain(self.message)
 
 
 class SettingError(UserError):
     """One setting is at fault: `parameter` names it, `value` is what was given (`...`: nothing to show)."""
 
-    def __init__(self, parameter: str, value: object, *reason: object, group: str = "") -> None:
-        super().__init__(parameter, value, *reason)
+    def __init__(self, parameter: str, value: object, reason: str, *, group: str = "") -> None:
+        super().__init__(parameter, value, reason)
         self.parameter, self.value, self.reason, self.group = parameter, value, reason, group
 
     @property
-    def parts(self) -> tuple[object, ...]:
-        """The setting, its value, and the reason."""
+    def message(self) -> str:
+        """The setting, its value and the reason."""
         value = "" if self.value is ... else f" {self.value!r}" if isinstance(self.value, str) else f" {self.value}"
-        return (Parameter(self.parameter, group=self.group), value, ": ", *self.reason)
+        return f"{Parameter(self.parameter, group=self.group)}{value}: {self.reason}"
 
 
 class RecordError(UserError):
     """One record is at fault: `reason` says how, `where` names the record (its file and line, or its id)."""
 
-    def __init__(self, where: object, *reason: object) -> None:
-        super().__init__(where, *reason)
-        self.where = where
+    def __init__(self, where: object, reason: str) -> None:
+        super().__init__(where, reason)
+        self.where, self.reason = where, plain(reason)
 
     @property
-    def reason(self) -> str:
-        """What is wrong with the record."""
-        return "".join(map(str, self.args[1:]))
-
-    @property
-    def parts(self) -> tuple[object, ...]:
+    def message(self) -> str:
         """The record and the reason."""
-        return (self.where, ": ", *self.args[1:])
+        return f"{self.where}: {self.args[1]}"
 
 
 class ServiceError(UserError):
@@ -89,16 +104,19 @@ class ServiceError(UserError):
     stops and no record is skipped. The command line exits with 3."""
 
 
-class MbraceWarning(_Message, UserWarning):
+class MbraceWarning(UserWarning):
     """Something works, but perhaps not as intended."""
 
+    def __str__(self) -> str:
+        return plain(str(self.args[0]))
 
-def warn(*message: object) -> None:
+
+def warn(message: str) -> None:
     """Give a warning. It points at the line outside mbrace that made the call."""
     frame, level = sys._getframe(1), 2
     while frame.f_code.co_filename.startswith(_PACKAGE) and frame.f_back is not None:
         frame, level = frame.f_back, level + 1
-    warnings.warn(MbraceWarning(*message), stacklevel=level)
+    warnings.warn(MbraceWarning(message), stacklevel=level)
 
 
 LARGEST = 2**63 - 1  # the largest whole number that an option accepts

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mbrace._native import Forecast, build_forecasts, distinct, next_window
-from mbrace.errors import UserError, check_number
+from mbrace.errors import Parameter, UserError, check_number
 from mbrace.prune import PruningFunction, planner_of
 from mbrace.records import Record
 
@@ -101,7 +101,7 @@ def fields(
         if len(hypotheses) > MOST:
             raise record.error(
                 f"hypotheses: {len(hypotheses)} different ones; forecast works with up to {MOST}: "
-                "give fewer, or forecast=0"
+                f"give fewer, or {Parameter('forecast', 0)}"
             )
         if len(hypotheses) > starters:
             waiting[number] = hypotheses

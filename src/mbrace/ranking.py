@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from mbrace.errors import UserError
+from mbrace.errors import Parameter, UserError
 from mbrace.records import Record
 from mbrace.result import Candidate, Decoded, Phases
 from mbrace.utility import QualityUtility
@@ -82,7 +82,9 @@ def check_source(record: Record, qe: QualityUtility) -> str:
     """The source of a record; refused if it is missing or empty."""
     if record.source is None or not record.source.strip():
         found = "missing" if record.source is None else "empty"
-        raise record.error(f"source: {found}; {qe.name} estimates quality from the source: give one, or on_error=skip")
+        raise record.error(
+            f"source: {found}; {qe.name} estimates from the source: give one, or {Parameter('on_error', 'skip')}"
+        )
     return record.source
 
 

@@ -101,12 +101,12 @@ class Settings:
 
     def _check_others(self, name: str, value: object, known: Setting) -> None:
         if known.needs is not None and self.seen(known.needs[0]) != known.needs[1]:
-            raise SettingError(name, value, "only valid with ", Parameter(*known.needs))
+            raise SettingError(name, value, f"only valid with {Parameter(*known.needs)}")
         for other, refused, why in known.excludes:
             found = self.seen(other)
             if found == refused or (refused is ... and found != defaults_of(type(self))[other]):
                 because = f", {why}" if why else ""
-                raise SettingError(name, value, "only valid without ", Parameter(other, found), because)
+                raise SettingError(name, value, f"only valid without {Parameter(other, found)}{because}")
 
 
 def _check_value(name: str, value: Any, known: Setting) -> None:

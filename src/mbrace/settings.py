@@ -156,8 +156,8 @@ class Race(Settings):
             name = self.method if isinstance(self.method, str) else type(self.method).__name__
             for each in ("prune", *_OF_PRUNE):
                 if (found := getattr(self, each)) not in (None, "confidence"):
-                    why = ", which prunes none"
-                    raise SettingError(each, found, "only valid without ", Parameter("method", name), why)
+                    method = Parameter("method", name)
+                    raise SettingError(each, found, f"only valid without {method}, which prunes none")
         if not isinstance(self.prune, str):
             if not callable(self.prune):
                 raise SettingError(
@@ -169,17 +169,17 @@ class Race(Settings):
                         name, getattr(self, name), f"only valid with the name of a pruning function, not {self.prune!r}"
                     )
         elif self.prune == "bottom" and self.beta is None:
-            raise SettingError("prune", "bottom", "needs ", Parameter("beta"), ", the proportion to drop each step")
+            raise SettingError("prune", "bottom", f"needs {Parameter('beta')}, the proportion to drop each step")
         elif self.prune == "halving" and self.budget is None:
-            raise SettingError("prune", "halving", "needs ", Parameter("budget"), ", the most utility calls per record")
+            raise SettingError("prune", "halving", f"needs {Parameter('budget')}, the most utility calls per record")
 
     def _check_method(self) -> None:
         if self.method is None:
             if self.method_options is not None:
-                raise SettingError("method_options", self.method_options, "only valid with ", Parameter("method"))
+                raise SettingError("method_options", self.method_options, f"only valid with {Parameter('method')}")
             return
         if self.method == DIVERSE and self.nbest < 2:
-            raise SettingError("method", DIVERSE, "chooses several; give ", Parameter("nbest", 2), " or more")
+            raise SettingError("method", DIVERSE, f"chooses several; give {Parameter('nbest', 2)} or more")
         self.selection(), self.made_method()  # refuse their options
 
     @property
@@ -220,7 +220,7 @@ class Race(Settings):
             try:
                 return cast(Method, made(**options))
             except SettingError as error:
-                raise SettingError(error.parameter, error.value, *error.reason, group="method") from None
+                raise SettingError(error.parameter, error.value, error.reason, group="method") from None
         if self.method_options is not None:
             raise SettingError("method_options", self.method_options, "only valid with the name of a method")
         return method_of(self.method)
@@ -233,7 +233,7 @@ class Race(Settings):
         try:
             return Selection(DIVERSE, options.get("diversity", DIVERSITY))
         except SettingError as error:
-            raise SettingError(error.parameter, error.value, *error.reason, group="method") from None
+            raise SettingError(error.parameter, error.value, error.reason, group="method") from None
 
     def describe(self) -> dict[str, Any]:
         """What answers depend on, as JSON values; what older versions did not have is left out where it is default."""

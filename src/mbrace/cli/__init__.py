@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from mbrace.cli.messages import plain_messages, print_error
-from mbrace.cli.parser import make_parser
+from mbrace.cli.parser import make_parser, parsers_by_command
 from mbrace.errors import ServiceError, UserError
 
 
@@ -55,7 +55,7 @@ def _run(arguments: list[str]) -> int:
     args = parser.parse_args(arguments)
     args.arguments, args.parser = arguments, parser
     _turn_on_garbage_collection()
-    with plain_messages(_level(args)):
+    with plain_messages(_level(args), parsers_by_command(parser)[args.command]._option_string_actions):
         return _status_of(lambda: args.run(args))
 
 

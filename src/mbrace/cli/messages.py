@@ -3,38 +3,26 @@
 from __future__ import annotations
 
 import logging
-import re
 import sys
 import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from mbrace.errors import MbraceWarning
+from mbrace.errors import MbraceWarning, SettingError, UserError, spelled
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
-# Parameters that messages of the library name as in `force=True`.
-PARAMETERS = (
-    "cache chat force forecast format gpus_per_worker layer min_gap nbest num_candidates num_references on_error out "
-    "prune public_url resume retry_errors save_utilities schedule seed select shard_size sources text utilities workers"
-)
-PARAMETER = re.compile(rf'(?<![\w/.-])({PARAMETERS.replace(" ", "|")})=("?)([^\s",;:)]+)\2|^(spm)(?=: )')
-# Parameters that messages begin with, as in `alpha 2: must be between 0 and 1` and `system: only valid with chat=True`.
-FIRST_WORDS = (
-    "aggregates alpha beta bootstraps budget centroids diversity exclude_self format "
-    "fraction min_gap nbest pool prompt qe rank regret schedule select system threads top utilities window"
-)
-FIRST_WORD = re.compile(rf"^({FIRST_WORDS.replace(' ', '|')})(?= [^:]+: |: only valid )")
-# Parameters that other ones depend on, as in `diversity: only valid with nbest`.
-OTHER_WORD = re.compile(r"\b(only valid with|only valid without|at least) (method|nbest|pool)\b")
-# Classes of the library that a message recommends, and what loads them here.
-CLASSES = {
-    "mbrace.Comet": "--utility comet",
-    "mbrace.Unified": "--utility unified",
-    "mbrace.Referenceless": "`mbrace rerank --qe`",
+# The flags of parameters that have other names
+FLAGS = {
+    "out": "-o",
+    "shuffle": "--no-shuffle",
+    "method_options": "--method-option",
+    "server_options": "--server-option",
 }
+NETWORK = {"model": "--metric-model"}  # flags of a utility's network that have other names
 log = logging.getLogger("mbrace")
+_flags: Collection[str] = ()  # of the command that runs; none: all are known
 
 
 def say(message: str) -> None:
@@ -51,27 +39,32 @@ def print_error(error: Exception, message: str | None = None) -> None:
     """Print one line for an error; with --log-level debug, a traceback before it."""
     if log.isEnabledFor(logging.DEBUG):
         traceback.print_exception(error)
-    print(f"mbrace: error: {as_options(str(error)) if message is None else message}", file=sys.stderr)
+    if message is None:
+        message = in_flags(error) if isinstance(error, UserError) else str(error)
+    print(f"mbrace: error: {message}", file=sys.stderr)
 
 
-def as_options(message: str) -> str:
-    """A library message that names parameters, in the words of the command line: force=True is --force."""
-
-    def option(found: re.Match[str]) -> str:
-        if found[4]:
-            return f"--{found[4]}"
-        if found[1] == "layer":
-            return f"--utility-option {found[0]}"
-        return f"{_flag(found[1])} {'none' if found[3] == 'None' else found[3]}".removesuffix(" True")
-
-    for class_name, options in CLASSES.items():
-        message = re.sub(rf"{re.escape(class_name)}\b", options, message)
-    message = FIRST_WORD.sub(lambda found: _flag(found[1]), OTHER_WORD.sub(r"\1 --\2", message))
-    return PARAMETER.sub(option, message)
+def in_flags(error: UserError) -> str:
+    """The message of an error, with its parameters spelled as options: `force=True` is `--force`."""
+    if isinstance(error, SettingError):
+        value = "" if error.value is ... or error.value is True else str(error.value)
+        subject = flag(error.parameter, value, error.group, joined=" ")
+        return f"{subject}: {spelled(error.reason, flag)}"
+    return spelled(error.message, flag)
 
 
-def _flag(parameter: str) -> str:
-    return "-o" if parameter == "out" else f"--{parameter.replace('_', '-')}"
+def flag(name: str, value: str = "", group: str = "", *, joined: str = "=") -> str:
+    """A parameter as it is given on the command line; one that the command does not have keeps its name."""
+    value = value.strip('"')
+    if group and group != "network":
+        return f"--{group}-option {name}" + (f"={value}" if value else "")
+    found = NETWORK.get(name) if group else FLAGS.get(name)
+    found = found or f"--{name.replace('_', '-')}"
+    if _flags and found not in _flags:
+        return name + (f"{joined}{value}" if value else "")
+    return (
+        found if value in ("", "True") or found == "--no-shuffle" else f"{found} {'none' if value == 'None' else value}"
+    )
 
 
 class _LinesOnStderr(logging.Handler):
@@ -81,26 +74,28 @@ class _LinesOnStderr(logging.Handler):
 
 
 @contextmanager
-def plain_messages(level: str) -> Iterator[None]:
-    """In this block, each log message and warning of the library is printed as one line, from `level` on."""
+def plain_messages(level: str, flags: Collection[str] = ()) -> Iterator[None]:
+    """In this block, each log message and warning of the library is printed as one line, from `level` on, and a
+    parameter that is one of the command's `flags` is spelled so."""
+    global _flags
     handler = _LinesOnStderr()
-    propagated, level_before = log.propagate, log.level
+    before = log.propagate, log.level, _flags
     log.addHandler(handler)
-    log.propagate = False
+    log.propagate, _flags = False, flags
     log.setLevel(LEVELS[level])
     try:
         with warnings.catch_warnings():
             others = warnings.showwarning
 
             def show(message: Warning | str, category: type[Warning], filename: str, *rest: Any) -> None:
-                if issubclass(category, MbraceWarning):
-                    log.warning("mbrace: warning: %s", as_options(str(message)))
+                if isinstance(message, MbraceWarning):
+                    log.warning("mbrace: warning: %s", spelled(message.args[0], flag))
                 elif log.isEnabledFor(logging.WARNING):
                     others(message, category, filename, *rest)
 
             warnings.showwarning = show  # type: ignore[assignment]
             yield
     finally:
-        log.propagate = propagated
+        log.propagate, level_before, _flags = before
         log.setLevel(level_before)
         log.removeHandler(handler)

@@ -22,7 +22,7 @@ from typing import Any
 
 from mbrace.cluster.folder import ShardFolder
 from mbrace.cluster.shards import TRIES, Actor, Reader, Registry, Result, add_costs
-from mbrace.errors import ServiceError, UserError, require
+from mbrace.errors import RESUME, ServiceError, SettingError, UserError, require
 from mbrace.io.candidates import expand, id_prefixes
 from mbrace.io.reading import estimated_bytes
 from mbrace.jobs.run import ErrorPolicy, Job, SavingJob, Summary, check_run
@@ -86,7 +86,7 @@ def run(
     if shard_size is None:
         shard_size = 1024 if job.reads_records else 64
     if shard_size < 1:
-        raise UserError(f"shard_size={shard_size}: must be 1 or more")
+        raise SettingError("shard_size", shard_size, "must be 1 or more", group="ray")
     started = time.perf_counter()
     summary, skip = Summary(), on_error == "skip"
     with ShardFolder(output, job, paths, size=shard_size, resume=resume, force=force, options=options) as folder:
@@ -227,7 +227,7 @@ def _results(
     except ray.exceptions.RayError as error:
         if monitor.lost:
             raise NodesLost from error
-        raise UserError(f"Ray: {_short(error)}; finished shards are kept: go on with resume=True") from error
+        raise UserError(f"Ray: {_short(error)}; finished shards are kept: go on with {RESUME}") from error
     finally:
         monitor.over.set()
         ray.kill(registry)
@@ -276,15 +276,16 @@ class Pool:
 def plan(ray: Any, files: int, workers: int | None, gpus: float, threads: int) -> Pool:
     """A pool that leaves some CPU for reading, or an error that says what is missing: no run waits forever."""
     if workers is not None and workers < 1:
-        raise UserError(f"workers={workers}: must be 1 or more")
+        raise SettingError("workers", workers, "must be 1 or more", group="ray")
     if gpus < 0:
-        raise UserError(f"gpus_per_worker={gpus}: must be 0 or more")
+        raise SettingError("gpus_per_worker", gpus, "must be 0 or more", group="ray")
     nodes = nodes_of(ray)
     total = {name: sum(node.get(name, 0.0) for node in nodes) for name in ("CPU", "GPU")}
     if workers is None:
         workers = int(total["GPU"] // gpus) if gpus else max(1, int(total["CPU"]) - 1)
         if workers == 0:
-            raise UserError(f"gpus_per_worker={gpus:g}: the cluster has {total['GPU']:g} GPUs; ask for fewer")
+            has = f"the cluster has {total['GPU']:g} GPUs; ask for fewer"
+            raise SettingError("gpus_per_worker", gpus, has, group="ray")
     cpus = cpus_per_worker(nodes, workers, float(max(1, threads)), gpus)
     if cpus is None:
         cluster = f"{total['CPU']:g} CPUs, {total['GPU']:g} GPUs on {len(nodes)} nodes"

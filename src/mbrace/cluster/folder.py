@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mbrace.cluster.shards import Result, blocks, changed
-from mbrace.errors import UserError, require
+from mbrace.errors import FORCE, RESUME, Parameter, UserError, require
 from mbrace.io.atomic import OPEN, TEMPORARY, lock, open_folder, replace_file, write_all
 from mbrace.io.candidates import Bad, lines_of, repeated_id
 from mbrace.io.compression import check_packing, pack_all
@@ -31,7 +31,7 @@ from mbrace.jobs.run import Job
 from mbrace.records import Location
 
 JOURNAL = "journal.jsonl"
-MAKE_ROOM = "finished shards are kept: make room and go on with resume=True"
+MAKE_ROOM = f"finished shards are kept: make room and go on with {RESUME}"
 BlockKey: TypeAlias = "tuple[int, int]"  # the number of the input file, and of the block in it
 
 
@@ -147,7 +147,7 @@ class ShardFolder:
                     raise UserError(changed(path, block))
 
     def _check_plan(self, before: Any, where: Path) -> None:
-        remedy = "give the same options and inputs, or force=True to start over"
+        remedy = f"give the same options and inputs, or {FORCE} to start over"
         plan = {name: value for name, value in self._plan.items() if name != "work"}
         refuse_other_settings(before, plan, file=where, remedy=remedy, data=("inputs",), besides=("work",))
         refuse_other_settings(before.get("work"), self._plan["work"], file=where, remedy=remedy)
@@ -159,7 +159,7 @@ class ShardFolder:
             shard, block = Shard(**fields["shard"]), (int(fields["place"][0]), int(fields["place"][1]))
             finished = FinishedShard(shard, base64.b64decode(fields["ids"], validate=True), list(fields["errors"]))
         except (TypeError, KeyError, ValueError, IndexError) as error:
-            raise UserError(f"{where}: not a journal of mbrace ({error}); use force=True to start over") from None
+            raise UserError(f"{where}: not a journal of mbrace ({error}); use {FORCE} to start over") from None
         check_name(shard.file, where)
         path = self.path / shard.file
         if path.exists() and path.stat().st_size == shard.bytes:  # else the block runs again
@@ -250,7 +250,7 @@ class ShardFolder:
         for row in itertools.islice(lines_of(shard.input), line - 1, line):
             item = self._job.item(row, shard.input, line, prefix)
             return repeated_id(Location(shard.input, line), item.id)
-        raise UserError(f"{shard.input}: changed while the run was reading it; start over with force=True")
+        raise UserError(f"{shard.input}: changed while the run was reading it; start over with {FORCE}")
 
     def write_errors(self) -> int:
         """Write OUT.errors.jsonl from the finished shards, in input order; returns how many records were set aside."""
@@ -294,7 +294,7 @@ def _suffix(output: str, text: bool) -> str:
     if output.endswith(".parquet"):
         require("pyarrow.parquet", extra="parquet")
         if text:
-            raise UserError(f"{output}: text=True writes plain text; leave it out for Parquet")
+            raise UserError(f"{output}: {Parameter('text', True)} writes plain text; leave it out for Parquet")
         return ".parquet"
     check_packing(output, (".gz", ".parquet"))
     return (".txt" if text else ".jsonl") + (".gz" if output.endswith(".gz") else "")

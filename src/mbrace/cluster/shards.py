@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from mbrace.errors import ServiceError, UserError, require
+from mbrace.errors import FORCE, RESUME, ServiceError, UserError, require
 from mbrace.io.candidates import Item, lines_of
 from mbrace.io.reading import shown_path, without_blank_end
 from mbrace.jobs.run import Job, Summary, Worker
@@ -127,8 +127,8 @@ def process_block(block: Block, worker: Worker, job: Job, *, path: str, prefix: 
 def changed(path: str, block: Block) -> str:
     """The error message for a finished block whose input lines are not the same any more."""
     return (
-        f"{path}:{block.first_line}: resume=True: the lines from here on are not those that the output was made from; "
-        "give the same input, or force=True to start over"
+        f"{path}:{block.first_line}: {RESUME}: the lines from here on are not those that the output was made from; "
+        f"give the same input, or {FORCE} to start over"
     )
 
 

@@ -9,7 +9,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
-from mbrace.errors import RecordError, UserError
+from mbrace.errors import RecordError, UserError, plain
 from mbrace.io.folders import Manifest
 from mbrace.io.parquet import parquet_rows
 from mbrace.io.reading import (
@@ -42,7 +42,7 @@ class Bad(NamedTuple):
 
     def to_line(self) -> bytes:
         """Its line in OUT.errors.jsonl."""
-        fields = {"file": self.location.file, "line": self.location.line, "id": self.id, "reason": self.reason}
+        fields = {"file": self.location.file, "line": self.location.line, "id": self.id, "reason": plain(self.reason)}
         return json_line(fields)
 
 
@@ -57,8 +57,10 @@ def location_of(item: Item) -> Location:
 
 def bad_from(record: Record, error: Exception) -> Bad:
     """What to set aside for a record that failed with `error`."""
-    reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-    return Bad(location_of(record), record.id, error.reason if isinstance(error, RecordError) else reason)
+    if isinstance(error, RecordError):
+        return Bad(location_of(record), record.id, error.args[1])
+    reason = error.message if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+    return Bad(location_of(record), record.id, reason)
 
 
 def repeated_id(location: Location, identity: str | int | None) -> Bad:

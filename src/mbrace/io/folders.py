@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mbrace.errors import UserError
+from mbrace.errors import FORCE, RESUME, UserError
 from mbrace.io.atomic import TEMPORARY, AnyPath, lock, make_folder, open_folder, replace_file
 from mbrace.io.reading import json_line, parse_json
 from mbrace.utilities.table_files import INDEX, NAME, file_name, table_bytes
@@ -18,7 +18,7 @@ from mbrace.utility_table import UtilityTable
 
 MANIFEST = "manifest.json"
 SHARD = re.compile(r"part-\d{5,}-\d{5,}\.(jsonl|txt)(\.gz)?|part-\d{5,}-\d{5,}\.parquet")
-ABOUT_EXISTING = "has utilities of another run; use resume=True to continue it or force=True to replace them"
+ABOUT_EXISTING = f"has utilities of another run; use {RESUME} to continue it or {FORCE} to replace them"
 
 
 class Shard(NamedTuple):
@@ -88,7 +88,7 @@ class Manifest:
     def paths(self, *, complete: bool = False) -> Iterator[str]:
         """The files of the shards, in input order; with `complete`, refused while the run is not finished."""
         if complete and not self.complete:
-            raise UserError(f"{self.folder}: the run that writes it is not finished; continue it with resume=True")
+            raise UserError(f"{self.folder}: the run that writes it is not finished; continue it with {RESUME}")
         for shard in self.shards:
             check_name(shard.file, os.path.join(self.folder, MANIFEST))
             path = os.path.join(self.folder, shard.file)
@@ -143,8 +143,8 @@ class UtilityFolder:
         """Note the next record answered, whose table this run or the one that is continued has saved."""
         if self._resumes and not (self.path / file_name(identity)).exists():
             raise UserError(
-                f"{self.path}: resume=True: no table of record {identity!r}, which is answered; "
-                "give the folder of that run, or force=True to start over"
+                f"{self.path}: {RESUME}: no table of record {identity!r}, which is answered; "
+                f"give the folder of that run, or {FORCE} to start over"
             )
         self._noted.append(identity)
 
@@ -167,7 +167,7 @@ class UtilityFolder:
         try:
             replace_file(self.path / name, data)
         except OSError as error:
-            raise UserError(f"{self.path / name}: {error.strerror}; make room and go on with resume=True") from error
+            raise UserError(f"{self.path / name}: {error.strerror}; make room and go on with {RESUME}") from error
 
 
 def refuse_existing_tables(path: str) -> None:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from mbrace.errors import LARGEST, UserError, check_whole, require
+from mbrace.errors import FORCE, LARGEST, RESUME, Parameter, UserError, check_whole, require
 from mbrace.io.atomic import OPEN, TEMPORARY, lock, write_all
 from mbrace.io.candidates import Bad, lines_of
 from mbrace.io.compression import PACKED, check_packing, pack, packing_of, pop_full_members
@@ -28,7 +28,7 @@ from mbrace.io.resume import (
 from mbrace.records import Record
 from mbrace.result import Decoded
 
-EXISTS = "exists; use resume=True to continue it or force=True to replace it"
+EXISTS = f"exists; use {RESUME} to continue it or {FORCE} to replace it"
 
 
 def answer_line(answer: Decoded, *, text: bool, nbest: int) -> bytes:
@@ -176,7 +176,7 @@ class Output:
     def _open_stream(self, resume: bool) -> None:
         name = "standard output" if self.path == "-" else self.path
         if resume:
-            raise UserError(f"resume=True: cannot continue {name}; give an output file")
+            raise UserError(f"{RESUME}: cannot continue {name}; give an output file")
         if self.path != "-":
             self._descriptor = self._open(self.path, os.O_WRONLY)
         elif sys.stdout is None or not sys.stdout.writable():
@@ -190,7 +190,7 @@ class Output:
             require("pyarrow.parquet", extra="parquet")
             if self.text:
                 raise UserError(
-                    f"{self.path}: text=True writes plain text; give a .txt file, or leave it out for Parquet"
+                    f"{self.path}: {Parameter('text', True)} writes plain text; give a .txt file, or no Parquet"
                 )
         if not (resume or force):
             files.refuse_existing()
@@ -200,7 +200,7 @@ class Output:
             try:
                 self.written, self._continues = ParquetLines(self.path), True
             except UserError as error:
-                raise UserError(f"{error}; use force=True to start over") from error
+                raise UserError(f"{error.message}; use {FORCE} to start over") from error
         elif force and os.path.exists(files.lines):
             self._replaced = self._open(files.lines, os.O_RDWR)
             lock(self._replaced, self.path)
@@ -223,7 +223,7 @@ class Output:
     def _read_lines(self) -> None:
         """The lines of the run that is continued; a file that is not ours is refused."""
         if not begins_like_our_output(self._descriptor, packing=self.files.packing, text=self.text):
-            raise UserError(f"{self.path}:1: not an answer of mbrace; use force=True to replace the file")
+            raise UserError(f"{self.path}:1: not an answer of mbrace; use {FORCE} to replace the file")
         self.written = written_lines(self._descriptor, self.files.packing)
         # part of a first line of JSON is known to be ours by its beginning; plain text could be anybody's
         is_text = self.text and os.fstat(self._descriptor).st_size > 0
@@ -252,7 +252,9 @@ class Output:
 
     def _open_errors(self) -> None:
         if self.files.is_stream:
-            raise UserError('on_error="skip": failed records are written to OUT.errors.jsonl; give an output file')
+            raise UserError(
+                f"{Parameter('on_error', 'skip')}: failed records are written to OUT.errors.jsonl; give an output file"
+            )
         self._errors = self._open(self.files.errors, os.O_RDWR | os.O_CREAT | os.O_APPEND)
 
     def start(self) -> None:
@@ -285,7 +287,7 @@ class Output:
     def add(self, line: bytes | None, bad: Bad | None = None) -> None:
         """Add the next line, a record that failed, or both (text output has an empty line for a failed record)."""
         if self._is_finished:
-            raise UserError(f"{self.path}: is finished, but the input has more records; use force=True to start over")
+            raise UserError(f"{self.path}: is finished, but the input has more records; use {FORCE} to start over")
         if bad is not None:
             if self._errors < 0:
                 self._write(self._descriptor, b"", self.path)  # replaces an older output and deletes its errors
@@ -334,7 +336,7 @@ class Output:
             elif self._is_empty():
                 kept = "; no answer was written: make room and run again"
             else:
-                kept = "; answers written before are kept: make room and go on with resume=True"
+                kept = f"; answers written before are kept: make room and go on with {RESUME}"
             name = "standard output" if path == "-" else path
             raise UserError(f"{name}: {error.strerror}{kept}") from error
 
@@ -376,7 +378,7 @@ class Output:
         except OSError as error:
             if isinstance(error, BrokenPipeError):
                 raise
-            raise UserError(f"{self.path}: {error.strerror}; make room and go on with resume=True") from error
+            raise UserError(f"{self.path}: {error.strerror}; make room and go on with {RESUME}") from error
         finally:
             for descriptor in (self._descriptor, self._errors, self._replaced):
                 if descriptor >= 0:

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from mbrace.errors import UserError
+from mbrace.errors import FORCE, UserError
 from mbrace.io.atomic import read_at, replace_file
 from mbrace.io.compression import FIRST_BYTES, DamagedError, Unpacker
 from mbrace.io.parquet import parquet_rows
@@ -259,11 +259,11 @@ class RunFile:
             raise UserError(
                 f"{self.path}: missing, so {self._output} cannot be continued: it says what the output was "
                 "made with (early versions of mbrace deleted it at the end of a run); "
-                "give another output, or force=True to start over"
+                f"give another output, or {FORCE} to start over"
             )
         with open(self.path, "rb") as file:
             before = parse_json(file.read(), self.path)
-        remedy = "give the same options, another output, or force=True to start over"
+        remedy = f"give the same options, another output, or {FORCE} to start over"
         besides = (OPTIONS, DIGESTS)
         refuse_other_settings(before, self._settings, file=self._output, remedy=remedy, besides=besides)
         self._options = {OPTIONS: before[OPTIONS]} if OPTIONS in before else {}  # those it was begun with

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from mbrace.errors import RecordError, UserError, check_number
+from mbrace.errors import Parameter, RecordError, SettingError, UserError, check_number
 from mbrace.io.candidates import Bad, Item, Paths, Row, checked_input, expand, location_of, read_items
 from mbrace.io.reading import json_line, parse_json
 from mbrace.io.texts import read_texts
@@ -22,6 +22,7 @@ from mbrace.wording import counted
 
 FORMATS = ("sft", "preference")
 PROMPT = "{source}"
+PREFERENCE = Parameter("format", "preference")
 # Why an answer is left out
 NOT_SAVED = "no utilities were saved for it"
 NONE_WORSE = "no hypothesis with a full score is worse"
@@ -91,17 +92,20 @@ class ExportJob:
     def __post_init__(self) -> None:
         """Refuse settings that do not go together or have no effect."""
         if self.format not in FORMATS:
-            raise UserError(f"format {self.format!r}: unknown; choose from {', '.join(FORMATS)}")
+            raise SettingError("format", self.format, f"unknown; choose from {', '.join(FORMATS)}")
         if "{source}" not in self.prompt:
-            raise UserError(f"prompt {self.prompt!r}: has no {{source}}; say where the source goes")
+            raise SettingError("prompt", self.prompt, "has no {source}; say where the source goes")
         if self.system is not None and not self.chat:
-            raise UserError("system: only valid with chat=True, where it is a message of its own")
+            raise SettingError(
+                "system", ..., f"only valid with {Parameter('chat', True)}, where it is a message of its own"
+            )
         check_number("min_gap", self.min_gap, least=0)
         for name, given in (("utilities", self.utilities), ("min_gap", self.min_gap or None)):
             if given is not None and self.format != "preference":
-                raise UserError(f"{name}: only valid with format=preference, which looks for a worse hypothesis")
+                only = f"only valid with {PREFERENCE}, which looks for a worse hypothesis"
+                raise SettingError(name, ..., only)
         if self.utilities is not None and not os.path.isdir(self.utilities):
-            raise UserError(f"utilities {self.utilities}: not a folder; give one that save_utilities=DIR wrote")
+            raise SettingError("utilities", self.utilities, "not a folder; give one that `save_utilities` wrote")
 
     def describe(self) -> dict[str, Any]:
         """What the output depends on."""
@@ -156,7 +160,7 @@ class ExportWorker:
         if self.left_out and not self.summary.sentences and not self.summary.kept:
             reason = max(self.left_out, key=lambda each: self.left_out[each])
             every = counted(sum(self.left_out.values()), "record")
-            raise UserError(f"format=preference: no pairs, {every} left out; {reason}: {_remedy(reason)}")
+            raise UserError(f"{PREFERENCE}: no pairs, {every} left out; {reason}: {_remedy(reason)}")
 
     def _line(self, item: Record) -> bytes | Bad:
         """The line of an answer, or why there is none."""
@@ -175,7 +179,7 @@ class ExportWorker:
 
     def _source_remedy(self) -> str:
         if self.job.sources is None:
-            return "give the file it was decoded from by sources=FILE"
+            return f"give the file it was decoded from by {Parameter('sources', 'FILE')}"
         if not self.numbered:
             return f"{self.job.sources}: has no record of this id; give the file that it was decoded from"
         return (
@@ -227,8 +231,10 @@ def _remedy(reason: str) -> str:
         return "give the folder of `mbrace decode --save-utilities DIR` that wrote these answers"
     if reason.startswith(NONE_WORSE):
         more = "decode records with more hypotheses that differ"
-        return f"give a smaller min_gap=X, or {more}" if reason.endswith("min_gap") else more
-    return "decode with --nbest 2 or more, or with --save-utilities DIR and export with utilities=DIR"
+        return f"give a smaller {Parameter('min_gap')}, or {more}" if reason.endswith("min_gap") else more
+    return (
+        f"decode with --nbest 2 or more, or with --save-utilities DIR and export with {Parameter('utilities', 'DIR')}"
+    )
 
 
 def _is_score(value: float | None) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from mbrace.errors import UserError
+from mbrace.errors import FORCE, RESUME, UserError
 from mbrace.io.candidates import Bad, Item, location_of
 from mbrace.io.output import Output
 from mbrace.io.reading import parse_json
@@ -48,14 +48,14 @@ def unanswered(
         _check_same(item, answers.line, answers.kept + 1, output)
         if isinstance(item, Record) and not output.note_answered(item):
             raise UserError(
-                f"{item.where}: resume=True: {output.path} was made from other records up to here, with the same "
-                "ids but another content; give the input the output was made from, or force=True to start over"
+                f"{item.where}: {RESUME}: {output.path} was made from other records up to here, with the same "
+                f"ids but another content; give the input the output was made from, or {FORCE} to start over"
             )
         answers.keep()
     if answers.line is not None:
         raise UserError(
-            f"{output.path}: resume=True: has more answers than the input has records; "
-            "give the input it was made from, or force=True to start over"
+            f"{output.path}: {RESUME}: has more answers than the input has records; "
+            f"give the input it was made from, or {FORCE} to start over"
         )
     return source
 
@@ -80,29 +80,27 @@ def _check_same(item: Item, line: bytes, number: int, output: Output) -> None:
     fields = {} if output.text else parse_json(line, where)
     identity = fields.get("id") if isinstance(fields, dict) else None
     if not output.text and not isinstance(identity, (str, int)):
-        raise UserError(f"{where}: resume=True: not an answer of mbrace; use force=True to replace the file")
+        raise UserError(f"{where}: {RESUME}: not an answer of mbrace; use {FORCE} to replace the file")
     theirs = item.id if isinstance(item, Record) else None
     if identity != theirs and not (output.path.endswith(".parquet") and str(identity) == str(theirs)):
         if identity == 0 and theirs == 1:
             raise UserError(
-                f"{where}: resume=True: made by an earlier version of mbrace, which numbered sources from 0, not 1; "
-                "finish it with that version, or use force=True to start over"
+                f"{where}: {RESUME}: made by an earlier version of mbrace, which numbered sources from 0, not 1; "
+                f"finish it with that version, or use {FORCE} to start over"
             )
         raise UserError(
-            f"{location_of(item)}: resume=True: {where} answers record {identity!r} where the input has "
+            f"{location_of(item)}: {RESUME}: {where} answers record {identity!r} where the input has "
             f"{'a bad record' if isinstance(item, Bad) else repr(theirs)}; "
-            "give the input the output was made from, or force=True to start over"
+            f"give the input the output was made from, or {FORCE} to start over"
         )
     made_of = (fields["source"], fields.get("reference")) if "source" in fields else None  # only candidate files say
     if made_of is not None and isinstance(item, Record) and made_of != (item.source, item.reference):
-        raise UserError(
-            f"{where}: resume=True: not made of {item.where}; give the same sources, or force=True to start over"
-        )
+        raise UserError(f"{where}: {RESUME}: not made of {item.where}; give the same sources, or {FORCE} to start over")
 
 
 def _location(line: bytes, output: Output) -> Location:
     where = output.files.errors
     fields = parse_json(line, where)
     if not isinstance(fields, dict):
-        raise UserError(f"{where}: resume=True: not written by mbrace; use force=True to start over")
+        raise UserError(f"{where}: {RESUME}: not written by mbrace; use {FORCE} to start over")
     return Location(str(fields.get("file")), int(fields.get("line") or 0))

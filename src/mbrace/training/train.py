@@ -16,7 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from mbrace.errors import UserError, require
+from mbrace.errors import FORCE, SettingError, UserError, require
 from mbrace.io.atomic import make_folder, replace_file
 from mbrace.io.reading import json_line, parse_json
 from mbrace.io.resume import refuse_other_settings
@@ -56,9 +56,7 @@ def train(
     if (finished / "training.json").exists() and not (finished / "state.pt").exists():
         out = finished / "unfinished"
         if not force and not out.exists():
-            raise UserError(
-                f"{finished}: has a finished model; use force=True to train it again, or give another folder"
-            )
+            raise UserError(f"{finished}: has a finished model; use {FORCE} to train it again, or give another folder")
     settings = _run_settings(pairs, valid, options, spm)
     if not force:
         _refuse_other_run(out, settings)
@@ -113,7 +111,7 @@ def _digest(pairs: SentencePairs) -> str:
 def _refuse_other_run(out: Path, settings: dict[str, Any]) -> None:
     """Refuse to resume a run with other options or data, or with unknown ones."""
     path = out / "run.json"
-    remedy = "another folder, or force=True to start over"
+    remedy = f"another folder, or {FORCE} to start over"
     if not path.exists():
         for name in ("state.pt", "source.spm"):
             if (out / name).exists():
@@ -131,7 +129,9 @@ def _vocabulary(pairs: SentencePairs, before: Path | None, options: TrainingOpti
         try:
             return Vocabulary(spm)
         except RuntimeError as error:
-            raise UserError(f"spm: not a SentencePiece model ({error}); give a .spm or .model file") from error
+            raise SettingError(
+                "spm", ..., f"not a SentencePiece model ({error}); give a .spm or .model file"
+            ) from error
     size = SIZES[options.size].vocabulary if options.vocabulary is None else options.vocabulary
     lines = (line for pair in pairs for line in pair)
     return Vocabulary.train(lines, size, seed=options.seed, threads=options.threads)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from mbrace.errors import UserError
+from mbrace.errors import UTILITY, UserError
 
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 _PART = re.compile(rf"(.+?):({_NUMBER})(?:\+|$)")
@@ -22,9 +22,9 @@ def parse_mixture(text: str) -> list[tuple[str, float]]:
     while at < len(text):
         found = _PART.match(text, at)
         if found is None:
-            raise UserError(f"utility {text}: {text[at:]!r} has no weight; write name:weight+name:weight")
+            raise UserError(f"{UTILITY} {text}: {text[at:]!r} has no weight; write name:weight+name:weight")
         parts.append((found[1], float(found[2])))
         at = found.end()
     if text.endswith("+"):
-        raise UserError(f"utility {text}: a part is missing at its end; write name:weight+name:weight")
+        raise UserError(f"{UTILITY} {text}: a part is missing at its end; write name:weight+name:weight")
     return parts

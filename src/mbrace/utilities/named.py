@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from mbrace.cores import limit_helpers
-from mbrace.errors import UserError, require
+from mbrace.errors import UTILITY, Parameter, SettingError, UserError, require
 from mbrace.utilities.mixture_names import is_mixture, parse_mixture
 from mbrace.utility import Utility
 
@@ -59,7 +59,10 @@ NAMED: dict[str, NamedUtility] = {
 }
 FORMS = "module:function, file.py:function, or a mixture such as chrf++:0.5+bleu:0.5"
 MIXTURE_OPTIONS = ("scale",)
-WHAT_IS_NEEDED = {"tables": "DIR, a folder that save_utilities wrote"}
+WHAT_IS_NEEDED = {
+    "tables": f"{Parameter('tables', 'DIR', 'utility')}, a folder that {Parameter('save_utilities')} wrote"
+}
+MODEL, OPTION = Parameter("model", group="network"), Parameter("utility_option")
 
 
 def make_utility(
@@ -119,35 +122,37 @@ def check_utility(name: str, options: Mapping[str, str] | None = None, *, model:
         for key in options:
             if key not in MIXTURE_OPTIONS and not any(key.startswith(f"{part}.") for part in parts):
                 raise UserError(
-                    f"utility option {key}: not one of the mixture {name}; write scale, or a part's name, a full stop "
+                    f"{OPTION} {key}: not one of the mixture {name}; write scale, or a part's name, a full stop "
                     f"and its option, such as {parts[0]}.lowercase"
                 )
         for part in parts:
             check_utility(part, _options_of(part, options), model=model if uses_model(part) else None)
         if model is not None and not any(map(uses_model, parts)):
-            raise UserError(f"model {model}: {name} has no neural part")
+            raise UserError(f"{MODEL} {model}: {name} has no neural part")
         return
     if name not in NAMED:
         if ":" not in name:
-            raise UserError(f"utility {name}: unknown; choose from {', '.join(NAMED)}, {FORMS}")
+            raise UserError(f"{UTILITY} {name}: unknown; choose from {', '.join(NAMED)}, {FORMS}")
         front, _, rest = name.partition(":")
         if front in NAMED:  # not a module: a mixture, or meant to be one
             weight = rest.partition("+")[0]
-            raise UserError(f"utility {name}: {weight!r} is no weight of {front}; write name:weight+name:weight")
+            raise UserError(f"{UTILITY} {name}: {weight!r} is no weight of {front}; write name:weight+name:weight")
         known: list[str] = []
     else:
         named = NAMED[name]
         if model is not None and not named.neural:
             neural = ", ".join(other for other, made in NAMED.items() if made.neural)
-            raise UserError(f"model {model}: only valid with utility {neural}, not {name}")
+            raise UserError(f"{MODEL} {model}: only valid with {UTILITY} {neural}, not {name}")
         if named.needs_model and model is None and "model" not in options:
-            raise UserError(f"utility {name}: needs a model, a checkpoint's folder or a name on the model hub")
+            raise UserError(f"{UTILITY} {name}: needs {MODEL}, a checkpoint's folder or a name on the model hub")
         for key in named.needs:
             if not options.get(key):
-                raise UserError(f"utility {name}: needs the option {key}={WHAT_IS_NEEDED[key]}")
-        missing = [key for key in ("url", "model") if named.server and not options.get(key)]
+                raise UserError(f"{UTILITY} {name}: needs {WHAT_IS_NEEDED[key]}")
+        missing = [
+            f"{Parameter(key, group='utility')}" for key in ("url", "model") if named.server and not options.get(key)
+        ]
         if missing:
-            raise UserError(f"utility {name}: needs {' and '.join(missing)}, those of its server")
+            raise UserError(f"{UTILITY} {name}: needs {' and '.join(missing)}, those of its server")
         if not options:
             return
         if named.neural:
@@ -157,7 +162,7 @@ def check_utility(name: str, options: Mapping[str, str] | None = None, *, model:
     for key in options:
         if key not in known:
             takes = f"it takes {', '.join(known)}" if known else "it takes none"
-            raise UserError(f"utility option {key}: not one of {name}; {takes}")
+            raise UserError(f"{OPTION} {key}: not one of {name}; {takes}")
 
 
 def scored_options(name: str, options: Mapping[str, str]) -> dict[str, str]:
@@ -208,5 +213,5 @@ def _convert(name: str, key: str, text: str, hint: Any) -> Any:
                 return kind(text)
     except (KeyError, ValueError):
         expected = "yes or no" if bool in kinds else "a whole number" if int in kinds else "a number"
-        raise UserError(f"utility option {key}={text}: {name} expects {expected}") from None
+        raise SettingError(key, text, f"{name} expects {expected}", group="utility") from None
     return text

@@ -10,7 +10,7 @@ from typing import Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from mbrace.errors import RecordError, UserError
+from mbrace.errors import Parameter, RecordError, UserError
 from mbrace.utilities.table_files import NAME, file_name, read_table
 from mbrace.utility import Ask, Sentence
 from mbrace.utility_table import UtilityTable
@@ -183,12 +183,13 @@ class _StoredSentence:
         if len(rows) and rows.min() < 0:
             what = f"hypothesis {self._sentence.hypotheses[ask.hypotheses[int(np.argmin(rows))]][:60]!r}"
             remedy = (
-                "give the candidates that the utilities were saved from, saved with forecast=0 to have every one (of a "
-                "model: with the same options of its beam search)"
+                f"give the candidates that the utilities were saved from, saved with {Parameter('forecast', 0)} to "
+                "have every one (of a model: with the same options of its beam search)"
             )
         else:
             what = f"pseudo-reference {ask.references[columns.index(-1)][:60]!r}"
-            remedy = 'save the utilities of the same candidates and seed, with schedule="all" to have every one'
+            every = Parameter("schedule", "all")
+            remedy = f"save the utilities of the same candidates and seed, with {every} to have every one"
         return self._error(f"{what} is not in its table of stored utilities; {remedy}")
 
     def _error(self, reason: str) -> RecordError:
