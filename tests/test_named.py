@@ -70,10 +70,10 @@ def test_functions_and_mixtures_with_them(tmp_path: Path) -> None:
             None,
             "utility blue: unknown; choose from chrf, .*module:function, file.py:function, or a mixture",
         ),
-        ("bleu", {"tokenise": "char"}, None, "option tokenise: not one of bleu; it takes tokenize, smooth_method"),
-        ("wer", {"kind": "cer"}, None, "option kind: not one of wer; it takes unit, lowercase"),
-        ("bleu", {"threads": "2"}, None, "option threads: not one of bleu"),
-        ("my.module:f", {"a": "b"}, None, "option a: not one of my.module:f; it takes none"),
+        ("bleu", {"tokenise": "char"}, None, "tokenise: not one of bleu; it takes tokenize, smooth_method"),
+        ("wer", {"kind": "cer"}, None, "kind: not one of wer; it takes unit, lowercase"),
+        ("bleu", {"threads": "2"}, None, "threads: not one of bleu"),
+        ("my.module:f", {"a": "b"}, None, "a: not one of my.module:f; it takes none"),
         (
             "bleu",
             {},
@@ -81,12 +81,12 @@ def test_functions_and_mixtures_with_them(tmp_path: Path) -> None:
             "model en: only valid with utility comet, embedding, learned, bertscore, bleurt, unified, metricx, "
             "not bleu",
         ),
-        ("comet", {}, None, "utility comet: needs a model"),
-        ("chrf:1+comet:1", {}, None, "utility comet: needs a model"),
+        ("comet", {}, None, "utility comet: needs model"),
+        ("chrf:1+comet:1", {}, None, "utility comet: needs model"),
         ("chrf:1+bleu:1", {}, "en", "model en: chrf:1.bleu:1 has no neural part"),
-        ("chrf:1+bleu:1", {"tokenize": "char"}, None, "option tokenize: not one of the mixture .* chrf.lowercase"),
+        ("chrf:1+bleu:1", {"tokenize": "char"}, None, "tokenize: not one of  .* chrf.lowercase"),
         ("chrf:1+blue:1", {}, None, "utility blue: unknown"),
-        ("chrf:1+bleu:1", {"bleu.order": "1"}, None, "option order: not one of bleu"),
+        ("chrf:1+bleu:1", {"bleu.order": "1"}, None, "order: not one of bleu"),
     ],
 )
 def test_what_is_wrong_is_refused_unloaded(name: str, options: dict[str, str], model: str | None, message: str) -> None:
@@ -97,9 +97,9 @@ def test_what_is_wrong_is_refused_unloaded(name: str, options: dict[str, str], m
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("bleu", {"lowercase": "maybe"}, "lowercase=maybe: bleu expects yes or no"),
-        ("bleu", {"max_ngram_order": "four"}, "max_ngram_order=four: bleu expects a whole number"),
-        ("chrf", {"beta": "x"}, "beta=x: chrf expects a number"),
+        ("bleu", {"lowercase": "maybe"}, "lowercase 'maybe': bleu expects yes or no"),
+        ("bleu", {"max_ngram_order": "four"}, "max_ngram_order 'four': bleu expects a whole number"),
+        ("chrf", {"beta": "x"}, "beta 'x': chrf expects a number"),
         ("chrf:1+bleu:1", {"scale": "odd"}, "scale odd: unknown"),
     ],
 )

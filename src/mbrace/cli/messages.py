@@ -58,7 +58,7 @@ def flag(name: str, value: str = "", group: str = "", *, joined: str = "=") -> s
     value = value.strip('"')
     if group and group != "network":
         return f"--{group}-option {name}" + (f"={value}" if value else "")
-    found = NETWORK.get(name) if group else FLAGS.get(name)
+    found = NETWORK.get(name) if group == "network" else FLAGS.get(name)
     found = found or f"--{name.replace('_', '-')}"
     if _flags and found not in _flags:
         return name + (f"{joined}{value}" if value else "")

@@ -92,10 +92,7 @@ def utility_settings(args: argparse.Namespace) -> UtilitySettings:
     """The utility that was asked for, checked."""
     name, options = args.utility, _utility_options([*args.utility_option, *_judge_options(args)])
     check_threads(args.threads)
-    try:
-        check_utility(name, dict(options), model=args.metric_model if uses_model(name) else None)
-    except UserError as error:
-        raise UserError(_in_flags(str(error))) from None
+    check_utility(name, dict(options), model=args.metric_model if uses_model(name) else None)
     for option in () if uses_model(name) else _unused_options(args):
         if getattr(args, option) is not None:
             neural = ", ".join(filter(uses_model, NAMED))
@@ -145,20 +142,6 @@ def _read_prompt(path: str) -> str:
             return file.read()
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"--judge-prompt @{path}: cannot be read ({error}); give a text file") from error
-
-
-def _in_flags(message: str) -> str:
-    """A message of the library about a utility, with the names of options."""
-    for words, flag in (("utility option ", "--utility-option "), ("utility ", "--utility ")):
-        if message.startswith(words):
-            message = flag + message.removeprefix(words)
-            break
-    message = message.replace("needs the option ", "needs --utility-option ").replace(
-        "save_utilities", "--save-utilities"
-    )
-    if message.startswith("--utility judge: needs "):
-        return message.replace("url", "--judge-server").replace(" model,", " --judge-model,")
-    return message.replace("needs a model, ", "needs --metric-model, ")
 
 
 def utility_from(args: argparse.Namespace) -> Utility:

@@ -9,7 +9,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
-from mbrace.errors import RecordError, UserError, plain
+from mbrace.errors import RecordError, UserError, check_whole, plain
 from mbrace.io.folders import Manifest
 from mbrace.io.parquet import parquet_rows
 from mbrace.io.reading import (
@@ -189,8 +189,7 @@ def read_flat(
     """
     per_source = num_candidates if num_references is None else num_references
     for name, value in (("num_candidates", num_candidates), ("num_references", per_source)):
-        if value < 1:
-            raise UserError(f"{name}={value}: must be 1 or more")
+        check_whole(name, value, least=1)
     files = [(hypotheses, num_candidates), (references, per_source), (source, 1)]
     given = [(path, size) for path, size in files if path is not None]
     together = itertools.zip_longest(*itertools.starmap(_groups, given))

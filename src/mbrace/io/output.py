@@ -253,7 +253,7 @@ class Output:
     def _open_errors(self) -> None:
         if self.files.is_stream:
             raise UserError(
-                f"{Parameter('on_error', 'skip')}: failed records are written to OUT.errors.jsonl; give an output file"
+                f"{Parameter('on_error', 'skip')}: failed records go to OUT.errors.jsonl; give an output file"
             )
         self._errors = self._open(self.files.errors, os.O_RDWR | os.O_CREAT | os.O_APPEND)
 

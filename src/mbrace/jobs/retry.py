@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mbrace.errors import UserError
+from mbrace.errors import Parameter, UserError
 from mbrace.io.atomic import OPEN, replace_file, replacing, write_all
 from mbrace.io.candidates import Item, lines_of
 from mbrace.io.compression import pack, pop_full_members
@@ -36,7 +36,7 @@ def retry_set_aside(
     `output` itself is only read. `items` are read twice: once here, and once by the run that continues.
     """
     if iter(items) is items:
-        raise UserError("retry_errors=True: reads the input twice; give a file, not standard input")
+        raise UserError(f"{Parameter('retry_errors', True)}: reads the input twice; give a file, not standard input")
     set_aside: list[SetAside] = []
     unanswered(items, output, set_aside.append)
     if not set_aside:

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
 
-from mbrace.errors import FORCE, MOST_THREADS, RESUME, ServiceError, UserError, check_whole
+from mbrace.errors import FORCE, MOST_THREADS, RESUME, Parameter, ServiceError, UserError, check_whole
 from mbrace.io.candidates import Bad, Item
 from mbrace.io.output import Output, OutputFiles
 from mbrace.jobs.progress import progress_bar
@@ -141,7 +141,7 @@ def run_job(
     """
     check_run(threads=threads, resume=resume, force=force, on_error=on_error)
     if retry_errors and not resume:
-        raise UserError(f"retry_errors=True: only valid with {RESUME}")
+        raise UserError(f"{Parameter('retry_errors', True)}: only valid with {RESUME}")
     if not (resume or force):
         OutputFiles(output).refuse_existing()
         if isinstance(job, SavingJob) and job.save_utilities is not None:

@@ -62,7 +62,7 @@ MIXTURE_OPTIONS = ("scale",)
 WHAT_IS_NEEDED = {
     "tables": f"{Parameter('tables', 'DIR', 'utility')}, a folder that {Parameter('save_utilities')} wrote"
 }
-MODEL, OPTION = Parameter("model", group="network"), Parameter("utility_option")
+MODEL = Parameter("model", group="network")
 
 
 def make_utility(
@@ -121,9 +121,9 @@ def check_utility(name: str, options: Mapping[str, str] | None = None, *, model:
         parts = [part for part, _ in parse_mixture(name)]
         for key in options:
             if key not in MIXTURE_OPTIONS and not any(key.startswith(f"{part}.") for part in parts):
-                raise UserError(
-                    f"{OPTION} {key}: not one of the mixture {name}; write scale, or a part's name, a full stop "
-                    f"and its option, such as {parts[0]}.lowercase"
+                part = f"a part's name, a full stop and its option, such as {parts[0]}.lowercase"
+                raise SettingError(
+                    key, ..., f"no option of the mixture {name}; write scale, or {part}", group="utility"
                 )
         for part in parts:
             check_utility(part, _options_of(part, options), model=model if uses_model(part) else None)
@@ -162,7 +162,7 @@ def check_utility(name: str, options: Mapping[str, str] | None = None, *, model:
     for key in options:
         if key not in known:
             takes = f"it takes {', '.join(known)}" if known else "it takes none"
-            raise UserError(f"{OPTION} {key}: not one of {name}; {takes}")
+            raise SettingError(key, ..., f"not one of {name}; {takes}", group="utility")
 
 
 def scored_options(name: str, options: Mapping[str, str]) -> dict[str, str]:
