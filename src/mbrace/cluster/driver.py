@@ -289,10 +289,9 @@ def plan(ray: Any, files: int, workers: int | None, gpus: float, threads: int) -
     cpus = cpus_per_worker(nodes, workers, float(max(1, threads)), gpus)
     if cpus is None:
         cluster = f"{total['CPU']:g} CPUs, {total['GPU']:g} GPUs on {len(nodes)} nodes"
-        raise UserError(
-            f"workers={workers}, gpus_per_worker={gpus:g}: the cluster ({cluster}) has room for "
-            f"{workers_that_fit(nodes, 0.5, gpus)} such workers, and reading needs some; ask for fewer or add nodes"
-        )
+        room = f"the cluster ({cluster}) has room for {workers_that_fit(nodes, 0.5, gpus)} workers with {gpus:g} GPUs"
+        reason = f"{room}, and reading needs some; ask for fewer or add nodes"
+        raise SettingError("workers", workers, reason, group="ray")
     _wait_for(ray, {"CPU": workers * cpus + READER_CPUS, "GPU": workers * gpus})
     return Pool(workers, cpus, gpus, min(files, 1 + workers // WORKERS_PER_READER))
 
