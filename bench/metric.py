@@ -38,8 +38,7 @@ SYSTEMS = {"en": PAIRS, "multilingual": (*PAIRS, "en-et")}
 class Neural:
     """The learned metric and the plain cosine (the mean of the last layer) from one run of their common encoder."""
 
-    weights = (1.0,)  # makes this a readout for the encoder that gets all hidden states
-    layer = 0
+    is_mean = False
 
     def __init__(self, model: str) -> None:
         learned = Learned(model, device="cpu")
@@ -50,6 +49,10 @@ class Neural:
             Readout("avg"),
         )
         self.encoder.readout = self  # type: ignore[assignment]
+
+    def reads(self, layers: int) -> set[int]:
+        """All hidden states."""
+        return set(range(layers))
 
     def __call__(self, *states: Any) -> torch.Tensor:
         return torch.cat([self.mix(*states), self.last(*states)], dim=1)

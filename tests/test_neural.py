@@ -193,26 +193,6 @@ def test_truncated_strings_are_counted(folder: Path) -> None:
     assert comet.truncated == 2
 
 
-def test_a_gpu_out_of_memory_is_halved_and_said_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    texts = [f"some text number {number}" for number in range(30)]
-    expected = Comet(folder, device="cpu").encoder.embed(texts)
-    encoder = Comet(folder, device="cpu").encoder
-    forward = encoder._forward
-
-    def small_only(rows: list[list[int]]) -> torch.Tensor:
-        if len(rows) > 3:
-            raise torch.cuda.OutOfMemoryError("no room")
-        return forward(rows)
-
-    monkeypatch.setattr(encoder, "_forward", small_only)
-    with pytest.warns(UserWarning, match="out of memory") as caught:
-        found = encoder.embed(texts)
-    assert len(caught) == 1
-    assert torch.equal(found, expected)
-    longest = max(map(len, encoder.tokenize(texts)))
-    assert encoder.batch_tokens == 2 * longest  # 20 rows, 10, 5, then 2 and 3, which fit
-
-
 def test_a_head_without_memory_for_all_pairs_takes_fewer_and_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(3)
     head = random_head(6, (24, 8), torch.float32)

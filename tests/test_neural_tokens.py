@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import random
-import sys
 from itertools import chain
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 from mbrace.neural import device
-from mbrace.neural.comet import Comet
-from mbrace.neural.encoder import takes_pair_masks
 from mbrace.neural.tokens import TokenBatch, Tokens, batch_end, even_share, packed_end
-
-sys.path.insert(0, str(Path(__file__).parent / "oracle"))
-import tiny
 
 torch.set_num_threads(1)  # tests run beside each other: more threads than cores wait for one another
 
@@ -71,43 +64,11 @@ def test_packed_batches_are_those_of_a_plain_loop(seed: int) -> None:
         while left and sum(map(len, batch)) + len(left[0]) <= most:
             batch.append(left.pop(0))
         end = packed_end(strings.host_lengths, begin, most=most)
-        assert strings[begin:end].joined_ids().tolist() == [*chain(*batch)]
+        assert strings[begin:end].packed().ids.tolist() == [*chain(*batch)]
         lengths = [len(row) for row in batch]
         assert strings[begin:end].groups == [(lengths.count(n), n) for n in sorted(set(lengths), reverse=True)]
         begin = end
     assert begin == len(rows)
-
-
-@pytest.mark.parametrize("kind", ["xlmr-sparsemax", "bert-softmax-norm"])
-def test_padded_batches_of_chunks_made_ahead_give_the_same_vectors(
-    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("mbrace.neural.encoder._FIRST_TOKENISED", 16)
-    encoder = Comet(tiny.make(tmp_path, kind), device="cpu").encoder
-    generator = random.Random(1)
-    words = ["some", "Text", "<pad>", "number", "ö", "\ud800", "[PAD]", "x"]
-    texts = [" ".join(generator.choices(words, k=generator.randint(0, 20))) for _ in range(150)]
-    expected = encoder.embed(texts)
-    encoder.pads, encoder.batch_tokens = True, 200
-    torch.testing.assert_close(encoder.embed(texts), expected, atol=2e-5, rtol=0)
-    assert encoder._pair_masks
-
-
-def test_a_network_that_takes_no_pair_mask_gets_the_usual_one(tmp_path: Path) -> None:
-    encoder = Comet(tiny.make(tmp_path, "bert-softmax-norm"), device="cpu").encoder
-    assert takes_pair_masks(encoder._model, 0)
-
-    class Refusing(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner, self.config = encoder._model, encoder._model.config
-
-        def forward(self, attention_mask: torch.Tensor, **inputs: object) -> object:
-            if attention_mask.dim() == 4:
-                attention_mask = torch.ones_like(attention_mask)  # ignored, in silence
-            return self.inner(attention_mask=attention_mask, **inputs)
-
-    assert not takes_pair_masks(Refusing(), 0)
 
 
 def test_auto_is_the_precision_that_a_measurement_finds_faster(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,4 +100,5 @@ def test_packed_tokens_know_their_strings() -> None:
     assert found.ids.tolist() == [0, 8, 9, 5, 6, 7]
     assert found.positions.tolist() == [0, 1, 2, 0, 1, 0]
     assert found.offsets.tolist() == [0, 3, 5, 6]
+    assert found.groups == [(1, 3), (1, 2), (1, 1)]
     assert found.longest == 3

@@ -1,11 +1,10 @@
 """Strings to sentence vectors: batches of strings, sorted by length, go through a transformer.
 
-On a CPU nothing is padded, and every row of a matrix product has the same bits whatever the other rows are (if there
-are enough rows: see `repeats_for_cpu`), so the vector of a string does not depend on its batch, window or step. A batch
-holds strings of one token length only, or, for a BERT in float32, of any: there the tokens of all strings are the rows
-of one matrix product (see `PlainBert.packed`), which matters where a race asks for few strings at a time. On a GPU a
-row does depend on the number of rows, and a small batch takes as long as a large one, so there a batch may hold strings
-of several lengths: for a BERT in 16 bits not padded either, where our kernels can be used (packed.py), else padded.
+BERT, RoBERTa and XLM-RoBERTa need no padding (packed.py): in float32 on a CPU, and in 16 bits on a GPU. On a CPU
+nothing is ever padded, so a batch of another network holds strings of one length only, and every row of a matrix
+product has the same bits whatever the other rows are (if there are enough rows: see `repeats_for_cpu`): the vector of a
+string does not depend on its batch, window or step. On a GPU it does, and a small batch takes as long as a large one,
+so other networks get padded batches there.
 """
 
 from __future__ import annotations
@@ -21,18 +20,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mbrace.errors import UserError, warn
-from mbrace.neural.bert import PlainBert, without_modules
 from mbrace.neural.device import without_cudnn_attention
-from mbrace.neural.packed import usable
-from mbrace.neural.pinned import copy_to_device
+from mbrace.neural.packed import PackedNetwork, packed_network
 from mbrace.neural.readout import Readout
 from mbrace.neural.tokens import (
     TokenBatch,
     Tokens,
     batch_end,
+    copy_to_device,
     even_share,
     packed_end,
-    pair_mask,
     valid_unicode,
     whole_texts,
 )
@@ -41,6 +38,7 @@ from mbrace.neural.words import WordTokenizer
 # Rows per thread. With fewer than about 4 a CPU computes matrix products in another way, which rounds differently.
 FEWEST_ROWS = 8
 _FIRST_TOKENISED, _TOKENISED = 2048, 16384  # strings tokenised at a time: in the first chunk for a GPU, and at most
+_MOST_LENGTHS = 8  # in a batch on a GPU, beyond which they are averaged in one call, not in one call per length
 _PACKED_TOKENISED = 4096  # at most, where strings are packed: larger chunks would not save padding, as there is none
 
 
@@ -49,8 +47,6 @@ class Encoder:
 
     `truncated` counts the strings of more than `max_length` tokens, which are cut, as COMET cuts them.
     """
-
-    may_pack = True  # strings of several lengths in one batch, without padding
 
     def __init__(
         self,
@@ -78,7 +74,6 @@ class Encoder:
         self._tokenizer = tokenizer.backend_tokenizer
         self._max_length = max_length
         self._warned_of_truncation = self._warned_of_memory = False
-        self._pair_masks: bool | None = None  # unknown until the first padded batch
 
     def tokenize(self, texts: Sequence[str]) -> Tokens:
         """Token ids with the special tokens around them, cut to the length limit."""
@@ -136,7 +131,7 @@ class Encoder:
         """
         order = np.argsort(-np.fromiter(map(len, texts), np.int64, len(texts)), kind="stable")
         size, begin, chunks = _FIRST_TOKENISED if self.pads else _TOKENISED, 0, []
-        most = _PACKED_TOKENISED if self._fuses else _TOKENISED
+        most = _PACKED_TOKENISED if self.pads and self._packed is not None else _TOKENISED
         while begin < len(order):
             chunks.append(order[begin : begin + size])
             begin, size = begin + size, min(2 * size, most)
@@ -159,10 +154,9 @@ class Encoder:
         lengths, changes = strings.host_lengths, strings.changes
         begin = 0
         while begin < len(lengths):
-            if self._fuses:
-                end = packed_end(lengths, begin, most=even_share(lengths[begin:], self.batch_tokens))
-            elif self._packs:
-                end = packed_end(lengths, begin, most=self.batch_tokens)
+            if self._packed is not None:
+                share = even_share(lengths[begin:], self.batch_tokens) if self.pads else self.batch_tokens
+                end = packed_end(lengths, begin, most=share)
             else:
                 half_full = self.batch_tokens // 2 if self.pads else 0
                 end = batch_end(lengths, changes, begin, most=self.batch_tokens, half_full=half_full)
@@ -180,7 +174,7 @@ class Encoder:
         torch.cuda.empty_cache()
         half = len(rows) // 2
         # The size tried next, not half the old limit: if both halves fail, each would halve the limit again.
-        tried_next = rows[:half].count if self._fuses else half * rows.longest
+        tried_next = rows[:half].count if self._packed is not None else half * rows.longest
         self.batch_tokens = min(self.batch_tokens, max(1, tried_next))
         if not self._warned_of_memory:
             self._warned_of_memory = True
@@ -189,84 +183,54 @@ class Encoder:
 
     def _forward(self, rows: TokenBatch) -> Tensor:
         """Vectors of one batch of token ids, (rows, units)."""
-        if self._fuses:
-            assert self._without_modules is not None
-            network, tokens = self._without_modules, rows.packed()
-            return self.readout.packed(network.fused(tokens), len(network.layers) + 1, tokens, pad=self._pad)
-        if self._packs:
-            return self._forward_packed(rows)
-        ids, lengths = self._enough_rows(rows)
-        states = self._states(ids, None if rows.even else rows.attended())
+        count, rows = len(rows), self._enough(rows)
+        if self._packed is not None:
+            return self._read_packed(self._packed, rows)[:count]
+        ids = rows.ids()
         kept = None if rows.even and not rows.holds_pad.any() else ids != self._pad
-        return self.readout(states, kept, lengths)[: len(rows)]
+        return self.readout(self._padded_states(rows, ids), kept, rows.lengths)[:count]
 
-    def _forward_packed(self, rows: TokenBatch) -> Tensor:
-        """The same for strings of several lengths, none of them padded."""
-        assert self._without_modules is not None
-        ids, groups, mixes = rows.joined_ids(), rows.groups, self._mixes
-        times = repeats_for_cpu(len(ids))
-        states = self._without_modules.packed(ids.repeat(times), groups * times, only_last=not mixes)
-        sizes = [strings * length for strings, length in groups]
-        by_group = zip(*(torch.split(state[: len(ids)], sizes) for state in states), strict=True)
-        each = zip(groups, by_group, torch.split(ids, sizes), strict=True)
+    def _read_packed(self, network: PackedNetwork, rows: TokenBatch) -> Tensor:
+        """Vectors of strings that follow one another; layers above the last one that is read are not computed."""
+        tokens, layers = rows.packed(), len(network.layers) + 1
+        read = self.readout.reads(layers)
+        states: list[Any] = [None] * layers
+        for layer, state in zip(range(max(read) + 1), network(tokens), strict=False):
+            states[layer] = state if layer in read else None
+        if self.pads and len(tokens.groups) > _MOST_LENGTHS and self.readout.is_mean:
+            kept = tokens.ids != self._pad if rows.holds_pad.any() else None
+            return self.readout.mean(states, kept, rows.lengths, tokens.offsets)
+        # strings of one length are a batch in which nothing is padded
+        sizes = [strings * length for strings, length in tokens.groups]
+        split = [None if state is None else torch.split(state, sizes) for state in states]
         vectors, first = [], 0
-        for (strings, length), of_layers, own in each:
+        for number, (strings, length) in enumerate(tokens.groups):
             last = first + strings
-            found = [state.view(strings, length, -1) for state in of_layers]
-            kept = own.view(strings, length) != self._pad if rows.holds_pad[first:last].any() else None
-            vectors.append(self.readout(found if mixes else {-1: found[-1]}, kept, rows.lengths[first:last]))
+            grids = [None if part is None else part[number].view(strings, length, -1) for part in split]
+            ids = torch.split(tokens.ids, sizes)[number].view(strings, length)
+            kept = ids != self._pad if rows.holds_pad[first:last].any() else None
+            vectors.append(self.readout(grids, kept, rows.lengths[first:last]))
             first = last
         return torch.cat(vectors)
 
-    def _enough_rows(self, rows: TokenBatch) -> tuple[Tensor, Tensor]:
-        """Token ids (rows, longest) and lengths (rows,) of one batch; on a CPU, repeated if there are too few."""
-        ids, lengths = rows.ids(), rows.lengths
-        if not self.pads and (times := repeats_for_cpu(ids.numel())) > 1:
-            ids, lengths = ids.repeat(times, 1), lengths.repeat(times)
-        return ids, lengths
+    def _enough(self, rows: TokenBatch) -> TokenBatch:
+        """The batch; on a CPU several times over if it has too few tokens."""
+        times = 1 if self.pads else repeats_for_cpu(rows.count)
+        return rows if times == 1 else rows.repeated(times)
 
-    def _states(self, ids: Tensor, attended: Tensor | None) -> Sequence[Tensor] | dict[int, Tensor]:
-        """The hidden states that the readout reads, by layer."""
-        mixes = self._mixes
-        if attended is not None and self._takes_pair_masks():
-            attended = pair_mask(attended)
+    def _padded_states(self, rows: TokenBatch, ids: Tensor) -> Sequence[Tensor]:
+        """The hidden states (strings, tokens, units) of every layer, or of the last alone, of padded ids."""
+        layers = self._model.config.num_hidden_layers + 1
+        mixes = self.readout.reads(layers) != {layers - 1}
+        attended = None if rows.even else rows.attended()
         with without_cudnn_attention():
-            if self._without_modules is not None and (attended is None or attended.ndim == 4):
-                found = self._without_modules(ids, attended, only_last=not mixes)
-                return found if mixes else {-1: found[-1]}
             out = self._model(input_ids=ids, attention_mask=attended, output_hidden_states=mixes, return_dict=True)
-        return out.hidden_states if mixes else {-1: out.last_hidden_state}
-
-    @property
-    def _mixes(self) -> bool:
-        """Whether the readout reads other layers than the last."""
-        return self.readout.weights is not None or self.readout.layer != -1
-
-    @property
-    def _packs(self) -> bool:
-        """Whether a batch holds strings of several lengths without padding, on a CPU."""
-        return self.may_pack and not self.pads and self._without_modules is not None
+        return out.hidden_states if mixes else [None] * (layers - 1) + [out.last_hidden_state]
 
     @cached_property
-    def _fuses(self) -> bool:
-        """The same on a GPU, where attention and pooling are kernels of our own."""
-        network = self._without_modules if self.may_pack and self.pads and self.readout.reads_packed else None
-        return network is not None and usable(self.device, self.dtype, network.heads, self.units // network.heads)
-
-    @cached_property
-    def _without_modules(self) -> PlainBert | None:
-        """The network without its modules, where that can be: for a GPU, which would wait for them, or to pack."""
-        wanted = self.pads or (self.may_pack and self.dtype == torch.float32)
-        return without_modules(self._model) if wanted else None
-
-    def _takes_pair_masks(self) -> bool:
-        """Whether the network accepts a mask (rows, 1, tokens, tokens), found out by a trial.
-
-        With a mask (rows, tokens), transformers checks whether it hides anything, for which the host waits for the GPU.
-        """
-        if self._pair_masks is None:
-            self._pair_masks = takes_pair_masks(self._model, self._pad)
-        return self._pair_masks
+    def _packed(self) -> PackedNetwork | None:
+        """The network over strings of several lengths without padding; None if they must be padded."""
+        return packed_network(self._model)
 
 
 def repeats_for_cpu(rows: int) -> int:
@@ -280,18 +244,3 @@ def _batch_tokens(device: torch.device, units: int) -> int:
     if device.type != "cuda":
         return 2048
     return 131072 if units <= 512 and torch.cuda.mem_get_info(device)[0] > 16 << 30 else 32768
-
-
-def takes_pair_masks(model: Any, pad: int) -> bool:
-    """Whether a network gives the same states for a mask (rows, 1, tokens, tokens) as for one (rows, tokens)."""
-    device = next(model.parameters()).device
-    attended = torch.arange(16, device=device) < torch.tensor([[16], [11]], device=device)
-    rows = min(model.config.vocab_size, 1000)
-    ids = (torch.arange(32, device=device).view(2, 16) * 37 % rows).masked_fill(~attended, pad)
-    try:
-        with torch.inference_mode(), without_cudnn_attention():
-            pair = model(input_ids=ids, attention_mask=pair_mask(attended), return_dict=True).last_hidden_state
-            usual = model(input_ids=ids, attention_mask=attended, return_dict=True).last_hidden_state
-    except Exception:  # another kind of network or version of transformers: the usual mask always works
-        return False
-    return torch.equal(pair[attended], usual[attended])

@@ -1,102 +1,181 @@
-"""Attention and pooling for strings whose tokens follow one another without padding, on a GPU with Triton.
+"""BERT-like transformers over strings whose tokens follow one another, without padding.
 
-On an H200, torch's attention with a mask, and pooling with one, which writes every layer's states once more, took 52 of
-the 129 ms in which MiniLM embedded 31,600 strings of 30 tokens.
+The tokens of all strings are the rows of one matrix product, and attention stays within each string: on a GPU, in 16
+bits, by torch's variable-length attention; on a CPU by one call per length. The modules of transformers are not called:
+they pad, and calling them keeps a GPU waiting.
 """
 
 from __future__ import annotations
 
-import math
+import importlib
+import sys
+from collections.abc import Callable, Iterator
 from functools import cache
+from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
+from numpy.typing import NDArray
 from torch import Tensor
 
-from mbrace.neural.device import has_16_bits, launch, supports_triton, without_cudnn_attention
+from mbrace.neural.device import has_16_bits
+from mbrace.neural.norm import add_norm
+from mbrace.neural.tokens import PackedTokens, TokenBatch, Tokens
 
-_TRIAL_LENGTHS = [70, 33, 16, 1]  # for each of the block sizes of `_blocks`, several blocks, or one that is full
+NETWORKS = ("BertModel", "RobertaModel", "XLMRobertaModel", "CamembertModel")
+COMPILE_FROM = 1e17  # operations: a few minutes of a large GPU, of which compiled layers save a fifteenth
+# How far hidden states, which are around 1, may be from those of the modules in the trial.
+TOLERANCE = {torch.float32: 1e-2, torch.float16: 0.05, torch.bfloat16: 0.2}
 
-
-def attend_within(qkv: Tensor, offsets: Tensor, longest: int) -> Tensor:
-    """Attention (tokens, heads x size) of each token to those of its string.
-
-    `qkv` (tokens, 3, heads, size) are queries, keys and values. String i has tokens offsets[i] to offsets[i + 1], at
-    most `longest`.
-    """
-    import triton
-
-    from mbrace.neural import packed_kernels
-
-    tokens, _, heads, size = qkv.shape
-    out = qkv.new_empty((tokens, heads * size))
-    shape = _blocks(longest)
-    blocks = triton.cdiv(longest, shape["ROWS"])
-    launch(
-        packed_kernels.attend_within, (len(offsets) - 1) * heads * blocks, qkv.contiguous(), offsets, out, blocks,
-        math.log2(math.e) * size**-0.5, HEADS=heads, SIZE=size, WIDE=max(16, triton.next_power_of_2(size)), **shape,
-    )  # fmt: skip
-    return out
+# Attention (tokens, heads x size) of each token to those of its string, from (tokens, 3, heads, size).
+Attention = Callable[[Tensor, PackedTokens], Tensor]
 
 
-def _blocks(longest: int) -> dict[str, int]:
-    """How many queries a program has, and keys at a time: as few as there are in most strings."""
-    if longest <= 16:
-        return {"ROWS": 16, "KEYS": 16, "num_warps": 1, "num_stages": 1}
-    if longest <= 64:
-        return {"ROWS": 32, "KEYS": 32, "num_warps": 2, "num_stages": 1}
-    return {"ROWS": 64, "KEYS": 64, "num_warps": 4, "num_stages": 2}
+def attend_by_length(qkv: Tensor, tokens: PackedTokens) -> Tensor:
+    """One call for the strings of each length: a string's rows have the bits that they have alone on a CPU."""
+    parts = torch.split(qkv, [strings * length for strings, length in tokens.groups])
+    found = []
+    for part, (strings, length) in zip(parts, tokens.groups, strict=True):
+        q, k, v = part.view(strings, length, *part.shape[1:]).permute(2, 0, 3, 1, 4)
+        found.append(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(0, 1).flatten(1))
+    return torch.cat(found)
 
 
-def add_mean(sums: Tensor, states: Tensor, ids: Tensor, offsets: Tensor, *, weight: float, pad: int) -> None:
-    """Add weight x the mean over each string's tokens to `sums` (strings, units), in float32.
+def attend_in_one_call(qkv: Tensor, tokens: PackedTokens) -> Tensor:
+    """torch's variable-length attention, for a GPU in 16 bits."""
+    from torch.nn.attention.varlen import varlen_attn
 
-    `states` are (tokens, units). Tokens whose id is `pad` count in the length, and are left out of the sum.
-    """
-    import triton
-
-    from mbrace.neural import packed_kernels
-
-    units = states.shape[1]
-    block = min(128, triton.next_power_of_2(units))
-    launch(
-        packed_kernels.add_mean, len(sums) * triton.cdiv(units, block), states.contiguous(), ids, offsets, sums,
-        float(weight), pad, UNITS=units, BLOCK=block, TOKENS=16, num_warps=4,
-    )  # fmt: skip
+    q, k, v = qkv.unbind(1)
+    offsets, longest = tokens.offsets, tokens.longest
+    mixed: Tensor = varlen_attn(q, k, v, offsets, offsets, longest, longest)  # type: ignore[assignment]
+    return mixed.flatten(1)
 
 
 @cache
-def usable(device: torch.device, dtype: torch.dtype, heads: int, size: int) -> bool:
-    """Whether these kernels can be used for a network of such heads, found out by a trial."""
-    if not has_16_bits(dtype) or not supports_triton(device):
-        return False
+def attention_for(device: torch.device, dtype: torch.dtype) -> Attention | None:
+    """The attention for packed strings on a device; None where strings are to be padded."""
+    if device.type == "cpu":
+        return attend_by_length if dtype == torch.float32 else None
+    if device.type != "cuda" or not has_16_bits(dtype):
+        return None
     try:
-        return trial(device, dtype, heads, size)
-    except Exception:  # such as no Triton, or too large a head: the padded way is always right
-        return False
+        importlib.import_module("torch.nn.attention.varlen")
+    except ImportError:  # before torch 2.10
+        return None
+    return attend_in_one_call
+
+
+class PackedNetwork:
+    """The weights of a transformer of `NETWORKS`; matrices that multiply the same input are joined into one."""
+
+    def __init__(self, model: Any, attend: Attention) -> None:
+        first = model.embeddings
+        self._words, self._positions = first.word_embeddings.weight, first.position_embeddings.weight
+        self._kind, self._norm = first.token_type_embeddings.weight[0], _norm(first.LayerNorm)
+        # RoBERTa and its like count positions from here on, and leave out the padding token where a text holds it
+        self._padding: int | None = getattr(first, "padding_idx", None)
+        self._heads, self._attend = model.config.num_attention_heads, attend
+        self._finish: Callable[[Tensor, Tensor, _Layer], Tensor] = _finish_layer
+        self.layers = [_Layer(layer) for layer in model.encoder.layer]
+        self._per_token = 2 * sum(weight.numel() for weight in model.encoder.parameters())  # operations
+        self._operations = 0  # so far
+
+    def __call__(self, tokens: PackedTokens) -> Iterator[Tensor]:
+        """The hidden states (tokens, units) of one layer after another, embeddings first."""
+        x = F.embedding(tokens.ids, self._words) + self._kind
+        x = add_norm(x, F.embedding(self._numbers(tokens), self._positions), *self._norm)
+        yield x
+        self._operations += len(x) * self._per_token
+        if x.is_cuda and self._finish is _finish_layer and self._operations > COMPILE_FROM:
+            self.compile()
+        for layer in self.layers:
+            mixed = self._attend(F.linear(x, *layer.own).view(len(x), 3, self._heads, -1), tokens)
+            x = self._finish(x, mixed, layer)
+            yield x
+
+    def compile(self) -> None:
+        """Fuse the steps between matrix products by torch.compile, if it can: that takes some seconds."""
+        compiled, self._operations = torch.compile(_finish_in_torch, dynamic=True), 0
+
+        def finish(x: Tensor, mixed: Tensor, layer: _Layer) -> Tensor:
+            try:
+                return compiled(x, mixed, layer)
+            except torch.cuda.OutOfMemoryError:
+                raise
+            except Exception:  # such as no compiler
+                self._finish, self._operations = _finish_layer, -sys.maxsize  # not tried again
+                return _finish_layer(x, mixed, layer)
+
+        self._finish = finish
+
+    def _numbers(self, tokens: PackedTokens) -> Tensor:
+        """The number of each token's position."""
+        if self._padding is None:
+            return tokens.positions
+        kept = tokens.ids != self._padding
+        counted = F.pad(kept.cumsum(0), (1, 0))
+        owner_begins = torch.arange(len(kept), device=kept.device) - tokens.positions
+        return (counted[1:] - counted[owner_begins]) * kept + self._padding
+
+
+class _Layer:
+    """The weights of one layer, each as (weight, bias), and norms as (weight, bias, epsilon)."""
+
+    def __init__(self, layer: Any) -> None:
+        own, out = layer.attention.self, layer.attention.output
+        parts = (own.query, own.key, own.value)
+        self.own = torch.cat([part.weight for part in parts]), torch.cat([part.bias for part in parts])
+        self.own_out, self.own_norm = (out.dense.weight, out.dense.bias), _norm(out.LayerNorm)
+        inner, out = layer.intermediate, layer.output
+        self.first, self.activation = (inner.dense.weight, inner.dense.bias), inner.intermediate_act_fn
+        self.second, self.norm = (out.dense.weight, out.dense.bias), _norm(out.LayerNorm)
+
+
+def _finish_layer(x: Tensor, mixed: Tensor, layer: _Layer) -> Tensor:
+    """A layer after its attention."""
+    x = add_norm(x, F.linear(mixed, *layer.own_out), *layer.own_norm)
+    inner = layer.activation(F.linear(x, *layer.first))
+    return add_norm(x, F.linear(inner, *layer.second), *layer.norm)
+
+
+def _finish_in_torch(x: Tensor, mixed: Tensor, layer: _Layer) -> Tensor:
+    """The same in torch's own operations, for torch.compile."""
+    weight, bias, eps = layer.own_norm
+    x = F.layer_norm(x + F.linear(mixed, *layer.own_out), weight.shape, weight, bias, eps)
+    inner = layer.activation(F.linear(x, *layer.first))
+    weight, bias, eps = layer.norm
+    return F.layer_norm(x + F.linear(inner, *layer.second), weight.shape, weight, bias, eps)
+
+
+def _norm(module: Any) -> tuple[Tensor, Tensor, float]:
+    return module.weight, module.bias, module.eps
 
 
 @torch.inference_mode()
-@without_cudnn_attention()
-def trial(device: torch.device, dtype: torch.dtype, heads: int, size: int) -> bool:
-    """Whether attention and means come out as with torch, for strings of all block sizes."""
-    width, right = heads * size, []
-    for lengths in (_TRIAL_LENGTHS, _TRIAL_LENGTHS[1:], _TRIAL_LENGTHS[2:]):
-        offsets = F.pad(torch.tensor(lengths, device=device).cumsum(0), (1, 0))
-        tokens = sum(lengths)
-        numbers = torch.arange(tokens * 3 * width, device=device) * 37 % 1009
-        qkv = (numbers / 250 - 2).to(dtype).view(tokens, 3, heads, size)
-        ids, sums = torch.arange(tokens, device=device) % 7, torch.ones((len(lengths), width), device=device)
-        found, means = attend_within(qkv, offsets, lengths[0]), qkv.reshape(tokens, -1)[:, :width].contiguous()
-        add_mean(sums, means, ids, offsets, weight=0.5, pad=3)
-        expected = [_attended(part) for part in torch.split(qkv, lengths)]
-        kept = torch.split(means.float() * (ids != 3)[:, None], lengths)
-        right += [torch.allclose(found.float(), torch.cat(expected).float(), atol=0.05, rtol=0.05)]
-        right += [torch.allclose(sums, 1 + 0.5 * torch.stack([part.mean(0) for part in kept]), atol=1e-3)]
-    return all(right)
+def packed_network(model: Any) -> PackedNetwork | None:
+    """A transformer over packed strings, if it gives the hidden states of its modules, as a trial finds out."""
+    weights = next(model.parameters())
+    attend = attention_for(weights.device, weights.dtype)
+    if attend is None or type(model).__name__ not in NETWORKS:
+        return None
+    lengths = np.array([17, 11, 11])
+    ids = (np.arange(lengths.sum()) * 37 % min(model.config.vocab_size, 1000)).astype(np.int32)
+    tokens = TokenBatch.copy(Tokens(ids, lengths), np.arange(3), weights.device, pad=-1).packed()
+    try:
+        network = PackedNetwork(model, attend)
+        for ours, theirs in zip(network(tokens), _states_of_modules(model, tokens.ids, lengths), strict=True):
+            if not torch.allclose(ours, theirs, atol=TOLERANCE[weights.dtype], rtol=0.05):
+                return None
+    except Exception:  # other versions of transformers or torch, or heads that torch's attention does not take
+        return None
+    return network
 
 
-def _attended(qkv: Tensor) -> Tensor:
-    """Attention (tokens, heads x size) in one string, as torch does it."""
-    q, k, v = qkv.permute(1, 2, 0, 3)[:, None]
-    return F.scaled_dot_product_attention(q, k, v)[0].transpose(0, 1).flatten(1)
+def _states_of_modules(model: Any, ids: Tensor, lengths: NDArray[np.int64]) -> list[Tensor]:
+    """The hidden states (tokens, units) of every layer, each string in a batch of its own."""
+    found = [
+        model(input_ids=string[None], output_hidden_states=True, return_dict=True).hidden_states
+        for string in torch.split(ids, lengths.tolist())
+    ]
+    return [torch.cat([state[0] for state in layer]) for layer in zip(*found, strict=True)]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
+import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
-
-from mbrace.neural.packed import add_mean
-from mbrace.neural.tokens import PackedTokens
 
 
 @dataclass(frozen=True)
@@ -24,7 +23,7 @@ class Readout:
     layer: int = -1
     layer_norm: bool = False  # normalise each layer over the sentence's tokens and units before mixing
 
-    def __call__(self, states: Sequence[Tensor] | dict[int, Tensor], kept: Tensor | None, lengths: Tensor) -> Tensor:
+    def __call__(self, states: Sequence[Any] | dict[int, Tensor], kept: Tensor | None, lengths: Tensor) -> Tensor:
         """(strings, units) in float32 from hidden states (strings, tokens, units) of every layer.
 
         `kept` (strings, tokens) is False for padding tokens, and as in COMET also for a literal `<pad>` in the text,
@@ -33,50 +32,39 @@ class Readout:
         """
         weights = self._weights
         if self.pool == "max":
-            mixed = sum(w * self._normed(states[layer].float(), lengths) for layer, w in weights.items())
-            if kept is not None:
-                mixed = mixed.masked_fill(~kept.unsqueeze(-1), float("-inf"))  # type: ignore[union-attr]
-            return mixed.amax(dim=1)  # type: ignore[union-attr]
+            mixed: Any = sum(w * self._normed(states[layer].float(), lengths) for layer, w in weights.items())
+            return (mixed if kept is None else mixed.masked_fill(~kept.unsqueeze(-1), float("-inf"))).amax(dim=1)  # type: ignore[no-any-return]
         # Averaging tokens and mixing layers are both linear: average each layer first, then mix the short vectors.
-        vectors = None
-        for layer, weight in weights.items():
-            pooled = self._pooled(states[layer], kept, lengths)
-            vectors = weight * pooled if vectors is None else vectors + weight * pooled
-        assert vectors is not None
-        return vectors
+        vectors: Any = sum(w * self._pooled(states[layer], kept, lengths) for layer, w in weights.items())
+        return vectors  # type: ignore[no-any-return]
+
+    def reads(self, layers: int) -> set[int]:
+        """Which of the hidden states of a network with `layers` of them are read."""
+        return {layer % layers for layer in self._weights}
+
+    @property
+    def is_mean(self) -> bool:
+        """Whether `mean` can be used."""
+        return self.pool == "avg" and not self.layer_norm
+
+    def mean(self, states: Sequence[Any], kept: Tensor | None, lengths: Tensor, offsets: Tensor) -> Tensor:
+        """The same in one call for strings of any lengths that follow one another: states (tokens, units).
+
+        String i has `lengths[i]` tokens, from offsets[i] on.
+        """
+        mixed: Any = 0.0
+        for layer, weight in self._weights.items():
+            mixed = mixed + states[layer].float() * weight
+        if kept is not None:
+            mixed = mixed.masked_fill(~kept[:, None], 0.0)
+        numbers = torch.arange(len(mixed), dtype=offsets.dtype, device=mixed.device)
+        return F.embedding_bag(numbers, mixed, offsets[:-1], mode="sum") / lengths[:, None]
 
     @property
     def _weights(self) -> dict[int, float]:
         """The weights of the layers that are read: sparsemax drops whole layers."""
         weights = {self.layer: 1.0} if self.weights is None else dict(enumerate(self.weights))
         return {layer: weight for layer, weight in weights.items() if weight}
-
-    @property
-    def reads_packed(self) -> bool:
-        """Whether `packed` can be used."""
-        return self.pool in ("avg", "cls", "last") and not self.layer_norm
-
-    def packed(self, states: Iterable[Tensor], layers: int, tokens: PackedTokens, *, pad: int) -> Tensor:
-        """The same on a GPU for strings that follow one another: states (tokens, units) of one layer after another.
-
-        Of `layers` layers, those above the last one that is read are not computed.
-        """
-        weights = {layer % layers: weight for layer, weight in self._weights.items()}
-        offsets, vectors = tokens.offsets, None
-        for layer, state in zip(range(max(weights) + 1), states, strict=False):
-            if vectors is None:
-                shape = len(offsets) - 1, state.shape[1]
-                vectors = torch.zeros(shape, dtype=torch.float32, device=state.device)
-            if layer not in weights:
-                continue
-            if self.pool == "avg":
-                add_mean(vectors, state, tokens.ids, offsets, weight=weights[layer], pad=pad)
-            else:
-                read = offsets[:-1] if self.pool == "cls" else offsets[1:] - 1
-                # a string without tokens has no vector: it gets some token's, not one behind the last
-                vectors.add_(state[read.clamp(max=len(state) - 1)], alpha=weights[layer])
-        assert vectors is not None
-        return vectors
 
     def _normed(self, state: Tensor, lengths: Tensor) -> Tensor:
         if not self.layer_norm:

@@ -23,8 +23,6 @@ class TokenEncoder(Encoder):
     Texts are stripped first, and get a space in front where `leading_space` says so, both as bert-score does it.
     """
 
-    may_pack = False  # vectors are read from a grid of strings and tokens
-
     def __init__(
         self,
         model: Any,
@@ -39,7 +37,7 @@ class TokenEncoder(Encoder):
         super().__init__(
             model,
             tokenizer,
-            Readout("cls"),  # not used: tokens are not pooled
+            Readout("cls"),  # of the last layer: tokens are not pooled
             max_length=max_length,
             device=device,
             dtype=dtype,
@@ -54,10 +52,12 @@ class TokenEncoder(Encoder):
 
     def _forward(self, rows: TokenBatch) -> Tensor:
         """Vectors of the tokens of one batch, (tokens of all rows, units), in the encoder's dtype."""
-        ids, _ = self._enough_rows(rows)
-        attended = rows.attended()
-        states = self._states(ids, None if rows.even else attended)[-1]
-        vectors: Tensor = states[: len(rows)][attended].float()
+        tokens, rows = rows.count, self._enough(rows)
+        if self._packed is not None:
+            *_, states = self._packed(rows.packed())
+        else:
+            states = self._padded_states(rows, rows.ids())[-1][rows.attended()]
+        vectors: Tensor = states[:tokens].float()
         norms: Tensor = vectors.norm(dim=-1, keepdim=True)
         return (vectors / norms).to(self.dtype)
 

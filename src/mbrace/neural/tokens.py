@@ -13,7 +13,13 @@ import torch.nn.functional as F  # noqa: N812
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mbrace.neural.pinned import copy_to_device
+
+def copy_to_device(arrays: Sequence[NDArray[Any]], device: torch.device) -> Tensor:
+    """Whole numbers below 2^31, one array after another, as int64 on a device, without waiting for what it is doing."""
+    joined = torch.from_numpy(np.concatenate([array.astype(np.int32, copy=False) for array in arrays]))
+    if device.type == "cuda":
+        joined = joined.pin_memory()  # torch keeps such memory and gives it out again when the copy is done
+    return joined.to(device, non_blocking=True).long()
 
 
 @dataclass(frozen=True)
@@ -48,12 +54,17 @@ class Tokens:
 
 @dataclass(frozen=True)
 class PackedTokens:
-    """The tokens of some strings on a device, one string after another."""
+    """The tokens of some strings on a device, one string after another, longest first."""
 
     ids: Tensor  # (tokens,)
     positions: Tensor  # (tokens,): the index of each token in its string
-    offsets: Tensor  # (strings + 1,): string i has tokens offsets[i] to offsets[i + 1]
-    longest: int  # the number of tokens of the longest string
+    offsets: Tensor  # (strings + 1,), int32: string i has tokens offsets[i] to offsets[i + 1]
+    groups: list[tuple[int, int]]  # strings of one length: how many they are, and their number of tokens
+
+    @property
+    def longest(self) -> int:
+        """The number of tokens of the longest string."""
+        return self.groups[0][1]
 
 
 @dataclass(frozen=True)
@@ -113,17 +124,18 @@ class TokenBatch:
         """The number of tokens of all strings."""
         return int(self.host_lengths.sum())
 
+    def repeated(self, times: int) -> TokenBatch:
+        """The strings several times over."""
+        each = self.starts.repeat(times), self.lengths.repeat(times)
+        return TokenBatch(self.flat, *each, np.tile(self.host_lengths, times), np.tile(self.holds_pad, times), self.pad)
+
     def packed(self) -> PackedTokens:
         """The tokens of the strings, one string after another."""
         offsets = F.pad(self.lengths.cumsum(0), (1, 0))
         # without the number of tokens, the host would wait for the device
         owners = torch.repeat_interleave(self.lengths, output_size=self.count)
         positions = torch.arange(self.count, device=self.flat.device) - offsets[owners]
-        return PackedTokens(self.flat[self.starts[owners] + positions], positions, offsets, self.longest)
-
-    def joined_ids(self) -> Tensor:
-        """The ids of the strings, one string after another."""
-        return self.packed().ids
+        return PackedTokens(self.flat[self.starts[owners] + positions], positions, offsets.int(), self.groups)
 
     def attended(self) -> Tensor:
         """(strings, longest): True for tokens of the string, False for padding after it."""
@@ -136,11 +148,6 @@ class TokenBatch:
             return self.flat[index]
         ids = self.flat[index.clamp_(max=len(self.flat) - 1)]
         return ids.masked_fill_(~self.attended(), self.pad)
-
-
-def pair_mask(attended: Tensor) -> Tensor:
-    """(rows, 1, tokens, tokens): which tokens each token attends to."""
-    return attended[:, None, None, :].expand(-1, -1, attended.shape[1], -1)
 
 
 def batch_end(lengths: NDArray[np.int64], changes: NDArray[np.int64], begin: int, *, most: int, half_full: int) -> int:

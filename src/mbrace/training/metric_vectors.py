@@ -25,8 +25,10 @@ _KINDS = {"bert": "BERT", "xlm-roberta": "XLM-RoBERTa"}  # transformers' name an
 class _AllLayers:
     """A readout that keeps the average of every layer: (strings, layers x units)."""
 
-    weights = (1.0,)  # so that the encoder gives all hidden states
-    layer = 0
+    is_mean = False
+
+    def reads(self, layers: int) -> set[int]:
+        return set(range(layers))
 
     def __call__(self, states: Sequence[Tensor], kept: Tensor | None, lengths: Tensor) -> Tensor:
         mask = 1.0 if kept is None else kept.unsqueeze(-1)
