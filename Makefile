@@ -97,7 +97,7 @@ fused: .stamp-all
 	.venv-fused/bin/python -m pip install --quiet --upgrade pip
 	.venv-fused/bin/python -m pip install --quiet --constraint constraints.txt torch
 	.venv-fused/bin/python -m pip install --quiet --constraint constraints.txt triton --group test $(WEIGHTS) --editable ".[neural,models]"
-	TRITON_INTERPRET=1 .venv-fused/bin/python -m pytest -q tests/test_neural_fused.py tests/test_neural_packed.py tests/test_models_fused.py
+	TRITON_INTERPRET=1 .venv-fused/bin/python -m pytest -q tests/test_neural_fused.py tests/test_models_fused.py
 
 include native/hardening.mk
 
