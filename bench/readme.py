@@ -1,4 +1,4 @@
-"""Write what README.md, docs/benchmarks.md, docs/choosing.md and their chart say about speed from the committed tables.
+"""Write what README.md, docs/benchmarks.md and their chart say about speed from the committed tables.
 
 `python bench/readme.py` (no arguments, takes a second). Text between `<!-- NAME -->` and `<!-- end -->` is replaced.
 """
@@ -53,7 +53,7 @@ def written() -> dict[Path, str]:
         "fewer strings": fewer_strings_table(),
         "translating": translating_table(),
     }
-    names = ("README.md", "docs/benchmarks.md", "docs/choosing.md")
+    names = ("README.md", "docs/benchmarks.md")
     pages = {ROOT / name: (ROOT / name).read_text(encoding="utf-8") for name in names}
     for path, page in pages.items():
         for name, text in sections.items():

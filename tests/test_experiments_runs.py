@@ -181,6 +181,15 @@ def test_file_names_of_committed_results_are_those_a_run_looks_for() -> None:
         assert about["label"] in ("chrF++", multilingual)
 
 
+@pytest.mark.parametrize(
+    ("longest", "expected"),
+    [(1024, (16, 64, 256)), (257, (16, 64, 256)), (256, (16, 64, 128)), (64, (16, 32)), (9, (4,))],
+)
+def test_a_race_leaves_half_of_the_pseudo_references_to_judge_by(longest: int, expected: tuple[int, ...]) -> None:
+    records = [mbrace.Record(["a", "b"], ["c"] * count) for count in (3, longest)]
+    assert experiment.schedule_for((16, 64, 256), records) == expected
+
+
 def test_a_quoted_glob_is_expanded(tmp_path: Path) -> None:
     rows = [{"hypotheses": ["a", "b c"], "pseudo_references": ["a", "b", "b c", "c"]}]
     for name in ("x.valid.jsonl", "x.test.jsonl"):

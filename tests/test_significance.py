@@ -287,7 +287,8 @@ def test_more_systems_are_each_compared_with_the_first_and_corrected(tmp_path: P
         assert corrected == significance.holm(raw)
     assert main(["compare", *paths[:3], *options]) == 0
     printed = capsys.readouterr().out
-    assert f"  C {paths[2]}" in printed
+    assert f"  A = {paths[0]}" in printed
+    assert f"  C = {paths[2]}" in printed
     assert printed.count("A - C") == 2
     assert printed.count(", Holm ") == 8
     assert main(["compare", paths[0], *options]) == 2

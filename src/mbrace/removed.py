@@ -14,7 +14,12 @@ _OPTION = "is an option of the method now: --method-option"
 _JUDGE = "is an option of the utility now: --utility-option"
 _SERVED = "is an option of the server now: --server-option"
 _RAY = "is an option of --ray now: --ray-option"
+_STUDY = "was removed: the study was run once, and its findings are in results/"
 REMOVED: dict[str, str] = {
+    "methods": f"{_STUDY}METHODS.md",
+    "timed": f"{_STUDY}METHODS.md",
+    "drawn": f"{_STUDY}METHODS.md",
+    "strings": f"{_STUDY}STRINGS.md",
     "states": _BEAM,
     "recombine": _BEAM,
     "max_behind": _BEAM,

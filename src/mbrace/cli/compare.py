@@ -101,9 +101,8 @@ def _corrected(tests: Sequence[Comparison]) -> list[dict[str, Any]]:
 def _print(about: dict[str, Any], found: Sequence[Sequence[dict[str, Any]]]) -> None:
     print(f"{counted(about['sentences'], 'sentence')}, {about['utility']}")
     several = len(about["systems"]) > 2
-    if several:
-        for letter, path in zip(ascii_uppercase, about["systems"], strict=False):
-            print(f"  {letter} {path}")
+    for letter, path in zip(ascii_uppercase, about["systems"], strict=False):
+        print(f"  {letter} = {path}")
     for rows in found:
         print(f"\n{rows[0]['measure']}")
         for letter, row in zip(ascii_uppercase[1:], rows, strict=False):

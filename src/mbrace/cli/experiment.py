@@ -19,16 +19,6 @@ from mbrace.utilities.named import NAMED
 from mbrace.utility import Utility
 
 LABELS = {"chrf": "chrF", "chrf+": "chrF+", "chrf++": "chrF++", "comet": "COMET", "bleu": "BLEU"}
-REMOVED = dict.fromkeys(("--methods", "--timed", "--qe", "--drawn"), "METHODS.md") | {"--strings": "STRINGS.md"}
-
-
-class Removed(argparse.Action):
-    """Refuses an option of a study that was run once."""
-
-    def __call__(self, parser: Any, namespace: Any, values: Any, option: str | None = None) -> None:
-        """Say where its results are, and which commit had it."""
-        page = REMOVED[str(option)]
-        raise UserError(f"{option}: removed; results/{page} has what the study found, and commit e5b2b7a the study")
 
 
 def add(commands: Any) -> None:
@@ -68,8 +58,6 @@ def add(commands: Any) -> None:
     timing.add_argument("--pair", metavar="NAME", help="name in the report (default: the file's)", **used)
     for name, default, what in (("--sentences", 100, "number of sources"), ("--repeats", 3, "timed runs to average")):
         timing.add_argument(name, type=int, default=default, metavar="N", help=f"{what} (default: {default})", **used)
-    for option, page in REMOVED.items():
-        parser.add_argument(option, nargs="?", action=Removed, metavar=page, help=argparse.SUPPRESS)
     add_utility(parser)
     parser.set_defaults(run=run)
 

@@ -21,12 +21,21 @@ from mbrace.experiments import recommendation, studies
 from mbrace.experiments.claims import claims, margins
 from mbrace.experiments.races import load_races, record_races, save_races
 from mbrace.experiments.studies import Row
-from mbrace.experiments.tables import CandidateFile, about_outcomes, facts, slug, tables, warn_of_exhausted
+from mbrace.experiments.tables import (
+    CandidateFile,
+    about_outcomes,
+    facts,
+    pseudo_references_of,
+    slug,
+    tables,
+    warn_of_exhausted,
+)
 from mbrace.experiments.trials import SIZES, STOPPING, TEST, TRADEOFF, Outcomes, Setting, run_trials
 from mbrace.io.atomic import make_folder
 from mbrace.io.resume import refuse_other_settings
 from mbrace.metrics.bleu import BLEU
 from mbrace.metrics.chrf import ChrF
+from mbrace.records import Record
 from mbrace.utility import Utility
 from mbrace.wording import spreadsheet_cell
 
@@ -77,13 +86,14 @@ def run(
     for file, target in zip(files, targets, strict=True):
         only_file = sum(other.name == file.name for other in files) == 1
         for_figures = only_file or file.split != "test"
-        settings = settings_for(utility.schedule, for_figures=for_figures)
+        records = file.records(limit)
+        schedule = schedule_for(utility.schedule, records)
+        settings = settings_for(schedule, for_figures=for_figures)
         metrics = {name: metric for name, metric in OTHER_METRICS.items() if metric.name != utility.name}
         key = _key(file.digest, utility.name, settings, trials, seed, limit, list(metrics))
         if target in known and known[target].about.get("key") == key:
             continue
         started = time.perf_counter()
-        records = file.records(limit)
         if any(record.reference is None for record in records):
             metrics = {}
         with progress(f"tables of {file.name} {file.split}", len(records)) as advance:
@@ -91,7 +101,7 @@ def run(
                 file, records, utility, out / "tables", saved=saved_utilities, others=metrics, advance=advance
             )
         built = time.perf_counter()
-        options: dict[str, Any] = {"schedule": utility.schedule, "trials": trials, "seed": seed}
+        options: dict[str, Any] = {"schedule": schedule, "trials": trials, "seed": seed}
         with progress(f"races of {file.name} {file.split}", len(stored)) as advance:
             outcomes = run_trials(
                 stored,
@@ -112,10 +122,22 @@ def run(
         }
         warn_of_exhausted(file.path, outcomes.about)
         if for_figures:
-            save_races(target, outcomes.about, record_races(stored, records, utility, seed=seed, count=races))
+            recorded = record_races(stored, records, utility.name, schedule, seed=seed, count=races)
+            save_races(target, outcomes.about, recorded)
         outcomes.save(target)
         known[target] = outcomes
     return write(out, known=known) if report else rows_of([known[target] for target in targets])["recommended"]
+
+
+def schedule_for(schedule: Sequence[int], records: Sequence[Record]) -> tuple[int, ...]:
+    """The utility's schedule, or a shorter one where no record has more pseudo-references than it uses.
+
+    Where R is all of R*, standard MBR would be right by definition. So R is at most half of the longest R* then.
+    """
+    longest = max(len(pseudo_references_of(record)) for record in records)
+    if longest > schedule[-1] or longest < 4:
+        return tuple(schedule)
+    return (*(size for size in schedule if size < longest // 2), longest // 2)
 
 
 def settings_for(schedule: Sequence[int], *, for_figures: bool) -> tuple[Setting, ...]:

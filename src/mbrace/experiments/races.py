@@ -20,17 +20,22 @@ from mbrace.recording import RaceRecorder, RecordedStep
 from mbrace.records import Record
 from mbrace.sampler import Listed
 from mbrace.utilities.replay import Replay
-from mbrace.utility import Utility
 
 ALPHAS = (0.99, 0.9, 0.8)
 
 
 def record_races(
-    tables: Sequence[Table], records: Sequence[Record], utility: Utility, *, seed: int = 0, count: int = 12
+    tables: Sequence[Table],
+    records: Sequence[Record],
+    name: str,
+    schedule: tuple[int, ...],
+    *,
+    seed: int = 0,
+    count: int = 12,
 ) -> list[dict[str, Any]]:
     """`count` sentences spread evenly over the file, each raced with every alpha on the draws of trial 0."""
     return [
-        record_sentence(tables[index], records[index], utility.name, utility.schedule, seed)
+        record_sentence(tables[index], records[index], name, schedule, seed)
         for index in spread_evenly(len(tables), count)
     ]
 
