@@ -27,7 +27,7 @@ import transformers
 import mbrace
 from mbrace.experiments.paper import TABLE_2_WITH_TOTALS
 from mbrace.io.candidates import read_records
-from mbrace.models.hypotheses import Hypothesiser, beam_hypotheses
+from mbrace.models.hypotheses import HypothesisMaker, beam_hypotheses
 from mbrace.result import Phases
 from mbrace.utility import Ask, Sentence
 
@@ -117,7 +117,7 @@ class Bench:
     def racing(self, sources: Sequence[str], *, ahead: bool, prune: Any) -> tuple[list[str], dict[str, float]]:
         """Our pipeline: windows of sentences; pseudo-references drawn all at once, or while the race is open."""
         phases = Phases()
-        maker = Hypothesiser(beam_hypotheses(self.ours, self.args.beam), group_size=self.args.window)
+        maker = HypothesisMaker(beam_hypotheses(self.ours, self.args.beam), window=self.args.window)
         sampler = self.ours.sampler(ahead=self.args.references if ahead else 0)
         schedule = [size for size in self.utility.schedule if size <= self.args.references]
         records = maker.records(sources)

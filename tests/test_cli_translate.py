@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -238,3 +241,31 @@ def test_removed_options_are_refused_by_a_sentence(
     config.write_text(json.dumps({"max-behind": 3}))
     assert main(["translate", str(sources), "--config", str(config)]) == 2
     assert "options.json: max-behind: was removed: " in capsys.readouterr().err
+
+
+def test_a_line_is_translated_by_at_most_70_files(sources: Path, folder: Path) -> None:
+    """What one line executes is what somebody has to read who wants to know how it is translated."""
+    from mbrace.cli.parser import make_parser
+    from mbrace.cli.presets import apply_preset
+    from mbrace.cli.translate import job_from
+
+    command = ["translate", str(sources), "--model", str(folder), "--beam", "4", "--device", "cpu", "--window", "1"]
+    args = make_parser().parse_args(command)
+    apply_preset(args, "translate")
+    job = job_from(args)
+    lines = job.start(1)((job.item(f"{text}\n".encode(), "s.txt", n, "") for n, text in enumerate(SOURCES)), skip=True)
+    next(lines)  # imports, and what is done once
+    package, files = os.path.dirname(mbrace.__file__), set[str]()
+
+    def note(frame: Any, event: str, argument: Any) -> None:
+        if event == "call" and frame.f_code.co_filename.startswith(package):
+            files.add(frame.f_code.co_filename)
+
+    threading.setprofile(note)
+    sys.setprofile(note)
+    try:
+        assert next(lines)[1] is None
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+    assert 20 < len(files) <= 70

@@ -14,7 +14,7 @@ import torch
 import mbrace
 from mbrace.models.choice import choose
 from mbrace.models.draw_keys import draw_keys, uniforms
-from mbrace.models.hypotheses import Hypothesiser
+from mbrace.models.hypotheses import HypothesisMaker
 from mbrace.models.seq2seq import steps_that_fit
 from mbrace.records import Record
 from mbrace.sampler import Want
@@ -223,19 +223,19 @@ def test_drawing_ahead_gives_the_same_answers_and_draws_for_all(translator: mbra
     assert sampler.drawn >= 16 * len(sources)
 
 
-def test_hypotheses_are_made_a_group_at_a_time_when_the_first_of_it_is_looked_at() -> None:
+def test_hypotheses_are_made_a_window_at_a_time() -> None:
     asked: list[list[str]] = []
 
     def make(sources: Any, ids: Any) -> list[list[str]]:
         asked.append(list(sources))
         return [[f"{source} {number}"] for source, number in zip(sources, ids, strict=True)]
 
-    records = list(Hypothesiser(make, group_size=2).records(["a", "b", "c", "d", "e"]))
+    records = HypothesisMaker(make, window=2).records(["a", "b", "c", "d", "e"])
     assert asked == []
-    assert list(records[3].hypotheses) == ["d 4"]
-    assert asked == [["c", "d"]]
-    assert [list(record.hypotheses) for record in records] == [["a 1"], ["b 2"], ["c 3"], ["d 4"], ["e 5"]]
-    assert asked == [["c", "d"], ["a", "b"], ["e"]]
+    assert next(records).hypotheses == ["a 1"]
+    assert asked == [["a", "b"]]
+    assert [record.hypotheses for record in records] == [["b 2"], ["c 3"], ["d 4"], ["e 5"]]
+    assert asked == [["a", "b"], ["c", "d"], ["e"]]
 
 
 def test_translate_is_beam_search_sampling_and_a_race(translator: mbrace.Seq2Seq) -> None:

@@ -10,7 +10,7 @@ import tiny_models as tiny
 import mbrace
 from mbrace.errors import UserError
 from mbrace.io.candidates import Bad
-from mbrace.models.hypotheses import Hypothesiser
+from mbrace.models.hypotheses import HypothesisMaker
 from mbrace.records import Location, Record
 from mbrace.sampler import Want
 
@@ -31,7 +31,7 @@ def test_draws_made_beside_a_search_are_those_made_after_it(translator: mbrace.S
     found = []
     for beside in (False, True):
         sampler = translator.sampler(seed=2, ahead=(4, 16))
-        maker = Hypothesiser(hypotheses, group_size=3, begin=sampler.begin if beside else None)
+        maker = HypothesisMaker(hypotheses, window=3, begin=sampler.begin if beside else None)
         answers = list(mbrace.decode_corpus(maker.records(SOURCES), sampler=sampler, schedule=[2, 4, 8, 16], window=3))
         found.append((answers, sampler.drawn))
     assert found[1] == found[0]
@@ -43,7 +43,7 @@ def test_a_bad_line_does_not_part_groups_from_windows(translator: mbrace.Seq2Seq
     drawn = []
     for items in (record, [record[0], bad, *record[1:]]):
         sampler = translator.sampler(seed=2, ahead=8)
-        maker = Hypothesiser(hypotheses, group_size=2, begin=sampler.begin)
+        maker = HypothesisMaker(hypotheses, window=2, begin=sampler.begin)
         made = (item for item in maker.items(items) if isinstance(item, Record))
         assert len(list(mbrace.decode_corpus(made, sampler=sampler, schedule=[4, 8], window=2))) == 4
         drawn.append(sampler.drawn)
@@ -55,7 +55,7 @@ def test_items_before_a_failure_are_given_first() -> None:
         yield from (Record((), id=name, source="a") for name in range(3))
         raise OSError("the disk is gone")
 
-    found = Hypothesiser(hypotheses, group_size=2).items(items())
+    found = HypothesisMaker(hypotheses, window=2).items(items())
     assert [next(found).id for _ in range(3)] == [0, 1, 2]
     with pytest.raises(OSError, match="the disk is gone"):
         next(found)

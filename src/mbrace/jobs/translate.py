@@ -14,7 +14,7 @@ from mbrace.jobs.run import ErrorPolicy, Outcome, Progress, Summary, run_job
 from mbrace.jobs.settings import RaceSettings
 from mbrace.jobs.sources import source_item, source_items
 from mbrace.method_names import Method
-from mbrace.models.hypotheses import Hypothesiser, LiveSampler, SamplingSettings, live_candidates
+from mbrace.models.hypotheses import HypothesisMaker, LiveSampler, SamplingSettings, live_candidates
 from mbrace.pairwise import PairFunction
 from mbrace.prune import Confidence, PruningFunction, stops_by_regret
 from mbrace.schedule import Schedule
@@ -126,7 +126,7 @@ class TranslateJob:
         sampler: LiveSampler
         if isinstance(model, Server):
             sampler, ask, beam = model, model.hypotheses, self.candidates.beam
-            hypotheses = Hypothesiser(lambda texts, ids: list(ask(texts, beam, ids=ids)), group_size=race.window)
+            hypotheses = HypothesisMaker(lambda texts, ids: list(ask(texts, beam, ids=ids)), window=race.window)
         else:
             hypotheses, sampler = live_candidates(
                 model,
@@ -149,7 +149,7 @@ class TranslateJob:
 class TranslateWorker:
     """Makes the hypotheses of a window, then races them against pseudo-references drawn live."""
 
-    hypotheses: Hypothesiser
+    hypotheses: HypothesisMaker
     sampler: LiveSampler
     races: DecodeWorker
 

@@ -1,15 +1,15 @@
-"""Live candidates: sources in, records with lazy hypotheses out, and a sampler that draws for them."""
+"""Live candidates: sources in, records with hypotheses out, and a sampler that draws for them."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Protocol, TypeAlias, cast, overload, runtime_checkable
+from typing import Any, Protocol, TypeAlias, cast, runtime_checkable
 
 from mbrace.errors import RecordError, ServiceError, UserError
 from mbrace.groups import in_groups, run_group
-from mbrace.io.candidates import Item
+from mbrace.io.candidates import Item, bad_from
 from mbrace.protocols import implements
 from mbrace.records import Location, Record
 from mbrace.sampler import Draws, Sampler
@@ -123,7 +123,7 @@ def live_candidates(
     seed: int,
     window: int,
     short_races: bool = False,
-) -> tuple[Hypothesiser, LiveSampler]:
+) -> tuple[HypothesisMaker, LiveSampler]:
     """What translating with a model races over: hypotheses by beam search, and a sampler of pseudo-references.
 
     They are drawn step by step on a CPU, whose time goes with the rows, and all at once on a GPU, which takes as long
@@ -141,7 +141,7 @@ def live_candidates(
         ahead = doubling(min(max(64, sizes[0]), last), last) if on_gpu else (most_need,)
     sampler = model.sampler(seed=seed, ahead=ahead, **settings.options())
     begin = cast(PrefetchingSampler, sampler).begin if on_gpu and implements(sampler, PrefetchingSampler) else None
-    return Hypothesiser(beam_hypotheses(model, settings), group_size=window, begin=begin), sampler
+    return HypothesisMaker(beam_hypotheses(model, settings), window=window, begin=begin), sampler
 
 
 def beam_hypotheses(model: CandidateModel, settings: SamplingSettings) -> MakeHypotheses:
@@ -149,38 +149,51 @@ def beam_hypotheses(model: CandidateModel, settings: SamplingSettings) -> MakeHy
     return lambda sources, ids: [found.texts for found in model.beam(sources, **settings.beam_options())]
 
 
-class Hypothesiser:
-    """Gives records hypotheses that are made, for `group_size` records at a time, when the first of them is looked at.
+class HypothesisMaker:
+    """Makes the hypotheses of records, for `window` of them at a time, before they race.
 
-    Sources whose answers an earlier run wrote are never looked at, so that resuming costs no beam search for them.
-    `begin` is called before, with the sources and ids of the group.
+    `begin` is called first, with the sources and ids of the window, such as to draw for them in the meantime.
     """
 
     def __init__(
         self,
         make: MakeHypotheses,
         *,
-        group_size: int = 64,
+        window: int = 64,
         begin: Callable[[Sequence[str], Sequence[str | int]], None] | None = None,
     ) -> None:
-        self._make, self._group_size, self._begin = make, group_size, begin
+        self._make, self._window, self._begin = make, window, begin
         self.seconds = 0.0  # spent on hypotheses so far
 
-    def records(self, sources: Iterable[str], *, name: str = "") -> Iterator[Record]:
+    def records(self, sources: Iterable[str], *, name: str = "<stdin>") -> Iterator[Record]:
         """One record per source, without pseudo-references; ids are line numbers from 1."""
         lines = enumerate(sources, 1)
-        named = (Record((), id=n, source=source, location=Location(name or "<stdin>", n)) for n, source in lines)
-        return (item for item in self.items(named) if isinstance(item, Record))
+        named = (Record((), id=n, source=source, location=Location(name, n)) for n, source in lines)
+        for record, error in self._made(named):
+            assert isinstance(record, Record)
+            if isinstance(error, UserError) and not isinstance(error, RecordError | ServiceError):
+                raise record.error(str(error))
+            if error is not None:
+                raise error
+            yield record
 
     def items(self, items: Iterable[Item]) -> Iterator[Item]:
-        """Records with their hypotheses; what is bad stays as it is."""
-        # as many records in each as windows of races have, and what is bad among them
-        for group in in_groups(items, self._group_size, lambda item: isinstance(item, Record)):
-            records = [item for item in group if isinstance(item, Record)]
-            made = _GroupHypotheses(records, run_group(records, self._hypotheses))
-            numbers = iter(range(len(records)))
+        """Records with their hypotheses. Those whose hypotheses cannot be made are bad; what is bad stays as it is."""
+        for item, error in self._made(items):
+            if isinstance(error, ImportError):  # a missing package is not the record's fault
+                raise error
+            yield bad_from(item, error) if isinstance(item, Record) and error is not None else item
+
+    def _made(self, items: Iterable[Item]) -> Iterator[tuple[Item, Exception | None]]:
+        # as many records in each group as windows of races have, and what is bad among them
+        for group in in_groups(items, self._window, lambda item: isinstance(item, Record)):
+            found = run_group([item for item in group if isinstance(item, Record)], self._hypotheses)
             for item in group:
-                yield replace(item, hypotheses=_Hypotheses(made, next(numbers))) if isinstance(item, Record) else item
+                if isinstance(item, Record):
+                    made = next(found)
+                    yield (item, made) if isinstance(made, Exception) else (replace(item, hypotheses=made), None)
+                else:
+                    yield item, None
 
     def _hypotheses(self, records: Sequence[Record]) -> Sequence[Sequence[str]]:
         started = time.perf_counter()
@@ -190,53 +203,3 @@ class Hypothesiser:
         found = self._make(sources, ids)
         self.seconds += time.perf_counter() - started
         return found
-
-
-class _GroupHypotheses:
-    """The hypotheses of a group of records, made as far as they are needed."""
-
-    def __init__(self, records: Sequence[Record], results: Iterator[Sequence[str] | Exception]) -> None:
-        self._records, self._results = records, results
-        self._made: list[Sequence[str] | Exception] = []
-        self._failure: ServiceError | None = None
-
-    def __getitem__(self, number: int) -> Sequence[str]:
-        while len(self._made) <= number:
-            if self._failure is not None:
-                raise self._failure
-            try:
-                self._made.append(next(self._results))
-            except ServiceError as error:  # for all of them
-                self._failure = error
-                raise
-        made = self._made[number]
-        if isinstance(made, UserError) and not isinstance(made, RecordError | ServiceError):
-            raise self._records[number].error(str(made))
-        if isinstance(made, Exception):
-            raise made
-        return made
-
-
-class _Hypotheses(Sequence[str]):
-    """The hypotheses of one record of a group, made when they are first looked at."""
-
-    def __init__(self, group: _GroupHypotheses, number: int) -> None:
-        self._group, self._number = group, number
-
-    def __len__(self) -> int:
-        return len(self._group[self._number])
-
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[str]: ...
-
-    def __getitem__(self, index: int | slice) -> str | Sequence[str]:
-        return self._group[self._number][index]
-
-    def __iter__(self) -> Iterator[str]:  # all at once, not one after another by their indexes
-        return iter(self._group[self._number])
-
-    def __reversed__(self) -> Iterator[str]:
-        return reversed(self._group[self._number])
