@@ -18,8 +18,8 @@ import transformers
 from mbrace.cross import mt5
 from mbrace.cross.batches import BatchStream
 from mbrace.cross.metricx import MetricX
-from mbrace.cross.unified import Unified
-from mbrace.cross.unified_network import UnifiedNetwork
+from mbrace.cross.xcomet import XCOMET
+from mbrace.cross.xcomet_network import XCOMETNetwork
 from mbrace.neural.head import FeedForward
 from mbrace.neural.readout import Readout
 
@@ -137,7 +137,7 @@ class XcometXL:
         made = [(torch.randn(b, a) / a**0.5, torch.randn(b)) for a, b in itertools.pairwise(head)]
         self.head = [(weight.to(device), bias.to(device)) for weight, bias in made]
         self.labels = (torch.randn(4, units) / units**0.5).to(device), torch.zeros(4, device=device)
-        network = UnifiedNetwork(
+        network = XCOMETNetwork(
             model=self.model,
             tokenizer=tokenizer,
             readout=Readout("cls", tuple([1 / (layers + 1)] * (layers + 1))),
@@ -145,7 +145,7 @@ class XcometXL:
             word_layer=layers,
             labels=self.labels,
         )
-        self.utility = object.__new__(Unified)
+        self.utility = object.__new__(XCOMET)
         stream = BatchStream(pad=tokenizer.pad_token_id, limit=network.positions, device=device)
         self.utility._assemble("xcomet|random", ["mt", "src", "ref"], network, stream)
 

@@ -82,7 +82,7 @@ def run(file: Path, options: list[str]) -> tuple[dict[str, float], list[str]]:
 
 def start_up() -> float:
     """Seconds to import torch and load the metric, with its files in the disk cache."""
-    code = "from mbrace.neural.learned import Learned; Learned(device='cpu')"
+    code = "from mbrace.neural.comet import Learned; Learned(device='cpu')"
     started = time.perf_counter()
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
     return time.perf_counter() - started

@@ -30,11 +30,11 @@ def score(folder: Path, *options: str) -> int:
     return main(["score", *arguments, *options])
 
 
-@pytest.mark.parametrize(("name", "variant", "sign"), [("unified", "xcomet-xl", 1), ("metricx", "metricx-24", -1)])
+@pytest.mark.parametrize(("name", "variant", "sign"), [("xcomet", "xcomet-xl", 1), ("metricx", "metricx-24", -1)])
 def test_scores_by_name_are_the_originals(
     name: str, variant: str, sign: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    make = tiny_cross.make if name == "unified" else tiny_cross.make_metricx
+    make = tiny_cross.make if name == "xcomet" else tiny_cross.make_metricx
     assert score(tmp_path, "--utility", name, "--metric-model", str(make(tmp_path, variant))) == 0
     *lines, last = capsys.readouterr().out.splitlines()
     want = sign * np.array(SCORES[variant]["pairs"])[KEPT]
@@ -47,10 +47,10 @@ def test_a_race_by_name_is_the_librarys(tmp_path: Path) -> None:
     texts = tiny.HYPOTHESES[:4], tiny.REFERENCES[:4]
     record = {"id": 0, "source": tiny.SOURCES[0], "hypotheses": texts[0], "pseudo_references": texts[1]}
     (tmp_path / "in.jsonl").write_text(json.dumps(record) + "\n")
-    options = ["--utility", "unified", "--metric-model", str(made), "--device", "cpu"]
+    options = ["--utility", "xcomet", "--metric-model", str(made), "--device", "cpu"]
     assert main(["decode", f"{tmp_path}/in.jsonl", "-o", f"{tmp_path}/out.jsonl", *options]) == 0
     (answer,) = (json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines())
-    utility = mbrace.Unified(made, device="cpu")
+    utility = mbrace.XCOMET(made, device="cpu")
     want = mbrace.decode(*texts, utility=utility, source=tiny.SOURCES[0])
     assert answer["text"] == want.text
 
@@ -59,7 +59,7 @@ def test_a_checkpoint_without_references_is_refused_as_a_utility(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made = tiny_cross.make(tmp_path, "kiwi-xlmr")
-    assert score(tmp_path, "--utility", "unified", "--metric-model", str(made)) == 2
+    assert score(tmp_path, "--utility", "xcomet", "--metric-model", str(made)) == 2
     assert "estimates quality from the source and reads no reference" in capsys.readouterr().err
-    assert score(tmp_path, "--utility", "metricx") == 2
-    assert "utility metricx: needs --metric-model" in capsys.readouterr().err
+    assert score(tmp_path, "--utility", "bleurt") == 2
+    assert "utility bleurt: needs --metric-model" in capsys.readouterr().err

@@ -71,7 +71,7 @@ def test_the_best_are_written_best_first(kiwi: Path, tmp_path: Path, capsys: pyt
     assert run("rerank", tmp_path, "-o", out, "--qe", kiwi, "--nbest", "3") == 0
     assert "4 sentences" in (told := capsys.readouterr().err)
     assert f"quality of {4 * len(HYPOTHESES)} hypotheses estimated" in told
-    qe = mbrace.Unified(kiwi, device="cpu")
+    qe = mbrace.XCOMET(kiwi, device="cpu")
     for row, answer in zip(ROWS, answers(out), strict=True):
         scores = [float(qe.quality([text], [str(row["source"])])[0]) for text in HYPOTHESES]
         order = sorted(range(len(scores)), key=lambda index: -scores[index])[:3]
@@ -89,7 +89,7 @@ def test_flat_text_and_python_give_the_same(kiwi: Path, tmp_path: Path) -> None:
     options = ["-o", f"{tmp_path}/flat.txt", "--text", "--qe", str(kiwi), "--device", "cpu"]
     assert main(["rerank", *flat, *options]) == 0
     assert (tmp_path / "flat.txt").read_bytes() == (tmp_path / "out.txt").read_bytes()
-    qe = mbrace.Unified(kiwi, device="cpu")
+    qe = mbrace.XCOMET(kiwi, device="cpu")
     summary = mbrace.rerank_file(tmp_path / "in.jsonl", tmp_path / "python.txt", qe=qe, text=True, window=1)
     assert (tmp_path / "python.txt").read_bytes() == (tmp_path / "out.txt").read_bytes()
     assert (summary.sentences, summary.quality_calls) == (4, 4 * len(HYPOTHESES))
@@ -112,16 +112,16 @@ def test_a_run_is_resumed_byte_for_byte(
     assert "2 kept from before" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("utility", ["chrf++", "unified"])
+@pytest.mark.parametrize("utility", ["chrf++", "xcomet"])
 def test_only_the_best_by_quality_race(utility: str, kiwi: Path, tmp_path: Path) -> None:
     """The records that `rerank --top` writes are raced as records that hold the best alone."""
     best_of, options = tmp_path / "best.jsonl", ["--utility", utility, "--nbest", "2"]
     assert run("rerank", tmp_path, "-o", best_of, "--qe", kiwi, "--top", "3") == 0
-    if utility == "unified":
+    if utility == "xcomet":
         options += ["--metric-model", str(tiny_cross.make(tmp_path, "xcomet-xl")), "--device", "cpu"]
     out = tmp_path / "out.jsonl"
     assert main(["decode", str(best_of), "-o", str(out), *options]) == 0
-    made = mbrace.ChrF() if utility == "chrf++" else mbrace.Unified(tmp_path / "xcomet-xl", device="cpu")
+    made = mbrace.ChrF() if utility == "chrf++" else mbrace.XCOMET(tmp_path / "xcomet-xl", device="cpu")
     qe = load_quality(str(kiwi), device="cpu")
     for row, answer in zip(ROWS, answers(out), strict=True):
         source = str(row["source"])
@@ -205,7 +205,7 @@ def test_a_checkpoint_that_needs_references_is_refused(
 def test_a_utility_without_references_leaves_no_output(
     kiwi: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = ["--utility", "unified", "--metric-model", kiwi]
+    options = ["--utility", "xcomet", "--metric-model", kiwi]
     assert run("decode", tmp_path, "-o", tmp_path / "out.jsonl", *options) == 2
     assert "reads no reference, so it cannot be the utility of a race" in capsys.readouterr().err
     assert not (tmp_path / "out.jsonl").exists()

@@ -109,8 +109,8 @@ def test_warnings_point_at_the_line_that_called(tmp_path: Path) -> None:
 def test_a_utility_goes_to_another_process_after_use_as_before() -> None:
     pytest.importorskip("torch")
     pytest.importorskip("transformers")
+    from mbrace.neural.comet import Learned
     from mbrace.neural.embedding import Embedding
-    from mbrace.neural.learned import Learned
 
     for utility in (Learned(device="cpu"), Embedding(device="cpu", pooling="cls")):
         before = utility.pairs(["A dog runs."], ["The dog is running."])

@@ -19,9 +19,9 @@ from mbrace.cross import spans
 from mbrace.cross.batches import BUCKET, Batch, BatchStream, InputRows, split
 from mbrace.cross.metricx import MetricX
 from mbrace.cross.pieces import Pieces
-from mbrace.cross.unified import Unified
+from mbrace.cross.xcomet import XCOMET
 from mbrace.neural.background import made_ahead
-from mbrace.neural.referenceless import Referenceless
+from mbrace.neural.comet import Referenceless
 
 sys.path.insert(0, str(Path(__file__).parent / "oracle"))
 import tiny_cross
@@ -38,8 +38,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def xcomet(folder: Path) -> Unified:
-    return Unified(tiny_cross.make(folder, "xcomet-xl"), device="cpu")
+def xcomet(folder: Path) -> XCOMET:
+    return XCOMET(tiny_cross.make(folder, "xcomet-xl"), device="cpu")
 
 
 @pytest.fixture(scope="module")
@@ -152,7 +152,7 @@ def test_a_reader_that_stops_early_ends_the_thread() -> None:
     endless.close()  # type: ignore[attr-defined]  # joins the thread: would hang
 
 
-def brute_force(utility: Unified | MetricX, record: mbrace.Record) -> list[float]:
+def brute_force(utility: XCOMET | MetricX, record: mbrace.Record) -> list[float]:
     references = list(record.pseudo_references)  # type: ignore[arg-type]
     sources = [record.source or ""] * len(references)
     return [float(utility.pairs([text] * len(references), references, sources).mean()) for text in record.hypotheses]
@@ -181,7 +181,7 @@ def test_window_and_batch_size_change_no_bit(
     assert results[0] == results[1] == results[2]  # utilities are compared as floats, exactly
 
 
-def test_no_input_runs_twice_and_none_after_its_race(xcomet: Unified) -> None:
+def test_no_input_runs_twice_and_none_after_its_race(xcomet: XCOMET) -> None:
     random, letters = np.random.default_rng(3), list("abcdefghij")
     texts = ["".join(random.choice(letters, size=12)) for _ in range(100)]  # short: none is cut to be as another
     given = [(texts[20 * n : 20 * n + 8], texts[20 * n + 4 : 20 * n + 20]) for n in range(4)]
@@ -236,7 +236,7 @@ def test_metricx_is_clamped_and_negated(tmp_path: Path) -> None:
 
 
 def test_truncated_inputs_are_counted(folder: Path) -> None:
-    utility = Unified(tiny_cross.make(folder, "unite-mt-ref"), device="cpu")
+    utility = XCOMET(tiny_cross.make(folder, "unite-mt-ref"), device="cpu")
     with pytest.warns(UserWarning, match="length limit"):
         utility.pairs(["x" * 200, "short"], ["b", "c" * 80], None)
     with warnings.catch_warnings():
@@ -269,7 +269,7 @@ def test_span_scores_are_those_of_a_walk_over_the_labels() -> None:
 
 
 def test_a_quality_utility_scores_a_hypothesis_with_its_source_once(folder: Path) -> None:
-    kiwi = Unified(tiny_cross.make(folder, "kiwi-xlmr"), device="cpu")
+    kiwi = XCOMET(tiny_cross.make(folder, "kiwi-xlmr"), device="cpu")
     assert isinstance(kiwi, mbrace.QualityUtility)
     found = kiwi.quality(["a", "b", "a"], ["s", "s", "s"])
     assert kiwi.stream.rows == 2
@@ -277,7 +277,7 @@ def test_a_quality_utility_scores_a_hypothesis_with_its_source_once(folder: Path
 
 
 def quality_utilities(folder: Path) -> Iterator[Any]:
-    yield Unified(tiny_cross.make(folder, "kiwi-xlmr"), device="cpu")
+    yield XCOMET(tiny_cross.make(folder, "kiwi-xlmr"), device="cpu")
     yield Referenceless(tiny_cross.make(folder, "referenceless-xlmr"), device="cpu")
     yield MetricX(tiny_cross.make_metricx(folder, "metricx-23-qe"), device="cpu")
 
@@ -293,7 +293,7 @@ def test_quality_utilities_are_refused_in_a_race(tmp_path: Path) -> None:
 
 def test_a_utility_without_source_has_no_quality(folder: Path, tmp_path: Path) -> None:
     for utility in (
-        Unified(tiny_cross.make(tmp_path, "unite-mt-ref"), device="cpu"),
+        XCOMET(tiny_cross.make(tmp_path, "unite-mt-ref"), device="cpu"),
         MetricX(tiny_cross.make_metricx(tmp_path, "metricx-23"), device="cpu"),
     ):
         with pytest.raises(mbrace.UserError, match="does not read the source"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,8 @@ import torch
 
 import mbrace
 from mbrace.cross.metricx import MetricX
-from mbrace.cross.unified import Unified
-from mbrace.neural.referenceless import Referenceless
+from mbrace.cross.xcomet import XCOMET
+from mbrace.neural.comet import Referenceless
 
 sys.path.insert(0, str(Path(__file__).parent / "oracle"))
 import tiny
@@ -29,8 +30,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def xcomet(folder: Path) -> Unified:
-    return Unified(tiny_cross.make(folder, "xcomet-xl"), device="cpu")
+def xcomet(folder: Path) -> XCOMET:
+    return XCOMET(tiny_cross.make(folder, "xcomet-xl"), device="cpu")
 
 
 @pytest.fixture(scope="module")
@@ -72,11 +73,15 @@ def test_a_unified_checkpoint_that_cannot_be_served_is_refused_by_name(
     made = tiny_cross.make(tmp_path, "xcomet-xl")
     tiny.edit(made, **changes)
     with pytest.raises(mbrace.UserError, match=message):
-        Unified(made, device="cpu")
+        XCOMET(made, device="cpu")
 
 
-def test_a_unified_checkpoint_is_not_a_referenceless_one(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(mbrace.UserError, match=r"kiwi-xlmr.*unified_metric is not supported.*mbrace.Unified"):
+def test_a_checkpoint_of_another_class_opens_as_that_or_names_it(xcomet: XCOMET, folder: Path, tmp_path: Path) -> None:
+    opened = mbrace.Comet(folder / "xcomet-xl", device="cpu")
+    assert isinstance(opened, XCOMET)
+    assert opened.name == xcomet.name
+    assert pickle.loads(pickle.dumps(opened)).name == xcomet.name
+    with pytest.raises(mbrace.UserError, match=r"kiwi-xlmr.*unified_metric is not supported.*mbrace.XCOMET"):
         Referenceless(tiny_cross.make(tmp_path, "kiwi-xlmr"), device="cpu")
     with pytest.raises(
         mbrace.UserError, match=r"referenceless_regression_metric is not supported.*mbrace.Referenceless"
@@ -92,7 +97,7 @@ def test_a_checkpoint_with_code_is_refused(tmp_path: Path) -> None:
     made = tiny_cross.make(tmp_path, "kiwi-xlmr")
     torch.save({"state_dict": {}, "hyper_parameters": {"x": Run()}}, made / "checkpoints" / "model.ckpt")
     with pytest.raises(mbrace.UserError, match="cannot be read as a checkpoint of weights and plain values only"):
-        Unified(made, device="cpu")
+        XCOMET(made, device="cpu")
     there = tiny_cross.make_metricx(tmp_path, "metricx-24", safetensors=False)
     torch.save({"shared.weight": Run()}, there / "pytorch_model.bin")
     with pytest.raises(mbrace.UserError, match=r"pytorch_model.bin: cannot be read as weights by name"):
@@ -184,7 +189,7 @@ def test_settings_of_metricx_that_cannot_be_served_are_refused(
         MetricX(made, device="cpu", **settings)
 
 
-def test_names_say_what_a_score_is(xcomet: Unified, metricx: MetricX) -> None:
+def test_names_say_what_a_score_is(xcomet: XCOMET, metricx: MetricX) -> None:
     assert xcomet.name == "xcomet|xcomet-xl|encoder:float32"
     assert metricx.name == "metricx-24|metricx-24|negated|float32"
     assert isinstance(xcomet, mbrace.Utility)

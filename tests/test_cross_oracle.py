@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from mbrace.cross.metricx import MetricX
-from mbrace.cross.unified import Unified
-from mbrace.neural.referenceless import Referenceless
+from mbrace.cross.xcomet import XCOMET
+from mbrace.neural.comet import Referenceless
 from mbrace.utility import Ask, Sentence
 
 ORACLE = Path(__file__).parent / "oracle"
@@ -31,7 +31,7 @@ REFERENCES, SOURCES = [*tiny.REFERENCES, tiny.REFERENCES[0]], [*tiny.SOURCES, ti
 
 @pytest.mark.parametrize("variant", UNIFIED)
 def test_unified_scores_are_the_original_packages(variant: str, tmp_path: Path) -> None:
-    utility = Unified(tiny_cross.make(tmp_path, variant), device="cpu")
+    utility = XCOMET(tiny_cross.make(tmp_path, variant), device="cpu")
     wanted = SCORES[variant]
     assert wanted.keys() == {
         *(["pairs"] if utility.reads_references else []),
@@ -48,11 +48,11 @@ def test_unified_scores_are_the_original_packages(variant: str, tmp_path: Path) 
 @pytest.mark.parametrize("variant", ["unite-bert-types", "unite-mt-ref", "xcomet-xl"])
 def test_a_race_scores_as_the_original_package(variant: str, tmp_path: Path) -> None:
     """The way of a race: sentences together, hypotheses and references of a table."""
-    utility = Unified(tiny_cross.make(tmp_path, variant), device="cpu")
+    utility = XCOMET(tiny_cross.make(tmp_path, variant), device="cpu")
     check_race(utility, SCORES[variant]["pairs"], tiny.HYPOTHESES, tiny.REFERENCES, tiny.SOURCES)
 
 
-def check_race(utility: Unified | MetricX, wanted: list[float], *columns: list[str]) -> None:
+def check_race(utility: XCOMET | MetricX, wanted: list[float], *columns: list[str]) -> None:
     hypotheses, references, sources = columns
     texts = list(dict.fromkeys(hypotheses))
     scorer = utility.start([Sentence(number, source, texts) for number, source in enumerate(sources)])

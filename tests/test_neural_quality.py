@@ -13,8 +13,7 @@ import torch
 
 import mbrace
 from mbrace.cli import main
-from mbrace.neural.learned import Learned
-from mbrace.neural.referenceless import Referenceless
+from mbrace.neural.comet import Learned, Referenceless
 from mbrace.training.metric import _apart, _split, length_ratios
 from mbrace.training.metric_data import Judgement, pearson, read_judgements, spearman
 from mbrace.training.metric_head import Recipe

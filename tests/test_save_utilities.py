@@ -21,7 +21,7 @@ from mbrace.experiments.tables import CandidateFile, score, tables
 from mbrace.io.folders import UtilityFolder
 from mbrace.jobs.decode import DecodeJob
 from mbrace.jobs.settings import RaceSettings
-from mbrace.utilities.table_files import INDEX, NAME, file_name, read_table, table_bytes
+from mbrace.utilities.replay import INDEX, NAME, file_name, read_table, table_bytes
 from mbrace.utility_table import UtilityTable
 
 

@@ -54,16 +54,14 @@ if TYPE_CHECKING:  # the same names as `_NAMES` below, for type checkers and edi
     from mbrace.metrics.chrf import ChrF as ChrF
     from mbrace.cross.bleurt import BLEURT as BLEURT
     from mbrace.cross.metricx import MetricX as MetricX
-    from mbrace.cross.unified import Unified as Unified
+    from mbrace.cross.xcomet import XCOMET as XCOMET
     from mbrace.metrics.edit_distance import EditDistance as EditDistance
     from mbrace.metrics.exact_match import ExactMatch as ExactMatch
     from mbrace.utilities.functions import load_function as load_function
     from mbrace.utilities.mixture import Mixture as Mixture
     from mbrace.neural.bertscore import BERTScore as BERTScore
-    from mbrace.neural.comet import Comet as Comet
+    from mbrace.neural.comet import Comet as Comet, Learned as Learned, Referenceless as Referenceless
     from mbrace.neural.embedding import Embedding as Embedding
-    from mbrace.neural.learned import Learned as Learned
-    from mbrace.neural.referenceless import Referenceless as Referenceless
     from mbrace.utilities.replay import Replay as Replay, StoredTable as StoredTable
     from mbrace.metrics.rouge_l import RougeL as RougeL
     from mbrace.metrics.ter import TER as TER
@@ -123,16 +121,14 @@ _NAMES = {
     "mbrace.metrics.chrf": "ChrF",
     "mbrace.cross.bleurt": "BLEURT",
     "mbrace.cross.metricx": "MetricX",
-    "mbrace.cross.unified": "Unified",
+    "mbrace.cross.xcomet": "XCOMET",
     "mbrace.metrics.edit_distance": "EditDistance",
     "mbrace.metrics.exact_match": "ExactMatch",
     "mbrace.utilities.functions": "load_function",
     "mbrace.utilities.mixture": "Mixture",
     "mbrace.neural.bertscore": "BERTScore",
-    "mbrace.neural.comet": "Comet",
+    "mbrace.neural.comet": "Comet Learned Referenceless",
     "mbrace.neural.embedding": "Embedding",
-    "mbrace.neural.learned": "Learned",
-    "mbrace.neural.referenceless": "Referenceless",
     "mbrace.utilities.replay": "Replay StoredTable",
     "mbrace.metrics.rouge_l": "RougeL",
     "mbrace.metrics.ter": "TER",
@@ -155,12 +151,10 @@ _EXTRAS = {
     "mbrace.servers.server": "models",
     "mbrace.cross.bleurt": "neural",
     "mbrace.cross.metricx": "neural",
-    "mbrace.cross.unified": "neural",
+    "mbrace.cross.xcomet": "neural",
     "mbrace.neural.bertscore": "neural",
     "mbrace.neural.comet": "neural",
     "mbrace.neural.embedding": "neural",
-    "mbrace.neural.learned": "minilm",
-    "mbrace.neural.referenceless": "neural",
 }
 
 

@@ -30,7 +30,7 @@ def decode(
     hypotheses: Sequence[str],
     pseudo_references: PseudoReferences | None = None,
     *,
-    utility: Utility | PairFunction | None = None,
+    utility: Utility | PairFunction | str | None = None,
     prune: PruningFunction | None = Confidence(),  # noqa: B008  (frozen)
     schedule: Schedule = None,
     seed: int = 0,
@@ -61,7 +61,9 @@ def decode(
     encoded. Use it where strings are expensive, as with a neural utility, and not with chrF++, whose pairs cost less
     than the forecast.
 
-    `utility` is chrF++ by default, or any `function(hypothesis, reference) -> float`. `prune=None` is standard MBR.
+    `utility` is chrF++ by default, a name as on the command line ("comet", "chrf++:0.5+bleu:0.5", "module:function"),
+    an object such as `mbrace.Comet(model)`, or any `function(hypothesis, reference) -> float`. `prune=None` is standard
+    MBR.
     `schedule` is a list of growing sample sizes, None for the utility's own (16 ... 256 for chrF++), or "all" to use
     every pseudo-reference given. A list of pseudo-references is shuffled first (by `seed` and `id`), since a prefix of
     an ordered list is not a random sample. An iterator, or a function that is asked for n more, is not shuffled, and is
@@ -100,7 +102,7 @@ def decode(
 def decode_corpus(
     records: Iterable[Record],
     *,
-    utility: Utility | PairFunction | None = None,
+    utility: Utility | PairFunction | str | None = None,
     prune: PruningFunction | None = Confidence(),  # noqa: B008  (frozen)
     schedule: Schedule = None,
     seed: int = 0,
@@ -153,7 +155,7 @@ class _Races:
     def __init__(
         self,
         *,
-        utility: Utility | PairFunction | None,
+        utility: Utility | PairFunction | str | None,
         prune: PruningFunction | None,
         schedule: Schedule,
         seed: int,
@@ -172,7 +174,7 @@ class _Races:
         check_whole("nbest", nbest, least=1, most=LARGEST)
         check_whole("seed", seed)
         _check_objects(prune, sampler)
-        self._utility = as_utility(ChrF() if utility is None else utility)
+        self._utility = _utility(utility)
         if schedule is not None and not is_all(schedule):
             schedule = check(schedule)
         if schedule == "all" and sampler is not None:
@@ -277,6 +279,14 @@ class _Races:
     ) -> list[Decoded]:
         run_races = race if self._before is None else self._before.race
         return run_races(group, utility, prune=prune, phases=phases, **self._options)
+
+
+def _utility(given: Utility | PairFunction | str | None) -> Utility:
+    if isinstance(given, str):
+        from mbrace.utilities.named import make_utility  # imported only if needed: a plain race starts sooner
+
+        return make_utility(given)
+    return as_utility(ChrF() if given is None else given)
 
 
 def _check_objects(prune: object, sampler: object) -> None:

@@ -14,7 +14,7 @@ from mbrace.jobs.presets import PRESETS
 from mbrace.jobs.settings import PruneSettings, RaceSettings, UtilitySettings
 from mbrace.schedule import Schedule, check
 from mbrace.selection import DIVERSITY, RULES
-from mbrace.utilities.mixture_names import is_mixture, parse_mixture
+from mbrace.utilities.mixture import is_mixture, parse_mixture
 from mbrace.utilities.named import FORMS, NAMED, check_utility, uses_model
 from mbrace.utility import Cost, Utility
 from mbrace.wording import counted

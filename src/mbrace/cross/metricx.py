@@ -53,12 +53,12 @@ class MetricX(CrossUtility):
     `model` is a folder as transformers has it, or a hub name. `version` ("23" or "24") and, for version 23, `qe`
     (whether the checkpoint is for quality estimation) are taken from the model's name unless given. Version 24 also
     reads the source, and can estimate quality without a reference. `tokenizer` is a folder or hub name, by default the
-    model's own folder if it has a tokenizer, else mT5's. `device`, `dtype` and `batch_tokens` as for `Unified`.
+    model's own folder if it has a tokenizer, else mT5's. `device`, `dtype` and `batch_tokens` as for `XCOMET`.
     """
 
     def __init__(
         self,
-        model: str | Path,
+        model: str | Path = "google/metricx-24-hybrid-large-v2p6",
         *,
         version: str | None = None,
         qe: bool | None = None,

@@ -40,7 +40,7 @@ class Session:
 
 
 class CrossEncoder(Rebuilt):
-    """What BLEURT, Unified and MetricX share: scoring the pairs of a race, and aligned pairs."""
+    """What BLEURT, XCOMET and MetricX share: scoring the pairs of a race, and aligned pairs."""
 
     name: str
     schedule = doubling(8, 256)
@@ -90,7 +90,7 @@ class CrossEncoder(Rebuilt):
 
 
 class CrossUtility(CrossEncoder):
-    """A cross-encoder that may also estimate the quality of a hypothesis with its source alone: Unified and MetricX."""
+    """A cross-encoder that may also estimate the quality of a hypothesis with its source alone: XCOMET and MetricX."""
 
     reads_references: bool  # if not, it can only estimate quality
     reads_sources: bool

@@ -25,8 +25,7 @@ from mbrace.errors import UserError, warn
 from mbrace.io.atomic import replace_file
 from mbrace.io.candidates import read_records
 from mbrace.records import Record
-from mbrace.utilities.replay import Replay
-from mbrace.utilities.table_files import file_name, read_table
+from mbrace.utilities.replay import Replay, file_name, read_table
 from mbrace.utility import Ask, Sentence, Utility
 
 SPLITS = {"valid": "valid", "validation": "valid", "dev": "valid", "test": "test"}

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from mbrace.errors import FORCE, RESUME, UserError
 from mbrace.io.atomic import TEMPORARY, AnyPath, lock, make_folder, open_folder, replace_file
 from mbrace.io.reading import json_line, parse_json
-from mbrace.utilities.table_files import INDEX, NAME, file_name, table_bytes
+from mbrace.utilities.replay import INDEX, NAME, file_name, table_bytes
 from mbrace.utility_table import UtilityTable
 
 MANIFEST = "manifest.json"

@@ -17,7 +17,7 @@ from mbrace.io.reading import json_line, parse_json
 from mbrace.io.texts import read_texts
 from mbrace.jobs.run import ErrorPolicy, Outcome, Progress, Summary, run_job
 from mbrace.records import Location, Record, kind
-from mbrace.utilities.table_files import file_name, read_table
+from mbrace.utilities.replay import file_name, read_table
 from mbrace.wording import counted
 
 FORMATS = ("sft", "preference")

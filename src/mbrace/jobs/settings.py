@@ -36,11 +36,11 @@ class UtilitySettings:
 
     def describe(self) -> dict[str, Any]:
         """What scores depend on."""
-        from mbrace.utilities.named import scored_options
+        from mbrace.utilities.named import model_of, scored_options
 
         options = scored_options(self.name, dict(self.options))
         utility = " ".join([self.name, *(f"{name}={value}" for name, value in sorted(options.items()))])
-        return {"utility": utility, "metric_model": self.model, "dtype": self.dtype}
+        return {"utility": utility, "metric_model": model_of(self.name, self.model), "dtype": self.dtype}
 
     def load(self, threads: int = 0) -> Utility:
         """The utility, to be run with `threads` threads (0: all cores)."""

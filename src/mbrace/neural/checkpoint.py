@@ -38,12 +38,13 @@ DEFAULTS: dict[str, Any] = {
 # class_identifier: why it is refused where another class is wanted, and what reads it.
 REFUSED = {
     "regression_metric": "it embeds each text on its own; give it to mbrace.Comet (--utility comet)",
-    "unified_metric": "it reads source and reference together; give it to mbrace.Unified (--utility unified)",
-    "xcomet_metric": "it reads source and reference together; give it to mbrace.Unified (--utility unified)",
+    "unified_metric": "it reads source and reference together; give it to mbrace.XCOMET (--utility xcomet)",
+    "xcomet_metric": "it reads source and reference together; give it to mbrace.XCOMET (--utility xcomet)",
     "ranking_metric": "it gives distances, not a utility; give a regression_metric",
     "referenceless_regression_metric": "it has no reference, so it is not a utility for MBR decoding; "
     "give it to mbrace.Referenceless (`mbrace rerank --qe`)",
 }
+TOGETHER = ("unified_metric", "xcomet_metric")  # the classes that read the texts of a pair together
 PARTS = ("encoder.model.", "layerwise_attention.", "estimator.")  # the prefixes of the weights of every class
 
 # encoder_model: the transformers classes of its network, configuration and tokenizer.

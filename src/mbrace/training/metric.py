@@ -19,7 +19,7 @@ import torch
 from mbrace.errors import SettingError, UserError
 from mbrace.metrics.chrf import ChrF
 from mbrace.neural import pretrained
-from mbrace.neural.referenceless import KIND as QUALITY
+from mbrace.neural.comet import QUALITY
 from mbrace.training.metric_data import Judgement, kendall, pearson
 from mbrace.training.metric_head import MetricHead, Recipe, checkpoint_files, rows_by_pair
 from mbrace.training.metric_vectors import Say, Vectors, comet_kind

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mbrace.errors import UserError
+from mbrace.errors import UTILITY, UserError
 from mbrace.metrics.bleu import BLEU
 from mbrace.metrics.chrf import ChrF
 from mbrace.metrics.ter import TER
@@ -169,3 +170,27 @@ def _fixed(utility: Utility, scale: Scale) -> tuple[float, float]:
     if not (math.isfinite(mean) and math.isfinite(deviation) and deviation > 0):
         raise UserError(f"mixture: scale of {utility.name}: ({mean}, {deviation}): a finite mean, a deviation above 0")
     return float(mean), float(deviation)
+
+
+_NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+_PART = re.compile(rf"(.+?):({_NUMBER})(?:\+|$)")
+
+
+def is_mixture(name: str) -> bool:
+    """Whether a utility's name is that of a mixture: it has a weight at its end or before a plus sign."""
+    return re.search(rf":{_NUMBER}(?:\+|$)", name) is not None
+
+
+def parse_mixture(name: str) -> list[tuple[str, float]]:
+    """The names and weights of `comet:0.5+chrf++:0.5`: a plus sign separates parts only after a weight."""
+    parts: list[tuple[str, float]] = []
+    at = 0
+    while at < len(name):
+        found = _PART.match(name, at)
+        if found is None:
+            raise UserError(f"{UTILITY} {name}: {name[at:]!r} has no weight; write name:weight+name:weight")
+        parts.append((found[1], float(found[2])))
+        at = found.end()
+    if name.endswith("+"):
+        raise UserError(f"{UTILITY} {name}: a part is missing at its end; write name:weight+name:weight")
+    return parts

@@ -1,4 +1,7 @@
-"""All utilities by name, as the command line and settings use them."""
+"""All utilities by name, as the command line, settings and `utility="name"` in Python use them.
+
+A new metric is a class in a file of its own and a row in `NAMED`.
+"""
 
 from __future__ import annotations
 
@@ -6,63 +9,87 @@ import importlib
 import types
 import typing
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from mbrace.cores import limit_helpers
 from mbrace.errors import UTILITY, Parameter, SettingError, UserError, require
-from mbrace.utilities.mixture_names import is_mixture, parse_mixture
+from mbrace.setting_fields import nearest
+from mbrace.utilities.mixture import Mixture, is_mixture, parse_mixture
 from mbrace.utility import Utility
+
+# What costs most: reading strings as they are ("string"), encoding each with a network ("encoder"), or the pairs
+# ("pair"): a pass of a network for each, a request, a function of the user's. Presets go by it.
+Kind: TypeAlias = Literal["string", "encoder", "pair"]
 
 
 class NamedUtility(NamedTuple):
-    """The class that a name stands for. Its module is imported only when the utility is made."""
+    """The class that a name stands for, in a module below `mbrace` that is imported only when the utility is made."""
 
     module: str
     class_name: str
+    kind: Kind = "string"
     fixed: Mapping[str, Any] = types.MappingProxyType({})  # arguments that the name implies
-    neural: bool = False  # has a model: takes `model`, `device`, `dtype` and `batch_tokens`
-    needs_model: bool = False
-    server: bool = False  # asks a server: takes `url` and `model` among its options
+    model: str | None = None  # the default model of a neural utility; None: its class has one, or it is needed
     needs: tuple[str, ...] = ()  # options that must be given
 
+    @property
+    def neural(self) -> bool:
+        """Whether it has a network: it takes `model`, `device`, `dtype` and `batch_tokens`."""
+        return self.module.startswith(("neural.", "cross."))
 
+    @property
+    def server(self) -> bool:
+        """Whether it asks a server: it takes `url` and `model` among its options."""
+        return self.module.startswith("servers.")
+
+
+_SERVED = ("url", "model")
+NAMED: dict[str, NamedUtility] = {
+    "chrf": NamedUtility("metrics.chrf", "ChrF", fixed={"word_order": 0}),
+    "chrf+": NamedUtility("metrics.chrf", "ChrF", fixed={"word_order": 1}),
+    "chrf++": NamedUtility("metrics.chrf", "ChrF", fixed={"word_order": 2}),
+    "bleu": NamedUtility("metrics.bleu", "BLEU"),
+    "ter": NamedUtility("metrics.ter", "TER"),
+    "wer": NamedUtility("metrics.edit_distance", "EditDistance", fixed={"kind": "wer"}),
+    "cer": NamedUtility("metrics.edit_distance", "EditDistance", fixed={"kind": "cer"}),
+    "edit": NamedUtility("metrics.edit_distance", "EditDistance"),
+    "exact": NamedUtility("metrics.exact_match", "ExactMatch"),
+    "rouge-l": NamedUtility("metrics.rouge_l", "RougeL"),
+    "replay": NamedUtility("utilities.replay", "Replay", fixed={"name": None, "schedule": None}, needs=("tables",)),
+    "comet": NamedUtility("neural.comet", "Comet", "encoder", model="Unbabel/wmt22-comet-da"),
+    "embedding": NamedUtility("neural.embedding", "Embedding", "encoder"),
+    "learned": NamedUtility("neural.comet", "Learned", "encoder"),
+    "bertscore": NamedUtility("neural.bertscore", "BERTScore", "encoder", needs=("model",)),
+    "bleurt": NamedUtility("cross.bleurt", "BLEURT", "pair", needs=("model",)),
+    "xcomet": NamedUtility("cross.xcomet", "XCOMET", "pair", model="Unbabel/XCOMET-XL"),
+    "metricx": NamedUtility("cross.metricx", "MetricX", "pair", model="google/metricx-24-hybrid-large-v2p6"),
+    "judge": NamedUtility("servers.judge", "Judge", "pair", needs=_SERVED),
+    "embedding-server": NamedUtility("servers.embeddings", "EmbeddingServer", "pair", needs=_SERVED),
+}
+FORMS = "module:function, file.py:function, or a mixture such as chrf++:0.5+bleu:0.5"
 # Options of utilities that ask a server: those that cannot be given as text (a key comes from the environment), and
 # those that do not change any score, so that a run can be resumed with other values.
 NOT_TEXT = ("api_key", "options")
 NOT_SCORED = ("url", "answers", "concurrency", "retries", "timeout", "per_request")
-_AS_STORED = {"name": None, "schedule": None}
-_EDIT = "mbrace.metrics.edit_distance"
-_NEURAL = "mbrace.neural"
-_CROSS = "mbrace.cross"
-NAMED: dict[str, NamedUtility] = {
-    "chrf": NamedUtility("mbrace.metrics.chrf", "ChrF", {"word_order": 0}),
-    "chrf+": NamedUtility("mbrace.metrics.chrf", "ChrF", {"word_order": 1}),
-    "chrf++": NamedUtility("mbrace.metrics.chrf", "ChrF", {"word_order": 2}),
-    "bleu": NamedUtility("mbrace.metrics.bleu", "BLEU"),
-    "ter": NamedUtility("mbrace.metrics.ter", "TER"),
-    "wer": NamedUtility(_EDIT, "EditDistance", {"kind": "wer"}),
-    "cer": NamedUtility(_EDIT, "EditDistance", {"kind": "cer"}),
-    "edit": NamedUtility(_EDIT, "EditDistance"),
-    "exact": NamedUtility("mbrace.metrics.exact_match", "ExactMatch"),
-    "rouge-l": NamedUtility("mbrace.metrics.rouge_l", "RougeL"),
-    "replay": NamedUtility("mbrace.utilities.replay", "Replay", _AS_STORED, needs=("tables",)),
-    "comet": NamedUtility(f"{_NEURAL}.comet", "Comet", neural=True, needs_model=True),
-    "embedding": NamedUtility(f"{_NEURAL}.embedding", "Embedding", neural=True),
-    "learned": NamedUtility(f"{_NEURAL}.learned", "Learned", neural=True),
-    "bertscore": NamedUtility(f"{_NEURAL}.bertscore", "BERTScore", neural=True, needs_model=True),
-    "bleurt": NamedUtility(f"{_CROSS}.bleurt", "BLEURT", neural=True, needs_model=True),
-    "unified": NamedUtility(f"{_CROSS}.unified", "Unified", neural=True, needs_model=True),
-    "metricx": NamedUtility(f"{_CROSS}.metricx", "MetricX", neural=True, needs_model=True),
-    # In a package above this one, which may only be imported when they are made.
-    "judge": NamedUtility("mbrace.servers.judge", "Judge", server=True),
-    "embedding-server": NamedUtility("mbrace.servers.embeddings", "EmbeddingServer", server=True),
-}
-FORMS = "module:function, file.py:function, or a mixture such as chrf++:0.5+bleu:0.5"
 MIXTURE_OPTIONS = ("scale",)
-WHAT_IS_NEEDED = {
-    "tables": f"{Parameter('tables', 'DIR', 'utility')}, a folder that {Parameter('save_utilities')} wrote"
-}
 MODEL = Parameter("model", group="network")
+WHAT_IS_NEEDED = {
+    "tables": f"{Parameter('tables', 'DIR', 'utility')}, a folder that {Parameter('save_utilities')} wrote",
+    "model": f"{MODEL}, a checkpoint's folder or a name on the model hub",
+}
+
+
+def kind_of(name: str) -> Kind:
+    """What costs most with the utility of a name; for a mixture, with its dearest part."""
+    if is_mixture(name):
+        kinds: tuple[Kind, ...] = typing.get_args(Kind)
+        return max((kind_of(part) for part, _ in parse_mixture(name)), key=kinds.index)
+    return NAMED[name].kind if name in NAMED else "pair"
+
+
+def model_of(name: str, model: str | None = None) -> str | None:
+    """The model of a named utility: the one given, else its default."""
+    return NAMED[name].model if model is None and name in NAMED else model
 
 
 def make_utility(
@@ -87,8 +114,6 @@ def make_utility(
     options = dict(options or {})
     encoding = {"device": device, "dtype": dtype, "batch_tokens": batch_tokens}
     if is_mixture(name):
-        from mbrace.utilities.mixture import Mixture
-
         scale: Any = options.get("scale", "sentence")
         parts: list[tuple[Utility, float]] = []
         for part, weight in parse_mixture(name):
@@ -101,12 +126,8 @@ def make_utility(
         return load_function(name)
     named = NAMED[name]
     if named.neural:
-        require("torch", extra="neural")
-        if threads:
-            from mbrace.neural.device import limit_threads
-
-            limit_threads(threads)
-        arguments = {"model": model, **encoding, **_converted(name, options)}
+        prepare_torch(threads)
+        arguments = {"model": model_of(name, model), **encoding, **_converted(name, options)}
         return typing.cast("Utility", _class_of(named)(arguments.pop("model"), **arguments))
     arguments = {**named.fixed, **_converted(name, options)}
     if "threads" in _hints(_class_of(named)):
@@ -130,39 +151,50 @@ def check_utility(name: str, options: Mapping[str, str] | None = None, *, model:
         if model is not None and not any(map(uses_model, parts)):
             raise UserError(f"{MODEL} {model}: {name} has no neural part")
         return
-    if name not in NAMED:
-        if ":" not in name:
-            raise UserError(f"{UTILITY} {name}: unknown; choose from {', '.join(NAMED)}, {FORMS}")
-        front, _, rest = name.partition(":")
-        if front in NAMED:  # not a module: a mixture, or meant to be one
-            weight = rest.partition("+")[0]
-            raise UserError(f"{UTILITY} {name}: {weight!r} is no weight of {front}; write name:weight+name:weight")
-        known: list[str] = []
+    if name in NAMED:
+        known = _check_named(name, options, model)
     else:
-        named = NAMED[name]
-        if model is not None and not named.neural:
-            neural = ", ".join(other for other, made in NAMED.items() if made.neural)
-            raise UserError(f"{MODEL} {model}: only valid with {UTILITY} {neural}, not {name}")
-        if named.needs_model and model is None and "model" not in options:
-            raise UserError(f"{UTILITY} {name}: needs {MODEL}, a checkpoint's folder or a name on the model hub")
-        for key in named.needs:
-            if not options.get(key):
-                raise UserError(f"{UTILITY} {name}: needs {WHAT_IS_NEEDED[key]}")
-        missing = [
-            f"{Parameter(key, group='utility')}" for key in ("url", "model") if named.server and not options.get(key)
-        ]
-        if missing:
-            raise UserError(f"{UTILITY} {name}: needs {' and '.join(missing)}, those of its server")
-        if not options:
-            return
-        if named.neural:
-            require("torch", extra="neural")
-        hidden = (*named.fixed, "threads", "return", *(NOT_TEXT if named.server else ()))
-        known = [key for key in _hints(_class_of(named)) if key not in hidden]
+        _check_unknown(name)
+        known = []
     for key in options:
         if key not in known:
             takes = f"it takes {', '.join(known)}" if known else "it takes none"
             raise SettingError(key, ..., f"not one of {name}; {takes}", group="utility")
+
+
+def _check_named(name: str, options: Mapping[str, str], model: str | None) -> list[str]:
+    """Refuse a model or missing options; returns the options that a name takes, where any are given."""
+    named = NAMED[name]
+    if model is not None and not named.neural:
+        neural = ", ".join(other for other, made in NAMED.items() if made.neural)
+        raise UserError(f"{MODEL} {model}: only valid with {UTILITY} {neural}, not {name}")
+    missing = [key for key in named.needs if not options.get(key) and not (key == "model" and named.neural and model)]
+    if missing and named.server:
+        needed = " and ".join(f"{Parameter(key, group='utility')}" for key in missing)
+        raise UserError(f"{UTILITY} {name}: needs {needed}, those of its server")
+    if missing:
+        raise UserError(f"{UTILITY} {name}: needs {WHAT_IS_NEEDED[missing[0]]}")
+    if not options:
+        return []
+    if named.neural:
+        require("torch", extra="neural")
+    hidden = (*named.fixed, "threads", "return", *(NOT_TEXT if named.server else ()))
+    return [key for key in _hints(_class_of(named)) if key not in hidden]
+
+
+def _check_unknown(name: str) -> None:
+    """Refuse a name that is not in the table, unless it may be that of a function."""
+    if name == "unified":
+        raise UserError(f"{UTILITY} unified: is xcomet now, and takes the same models")
+    if name == "cometkiwi":
+        rerank = "`mbrace rerank --qe cometkiwi`"
+        raise UserError(f"{UTILITY} {name}: estimates quality and reads no reference; use it to rerank: {rerank}")
+    if ":" not in name:
+        raise UserError(f"{UTILITY} {name}: unknown{nearest(name, NAMED)}, {FORMS}")
+    front, _, rest = name.partition(":")
+    if front in NAMED:  # not a module: a mixture, or meant to be one
+        weight = rest.partition("+")[0]
+        raise UserError(f"{UTILITY} {name}: {weight!r} is no weight of {front}; write name:weight+name:weight")
 
 
 def scored_options(name: str, options: Mapping[str, str]) -> dict[str, str]:
@@ -187,7 +219,9 @@ def _options_of(part: str, options: Mapping[str, str]) -> dict[str, str]:
 
 
 def _class_of(named: NamedUtility) -> type:
-    module = require(named.module, extra="models") if named.server else importlib.import_module(named.module)
+    # those that ask a server are in a package above this one, which may only be imported when they are made
+    name = f"mbrace.{named.module}"
+    module = require(name, extra="models") if named.server else importlib.import_module(name)
     found: type = getattr(module, named.class_name)
     return found
 
@@ -215,3 +249,12 @@ def _convert(name: str, key: str, text: str, hint: Any) -> Any:
         expected = "yes or no" if bool in kinds else "a whole number" if int in kinds else "a number"
         raise SettingError(key, text, f"{name} expects {expected}", group="utility") from None
     return text
+
+
+def prepare_torch(threads: int) -> None:
+    """Refuse a neural utility where torch is missing, and limit its threads (0: all cores)."""
+    require("torch", extra="neural")
+    if threads:
+        from mbrace.neural.device import limit_threads
+
+        limit_threads(threads)

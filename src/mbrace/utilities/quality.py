@@ -1,4 +1,4 @@
-"""Quality utilities by model: the checkpoint itself tells which class reads it."""
+"""Quality utilities by name or model: the checkpoint itself tells which class reads it."""
 
 from __future__ import annotations
 
@@ -6,17 +6,12 @@ import importlib
 from pathlib import Path
 from typing import Any
 
-from mbrace.errors import UserError, require
-from mbrace.neural.device import limit_threads
+from mbrace.errors import Parameter, UserError
+from mbrace.utilities.named import NAMED, prepare_torch
 from mbrace.utility import QualityUtility
 
-_UNIFIED = ("mbrace.cross.unified", "Unified")
-_METRICX = ("mbrace.cross.metricx", "MetricX")
-_COMET_CLASSES = {  # class_identifier: the class that reads it
-    "unified_metric": _UNIFIED,
-    "xcomet_metric": _UNIFIED,
-    "referenceless_regression_metric": ("mbrace.neural.referenceless", "Referenceless"),
-}
+# Names of models, each of which estimates quality from the source alone.
+QUALITY = {"cometkiwi": "Unbabel/wmt22-cometkiwi-da", **{name: NAMED[name].model for name in ("xcomet", "metricx")}}
 
 
 def load_quality(
@@ -27,19 +22,17 @@ def load_quality(
     dtype: str | None = None,
     batch_tokens: int | None = None,
 ) -> QualityUtility:
-    """The quality utility of a checkpoint's folder or hub name: CometKiwi, XCOMET, a referenceless COMET, MetricX.
+    """The quality utility of a name in `QUALITY`, or of the folder or hub name of CometKiwi, XCOMET, a referenceless
+    COMET or MetricX.
 
     `threads` 0 is all cores.
     """
-    require("torch", extra="neural")
-    if threads:
-        limit_threads(threads)
+    prepare_torch(threads)
     if model == "learned":
-        raise UserError(
-            "qe learned: was removed (a random shortlist was better); give a CometKiwi or MetricX checkpoint"
-        )
-    module, name = _class_of(model)
-    made: Any = getattr(importlib.import_module(module), name)
+        raise UserError(f"{Parameter('qe')} learned: was removed: a random shortlist was better; try cometkiwi")
+    model = QUALITY.get(model) or model
+    module, name = _quality_class(model)
+    made: Any = getattr(importlib.import_module(f"mbrace.{module}"), name)
     utility: QualityUtility = made(model, device=device, dtype=dtype, batch_tokens=batch_tokens)
     from mbrace.cross.scorer import CrossUtility
 
@@ -48,7 +41,7 @@ def load_quality(
     return utility
 
 
-def _class_of(model: str) -> tuple[str, str]:
+def _quality_class(model: str) -> tuple[str, str]:
     from mbrace.neural import checkpoint, pretrained
 
     settings = pretrained.read_json(Path(model).expanduser() / "config.json", dict)
@@ -58,11 +51,16 @@ def _class_of(model: str) -> tuple[str, str]:
             f"{model}: {kind}: estimates no quality; give CometKiwi, XCOMET, a referenceless COMET or MetricX"
         )
     if settings is not None or "metricx" in pretrained.label(model).lower():
-        return _METRICX
+        return "cross.metricx", "MetricX"
+    classes = {  # of metrics in COMET's layout
+        "unified_metric": ("cross.xcomet", "XCOMET"),
+        "xcomet_metric": ("cross.xcomet", "XCOMET"),
+        "referenceless_regression_metric": ("neural.comet", "Referenceless"),
+    }
     metric = checkpoint.class_of(model)
-    if metric not in _COMET_CLASSES:
-        known = ", ".join(_COMET_CLASSES)
+    if metric not in classes:
+        known = ", ".join(classes)
         raise UserError(
             f"{model}: metric class {metric}: needs references; for quality give one of {known}, or MetricX"
         )
-    return _COMET_CLASSES[metric]
+    return classes[metric]

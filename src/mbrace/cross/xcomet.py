@@ -20,7 +20,7 @@ from mbrace.cross import spans
 from mbrace.cross.batches import Batch, BatchStream, InputRows
 from mbrace.cross.pieces import Pieces
 from mbrace.cross.scorer import CrossUtility, Session, chunks
-from mbrace.cross.unified_network import KINDS, UnifiedNetwork, build_network, check_settings
+from mbrace.cross.xcomet_network import KINDS, XCOMETNetwork, build_network, check_settings
 from mbrace.neural import checkpoint as layout
 from mbrace.neural import pretrained
 from mbrace.neural.device import choose_device_and_dtype, dtype_name
@@ -31,7 +31,7 @@ SCORE_WEIGHTS = (0.12, 0.33, 0.33)  # XCOMET's, of the three inputs
 SPANS_WEIGHT = 0.22  # XCOMET's, of the error spans
 
 
-class Unified(CrossUtility):
+class XCOMET(CrossUtility):
     """The score of a unified COMET checkpoint: against a reference, and the source where it reads it.
 
     `model` is a folder or `.ckpt` in COMET's layout, or a hub name (Unbabel/XCOMET-XL). One that reads no reference
@@ -41,7 +41,7 @@ class Unified(CrossUtility):
 
     def __init__(
         self,
-        model: str | Path,
+        model: str | Path = "Unbabel/XCOMET-XL",
         *,
         device: str | None = None,
         dtype: str | None = None,
@@ -56,14 +56,14 @@ class Unified(CrossUtility):
         name = f"{kind}|{pretrained.label(model)}|encoder:{dtype_name(chosen_dtype)}"
         self._assemble(name, segments, network, stream)
 
-    def _assemble(self, name: str, segments: Sequence[str], network: UnifiedNetwork, stream: BatchStream) -> None:
+    def _assemble(self, name: str, segments: Sequence[str], network: XCOMETNetwork, stream: BatchStream) -> None:
         self.name, self.network, self.stream = name, network, stream
         self.reads_sources, self.reads_references = "src" in segments, "ref" in segments
         self.needs_source = self.reads_sources and self.reads_references
 
-    def session(self) -> UnifiedSession:
+    def session(self) -> XCOMETSession:
         """An empty session, for one window."""
-        return UnifiedSession(self)
+        return XCOMETSession(self)
 
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of each string with the special tokens around them, cut to the limit of one segment."""
@@ -75,10 +75,10 @@ class Unified(CrossUtility):
         return [encoding.ids for encoding in encodings]
 
 
-class UnifiedSession(Session):
+class XCOMETSession(Session):
     """The strings of a window, and its hypotheses' scores with their sources."""
 
-    def __init__(self, utility: Unified) -> None:
+    def __init__(self, utility: XCOMET) -> None:
         self.utility, self.network = utility, utility.network
         self.pieces = Pieces(self._tokenize)
         tokenizer = self.network.tokenizer

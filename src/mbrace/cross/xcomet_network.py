@@ -62,7 +62,7 @@ def check_settings(read: layout.Checkpoint) -> list[str]:
 
 
 @dataclass
-class UnifiedNetwork:
+class XCOMETNetwork:
     """The checkpoint's network: from joined token ids to scores, and for XCOMET the probabilities of its labels."""
 
     model: Any  # the transformer
@@ -100,7 +100,7 @@ class UnifiedNetwork:
         return score, logits.softmax(dim=1).view(len(words), words.shape[1], -1)
 
 
-def build_network(read: layout.Checkpoint, device: torch.device, dtype: torch.dtype) -> UnifiedNetwork:
+def build_network(read: layout.Checkpoint, device: torch.device, dtype: torch.dtype) -> XCOMETNetwork:
     """The checkpoint's network on a device, its weights checked against its settings."""
     transformer, tokenizer = layout.build_transformer(read)
     settings, path, units = read.settings, read.path, transformer.config.hidden_size
@@ -114,7 +114,7 @@ def build_network(read: layout.Checkpoint, device: torch.device, dtype: torch.dt
         layout.check_shapes(state, {"weight": (classes, units), "bias": (classes,)}, "hidden2tag.", path)
         layout.check_finite(state, "hidden2tag.", path)
         labels = state["weight"].to(device), state["bias"].to(device)
-    return UnifiedNetwork(
+    return XCOMETNetwork(
         model=transformer.to(device=device, dtype=dtype).eval(),
         tokenizer=tokenizer,
         readout=layout.build_readout(read, states),
