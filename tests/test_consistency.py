@@ -135,7 +135,7 @@ def test_every_utility_with_a_model_is_pickled_as_its_arguments() -> None:
     with_model = [named for named in NAMED.values() if named.neural]
     assert len(with_model) >= 3
     for named in with_model:
-        assert issubclass(getattr(importlib.import_module(named.module), named.class_name), Rebuilt)
+        assert issubclass(getattr(importlib.import_module(f"mbrace.{named.module}"), named.class_name), Rebuilt)
 
 
 @pytest.mark.parametrize("mask", [0o022, 0o027, 0o077])
