@@ -17,11 +17,10 @@ from starlette.testclient import TestClient
 
 from mbrace.cli import main
 from mbrace.errors import UserError
-from mbrace.judge import live_count
+from mbrace.judge import serve
 from mbrace.judge.app import Site, create_app
 from mbrace.judge.items import PredictionPair
-from mbrace.judge.live_count import count_line, progress
-from mbrace.judge.serve import judge, paragraphs
+from mbrace.judge.serve import count_line, judge, paragraphs, progress
 from mbrace.judge.store import Store, open_study
 
 HOST = "http://127.0.0.1:8000"
@@ -229,7 +228,7 @@ def test_nothing_to_judge_and_bad_addresses_are_said_before_serving(tmp_path: Pa
     with pytest.raises(UserError, match="hold the same predictions"):
         judge(same[0], same[1], source=same[3], output=same[5])
     files = write_study(tmp_path, count=3)
-    with pytest.raises(UserError, match="public_url=ftp://x: expected"):
+    with pytest.raises(UserError, match="public_url 'ftp://x': expected"):
         judge(files[0], files[1], source=files[3], output=files[5], public_url="ftp://x")
     with pytest.raises(UserError, match=r"cannot listen on 192\.0\.2\.1 port 8000"):
         judge(files[0], files[1], source=files[3], output=files[5], host="192.0.2.1")
@@ -311,9 +310,9 @@ class Terminal(io.StringIO):
 def test_a_terminal_shows_every_rating_as_it_comes_and_a_file_nothing(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live_count, "SECONDS", 0.01)
+    monkeypatch.setattr(serve, "SECONDS", 0.01)
     terminal, file = Terminal(), io.StringIO()
-    with live_count.live_count(store, terminal), live_count.live_count(store, file):
+    with serve.live_count(store, terminal), serve.live_count(store, file):
         for rater, position in ((1, 0), (1, 1), (2, 0)):
             store.rate(rater, position, "tie", request=f"request-{rater}-{position}")
             line = count_line(progress(store))

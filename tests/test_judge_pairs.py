@@ -189,3 +189,10 @@ def test_unmarked_words_are_a_common_subsequence(left: list[str], right: list[st
         "".join(p.text for p in side if not p.changed).split() for side in differences(" ".join(left), " ".join(right))
     ]
     assert kept[0] == kept[1]
+
+
+def test_texts_that_repeat_few_words_are_not_compared_word_by_word() -> None:
+    left, right = (f"start {' '.join(f'{name}{n} a' for n in range(400))} end" for name in "uv")
+    for side, name in zip(differences(left, right), "uv", strict=True):  # otherwise three seconds for each view
+        assert [piece.changed for piece in side] == [False, True, False]
+        assert side[1].text.startswith(f"{name}0 a {name}1 a")

@@ -18,8 +18,19 @@ from mbrace.cli import main
 from mbrace.cli.judge_results import run
 from mbrace.errors import UserError
 from mbrace.judge.items import PredictionPair
-from mbrace.judge.results import Rating, evaluate, evaluate_counts, read_ratings, report, to_csv
-from mbrace.judge.statistics import fleiss_kappa, krippendorff_alpha, paired_bootstrap, sign_test, sign_test_split_ties
+from mbrace.judge.results import (
+    Rating,
+    evaluate,
+    evaluate_counts,
+    fleiss_kappa,
+    krippendorff_alpha,
+    paired_bootstrap,
+    read_ratings,
+    report,
+    sign_test,
+    sign_test_split_ties,
+    to_csv,
+)
 from mbrace.judge.store import open_study
 
 # Krippendorff (2011), "Computing Krippendorff's Alpha-Reliability", example C: 4 observers, 12 units, "." is missing.

@@ -1,0 +1,1 @@
+"""What pages and endpoints that mbrace serves have in common."""
