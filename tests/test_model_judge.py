@@ -179,10 +179,13 @@ def test_score_with_a_judge_says_what_it_cost(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--utility", "judge"], "--utility judge: needs --judge-server and --judge-model, those of its server"),
-        (["--utility", "judge", "--judge-server", "http://x"], "--utility judge: needs --judge-model,"),
+        (
+            ["--utility", "judge"],
+            "--utility judge: needs --utility-option url and --utility-option model, those of its server",
+        ),
+        (["--utility", "judge", "--judge-server", "http://x"], "--utility judge: needs --utility-option model,"),
         (["--judge-model", "m"], "--judge-model: only valid with --utility judge, not chrf++"),
-        (["--utility", "embedding-server"], "--utility embedding-server: needs url and model"),
+        (["--utility", "embedding-server"], "--utility embedding-server: needs --utility-option url"),
         (
             ["--utility", "judge", "--judge-server", "http://x", "--judge-model", "m", "--utility-option=retries=-1"],
             "error: retries -1: must be 0 or more",  # `decode` has no --retries

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import threading
@@ -19,36 +20,35 @@ from mbrace.cli import main
 from mbrace.records import Record
 from mbrace.sampler import Want
 from mbrace.servers import http as client
+from mbrace.servers.abilities import EXTREMES, PROBE
 from mbrace.servers.http import retry_after
 
 
 class FakeClock:
-    """Stands in for the module `time`, and for the event that ends waits. It advances when `sleepers` threads sleep at
-    once, to their latest wake-up."""
+    """Stands in for the module `time` and for sleeping; it advances when `sleepers` requests sleep at once, to their
+    latest wake-up."""
 
-    def __init__(self, sleepers: int = 1) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, sleepers: int = 1) -> None:
         self.now = 0.0
         self.waits: list[float] = []
-        self.asleep = threading.Event()  # set once a thread sleeps
-        self._barrier = threading.Barrier(sleepers, action=self._advance)
+        self.asleep = threading.Event()  # set once a request sleeps
+        self._sleepers = sleepers
+        self._woken: asyncio.Event | None = None
+        monkeypatch.setattr(client, "time", self)
+        monkeypatch.setattr(client, "_sleep", self.sleep)
 
     def monotonic(self) -> float:
         return self.now
 
-    def sleep(self, seconds: float) -> None:
+    async def sleep(self, seconds: float) -> None:
         self.waits.append(seconds)
+        self._woken = woken = self._woken or asyncio.Event()
         self.asleep.set()
-        self._barrier.wait(timeout=10)
-
-    def __call__(self) -> FakeClock:
-        return self
-
-    def wait(self, seconds: float) -> bool:
-        self.sleep(seconds)
-        return False
-
-    def _advance(self) -> None:
-        self.now += max(self.waits[-self._barrier.parties :])
+        if len(self.waits) % self._sleepers == 0:
+            self.now += max(self.waits[-self._sleepers :])
+            self._woken = None
+            woken.set()
+        await woken.wait()
 
 
 @dataclass
@@ -70,26 +70,34 @@ class Mock:
         self.times: list[float] = []
         self.active = self.most = 0
         self.choices = 1000  # the most a request gets
+        self.probes: list[dict[str, Any]] = []
+        self.fails_probes = False  # otherwise they are answered well, and nobody is told
         self.lock = threading.Lock()
         mock = self
 
         class Handler(QuietHandler):
             def answer(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+                if PROBE in str(body.get("messages", body.get("prompt"))) and not mock.fails_probes:
+                    mock.probes.append(body)
+                    greedy = any(body.get(name) == value for name, value in EXTREMES.items())
+                    made = mock.made(body if not greedy else body | {"seed": 0})
+                    return self.send(200, json.dumps({"choices": made[:1] * len(made) if greedy else made}).encode())
                 with mock.lock:
                     mock.times.append(client.time.monotonic())
                     number = len(mock.times)
                     mock.active += 1
                     mock.most = max(mock.most, mock.active)
                 try:
-                    mock.answer(self, number)
+                    mock.answer(self, body, number)
                 finally:
                     with mock.lock:
                         mock.active -= 1
+                return None
 
         self.server, self.url = begin_serving(Handler)
 
-    def answer(self, request: QuietHandler, number: int) -> None:
-        body = json.loads(request.rfile.read(int(request.headers["content-length"])))
+    def answer(self, request: QuietHandler, body: dict[str, Any], number: int) -> None:
         with self.lock:
             self.bodies.append(body)
             self.headers.append(request.headers)
@@ -153,9 +161,7 @@ def test_every_misbehaviour_is_survived_and_nothing_is_lost(mock: Mock) -> None:
 
 
 def test_retry_after_is_honoured_by_every_thread(mock: Mock, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, arrived = FakeClock(sleepers=4), threading.Barrier(4)
-    monkeypatch.setattr(client, "time", clock)
-    monkeypatch.setattr(client, "Event", clock)
+    clock, arrived = FakeClock(monkeypatch, sleepers=4), threading.Barrier(4)
 
     def plan(number: int) -> str | None:
         if number <= 4:
@@ -176,9 +182,7 @@ def test_retry_after_is_a_number_or_a_date() -> None:
 
 
 def test_waits_double_between_tries(mock: Mock, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = FakeClock()
-    monkeypatch.setattr(client, "time", clock)
-    monkeypatch.setattr(client, "Event", clock)
+    clock = FakeClock(monkeypatch)
     monkeypatch.setattr(client, "LONGEST_WAIT", 0.1)
     monkeypatch.setattr(client.random, "uniform", lambda low, high: (low + high) / 2)
     mock.plan = lambda number: "500" if number <= 5 else None
@@ -209,12 +213,14 @@ def test_a_server_that_gives_one_choice_a_request_is_asked_again(mock: Mock) -> 
     assert len({body["seed"] for body in mock.bodies}) == 8
 
 
-def test_steps_of_a_race_get_what_one_request_for_all_would(mock: Mock) -> None:
+def test_exactly_the_draws_of_a_step_are_requested(mock: Mock) -> None:
     server = mbrace.Server(mock.url, "m", prompt="{source}", per_request=4)
-    whole = server.candidates(["eins"], 24, ids=["x"])[0]
     drawer = server.start([Record(["h"], id="x", source="eins")])
     parts = [drawer.draw([Want(0, first, count)])[0] for first, count in ((0, 3), (3, 7), (10, 14))]
-    assert [text for part in parts for text in part.texts] == list(whole.texts)
+    assert [len(part.texts) for part in parts] == [3, 7, 14]
+    assert sorted(body["n"] for body in mock.bodies) == [2, 3, 3, 4, 4, 4, 4]
+    again = mbrace.Server(mock.url, "m", prompt="{source}", per_request=4).start([Record(["h"], id="x", source="eins")])
+    assert again.draw([Want(0, 3, 7)])[0] == parts[1]  # the same draws for the same step
 
 
 def test_only_open_races_ask_for_more(mock: Mock) -> None:
@@ -227,13 +233,14 @@ def test_only_open_races_ask_for_more(mock: Mock) -> None:
 
 
 def test_a_failed_window_keeps_what_arrived(mock: Mock) -> None:
-    mock.plan = lambda number: "400" if number == 6 else None
+    mock.plan = lambda number: "400" if mock.bodies[number - 1]["messages"][-1]["content"] == "f" else None
     server = mbrace.Server(mock.url, "m", prompt="{source}", per_request=1, concurrency=1)
     with pytest.raises(mbrace.UserError, match="status 400: so it is"):
-        server.candidates(["eins"], 8)
+        server.candidates(["a", "b", "c", "d", "e", "f", "g", "h"], 1)
     mock.plan = lambda number: None
-    server.candidates(["eins"], 8)
-    assert len(mock.bodies) == 6 + 3  # five were kept
+    server.candidates(["a", "b", "c", "d", "e", "f", "g", "h"], 1)
+    # what came before the failure was handed out, and is drawn again; what came after it was kept
+    assert sum(body["messages"][-1]["content"] in ("g", "h") for body in mock.bodies) == 2
 
 
 @pytest.mark.parametrize("chat", [True, False])
@@ -266,7 +273,7 @@ def test_a_dead_server_is_named_after_the_last_try() -> None:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     with pytest.raises(mbrace.UserError, match=r"gave up after 3 tries; the last: ConnectError"):
-        mbrace.Server(f"http://127.0.0.1:{port}", "m", retries=2).candidates(["a"], 1)
+        mbrace.Server(f"http://127.0.0.1:{port}", "m", prompt="{source}", retries=2).candidates(["a"], 1)
     with pytest.raises(mbrace.UserError, match="not a URL"):
         mbrace.Server("localhost:8000", "m")
     with pytest.raises(mbrace.UserError, match="temperature -1: must be 0 or more"):

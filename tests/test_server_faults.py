@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
 import os
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from quiet_server import QuietHandler, begin_serving
 from test_models_server import FakeClock, Mock, Reply, mock
 
 import mbrace
@@ -24,8 +26,7 @@ from mbrace.jobs.generate import GenerateJob
 from mbrace.jobs.model_settings import ModelSettings
 from mbrace.models.hypotheses import SamplingSettings
 from mbrace.servers import http as client
-from mbrace.servers.http import retry_after
-from mbrace.servers.secrets import hide_credentials
+from mbrace.servers.http import hide_credentials, retry_after
 
 __all__ = ["mock"]
 
@@ -66,7 +67,7 @@ def test_a_service_that_answers_nobody_ends_translating_too(
     monkeypatch.setattr(client, "FIRST_WAIT", 0.01)
     mock.plan = lambda number: trouble
     asked = ["translate", *command(mock, tmp_path)[1:4], "--beam", "2", "--schedule", "2", "--retries", "1"]
-    server = ["--server", mock.url, "--server-model", "m", "--on-error", "skip"]
+    server = ["--server", mock.url, "--server-model", "m", "--prompt", "{source}", "--on-error", "skip"]
     assert main([*asked, *server]) == 3
     assert not (tmp_path / "c.jsonl.errors.jsonl").exists()
 
@@ -101,7 +102,9 @@ def test_a_failure_of_a_service_is_not_handed_to_on_error() -> None:
 
 
 def test_a_block_of_a_cluster_tells_whose_fault_it_was(mock: Mock, tmp_path: Path) -> None:
-    settings = ModelSettings(server=mock.url, server_model="m", samples_per_request=2, retries=0, concurrency=1)
+    settings = ModelSettings(
+        server=mock.url, server_model="m", prompt="{source}", samples_per_request=2, retries=0, concurrency=1
+    )
     job = GenerateJob(settings, SamplingSettings(0), sample=2)
     for status, of_service in (("401", True), ("400", False)):
         mock.plan = lambda number, status=status: (
@@ -127,22 +130,23 @@ def test_a_date_beyond_all_calendars_is_ignored() -> None:
     assert retry_after("Wed, 21 Oct 99999 07:28:00 GMT") is None
 
 
-@pytest.mark.parametrize("status", ["500", "501", "505", "520", "599", "408", "429"])
+@pytest.mark.parametrize("status", ["500", "502", "520", "599", "408", "429"])
 def test_all_of_5xx_are_tried_again(mock: Mock, status: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "FIRST_WAIT", 0.01)
     mock.plan = lambda number: status if number == 1 else None
-    assert len(mbrace.Server(mock.url, "m", per_request=2, retries=1).candidates(["a"], 2)[0].texts) == 2
+    assert (
+        len(mbrace.Server(mock.url, "m", prompt="{source}", per_request=2, retries=1).candidates(["a"], 2)[0].texts)
+        == 2
+    )
 
 
 @pytest.mark.parametrize("asked", ["999999999", "inf"])
 def test_long_waits_are_capped_and_announced(
     mock: Mock, asked: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    clock = FakeClock()
-    monkeypatch.setattr(client, "time", clock)
-    monkeypatch.setattr(client, "Event", clock)
+    clock = FakeClock(monkeypatch)
     mock.plan = lambda number: Reply(b"busy", 503, {"retry-after": asked}) if number == 1 else None
-    mbrace.Server(mock.url, "m", per_request=1, retries=3).candidates(["a"], 1)
+    mbrace.Server(mock.url, "m", prompt="{source}", per_request=1, retries=3).candidates(["a"], 1)
     assert clock.waits == [300.0]
     (said,) = [record.getMessage() for record in caplog.records]
     assert f"{mock.url}/v1/chat/completions: status 503: busy; try 2 of 4 in 300 s; the server asks for" in said
@@ -150,12 +154,47 @@ def test_long_waits_are_capped_and_announced(
 
 def test_a_wait_is_ended_from_another_thread(mock: Mock) -> None:
     mock.plan = lambda number: Reply(b"busy", 503, {"retry-after": "200"})
-    server = mbrace.Server(mock.url, "m", per_request=1, concurrency=2)
+    server = mbrace.Server(mock.url, "m", prompt="{source}", per_request=1, concurrency=2)
     threading.Timer(0.2, server.interrupt).start()
     started = time.monotonic()
-    with pytest.raises(ServiceError, match="interrupted while waiting"):
+    with pytest.raises(ServiceError, match="interrupted while waiting for an answer"):
         server.candidates(["a", "b", "c"], 4)
     assert time.monotonic() - started < 20
+
+
+# Limits
+
+
+def test_an_answer_that_unpacks_without_end_is_refused(mock: Mock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "MOST_BYTES", 1 << 20)
+    packed = gzip.compress(b" " * (64 << 20))
+    mock.plan = lambda number: Reply(packed, headers={"content-encoding": "gzip"})
+    with pytest.raises(ServiceError, match="an answer of more than 1 MiB"):
+        mbrace.Server(mock.url, "m", prompt="{source}", retries=5).candidates(["a"], 1)
+    assert len(mock.bodies) == 1
+
+
+class Trickle(QuietHandler):
+    """Sends a byte of its answer now and then, for ever."""
+
+    def answer(self) -> None:
+        self.send(200, b"", length=10**9)
+        while True:
+            self.wfile.write(b" ")
+            time.sleep(0.05)
+
+
+def test_an_answer_that_trickles_in_ends_at_its_deadline_and_on_interrupt() -> None:
+    server, url = begin_serving(Trickle)
+    started = time.monotonic()
+    with pytest.raises(ServiceError, match=r"no whole answer within 0\.5 s"):
+        mbrace.Server(url, "m", prompt="{source}", retries=0, timeout=0.5).candidates(["a"], 1)
+    patient = mbrace.Server(url, "m", prompt="{source}", timeout=600.0)
+    threading.Timer(0.3, patient.interrupt).start()
+    with pytest.raises(ServiceError, match="interrupted while waiting for an answer"):
+        patient.candidates(["a"], 1)
+    assert time.monotonic() - started < 20
+    server.shutdown()
 
 
 def run_and_signal(mock: Mock, folder: Path, *signals: int) -> subprocess.CompletedProcess[str]:
@@ -259,7 +298,8 @@ CHOICE = b'{"choices": [{"message": {%s}}]}'
         (b'{"error": {"message": "out of credits", "code": 402}}', "status 402: the server says: out of credits"),
         (b'{"error": "model is loading"}', "the server says: model is loading"),
         (CHOICE % b'"content": null, "refusal": "I will not"', "without text: I will not"),
-        (CHOICE % b'"content": null}, "finish_reason": "length"}, {"message": {', "without text: length"),
+        (CHOICE % b'"content": null}, "finish_reason": "stop"}, {"message": {', "without text: stop"),
+        (CHOICE % (b'"content": "x"}, "logprobs": {"content": [{"logprob": -' + b"1" * 400 + b"}]"), "of -inf"),
         (CHOICE % b'"content": "x"}, "logprobs": {"content": [{"logprob": NaN}]', "log-probabilities of nan"),
         (CHOICE % b'"content": "x"}, "logprobs": {"content": [{"logprob": -Infinity}]', "log-probabilities of -inf"),
         (b"[" * 100000, "cannot be read"),
@@ -268,7 +308,7 @@ CHOICE = b'{"choices": [{"message": {%s}}]}'
 def test_what_a_server_says_is_reported_in_its_words(mock: Mock, content: bytes, words: str) -> None:
     mock.plan = lambda number: Reply(content)
     with pytest.raises(ServiceError) as raised:
-        mbrace.Server(mock.url, "m", retries=0, logprobs=True).candidates(["a"], 1)
+        mbrace.Server(mock.url, "m", prompt="{source}", retries=0, logprobs=True).candidates(["a"], 1)
     assert words in str(raised.value)
 
 

@@ -267,7 +267,7 @@ class VLLM(Mock):
         if body["temperature"] == 0.0:
             return [{"message": {"content": f"{content} greedy"}}] * body["n"]
         epsilon = (body.get("vllm_xargs") or {}).get("epsilon_cutoff")
-        if epsilon == 1.0 and self.knows_epsilon:
+        if epsilon == 0.999 and self.knows_epsilon:
             return [{"message": {"content": "the best"}}] * body["n"]
         return super().made(body)
 
@@ -285,9 +285,10 @@ def test_epsilon_is_sent_once_the_server_has_shown_that_it_knows_it(vllm: VLLM) 
     server = mbrace.Server(vllm.url, "m", prompt="{source}", epsilon=0.03, per_request=2, top_p=0.9, options=options)
     draws = server.candidates(["eins", "zwei"], 4)
     assert [len(each.texts) for each in draws] == [4, 4]
-    probe, *samples = vllm.bodies
-    assert probe["vllm_xargs"] == {"other": 1, "epsilon_cutoff": 1.0}
-    assert "top_p" not in probe
+    samples = vllm.bodies
+    extremes = [body for body in vllm.probes if body["vllm_xargs"]["epsilon_cutoff"] == 0.999]
+    assert extremes
+    assert all("top_p" not in body and body["vllm_xargs"]["other"] == 1 for body in extremes)
     assert len(samples) == 4
     assert all(body["vllm_xargs"] == {"other": 1, "epsilon_cutoff": 0.03} for body in samples)
     assert all(body["top_p"] == 0.9 for body in samples)
@@ -301,13 +302,6 @@ def test_a_server_that_ignores_epsilon_is_refused_and_told_how_to_learn_it(vllm:
         server.candidates(["eins"], 4)
     with pytest.raises(UserError, match=r"epsilon 1\.5: must be from 0 to 1"):
         mbrace.Server(vllm.url, "m", epsilon=1.5)
-
-
-def test_without_epsilon_nothing_is_probed(vllm: VLLM) -> None:
-    for epsilon in (None, 0.0):
-        mbrace.Server(vllm.url, "m", prompt="{source}", epsilon=epsilon).candidates(["eins"], 4)
-    assert not any("vllm_xargs" in body for body in vllm.bodies)
-    assert len(vllm.bodies) == 2
 
 
 def test_hypotheses_by_beam_search_have_no_settings_of_samples(vllm: VLLM) -> None:
@@ -341,7 +335,7 @@ def test_commands_pass_epsilon_and_beam_search_on(command: str, vllm: VLLM, tmp_
     beams = [body for body in vllm.bodies if body.get("use_beam_search")]
     samples = [body for body in vllm.bodies if not body.get("use_beam_search")]
     assert [(body["n"], body["length_penalty"]) for body in beams] == [(3, 0.5)] * 2
-    assert {body["vllm_xargs"]["epsilon_cutoff"] for body in samples} == {1.0, 0.05}
+    assert {body["vllm_xargs"]["epsilon_cutoff"] for body in samples} == {0.05}
     assert "eins beam" in (tmp_path / "out.jsonl").read_text()
 
 

@@ -199,7 +199,7 @@ def _time_steps(
     if planner is not None:
         most = largest(schedule, utility.schedule)
         while wants := [
-            Want(index, runner.tally.draws, count)
+            Want(index, runner.used, count)
             for index, runner in enumerate(window)
             if runner.is_open and (count := runner.planned(planner, most)) > 0
         ]:
@@ -210,7 +210,7 @@ def _time_steps(
     for size in steps(schedule, utility.schedule, growing=prune is not None or asked):
         wants = []
         for index, runner in enumerate(window):
-            draws = runner.tally.draws
+            draws = runner.used
             if runner.needs_draws:
                 wants.append(Want(index, draws, size - draws))
             elif runner.is_called:
@@ -218,7 +218,7 @@ def _time_steps(
         if not wants:
             return
         yield wants
-    while wants := [Want(index, runner.tally.draws, 0) for index, runner in enumerate(window) if runner.is_called]:
+    while wants := [Want(index, runner.used, 0) for index, runner in enumerate(window) if runner.is_called]:
         yield wants  # the draws are over, and hypotheses are still to be let in
 
 

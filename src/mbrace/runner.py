@@ -20,6 +20,7 @@ from mbrace.result import Candidate, Decoded, Step
 from mbrace.sampler import Draws
 from mbrace.selection import BEST, Finalists, Selection
 from mbrace.utility import Ask, Sentence, Utility
+from mbrace.wording import counted
 
 if TYPE_CHECKING:
     from mbrace.utility_table import UtilityTable
@@ -59,6 +60,7 @@ class Runner:
         self.references: list[str] = []  # distinct, as drawn; empty where nothing needs their texts later
         self.means: NDArray[np.float64] | None = None  # expected utilities of those alive
         self.exhausted = False  # no more pseudo-references are available
+        self.used = 0  # draws so far, with those of no use
         self.steps: list[Step] = []
         self.finalists: Finalists | None = None  # at the end, where the answer is not simply the best
         # whether the hypotheses are draws themselves, to be left out of their own expected utility
@@ -120,7 +122,9 @@ class Runner:
 
     def add(self, draws: Draws, wanted: int) -> list[str]:
         """Append draws to R_t (line 7) and return the strings that are new."""
-        self.exhausted = self.exhausted or len(draws.texts) < wanted
+        taken = len(draws.texts) + draws.unusable
+        self.used += taken
+        self.exhausted = self.exhausted or taken < wanted
         try:
             new = self.tally.draw(draws.texts)
         except TypeError:
@@ -131,7 +135,7 @@ class Runner:
             check_logprobs(draws.logprobs, self.record.where)
             for text, logprob in zip(draws.texts, draws.logprobs, strict=True):
                 self._logprobs.setdefault(text, []).append(float(logprob))
-        if self.tally.draws == 0:
+        if not self.used:
             raise self.record.error("pseudo_references: empty; give at least one")
         if self._needs_references:
             self.references += new
@@ -241,6 +245,11 @@ class Runner:
 
     def result(self, utility: Utility) -> Decoded:
         """Line 12: the best of the survivors under all pseudo-references so far."""
+        if self.used and not self.tally.draws:
+            raise self.record.error(
+                f"none of {counted(self.used, 'sample')} is a whole answer (cut at max_tokens, empty, or without a "
+                "match of the pattern); allow more tokens, or ask differently"
+            )
         alive, means, order = self.tally.alive.tolist(), self.means, self._ranking()
         compared = 0 if self.finalists is None else self.finalists.calls
         ranked = []

@@ -6,7 +6,7 @@ The race asks for "n more" only for sentences that are still open, so a source n
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence, Sized
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -21,10 +21,33 @@ MOST_COVERED = 1024  # pseudo-references to put in order: their similarities are
 
 
 class Draws(NamedTuple):
-    """Pseudo-references as drawn, repeated ones included, and their log-probabilities where the source knows them."""
+    """Pseudo-references as drawn, repeated ones included, and their log-probabilities where the source knows them.
+
+    `unusable` draws were made and are no candidates, such as outputs that were cut: they use up draws of the schedule.
+    """
 
     texts: Sequence[str]
     logprobs: Sequence[float] | None = None
+    unusable: int = 0
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """What the draws of one record cost: tokens in and out, requests, draws, and of those: cut at max_tokens, blank,
+    without the answer that a vote looks for. `denied` draws were not paid for; `seconds` were spent waiting."""
+
+    tokens_in: int = 0
+    tokens_out: int = 0
+    requests: int = 0
+    draws: int = 0
+    cut: int = 0
+    blank: int = 0
+    unmatched: int = 0
+    denied: int = 0
+    seconds: float = 0.0
+
+    def __add__(self, other: Receipt) -> Receipt:
+        return Receipt(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
 
 
 @dataclass(frozen=True)
@@ -89,8 +112,8 @@ def checked_draws(drawn: Any, wants: Sequence[Want], records: Sequence[Record]) 
     for want, draws in zip(wants, drawn, strict=True):
         if not isinstance(draws, Draws):
             raise records[want.sentence].error(f"sampler: expected Draws, got {type(draws).__name__}")
-        texts, logprobs = draws
-        if len(texts) > want.count:
+        texts, logprobs, unusable = draws
+        if len(texts) + unusable > want.count:
             raise records[want.sentence].error(f"sampler: asked for {want.count} draws, got {len(texts)}")
         if logprobs is not None and len(logprobs) != len(texts):
             raise records[want.sentence].error(
@@ -201,7 +224,7 @@ def _ask(record: Record, ask: Callable[[int], Sequence[str]], want: Want) -> Dra
 
 
 def _in_order(draws: Draws, order: Sequence[int]) -> Draws:
-    texts, logprobs = draws
+    texts, logprobs, _ = draws
     return Draws(
         list(map(texts.__getitem__, order)), None if logprobs is None else list(map(logprobs.__getitem__, order))
     )

@@ -65,7 +65,7 @@ def given_options(arguments: Sequence[str], parser: Parser) -> dict[str, Any]:
         if isinstance(value, list):
             return [shown(entry) for entry in value]
         if isinstance(value, str) and "://" in value:
-            from mbrace.servers.secrets import hide_credentials
+            from mbrace.servers.http import hide_credentials
 
             return hide_credentials(value)
         return value

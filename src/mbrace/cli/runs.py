@@ -182,6 +182,9 @@ def summary_lines(summary: Summary) -> str:
     if summary.requests or summary.kept_answers:
         cost = Cost(summary.requests, summary.kept_answers, summary.prompt_tokens, summary.completion_tokens)
         parts.append(cost_text(cost))
+    if summary.cut or summary.blank:
+        blank = f", {summary.blank:,} blank" if summary.blank else ""
+        parts.append(f"left out: {counted(summary.cut, 'output')} cut at --max-tokens{blank}")
     timed = [("draw", phases.draw), ("encode", phases.encode), ("score", phases.score), ("prune", phases.prune)]
     timed += [(name, spent) for name in ("quality", "forecast") if (spent := getattr(phases, name))]
     if any(seconds for _, seconds in timed):

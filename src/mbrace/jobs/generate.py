@@ -176,6 +176,8 @@ class GenerateWorker:
                 if outcome[1] is not None and not skip:
                     raise outcome[1].error()
                 self.summary.sentences += outcome[1] is None
+                if self.server is not None:
+                    self.summary.cut, self.summary.blank = self.server.cut, self.server.blank
                 yield outcome
 
     def _lines(self, records: Sequence[Record]) -> Iterator[bytes]:
@@ -201,8 +203,8 @@ def candidate_line(
         fields["reference"] = record.reference
     if hypotheses is not None:
         fields["hypotheses"] = list(hypotheses)
-    if draws is not None:
-        fields["pseudo_references"] = list(draws.texts)
+    if draws is not None:  # without hypotheses, one list is both
+        fields["samples" if hypotheses is None else "pseudo_references"] = list(draws.texts)
         if logprobs and draws.logprobs is not None:
             fields["logprobs"] = [round(value, 4) for value in draws.logprobs]
     return json_line(fields)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from mbrace.errors import require
+from mbrace.errors import SettingError, require
 from mbrace.jobs.settings import stable_name
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class ModelSettings:
             if settings[name] == getattr(ModelSettings, name):  # the default
                 settings[name] = None  # where older descriptions have nothing
         if self.server is not None:
-            from mbrace.servers.secrets import hide_credentials
+            from mbrace.servers.http import hide_credentials
 
             settings["server"] = hide_credentials(self.server)
         return settings
@@ -56,12 +56,17 @@ class ModelSettings:
     ) -> CandidateModel | Server:
         """The model, to be run with `threads` threads on a CPU (0: all cores), or the server, told how to sample."""
         if self.server is not None:
-            from mbrace.servers.server import PROMPT, Server
+            from mbrace.servers.server import Server
 
+            if self.prompt is None:
+                raise SettingError(
+                    "prompt", None, "needed with a server, with {source} where the source goes, such as "
+                    "'Translate into English, the translation only: {source}'",
+                )  # fmt: skip
             return Server(
                 self.server,
                 self.server_model or "",
-                prompt=self.prompt or PROMPT,
+                prompt=self.prompt,
                 chat=self.server_kind == "chat",
                 system=self.system_prompt,
                 stop=self.stop,

@@ -45,6 +45,8 @@ class Summary:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     drawn: int = 0  # pseudo-references drawn from a live model
+    cut: int = 0  # outputs of a server that ended at max_tokens, and blank ones: they are no candidates
+    blank: int = 0
     hypothesis_seconds: float = 0.0  # spent on hypotheses of a live model
     seconds: float = 0.0
     phases: Phases = field(default_factory=Phases)

@@ -9,8 +9,16 @@ from pathlib import Path
 
 from mbrace.errors import RecordError, UserError
 from mbrace.io.candidates import Bad, Item
-from mbrace.io.reading import byte_lines, count_lines, decode_line, read_lines, shown_path, without_blank_end
-from mbrace.records import Location, Record
+from mbrace.io.reading import (
+    byte_lines,
+    count_lines,
+    decode_line,
+    parse_json,
+    read_lines,
+    shown_path,
+    without_blank_end,
+)
+from mbrace.records import Location, Record, record_from
 
 
 def read_sources(path: str) -> Iterator[tuple[str, str | None]]:
@@ -47,12 +55,30 @@ def source_item(row: bytes, file: str, number: int, prefix: str = "", *, columns
     Its id is the line number, from 1 as for every other input, after `prefix` if there is one.
     """
     location = Location(file, number)
+    jsonl = {".jsonl", ".ndjson"} & set(Path(file).suffixes)
     try:
         line = decode_line(row, location).removesuffix("\n").removesuffix("\r")
     except RecordError as error:
         return Bad(location, None, error.reason)
+    if jsonl:
+        return _json_source(row, location, f"{prefix}{number}" if prefix else number)
     source, reference = line, ""
     if columns and ".tsv" in Path(file).suffixes:
         source, reference = [*line.split("\t"), ""][:2]
     identity = f"{prefix}{number}" if prefix else number
     return Record((), id=identity, source=source, reference=reference or None, location=location)
+
+
+def _json_source(row: bytes, location: Location, identity: str | int) -> Item:
+    """The source of a line of JSON, with its id and reference where it has them."""
+    try:
+        fields = parse_json(row, location)
+        if not isinstance(fields, dict) or not isinstance(fields.get("source"), str):
+            raise RecordError(
+                location, "no `source` in this line of JSON; give one, or plain text in a file of that name"
+            )
+        return replace(
+            record_from(fields | {"hypotheses": [""]}, location=location, default_id=identity), hypotheses=()
+        )
+    except RecordError as error:
+        return Bad(location, None, error.reason)

@@ -158,6 +158,10 @@ class TranslateWorker:
         """The summary of the races, with what the candidates cost."""
         summary = self.races.summary
         summary.hypothesis_seconds, summary.drawn = self.hypotheses.seconds, self.sampler.drawn
+        from mbrace.servers.server import Server
+
+        if isinstance(self.sampler, Server):
+            summary.cut, summary.blank = self.sampler.cut, self.sampler.blank
         return summary
 
     @property

@@ -1,11 +1,32 @@
-"""What goes into a chat request, and what an answer holds: choices (texts, log-probabilities) and its cost."""
+"""What goes into a chat request, and what an answer holds: choices, their log-probabilities, and what they cost."""
 
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from mbrace.servers.http import UselessError
 from mbrace.utility import Cost
+
+_THOUGHTS = re.compile(r"\s*<think>.*?</think>", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One output. `text` is the answer without any reasoning before it; `written` is all that the model wrote."""
+
+    text: str
+    logprob: float | None = None
+    is_cut: bool = False  # it ended at max_tokens
+    written: str = ""
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether it is a whole answer."""
+        return bool(self.text) and not self.is_cut
 
 
 def chat_messages(text: str, system: str | None) -> list[dict[str, str]]:
@@ -14,44 +35,78 @@ def chat_messages(text: str, system: str | None) -> list[dict[str, str]]:
     return [*first, {"role": "user", "content": text}]
 
 
-def choices_of(answer: Any, *, chat: bool) -> list[tuple[str, float | None]]:
-    """Texts and log-probabilities of an answer; ValueError if it has none."""
+def choices_of(answer: Any, *, chat: bool) -> list[Choice]:
+    """The choices of an answer; ValueError if it has none."""
     choices = answer.get("choices") if isinstance(answer, dict) else None
     if not isinstance(choices, list) or not choices:
         raise ValueError("no choices in the answer")
-    out = []
-    for choice in choices:
-        text = choice["message"].get("content") if chat else choice.get("text")
-        if not isinstance(text, str):
+    return [_choice(choice, chat) for choice in choices]
+
+
+def _choice(choice: Mapping[str, Any], chat: bool) -> Choice:
+    message = choice["message"] if chat else choice
+    text = message.get("content" if chat else "text")
+    thoughts = message.get("reasoning_content") or message.get("reasoning") or ""
+    is_cut = choice.get("finish_reason") == "length"
+    if not isinstance(text, str):
+        if not (is_cut or thoughts) or message.get("refusal"):
             raise ValueError(_why_no_text(choice))
-        out.append((text.strip(), _logprob(choice.get("logprobs"))))
-    return out
+        text = ""  # it was cut before its answer began
+    written = f"{thoughts}{text}"
+    return Choice(answer_in(text), _logprob(choice.get("logprobs"), is_blank=not text), is_cut, written)
+
+
+def answer_in(text: str) -> str:
+    """The text without the reasoning before it; blank if it ends before the reasoning does."""
+    rest = _THOUGHTS.sub("", text, count=1)
+    if rest is text and "</think>" in text:  # a template that writes the opening tag itself
+        rest = text.rpartition("</think>")[2]
+    return "" if rest.lstrip().startswith("<think>") else rest.strip()
 
 
 def cost_of(answer: Any) -> Cost:
     """One request and the tokens that its answer says it took."""
-    usage = answer.get("usage") or {}
+    usage = answer.get("usage") if isinstance(answer, dict) else None
+    usage = usage if isinstance(usage, dict) else {}
     counts = [usage.get(name) for name in ("prompt_tokens", "completion_tokens")]
-    prompt, completion = (count if isinstance(count, int) else 0 for count in counts)
+    prompt, completion = (count if type(count) is int and 0 <= count < 2**53 else 0 for count in counts)
     return Cost(requests=1, prompt_tokens=prompt, completion_tokens=completion)
 
 
-def _logprob(found: Any) -> float | None:
-    """The sum of the log-probabilities of an output's tokens, as either endpoint gives them."""
+def token_scores(found: Any) -> Sequence[Any]:
+    """The log-probabilities of an output's tokens, in the form of either endpoint; empty if there are none."""
     if not isinstance(found, dict):
-        return None
+        return ()
     if isinstance(found.get("content"), list):
-        values = [token.get("logprob") for token in found["content"]]
-    else:
-        values = found.get("token_logprobs") or []
-    if not values or not all(isinstance(value, int | float) for value in values):
+        return [token.get("logprob") for token in found["content"]]
+    return found.get("token_logprobs") or ()
+
+
+def _logprob(found: Any, *, is_blank: bool) -> float | None:
+    """The sum of the log-probabilities of an output's tokens; 0 for an output without any."""
+    values = token_scores(found)
+    if not values:
+        return 0.0 if is_blank else None
+    if not all(type(value) in (int, float) for value in values):
         return None
-    if not math.isfinite(total := float(sum(values))):
-        raise ValueError(f"log-probabilities of {total}; they must be finite numbers")
+    try:
+        total = math.fsum(values)
+    except (OverflowError, ValueError):
+        total = math.nan
+    if not math.isfinite(total):
+        shown = next((value for value in map(_as_float, values) if not math.isfinite(value)), math.inf)
+        raise UselessError(f"log-probabilities of {shown}; they must be finite numbers")
     return total
 
 
-def _why_no_text(choice: dict[str, Any]) -> str:
+def _as_float(value: float) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
+def _why_no_text(choice: Mapping[str, Any]) -> str:
     """What an error says about a choice without text, in the server's words."""
     message = choice.get("message") or {}
     said = [message.get("refusal"), choice.get("error"), choice.get("finish_reason")]

@@ -17,9 +17,9 @@ from torch import Tensor
 from mbrace.errors import UserError, check_whole
 from mbrace.neural.head import Cosine
 from mbrace.neural.scorer import NeuralUtility
-from mbrace.servers.answers import AnswerFile, key_of
+from mbrace.servers.answer_file import AnswerFile, key_of
 from mbrace.servers.chat import cost_of
-from mbrace.servers.http import Client
+from mbrace.servers.http import Client, UselessError
 from mbrace.utility import Cost
 
 
@@ -137,6 +137,10 @@ def _read(answer: Any, count: int) -> tuple[list[NDArray[np.float32]], Cost]:
     data = answer.get("data") if isinstance(answer, dict) else None
     if not isinstance(data, list) or len(data) != count:
         raise ValueError(f"not {count} embeddings in the answer")
+    if any(isinstance(row, list) for each in data for row in each["embedding"]):
+        raise UselessError(
+            "one vector for each token, not for each text; start the server with pooling (llama.cpp: --pooling mean)"
+        )
     placed = {int(each["index"]): np.array(each["embedding"], dtype="<f4") for each in data}
     vectors = [placed[index] for index in range(count)]
     if any(vector.ndim != 1 or not len(vector) or not np.isfinite(vector).all() for vector in vectors):

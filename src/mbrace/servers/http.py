@@ -1,7 +1,13 @@
-"""JSON over HTTP to a server that may be busy, slow or broken: retries where that can help, or a clear error."""
+"""JSON over HTTP to a server that may be busy, slow or broken: retries where that can help, or a clear error.
+
+One event loop in a thread of its own sends all requests of a client, so that a request can be cancelled at any moment:
+by its deadline, by Ctrl-C, or because nobody wants its answer any more.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import base64
 import email.utils
 import json
 import logging
@@ -11,33 +17,61 @@ import random
 import re
 import threading
 import time
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Coroutine, Iterable
+from concurrent.futures import Future
 from dataclasses import dataclass
-from threading import Event
 from typing import Any, TypeVar
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
 
 from mbrace.errors import ServiceError, UserError, check_whole, require
-from mbrace.servers.secrets import hide, hide_credentials, secrets_of
 
 Answer = TypeVar("Answer")
 FIRST_WAIT = 0.5  # seconds before the second try; doubled for each further try
 LONGEST_WAIT = 60.0  # seconds
 LONGEST_ASKED_WAIT = 300.0  # seconds; a server that asks for a longer wait (Retry-After) is tried again after this one
 ANNOUNCED_WAIT = 1.0  # seconds; shorter waits are not worth a message
-ANNOUNCE_EVERY = 5.0  # seconds between messages, since many threads may wait for one server
-RETRIED = {408, 409, 425, 429}  # and 5xx
+ANNOUNCE_EVERY = 5.0  # seconds between messages, since many requests may wait for one server
+MOST_BYTES = 256 << 20  # of an answer, decompressed
+RETRIED = {408, 409, 425, 429}  # and 5xx, but for those of NEVER_RETRIED
+NEVER_RETRIED = {501, 505}  # "not implemented" does not change
 REQUEST_AT_FAULT = {400, 413, 414, 422}  # statuses that may be about one request: its source is too long, say
+ENDPOINTS = ("/chat/completions", "/completions", "/embeddings", "/models")
+HIDDEN = "***"
+SHORTEST = 4  # characters; a shorter secret could not be hidden without garbling messages
 
 log = logging.getLogger("mbrace")
 
 
 class RequestError(UserError):
-    """A request failed, and it is not clear whether others would. `refused`: the server rejected this one."""
+    """A request failed, and it is not clear whether others would. `refused`: the server rejected this one. `status` is
+    that of its answer, 0 if there was none."""
 
-    def __init__(self, message: str, *, refused: bool) -> None:
+    def __init__(self, message: str, *, refused: bool, status: int = 0) -> None:
         super().__init__(message)
-        self.refused = refused
+        self.refused, self.status = refused, status
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _request_error, (str(self), self.refused, self.status)
+
+
+def _request_error(message: str, refused: bool, status: int) -> RequestError:
+    return RequestError(message, refused=refused, status=status)
+
+
+class StatusError(ServiceError):
+    """The server refused a request, as it would refuse any other; `status` is that of its answer."""
+
+    def __init__(self, message: str, status: int = 0) -> None:
+        super().__init__(message)
+        self.status = status
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return StatusError, (str(self), self.status)
+
+
+class UselessError(ValueError):
+    """An answer that can be read and that no further try would change; the server is at fault."""
 
 
 @dataclass(frozen=True)
@@ -48,22 +82,28 @@ class _Failure:
     status: int = 0  # 0: there is no status
     retry_after: str | None = None
     unreachable: bool = False
+    final: bool = False  # another try would change nothing
 
     @property
     def is_retried(self) -> bool:
+        if self.final or self.status in NEVER_RETRIED:
+            return False
+        if self.status == 500 and "validation error" in self.reason:  # what llama-cpp-python says of a bad request
+            return False
         return self.status == 0 or self.status >= 500 or self.status in RETRIED
 
     @property
     def is_of_service(self) -> bool:
         """Whether other requests would fail too."""
         may_be_this_one = self.status == 0 or self.status >= 500 or self.status in REQUEST_AT_FAULT | RETRIED - {429}
-        return self.unreachable or not may_be_this_one
+        return self.unreachable or self.final or not may_be_this_one
 
 
 class Client:
-    """Posts to one endpoint of a server from many threads, with retries.
+    """Posts to one endpoint of a server, at most `concurrency` requests at a time, with retries.
 
-    `url` is the server's, with or without /v1 at its end; `api_key` is by default that in OPENAI_API_KEY.
+    `url` is the server's, with or without /v1 or the endpoint at its end; `api_key` is by default that in
+    OPENAI_API_KEY. A try takes at most `timeout` seconds from its first byte to its last.
     """
 
     def __init__(
@@ -71,133 +111,235 @@ class Client:
     ) -> None:
         check_whole("concurrency", concurrency, least=1)
         check_whole("retries", retries, least=0)
-        self._httpx = require("httpx", extra="models")
+        if not 0 < timeout < math.inf:
+            raise UserError(f"timeout {timeout}: must be more than 0, and finite")
+        self._httpx = require("httpx", extra="serve")
         api_key = os.environ.get("OPENAI_API_KEY") if api_key is None else api_key
         self.url = hide_credentials(url)  # as messages show it
         try:
             self._secrets = secrets_of(url, api_key)
-            address = _address(url, endpoint)
-            self._url = self._httpx.URL(address)
-            if not url.startswith(("http://", "https://")) or not self._url.host:
+            self._root = _root(url)
+            address = self._at(f"/v1{endpoint}")
+            if not url.startswith(("http://", "https://")) or not self._httpx.URL(address).host:
                 raise ValueError
         except (ValueError, self._httpx.InvalidURL):
             message = f"{self.url}: not a URL of a server; give one such as http://localhost:8000/v1"
             raise UserError(message) from None
-        self.url = hide_credentials(address)
-        self._retries = retries
-        limits = self._httpx.Limits(max_connections=concurrency, max_keepalive_connections=concurrency)
-        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        self._client = self._httpx.Client(timeout=timeout, limits=limits, headers=headers)
-        self._not_before = 0.0  # when requests may be sent again: a Retry-After applies to all threads
+        self.url, self._endpoint = hide_credentials(address), f"/v1{endpoint}"
+        self._retries, self._timeout, self._concurrency = retries, timeout, concurrency
+        self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._not_before = 0.0  # when requests may be sent again: a Retry-After applies to all of them
         self._announced = -math.inf
         self._lock = threading.Lock()
-        self._interrupted = Event()
-        self.has_answered = False  # at least one request
+        self._interrupted = False
+        self._running: _Loop | None = None
 
-    def post(self, body: Any, read: Callable[[Any], Answer]) -> Answer:
+    def start(self, work: Coroutine[Any, Any, Answer]) -> Future[Answer]:
+        """Run a coroutine, which may use `ask`, in the client's event loop. Cancelling the future cancels it."""
+        with self._lock:
+            if self._running is None or self._running.pid != os.getpid():
+                limits = self._httpx.Limits(max_connections=None, max_keepalive_connections=self._concurrency)
+                make = lambda: self._httpx.AsyncClient(  # noqa: E731
+                    timeout=self._timeout, limits=limits, headers=self._headers
+                )
+                self._running = _Loop(make, self._concurrency)
+        return self._running.submit(self._guarded(work))
+
+    def post(self, body: Any, read: Callable[[Any], Answer], *, retries: int | None = None) -> Answer:
+        """Post `body` and wait for the answer; see `ask`."""
+        return self.start(self.ask(body, read, retries=retries)).result()
+
+    def get(self, path: str) -> Any:
+        """The JSON at a path of the server, such as /v1/models; None where there is none."""
+        return self.start(self.ask_once(None, path)).result()
+
+    async def ask(
+        self, body: Any, read: Callable[[Any], Answer], *, retries: int | None = None, path: str | None = None
+    ) -> Answer:
         """Post `body`; `read` turns the JSON answer into the result. If it cannot (ValueError, KeyError, ...), the
         answer was cut off or garbled, and the request is sent again. ServiceError if other requests would fail too,
         RequestError if that is not clear."""
-        failures = 0
-        while True:
-            self._pause()
-            answer, failure = self._try(body, read)
-            if failure is None:
-                self.has_answered = True
-                return answer  # type: ignore[return-value]
-            failures += 1
-            if failures > self._retries or not failure.is_retried:
-                break
-            self._back_off(failures, failure)
-        message = f"{self.url}: status {failure.status}: {failure.reason}"
+        retries, failures = self._retries if retries is None else retries, 0
+        assert self._running is not None
+        async with self._running.slots:
+            while True:
+                await self._pause()
+                answer, failure = await self._try(body, read, path or self._endpoint)
+                if failure is None:
+                    return answer  # type: ignore[return-value]
+                failures += 1
+                if failures > retries or not failure.is_retried:
+                    break
+                await self._back_off(failures, retries, failure)
+        status = f"status {failure.status}: " if failure.status else ""
+        message = f"{self.url}: {status}{failure.reason}"
         if failure.is_retried:
             status = f"status {failure.status} ({failure.reason})" if failure.status else failure.reason
             message = f"{self.url}: gave up after {failures} tries; the last: {status}"
         if failure.is_of_service:
-            raise ServiceError(message)
-        raise RequestError(message, refused=not failure.is_retried)
+            raise StatusError(message, failure.status)
+        raise RequestError(message, refused=not failure.is_retried, status=failure.status)
 
-    def answers(self, body: Any, read: Callable[[Any], Any]) -> bool:
+    async def ask_once(self, body: Any, path: str) -> Any:
+        """The JSON that one try gives, None if it fails."""
+        assert self._running is not None
+        async with self._running.slots:
+            return (await self._try(body, lambda answer: answer, path))[0]
+
+    async def answers(self, body: Any, read: Callable[[Any], Any]) -> bool:
         """Whether the server answers this request now, with something that can be read."""
-        return self._try(body, read)[1] is None
+        return (await self._try(body, read, self._endpoint))[1] is None
 
     def interrupt(self) -> None:
-        """End all waits for another try, now and in future: a request that fails is not sent again."""
-        self._interrupted.set()
+        """End all requests and waits, now and in future, with a ServiceError."""
+        self._interrupted = True
+        if self._running is not None:
+            self._running.cancel_all()
 
     def close(self) -> None:
-        """Close the connections."""
+        """End all requests and close the connections."""
         self.interrupt()
-        self._client.close()
+        if self._running is not None:
+            self._running.close()
 
-    def _try(self, body: Any, read: Callable[[Any], Answer]) -> tuple[Answer | None, _Failure | None]:
+    async def _guarded(self, work: Coroutine[Any, Any, Answer]) -> Answer:
+        """Work whose cancellation by `interrupt` is a ServiceError."""
+        message = f"{self.url}: interrupted while waiting for an answer"
+        if self._interrupted:
+            work.close()
+            raise ServiceError(message)
+        try:
+            return await work
+        except asyncio.CancelledError:
+            if not self._interrupted:
+                raise
+            raise ServiceError(message) from None
+
+    async def _try(self, body: Any, read: Callable[[Any], Answer], path: str) -> tuple[Answer | None, _Failure | None]:
         httpx = self._httpx
         try:
-            response = self._client.post(self._url, json=body)
-        except httpx.RequestError as error:  # time-outs, refused and cut connections
+            status, headers, content = await asyncio.wait_for(self._exchange(body, path), self._timeout)
+        except asyncio.TimeoutError:
+            return None, _Failure(f"no whole answer within {self._timeout:g} s")
+        except UselessError as error:
+            return None, _Failure(str(error), final=True)
+        except httpx.DecodingError as error:
+            return None, _Failure(self._hide(f"an answer that cannot be read ({error})"))
+        except httpx.RequestError as error:  # refused and cut connections
             words = f"{type(error).__name__} ({error})" if str(error) else type(error).__name__
             may_be_this_one = isinstance(error, (httpx.ReadTimeout, httpx.ReadError, httpx.RemoteProtocolError))
             return None, _Failure(self._hide(words), unreachable=not may_be_this_one)
-        after = response.headers.get("retry-after")
+        after = headers.get("retry-after")
         try:
-            found = json.loads(response.content)
+            found, unreadable = json.loads(content), ""
         except (ValueError, RecursionError) as error:
             found, unreadable = None, str(error)
-        else:
-            unreadable = ""
-        if response.status_code != 200:
-            words = _message_of(response.text if found is None else found)
-            return None, _Failure(self._hide(words), response.status_code, after)
+        if status != 200:
+            words = _message_of(content.decode("utf-8", "replace") if found is None else found)
+            return None, _Failure(self._hide(words), status, after)
         if isinstance(found, dict) and found.get("error") and not found.get("choices"):  # an error with status 200
             return None, _Failure(self._hide(f"the server says: {_message_of(found)}"), _status_in(found), after)
         try:
             if unreadable:
                 raise ValueError(unreadable)
             return read(found), None
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except UselessError as error:
+            return None, _Failure(self._hide(str(error)), final=True)
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             return None, _Failure(self._hide(f"an answer that cannot be read ({error})"), retry_after=after)
+
+    async def _exchange(self, body: Any, path: str) -> tuple[int, Any, bytes]:
+        """Status, headers and content of one answer. Nothing is kept of an answer that is too large."""
+        assert self._running is not None
+        method, address = ("GET" if body is None else "POST"), self._at(path)
+        parts, size = [], 0
+        async with self._running.client.stream(method, address, json=body) as response:
+            async for part in response.aiter_bytes():
+                size += len(part)
+                if size > MOST_BYTES:
+                    raise UselessError(f"an answer of more than {MOST_BYTES >> 20} MiB")
+                parts.append(part)
+        return response.status_code, response.headers, b"".join(parts)
+
+    def _at(self, path: str) -> str:
+        return str(urlunsplit(self._root._replace(path=self._root.path + path)))
 
     def _hide(self, text: str) -> str:
         return hide(text, self._secrets)
 
-    def _pause(self) -> None:
+    async def _pause(self) -> None:
         """Wait until the server accepts requests again."""
-        while True:
-            with self._lock:
-                seconds = self._not_before - time.monotonic()
-            if seconds <= 0:
-                return
-            self._wait(seconds)
+        while (seconds := self._not_before - time.monotonic()) > 0:
+            await _sleep(seconds)
 
-    def _wait(self, seconds: float) -> None:
-        if self._interrupted.wait(seconds):
-            raise ServiceError(f"{self.url}: interrupted while waiting to try again")
-
-    def _back_off(self, failures: int, failure: _Failure) -> None:
-        """Wait after a failed try, the number `failures`: twice as long each time, with jitter so that threads do not
-        return at once. If the server asked for a wait (Retry-After), all threads wait that long before their next
-        request."""
+    async def _back_off(self, failures: int, retries: int, failure: _Failure) -> None:
+        """Wait after a failed try, the number `failures`: twice as long each time, with jitter so that requests do not
+        return at once. If the server asked for a wait (Retry-After), all of them wait that long."""
         asked = retry_after(failure.retry_after)
         if not asked:
             seconds = min(LONGEST_WAIT, FIRST_WAIT * 2 ** min(failures - 1, 30)) * random.uniform(0.5, 1.0)
-            self._announce(seconds, failures, failure)
-            self._wait(seconds)
+            self._announce(seconds, failures, retries, failure)
+            await _sleep(seconds)
             return
         seconds = min(asked, LONGEST_ASKED_WAIT)
-        with self._lock:
-            self._not_before = max(self._not_before, time.monotonic() + seconds)
+        self._not_before = max(self._not_before, time.monotonic() + seconds)
         more = f"; the server asks for {asked:.0f} s" if asked > seconds else ""
-        self._announce(seconds, failures, failure, more)
+        self._announce(seconds, failures, retries, failure, more)
 
-    def _announce(self, seconds: float, failures: int, failure: _Failure, more: str = "") -> None:
-        with self._lock:
-            now = time.monotonic()
-            if seconds < ANNOUNCED_WAIT or now < self._announced + ANNOUNCE_EVERY:
-                return
-            self._announced = now
+    def _announce(self, seconds: float, failures: int, retries: int, failure: _Failure, more: str = "") -> None:
+        now = time.monotonic()
+        if seconds < ANNOUNCED_WAIT or now < self._announced + ANNOUNCE_EVERY:
+            return
+        self._announced = now
         status = f"status {failure.status}: " if failure.status else ""
-        tries = f"try {failures + 1} of {self._retries + 1}"
+        tries = f"try {failures + 1} of {retries + 1}"
         log.warning("%s: %s%s; %s in %.0f s%s", self.url, status, failure.reason, tries, seconds, more)
+
+
+async def _sleep(seconds: float) -> None:
+    await asyncio.sleep(seconds)
+
+
+class _Loop:
+    """An event loop in a daemon thread, with the connections that belong to it."""
+
+    def __init__(self, make_client: Callable[[], Any], concurrency: int) -> None:
+        self.pid = os.getpid()  # threads do not survive a fork
+        self._loop = asyncio.new_event_loop()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self.client, self.slots = make_client(), asyncio.Semaphore(concurrency)
+        threading.Thread(target=self._loop.run_forever, name="mbrace-server", daemon=True).start()
+        self._end = weakref.finalize(self, self._loop.call_soon_threadsafe, self._loop.stop)
+        self._end.atexit = False
+
+    def submit(self, work: Coroutine[Any, Any, Answer]) -> Future[Answer]:
+        async def run() -> Answer:
+            task = asyncio.current_task()
+            assert task is not None
+            self._tasks.add(task)
+            try:
+                return await work
+            finally:
+                self._tasks.discard(task)
+
+        return asyncio.run_coroutine_threadsafe(run(), self._loop)
+
+    def cancel_all(self) -> None:
+        def cancel() -> None:
+            for task in list(self._tasks):
+                task.cancel()
+
+        if self._end.alive:
+            self._loop.call_soon_threadsafe(cancel)
+
+    def close(self) -> None:
+        async def close() -> None:
+            await asyncio.wait(self._tasks, timeout=1.0) if self._tasks else None
+            await self.client.aclose()
+
+        if self._end.alive:
+            asyncio.run_coroutine_threadsafe(close(), self._loop).result(timeout=5.0)
+            self._end()
 
 
 def retry_after(value: str | None) -> float | None:
@@ -214,11 +356,39 @@ def retry_after(value: str | None) -> float | None:
     return seconds if seconds >= 0 else None
 
 
-def _address(url: str, endpoint: str) -> str:
-    """The URL of an endpoint of a server, whose own may lack the /v1 at its end; its query stays."""
+def hide_credentials(url: str) -> str:
+    """The URL without its user, its password and the values of its query, for outputs and messages."""
+    shown = re.sub(r"(?<=//)[^/?#]*@", f"{HIDDEN}@", url, count=1)
+    shown = re.sub(r"(?<=[?&])([^=&#]*)=[^&#]*", rf"\1={HIDDEN}", shown)
+    return re.sub(r"#.*", "", shown)
+
+
+def secrets_of(url: str, key: str | None) -> tuple[str, ...]:
+    """The strings that are secret: the key, and what `hide_credentials` takes out of the URL, however it is encoded."""
     parts = urlsplit(url)
-    path = parts.path.rstrip("/").removesuffix("/v1")
-    return urlunsplit(parts._replace(path=f"{path}/v1{endpoint}", fragment=""))
+    plain = [value for _, value in parse_qsl(parts.query)]
+    user, _, password = parts.netloc.rpartition("@")[0].partition(":")
+    if user:
+        login = f"{unquote(user)}:{unquote(password)}"
+        plain += [password or user, unquote(password or user), login, base64.b64encode(login.encode()).decode()]
+    plain += [key or ""]
+    return tuple(sorted({secret for secret in plain if len(secret) >= SHORTEST}, key=len, reverse=True))
+
+
+def hide(text: str, secrets: Iterable[str]) -> str:
+    """The text without the secrets."""
+    for secret in secrets:
+        text = text.replace(secret, HIDDEN)
+    return text
+
+
+def _root(url: str) -> Any:
+    """The server's URL without /v1 or an endpoint at its end; its query stays."""
+    parts = urlsplit(url)
+    path = parts.path.rstrip("/")
+    for endpoint in ENDPOINTS:
+        path = path.removesuffix(endpoint)
+    return parts._replace(path=path.removesuffix("/v1"), fragment="")
 
 
 def _status_in(found: dict[str, Any]) -> int:
@@ -229,7 +399,17 @@ def _status_in(found: dict[str, Any]) -> int:
 
 
 def _message_of(found: Any) -> str:
-    """The server's error message, on one line."""
-    error = found.get("error", found) if isinstance(found, dict) else found
+    """The server's error message, on one line and without control characters."""
+    error = found.get("error", found.get("detail", found)) if isinstance(found, dict) else found
     message = error.get("message", error) if isinstance(error, dict) else error
-    return " ".join(str(message).split())[:300] or "no reason given"
+    if isinstance(message, list):  # FastAPI: what is wrong with each field
+        message = "; ".join(map(_field_error, message))
+    words = " ".join(str(message).split())
+    return "".join(letter if letter.isprintable() else "?" for letter in words)[:300] or "no reason given"
+
+
+def _field_error(found: Any) -> str:
+    if not isinstance(found, dict) or "msg" not in found:
+        return str(found)
+    place = ".".join(str(part) for part in found.get("loc") or () if part != "body")
+    return f"{place}: {found['msg']}" if place else str(found["msg"])

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from mbrace.errors import UserError, check_whole
 from mbrace.pairwise import Pairwise
 from mbrace.schedule import doubling
-from mbrace.servers.answers import AnswerFile, key_of
+from mbrace.servers.answer_file import AnswerFile, key_of
 from mbrace.servers.chat import chat_messages, choices_of, cost_of
 from mbrace.servers.http import Client
 from mbrace.utility import Cost, Scorer, Sentence
@@ -199,7 +199,7 @@ class Judge:
 
 def _read(answer: Any) -> tuple[str, Cost]:
     """The text of an answer and what it cost; ValueError if it has none."""
-    return choices_of(answer, chat=True)[0][0], cost_of(answer)
+    return choices_of(answer, chat=True)[0].text, cost_of(answer)
 
 
 def _check_prompt(prompt: str) -> None:

