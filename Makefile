@@ -8,7 +8,7 @@ NATIVE := CMakeLists.txt $(wildcard native/*.cpp native/*.hpp native/*.inl)
 # Material for MkDocs tells at every build that it has a successor.
 export NO_MKDOCS_2_WARNING := 1
 
-.PHONY: servers soak demo test docs test-slow test-old lint bench browser oracle fused audit clean
+.PHONY: servers hosts soak demo test docs test-slow test-old lint bench browser oracle fused audit clean
 
 demo: .stamp-all
 	$(BIN)/mbrace demo
@@ -63,6 +63,11 @@ SOAK_MINUTES ?= 10
 SOAK_SEED ?= 0
 soak: .stamp-all
 	$(BIN)/python tests/soak.py --minutes $(SOAK_MINUTES) --seed $(SOAK_SEED) --ray 2 --record bench/results/soak.tsv
+
+# Three hosts made of network namespaces, and runs with --ray over them while hosts, links, disks or the driver fail; ten minutes.
+# Needs root or user namespaces, and iproute2; else it says why it is skipped.
+hosts: .stamp-all
+	$(BIN)/python bench/hosts.py
 
 clean:
 	rm -rf .venv .stamp-* build

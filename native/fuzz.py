@@ -1,5 +1,5 @@
 """Fuzz the kernel with sacreBLEU as oracle (`make fuzz`): random strings in every layout, every option; and what we
-read from strangers: records, manifests, run files and checkpoints (fuzz_inputs.py).
+read from strangers: records, manifests, run files, config files and checkpoints (fuzz_inputs.py).
 
 python native/fuzz.py -max_total_time=60
 """
@@ -74,6 +74,7 @@ TARGETS = (
     fuzz_inputs.check_manifest,
     lambda raw: fuzz_inputs.check_manifest(fuzz_inputs.mutated(fuzz_inputs.MANIFEST, raw)),
     fuzz_inputs.check_run_file,
+    fuzz_inputs.check_config,
     lambda raw: fuzz_inputs.check_checkpoint(fuzz_inputs.mutated(fuzz_inputs.checkpoint(), raw)),
 )
 

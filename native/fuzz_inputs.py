@@ -76,6 +76,29 @@ def check_run_file(raw: bytes) -> None:
         run_file.inputs.add(Record(["a"], id=1))
 
 
+CONFIGS = {
+    ".json": b'{"alpha": 0.9, "schedule": [16, 32], "utility": "chrf", "utility-option": {"lowercase": true}}',
+    ".yaml": b"alpha: 0.9\nschedule: [16, 32]\nutility: chrf\nutility-option: {lowercase: true}\ninputs: [c.jsonl]\n",
+    ".toml": b'alpha = 0.9\nschedule = [16, 32]\nutility = "chrf"\n[utility-option]\nlowercase = true\n',
+}
+
+
+def check_config(raw: bytes) -> None:
+    """A file of options becomes words of a command line, or is refused; nothing in it runs."""
+    from mbrace.cli.config import with_config
+
+    with tempfile.TemporaryDirectory() as folder:
+        for suffix, start in CONFIGS.items():
+            path = Path(folder, f"config{suffix}")
+            for data in (raw, mutated(start, raw)):
+                path.write_bytes(data)
+                try:
+                    words = with_config(["decode", "--config", str(path)])
+                except UserError:
+                    continue
+                assert all(isinstance(word, str) for word in words)
+
+
 @functools.cache
 def checkpoint() -> bytes:
     """A small file in the layout of COMET's checkpoints."""

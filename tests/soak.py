@@ -2,11 +2,11 @@
 
     python tests/soak.py --minutes 10 [--cases 200] [--seed 0] [--ray 2] [--record bench/results/soak.tsv]
 
-A case is one command in a folder of its own: `decode`, `generate` and `translate` (against a local server with faults),
-`decode --ray`, and `judge` with a rater. It is interrupted (SIGINT), asked to end (SIGTERM), killed, its disk is full
-(RLIMIT_FSIZE), or what it has written is cut; then the same command goes on with --resume, until it is left alone. At
-the end the output must have the bytes of the undisturbed run. A line per case is added to the table, also for one that
-fails; the exit status is 1 if anything was lost, doubled or changed.
+A case is one command in a folder of its own: `decode`, `rerank` with a tiny model, `export`, `generate` and
+`translate` against a local server with faults, `decode --ray`, and `judge` with a rater. It is interrupted (SIGINT),
+asked to end (SIGTERM), killed, its disk is full (RLIMIT_FSIZE), or what it has written is cut; then the same command
+goes on with --resume, until it is left alone. At the end the output must have the bytes of the undisturbed run. A line
+per case is added to the table, also for one that fails; the exit status is 1 if anything was lost, doubled or changed.
 """
 
 from __future__ import annotations
@@ -115,9 +115,17 @@ class Soak:
         self._references: dict[str, tuple[dict[str, bytes], float]] = {}
         chance = random.Random("input")
         rows = [
-            json.dumps({"id": f"r{n}", **{name: self._texts(chance) for name in ("hypotheses", "pseudo_references")}})
+            json.dumps(
+                {
+                    "id": f"r{n}",
+                    "source": "x",
+                    "hypotheses": self._texts(chance),
+                    "pseudo_references": self._texts(chance),
+                }
+            )
             for n in range(RECORDS)
         ]
+        (folder / "known.jsonl").write_text("".join(row + "\n" for row in rows))
         rows[7], rows[30] = "{broken", rows[30].replace('["', '["poison", "')  # both are set aside
         (folder / "in.jsonl").write_text("".join(row + "\n" for row in rows))
         (folder / "sources.txt").write_text("".join(f"source number {n}\n" for n in range(SOURCES)))
@@ -132,6 +140,11 @@ class Soak:
         start = [sys.executable, "-m", "mbrace", kind.split()[0]]
         text = ["--text"] if out.name.endswith(".txt") else []
         end = ["-o", str(out), "--window", "4", "--on-error", "skip"]
+        if kind == "export":
+            asked = [*["--format", "preference", "--prompt", "{source}", "--sources"], f"{self.folder}/known.jsonl"]
+            return [*start, self.answers(), "-o", str(out), "--on-error", "skip", *asked]
+        if kind == "rerank":
+            return [*start, f"{self.folder}/in.jsonl", *end, "--qe", self.quality_model(), "--device", "cpu", *text]
         if kind.startswith("decode"):
             ray = ["--ray", "--workers", "1", "--shard-size", "8"] if "ray" in kind else []
             utility = ["--utility", f"{self.folder}/slow.py:overlap", "--schedule", "2,4,6"]
@@ -139,6 +152,25 @@ class Soak:
         asked = ["--server", self.server.url, "--server-model", "m", "--concurrency", "4", "--beam", "4"]
         more = ["--sample", "8"] if kind == "generate" else ["--schedule", "4,8", *text]
         return [*start, f"{self.folder}/sources.txt", *end, *asked, *more]
+
+    def answers(self) -> str:
+        """Answers with n-best lists, made once."""
+        path = self.folder / "answers.jsonl"
+        if not path.exists():
+            options = ["--prune", "none", "--nbest", "6", "--on-error", "skip"]
+            command = [sys.executable, "-m", "mbrace", "decode", f"{self.folder}/in.jsonl", "-o", str(path), *options]
+            subprocess.run(command, check=True, capture_output=True)
+        return str(path)
+
+    def quality_model(self) -> str:
+        """A tiny checkpoint that estimates quality, made once."""
+        path = self.folder / "kiwi-xlmr"
+        if not path.exists():
+            sys.path.insert(0, str(Path(__file__).parent / "oracle"))
+            import tiny_cross  # needs torch
+
+            tiny_cross.make(self.folder, path.name)
+        return str(path)
 
     def reference(self, kind: str, name: str) -> tuple[dict[str, bytes], float]:
         """The files of an undisturbed run, and how long it took."""
@@ -255,8 +287,12 @@ def kinds(chance: random.Random, ray: int) -> Any:
     for _ in range(ray):
         yield "decode --ray", "out"
     while True:
-        kind = chance.choices(["decode", "generate", "translate", "judge"], [5, 2, 2, 1])[0]
-        names = {"decode": ["o.jsonl", "o.jsonl.gz", "o.jsonl.zst", "o.txt", "o.parquet"], "judge": ["ratings.db"]}
+        kind = chance.choices(["decode", "generate", "translate", "export", "rerank", "judge"], [5, 2, 2, 1, 1, 1])[0]
+        names = {
+            "rerank": ["o.jsonl", "o.txt"],
+            "decode": ["o.jsonl", "o.jsonl.gz", "o.jsonl.zst", "o.txt", "o.parquet"],
+            "judge": ["ratings.db"],
+        }
         yield kind, chance.choice(names.get(kind, ["o.jsonl", "o.jsonl.xz"]))
 
 

@@ -48,6 +48,16 @@ def test_manifests_and_run_files_are_ours_or_refused(raw: bytes, value: object) 
         target(targets.mutated(targets.MANIFEST, raw))
 
 
+@settings(max_examples=40)
+@given(st.binary(max_size=60), st.dictionaries(st.sampled_from(["alpha", "schedule", "utility-option", "x"]), NESTED))
+@example(b"&a [*a]", {})
+@example(b"!!python/object/apply:os.abort []", {})
+@example(b"a: &a [x,x]\nb: &b [*a,*a,*a]\n", {})
+def test_config_files_are_options_or_refused(raw: bytes, options: dict[str, object]) -> None:
+    targets.check_config(raw)
+    targets.check_config(json.dumps(options).encode())
+
+
 @settings(max_examples=60)
 @given(st.binary(max_size=60))
 def test_changed_checkpoints_are_read_or_refused(changes: bytes) -> None:
