@@ -20,8 +20,8 @@ from mbrace.cross.batches import BatchStream
 from mbrace.cross.metricx import MetricX
 from mbrace.cross.xcomet import XCOMET
 from mbrace.cross.xcomet_network import XCOMETNetwork
+from mbrace.neural.encoder import Readout
 from mbrace.neural.head import FeedForward
-from mbrace.neural.readout import Readout
 
 BATCH = 8  # mbrs's
 

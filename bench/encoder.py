@@ -28,10 +28,8 @@ from random_comet import make_config, make_tokenizer
 
 import mbrace
 from mbrace.io.candidates import read_records
-from mbrace.neural.encoder import Encoder
-from mbrace.neural.head import Estimator
-from mbrace.neural.pairs import PairBlock
-from mbrace.neural.readout import Readout
+from mbrace.neural.encoder import Encoder, Readout
+from mbrace.neural.head import Estimator, PairBlock
 from mbrace.neural.tokens import TokenBatch
 
 DEMO = Path(mbrace.__file__).parent / "data" / "demo.jsonl.xz"

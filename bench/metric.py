@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from mbrace import ChrF
 from mbrace.io.reading import read_lines
 from mbrace.neural.comet import Learned
-from mbrace.neural.readout import Readout
+from mbrace.neural.encoder import Readout
 from mbrace.training.metric_data import kendall, pearson, read_judgements, unseen
 
 METRICS = ("learned", "cosine", "chrF++")

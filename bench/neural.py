@@ -30,10 +30,8 @@ from speed_only import Table, references_of
 
 import mbrace
 from mbrace.io.candidates import read_records
-from mbrace.neural.encoder import Encoder
-from mbrace.neural.head import Estimator
-from mbrace.neural.pairs import PairBlock, to_device
-from mbrace.neural.readout import Readout
+from mbrace.neural.encoder import Encoder, Readout
+from mbrace.neural.head import Estimator, PairBlock, to_device
 from mbrace.result import Phases
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}

@@ -13,8 +13,7 @@ import torch
 
 import mbrace
 from mbrace.neural import matching
-from mbrace.neural.bertscore import BERTScore, read_baseline
-from mbrace.neural.bertscore_layers import known_layer
+from mbrace.neural.bertscore import BERTScore, known_layer, read_baseline
 from mbrace.utility import Ask, Sentence
 
 ORACLE = Path(__file__).parent / "oracle"

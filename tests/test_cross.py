@@ -20,8 +20,8 @@ from mbrace.cross.batches import BUCKET, Batch, BatchStream, InputRows, split
 from mbrace.cross.metricx import MetricX
 from mbrace.cross.pieces import Pieces
 from mbrace.cross.xcomet import XCOMET
-from mbrace.neural.background import made_ahead
 from mbrace.neural.comet import Referenceless
+from mbrace.neural.device import prefetched
 
 sys.path.insert(0, str(Path(__file__).parent / "oracle"))
 import tiny_cross
@@ -140,14 +140,14 @@ def test_an_error_in_the_thread_is_raised_where_its_items_are_used() -> None:
         yield 1
         raise mbrace.UserError("broken")
 
-    stream = made_ahead(items())
+    stream = prefetched(items())
     assert next(stream) == 1
     with pytest.raises(mbrace.UserError, match="broken"):
         next(stream)
 
 
 def test_a_reader_that_stops_early_ends_the_thread() -> None:
-    endless = made_ahead(itertools.count())
+    endless = prefetched(itertools.count())
     assert next(endless) == 0
     endless.close()  # type: ignore[attr-defined]  # joins the thread: would hang
 

@@ -21,8 +21,7 @@ from mbrace.neural.comet import Comet
 from mbrace.neural.device import without_cudnn_attention
 from mbrace.neural.embedding import Embedding
 from mbrace.neural.encoder import Encoder
-from mbrace.neural.head import Estimator, TorchKernels
-from mbrace.neural.pairs import PairBlock, all_pairs
+from mbrace.neural.head import Estimator, PairBlock, TorchKernels, all_pairs
 
 sys.path.insert(0, str(Path(__file__).parent / "oracle"))
 import tiny
@@ -288,5 +287,4 @@ def test_decode_and_score_take_a_comet_checkpoint(
     expected = Comet(folder, device="cpu").pairs(["a b"], ["a c"], ["x y"])[0]
     assert f"{expected:.4f}" in capsys.readouterr().out
     assert main(["score", *files, *options]) == 2
-    assert main(["decode", str(candidates), "--utility", "comet"]) == 2
-    assert "--metric-model" in capsys.readouterr().err
+    assert "give --source" in capsys.readouterr().err

@@ -15,14 +15,12 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent))
 from test_neural import plain
 
-from mbrace.neural import norm
-from mbrace.neural.head import Estimator, TorchKernels, choose_kernels
-from mbrace.neural.pairs import PairBlock
+from mbrace.neural.head import Estimator, PairBlock, TorchKernels, choose_kernels
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 if not INTERPRETED and not torch.cuda.is_available():
     pytest.skip("needs a GPU, or Triton and TRITON_INTERPRET=1 (make fused)", allow_module_level=True)
-fused = pytest.importorskip("mbrace.neural.fused")
+kernels = pytest.importorskip("mbrace.neural.kernels")
 DEVICE = torch.device("cpu" if INTERPRETED else "cuda")
 
 # The interpreter computes bfloat16 in ways of its own; float16 shares its code path.
@@ -55,7 +53,7 @@ def test_kernels_compute_the_plain_concatenation(
         expected.append(plain(head, h, r, s))
     for table, wanted in zip(head.score_together(blocks), expected, strict=True):
         torch.testing.assert_close(table.double(), wanted, atol=tolerance, rtol=tolerance)
-    assert isinstance(head._kernels(DEVICE), fused.TritonKernels)
+    assert isinstance(head._kernels(DEVICE), kernels.TritonKernels)
 
 
 def test_twins_share_their_part_and_keep_their_own_score() -> None:
@@ -74,7 +72,7 @@ def test_other_activations(activation: torch.nn.Module) -> None:
     torch.manual_seed(2)
     head = random_head(4, (24, 8), torch.float32, 16, activation)
     assert isinstance(
-        head._kernels(DEVICE), TorchKernels if isinstance(activation, torch.nn.GELU) else fused.TritonKernels
+        head._kernels(DEVICE), TorchKernels if isinstance(activation, torch.nn.GELU) else kernels.TritonKernels
     )
     h, r = torch.randn(3, 16).to(DEVICE), torch.randn(4, 16).to(DEVICE)
     block = PairBlock(h, head.prepare(h, None), r, (np.arange(3), 1000 + np.arange(4)))
@@ -85,7 +83,7 @@ def test_other_activations(activation: torch.nn.Module) -> None:
 def test_split_parts_are_exact_in_tf32_and_add_up() -> None:
     torch.manual_seed(3)
     numbers = torch.randn(1000) * 10.0 ** torch.randint(-8, 8, (1000,))
-    high, low = fused._parts(numbers)
+    high, low = kernels._parts(numbers)
     for part in (high, low):
         assert not (part.view(torch.int32) & 0x1FFF).any()  # nothing beyond TF32's 10 bits of fraction
     assert ((high.double() + low.double() - numbers.double()).abs() <= numbers.double().abs() * 2.0**-22).all()
@@ -96,7 +94,7 @@ def test_split_product_is_as_exact_as_float32() -> None:
     head = random_head(6, (24, 8), torch.float32, 600, torch.nn.Tanh())
     rows = torch.randn(33, 1200).to(DEVICE)
     exact = rows.double() @ head.pair_weight.double().T
-    found = fused.TritonKernels(head)._product(torch.cat(fused._parts(rows), dim=1), head.pair_weight, -1)
+    found = kernels.TritonKernels(head)._product(torch.cat(kernels._parts(rows), dim=1), head.pair_weight, -1)
     most = rows.double().abs() @ head.pair_weight.double().abs().T
     assert ((found.double() - exact).abs() <= 2.0**-20 * most).all()  # one TF32 product alone is ten times as far off
 
@@ -106,7 +104,7 @@ def test_without_a_compiler_the_head_still_scores(monkeypatch: pytest.MonkeyPatc
         raise RuntimeError("no C compiler")
 
     head = random_head(4, (24, 8), torch.float32, 16, torch.nn.Tanh())
-    monkeypatch.setattr(fused, "launch", fails)
+    monkeypatch.setattr(kernels, "launch", fails)
     with pytest.warns(UserWarning, match="no C compiler"):
         assert isinstance(choose_kernels(head, DEVICE), TorchKernels)
 
@@ -118,7 +116,7 @@ def test_a_sum_is_normalised_as_by_torch(units: int, dtype: torch.dtype) -> None
     x, branch = (torch.randn(2, 5, units, device=DEVICE).to(dtype) for _ in range(2))
     weight, bias = (torch.randn(units, device=DEVICE).to(dtype) for _ in range(2))
     expected = torch.nn.functional.layer_norm(x + branch, (units,), weight, bias, 1e-5)
-    found = norm.fused_add_norm(x, branch, weight, bias, 1e-5)
+    found = kernels.fused_add_norm(x, branch, weight, bias, 1e-5)
     assert found.dtype == dtype
     tolerance = 1e-5 if dtype == torch.float32 else 2e-2
     torch.testing.assert_close(found, expected, atol=tolerance, rtol=tolerance)

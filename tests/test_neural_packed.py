@@ -15,9 +15,8 @@ import transformers
 from mbrace.neural import encoder as encoder_module
 from mbrace.neural import packed
 from mbrace.neural.comet import Comet
-from mbrace.neural.encoder import Encoder
+from mbrace.neural.encoder import Encoder, Readout
 from mbrace.neural.packed import attend_by_length, attend_in_one_call, packed_network
-from mbrace.neural.readout import Readout
 from mbrace.neural.tokens import TokenBatch, Tokens, copy_to_device
 
 sys.path.insert(0, str(Path(__file__).parent / "oracle"))

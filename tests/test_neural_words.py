@@ -15,9 +15,8 @@ pytest.importorskip("torch")
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers  # noqa: E402
 
 from mbrace._native import WordList, join_words  # noqa: E402
-from mbrace.neural import words  # noqa: E402
-from mbrace.neural.tokens import whole_texts  # noqa: E402
-from mbrace.neural.words import WordTokenizer  # noqa: E402
+from mbrace.neural import tokens as words  # noqa: E402
+from mbrace.neural.tokens import WordTokenizer, whole_texts  # noqa: E402
 
 SPECIALS = ["<s>", "</s>", "<unk>", "<pad>"]
 TRAINING = ["the cat sat on the mat", "Grüße aus Łódź", "it's 1,000.50 % , really", "東京 大阪", "Привет мир"] * 5

@@ -18,8 +18,7 @@ from torch import Tensor
 
 from mbrace.cross.pieces import Pieces
 from mbrace.errors import UserError, warn
-from mbrace.neural.background import made_ahead
-from mbrace.neural.device import without_cudnn_attention
+from mbrace.neural.device import prefetched, without_cudnn_attention
 from mbrace.neural.encoder import repeats_for_cpu
 
 BUCKET = 8  # tokens: the lengths of the rows in a batch differ by less than this
@@ -83,7 +82,7 @@ class BatchStream:
         self, pieces: Pieces, chunks: Iterable[InputRows], forward: Forward
     ) -> Iterator[tuple[InputRows, tuple[Tensor, ...]]]:
         """Outputs of all rows, batch by batch. Another thread reads `chunks` and tokenises their strings."""
-        for batch in made_ahead(self._batches(pieces, chunks)):
+        for batch in prefetched(self._batches(pieces, chunks)):
             yield from self._outputs(batch, forward)
 
     def scores(self, pieces: Pieces, chunks: Iterable[InputRows], forward: Forward) -> NDArray[np.float32]:

@@ -24,8 +24,8 @@ from mbrace.errors import UserError, check_whole, require
 from mbrace.neural import pretrained
 from mbrace.neural.checkpoint import check_finite, check_keys, check_shapes
 from mbrace.neural.device import choose_device_and_dtype, dtype_name
-from mbrace.neural.pairs import to_device
-from mbrace.neural.weights import read_weights
+from mbrace.neural.head import to_device
+from mbrace.neural.pretrained import read_weights
 
 _AROUND = 3  # tokens of a row around its texts: [CLS] and two [SEP]
 

@@ -22,7 +22,7 @@ from mbrace.errors import UserError
 from mbrace.neural import pretrained
 from mbrace.neural.checkpoint import check_keys, check_shapes
 from mbrace.neural.encoder import repeats_for_cpu
-from mbrace.neural.weights import read_weights
+from mbrace.neural.pretrained import read_weights
 
 SCORED = 250089  # the token <extra_id_10>, whose logit is the score
 FIRST = 0  # the token the decoder begins with

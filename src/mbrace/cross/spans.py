@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mbrace.cross.pieces import index_in_row
-from mbrace.neural.pairs import to_device
+from mbrace.neural.head import to_device
 
 PENALTIES = np.array([0, 1, 5, 10])  # for a span, by the label it begins with: none, minor, major, critical
 WORST = 25

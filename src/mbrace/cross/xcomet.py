@@ -24,7 +24,7 @@ from mbrace.cross.xcomet_network import KINDS, XCOMETNetwork, build_network, che
 from mbrace.neural import checkpoint as layout
 from mbrace.neural import pretrained
 from mbrace.neural.device import choose_device_and_dtype, dtype_name
-from mbrace.neural.pairs import to_device
+from mbrace.neural.head import to_device
 from mbrace.neural.tokens import valid_unicode
 
 SCORE_WEIGHTS = (0.12, 0.33, 0.33)  # XCOMET's, of the three inputs

@@ -11,8 +11,8 @@ from torch import Tensor
 from mbrace.cross.batches import Batch
 from mbrace.errors import UserError
 from mbrace.neural import checkpoint as layout
+from mbrace.neural.encoder import Readout
 from mbrace.neural.head import FeedForward, linear
-from mbrace.neural.readout import Readout
 
 SEGMENTS = ["mt", "src", "ref"]
 # The defaults of the originals' constructors for what a checkpoint does not state.

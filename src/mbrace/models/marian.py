@@ -17,7 +17,7 @@ from torch import Tensor
 from mbrace.models.choice import kernels_for
 from mbrace.models.past import past_for
 from mbrace.neural.device import has_16_bits, without_cudnn_attention
-from mbrace.neural.norm import add_norm
+from mbrace.neural.packed import add_norm
 
 Weights: TypeAlias = tuple[Tensor, "Tensor | None"]  # a matrix (units, inputs), and a bias
 

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from mbrace.errors import UserError, require
 from mbrace.neural import pretrained
+from mbrace.neural.encoder import Readout
 from mbrace.neural.head import activation_named
-from mbrace.neural.readout import Readout
 
 # The original's defaults for settings that a checkpoint does not state.
 DEFAULTS: dict[str, Any] = {

@@ -6,15 +6,19 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mbrace.cores import limit_helpers
 from mbrace.errors import UserError, require
 
 if TYPE_CHECKING:
     import torch
+
+Item = TypeVar("Item")
 
 _lock = threading.Lock()
 _inside: list[None] = []  # an entry for every `without_cudnn_attention` that is still active
@@ -136,3 +140,16 @@ def launch(kernel: Any, programs: int, *arguments: Any, **constants: Any) -> Non
     device = arguments[0].device
     with contextlib.nullcontext() if device.type == "cpu" else torch.cuda.device(device):
         kernel[(programs,)](*arguments, **constants)
+
+
+def prefetched(items: Iterable[Item], *, most: int = 4) -> Generator[Item]:
+    """The items, made by a thread at most `most` items ahead, so that the device that uses them need not wait."""
+    iterator = iter(items)
+    thread = ThreadPoolExecutor(1, thread_name_prefix="mbrace-batches")
+    try:
+        ahead = deque(thread.submit(next, iterator, None) for _ in range(most))
+        while (item := ahead.popleft().result()) is not None:
+            ahead.append(thread.submit(next, iterator, None))
+            yield item
+    finally:
+        thread.shutdown(cancel_futures=True)

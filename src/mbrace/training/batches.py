@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from mbrace.neural.background import made_ahead
+from mbrace.neural.device import prefetched
 
 Ids = NDArray[np.uint16]
 
@@ -85,7 +85,7 @@ def prefetch(
                 yield (ids[0].pin_memory(), ids[1].pin_memory(), count) if pin else (*ids, count)
             number += len(plan)
 
-    with contextlib.closing(made_ahead(padded(), most=16)) as batches:
+    with contextlib.closing(prefetched(padded(), most=16)) as batches:
         for source, target, count in batches:
             yield source.to(device, non_blocking=True), target.to(device, non_blocking=True), count
 
