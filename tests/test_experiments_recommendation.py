@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -77,15 +76,6 @@ def test_a_wide_interval_is_as_bad_as_a_loss() -> None:
     assert chosen(found)["alpha"] != 0.8
 
 
-def test_outcomes_without_lost_utility_are_judged_by_rank() -> None:
-    found = outcomes(without="lost")
-    change(found, HARD, utility_calls=-1_900, rr=-0.031)
-    change(found, REGRET, utility_calls=-1_000, rr=-0.029)
-    row = chosen(found)
-    assert row["regret"] == 0.04
-    assert "lost" not in row
-
-
 def test_standard_mbr_is_recommended_where_every_race_loses() -> None:
     found = outcomes()
     found.measures["lost"][:] = 1
@@ -104,10 +94,3 @@ def test_the_saving_has_the_interval_of_a_ratio_of_means_over_sentences() -> Non
     # by the delta method: the mean of 50 draws of 1,000 or 3,000 has a standard deviation of 1,000 / sqrt(50) = 141
     assert row["saves_low"] == pytest.approx(10_000 / (2_000 + 1.96 * 141), rel=0.03)
     assert row["saves_high"] == pytest.approx(10_000 / (2_000 - 1.96 * 141), rel=0.03)
-
-
-def test_outcomes_of_before_lost_utility_was_stored_can_be_read(tmp_path: Path) -> None:
-    outcomes(without="lost").save(tmp_path / "x.npz")
-    found = Outcomes.load(tmp_path / "x.npz")
-    assert "lost" not in found.measures
-    assert found.settings == outcomes().settings

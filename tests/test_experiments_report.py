@@ -102,11 +102,6 @@ def test_the_terminal_shows_what_is_recommended_in_80_columns(
     assert printed[at + 3].strip() == "Nothing is recommended from so few sentences: give at least 30."
 
 
-def test_runs_of_several_machines_merge_into_one_report(results: Path, tmp_path: Path) -> None:
-    assert main(["experiment", "-o", str(tmp_path), "--report-only", str(results / "out")]) == 0
-    assert (tmp_path / "test_table.csv").read_text() == (results / "out" / "test_table.csv").read_text()
-
-
 def test_three_pseudo_references_are_too_few_for_one_chart_and_enough_for_the_others(
     tmp_path: Path, demo_rows: list[dict[str, Any]]
 ) -> None:

@@ -198,35 +198,3 @@ def test_a_quoted_glob_is_expanded(tmp_path: Path) -> None:
     assert main(["experiment", str(tmp_path / "x.*.jsonl"), *options]) == 0
     names = {path.name for path in (tmp_path / "out" / "data").glob("*.npz")}
     assert names == {"x.valid.chrf++.npz", "x.test.chrf++.npz"}
-
-
-def test_records_without_a_choice_are_refused_before_the_work(tmp_path: Path, capsys: Any) -> None:
-    good = write_candidates(tmp_path / "a.jsonl", [{"hypotheses": ["a", "b"], "pseudo_references": ["a", "b"]}])
-    alone = write_candidates(tmp_path / "b.jsonl", [{"hypotheses": ["a", "a"], "pseudo_references": ["a", "b"]}] * 2)
-    empty = write_candidates(tmp_path / "c.jsonl", [])
-    for file, message in ((alone, "hypotheses: no record has two that differ"), (empty, "empty; give at least one")):
-        options = ["-o", str(tmp_path / "out"), "--trials", "1", "--no-report"]
-        assert main(["experiment", str(good), str(file), *options]) == 2
-        assert f"{file}: {message}" in capsys.readouterr().err
-        assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["-o", "out"], "no candidate files"),
-        (["missing.jsonl", "-o", "out"], "missing.jsonl: No such file"),
-        (["x.jsonl", "-o", "out", "--trials", "0"], "--trials 0"),
-        (["*.jsonl", "-o", "out"], "*.jsonl: no file matches"),
-        (["-o", "out", "--report-only"], "no outcomes"),
-        (["-o", "out", "--runtimes"], "give --sources"),
-    ],
-)
-def test_a_mistake_is_one_line(
-    arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(["experiment", *arguments]) == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.count("\n") == 1

@@ -20,7 +20,7 @@ from mbrace.errors import UserError
 from mbrace.judge import serve
 from mbrace.judge.app import Site, create_app
 from mbrace.judge.items import PredictionPair
-from mbrace.judge.serve import count_line, judge, paragraphs, progress
+from mbrace.judge.serve import count_line, paragraphs, progress
 from mbrace.judge.store import Store, open_study
 
 HOST = "http://127.0.0.1:8000"
@@ -221,17 +221,6 @@ def test_browser_is_told_no_system_no_id_and_nothing_to_run(store: Store, client
         assert "unsafe" not in policy
         assert not re.search(r"<script(?! src=)|<style|\sstyle=|\son\w+=", answer.text)
     assert store.tokens[2] not in "".join(answer.text for answer in answers)
-
-
-def test_nothing_to_judge_and_bad_addresses_are_said_before_serving(tmp_path: Path) -> None:
-    same = write_study(tmp_path, count=0, equal=3)
-    with pytest.raises(UserError, match="hold the same predictions"):
-        judge(same[0], same[1], source=same[3], output=same[5])
-    files = write_study(tmp_path, count=3)
-    with pytest.raises(UserError, match="public_url 'ftp://x': expected"):
-        judge(files[0], files[1], source=files[3], output=files[5], public_url="ftp://x")
-    with pytest.raises(UserError, match=r"cannot listen on 192\.0\.2\.1 port 8000"):
-        judge(files[0], files[1], source=files[3], output=files[5], host="192.0.2.1")
 
 
 def prepared(tmp_path: Path, *options: str, monkeypatch: pytest.MonkeyPatch) -> int:

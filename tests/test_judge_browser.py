@@ -134,23 +134,6 @@ def test_two_raters_at_once_on_a_phone_and_a_desktop_keep_apart(browser: Any, tm
 
 
 @pytest.mark.browser
-def test_second_press_that_meets_the_next_item_at_once_is_not_an_answer_to_it(browser: Any, tmp_path: Path) -> None:
-    with Server(write_study(tmp_path, count=3)) as server, Rater(browser, server.links[0]) as rater:
-        page = rater.page
-        rater.begin()
-        page.clock.pause_at(time.time() + 3600)  # time stands still: no pause of the page ends by itself
-        page.keyboard.press("1")
-        page.wait_for_selector('progress[value="1"]')
-        page.keyboard.press("1")
-        page.get_by_role("button", name="Left better").click()
-        assert page.evaluate("document.activeElement.tagName") == "H1"  # nor does it stop the reading out
-        page.clock.run_for(400)
-        page.keyboard.press("2")
-        page.get_by_role("heading", name="Item 3").wait_for()
-    assert len(read_ratings(str(tmp_path / "ratings.db"))[1]) == 2
-
-
-@pytest.mark.browser
 def test_injected_markup_stays_text(browser: Any, tmp_path: Path) -> None:
     hostile = "</p><script>alert(1)</script><img src=x onerror=alert(2)><b>\u202eevil\u202c</b> &lt; " + "x" * 10_000
     a = write_jsonl(tmp_path / "a.jsonl", [{"id": 1, "text": hostile}])

@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from judge_server import write_jsonl
 
-from mbrace.cli import main
 from mbrace.errors import UserError
 from mbrace.judge.items import PredictionPair, arrange, read_prediction_pairs, sample
 from mbrace.judge.show import Piece, differences, pieces
@@ -39,22 +38,8 @@ def test_plain_gzipped_lines_are_paired_in_order(tmp_path: Path) -> None:
     ("a", "b", "s", "message"),
     [
         ('{"id": 1, "text": "x"}', '{"id": 2, "text": "x"}', "s", r"b\.jsonl: 1 id of .*a\.jsonl not there.*'1'"),
-        (
-            '{"id": 1, "text": "x"}\n' * 2,
-            '{"id": 1, "text": "x"}',
-            "s",
-            r"a\.jsonl:2: id: 1 is already .*line 1",
-        ),
-        (
-            '{"id": 1, "text": 5}',
-            '{"id": 1, "text": "x"}',
-            "s",
-            r"a\.jsonl:1: text: expected a string, got a number",
-        ),
-        ('{"id": true, "text": "x"}', '{"text": "x"}', "s", r"a\.jsonl:1: id: expected a string or .*got true/false"),
+        ('{"id": 1, "text": "x"}\n' * 2, '{"id": 1, "text": "x"}', "s", r"a\.jsonl:2: id: 1 is already .*line 1"),
         ('{"text": "x"}\n{"id": 1, "text": "x"}', '{"text": "x"}', "s", r"a\.jsonl:1: id: missing"),
-        ('{"id": 1, "text": "x"}', "nonsense", "s", r"b\.jsonl:1: not JSON"),
-        ('{"id": 1, "text": "x"}', '["x"]', "s", r"b\.jsonl:1: expected a JSON object with `text`, got a list"),
         ('{"id": 1, "text": "x"}', '{"id": 1, "text": "y"}', "s\ns", r"s\.txt: 2 lines, but .*a\.jsonl has 1"),
         (
             '{"id": 1, "text": "x"}',
@@ -62,7 +47,6 @@ def test_plain_gzipped_lines_are_paired_in_order(tmp_path: Path) -> None:
             '{"id": 2, "source": "s"}',
             r"s\.txt: 1 id of .*a\.jsonl not there.*'1'",
         ),
-        ('{"id": 1, "text": "x"}', '{"id": 1, "text": "y"}', "", r"s\.txt: the file is empty"),
         (
             '{"id": 1, "text": "x"}\n{"id": 2, "text": "y"}',
             '{"id": 2, "text": "z"}\n{"id": 1, "text": "x"}',
@@ -101,33 +85,6 @@ def test_a_study_is_recognised_by_the_digest_it_always_had(tmp_path: Path) -> No
     assert [digests["A"], digests["source"]] == [h.hexdigest() for h in hashed]
 
 
-def test_bytes_that_are_not_utf8_and_missing_files_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_bytes(b"fine\n\xff\n")
-    with pytest.raises(UserError, match=r"a\.txt:2: invalid UTF-8"):
-        read_prediction_pairs(*[str(tmp_path / "a.txt")] * 3)
-    with pytest.raises(UserError, match=r"none\.txt: No such file"):
-        read_prediction_pairs(*[str(tmp_path / "none.txt")] * 3)
-
-
-@pytest.mark.parametrize(
-    ("option", "value", "wanted"),
-    [
-        ("--raters", "x", "a whole number of 1 or more"),
-        ("--raters", "0", "a whole number of 1 or more"),
-        ("--items", "many", "a whole number of 1 or more, or all"),
-        ("--port", "http", "a whole number from 0 to 65535"),
-        ("--port", "65536", "a whole number from 0 to 65535"),
-        ("--level", "high", "a number between 0 and 1"),
-    ],
-)
-def test_an_option_that_is_no_number_is_told_what_is_wanted(
-    option: str, value: str, wanted: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    command = ["judge-results", "r.db"] if option == "--level" else ["judge", "a", "b", "--source", "s", "-o", "r.db"]
-    assert main([*command, option, value]) == 2
-    assert f"argument {option}: {value}: expected {wanted}" in capsys.readouterr().err
-
-
 def test_half_a_surrogate_pair_is_replaced_so_that_it_can_be_stored_and_shown(tmp_path: Path) -> None:
     for name, text in (("a.jsonl", r'{"text": "\ud83d"}'), ("b.jsonl", r'{"text": "\ud83d\ude00"}'), ("s.txt", "s")):
         (tmp_path / name).write_text(text)
@@ -157,15 +114,12 @@ def test_raters_get_different_orders_and_sides() -> None:
     assert all(len({side[item] for side in sides}) == 2 for item in range(5))
 
 
-def test_words_that_differ_are_marked_and_common_ones_are_not() -> None:
+def test_words_or_chinese_characters_that_differ_are_marked_and_common_ones_are_not() -> None:
     left, right = differences("The old cat sat down.", "The cat sat right here.")
     assert [(piece.text, piece.changed) for piece in left] == [
         ("The ", False), ("old", True), (" cat sat ", False), ("down", True), (".", False),
     ]  # fmt: skip
     assert [piece.text for piece in right if piece.changed] == ["right here"]
-
-
-def test_chinese_is_compared_by_character() -> None:
     left, _ = differences("我喜欢猫", "我讨厌猫")
     assert [piece.text for piece in left if piece.changed] == ["喜欢"]
 

@@ -10,13 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy.stats import binomtest
 
 from mbrace.cli import main
 from mbrace.cli.judge_results import run
-from mbrace.errors import UserError
 from mbrace.judge.items import PredictionPair
 from mbrace.judge.results import (
     Rating,
@@ -50,13 +49,10 @@ def ratings(*rows: str) -> list[Rating]:
 
 
 @given(st.integers(0, 300), st.integers(0, 300))
+@example(5_100, 4_900)
 def test_sign_test_is_scipys_exact_binomial_test(wins: int, losses: int) -> None:
     expected = binomtest(wins, wins + losses).pvalue if wins + losses else 1.0
     assert sign_test(wins, losses) == pytest.approx(expected, rel=1e-9)
-
-
-def test_sign_test_of_many_thousands_does_not_overflow() -> None:
-    assert sign_test(5_100, 4_900) == pytest.approx(binomtest(5_100, 10_000).pvalue, rel=1e-9)
 
 
 def test_split_ties_go_half_to_each_side() -> None:
@@ -97,29 +93,24 @@ def test_agreement_is_one_when_perfect_and_undefined_when_nothing_varies() -> No
     assert fleiss_kappa(["aa", "aba"]) is None
 
 
-def test_the_papers_counts_are_not_significant() -> None:
-    results = evaluate_counts(48, 42, 35)
-    assert not results.significant
-    assert "not significant" in results.verdict
-    assert "48 to 42 with 35 ties" in report(results)
-    assert results.items.sign_test == pytest.approx(binomtest(48, 90).pvalue)
+@pytest.mark.parametrize(
+    ("wins", "losses", "ties", "says"),
+    [
+        (48, 42, 35, "difference between A and B is not significant at the 0.05 level: 48 to 42 with 35 ties"),  # paper
+        (60, 30, 35, "A is significantly better than B"),
+        (30, 60, 35, "B is significantly better than A"),
+        (3, 0, 0, "not significant at the 0.05 level: 3 to 0 with 0 ties (sign test p = 0.25, ahead in 100.0%"),
+    ],
+)
+def test_the_verdict_needs_both_tests(wins: int, losses: int, ties: int, says: str) -> None:
+    results = evaluate_counts(wins, losses, ties)
+    assert says in results.verdict
+    assert results.items.sign_test == pytest.approx(binomtest(wins, wins + losses).pvalue)
 
 
 def test_documentation_shows_the_report_as_it_is() -> None:
     page = (Path(__file__).parent.parent / "docs" / "judge.md").read_text(encoding="utf-8")
     assert f"```text\n{report(evaluate_counts(48, 42, 35))}\n```" in page
-
-
-@pytest.mark.parametrize(("wins", "losses", "better"), [(60, 30, "A is significantly better than B"),
-                                                         (30, 60, "B is significantly better than A")])  # fmt: skip
-def test_clear_counts_are_significant_for_the_side_that_won(wins: int, losses: int, better: str) -> None:
-    assert better in evaluate_counts(wins, losses, 35).verdict
-
-
-def test_three_wins_of_three_are_not_significant_though_every_resample_says_so() -> None:
-    results = evaluate_counts(3, 0, 0)
-    assert results.items.bootstrap.a_ahead == 1
-    assert "not significant" in results.verdict
 
 
 @pytest.mark.parametrize("swap", [False, True])
@@ -222,8 +213,6 @@ def test_exports_replace_a_file_only_when_told_and_the_ratings_never(
     assert not told.out
     assert Path("kept.csv").read_text() == "kept"
     assert not Path("new.json").exists()
-    assert main(["judge-results", "r.db", "--json", "same", "--csv", "./same"]) == 2
-    assert "--csv and --json: both write ./same" in capsys.readouterr().err
     assert main(["judge-results", "r.db", "--csv", "kept.csv", "--force"]) == 0
     assert Path("kept.csv").read_text() == to_csv([])
 
@@ -234,11 +223,3 @@ def test_reading_results_leaves_nothing_beside_the_file(tmp_path: Path) -> None:
     ).close()
     assert read_ratings(str(tmp_path / "r.db")) == ({}, [])
     assert [path.name for path in tmp_path.iterdir()] == ["r.db"]
-
-
-def test_files_that_hold_no_ratings_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no such file"):
-        read_ratings(str(tmp_path / "none.db"))
-    (tmp_path / "text.db").write_text("not a database at all, only some text that is long enough")
-    with pytest.raises(UserError, match=r"text\.db: file is not a database"):
-        read_ratings(str(tmp_path / "text.db"))

@@ -17,7 +17,6 @@ from sacrebleu.significance import PairedTest
 
 from mbrace import ChrF
 from mbrace.cli import main
-from mbrace.errors import UserError
 from mbrace.experiments import significance
 from mbrace.experiments.significance import averages, compare, paired_tests, sentence_interval, trial_interval
 
@@ -100,15 +99,6 @@ def test_intervals_cover_the_truth_as_often_as_they_say() -> None:
     assert 0.92 <= over_trials / 300 <= 0.98
 
 
-def test_one_trial_has_no_interval_over_trials() -> None:
-    assert np.isnan(trial_interval(np.ones((5, 1)))).all()
-
-
-def test_unequal_lengths_are_refused() -> None:
-    with pytest.raises(UserError, match="3 and 2 sentences"):
-        paired_tests(np.ones((3, 1)), np.ones((2, 1)), averages(3))
-
-
 def test_one_sentence_that_differs_is_no_evidence(tmp_path: Path, capsys: Any) -> None:
     """The bootstrap's p is how often the sentence is drawn one time more than on average, or oftener."""
     a, b = np.zeros((48, 1)), np.zeros((48, 1))
@@ -173,47 +163,11 @@ def test_compare_pairs_by_id_whatever_the_order(tmp_path: Path, systems: Any, ca
     assert "r.txt: has no ids, and" in capsys.readouterr().err
 
 
-def test_compare_refuses_outputs_of_different_sources(tmp_path: Path, systems: Any, capsys: Any) -> None:
-    first, _, references = systems
-    numbered = list(enumerate(first, 1))
-    a = write_rows(tmp_path / "a.jsonl", "text", numbered[1:])  # of the same length: each run skipped another record
-    b = write_rows(tmp_path / "b.jsonl", "text", numbered[:-1])
-    r = write_rows(tmp_path / "r.jsonl", "reference", enumerate(references, 1))
-    assert main(["compare", a, b, "--reference", r]) == 2
-    assert f"b.jsonl: 1 id of {a} not there (the first: '{len(first)}')" in capsys.readouterr().err
-
-
-def test_a_folder_called_json_does_not_make_a_text_json(tmp_path: Path, systems: Any, capsys: Any) -> None:
-    first, _, references = systems
-    folder = tmp_path / "x.jsonfiles"
-    folder.mkdir()
-    (folder / "a.txt").write_text("\n".join(first) + "\n", encoding="utf-8")
-    (folder / "r.txt").write_text("\n".join(references) + "\n", encoding="utf-8")
-    a, r = str(folder / "a.txt"), str(folder / "r.txt")
-    assert main(["compare", a, a, "--reference", r, "--shuffles", "10"]) == 0
-    assert f"A {ChrF().corpus(first, references):.4f}" in capsys.readouterr().out
-
-
 def test_an_interval_over_trials_ends_at_the_bounds_of_what_is_measured() -> None:
     accuracies = np.array([[1.0] * 9 + [0.0]] * 9 + [[1.0] * 10])  # nine trials of 1.0, one of 0.1
     low, high = trial_interval(accuracies)
     assert high > 1
     assert trial_interval(accuracies, least=0, most=1) == (low, 1.0)
-
-
-def test_the_test_table_has_no_accuracy_above_one() -> None:
-    from mbrace.experiments.studies import test_table
-    from mbrace.experiments.trials import MEASURES, TEST, Outcomes
-
-    shape = (len(TEST), 4, 5)
-    measures = {name: np.ones(shape) for name in MEASURES}
-    measures["accuracy"][:, 0, 0] = measures["rr"][:, 0, 0] = 0.0
-    about = {"name": "x", "label": "chrF++", "split": "test", "references": False}
-    outcomes = Outcomes(tuple(TEST), measures, np.zeros((*shape, 1), np.int16), np.zeros((0,)), (), about)
-    found = test_table(outcomes, {})
-    rows = [row for row in found if row["measure"] in ("accuracy", "rr")]
-    assert len(rows) == 2 * len(TEST) == 8
-    assert all(0 <= row["trials_low"] < row["value"] < row["trials_high"] <= 1 for row in rows)
 
 
 def test_resamples_in_parts_are_those_of_one_call(monkeypatch: pytest.MonkeyPatch) -> None:

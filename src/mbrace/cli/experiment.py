@@ -162,9 +162,7 @@ def _print_recommended(rows: list[dict[str, Any]]) -> None:
     before = None
     for row in (row for row in rows if row["kind"] != "standard"):
         cells = {name: text.replace(" to ", "..") for name, text in shown(row).items()}
-        names = {"score": "score", "lost": "utility", "rr": "reciprocal rank"}
-        if "lost" in cells:
-            del names["rr"]
+        names = {"score": "score", "lost": "utility"}
         if before != (row["file"], row["utility"]):
             before = row["file"], row["utility"]
             sentences = "1 sentence" if row["sentences"] == 1 else f"{row['sentences']:,} sentences"

@@ -3,8 +3,7 @@
 The rule, on the validation file (or the only one): a setting is admitted if, by the lower end of the paired 95%
 interval over sentences of its difference from standard MBR,
 
-- its expected utility under R* is at most LOST standard deviations between hypotheses lower
-  (outcomes from before this was stored: its reciprocal rank is at most RANK lower), and
+- its expected utility under R* is at most LOST standard deviations between hypotheses lower, and
 - its score against the human reference, where there is one, is at most SCORE standard deviations between sentences
   lower.
 
@@ -26,13 +25,12 @@ from mbrace.experiments.trials import STANDARD, Outcomes, Setting
 
 LEAST = 30
 LOST = 0.02
-RANK = 0.03
 SCORE = 0.01
 RULE = (
     "The cheapest race that loses next to nothing against standard MBR, chosen on the validation file (or the only "
     "one): by the lower end of the paired 95% interval over sentences, at most "
-    f"{LOST} standard deviations between hypotheses of expected utility (where that was not recorded: {RANK} of "
-    f"reciprocal rank), and at most {SCORE} standard deviations between sentences of the score."
+    f"{LOST} standard deviations between hypotheses of expected utility, and at most {SCORE} standard deviations "
+    "between sentences of the score."
 )
 DEFAULT = Setting("alpha", 0.99)  # the default of `mbrace decode`
 
@@ -57,10 +55,7 @@ def rows(outcomes: Outcomes) -> list[Row]:
 
 def admits(values: Values, standard: Values) -> bool:
     """Whether a setting loses next to nothing against standard MBR; each array is (sentences, trials)."""
-    if "lost" in values:
-        margins = {"lost": (-1.0, LOST)}  # the less is lost, the better
-    else:
-        margins = {"rr": (1.0, RANK)}
+    margins = {"lost": (-1.0, LOST)}  # the less is lost, the better
     if "score" in values:
         margins["score"] = (1.0, SCORE * float(standard["score"].mean(axis=1).std()))
     return all(
@@ -79,7 +74,7 @@ def _row(outcomes: Outcomes, setting: Setting, values: Values, standard: Values)
     of_standard, own = (each["utility_calls"].mean(axis=1) for each in (standard, values))
     row["saves"] = float(of_standard.mean() / own.mean()) if own.any() else 1.0  # 1 where there was no race at all
     row["saves_low"], row["saves_high"] = ratio_interval(of_standard, own, resamples=1000)
-    for name in ("score", "accuracy", "rr", "lost"):
+    for name in MEASURES:
         if name in values:
             difference = values[name] - standard[name]
             row[name] = float(difference.mean())
@@ -89,9 +84,8 @@ def _row(outcomes: Outcomes, setting: Setting, values: Values, standard: Values)
 
 MEASURES = {
     "score": "score",
-    "lost": "expected utility (standard deviations between hypotheses)",
+    "lost": "expected utility, in standard deviations between hypotheses",
     "rr": "reciprocal rank",
-    "accuracy": "exact accuracy",
 }
 
 

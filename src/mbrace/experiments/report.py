@@ -35,9 +35,6 @@ from mbrace.experiments.studies import Row, grouped
 from mbrace.experiments.summary import summary
 
 RACES_SIZE = 1_000_000  # the most characters of packed races; the rest of a page is about 250,000
-MEASURES = {"score": "score", "lost": "expected utility, in standard deviations between hypotheses",
-            "rr": "reciprocal rank"}  # fmt: skip
-
 # Headings and row names of tables that the page explains, and the term of each.
 TERM_OF = {
     "RR": "rr",
@@ -96,7 +93,11 @@ def context(about: Sequence[Mapping[str, Any]], rows: Mapping[str, Sequence[Row]
         "utilities": utilities,
         "leads": leads(rows["recommended"]),
         "least": recommendation.LEAST,
-        "measures": {name: what for name, what in MEASURES.items() if any(name in row for row in rows["recommended"])},
+        "measures": {
+            name: what
+            for name, what in recommendation.MEASURES.items()
+            if any(name in row for row in rows["recommended"])
+        },
         "rule": recommendation.RULE,
         "scored": any("score" in row for row in rows["tradeoff"]),
         "against": alpha_against_beta(rows["alpha_over_beta"], files),

@@ -90,8 +90,7 @@ class Outcomes:
     def other_scores_of(self, setting: Setting) -> dict[str, NDArray[np.float64]]:
         """The scores by other metrics of a setting of TEST, each (sentences, trials), named "score by NAME"."""
         index = TEST.index(setting)
-        known = {name: values for name, values in self.other_scores.items() if index < len(values)}  # FAST came later
-        return {f"{SCORE_BY}{name}": values[index].astype(np.float64) for name, values in known.items()}
+        return {f"{SCORE_BY}{name}": values[index].astype(np.float64) for name, values in self.other_scores.items()}
 
     def save(self, path: Path) -> None:
         """One file, written whole or not at all."""
@@ -125,7 +124,7 @@ class Outcomes:
         """What `arrays` gave."""
         header = json.loads(str(stored["header"]))
         settings = tuple(Setting(**{**s, "schedule": tuple(s["schedule"])}) for s in header["settings"])
-        measures = {name: stored[name] for name in MEASURES if name != "lost" or name in stored}  # came later
+        measures = {name: stored[name] for name in MEASURES}
         others = {n: stored[f"other_{index}"] for index, n in enumerate(header.get("other_scores", []))}
         survivors, pruned, sizes = stored["survivors"], stored["pruned"], tuple(header["sizes"])
         if len(survivors) == len(settings):  # written by e5b2b7a or before: of all settings and schedules
