@@ -29,7 +29,7 @@ from safetensors.torch import save_file
 from speed_only import SpeedOnly, Table, references_of
 
 import mbrace
-from mbrace.cross.bleurt_network import BleurtShape
+from mbrace.cross.bleurt import BleurtShape
 from mbrace.experiments.runtimes import processor_name
 from mbrace.neural import pretrained
 from mbrace.utility import Ask, Sentence

@@ -128,7 +128,7 @@ def test_no_other_way_to_warn_is_used() -> None:
 
 
 def test_every_utility_with_a_model_is_pickled_as_its_arguments() -> None:
-    from mbrace.metrics.rebuilt import Rebuilt
+    from mbrace.metrics.base import Rebuilt
     from mbrace.utilities.named import NAMED
 
     pytest.importorskip("transformers")

@@ -15,11 +15,9 @@ import pytest
 import torch
 
 import mbrace
-from mbrace.cross import spans
-from mbrace.cross.batches import BUCKET, Batch, BatchStream, InputRows, split
+from mbrace.cross.batches import BUCKET, Batch, BatchStream, InputRows, Pieces, split
 from mbrace.cross.metricx import MetricX
-from mbrace.cross.pieces import Pieces
-from mbrace.cross.xcomet import XCOMET
+from mbrace.cross.xcomet import XCOMET, Labels, span_scores
 from mbrace.neural.comet import Referenceless
 from mbrace.neural.device import prefetched
 
@@ -262,10 +260,10 @@ def test_span_scores_are_those_of_a_walk_over_the_labels() -> None:
     rows = [random.choice(4, p=[0.5, 0.2, 0.2, 0.1], size=size).tolist() for size in (0, 1, 1, 2, *range(3, 60))]
     rows += [[0, 1, 1], [1, 2, 0], [3, 0, 3, 0, 3, 0], [2], [0]]
     flat = np.array([label for row in rows for label in row])
-    labels = spans.Labels.of(np.eye(4, dtype=np.float32)[flat], np.array([len(row) for row in rows]))
-    np.testing.assert_allclose(spans.scores(labels), [naive_score(row) for row in rows])
+    labels = Labels.of(np.eye(4, dtype=np.float32)[flat], np.array([len(row) for row in rows]))
+    np.testing.assert_allclose(span_scores(labels), [naive_score(row) for row in rows])
     some = np.array([7, 3, 3, 0])
-    np.testing.assert_allclose(spans.scores(labels.take(some)), [naive_score(rows[row]) for row in some])
+    np.testing.assert_allclose(span_scores(labels.take(some)), [naive_score(rows[row]) for row in some])
 
 
 def test_a_quality_utility_scores_a_hypothesis_with_its_source_once(folder: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 import mbrace
 from mbrace import race as race_module
 from mbrace._native import Resamples, Tally, build_indexes, race_lists
-from mbrace.metrics.chrf_scorer import ChrFScorer
+from mbrace.metrics.chrf import ChrFScorer
 from mbrace.records import Record
 from mbrace.sampler import Listed
 

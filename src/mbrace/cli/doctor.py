@@ -47,7 +47,7 @@ def examine() -> dict[str, Any]:
 
     from mbrace import __version__
     from mbrace._native import simd_variants
-    from mbrace.metrics.chrf_scorer import SIMD_VARIABLE
+    from mbrace.metrics.chrf import SIMD_VARIABLE
 
     return {
         "mbrace": __version__,

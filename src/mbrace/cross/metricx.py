@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mbrace.cross import mt5
-from mbrace.cross.batches import Batch, BatchStream, InputRows
-from mbrace.cross.pieces import EMPTY, Pieces
+from mbrace.cross.batches import EMPTY, Batch, BatchStream, InputRows, Pieces
 from mbrace.cross.scorer import HYPOTHESIS, REFERENCE, SOURCE, CrossUtility, Session, chunks
 from mbrace.errors import UserError
 from mbrace.neural import pretrained

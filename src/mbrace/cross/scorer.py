@@ -7,10 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from mbrace.cross.batches import CHUNK, BatchStream, InputRows
-from mbrace.cross.pieces import Pieces
+from mbrace.cross.batches import CHUNK, BatchStream, InputRows, Pieces
 from mbrace.errors import UserError, warn
-from mbrace.metrics.rebuilt import Rebuilt
+from mbrace.metrics.base import Rebuilt
 from mbrace.schedule import doubling
 from mbrace.scoring import check_aligned, check_sentence_sources, pair_columns, split_tables
 from mbrace.utility import Ask, Sentence, refuse_quality_only

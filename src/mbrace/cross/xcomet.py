@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mbrace.cross import spans
-from mbrace.cross.batches import Batch, BatchStream, InputRows
-from mbrace.cross.pieces import Pieces
+from mbrace.cross.batches import Batch, BatchStream, InputRows, Pieces, index_in_row
 from mbrace.cross.scorer import CrossUtility, Session, chunks
 from mbrace.cross.xcomet_network import KINDS, XCOMETNetwork, build_network, check_settings
 from mbrace.neural import checkpoint as layout
@@ -26,6 +25,78 @@ from mbrace.neural import pretrained
 from mbrace.neural.device import choose_device_and_dtype, dtype_name
 from mbrace.neural.head import to_device
 from mbrace.neural.tokens import valid_unicode
+
+PENALTIES = np.array([0, 1, 5, 10])  # for a span, by the label it begins with: none, minor, major, critical
+WORST = 25
+INPUT_WEIGHTS = (0.1667, 0.3333, 0.5)  # of (mt, src), (mt, ref) and (mt, src, ref) in the mixed probabilities
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Label probabilities of the tokens of several rows, end to end."""
+
+    probabilities: NDArray[np.float32]  # (tokens, classes)
+    starts: NDArray[np.int64]  # (rows,)
+    counts: NDArray[np.int64]  # (rows,)
+
+    @staticmethod
+    def empty() -> Labels:
+        """Labels of no rows."""
+        nothing = np.empty(0, dtype=np.int64)
+        return Labels(np.empty((0, len(PENALTIES)), dtype=np.float32), nothing, nothing)
+
+    @staticmethod
+    def of(probabilities: NDArray[np.float32], counts: NDArray[np.int64]) -> Labels:
+        """Labels of rows that have `counts` tokens each, end to end."""
+        return Labels(probabilities, np.cumsum(counts) - counts, counts)
+
+    def take(self, rows: NDArray[np.int64]) -> Labels:
+        """The labels of some of the rows."""
+        return Labels(self.probabilities, self.starts[rows], self.counts[rows])
+
+    def followed_by(self, other: Labels) -> Labels:
+        """These rows, then the others."""
+        return Labels(
+            np.concatenate([self.probabilities, other.probabilities]),
+            np.concatenate([self.starts, other.starts + len(self.probabilities)]),
+            np.concatenate([self.counts, other.counts]),
+        )
+
+    def packed(self) -> NDArray[np.float32]:
+        """(tokens of the rows, classes), row after row."""
+        return self.probabilities[np.repeat(self.starts, self.counts) + index_in_row(self.counts)]  # type: ignore[no-any-return]
+
+
+def flat_labels(probabilities: Tensor, counts: NDArray[np.int64]) -> Tensor:
+    """The first `counts` tokens of each row of (rows, tokens, classes), end to end, on the same device."""
+    rows = np.repeat(np.arange(len(counts)), counts) * probabilities.shape[1] + index_in_row(counts)
+    return probabilities.flatten(0, 1)[to_device(rows, probabilities.device)]
+
+
+def mixed_labels(inputs: Sequence[Labels]) -> Labels:
+    """The weighted average of the probabilities of each pair's three inputs, without tokens that an input lacks."""
+    counts = np.min([each.counts for each in inputs], axis=0)
+    parts = [Labels(each.probabilities, each.starts, counts).packed() for each in inputs]
+    total = sum(part * np.float32(weight) for part, weight in zip(parts, INPUT_WEIGHTS, strict=True))
+    return Labels.of(np.asarray(total, dtype=np.float32), counts)
+
+
+def span_scores(labels: Labels) -> NDArray[np.float32]:
+    """(rows,) from 0 to 1: the best score minus the penalties of a row's spans.
+
+    A span is a run of tokens whose likeliest label is an error, and its penalty is that of the label it begins with. A
+    run that reaches the last token is dropped: the original ends a span only when a token without error follows.
+    """
+    likeliest = labels.packed().argmax(axis=1)
+    rows = np.repeat(np.arange(len(labels.counts)), labels.counts)
+    within = index_in_row(labels.counts)
+    last_without = np.full(len(labels.counts), -1)
+    np.maximum.at(last_without, rows[likeliest == 0], within[likeliest == 0])
+    follows_error = np.append(0, likeliest[:-1]) * (within > 0) > 0
+    begins = (likeliest > 0) & ~follows_error & (within < last_without[rows])
+    penalty = np.bincount(rows[begins], PENALTIES[likeliest[begins]], minlength=len(labels.counts))
+    return ((WORST - np.minimum(penalty, WORST)) / WORST).astype(np.float32)
+
 
 SCORE_WEIGHTS = (0.12, 0.33, 0.33)  # XCOMET's, of the three inputs
 SPANS_WEIGHT = 0.22  # XCOMET's, of the error spans
@@ -88,7 +159,7 @@ class XCOMETSession(Session):
         self._labelled: dict[str, int] = {}  # by string: how many `<pad>` were taken out of it
         self._source_slots: dict[tuple[int, int], int] = {}  # (hypothesis, source): the index of its score
         self._source_scores = np.empty(0, dtype=np.float32)
-        self._source_labels = spans.Labels.empty()
+        self._source_labels = Labels.empty()
 
     def scores(
         self, hypotheses: NDArray[np.int64], references: NDArray[np.int64], sources: NDArray[np.int64]
@@ -114,8 +185,8 @@ class XCOMETSession(Session):
             return np.mean(inputs, axis=0, dtype=np.float32)  # type: ignore[no-any-return]
         weighted = zip(inputs, SCORE_WEIGHTS, strict=True)
         score = sum(np.minimum(each, 1) * np.float32(weight) for each, weight in weighted)
-        labels = spans.mixed([self._source_labels.take(slots), by_reference[1], by_both[1]])
-        return np.asarray(score + spans.scores(labels) * np.float32(SPANS_WEIGHT), dtype=np.float32)
+        labels = mixed_labels([self._source_labels.take(slots), by_reference[1], by_both[1]])
+        return np.asarray(score + span_scores(labels) * np.float32(SPANS_WEIGHT), dtype=np.float32)
 
     def qualities(self, hypotheses: NDArray[np.int64], sources: NDArray[np.int64]) -> NDArray[np.float32]:
         """Scores (hypotheses,) with their sources alone."""
@@ -124,7 +195,7 @@ class XCOMETSession(Session):
         if self.network.labels is None:
             return score
         found = np.minimum(score, 1) * np.float32(sum(SCORE_WEIGHTS))
-        of_spans = spans.scores(self._source_labels.take(slots))
+        of_spans = span_scores(self._source_labels.take(slots))
         return np.asarray(found + of_spans * np.float32(SPANS_WEIGHT), dtype=np.float32)
 
     def _with_sources(self, hypotheses: NDArray[np.int64], sources: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -145,7 +216,7 @@ class XCOMETSession(Session):
 
     def _run(
         self, hypotheses: NDArray[np.int64], others: Sequence[NDArray[np.int64]]
-    ) -> tuple[NDArray[np.float32], spans.Labels]:
+    ) -> tuple[NDArray[np.float32], Labels]:
         """Scores (rows,) of the hypothesis joined with the other segments, and the probabilities of its labels."""
         parts: list[NDArray[np.int64] | int] = [self._first, hypotheses]
         for other in others:
@@ -158,12 +229,12 @@ class XCOMETSession(Session):
             if self.network.labels is not None:
                 count = np.minimum(self._label_counts(rows), self.pieces.lengths[rows.pieces].sum(axis=1))
                 counts.append(count)
-                labels.append(spans.flat(outputs[1], count))
+                labels.append(flat_labels(outputs[1], count))
         order = np.argsort(np.concatenate(positions))
         found = torch.cat(scores).float().cpu().numpy()[order]
         if not labels:
-            return found, spans.Labels.empty()
-        return found, spans.Labels.of(torch.cat(labels).cpu().numpy(), np.concatenate(counts)).take(order)
+            return found, Labels.empty()
+        return found, Labels.of(torch.cat(labels).cpu().numpy(), np.concatenate(counts)).take(order)
 
     def _forward(self, batch: Batch) -> tuple[Tensor, ...]:
         own = to_device(self.pieces.lengths[batch.rows.pieces[:, 1]] + 2, batch.ids.device)

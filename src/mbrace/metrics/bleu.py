@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from mbrace import _native
 from mbrace.errors import UserError, check_number, check_threads, check_whole, require
-from mbrace.metrics.multithreaded import Multithreaded
+from mbrace.metrics.base import Multithreaded
 from mbrace.scoring import check_aligned
 from mbrace.utility import Ask, Sentence
 

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mbrace.errors import UserError, check_threads, require
-from mbrace.metrics.multithreaded import Multithreaded
-from mbrace.metrics.string_metric import Alphabet, StringMetric
+from mbrace.metrics.base import Alphabet, Multithreaded, StringMetric
 
 ERROR_RATES = {"wer": "words", "cer": "characters"}  # what each counts
 SIMILARITIES = {  # rapidfuzz's module of each

@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mbrace.errors import check_threads, require
-from mbrace.metrics.multithreaded import Multithreaded
-from mbrace.metrics.string_metric import Alphabet, StringMetric
+from mbrace.metrics.base import Alphabet, Multithreaded, StringMetric
 
 _WORD = re.compile(r"[a-z0-9]+")
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mbrace.errors import require
-from mbrace.metrics.string_metric import StringMetric
+from mbrace.metrics.base import StringMetric
 
 
 @dataclass(frozen=True, kw_only=True)

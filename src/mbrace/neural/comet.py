@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mbrace.errors import UserError, require
-from mbrace.metrics.rebuilt import Rebuilt
+from mbrace.metrics.base import Rebuilt
 from mbrace.neural import checkpoint as layout
 from mbrace.neural import pretrained
 from mbrace.neural.device import choose_device_and_dtype, dtype_name

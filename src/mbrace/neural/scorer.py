@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mbrace.aggregates import Aggregate, Centroid
-from mbrace.metrics.rebuilt import Rebuilt
+from mbrace.metrics.base import Rebuilt
 from mbrace.neural.clusters import k_means
 from mbrace.neural.head import Head, PairBlock, to_device
 from mbrace.schedule import doubling

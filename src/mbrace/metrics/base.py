@@ -1,17 +1,56 @@
-"""A base for string metrics that prepare each string once and score a table of prepared strings."""
+"""What metrics share: a base for string metrics, threads, and pickling of utilities with a model."""
 
 from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import ClassVar, Generic, TypeVar
+from dataclasses import replace
+from functools import partial
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mbrace.cores import cores
 from mbrace.scoring import check_aligned
 from mbrace.utility import Ask, Sentence
+
+Metric = TypeVar("Metric", bound="Multithreaded")
+
+
+class Multithreaded:
+    """A string metric, a dataclass, with a number of `threads` that changes no score; None is all cores."""
+
+    threads: int | None
+    group_size: ClassVar[int] = 8  # sentences of a window that race at a time: their indexes stay in the caches
+
+    @property
+    def workers(self) -> int:
+        """The threads that count and, in a race, prune."""
+        return cores() if self.threads is None else self.threads
+
+    def single_threaded(self: Metric) -> Metric:
+        """The same metric on one thread, for races on several threads at once."""
+        return replace(self, threads=1)  # type: ignore[type-var]
+
+
+class Rebuilt:
+    """Pickled as the arguments it was made with: the hooks and GPU memory of a model cannot be pickled."""
+
+    _made_with: tuple[tuple[Any, ...], dict[str, Any]]
+
+    def __new__(cls, *arguments: Any, **options: Any) -> Any:
+        """Remember the arguments for `__reduce__`."""
+        made = super().__new__(cls)
+        made._made_with = arguments, options
+        return made
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """The class and its arguments: an equal object is made where this one is unpickled."""
+        arguments, options = self._made_with
+        return partial(type(self), **options), arguments
+
 
 Prepared = TypeVar("Prepared")
 
