@@ -10,7 +10,7 @@ import mbrace
 
 SOURCES = sorted(Path(mbrace.__file__).parent.rglob("*.py"))
 FORBIDDEN = {"eval", "exec", "compile"}  # built-in names; methods such as re.compile are others
-MODULES = {"pickle", "dill", "marshal", "shelve", "joblib", "cloudpickle", "subprocess", "tarfile", "zipfile"}
+MODULES = {"pickle", "dill", "marshal", "shelve", "joblib", "cloudpickle", "subprocess", "tarfile"}
 
 
 def calls(tree: ast.AST) -> list[ast.Call]:
@@ -37,7 +37,9 @@ def test_no_module_unpickles_evaluates_or_extracts() -> None:
             )
         }
         assert not imported & MODULES, path
-        assert not FORBIDDEN & {name_of(call) for call in calls(tree)}, path
+        called = {name_of(call) for call in calls(tree)}
+        assert not FORBIDDEN & called, path
+        assert not any(name.endswith((".extract", ".extractall", ".unpack_archive")) for name in called), path
 
 
 def test_checkpoints_are_loaded_with_weights_only_and_yaml_with_a_safe_loader() -> None:
@@ -67,6 +69,7 @@ def test_every_test_named_in_the_document_exists_and_every_claim_of_distrust_has
     }
     named = set(re.findall(r"`(test_\w+)`", document))
     assert named <= found, named - found
-    distrusted = document[document.index("| not trusted |") :].split("\n\n")[0].splitlines()[2:]
-    assert len(distrusted) >= 8
-    assert all("`test_" in row.rsplit("|", 2)[1] for row in distrusted)
+    tables = [table.splitlines() for table in document.split("\n\n") if table.startswith("| a ")]
+    assert len(tables) == 3
+    for row in (row for table in tables for row in table[2:]):
+        assert "`test_" in row.rsplit("|", 2)[1], row
