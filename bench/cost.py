@@ -2,17 +2,22 @@
 
     python bench/cost.py
 
-Rates come from bench/results/scale.json (bench/scale.py) and experiments/logs/*.json (candidates made on a GPU).
+Rates come from bench/results/scale.json (bench/scale.py), hosts.json (bench/hosts.py) and experiments/logs/*.json
+(candidates made on a GPU).
 """
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
+
+from hosts import Row, driver_seconds, spent
 
 ROOT = Path(__file__).parent.parent
 SEGMENTS = 100_000_000
 CORES_PER_NODE, GPUS_PER_NODE = 64, 8
+LINK = 10e9 / 8  # bytes per second of a link of 10 Gbit/s
 
 
 def hours(rate: float) -> float:
@@ -73,6 +78,37 @@ def ends_table(rates: dict[str, float]) -> list[str]:
     ]
 
 
+def network_table(rows: list[Row], rates: dict[str, float]) -> list[str]:
+    """What Ray and the network cost, and which of them ends first."""
+    row = {each.name: each for each in rows}
+    three, start = row["decode: 3 hosts"], row["start: 3 hosts"]
+    records = three.records - start.records
+    alone = spent(row["decode: one machine, without Ray"]) - spent(row["start: one machine, without Ray"])
+    added = (spent(three) - spent(start) - alone) / records
+    sent = sum(three.traffic.values()) / 2 / three.records
+    driver = driver_seconds(rows)
+    size, answer = rates["bytes a sentence"], rates["bytes an answer"]
+    limits = [
+        (f"the driver's process, {driver * 1e6:.0f} µs per record", 1 / driver),
+        ("the driver's link, if only its host has the input", LINK / size),
+        ("the link of one host of workers, wherever the input is", LINK / size),
+        ("the driver's link, answers alone", LINK / answer),
+    ]
+    return [
+        f"Over [three hosts](../bench/results/hosts.md), with 32 hypotheses and 64 pseudo-references per record, Ray and the network add {added * 1e6:,.0f} µs of "
+        f"processor time to the {alone / records * 1e6:,.0f} µs that a record takes on one machine: {added * SEGMENTS / 3600:,.0f} core-hours for {SEGMENTS:,} records. "
+        f"{sent / 1e3:.1f} kB per record crossed the network, where only the driver's host had the input. Blocks travel uncompressed: a record of 256 x 256 "
+        f"has {size / 1e3:.0f} kB, {SEGMENTS:,} of them {size * SEGMENTS / 1e12:.1f} TB. With links of 10 Gbit/s:",
+        "",
+        "| what ends first | segments per second | cores it can serve |",
+        "|---|---:|---:|",
+        *(
+            f"| {name} | {rate:,.0f} | {rate / rates['core']:,.0f} |"
+            for name, rate in sorted(limits, key=lambda limit: limit[1])
+        ),
+    ]
+
+
 def fill(text: str, name: str, lines: list[str]) -> str:
     """Replace the text between `<!-- name -->` and `<!-- end -->`."""
     start = text.index(f"<!-- {name} -->") + len(f"<!-- {name} -->")
@@ -83,10 +119,13 @@ def main() -> None:
     """Fill the tables."""
     scale = json.loads((ROOT / "bench/results/scale.json").read_bytes())
     rates = {**scale["ends"], "core": scale["ray"][0]["rate"]}  # of one worker, without start-up
+    found: list[dict[str, Any]] = json.loads((ROOT / "bench/results/hosts.json").read_bytes())
+    network = network_table([Row(**fields) for fields in found], rates)
     logs = [json.loads((ROOT / f"experiments/logs/{pair}.json").read_bytes()) for pair in ("de-en", "tr-en", "en-et")]
     page = ROOT / "docs/scaling.md"
     text = page.read_text(encoding="utf-8")
-    for name, lines in (("cpu", cpu_table(rates)), ("gpu", gpu_table(logs)), ("ends", ends_table(rates))):
+    parts = {"cpu": cpu_table(rates), "gpu": gpu_table(logs), "ends": ends_table(rates), "network": network}
+    for name, lines in parts.items():
         text = fill(text, name, lines)
     page.write_text(text, encoding="utf-8")
 

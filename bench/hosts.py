@@ -93,6 +93,7 @@ class Host:
         self.name, self.number, self.folder = f"host{number}", number, folder
         self.address = f"10.77.0.{number}"
         self.link = f"veth{number}"  # its end at the bridge
+        self.is_broken = False  # to be made again before the next run
         self._init: subprocess.Popen[str] | None = None
         self._relay: Any = None
         self._pid = self._traffic = 0
@@ -100,6 +101,7 @@ class Host:
 
     def start(self) -> None:
         """Make its namespaces, link and folders."""
+        self.link, self.is_broken = f"veth{self.number}", False
         sh("ip", "netns", "add", self.name)
         sh("ip", "link", "add", self.link, "type", "veth", "peer", "name", "eth0", "netns", self.name)
         self._attach(self.link)
@@ -260,8 +262,8 @@ def relay(one: Tap, other: Tap) -> None:
 class Bench:
     """The hosts, the inputs, and the rows measured so far."""
 
-    def __init__(self, folder: Path, records: int, sources: int) -> None:
-        self.folder, self.rows = folder, list[Row]()
+    def __init__(self, folder: Path, records: int, sources: int, only: str) -> None:
+        self.folder, self.only, self.rows, self.slow = folder, only, list[Row](), ""
         self.counts = {"decode": records, "translate": sources, "start": 3 * SHARD}
         self.hosts = [Host(number, folder) for number in (1, 2, 3)]
         self.up = 0  # how many hosts run
@@ -272,22 +274,19 @@ class Bench:
         write_sources(folder / "shared" / "in.txt", sources)
 
     def start_hosts(self, count: int) -> None:
-        """Have `count` hosts run."""
+        """Have `count` hosts run, as they were at the beginning."""
+        for host in self.hosts[:count]:
+            if host.is_broken:
+                host.kill()
+                host.start()
+                host.start_ray()
         for host in self.hosts[self.up : count]:
             host.start()
             host.start_ray()
             if host.number == 1:  # what only the driver's host has
-                host.run(
-                    "cp", self.folder / "shared" / "in.jsonl", self.folder / "shared" / "in.txt", self.folder / "own"
-                )
+                given = [self.folder / "shared" / name for name in SOURCES.values()]
+                host.run("cp", *given, self.folder / "own")
         self.up = max(self.up, count)
-
-    def restart(self, host: Host) -> None:
-        """A host as it was at the beginning."""
-        host.kill()
-        host.link = f"veth{host.number}"
-        host.start()
-        host.start_ray()
 
     def command(self, kind: str, source: Path) -> list[str]:
         """A command without its output."""
@@ -298,6 +297,8 @@ class Bench:
 
     def plain(self, kind: str) -> None:
         """One machine without Ray: the answers that all others must equal."""
+        if self.only and kind != "decode":
+            return
         row = Row(f"{kind}: one machine, without Ray", 0, self.counts[kind])
         out, began = self.folder / EXPECTED[kind], time.monotonic()
         process = subprocess.Popen(
@@ -319,12 +320,16 @@ class Bench:
         *,
         shared: bool = False,
         out: str = "out",
+        prepare: Callable[[], None] = lambda: None,
         disturb: Callable[[Path, subprocess.Popen[Any]], str] | None = None,
         resumes: Callable[[], str] | None = None,
     ) -> None:
-        """A run with --ray. `disturb` is called while it goes on, and says what it did; with `resumes` the run is
-        expected to fail, and is resumed once that has been called."""
+        """A run with --ray. `prepare` is called before it; `disturb` while it goes on, and says what it did; with
+        `resumes` the run is expected to fail, and is resumed once that has been called."""
+        if self.only and (self.only not in name or kind != "decode"):
+            return
         self.start_hosts(hosts)
+        prepare()
         row = Row(f"{kind}: {name}", hosts, self.counts[kind])
         first, source = self.hosts[0], self.folder / ("shared" if shared else "own")
         target = self.folder / "own" / out
@@ -346,8 +351,7 @@ class Bench:
                 for host in used:
                     host.sample()
                 with contextlib.suppress(OSError, IndexError):
-                    spent = processor_seconds(children(running[-1].pid)[0])
-                    seen.append((len(list(view.glob("part-*"))), spent))
+                    seen.append((shards(view), processor_seconds(children(running[-1].pid)[0])))
 
         watcher = threading.Thread(target=watch)
         watcher.start()
@@ -358,7 +362,7 @@ class Bench:
                 process = first.popen([*command, *resume], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
                 running.append(process)
                 if disturb is not None and attempt == 0:
-                    wait_for(lambda: len(list(view.glob("part-*"))) >= 3 or running[-1].poll() is not None)
+                    wait_for(lambda: shards(view) >= 3 or running[-1].poll() is not None)
                     notes.append(disturb(view, process))
                 assert process.stderr is not None
                 message = process.stderr.read().decode(errors="replace").strip()
@@ -376,10 +380,10 @@ class Bench:
         row.seconds = time.monotonic() - began
         row.cpu = {host.name: host.spent - before[host.name][0] for host in used} | {"driver": sum(usages)}
         row.traffic = {host.name: host.traffic - before[host.name][1] for host in used}
-        at_work = [(shards, spent) for shards, spent in seen if shards]
+        at_work = [(count, seconds) for count, seconds in seen if count]
         if len(at_work) > 1 and at_work[-1][0] > at_work[0][0] and kind == "decode":
-            (shards, spent), (more, in_all) = at_work[0], at_work[-1]
-            row.driver = (in_all - spent) / (more - shards) / SHARD
+            (count, seconds), (more, in_all) = at_work[0], at_work[-1]
+            row.driver = (in_all - seconds) / (more - count) / SHARD
         manifest = json.loads((view / "manifest.json").read_bytes())
         found = b"".join((view / shard["file"]).read_bytes() for shard in manifest["shards"])
         row.same = found == (self.folder / EXPECTED[kind]).read_bytes() and manifest["complete"]
@@ -390,9 +394,8 @@ class Bench:
         print(f"{row.name}: {row.seconds:.1f} s, same bytes: {row.same} {row.note}", file=sys.stderr, flush=True)
         self.rows.append(row)
 
-    def run(self) -> str:
-        """All runs; what made the slow link."""
-        first, second, third = self.hosts
+    def run(self) -> None:
+        """All runs."""
         for kind in SOURCES:
             self.plain(kind)
         for hosts in (1, 2, 3):
@@ -400,51 +403,65 @@ class Bench:
             self.spread("decode", f"{hosts} host{'s' * (hosts > 1)}", hosts)
         self.spread("translate", "3 hosts")
         self.spread("decode", "3 hosts, input in a shared folder", shared=True)
-
-        def kill_driver(view: Path, process: subprocess.Popen[Any]) -> str:
-            os.kill(children(process.pid)[0], signal.SIGKILL)
-            return f"killed after {len(list(view.glob('part-*')))} shards"
-
         for kind in ("decode", "translate"):
-            self.spread(kind, "the driver is killed, then resumed", disturb=kill_driver, resumes=lambda: "")
+            self.spread(kind, "the driver is killed, then resumed", disturb=self.kill_driver, resumes=lambda: "")
+        self.spread(
+            "decode",
+            "the driver's disk is full, then has room",
+            out="small/out",
+            prepare=lambda: self.hosts[0].run("dd", "if=/dev/zero", f"of={self.filler}", "bs=1M", "count=62"),
+            resumes=self.make_room,
+        )
+        self.spread("decode", "another host's disk is full", disturb=self.fill_disk)
+        self.spread("decode", "the link of host 3 is slow", prepare=self.slow_down)
+        self.spread("decode", "the link of host 3 is cut", disturb=self.cut_link)
+        for kind in ("decode", "translate"):
+            self.spread(kind, "host 2 is killed", disturb=self.kill_host)
 
-        filler = self.folder / "own" / "small" / "filler"
+    @property
+    def filler(self) -> Path:
+        """A file that leaves no room on a small disk of the driver's host."""
+        return self.folder / "own" / "small" / "filler"
 
-        def make_room() -> str:
-            first.run("rm", filler)
-            return "the run stopped, room was made, and it was resumed"
+    def make_room(self) -> str:
+        """Make room on that disk."""
+        self.hosts[0].run("rm", self.filler)
+        return "the run stopped, room was made, and it was resumed"
 
-        first.run("dd", "if=/dev/zero", f"of={filler}", "bs=1M", "count=62", "status=none")
-        self.spread("decode", "the driver's disk is full, then has room", out="small/out", resumes=make_room)
+    def kill_driver(self, out: Path, process: subprocess.Popen[Any]) -> str:
+        """End the driver's process."""
+        os.kill(children(process.pid)[0], signal.SIGKILL)
+        return f"killed after {shards(out)} shards"
 
-        def fill(view: Path, process: subprocess.Popen[Any]) -> str:
-            with contextlib.suppress(OSError), open(second.own / "filler", "wb") as file:
-                for _ in range(4096):
-                    file.write(bytes(1 << 20))
-            return "not a byte is left in the folder of Ray's logs and spilled objects"
+    def fill_disk(self, out: Path, process: subprocess.Popen[Any]) -> str:
+        """Leave no room on host 2."""
+        self.hosts[1].is_broken = True
+        with contextlib.suppress(OSError), open(self.hosts[1].own / "filler", "wb") as file:
+            for _ in range(4096):
+                file.write(bytes(1 << 20))
+        return "not a byte is left in the folder of Ray's logs and spilled objects"
 
-        self.spread("decode", "another host's disk is full", disturb=fill)
-        self.restart(second)
-        slow = third.slow_down()
-        self.spread("decode", "the link of host 3 is slow")
-        self.restart(third)
+    def slow_down(self) -> None:
+        """Make the link of host 3 slow."""
+        self.hosts[2].is_broken = True
+        self.slow = self.hosts[2].slow_down()
 
-        def cut(view: Path, process: subprocess.Popen[Any]) -> str:
-            sh("ip", "link", "set", third.link, "down")
-            return f"cut after {len(list(view.glob('part-*')))} shards, for good"
+    def cut_link(self, out: Path, process: subprocess.Popen[Any]) -> str:
+        """Cut the link of host 3."""
+        self.hosts[2].is_broken = True
+        sh("ip", "link", "set", self.hosts[2].link, "down")
+        return f"cut after {shards(out)} shards, for good"
 
-        self.spread("decode", "the link of host 3 is cut", disturb=cut)
-        self.restart(third)
+    def kill_host(self, out: Path, process: subprocess.Popen[Any]) -> str:
+        """End all processes of host 2."""
+        self.hosts[1].is_broken = True
+        self.hosts[1].kill()
+        return f"killed after {shards(out)} shards"
 
-        def kill(view: Path, process: subprocess.Popen[Any]) -> str:
-            second.kill()
-            return f"killed after {len(list(view.glob('part-*')))} shards"
 
-        self.spread("decode", "host 2 is killed", disturb=kill)
-        second.start()
-        second.start_ray()
-        self.spread("translate", "host 2 is killed", disturb=kill)
-        return slow
+def shards(out: Path) -> int:
+    """How many shards are finished."""
+    return len(list(out.glob("part-*")))
 
 
 def wait_for(condition: Callable[[], bool], seconds: float = 120) -> None:
@@ -546,7 +563,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--records", type=int, default=20_000)
     parser.add_argument("--sources", type=int, default=500)
-    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--out", default=str(RESULTS), help="folder of the table (- prints it)")
+    parser.add_argument("--only", default="", metavar="WORDS", help="only decode, and runs that have these words")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if not args.inside:
@@ -563,15 +581,18 @@ def main() -> int:
     sh("ip", "link", "set", "bridge", "up")
     folder = Path(tempfile.mkdtemp(prefix="mbh-"))
     try:
-        bench = Bench(folder, args.records, args.sources)
-        slow = bench.run()
+        bench = Bench(folder, args.records, args.sources, args.only)
+        bench.run()
     finally:
         for host in bench.hosts:
             host.kill()
         shutil.rmtree(folder)
-    seconds = time.monotonic() - began
-    (args.out / "hosts.json").write_text(json.dumps([asdict(row) for row in bench.rows], indent=1) + "\n")
-    (args.out / "hosts.md").write_text(page(bench.rows, slow, seconds))
+    data = json.dumps([asdict(row) for row in bench.rows], indent=1) + "\n"
+    if args.out == "-":
+        print(data)
+    else:
+        Path(args.out, "hosts.json").write_text(data)
+        Path(args.out, "hosts.md").write_text(page(bench.rows, bench.slow, time.monotonic() - began))
     return 0 if all(row.same for row in bench.rows) else 1
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -88,31 +87,6 @@ def test_files_that_only_the_drivers_host_has_are_read_there(
     assert joined(Path("out")) == (tmp_path / "whole").read_bytes()
 
 
-def test_a_forecast_on_a_cluster_lets_in_the_hypotheses_of_one_machine(
-    ray: Any, tmp_path: Path, demo_rows: list[Row], capsys: pytest.CaptureFixture[str]
-) -> None:
-    many = [
-        {"id": n, "hypotheses": row["hypotheses"][:64], "pseudo_references": row["pseudo_references"][:48]}
-        for n, row in enumerate(demo_rows[:6])
-    ]
-    (tmp_path / "in.jsonl").write_bytes(lines(many))
-    options = [str(tmp_path / "in.jsonl"), "--forecast", "0.01", "--schedule", "16,48"]
-    whole, out = tmp_path / "whole.jsonl", tmp_path / "out"
-    assert main(["decode", *options, "-o", str(whole)]) == 0
-    saved = re.findall(r"utility calls \((.*) saved\)", capsys.readouterr().err)
-    cluster = ["--ray", "auto", "--workers", "2", "--shard-size", "2"]
-    assert main(["decode", *options, "-o", str(out), *cluster]) == 0
-    assert joined(out) == whole.read_bytes()
-    assert len(saved) == 1
-    assert f"({saved[0]} saved)" in capsys.readouterr().err  # of what standard MBR calls, here and there
-    every = tmp_path / "every.jsonl"
-    assert main(["decode", *options, "-o", str(every), "--forecast", "0"]) == 0
-    strings = [[json.loads(line)["strings"] for line in path.read_bytes().splitlines()] for path in (whole, every)]
-    assert sum(strings[0]) < sum(strings[1])
-    assert main(["decode", *options, "-o", str(out), *cluster, "--resume", "--forecast", "0.5"]) == 2
-    assert "was made with forecast 0.01, not 0.5" in capsys.readouterr().err
-
-
 def test_a_worker_that_dies_is_replaced_and_its_blocks_run_again(ray: Any, tmp_path: Path, rows: list[Row]) -> None:
     rows[17]["source"] = "die 2"
     (tmp_path / "in.jsonl").write_bytes(lines(rows))
@@ -141,6 +115,9 @@ def test_poison_stops_the_run_by_name_and_a_worker_that_cannot_start_says_why(
     source.write_bytes(lines(rows))
     with pytest.raises(UserError, match=r"in.jsonl:21: RuntimeError: refused"):
         run(Work(str(tmp_path)), [str(source)], str(tmp_path / "out"), workers=1, shard_size=8)
+    (tmp_path / "torn.gz").write_bytes(gzip.compress(lines(rows[:20]))[:-9])
+    with pytest.raises(UserError, match=r"^[^\n]*torn.gz: damaged or cut off"):
+        run(Work(str(tmp_path)), [str(tmp_path / "torn.gz")], str(tmp_path / "torn"), workers=1, shard_size=8)
     with pytest.raises(UserError, match="seed: cannot be loaded"):
         run(Work(str(tmp_path), seed=-1), [str(source)], str(tmp_path / "other"), workers=1, shard_size=8)
 
@@ -247,44 +224,15 @@ def test_a_driver_that_is_killed_is_resumed_from_its_finished_shards(
     assert joined(out) == (tmp_path / "whole").read_bytes()
 
 
-NODE_LOST = """
-import sys, threading, time
-from pathlib import Path
-sys.path.insert(0, {tests!r})
-import ray, cluster_work
-from ray.cluster_utils import Cluster
-from mbrace.cluster import run
-
-cluster = Cluster(initialize_head=True, head_node_args=dict(num_cpus=1, object_store_memory=100_000_000))
-lost = cluster.add_node(num_cpus=1, object_store_memory=100_000_000)
-ray.init(address=cluster.address, log_to_driver=False)
-def lose():
-    while not list(Path({out!r}).glob("part-*.jsonl")):
-        time.sleep(0.1)
-    cluster.remove_node(lost, allow_graceful=False)
-    Path({folder!r}, "lost").touch()
-thread = threading.Thread(target=lose)
-thread.start()
-run(cluster_work.Work({folder!r}), [{source!r}], {out!r}, workers=2, shard_size=2)
-thread.join()
-ray.shutdown()
-cluster.shutdown()
-"""
-
-
 @pytest.mark.slow
-def test_a_node_that_is_lost_costs_no_answer(tmp_path: Path, rows: list[Row]) -> None:
-    for row in rows:
-        row["source"] = "wait 0.4"
-    source, out = tmp_path / "in.jsonl", tmp_path / "out"
-    source.write_bytes(lines(rows))
-    here = str(Path(__file__).parent)
-    code = NODE_LOST.format(tests=here, folder=str(tmp_path), source=str(source), out=str(out))
-    path = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=240, env={**os.environ, "PYTHONPATH": path})
-    assert (tmp_path / "lost").exists()
-    on_one_machine(Work(str(tmp_path)), [str(source)], tmp_path / "whole")
-    assert joined(out) == (tmp_path / "whole").read_bytes()
+def test_a_host_that_is_lost_costs_no_answer() -> None:
+    """`make hosts` in small; skipped, as there, where namespaces are not allowed."""
+    hosts = Path(__file__).parent.parent / "bench" / "hosts.py"
+    options = ["--records", "4000", "--only", "host 2 is killed", "--out", "-"]
+    done = subprocess.run([sys.executable, hosts, *options], check=True, timeout=280, capture_output=True, text=True)
+    if "skipped" in done.stderr:
+        pytest.skip(done.stderr)
+    assert "host 2 is killed" in done.stdout
 
 
 @pytest.mark.slow

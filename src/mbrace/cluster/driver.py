@@ -15,7 +15,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -98,8 +98,9 @@ def run(
             pool = plan(ray, len(paths), workers, gpus_per_worker, threads)
             while True:
                 try:
-                    results = _results(ray, pool, job, paths, shard_size, folder, threads=threads, skip=skip)
-                    _collect(results, folder, summary, stop, progress, paths)
+                    made = _results(ray, pool, job, paths, shard_size, folder, threads=threads, skip=skip)
+                    with contextlib.closing(made) as results:
+                        _collect(results, folder, summary, stop, progress, paths)
                     break
                 except NodesLost:  # continue with the nodes that are left; finished shards are not made again
                     left = max(1, workers_that_fit(nodes_of(ray), pool.cpus, pool.gpus))
@@ -184,7 +185,7 @@ def _quiet() -> Iterator[None]:
 
 def _results(
     ray: Any, pool: Pool, job: Job, paths: list[str], size: int, folder: ShardFolder, *, threads: int, skip: bool
-) -> Iterator[Result]:
+) -> Generator[Result]:
     """The results of all blocks that are not done, as they come."""
     data = ray.data
     prefixes = id_prefixes(paths)

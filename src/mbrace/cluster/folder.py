@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from mbrace.cluster.shards import Result, blocks, changed
+from mbrace.cluster.shards import Result, blocks
 from mbrace.errors import FORCE, RESUME, Parameter, UserError, require
 from mbrace.io.atomic import OPEN, TEMPORARY, lock, open_folder, replace_file, write_all
 from mbrace.io.candidates import Bad, lines_of, repeated_id
@@ -143,8 +143,8 @@ class ShardFolder:
         for index, path in enumerate(self._inputs):
             done, records = self.finished(index), self._job.reads_records
             for block in blocks(path, index, size=self._size, done=done, records=records):
-                if block.changed:
-                    raise UserError(changed(path, block))
+                if block.failure:
+                    raise UserError(block.failure)
 
     def _check_plan(self, before: Any, where: Path) -> None:
         remedy = f"give the same options and inputs, or {FORCE} to start over"

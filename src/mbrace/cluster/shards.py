@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from mbrace.errors import FORCE, RESUME, ServiceError, UserError, require
+from mbrace.errors import ServiceError, UserError, require
 from mbrace.io.candidates import Item, lines_of
 from mbrace.io.reading import shown_path, without_blank_end
 from mbrace.jobs.run import Job, Summary, Worker
@@ -20,6 +20,10 @@ from mbrace.result import Phases
 NOT_SPENT = ("kept", "skipped", "seconds", "phases", "signal")  # of a summary: what the driver counts, or adds apart
 COUNTS = tuple(each.name for each in fields(Summary) if each.name not in NOT_SPENT)
 TRIES = 4  # how often a block that kills its worker is given to another, before the run gives up
+OTHER_LINES = (
+    "resume=True: the lines from here on are not those that the output was made from; "
+    "give the same input, or force=True to start over"
+)
 MAX_BYTES = 64 << 20  # a shard ends early at this much input, so that long records do not fill memory
 
 
@@ -33,7 +37,7 @@ class Block:
     first_line: int
     data: bytes
     digest: str = ""  # of the data
-    changed: bool = False  # an earlier run finished it, from other data
+    failure: str = ""  # why there is no data: what stops the run
 
 
 @dataclass(frozen=True)
@@ -70,7 +74,7 @@ def blocks(
         if number not in done:
             yield Block(input_index, number, first, data, digest)
         elif done[number] not in ("", digest):
-            yield Block(input_index, number, first, b"", digest, changed=True)
+            yield Block(input_index, number, first, b"", digest, f"{path}:{first}: {OTHER_LINES}")
 
     found = lines_of(path)
     for line in without_blank_end(found) if records else found:
@@ -124,14 +128,6 @@ def process_block(block: Block, worker: Worker, job: Job, *, path: str, prefix: 
     )
 
 
-def changed(path: str, block: Block) -> str:
-    """The error message for a finished block whose input lines are not the same any more."""
-    return (
-        f"{path}:{block.first_line}: {RESUME}: the lines from here on are not those that the output was made from; "
-        f"give the same input, or {FORCE} to start over"
-    )
-
-
 def failed(block: Block, reason: str) -> Result:
     """The result of a block that stops the run."""
     return Result(block.input, block.number, block.first_line, failure=reason)
@@ -166,8 +162,11 @@ class Reader:
     def __call__(self, batch: Any) -> Iterator[Any]:
         for row in batch.to_pylist():
             done = dict(zip(row["done"], row["digests"], strict=True))
-            for block in blocks(row["path"], row["input"], size=self.size, done=done, records=self.records):
-                yield _table([asdict(block)])
+            try:
+                for block in blocks(row["path"], row["input"], size=self.size, done=done, records=self.records):
+                    yield _table([asdict(block)])
+            except UserError as error:  # such as a file that is cut off: reported by the driver, without Ray's words
+                yield _table([asdict(Block(row["input"], -1, 0, b"", failure=str(error)))])
 
 
 class Actor:
@@ -191,8 +190,8 @@ class Actor:
 
     def _result(self, block: Block) -> Result:
         path, prefix = self._paths[block.input], self._prefixes[block.input]
-        if block.changed:
-            return failed(block, changed(path, block))
+        if block.failure:
+            return failed(block, block.failure)
         if self._worker is None:
             return failed(block, self._failure)
         if require("ray", extra="cluster").get(self._registry.count.remote((block.input, block.number))) > TRIES:
