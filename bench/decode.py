@@ -77,7 +77,7 @@ def one_file(name: str, records: list[dict], rounds: int, folder: Path) -> dict:
     one.write_text(json.dumps(records[0]) + "\n", encoding="utf-8")
     walls: dict[str, list[float]] = {mode: [] for mode in MODES}
     processor: dict[str, float] = {}
-    for number in range(rounds):  # in turns, to and fro, so that all see the same machine
+    for number in range(rounds):  # interleaved, to and fro, so that all see the same machine
         for mode, (options, threads) in list(MODES.items())[:: 1 if number % 2 else -1]:
             took, busy = timed(command(path, out, options, threads))
             walls[mode].append(took)
@@ -133,7 +133,7 @@ def main() -> None:
         "",
         f"{args.sentences:,} records of 256 hypotheses and 256 pseudo-references: newstest sentences with their beam",
         "hypotheses and a quarter of their 1,024 samples each (`experiments/candidates`), and the captions bundled",
-        "with `mbrace demo`, one or three per record. Best of several rounds, in turns. The rates leave out",
+        "with `mbrace demo`, one or three per record. Best of several interleaved rounds. The rates leave out",
         "start-up (Python, imports, one record); processor seconds do not depend on the load of the machine.",
         "JSON: reading, parsing and writing timed separately, as a share of the processor time.",
         "Against no pruning: its time on as many threads in the same round, median over rounds and its 95% interval.",

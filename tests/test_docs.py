@@ -79,7 +79,14 @@ def test_a_notebook_prints_what_it_shows(
 
 
 OTHER_PAGES = ["ARCHITECTURE.md", "CHANGELOG.md", "SECURITY.md", "CODE_OF_CONDUCT.md"]
-OTHER_PAGES += ["results/RESULTS.md", "results/STRINGS.md", "experiments/candidates/README.md", "bench/data/README.md"]
+OTHER_PAGES += [
+    "results/RESULTS.md",
+    "results/STRINGS.md",
+    "results/METHODS.md",
+    "results/rules.md",
+    "experiments/candidates/README.md",
+    "bench/data/README.md",
+]
 
 
 @pytest.mark.parametrize(

@@ -131,7 +131,7 @@ def test_one_trial_shows_no_interval_over_trials(tmp_path: Path, demo_rows: list
     assert "<small> to </small>" not in table
 
 
-def test_records_that_make_standard_mbr_right_by_definition_are_named(
+def test_records_with_too_few_pseudo_references_are_named(
     tmp_path: Path, demo_rows: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = [{**row, "id": f"s{n}", "hypotheses": row["hypotheses"][:5]} for n, row in enumerate(demo_rows[:3])]
@@ -141,18 +141,24 @@ def test_records_that_make_standard_mbr_right_by_definition_are_named(
     options = ["-o", str(tmp_path / "out"), "--trials", "2", "--workers", "1", "--races", "1"]
     assert main(["experiment", str(tmp_path / "x.jsonl"), *options]) == 0
     warned = capsys.readouterr().err
-    assert "2 of 3 records have no more than 256 pseudo-references, so that R is R*" in warned
-    assert warned.rstrip().endswith("'s1', 's2'")
+    assert "2 of 3 sentences have no more than 256 pseudo-references: too few to hold any out" in warned
+    assert warned.rstrip().endswith("s1, s2")
     words = (tmp_path / "out" / "RESULTS.md").read_text(encoding="utf-8")
-    assert "2 of 3 sentences have no more pseudo-references than the schedule uses" in words
-    assert "right by definition: s1, s2." in words
-    assert "right by definition: s1, s2." in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    assert "2 of 3 sentences have no more than 256 pseudo-references" in words
+    assert "(the paper has 1,024): s1, s2." in words
+    assert "(the paper has 1,024): s1, s2." in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
 
 
 def test_of_thousands_of_such_records_a_few_are_named() -> None:
-    about = {"file": "x.jsonl", "label": "chrF++", "sentences": 2998, "exhausted": list(range(1, 2999))}
+    about = {
+        "file": "x.jsonl",
+        "label": "chrF++",
+        "sentences": 2998,
+        "exhausted": list(range(1, 2999)),
+        "schedule": [256],
+    }
     [line] = exhausted_notes([about])
-    assert line.endswith("right by definition: " + ", ".join(map(str, range(1, 21))) + " and 2,978 more.")
+    assert line.endswith("(the paper has 1,024): " + ", ".join(map(str, range(1, 21))) + " and 2,978 more.")
 
 
 @pytest.mark.parametrize("module", ["matplotlib", "jinja2", "markdown_it"])

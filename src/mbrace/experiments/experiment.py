@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from mbrace.errors import UserError, require
+from mbrace.errors import UserError, require, warn
 from mbrace.experiments import recommendation, studies
 from mbrace.experiments.claims import claims, margins
 from mbrace.experiments.races import load_races, record_races, save_races
@@ -24,11 +24,11 @@ from mbrace.experiments.studies import Row
 from mbrace.experiments.tables import (
     CandidateFile,
     about_outcomes,
+    exhausted_note,
     facts,
     pseudo_references_of,
     slug,
     tables,
-    warn_of_exhausted,
 )
 from mbrace.experiments.trials import SIZES, STOPPING, TEST, TRADEOFF, Outcomes, Setting, run_trials
 from mbrace.io.atomic import make_folder
@@ -120,7 +120,8 @@ def run(
             "seconds": {"tables": round(built - started, 2), "races": round(finished - built, 2)},
             "workers": workers,
         }
-        warn_of_exhausted(file.path, outcomes.about)
+        if note := exhausted_note(outcomes.about, 5):
+            warn(f"{file.path}: {note}")
         if for_figures:
             recorded = record_races(stored, records, utility.name, schedule, seed=seed, count=races)
             save_races(target, outcomes.about, recorded)
@@ -132,7 +133,7 @@ def run(
 def schedule_for(schedule: Sequence[int], records: Sequence[Record]) -> tuple[int, ...]:
     """The utility's schedule, or a shorter one where no record has more pseudo-references than it uses.
 
-    Where R is all of R*, standard MBR would be right by definition. So R is at most half of the longest R* then.
+    Where R is all of R*, standard MBR scores 100% by construction. So R is at most half of the longest R* then.
     """
     longest = max(len(pseudo_references_of(record)) for record in records)
     if longest > schedule[-1] or longest < 4:

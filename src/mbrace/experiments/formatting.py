@@ -8,6 +8,7 @@ from typing import Any
 
 from mbrace.experiments import paper
 from mbrace.experiments.studies import Row, grouped
+from mbrace.experiments.tables import exhausted_note
 from mbrace.experiments.trials import SCORE_BY
 
 NAMES = {
@@ -97,19 +98,8 @@ def with_interval(value: float, low: float, high: float, form: str = "+.3f") -> 
 
 
 def exhausted_notes(about: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Which sentences do not test racing: where R is R*, standard MBR has an accuracy of 1 by definition."""
-    return [
-        f"`{one['file']}`, {one['label']}: {len(ids)} of {one['sentences']} sentences have no more pseudo-references "
-        f"than the schedule uses, so that R is R* and standard MBR right by definition: {_few(ids)}."
-        for one in about
-        if (ids := one.get("exhausted", []))
-    ]
-
-
-def _few(ids: Sequence[str | int]) -> str:
-    """The first ids: nobody would read a list of thousands."""
-    named = ", ".join(map(str, ids[:20]))
-    return f"{named} and {len(ids) - 20:,} more" if len(ids) > 20 else named
+    """Which sentences do not test racing, for each file and utility."""
+    return [f"`{one['file']}`, {one['label']}: {note}." for one in about if (note := exhausted_note(one, 20))]
 
 
 TERMS = {

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mbrace.errors import UserError, warn
+from mbrace.errors import UserError
 from mbrace.io.atomic import replace_file
 from mbrace.io.candidates import read_records
 from mbrace.records import Record
@@ -337,12 +337,13 @@ def about_outcomes(
     }
 
 
-def warn_of_exhausted(path: str, about: Mapping[str, Any]) -> None:
-    """Warn of records that do not test racing: all their pseudo-references are used, so that R is R*."""
-    ids, largest = about["exhausted"], about["schedule"][-1]
-    if ids:
-        named = ", ".join(map(repr, ids[:5])) + (f" and {len(ids) - 5} more" if len(ids) > 5 else "")
-        warn(
-            f"{path}: {len(ids)} of {about['sentences']} records have no more than {largest} pseudo-references, so "
-            f"that R is R* and standard MBR right by definition; give more of them (the paper: 1024): {named}"
-        )
+def exhausted_note(about: Mapping[str, Any], most: int) -> str:
+    """Which sentences have too few pseudo-references to hold any out, at most `most` by id; "" if none has."""
+    ids, largest = about.get("exhausted", []), about["schedule"][-1]
+    if not ids:
+        return ""
+    named = ", ".join(map(str, ids[:most])) + (f" and {len(ids) - most:,} more" if len(ids) > most else "")
+    return (
+        f"{len(ids):,} of {about['sentences']:,} sentences have no more than {largest} pseudo-references: too few to "
+        f"hold any out, so that standard MBR scores 100% by construction (the paper has 1,024): {named}"
+    )
