@@ -94,11 +94,16 @@ def network_table(rows: list[Row], rates: dict[str, float]) -> list[str]:
         ("the link of one host of workers, wherever the input is", LINK / size),
         ("the driver's link, answers alone", LINK / answer),
     ]
+    one, extra, total = alone / records * 1e6, added * 1e6, added * SEGMENTS / 3600
     return [
-        f"Over [three hosts](../bench/results/hosts.md), with 32 hypotheses and 64 pseudo-references per record, Ray and the network add {added * 1e6:,.0f} µs of "
-        f"processor time to the {alone / records * 1e6:,.0f} µs that a record takes on one machine: {added * SEGMENTS / 3600:,.0f} core-hours for {SEGMENTS:,} records. "
-        f"{sent / 1e3:.1f} kB per record crossed the network, where only the driver's host had the input. Blocks travel uncompressed: a record of 256 x 256 "
-        f"has {size / 1e3:.0f} kB, {SEGMENTS:,} of them {size * SEGMENTS / 1e12:.1f} TB. With links of 10 Gbit/s:",
+        f"Over [three hosts](../bench/results/hosts.md), a record of 32 hypotheses and 64 pseudo-references "
+        f"takes {one:,.0f} µs of "
+        f"processor time on one machine, and Ray and the network add {extra:,.0f} µs: "
+        f"{total:,.0f} core-hours for {SEGMENTS:,} records. "
+        f"{sent / 1e3:.1f} kB per record crossed the network, where only the driver's host had the input. "
+        f"Blocks travel uncompressed: a record of 256 x 256 has {size / 1e3:.0f} kB, "
+        f"{SEGMENTS:,} of them {size * SEGMENTS / 1e12:.1f} TB. "
+        "With links of 10 Gbit/s:",
         "",
         "| what ends first | segments per second | cores it can serve |",
         "|---|---:|---:|",

@@ -1,5 +1,6 @@
 """Fuzz the kernel with sacreBLEU as oracle (`make fuzz`): random strings in every layout, every option; and what we
-read from strangers: records, manifests, run files, config files and checkpoints (fuzz_inputs.py).
+read from strangers: records, manifests, run files, config files,
+answers of servers and checkpoints (fuzz_inputs.py).
 
 python native/fuzz.py -max_total_time=60
 """
@@ -75,6 +76,7 @@ TARGETS = (
     lambda raw: fuzz_inputs.check_manifest(fuzz_inputs.mutated(fuzz_inputs.MANIFEST, raw)),
     fuzz_inputs.check_run_file,
     fuzz_inputs.check_config,
+    fuzz_inputs.check_server_answer,
     lambda raw: fuzz_inputs.check_checkpoint(fuzz_inputs.mutated(fuzz_inputs.checkpoint(), raw)),
 )
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,52 @@ def check_run_file(raw: bytes) -> None:
             return
         assert json.loads(raw)["seed"] == 7
         run_file.inputs.add(Record(["a"], id=1))
+
+
+ANSWER = (
+    b'{"choices": [{"message": {"content": "<think>b</think>a"}, "finish_reason": "stop", '
+    b'"logprobs": {"content": [{"logprob": -0.5}]}}], "usage": {"prompt_tokens": 3, "completion_tokens": 4}, '
+    b'"data": [{"index": 0, "embedding": [0.5, -1.0]}]}'
+)
+
+
+@functools.cache
+def server_client() -> Any:
+    """A client of a server that answers with its `content`."""
+    from mbrace.servers.http import Client
+
+    class Replayed(Client):
+        status, content = 200, b""
+
+        async def _exchange(self, body: Any, path: str) -> tuple[int, dict[str, str], bytes]:
+            return self.status, {"retry-after": self.content[:9].decode("latin-1")}, self.content
+
+    return Replayed("http://localhost", "/chat/completions", api_key=None, concurrency=1, retries=0, timeout=5)
+
+
+def check_server_answer(raw: bytes) -> None:
+    """What a server sends is choices with finite numbers, or embeddings, or an error that can be printed."""
+    from mbrace.servers import chat, embeddings
+
+    def choices(found: Any, chat_endpoint: bool) -> None:
+        for choice in chat.choices_of(found, chat=chat_endpoint):
+            assert type(choice.text) is str
+            assert math.isfinite(choice.logprob or 0)
+        assert chat.cost_of(found).prompt_tokens >= 0
+
+    def vectors(found: Any) -> None:
+        ((vector,), _) = embeddings._read(found, 1)
+        assert all(map(math.isfinite, vector))
+
+    client = server_client()
+    for client.status in (200, 500):
+        for client.content in (raw, mutated(ANSWER, raw)):
+            for read in (lambda found: choices(found, True), lambda found: choices(found, False), vectors):
+                try:
+                    client.post({}, read)
+                except UserError as error:
+                    if not str(error).isprintable():
+                        raise AssertionError("an escape in a message") from error
 
 
 CONFIGS = {

@@ -58,6 +58,19 @@ def test_config_files_are_options_or_refused(raw: bytes, options: dict[str, obje
     targets.check_config(json.dumps(options).encode())
 
 
+@settings(max_examples=200)
+@given(st.binary(max_size=60), NESTED, NESTED)
+@example(b"[" * 9999, None, None)
+@example(b"1" * 5000, {"content": 1}, {"content": [{"logprob": 10**400}]})
+def test_answers_of_servers_are_read_or_an_error_of_the_server(raw: bytes, message: object, scores: object) -> None:
+    pytest.importorskip("httpx")
+    targets.check_server_answer(raw)
+    for choice in (message, {"message": message}, {"message": {"content": "a"}, "logprobs": scores}, {"text": message}):
+        targets.check_server_answer(json.dumps({"choices": [choice], "usage": scores, "data": message}).encode())
+    targets.check_server_answer(json.dumps({"error": message, "detail": scores}).encode())
+    targets.check_server_answer(json.dumps({"data": [{"index": 0, "embedding": scores}], "choices": scores}).encode())
+
+
 @settings(max_examples=60)
 @given(st.binary(max_size=60))
 def test_changed_checkpoints_are_read_or_refused(changes: bytes) -> None:
