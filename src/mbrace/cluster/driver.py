@@ -342,18 +342,16 @@ class NodeMonitor:
     """
 
     def __init__(self, ray: Any, pool: Pool, registry: Any) -> None:
-        self.lost = False
-        self.over = threading.Event()
-        self._ray, self._pool, self._registry = ray, pool, registry
-        threading.Thread(target=self._monitor, daemon=True).start()
+        self.lost, self.over = False, threading.Event()
+        threading.Thread(target=self._monitor, args=(ray, pool, registry), daemon=True).start()
 
-    def _monitor(self) -> None:
+    def _monitor(self, ray: Any, pool: Pool, registry: Any) -> None:
         short = 0.0
         while not self.over.wait(SECONDS_BETWEEN_CHECKS):
-            enough = workers_that_fit(nodes_of(self._ray), self._pool.cpus, self._pool.gpus) >= self._pool.workers
-            short = 0.0 if enough else short + SECONDS_BETWEEN_CHECKS
+            has_room = workers_that_fit(nodes_of(ray), pool.cpus, pool.gpus) >= pool.workers
+            short = 0.0 if has_room else short + SECONDS_BETWEEN_CHECKS
             if short >= SECONDS_FOR_NODES:
                 self.lost = True
-                for worker in self._ray.get(self._registry.workers.remote()):
-                    self._ray.kill(worker)
+                for worker in ray.get(registry.workers.remote()):
+                    ray.kill(worker)
                 return

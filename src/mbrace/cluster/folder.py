@@ -12,7 +12,7 @@ import hashlib
 import itertools
 import os
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,12 +35,12 @@ MAKE_ROOM = f"finished shards are kept: make room and go on with {RESUME}"
 BlockKey: TypeAlias = "tuple[int, int]"  # the number of the input file, and of the block in it
 
 
-class FinishedShard:
+class FinishedShard(NamedTuple):
     """A shard, with what the manifest leaves out: 64-bit digests of its ids (0: no record), and failed records."""
 
-    def __init__(self, shard: Shard, ids: bytes, errors: list[dict[str, Any]]) -> None:
-        self.shard, self.errors = shard, errors
-        self.ids: NDArray[np.uint64] = np.frombuffer(ids, dtype=np.uint64)
+    shard: Shard
+    ids: NDArray[np.uint64]
+    errors: list[dict[str, Any]]
 
 
 class ShardFolder:
@@ -101,7 +101,7 @@ class ShardFolder:
             self._check_plan(manifest.work, self.path / MANIFEST)
             for shard in manifest.shards:
                 _, index, number = shard.file.partition(".")[0].split("-")
-                self.done[int(index), int(number)] = FinishedShard(shard, b"", [])
+                self.done[int(index), int(number)] = FinishedShard(shard, np.zeros(0, np.uint64), [])
             return True
         self._open_journal()
         written = PlainLines(self._journal)
@@ -157,7 +157,8 @@ class ShardFolder:
         fields = parse_json(line, where)
         try:
             shard, block = Shard(**fields["shard"]), (int(fields["place"][0]), int(fields["place"][1]))
-            finished = FinishedShard(shard, base64.b64decode(fields["ids"], validate=True), list(fields["errors"]))
+            ids = np.frombuffer(base64.b64decode(fields["ids"], validate=True), dtype=np.uint64)
+            finished = FinishedShard(shard, ids, list(fields["errors"]))
         except (TypeError, KeyError, ValueError, IndexError) as error:
             raise UserError(f"{where}: not a journal of mbrace ({error}); use {FORCE} to start over") from None
         check_name(shard.file, where)
@@ -173,20 +174,16 @@ class ShardFolder:
         lines = [line + b"\n" for line in result.lines.split(b"\n")[:-1]]
         errors = [parse_json(line, "errors") for line in result.errors.splitlines()]
         self._replace()
-        self._write(block, result.first_line, result.count, lines, errors, result.ids, result.digest)
-
-    def _write(
-        self,
-        block: BlockKey,
-        first: int,
-        count: int,
-        lines: list[bytes],
-        errors: list[Any],
-        ids: bytes,
-        input_digest: str,
-    ) -> None:
         name = f"part-{block[0]:05d}-{block[1]:06d}{self._suffix}"
-        path = self.path / name
+        source = self._inputs[block[0]]
+        shard = Shard(name, source, result.first_line, result.count, 0, 0, 0, "", result.digest)
+        ids = np.frombuffer(result.ids, dtype=np.uint64)
+        self._write(block, FinishedShard(shard, ids, errors), lines)
+
+    def _write(self, block: BlockKey, finished: FinishedShard, lines: list[bytes]) -> None:
+        """Write or replace a shard, and note it in the journal."""
+        shard, ids, errors = finished
+        path = self.path / shard.file
         try:
             if self._suffix == ".parquet":
                 write_parquet(lambda: lines, path)
@@ -194,11 +191,9 @@ class ShardFolder:
             else:
                 data = pack_all(lines, "gz") if self._suffix.endswith(".gz") else b"".join(lines)
                 replace_file(path, data)
-            digest = hashlib.sha256(data).hexdigest()
-            answers = count - len(errors)
-            source = self._inputs[block[0]]
-            shard = Shard(name, source, first, count, answers, len(errors), len(data), digest, input_digest)
-            ids64 = base64.b64encode(ids).decode()
+            counts: dict[str, Any] = {"answers": shard.lines - len(errors), "skipped": len(errors), "bytes": len(data)}
+            shard = shard._replace(**counts, sha256=hashlib.sha256(data).hexdigest())
+            ids64 = base64.b64encode(ids.tobytes()).decode()
             self._append({"place": block, "shard": shard._asdict(), "ids": ids64, "errors": errors})
         except OSError as error:
             raise UserError(f"{path}: {error.strerror}; {MAKE_ROOM}") from error
@@ -226,25 +221,21 @@ class ShardFolder:
     def set_duplicates_aside(self, prefixes: list[str], *, skip: bool) -> None:
         """Treat repeated ids as a run on one machine does: an error, or the later records set aside."""
         for block, position in self.duplicates():
-            finished = self.done[block]
-            line = finished.shard.first_line + position
-            bad = self._repeated(finished.shard, line, prefixes[block[0]])
+            shard, ids, errors = self.done[block]
+            line = shard.first_line + position
+            bad = self._repeated(shard, line, prefixes[block[0]])
             if not skip:
                 raise bad.error()
-            fields = parse_json(bad.to_line(), "errors")
-            known = [error["line"] for error in finished.errors]
-            errors = sorted(
-                [error for error in finished.errors if error["line"] != line] + [fields], key=lambda e: e["line"]
-            )
-            lines = list(lines_of(str(self.path / finished.shard.file)))
+            known = [error["line"] for error in errors]
+            others = [error for error in errors if error["line"] != line]
+            errors = sorted([*others, parse_json(bad.to_line(), "errors")], key=lambda error: error["line"])
+            lines = list(lines_of(str(self.path / shard.file)))
             if self._job.text:
                 lines[position] = b"\n"
             elif line not in known:
                 del lines[position - sum(other < line for other in known)]
-            ids = finished.ids.copy()
-            ids[position] = 0
-            shard = finished.shard
-            self._write(block, shard.first_line, shard.lines, lines, errors, ids.tobytes(), shard.input_digest)
+            ids = np.where(np.arange(len(ids)) == position, np.uint64(0), ids)
+            self._write(block, FinishedShard(shard, ids, errors), lines)
 
     def _repeated(self, shard: Shard, line: int, prefix: str) -> Bad:
         for row in itertools.islice(lines_of(shard.input), line - 1, line):

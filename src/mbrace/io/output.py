@@ -267,6 +267,9 @@ class Output:
             os.close(self._errors)
             os.unlink(self.files.errors)
             self._errors = -1
+        if self._run_file is not None and self._continues and not self._is_finished:
+            with self._write_errors(self._run_file.path):
+                self._run_file.save(durable=False)
 
     def expect(self, record: Record, following: Iterable[object]) -> None:
         """Before the answer to `record` is written, save its digest, and those of the items read after it."""

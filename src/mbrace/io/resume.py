@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from mbrace.errors import FORCE, UserError
 from mbrace.io.atomic import read_at, replace_file
-from mbrace.io.compression import FIRST_BYTES, DamagedError, Unpacker
+from mbrace.io.compression import FIRST_BYTES, LINES_PER_MEMBER, DamagedError, Unpacker
 from mbrace.io.parquet import parquet_rows
 from mbrace.io.reading import json_line, parse_json, to_json
 from mbrace.records import Record
@@ -195,8 +195,11 @@ class InputDigest:
 
     def add(self, record: Record) -> bool:
         """Count a record; False if an earlier run had other content up to this record."""
-        self._now = self._expected.popleft()[1] if self.expects(record) else self._now.after(record)
+        is_new = self.expects(record)
+        self._now = self._expected.popleft()[1] if is_new else self._now.after(record)
         self._waiting.append(self._now)
+        if not is_new and len(self._waiting) > LINES_PER_MEMBER:  # a compressed file is cut off after a full member
+            self._waiting.popleft()
         if self._now.number & (self._now.number - 1) == 0:
             self._remembered.append(self._now)
         return self._before.get(str(self._now.number)) in (None, str(self._now))
