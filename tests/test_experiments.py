@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import overlap
-from experiment_files import SCHEDULE, write_candidates
+from experiment_files import SCHEDULE, outcomes_of, write_candidates
 
 import mbrace
 from mbrace.errors import UserError
@@ -255,15 +255,11 @@ def test_schedules_grow_by_their_factor_and_end_with_the_last_size() -> None:
     assert studies.growing(4, 4, 256) == (4, 16, 64, 256)
 
 
-def made_up(sentences: int = 40, trials: int = 3) -> Outcomes:
+def made_up() -> Outcomes:
     """Outcomes in which everything has reciprocal rank 0.8 and costs 1000 calls, until a test says otherwise."""
-    every = (*TRADEOFF, *studies.schedule_settings(256))
-    shape = (len(every), sentences, trials)
-    measures: dict[str, Any] = {name: np.full(shape, 0.8) for name in MEASURES}
-    measures["utility_calls"] = np.full(shape, 1000)
-    left = np.broadcast_to(np.arange(trials) * 10 + 1, (len(SHOWN), sentences, 5, trials)).swapaxes(2, 3)
-    about = {"name": "xx-en", "label": "chrF++", "split": "valid", "schedule": [16, 32, 64, 128, 256]}
-    return Outcomes(every, measures, left.astype(np.int16), np.zeros((0, 5, sentences, trials), bool), (), about)
+    found = outcomes_of(TRADEOFF, 40, 3, value=0.8)
+    found.measures["utility_calls"][:] = 1000
+    return found
 
 
 def test_alpha_is_compared_with_the_line_between_betas_at_its_own_calls() -> None:
@@ -286,7 +282,9 @@ def test_alpha_is_compared_with_the_line_between_betas_at_its_own_calls() -> Non
 
 
 def test_survivors_have_their_mean_and_quartiles() -> None:
-    row = studies.survivors(made_up())[0]  # 1, 11 and 21 hypotheses in the three trials
+    found = made_up()
+    found.survivors[:] = np.array([1, 11, 21])[:, None]  # hypotheses in the three trials
+    row = studies.survivors(found)[0]
     assert (row["mean"], row["q25"], row["median"], row["q75"]) == (11, 1, 11, 21)
 
 

@@ -4,27 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
+from experiment_files import outcomes_of
 
 from mbrace.experiments import recommendation
 from mbrace.experiments.studies import schedule_settings
-from mbrace.experiments.trials import MEASURES, STANDARD, STOPPING, TRADEOFF, Outcomes, Setting
+from mbrace.experiments.trials import STANDARD, STOPPING, TRADEOFF, Outcomes, Setting
 
 STANDARD_CALLS = 10_000
 
 
-def outcomes(*, sentences: int = 50, without: str = "") -> Outcomes:
+def outcomes(*, sentences: int = 50) -> Outcomes:
     """Every race costs 2,000 calls, standard MBR 10,000; nothing is lost. Scores differ between sentences by 1."""
-    every = (*TRADEOFF, *schedule_settings(256), *STOPPING)
-    shape = (len(every), sentences, 2)
-    measures: dict[str, Any] = {name: np.zeros(shape) for name in MEASURES if name != without}
-    measures["score"][:, ::2], measures["score"][:, 1::2] = 1, 3
-    measures["utility_calls"][:] = 2_000
-    measures["utility_calls"][every.index(STANDARD)] = STANDARD_CALLS
-    about = {"name": "xx-en", "label": "chrF++", "split": "valid", "schedule": [16, 32, 64, 128, 256]}
-    about |= {"sentences": sentences, "file": "xx-en.valid.jsonl"}
-    return Outcomes(every, measures, np.zeros((5, *shape[1:], 5), np.int16), np.zeros((0, 5, 50, 2), bool), (), about)
+    found = outcomes_of((*TRADEOFF, *schedule_settings(256), *STOPPING), sentences)
+    found.measures["score"][:, ::2], found.measures["score"][:, 1::2] = 1, 3
+    found.measures["utility_calls"][:] = 2_000
+    found.measures["utility_calls"][found.settings.index(STANDARD)] = STANDARD_CALLS
+    return found
 
 
 def change(found: Outcomes, setting: Setting, **values: float) -> None:
