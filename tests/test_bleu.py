@@ -7,36 +7,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-import sacrebleu
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from sacrebleu import metrics
 
 import mbrace
-from mbrace import _native
 from mbrace.errors import UserError
 from mbrace.utility import Ask, CorpusUtility, ParallelUtility, Sentence, Utility
 
 # Few words make many matches; the rest is what the 13a tokenizer replaces or separates, whitespace of every kind, all
 # three string layouts and lone surrogates.
 PIECES = ["a", "b", "ab", " ", " ", "  ", ".", ",", "-", "3", "10", "1.5", "$", "&", "'", "/", "<skipped>", "-\n", "\n"]
-PIECES += [
-    "&quot;",
-    "&amp;",
-    "&lt;",
-    "&gt;",
-    "&amp;lt;",
-    "<",
-    "\t",
-    "\x85",
-    "\xa0",
-    "\u3000",
-    "Ä",
-    "中",
-    "\ud800",
-    "😀",
-]
+PIECES += ["&quot;", "&amp;", "&lt;", "&gt;", "&amp;lt;", "<", "\t", "\x85", "\xa0", "\u3000", "Ä", "中"]
+PIECES += ["\ud800", "😀"]
 TEXTS = st.one_of(st.lists(st.sampled_from(PIECES), max_size=25).map("".join), st.text(max_size=12))
 OPTIONS = st.fixed_dictionaries(
     {
@@ -83,13 +67,6 @@ def test_table_equals_sacrebleu_on_random_unicode(
     )
 
 
-@settings(max_examples=200, deadline=None)
-@given(TEXTS)
-def test_13a_finds_as_many_tokens_as_sacrebleu(text: str) -> None:
-    found = _native.bleu_statistics([text], [text], tokenizer="13a", order=1)
-    assert found[0, 0] == len(metrics.BLEU().tokenizer(text.rstrip()).split())
-
-
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(TEXTS, TEXTS), min_size=1, max_size=5), OPTIONS)
 def test_pairs_and_corpus_equal_sacrebleu_on_random_unicode(
@@ -119,29 +96,11 @@ def test_smoothing_values_equal_sacrebleus(method: str, value: float, effective_
     np.testing.assert_allclose(table(mbrace.BLEU(**options), REAL, REAL), expected(options, REAL, REAL), atol=1e-4)
 
 
-def test_functions_of_sacrebleu_give_the_same() -> None:
-    hypothesis, reference = REAL[0], REAL[1]
-    assert table(mbrace.BLEU(), [hypothesis], [reference])[0, 0] == pytest.approx(
-        sacrebleu.sentence_bleu(hypothesis, [reference]).score, abs=1e-4
-    )
-    assert mbrace.BLEU().corpus(REAL[:4], REAL[1:5]) == pytest.approx(
-        sacrebleu.corpus_bleu(REAL[:4], [REAL[1:5]]).score, abs=1e-9
-    )
-
-
 def test_hand_worked_example() -> None:
     # "a b c d" against "a b c e f": 3 of 4 unigrams, 2 of 3 bigrams, 1 of 2 trigrams match, and none of 1, which exp
     # smoothing makes 1/2; four tokens where the reference has five.
     by_hand = 100 * np.exp(1 - 5 / 4) * (3 / 4 * 2 / 3 * 1 / 2 * 1 / 2) ** (1 / 4)
     assert table(mbrace.BLEU(), ["a b c d"], ["a b c e f"])[0, 0] == pytest.approx(by_hand, abs=1e-5)
-
-
-def test_long_texts_equal_sacrebleu() -> None:
-    rng = np.random.default_rng(0)
-    long, other = (" ".join(rng.choice(["a", "b", "cc", "dd,", "e."], 5000)) for _ in range(2))
-    np.testing.assert_allclose(
-        table(mbrace.BLEU(), [long, "a"], [other, "a"]), expected({}, [long, "a"], [other, "a"]), atol=1e-4
-    )
 
 
 def test_hypotheses_that_come_later_and_survivors_score_as_in_one_table() -> None:

@@ -112,19 +112,6 @@ def test_line_of_100000_characters_equals_sacrebleu() -> None:
     np.testing.assert_allclose(got, expected({"word_order": 2}, [long, "short"], [other, "short", ""]), atol=1e-4)
 
 
-def test_later_references_are_scored_against_the_survivors_only() -> None:
-    scorer = ChrF().start([SimpleNamespace(id=0, source=None, hypotheses=REAL)])  # type: ignore[list-item]
-    ask = SimpleNamespace(sentence=0, hypotheses=np.array([4, 1]), references=REAL[2:5])
-    full = table(ChrF(), REAL, REAL)
-    assert (scorer.score([ask])[0] == full[[4, 1]][:, 2:5]).all()  # type: ignore[list-item]
-    assert scorer.encode_seconds > 0
-
-
-def test_beta_that_overflows_a_float_weighs_recall_alone() -> None:
-    options = {"char_order": 2, "word_order": 0}
-    assert table(ChrF(beta=1e15, **options), ["abab"], ["aba"])[0, 0] == pytest.approx(100, abs=1e-4)
-
-
 def test_corpus_score_of_nothing_is_zero() -> None:
     assert ChrF().corpus([], []) == 0
     assert ChrF(eps_smoothing=True).corpus([""], [""]) == 0

@@ -63,13 +63,6 @@ def test_sentence_scale_is_that_of_the_first_table_and_stays() -> None:
     np.testing.assert_allclose(later, by_hand, rtol=1e-12)
 
 
-def test_a_part_that_is_constant_decides_nothing() -> None:
-    mixture = mbrace.Mixture([(Pairwise(lambda h, r: 0.1, name="constant"), 1.0), (mbrace.ChrF(), 1.0)])
-    alone = mbrace.decode(TEXTS[:10], TEXTS[10:20], utility=mbrace.ChrF(), prune=None)
-    mixed = mbrace.decode(TEXTS[:10], TEXTS[10:20], utility=mixture, prune=None)
-    assert (mixed.index, [c.index for c in mixed.nbest]) == (alone.index, [c.index for c in alone.nbest])
-
-
 def test_standard_mbr_with_a_mixture_is_brute_force() -> None:
     hypotheses, references = TEXTS[:30], TEXTS[30:110]
     mixture = mbrace.Mixture([(mbrace.ChrF(), 0.6), (mbrace.EditDistance(kind="wer"), 0.4)])
@@ -80,20 +73,6 @@ def test_standard_mbr_with_a_mixture_is_brute_force() -> None:
     decoded = mbrace.decode(hypotheses, references, utility=mixture, prune=None)
     assert decoded.index == int(total.mean(axis=1).argmax())
     assert decoded.utility == pytest.approx(total.mean(axis=1).max(), abs=1e-5)
-
-
-def test_a_race_that_prunes_nobody_keeps_the_scale_of_its_first_step() -> None:
-    hypotheses, references = TEXTS[:12], TEXTS[12:76]
-    mixture = mbrace.Mixture([(mbrace.ChrF(), 0.5), (Pairwise(length), 0.5)])
-    total = np.zeros((12, 64))
-    for part, weight in mixture.parts:
-        whole = table(part, hypotheses, references).astype(float)
-        total += weight * (whole - whole[:, :16].mean()) / whole[:, :16].std()
-    decoded = mbrace.decode(
-        hypotheses, references, utility=mixture, schedule=(16, 32, 64), prune=mbrace.Bottom(0.0), shuffle=False
-    )
-    assert decoded.utility == pytest.approx(total.mean(axis=1).max(), abs=1e-5)
-    assert decoded.index == int(total.mean(axis=1).argmax())
 
 
 @pytest.mark.parametrize("parts", ["native", "python"])

@@ -16,10 +16,8 @@ import torch
 
 import mbrace
 from mbrace.cli import main
-from mbrace.neural import checkpoint, pretrained
 from mbrace.neural.comet import Comet
 from mbrace.neural.device import without_cudnn_attention
-from mbrace.neural.embedding import Embedding
 from mbrace.neural.encoder import Encoder
 from mbrace.neural.head import Estimator, PairBlock, TorchKernels, all_pairs
 
@@ -175,16 +173,6 @@ def test_standard_mbr_is_brute_force_over_pairs(comet: Comet, records: list[mbra
     assert answer.utility == pytest.approx(max(means), abs=1e-5)
 
 
-def test_hypotheses_as_their_own_references_score_as_pairs(comet: Comet, records: list[mbrace.Record]) -> None:
-    texts = list(dict.fromkeys(records[2].hypotheses))
-    sentence = mbrace.utility.Sentence(0, "Quelle", texts)
-    ask = mbrace.utility.Ask(0, np.arange(len(texts)), texts)
-    table = comet.start([sentence]).score([ask])[0]
-    hypotheses, references = np.repeat(texts, len(texts)).tolist(), texts * len(texts)
-    expected = comet.pairs(hypotheses, references, ["Quelle"] * len(references))
-    np.testing.assert_allclose(table.ravel(), expected, atol=1e-5)
-
-
 def test_truncated_strings_are_counted(folder: Path) -> None:
     comet = Comet(folder, device="cpu")
     with pytest.warns(UserWarning, match="36 tokens"):
@@ -215,20 +203,6 @@ def test_a_head_without_memory_for_all_pairs_takes_fewer_and_says_so_once(monkey
     most = 0
     with pytest.raises(mbrace.UserError, match="out of memory for"):
         head.score([block])
-
-
-def test_embedding_is_the_cosine_of_mean_pooled_states() -> None:
-    transformers = pytest.importorskip("transformers")
-    left, right = ["A man rides a horse.", "the cat"], ["Someone is riding.", "a dog, perhaps"]
-    place = pretrained.find(pretrained.MINILM)
-    model = transformers.AutoModel.from_pretrained(str(place)).eval()
-    tokenizer = transformers.AutoTokenizer.from_pretrained(str(place))
-    expected = []
-    with torch.no_grad():
-        for pair in zip(left, right, strict=True):
-            sides = [model(**tokenizer(text, return_tensors="pt")).last_hidden_state[0].mean(0) for text in pair]
-            expected.append(torch.nn.functional.cosine_similarity(*sides, dim=0).item())
-    np.testing.assert_allclose(Embedding(device="cpu").pairs(left, right), expected, atol=1e-5)
 
 
 def test_no_source_for_a_metric_that_reads_it_is_an_error(comet: Comet) -> None:
@@ -263,12 +237,6 @@ def test_wrong_device_and_dtype_are_named(folder: Path) -> None:
         Comet(folder, device="gpu7")
     with pytest.raises(mbrace.UserError, match="dtype int3"):
         Comet(folder, dtype="int3")
-
-
-def test_sparsemax_is_the_projection_onto_the_simplex() -> None:
-    """Worked by hand: for (1, 0.6, -1) the threshold is (1 + 0.6 - 1) / 2 = 0.3."""
-    found = checkpoint.sparsemax(torch.tensor([1.0, 0.6, -1.0]))
-    torch.testing.assert_close(found, torch.tensor([0.7, 0.3, 0.0]))
 
 
 def test_decode_and_score_take_a_comet_checkpoint(

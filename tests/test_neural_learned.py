@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import runpy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ import transformers
 import mbrace
 from mbrace.cli import main
 from mbrace.neural.comet import SHIPPED, Learned
-from mbrace.neural.embedding import Embedding
 from mbrace.training import metric as train_metric
 from mbrace.training.metric_data import Judgement, kendall, pearson, read_judgements, unseen
 from mbrace.training.metric_vectors import Vectors
@@ -47,14 +45,6 @@ def test_a_better_translation_scores_higher(learned: Learned) -> None:
     assert scores[0] > scores[1] > scores[2] > scores[3]
     assert scores[0] > scores[1] > scores[2] > scores[4]
     assert learned.pairs([""], [reference])[0] < scores[2]
-
-
-def test_case_and_tokenisation_hardly_matter(learned: Learned) -> None:
-    """Half of what it was trained on is lower-cased and tokenised."""
-    plain = ["The cat, it's said, didn't sit on the mat.", "A dog wasn't seen."]
-    tokenised = ["the cat , it 's said , did n't sit on the mat .", "a dog was n't seen ."]
-    references = ["It is said that the cat did not sit on the mat.", "Nobody has seen a dog."]
-    np.testing.assert_allclose(learned.pairs(plain, references), learned.pairs(tokenised, references), atol=0.5)
 
 
 def test_it_decodes_from_the_command_line_and_window_changes_no_byte(
@@ -153,7 +143,7 @@ def test_a_cache_that_is_not_one_is_named(damage: str, tmp_path: Path) -> None:
         cache.write_text("a\tb\n")
     if damage == "cut":
         cache.write_bytes(cache.read_bytes()[:-100])
-    with pytest.raises(mbrace.UserError, match=r"cache=.*c.pt: damaged.*delete the file"):
+    with pytest.raises(mbrace.UserError, match=r"cache .*c.pt.*: damaged.*delete the file"):
         vectors("x", ["a"], cache)
 
 
@@ -185,15 +175,6 @@ def test_what_cannot_work_is_said_before_embedding(
     assert re.search(message, capsys.readouterr().err)
 
 
-def test_nothing_to_train_on_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Without translations every row shares its empty one with those kept for validation."""
-    table = tmp_path / "t.tsv"
-    table.write_text(HEADER + "".join(f"xx-en\t\treference {number}\t{number}\n" for number in range(120)))
-    assert main(["train-metric", str(table), "-o", str(tmp_path / "out")]) == 2
-    assert "0 of 120 judgements are left to train on" in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
-
-
 def test_the_caches_folder_is_made_and_the_cache_is_used(
     tmp_path: Path, tiny: Callable[[int], str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -205,31 +186,6 @@ def test_the_caches_folder_is_made_and_the_cache_is_used(
         assert ("embedding" in capsys.readouterr().err) == embeds
         heads.append(torch.load(tmp_path / name / "checkpoints" / "model.ckpt", weights_only=True)["state_dict"])
     assert all(heads[0][key].equal(heads[1][key]) for key in heads[0])
-
-
-def test_a_rare_pair_does_not_stop_training(
-    tmp_path: Path, tiny: Callable[[int], str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Pairs with one validation row, or with equal scores, have no correlation: the others' is what is watched."""
-    table = judgements(tmp_path, ["xx-en"])
-    equal = "".join(f"zz-en\t{word} old\t{word} new\t0.1\n" for word in WORDS)
-    table.write_text(table.read_text() + "yy-en\tred\tblue tall\t1\n" + equal)
-    rows = read_judgements(str(table))
-    assert all(abs(row.score) < 1e-9 for row in rows if row.pair == "zz-en")
-    options = ["--encoder", tiny(0), "--epochs", "2", "--device", "cpu"]
-    for seed in range(100):  # one that takes the single row for validation, and some of the equal ones
-        chosen = [row.pair for row in train_metric._split(rows, train_metric.Recipe(), seed)[1]]
-        if {"yy-en", "zz-en"} <= set(chosen):
-            break
-    assert main(["train-metric", str(table), "-o", str(tmp_path / "out"), "--seed", str(seed), *options]) == 0
-    assert re.search(r"validation Pearson -?0\.\d+ ", capsys.readouterr().out)
-
-
-def test_validation_without_a_correlation_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    table = tmp_path / "t.tsv"
-    table.write_text(HEADER + "".join(f"{n}-en\ttext {n}\treference {n}\t{n}\n" for n in range(120)))
-    assert main(["train-metric", str(table), "-o", str(tmp_path / "out")]) == 2
-    assert "no language pair has two of them with different scores" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", SHIPPED)
@@ -275,13 +231,3 @@ def test_unseen_leaves_out_references_of_other_pairs() -> None:
 
     held = [row("de-en", "a", "shared"), row("de-en", "b", "own"), row("de-en", "c", "d")]
     assert unseen(held, [row("cs-en", "own", "shared"), row("cs-en", "c", "other")]) == held[1:]
-
-
-def test_the_benchs_scores_are_the_metrics_own(learned: Learned) -> None:
-    """`bench/metric.py` runs the encoder once for the learned metric and the cosine, over sentences evenly spread."""
-    bench = runpy.run_path(str(Path(__file__).parents[1] / "bench" / "metric.py"))
-    sides = ["A dog runs.", "The cat sat on the mat.", ""], ["The dog is running.", "A cat sat on a mat.", "Yes."]
-    found = bench["Neural"]("en").scores(*sides)
-    np.testing.assert_allclose(found, [learned.pairs(*sides), Embedding(device="cpu").pairs(*sides)], atol=1e-5)
-    assert bench["spread"]([*"abcdefgh"], 3) == ["a", "c", "f"]
-    assert bench["spread"]([*"abc"], 5) == [*"abc"]

