@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mbrace.io.texts import read_pairs
-from mbrace.models.vocabulary import Vocabulary
+from mbrace.models.tokenizers import Vocabulary
 
 LONGEST = 300  # characters per side, in training sets of over MANY pairs: the longest 1.7% are 5% of the text
 MANY = 500_000

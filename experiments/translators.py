@@ -44,7 +44,7 @@ def train(args: argparse.Namespace) -> None:
 
 def train_one(args: argparse.Namespace, name: str, data: TrainingData, *, spm: Path) -> None:
     """Train one translator on these pairs, unless it exists."""
-    from mbrace.models.vocabulary import Vocabulary
+    from mbrace.models.tokenizers import Vocabulary
     from mbrace.training.train import TrainingOptions
     from mbrace.training.train import train as train_model
 

@@ -95,7 +95,7 @@ def test_log_probabilities_are_those_of_transformers_forward_pass(model: Any, tr
 
 
 def test_training_pass_equals_transformers_forward_pass(model: Any) -> None:
-    from mbrace.models.marian import forward
+    from mbrace.models.marian_network import forward
 
     source = torch.tensor([[1, 2, 3, 0], [4, 0, tiny.PAD, tiny.PAD]])
     target = torch.tensor([[2, 2, 0], [1, 0, tiny.PAD]])

@@ -16,8 +16,12 @@ pytest.importorskip("sentencepiece")
 pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 from mbrace.models.bundle import load_bundled  # noqa: E402
-from mbrace.models.codec import MarianCodec, VocabularyCodec, texts_of  # noqa: E402
-from mbrace.models.vocabulary import Vocabulary  # noqa: E402
+from mbrace.models.tokenizers import (  # noqa: E402
+    MarianCodec,
+    Vocabulary,
+    VocabularyCodec,
+    texts_of,
+)
 
 
 @pytest.fixture(scope="module")
@@ -124,19 +128,24 @@ def test_marian_texts_are_those_of_its_tokenizer(tmp_path: Path, vocabulary: Voc
     settings["separate_vocabs"] = separate
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
     tokenizer = transformers.MarianTokenizer.from_pretrained(tmp_path)
-    codec = MarianCodec(tokenizer)
+    codec = MarianCodec.of(tokenizer)
     assert codec.pieces is not None
+    texts = ["das Haus 7 ist schön", "", ">>est<< ja", "ganz 中 unbekannt", "  zwei  Wörter "]
+    assert codec.encode(texts) == [tokenizer(text)["input_ids"] for text in texts]
+    read = MarianCodec.read(tmp_path)
+    assert read.encode(texts) == codec.encode(texts)
+    assert MarianCodec.read(tmp_path, ">>est<< ").encode(texts) == codec.encode([f">>est<< {text}" for text in texts])
     rng = random.Random(2)
     rows = [[rng.randrange(len(numbers) + 2) for _ in range(rng.randrange(9))] for _ in range(2000)]
     assert texts_of(codec, padded(rows)) == codec.decode(rows)
     known = [[n for n in row if n < len(numbers)] for row in rows]
     theirs = [tokenizer.decode(row, skip_special_tokens=True).strip() for row in known]
-    assert texts_of(codec, padded(known)) == theirs
+    assert texts_of(codec, padded(known)) == texts_of(read, padded(known)) == theirs
 
 
 def test_marian_with_bytes_is_left_to_sentencepiece(tmp_path: Path, vocabulary: Vocabulary) -> None:
     vocabulary.save(tmp_path)
-    codec = MarianCodec(transformers.MarianTokenizer.from_pretrained(tmp_path))
+    codec = MarianCodec.of(transformers.MarianTokenizer.from_pretrained(tmp_path))
     assert codec.pieces is None
     rows = [[n for n in row if n < len(vocabulary)] for row in random_rows(vocabulary, 200)]
     assert texts_of(codec, padded(rows)) == codec.decode(rows)

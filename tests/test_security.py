@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import ast
+import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
+
+import pytest
 
 import mbrace
 
@@ -52,10 +58,87 @@ def test_checkpoints_are_loaded_with_weights_only_and_yaml_with_a_safe_loader() 
                 settings = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
                 assert settings.get("weights_only") == "True", f"{path}:{call.lineno}"
             assert name not in ("yaml.load", "yaml.unsafe_load", "yaml.full_load"), f"{path}:{call.lineno}"
-            if name.endswith(("from_pretrained", "from_config")):
-                settings = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
-                assert settings.get("trust_remote_code", "False") == "False", f"{path}:{call.lineno}"
     assert seen
+
+
+def test_loaders_of_transformers_are_called_in_one_place_and_never_trust_code() -> None:
+    found = []
+    for path in SOURCES:
+        for call in calls(ast.parse(path.read_text(encoding="utf-8"))):
+            name = name_of(call)
+            if name.endswith((".from_pretrained", ".from_config", ".pipeline", "load_custom_generate")):
+                found.append(path.name)
+                settings = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
+                assert settings["trust_remote_code"] == "False"
+    assert found == ["loader.py"]
+
+
+CODE = "open('CODE RAN', 'w')\n"
+CONFIGURATION = (
+    CODE + "from transformers import PretrainedConfig\nclass Evil(PretrainedConfig):\n    model_type = 'evil'\n"
+)
+
+
+EVIL = [
+    ("translate s.txt --model evil --beam 2", ("config", "tokenizer", "stray", "custom_generate")),
+    ("generate s.txt --model evil -o o.jsonl --beam 2 --kind causal --prompt {source}", ("config",)),
+    ("decode c.jsonl -o o.jsonl --utility embedding --metric-model evil --device cpu", ("config", "tokenizer")),
+    ("decode c.jsonl -o o.jsonl --utility bertscore --metric-model evil --utility-option layer=1", ("config",)),
+    ("decode c.jsonl -o o.jsonl --utility comet --metric-model comet --device cpu", ("config", "tokenizer")),
+]
+
+
+@pytest.mark.parametrize(("command", "kind"), [(command, kind) for command, kinds in EVIL for kind in kinds])
+def test_code_in_a_model_folder_never_runs_whatever_is_typed(command: str, kind: str, tmp_path: Path) -> None:
+    """As `printf 'y\\ny\\n' | mbrace translate - --model evil` once ran it."""
+    pytest.importorskip("transformers")
+    for name in ("evil", "comet"):
+        (tmp_path / name).mkdir()
+    evil = tmp_path / "evil"
+    known = {"model_type": "bert", "vocab_size": 9, "num_hidden_layers": 2, "hidden_size": 8}
+    known |= {"num_attention_heads": 2, "intermediate_size": 8}
+    auto = {"AutoConfig": "evil_code.Evil", "AutoModel": "evil_code.Evil", "AutoModelForSeq2SeqLM": "evil_code.Evil"}
+    config = {"model_type": "evil", "auto_map": auto} if kind == "config" else known
+    (evil / "config.json").write_text(json.dumps(config))
+    (evil / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nb\nc\nd\n")
+    if kind == "tokenizer":
+        tokenizer = {"auto_map": {"AutoTokenizer": ["evil_code.Evil", None]}, "tokenizer_class": "Evil"}
+        (evil / "tokenizer_config.json").write_text(json.dumps(tokenizer))
+    if kind == "custom_generate":
+        (evil / "custom_generate").mkdir()
+        (evil / "custom_generate" / "generate.py").write_text(CODE)
+    elif kind != "stray":
+        (evil / "evil_code.py").write_text(CONFIGURATION)
+    else:
+        (evil / "stray.py").write_text(CODE)
+    write_comet(tmp_path / "comet", evil)
+    (tmp_path / "s.txt").write_text("hello\n")
+    (tmp_path / "c.jsonl").write_text(json.dumps({"hypotheses": ["a b", "c"], "source": "d"}) + "\n")
+    ran = subprocess.run(
+        [sys.executable, "-m", "mbrace", *command.split()],
+        cwd=tmp_path,
+        input="y\ny\ny\nhello\n",
+        capture_output=True,
+        text=True,
+        env={**os.environ, "HF_HOME": str(tmp_path / "cache"), "HF_HUB_OFFLINE": "1"},
+    )
+    assert ran.returncode == 2
+    assert re.search(r"evil: brings code of its own \(.*which mbrace never runs", ran.stderr), ran.stderr
+    assert not (tmp_path / "CODE RAN").exists()
+
+
+def write_comet(folder: Path, encoder: Path) -> None:
+    """A COMET checkpoint that names this encoder."""
+    import torch
+
+    settings = {"class_identifier": "regression_metric", "encoder_model": "BERT", "pretrained_model": str(encoder)}
+    settings |= {"pool": "avg", "layer": 1, "hidden_sizes": [4], "activations": "Tanh", "final_activation": None}
+    (folder / "checkpoints").mkdir()
+    (folder / "hparams.yaml").write_text("".join(f"{key}: {json.dumps(value)}\n" for key, value in settings.items()))
+    state = {"estimator.ff.0.weight": torch.zeros(4, 48), "estimator.ff.0.bias": torch.zeros(4)}
+    state |= {"estimator.ff.3.weight": torch.zeros(1, 4), "estimator.ff.3.bias": torch.zeros(1)}
+    state |= {"encoder.model.embeddings.word_embeddings.weight": torch.zeros(9, 8)}
+    torch.save({"state_dict": state}, folder / "checkpoints" / "model.ckpt")
 
 
 def test_every_test_named_in_the_document_exists_and_every_claim_of_distrust_has_one() -> None:

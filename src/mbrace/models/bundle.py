@@ -12,9 +12,8 @@ import numpy as np
 
 from mbrace.errors import UserError, require
 from mbrace.io.atomic import give_usual_mode
-from mbrace.models.vocabulary import Vocabulary
-
-NOT_STORED = ("embed_positions", "encoder.embed_tokens", "decoder.embed_tokens", "lm_head", "final_logits_bias")
+from mbrace.models.marian_network import MarianNetwork, read_network
+from mbrace.models.tokenizers import Vocabulary
 
 
 def quantise(folder: str | Path, out: str | Path) -> int:
@@ -24,13 +23,12 @@ def quantise(folder: str | Path, out: str | Path) -> int:
     since they can be computed; the three token embeddings are one matrix, stored once.
     """
     safetensors = require("safetensors.numpy", extra="models")
-    transformers = require("transformers", extra="models")
-    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(str(folder))
+    model = read_network(Path(folder))
     tensors: dict[str, Any] = {}
-    for name, tensor in model.state_dict().items():
-        if any(part in name for part in NOT_STORED):
+    for name, tensor in model.stored().items():
+        if name == "final_logits_bias":  # zeros
             continue
-        weights = tensor.float().numpy()
+        weights = tensor.numpy()
         if weights.ndim == 2:
             scale = np.maximum(np.abs(weights).max(axis=1, keepdims=True), 1e-12).astype(np.float32) / 127
             tensors[name] = np.round(weights / scale).astype(np.int8)
@@ -41,24 +39,20 @@ def quantise(folder: str | Path, out: str | Path) -> int:
     target.mkdir(parents=True, exist_ok=True)
     safetensors.save_file(tensors, target / "weights.safetensors")
     give_usual_mode(target / "weights.safetensors")
-    (target / "config.json").write_text(
-        json.dumps(model.config.to_diff_dict(), indent=1, default=str), encoding="utf-8"
-    )
+    (target / "config.json").write_text(json.dumps(vars(model.config), indent=1), encoding="utf-8")
     shutil.copyfile(Path(folder) / "source.spm", target / "joint.spm")
     return sum(path.stat().st_size for path in target.iterdir())
 
 
-def load_bundled(folder: str | Path | None = None) -> tuple[Any, Vocabulary]:
-    """The MarianMTModel, in float32, and its vocabulary; by default that of mbrace-de-en."""
+def load_bundled(folder: str | Path | None = None) -> tuple[MarianNetwork, Vocabulary]:
+    """The network, in float32, and its vocabulary; by default that of mbrace-de-en."""
     source = Path(require("mbrace_de_en", extra="models").FOLDER if folder is None else folder)
     if not (source / "weights.safetensors").exists():
         raise UserError(f"{source.name}: this installation has no bundled translator; give a model")
     torch = require("torch", extra="models")
     safetensors = require("safetensors.numpy", extra="models")
-    transformers = require("transformers", extra="models")
     vocabulary = Vocabulary((source / "joint.spm").read_bytes())
-    config = transformers.MarianConfig(**json.loads((source / "config.json").read_text(encoding="utf-8")))
-    model = transformers.MarianMTModel(config)
+    config = json.loads((source / "config.json").read_text(encoding="utf-8"))
     tensors = safetensors.load_file(source / "weights.safetensors")
     state = {}
     for name, weights in tensors.items():
@@ -66,12 +60,5 @@ def load_bundled(folder: str | Path | None = None) -> tuple[Any, Vocabulary]:
             continue
         scale = tensors.get(name + ".scale")
         state[name] = torch.from_numpy(weights.astype(np.float32) * (1.0 if scale is None else scale[:, None]))
-    missing, unexpected = model.load_state_dict(state, strict=False)
-    absent = [name for name in missing if not any(part in name for part in NOT_STORED)]
-    if absent or unexpected:
-        raise UserError(
-            f"{source.name}: its weights do not fit this version of transformers: {[*absent, *unexpected][:3]}"
-        )
-    model.tie_weights()
-    model.generation_config.bad_words_ids = [[vocabulary.pad]]
-    return model.eval(), vocabulary
+    network = MarianNetwork.of(config, {"bad_words_ids": [[vocabulary.pad]]}, state, source.name)
+    return network, vocabulary

@@ -9,7 +9,7 @@ from typing import Any
 from mbrace.errors import UserError
 from mbrace.models.generic import CausalDecoder
 from mbrace.models.live import Limits, LiveModel, device_for
-from mbrace.models.seq2seq import end_ids, load
+from mbrace.models.seq2seq import end_ids, find, load
 from mbrace.neural.device import choose_dtype
 
 
@@ -39,7 +39,7 @@ class CausalLM(LiveModel):
         super().__init__()
         self.device = device_for(device, model)
         if isinstance(model, str | Path):
-            model, tokenizer = load(str(model), tokenizer, "AutoModelForCausalLM")
+            model, tokenizer = load(find(str(model)), tokenizer, "AutoModelForCausalLM")
         if tokenizer is None:
             raise UserError("a model object needs its tokenizer: CausalLM(model, tokenizer=...)")
         if "{source}" not in prompt:

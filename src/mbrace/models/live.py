@@ -20,10 +20,10 @@ from mbrace.metrics.chrf import ChrF
 from mbrace.models import search
 from mbrace.models.beams import BeamOutputs, Beams
 from mbrace.models.choice import Truncation
-from mbrace.models.codec import Codec, texts_of
 from mbrace.models.hypotheses import SamplingSettings, live_candidates
 from mbrace.models.model_sampler import EncodedSources, ModelSampler
 from mbrace.models.startup import startup_lock
+from mbrace.models.tokenizers import Codec, texts_of
 from mbrace.neural.device import choose_device, without_cudnn_attention
 from mbrace.pairwise import PairFunction, as_utility
 from mbrace.prune import Confidence, PruningFunction, stops_by_regret

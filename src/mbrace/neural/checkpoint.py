@@ -20,6 +20,7 @@ from mbrace.errors import UserError, require
 from mbrace.neural import pretrained
 from mbrace.neural.encoder import Readout
 from mbrace.neural.head import activation_named
+from mbrace.neural.loader import from_pretrained
 
 # The original's defaults for settings that a checkpoint does not state.
 DEFAULTS: dict[str, Any] = {
@@ -203,16 +204,14 @@ def build_transformer(checkpoint: Checkpoint) -> tuple[Any, Any]:
     pretrained.read_config(folder)
     # On the device "meta" weights are only names and shapes; random weights of COMET-22's size would take ten seconds.
     with pretrained.reading(folder / "config.json", configuration), torch.device("meta"):
-        config = getattr(transformers, configuration).from_pretrained(str(folder))
+        config = from_pretrained(configuration, folder)
         wanted = getattr(transformers, network)(config, add_pooling_layer=False).state_dict()
     # Older files hold position numbers as a weight, and a pooler; we use neither.
     state = {k: v for k, v in state.items() if not k.startswith("pooler.") and k != "embeddings.position_ids"}
     check_keys(set(state), set(wanted), "encoder.model.", checkpoint.path)
     shapes = {key: tuple(value.shape) for key, value in wanted.items()}
     check_shapes(state, shapes, "encoder.model.", checkpoint.path)
-    model = getattr(transformers, network).from_pretrained(
-        None, config=config, state_dict=state, add_pooling_layer=False
-    )
+    model = from_pretrained(network, None, config=config, state_dict=state, add_pooling_layer=False)
     return model, pretrained.tokenizer(tokenizer_folder, tokenizer, config.vocab_size)
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mbrace.errors import UserError, require
+from mbrace.neural.loader import from_pretrained
 
 NAME = "multilingual-e5-small-q4"  # the package's own name: its weights are not quite the hub's
 PREFIX = "query:"  # e5 was trained with one of two prefixes before each text; this one is for similarity
@@ -62,7 +63,7 @@ def load() -> tuple[Any, Any]:
     file = _File(read(find()))
     weights = {key: torch.from_numpy(value) for key, value in file.weights().items()}
     config = transformers.BertConfig(**file.settings)
-    model = transformers.BertModel.from_pretrained(None, config=config, state_dict=weights, add_pooling_layer=False)
+    model = from_pretrained("BertModel", None, config=config, state_dict=weights, add_pooling_layer=False)
     return model, file.tokenizer()
 
 

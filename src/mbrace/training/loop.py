@@ -16,11 +16,11 @@ from typing import Any
 import torch
 
 from mbrace.errors import FORCE, UserError
-from mbrace.io.atomic import give_usual_mode, replacing
+from mbrace.io.atomic import replacing
 from mbrace.metrics.chrf import ChrF
-from mbrace.models.marian import forward
+from mbrace.models.marian_network import forward
 from mbrace.models.seq2seq import Seq2Seq
-from mbrace.models.vocabulary import Vocabulary
+from mbrace.models.tokenizers import Vocabulary
 from mbrace.training.batches import Corpus, prefetch
 from mbrace.training.sizes import SIZES, new_model
 from mbrace.training.training_options import TrainingOptions
@@ -51,11 +51,11 @@ class TrainingRun:
         size = SIZES[options.size]
         self.model = new_model(size, vocabulary, dropout=options.dropout).to(device)
         self.rate = size.rate if options.rate is None else options.rate
-        self.parameters = [weight for weight in self.model.parameters() if weight.requires_grad]
+        self.parameters = trainable(self.model)
         # On a GPU all arithmetic is in bfloat16, on a working copy of the optimizer's float32 weights.
         self.low_precision = options.bfloat16 if options.bfloat16 is not None else device.type == "cuda"
         self.working = copy.deepcopy(self.model).to(torch.bfloat16) if self.low_precision else self.model
-        self.working_parameters = [weight for weight in self.working.parameters() if weight.requires_grad]
+        self.working_parameters = trainable(self.working)
         self.optimizer = torch.optim.AdamW(
             self.parameters, lr=self.rate, betas=(0.9, 0.98), eps=1e-9, weight_decay=0.0, fused=device.type == "cuda"
         )
@@ -133,7 +133,7 @@ class TrainingRun:
         """One step of the optimizer on the float32 weights, with the gradients of the working copy."""
         if self.low_precision:
             for weight, working in zip(self.parameters, self.working_parameters, strict=True):
-                weight.grad, working.grad = working.grad.float(), None
+                weight.grad, working.grad = None if working.grad is None else working.grad.float(), None
         torch.nn.utils.clip_grad_norm_(self.parameters, self.options.clip)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
@@ -229,9 +229,7 @@ class TrainingRun:
             "options": asdict(self.options),
             "history": self.history,
         }
-        self.model.save_pretrained(self.out)
-        for path in self.out.glob("*.safetensors"):
-            give_usual_mode(path)
+        self.model.save(self.out)
         (self.out / "training.json").write_text(json.dumps(chosen, indent=1))
         for name in ("state.pt", "run.json"):
             (self.out / name).unlink(missing_ok=True)
@@ -282,6 +280,11 @@ class TrainingRun:
 
     def log(self, message: str) -> None:
         self.say(f"[{self.elapsed():7.1f} s] {message}")
+
+
+def trainable(model: torch.nn.Module) -> list[torch.Tensor]:
+    """The weights that training changes."""
+    return [weight for weight in model.parameters() if weight.requires_grad]
 
 
 def print_on_stderr(message: str) -> None:

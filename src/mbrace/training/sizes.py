@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-from mbrace.errors import require
-from mbrace.models.vocabulary import EOS, Vocabulary
+from mbrace.models.marian_network import MarianNetwork
+from mbrace.models.tokenizers import EOS, Vocabulary
 
 
 @dataclass(frozen=True)
@@ -31,32 +30,24 @@ SIZES = {
 }
 
 
-def new_model(size: Size, vocabulary: Vocabulary, *, dropout: float | None = None) -> Any:
-    """A MarianMTModel with random weights and positions for 512 ids."""
-    transformers = require("transformers", extra="models")
-    config = transformers.MarianConfig(
-        vocab_size=len(vocabulary),
-        decoder_vocab_size=len(vocabulary),
-        d_model=size.width,
-        max_position_embeddings=512,
-        encoder_layers=size.encoder_layers,
-        decoder_layers=size.decoder_layers,
-        encoder_ffn_dim=size.feed_forward,
-        decoder_ffn_dim=size.feed_forward,
-        encoder_attention_heads=size.heads,
-        decoder_attention_heads=size.heads,
-        activation_function="swish",
-        dropout=size.dropout if dropout is None else dropout,
-        scale_embedding=True,
-        pad_token_id=vocabulary.pad,
-        eos_token_id=EOS,
-        bos_token_id=None,
-        forced_eos_token_id=EOS,
-        decoder_start_token_id=vocabulary.pad,
-        share_encoder_decoder_embeddings=True,
-        tie_word_embeddings=True,
-    )
-    model = transformers.MarianMTModel(config)
-    model.generation_config.bad_words_ids = [[vocabulary.pad]]
-    model.generation_config.max_length = 512
-    return model
+def new_model(size: Size, vocabulary: Vocabulary, *, dropout: float | None = None) -> MarianNetwork:
+    """A Marian network with random weights and positions for 512 ids."""
+    config = {
+        "vocab_size": len(vocabulary),
+        "max_position_embeddings": 512,
+        "d_model": size.width,
+        "encoder_layers": size.encoder_layers,
+        "decoder_layers": size.decoder_layers,
+        "encoder_ffn_dim": size.feed_forward,
+        "decoder_ffn_dim": size.feed_forward,
+        "encoder_attention_heads": size.heads,
+        "decoder_attention_heads": size.heads,
+        "activation_function": "swish",
+        "dropout": size.dropout if dropout is None else dropout,
+        "scale_embedding": True,
+        "pad_token_id": vocabulary.pad,
+        "decoder_start_token_id": vocabulary.pad,
+        "eos_token_id": EOS,
+        "forced_eos_token_id": EOS,
+    }
+    return MarianNetwork.random(config, {"bad_words_ids": [[vocabulary.pad]]})

@@ -20,7 +20,7 @@ from mbrace.errors import FORCE, SettingError, UserError, require
 from mbrace.io.atomic import make_folder, replace_file
 from mbrace.io.reading import json_line, parse_json
 from mbrace.io.resume import refuse_other_settings
-from mbrace.models.vocabulary import Vocabulary
+from mbrace.models.tokenizers import Vocabulary
 from mbrace.neural.device import choose_device
 from mbrace.training.batches import Corpus
 from mbrace.training.loop import SentencePairs, TrainingRun, print_on_stderr
