@@ -409,7 +409,7 @@ class Bench:
             "decode",
             "the driver's disk is full, then has room",
             out="small/out",
-            prepare=lambda: self.hosts[0].run("dd", "if=/dev/zero", f"of={self.filler}", "bs=1M", "count=62"),
+            prepare=lambda: self.hosts[0].run("dd", "if=/dev/zero", f"of={self.filler}", "bs=64k", "count=1020"),
             resumes=self.make_room,
         )
         self.spread("decode", "another host's disk is full", disturb=self.fill_disk)

@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,9 @@ COMMAND = [sys.executable, "-m", "mbrace"]
 GOOD = {"hypotheses": ["a b", "a c"], "pseudo_references": ["a b", "d"]}
 
 
-def lines(rows: Sequence[Any]) -> bytes:
-    return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
+def lines(rows: Iterable[Any]) -> bytes:
+    """Rows as JSON Lines; bytes are lines already."""
+    return b"".join(row if isinstance(row, bytes) else json.dumps(row).encode() + b"\n" for row in rows)
 
 
 def decode(*arguments: str | Path) -> int:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+from cli_helpers import Row
 
 import mbrace
-import mbrace.io.atomic
 from mbrace.cluster import Manifest
 from mbrace.errors import UserError
 from mbrace.io.candidates import Item, item_from, read_items
@@ -20,8 +19,6 @@ from mbrace.io.output import Output
 from mbrace.jobs.decode import DecodeWorker
 from mbrace.jobs.run import Outcome, Summary, run_worker
 from mbrace.jobs.settings import RaceSettings
-
-Row = dict[str, Any]
 
 
 def small(demo_rows: list[Row]) -> list[Row]:
@@ -34,10 +31,6 @@ def small(demo_rows: list[Row]) -> list[Row]:
         }
         for n in range(40)
     ]
-
-
-def lines(rows: Iterable[Any]) -> bytes:
-    return b"".join(row if isinstance(row, bytes) else json.dumps(row).encode() + b"\n" for row in rows)
 
 
 @dataclass

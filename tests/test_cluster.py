@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cluster_work import Row, Work, errors, joined, lines, on_one_machine, small
+from cli_helpers import Row, lines
+from cluster_work import Work, errors, joined, on_one_machine, small
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster_work import Row, Work, errors, joined, lines, on_one_machine, small
+from cli_helpers import Row, lines
+from cluster_work import Work, errors, joined, on_one_machine, small
 from conftest import overlap
 
 import mbrace
