@@ -1,4 +1,4 @@
-// The race viewer steps through recorded races; which hypothesis is the answer is told at the end.
+// The race viewer steps through recorded races; the answer is shown at the end.
 const Viewer = (() => {
   "use strict";
   const $ = (id) => document.getElementById(id);
