@@ -119,7 +119,10 @@ class Mock:
         if trouble is not None and trouble.isdigit():
             headers = {"retry-after": "0.3"} if trouble == "429" else {}
             return request.send(int(trouble), b'{"error": {"message": "so\\nit is"}}', headers=headers)
-        return request.send(200, json.dumps({"choices": self.made(body)}).encode())
+        return request.send(200, json.dumps({"choices": self.made(body), "usage": self.usage(body)}).encode())
+
+    def usage(self, body: dict[str, Any]) -> dict[str, int]:
+        return {}
 
     def made(self, body: dict[str, Any]) -> list[dict[str, Any]]:
         out = []

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:  # the same names as `_NAMES` below, for type checkers and editors
     from mbrace._native import Tally as Tally
     from mbrace.result import Candidate as Candidate, Decoded as Decoded, Phases as Phases, Step as Step
+    from mbrace.answers import Answer as Answer, Prompt as Prompt
     from mbrace.api import decode as decode, decode_corpus as decode_corpus
     from mbrace.errors import RecordError as RecordError, ServiceError as ServiceError, UserError as UserError
+    from mbrace.jobs.answer import answer_file as answer_file
     from mbrace.jobs.decode import decode_file as decode_file
     from mbrace.jobs.export import export_file as export_file
     from mbrace.jobs.generate import generate_file as generate_file
@@ -90,8 +92,10 @@ __version__ = "0.1.0"
 _NAMES = {
     "mbrace._native": "Tally",
     "mbrace.result": "Candidate Decoded Phases Step",
+    "mbrace.answers": "Answer Prompt",
     "mbrace.api": "decode decode_corpus",
     "mbrace.errors": "RecordError ServiceError UserError",
+    "mbrace.jobs.answer": "answer_file",
     "mbrace.jobs.decode": "decode_file",
     "mbrace.jobs.export": "export_file",
     "mbrace.jobs.generate": "generate_file",
@@ -147,8 +151,8 @@ _EXTRAS = {
     "mbrace.models.mbr_generate": "models",
     "mbrace.models.seq2seq": "models",
     "mbrace.servers.embeddings": "models",
-    "mbrace.servers.judge": "models",
-    "mbrace.servers.server": "models",
+    "mbrace.servers.judge": "serve",
+    "mbrace.servers.server": "serve",
     "mbrace.cross.bleurt": "neural",
     "mbrace.cross.metricx": "neural",
     "mbrace.cross.xcomet": "neural",

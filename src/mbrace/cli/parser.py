@@ -18,6 +18,7 @@ COMMANDS = (
     "demo",
     "generate",
     "translate",
+    "answer",
     "train",
     "train_metric",
     "export",

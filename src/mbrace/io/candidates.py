@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import itertools
+import json
 import os
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -144,9 +146,32 @@ def read_items(paths: Sequence[str], make_item: Callable[[Row, str, int, str], I
     """
     seen = SeenIds()
     for path, prefix in zip(paths, id_prefixes(paths), strict=True):
-        for number, row in enumerate(without_blank_end(rows_of(path)), 1):
+        for number, row in enumerate(_without_draws(without_blank_end(rows_of(path))), 1):
             item = make_item(row, shown_path(path), number, prefix)
             yield item if isinstance(item, Bad) or seen.add(item.id) else repeated_id(location_of(item), item.id)
+
+
+def _without_draws(rows: Iterator[Row]) -> Iterator[Row]:
+    """The rows of a file. A file of paid draws (`--save-draws`) becomes a record for each prompt, whose samples are the
+    whole answers among its draws."""
+    first = next(rows, None)
+    if first is None:
+        return
+    if not (isinstance(first, bytes) and first.startswith(b'{"key":')):
+        yield from itertools.chain([first], rows)
+        return
+    found: dict[str | int, list[dict[str, Any]]] = {}
+    for row in itertools.chain([first], rows):
+        with contextlib.suppress(ValueError, KeyError, TypeError):  # a line that was cut off when a run was killed
+            saved = json.loads(bytes(row))["answer"]  # type: ignore[arg-type]
+            found.setdefault(saved["id"], []).append(saved)
+    for name, draws in found.items():
+        draws.sort(key=lambda saved: saved["first"])
+        usable = [each for saved in draws for each in saved["choices"] if each["text"] and not each["is_cut"]]
+        row = {"id": name, "source": draws[0]["source"], "samples": [each["text"] for each in usable]}
+        if usable and all(each["logprob"] is not None for each in usable):
+            row["logprobs"] = [each["logprob"] for each in usable]
+        yield json_line(row)
 
 
 def read_records(path: str) -> Iterator[Record]:

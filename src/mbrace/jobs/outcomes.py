@@ -4,20 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 
 from mbrace.io.candidates import Bad, Item, bad_from
 from mbrace.jobs.run import Outcome
 from mbrace.records import Record
 from mbrace.result import Decoded
 from mbrace.windows import OnError
-
-
-@dataclass(frozen=True)
-class _NumberedRecord(Record):
-    """A record with its position among the items of a run."""
-
-    number: int = -1
 
 
 def answer_items(
@@ -35,6 +27,7 @@ def answer_items(
     line_of_bad = b"\n" if text else None  # text has one line per source
     pending: deque[tuple[int, Item]] = deque()  # positions and items that were read and have no outcome yet
     failed: dict[int, Bad] = {}  # by position
+    numbers: dict[int, deque[int]] = {}  # positions of the records that have no outcome yet, by identity
 
     def read() -> Iterator[Record]:
         for number, item in enumerate(items):
@@ -44,11 +37,19 @@ def answer_items(
                 failed[number] = item
             pending.append((number, item))
             if isinstance(item, Record):
-                yield _NumberedRecord(**vars(item), number=number)
+                numbers.setdefault(id(item), deque()).append(number)
+                yield item
+
+    def take_number(record: Record) -> int:
+        """The position of a record, which is forgotten."""
+        waiting = numbers[id(record)]
+        number = waiting.popleft()
+        if not waiting:
+            del numbers[id(record)]
+        return number
 
     def on_error(record: Record, error: Exception) -> None:
-        assert isinstance(record, _NumberedRecord)
-        bad = failed[record.number] = bad_from(record, error)
+        bad = failed[take_number(record)] = bad_from(record, error)
         if not skip or isinstance(error, ImportError):  # a missing package is not the record's fault
             raise bad.error() if record.location is not None else error
 
@@ -60,5 +61,6 @@ def answer_items(
         yield from outcomes_of_failed()
         _, record = pending.popleft()
         assert isinstance(record, Record)
+        take_number(record)
         yield line(record, found), None
     yield from outcomes_of_failed()

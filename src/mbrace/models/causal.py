@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import copy
+import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from mbrace.answers import DRAWS, Message, answers, prompt_of
 from mbrace.errors import UserError
 from mbrace.models.generic import CausalDecoder
 from mbrace.models.live import Limits, LiveModel, device_for
 from mbrace.models.seq2seq import end_ids, find, load
 from mbrace.neural.device import choose_dtype
+from mbrace.records import Record
+from mbrace.sampler import Draws, FunctionDrawer, Receipt, Want
 
 
 class CausalLM(LiveModel):
@@ -27,7 +33,7 @@ class CausalLM(LiveModel):
         self,
         model: Any,
         *,
-        prompt: str,
+        prompt: str = "{source}",
         chat: bool | None = None,
         system: str | None = None,
         stop: str | None = None,
@@ -56,6 +62,67 @@ class CausalLM(LiveModel):
         self.pad = int(self.ends[0] if pad is None else pad)
         self.rows = rows or (1024 if self.device.type == "cuda" else 256)
 
+    def answer(
+        self,
+        prompts: str | Sequence[str | Sequence[Message]],
+        *,
+        n: int = DRAWS,
+        ids: Sequence[str | int] | None = None,
+        max_tokens: int = 512,
+        temperature: float = 1.0,
+        seed: int = 0,
+        **options: Any,
+    ) -> Any:
+        """The consensus answers to prompts: texts, or lists of messages; an `Answer` for each, or one for one text.
+
+        At most `n` draws are made for each, in steps while the race between them is open. `options` are those of
+        `sampler` (`epsilon`, `top_p`, ...) and of `mbrace.answers.answers` (`utility`, `regret`, `nbest`, ...).
+        """
+        if isinstance(prompts, str):
+            one = {"max_tokens": max_tokens, "temperature": temperature, "seed": seed, **options}
+            return self.answer([prompts], n=n, ids=ids, **one)[0]
+        names = [*range(len(prompts))] if ids is None else [*ids]
+        records = [prompt_of(prompt, name) for prompt, name in zip(prompts, names, strict=True)]
+        of_sampler = {name: options.pop(name) for name in ("epsilon", "top_k", "top_p", "min_p") if name in options}
+        counted = CountedDraws(self, max_tokens=max_tokens, temperature=temperature, seed=seed, **of_sampler)
+        return list(answers(records, counted, n=n, seed=seed, **options))
+
+
+class CountedDraws:
+    """Draws of answers to prompts, counted in tokens; an answer that fills `max_tokens` was cut."""
+
+    def __init__(self, model: CausalLM, *, max_tokens: int, seed: int, **sampling: Any) -> None:
+        assert isinstance(model.codec, PromptCodec)
+        self._codec, self._most = model.codec, max_tokens
+        self._model = copy.copy(model)
+        self._model.codec = FilledPrompts(model.codec)
+        self._sampler = self._model.sampler(seed=seed, max_length=max_tokens, ahead=(), **sampling)
+
+    def start_counted(self, records: Sequence[Record], receipts: dict[str | int, Receipt]) -> FunctionDrawer:
+        """Begin a window of races, whose costs are added to `receipts`."""
+        filled = [replace(record, source=self._codec.fill(record)) for record in records]
+        drawer = self._sampler.start(filled)
+        prompt_sizes = [len(row) for row in self._model.codec.encode([record.source or "" for record in filled])]
+
+        def draw(wants: Sequence[Want]) -> list[Draws]:
+            started = time.monotonic()
+            found = drawer.draw(wants)
+            seconds, out = time.monotonic() - started, []
+            for want, draws in zip(wants, found, strict=True):
+                sizes = [self._codec.size(text) + 1 for text in draws.texts]
+                cut = [size > self._most for size in sizes]
+                blank = [not text for text in draws.texts]
+                name = records[want.sentence].id
+                receipts[name] = receipts.get(name, Receipt()) + Receipt(
+                    prompt_sizes[want.sentence], sum(min(size, self._most) for size in sizes), 0, len(sizes),
+                    sum(cut), sum(blank), seconds=seconds,
+                )  # fmt: skip
+                usable = [text for text, *bad in zip(draws.texts, cut, blank, strict=True) if not any(bad)]
+                out.append(Draws(usable, None, len(draws.texts) - len(usable)))
+            return out
+
+        return FunctionDrawer(draw)
+
 
 class PromptCodec:
     """Sources to the ids of their prompts; ids of outputs to text, up to `stop`."""
@@ -79,20 +146,45 @@ class PromptCodec:
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of the prompts."""
-        prompts = [self._prompt.replace("{source}", text) for text in texts]
+        return self.ids_of([self.fill(Record((), source=text)) for text in texts])
+
+    def fill(self, record: Record) -> str:
+        """The text that the model continues for a record: its messages, or the prompt with its source."""
+        messages = getattr(record, "messages", None)
+        text = self._prompt.replace("{source}", record.source or "")
         if not self._chat:
-            return [list(row) for row in self._tokenizer(prompts)["input_ids"]] if prompts else []
-        start = [] if self._system is None else [{"role": "system", "content": self._system}]
-        filled = [
-            self._tokenizer.apply_chat_template(
-                [*start, {"role": "user", "content": prompt}], add_generation_prompt=True, tokenize=False
-            )
-            for prompt in prompts
-        ]
-        return [list(row) for row in self._tokenizer(filled, add_special_tokens=False)["input_ids"]] if filled else []
+            if messages is not None and len(messages) > 1:
+                raise record.error("messages: this tokenizer has no chat template; give one prompt")
+            return text
+        if messages is None:
+            start = [] if self._system is None else [{"role": "system", "content": self._system}]
+            messages = [*start, {"role": "user", "content": text}]
+        filled: str = self._tokenizer.apply_chat_template(list(messages), add_generation_prompt=True, tokenize=False)
+        return filled
+
+    def ids_of(self, filled: Sequence[str]) -> list[list[int]]:
+        """Ids of filled prompts; a chat template writes its special tokens itself."""
+        found = self._tokenizer(list(filled), add_special_tokens=not self._chat)["input_ids"] if filled else []
+        return [list(row) for row in found]
+
+    def size(self, text: str) -> int:
+        """The tokens of an output."""
+        return len(self._tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
         """Texts of outputs."""
         kept = [[number for number in row if number >= 0] for row in rows]
         texts = self._tokenizer.batch_decode(kept, skip_special_tokens=True, clean_up_tokenization_spaces=False)
         return [(text.strip() if self._stop is None else text.split(self._stop)[0].strip()) for text in texts]
+
+
+class FilledPrompts:
+    """A codec for prompts that are filled in already."""
+
+    def __init__(self, codec: PromptCodec) -> None:
+        self._codec = codec
+        self.pieces, self.decode = codec.pieces, codec.decode
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Ids of the prompts."""
+        return self._codec.ids_of(texts)

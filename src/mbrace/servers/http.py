@@ -19,7 +19,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Coroutine, Iterable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
@@ -131,7 +131,7 @@ class Client:
         self._not_before = 0.0  # when requests may be sent again: a Retry-After applies to all of them
         self._announced = -math.inf
         self._lock = threading.Lock()
-        self._interrupted = False
+        self._interrupted = self._is_finishing = False
         self._running: _Loop | None = None
 
     def start(self, work: Coroutine[Any, Any, Answer]) -> Future[Answer]:
@@ -162,13 +162,15 @@ class Client:
         retries, failures = self._retries if retries is None else retries, 0
         assert self._running is not None
         async with self._running.slots:
+            if self._is_finishing:
+                raise ServiceError(f"{self.url}: not requested, as another request failed")
             while True:
                 await self._pause()
                 answer, failure = await self._try(body, read, path or self._endpoint)
                 if failure is None:
                     return answer  # type: ignore[return-value]
                 failures += 1
-                if failures > retries or not failure.is_retried:
+                if failures > retries or not failure.is_retried or self._is_finishing:
                     break
                 await self._back_off(failures, retries, failure)
         status = f"status {failure.status}: " if failure.status else ""
@@ -189,6 +191,12 @@ class Client:
     async def answers(self, body: Any, read: Callable[[Any], Any]) -> bool:
         """Whether the server answers this request now, with something that can be read."""
         return (await self._try(body, read, self._endpoint))[1] is None
+
+    def finish(self, requested: Iterable[Future[Any]]) -> None:
+        """Start and repeat no request, and wait for those under way: their answers are paid for."""
+        self._is_finishing = True
+        wait(list(requested), timeout=self._timeout)
+        self._is_finishing = False
 
     def interrupt(self) -> None:
         """End all requests and waits, now and in future, with a ServiceError."""

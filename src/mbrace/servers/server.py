@@ -11,13 +11,15 @@ import asyncio
 import math
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from mbrace.answers import DRAWS, Answer, Message, Prompt, answers, prompt_of
 from mbrace.errors import ServiceError, UserError, check_whole
+from mbrace.pairwise import PairFunction
 from mbrace.randomness import key
 from mbrace.records import Record
 from mbrace.sampler import Draws, Receipt, Want, ids_of, source_of
@@ -25,7 +27,7 @@ from mbrace.servers.abilities import Abilities, Probe, beam_request, check_beams
 from mbrace.servers.answer_file import AnswerFile, key_of
 from mbrace.servers.chat import Choice, chat_messages, choices_of, cost_of
 from mbrace.servers.http import Client, RequestError
-from mbrace.utility import Cost
+from mbrace.utility import Cost, Utility
 
 Blocks = tuple[str | int, str, int, int]  # record id, stream, first draw, count
 
@@ -172,6 +174,41 @@ class Server:
             source_of(record)
         return ServerDrawer(self, records, "draw")
 
+    def start_counted(self, records: Sequence[Record], receipts: dict[str | int, Receipt]) -> ServerDrawer:
+        """Begin a window of races, whose costs are added to `receipts`."""
+        return ServerDrawer(self, records, "draw", receipts)
+
+    def answer(
+        self,
+        prompts: str | Sequence[str | Sequence[Message]],
+        *,
+        n: int = DRAWS,
+        utility: Utility | PairFunction | None = None,
+        ids: Sequence[str | int] | None = None,
+        **options: Any,
+    ) -> Any:
+        """The consensus answers to prompts: texts, or lists of messages; an `Answer` for each, or one for one text.
+
+        At most `n` draws are made for each, in steps while the race between them is open. `options` are those of
+        `mbrace.answers.answers`: `regret`, `confidence`, `nbest`, `seed`, `window`.
+        """
+        if isinstance(prompts, str):
+            return self.answer([prompts], n=n, utility=utility, ids=ids, **options)[0]
+        names = [*range(len(prompts))] if ids is None else [*ids]
+        records = [prompt_of(prompt, name) for prompt, name in zip(prompts, names, strict=True)]
+        return list(answers(records, self, n=n, utility=utility, weighted=self._logprobs, **options))
+
+    async def answer_async(self, prompt: str | Sequence[Message], **options: Any) -> Answer:
+        """Like `answer`, for one prompt, in a service. Cancelling it cancels its requests."""
+        ongoing = Ongoing(self)
+        options = {"weighted": self._logprobs, "id": 0} | options
+        record = prompt_of(prompt, options.pop("id"))
+        try:
+            return await asyncio.to_thread(lambda: next(answers([record], ongoing, **options)))
+        except asyncio.CancelledError:
+            ongoing.cancel()
+            raise
+
     def close(self) -> None:
         """Cancel all requests, and close the connections and the file."""
         self._client.close()
@@ -181,6 +218,10 @@ class Server:
     def interrupt(self) -> None:
         """End all requests and waits: they fail with a ServiceError."""
         self._client.interrupt()
+
+    def finish(self, requested: Iterable[Future[Drawn]]) -> None:
+        """Start no request, and wait for those under way, whose answers are paid for."""
+        self._client.finish(requested)
 
     # the draws of one want
 
@@ -308,6 +349,8 @@ class Server:
         messages = getattr(record, "messages", None)
         if messages is not None:
             return {"model": self._model, "messages": list(messages), "max_tokens": self._max_tokens}
+        if self._prompt is None and isinstance(record, Prompt):
+            return self._with_text(record.source or "") | {"max_tokens": self._max_tokens}
         if self._prompt is None:
             raise UserError(
                 f"{self.url}: needs a prompt with {{source}} in it, such as 'Translate into English: {{source}}'"
@@ -342,18 +385,46 @@ class Drawn:
         return Draws([choice.text for choice in usable], scores, len(self.choices) - len(usable))
 
 
+class Ongoing:
+    """A race on a server whose draws can be cancelled from another thread."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._drawers: list[ServerDrawer] = []
+        self.is_cancelled = False
+
+    def start_counted(self, records: Sequence[Record], receipts: dict[str | int, Receipt]) -> ServerDrawer:
+        """Begin a window of races, whose costs are added to `receipts`."""
+        self._drawers.append(ServerDrawer(self._server, records, "draw", receipts, self))
+        return self._drawers[-1]
+
+    def cancel(self) -> None:
+        """Cancel the requests that are under way, and make no others."""
+        self.is_cancelled = True
+        for drawer in self._drawers:
+            drawer.cancel()
+
+
 class ServerDrawer:
     """Draws for one window of records. `receipts` collects what each of them cost."""
 
     def __init__(
-        self, server: Server, records: Sequence[Record], stream: str, receipts: dict[str | int, Receipt] | None = None
+        self,
+        server: Server,
+        records: Sequence[Record],
+        stream: str,
+        receipts: dict[str | int, Receipt] | None = None,
+        ongoing: Ongoing | None = None,
     ) -> None:
         self._server, self._records, self._stream, self._receipts = server, records, stream, receipts
+        self._ongoing = ongoing
         self._wanted: dict[tuple[int, int, int], Future[Drawn]] = {}
 
     def request(self, wants: Sequence[Want]) -> Sequence[Want]:
         """Request what is wanted, all at the same time; returns the wants."""
         for want in wants:
+            if self._ongoing is not None and self._ongoing.is_cancelled:
+                raise ServiceError(f"{self._server.url}: cancelled")
             record = self._records[want.sentence]
             self._wanted[want.sentence, want.first, want.count] = self._server.submit(
                 record, self._stream, want.first, want.count
@@ -367,7 +438,10 @@ class ServerDrawer:
     def get(self, want: Want) -> Draws:
         """Wait for the draws of one want."""
         try:
-            drawn = self._wanted.pop((want.sentence, want.first, want.count)).result()
+            drawn = self._wanted[want.sentence, want.first, want.count].result()
+            del self._wanted[want.sentence, want.first, want.count]
+        except CancelledError:
+            raise ServiceError(f"{self._server.url}: cancelled") from None
         except BaseException as error:
             self._give_up(keep=not isinstance(error, ServiceError))
             raise
@@ -376,13 +450,18 @@ class ServerDrawer:
             self._receipts[name] = self._receipts.get(name, Receipt()) + drawn.receipt
         return drawn.draws(logprobs=self._server._logprobs)
 
+    def cancel(self) -> None:
+        """Cancel what was requested; may be called from another thread."""
+        for future in list(self._wanted.values()):
+            future.cancel()
+
     def _give_up(self, *, keep: bool) -> None:
-        """After a request has failed: keep the others for the next try, or cancel them if there will be none."""
+        """After a request has failed: keep the others for the next try; if there will be none, save what is paid."""
+        if not keep:
+            self._server.finish(self._wanted.values())
         for (sentence, first, count), future in self._wanted.items():
             if keep:
                 self._server.keep(self._records[sentence], self._stream, first, count, future)
-            else:
-                future.cancel()
         self._wanted.clear()
 
 
@@ -395,6 +474,7 @@ class Budget:
         self.tokens, self.spent = tokens, 0
         self._reserved = 0
         self._settled: asyncio.Event | None = None
+        self.is_spent = False  # whether a request was denied
 
     def reserve(self, prompt: int, per_choice: int, choices: int) -> Bill:
         """A request of a prompt of at most so many tokens, for up to `choices` of at most `per_choice` each."""
@@ -409,6 +489,7 @@ class Budget:
             if room >= choices * per_choice or not self._reserved:
                 paid = max(0, min(choices, room // per_choice))
                 self._reserved += prompt + paid * per_choice if paid else 0
+                self.is_spent = self.is_spent or paid < choices
                 return paid
             self._settled = self._settled or asyncio.Event()
             await self._settled.wait()

@@ -1,0 +1,353 @@
+"""Answers by consensus: what is drawn and paid, when it ends, what is written, and the answer without a race."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import scipy.stats
+from test_models_server import Mock
+
+import mbrace
+from mbrace.answers import Vote, prompt_of, steps_to
+from mbrace.cli import main
+from mbrace.errors import ServiceError
+
+PEAKED = ["The capital of France is Paris."] * 12
+PEAKED += ["Paris is the capital of France.", "It is Lyon.", "Paris.", "I do not know."]
+SPREAD = [f"{word} is what {other} said" for word in "abcdef" for other in "uvwxyz"]
+
+
+class Model(Mock):
+    """Draws from `texts`, by seed; each output has three tokens, each prompt ten."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.texts: Callable[[str], list[str]] = lambda prompt: PEAKED
+        self.finish = "stop"
+
+    def made(self, body: dict[str, Any]) -> list[dict[str, Any]]:
+        asked = body["messages"][-1]["content"] if "messages" in body else body["prompt"]
+        texts = self.texts(str(asked))
+        out = []
+        for index in range(min(body["n"], self.choices)):
+            text = random.Random(f"{body['seed']} {index}").choice(texts)
+            reason = "length" if text.endswith("...") else "stop"
+            out.append({"message": {"content": text}, "text": text, "finish_reason": reason})
+        return out
+
+    def usage(self, body: dict[str, Any]) -> dict[str, int]:
+        return {"prompt_tokens": 10, "completion_tokens": 3 * body["n"]}
+
+
+@pytest.fixture
+def model() -> Iterator[Model]:
+    made = Model()
+    yield made
+    made.server.shutdown()
+    made.server.server_close()
+
+
+def server(model: Model, **options: Any) -> mbrace.Server:
+    return mbrace.Server(model.url, "m", **({"retries": 0} | options))
+
+
+def flags(model: Model, *more: str) -> list[str]:
+    return ["--server", model.url, "--server-model", "m", "--retries", "0", *more]
+
+
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+# what is drawn
+
+
+def test_draws_are_made_in_steps_while_the_race_is_open_and_paid_exactly(model: Model) -> None:
+    found = server(model).answer([f"question {n}" for n in range(8)], n=16)
+    assert {answer.text for answer in found} == {PEAKED[0]}
+    drawn = sum(body["n"] for body in model.bodies)
+    assert sum(answer.draws for answer in found) == drawn < 8 * 16
+    assert {body["n"] for body in model.bodies} <= {4, 8}
+    for answer in found:
+        steps = [step.pseudo_references for step in answer.decoded.steps]
+        assert steps == list(steps_to(16))[: len(steps)]
+        assert answer.receipt.requests == len(steps)
+        assert answer.receipt.tokens_in == 10 * len(steps)
+        assert answer.receipt.tokens_out == 3 * answer.draws
+
+
+def test_all_draws_give_the_answer_of_minimum_bayes_risk(model: Model) -> None:
+    model.texts = lambda prompt: [f"{word} is what {other} said" for word in "abcd" for other in "vwxyz"]
+    for n in (3, 4):  # one step
+        (answer,) = server(model).answer(["q"], n=n)
+        draws = mbrace.Server(model.url, "m", prompt="{source}").candidates(["q"], n)[0].texts
+        plain = mbrace.decode(list(draws), prune=None)
+        assert answer.utility == pytest.approx(plain.utility)
+        assert {answer.text} <= set(draws)
+
+
+def test_equal_draws_end_the_race_at_once(model: Model) -> None:
+    model.texts = lambda prompt: ["yes"] if prompt == "q" else PEAKED
+    (answer,) = server(model).answer(["q"])
+    assert (answer.draws, answer.stopped, answer.utility) == (4, "one text", pytest.approx(100.0))
+
+
+def test_cut_and_blank_draws_use_up_n_and_are_never_the_answer(model: Model) -> None:
+    model.texts = lambda prompt: ["half an ans...", "", "yes, it is", "no, it is not", "perhaps it is"]
+    (answer,) = server(model).answer(["q"], n=16)
+    cost = answer.receipt
+    assert cost.cut > 0
+    assert cost.blank > 0
+    assert answer.draws == cost.draws <= 16
+    assert answer.decoded.pseudo_references == cost.draws - cost.cut - cost.blank
+    assert not any("..." in each.text or not each.text for each in answer.nbest)
+    model.texts = lambda prompt: ["half an ans...", "half ..."]
+    with pytest.raises(mbrace.UserError, match="none of 16 samples is a whole answer"):
+        server(model).answer(["q"], n=16)
+
+
+def test_reasoning_is_no_part_of_an_answer(model: Model) -> None:
+    model.texts = lambda prompt: [f"<think>\n{word} ...\n</think>\n\nyes" for word in "abcdefgh"]
+    (answer,) = server(model).answer(["q"])
+    assert (answer.text, answer.stopped) == ("yes", "one text")
+
+
+def test_a_failing_prompt_makes_no_other_draw_again(model: Model, tmp_path: Path) -> None:
+    model.texts = lambda prompt: ["cut ...", "cut too ..."] if "bad" in prompt else PEAKED
+    (tmp_path / "p.txt").write_text("one\nbad\ntwo\n")
+    out = tmp_path / "a.jsonl"
+    assert main(["answer", f"{tmp_path}/p.txt", "-o", str(out), "--on-error", "skip", *flags(model)]) == 0
+    assert [row["prompt"] for row in rows_of(out)] == ["one", "two"]
+    seeds = [(body["messages"][-1]["content"], body["seed"]) for body in model.bodies]
+    assert len(seeds) == len(set(seeds))
+
+
+# votes
+
+
+def test_the_vote_is_decided_by_the_beta_rule() -> None:
+    for first, second in itertools.product(range(30), range(30)):
+        exact = scipy.stats.beta.sf(0.5, first + 1, second + 1)
+        if abs(exact - 0.95) > 1e-9:
+            assert Vote(64, 0.95).is_decided(first, second) == (exact > 0.95)
+
+
+def test_a_certain_stop_changes_no_answer(model: Model) -> None:
+    chance = random.Random(1)
+    for _ in range(20):
+        shares = [chance.randint(1, 9) for _ in range(4)]
+        texts = [f"The answer is {word}" for word, share in zip("1234", shares, strict=True) for _ in range(share)]
+        model.texts = lambda prompt, texts=texts: texts
+        utility = mbrace.ExactMatch(pattern="[0-9]")
+        raced = server(model).answer("q", n=16, utility=utility, confidence=1)
+        whole = server(model)
+        all_texts = [
+            text
+            for first, count in ((0, 9), (9, 7))  # nine equal ones of 16 cannot be overtaken
+            for text in whole.start([prompt_of("q", 0)]).draw([mbrace.Want(0, first, count)])[0].texts
+        ]
+        votes = {text: all_texts.count(text) for text in all_texts}
+        assert votes[raced.text] == max(votes.values())
+
+
+def test_votes_count_numbers_by_value_and_leave_out_what_does_not_match(model: Model) -> None:
+    model.texts = lambda prompt: ["It is $1,000.", "so 1000.0", "about 1e3!", "no idea", "999"]
+    utility = mbrace.ExactMatch(pattern=r"[\d.,]*\d(?:e\d)?", numbers=True)
+    answer = server(model).answer("q", n=32, utility=utility)
+    assert utility.answer(answer.text) == "1000"
+    assert answer.stopped == "vote"
+    assert answer.receipt.unmatched > 0
+    assert answer.decoded.pseudo_references == answer.draws - answer.receipt.unmatched
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("1,000", "1000"),
+        ("1000.0", "1000"),
+        ("-0", "0"),
+        ("+.50", "0.5"),
+        ("1e3", "1000"),
+        ("12,34", "12,34"),
+    ],
+)
+def test_numbers_have_one_form(text: str, number: str) -> None:
+    assert mbrace.ExactMatch(numbers=True).answer(text) == number
+
+
+# files
+
+
+def test_ids_turns_and_other_fields_are_carried_through(model: Model, tmp_path: Path) -> None:
+    turns = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Line one\nline two"}]
+    prompts = tmp_path / "p.jsonl"
+    prompts.write_text(
+        json.dumps({"id": "a", "prompt": "What?\nWhere?", "label": 7}) + "\n" + json.dumps({"messages": turns}) + "\n"
+    )
+    model.texts = lambda prompt: ["first line\n\nsecond line"] * 2 + ["another\nanswer"]
+    out = tmp_path / "a.jsonl"
+    assert main(["answer", str(prompts), "-o", str(out), "-n", "8", "--nbest", "2", *flags(model)]) == 0
+    first, second = rows_of(out)
+    assert (first["id"], first["prompt"], first["label"]) == ("a", "What?\nWhere?", 7)
+    assert second["messages"] == turns
+    assert "\n" in first["text"]
+    assert {"draws", "stopped", "utility", "tokens_in", "tokens_out", "requests", "seconds"} <= set(first)
+    assert any(body["messages"] == turns for body in model.bodies)
+    assert len(first["nbest"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ('{"id": 1}', "give `prompt`, a text, or `messages`"),
+        ('{"prompt": 3}', "prompt: expected a text"),
+        ('{"prompt": " "}', "prompt: is empty"),
+        ('{"messages": []}', "messages: expected a list such as"),
+        ('{"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}', "prompt: is empty"),
+    ],
+)
+def test_a_bad_prompt_is_refused(
+    model: Model, tmp_path: Path, line: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "p.jsonl").write_text(line + "\n")
+    assert main(["answer", f"{tmp_path}/p.jsonl", "-o", f"{tmp_path}/a", *flags(model)]) == 2
+    assert words in capsys.readouterr().err
+    assert model.bodies == []
+
+
+def test_paid_draws_are_never_lost_and_decode_reads_them(model: Model, tmp_path: Path) -> None:
+    (tmp_path / "p.txt").write_text("one\ntwo\nthree\n")
+    kept, out = tmp_path / "draws.jsonl", tmp_path / "a.jsonl"
+    command = ["answer", f"{tmp_path}/p.txt", "-o", str(out), "--save-draws", str(kept), "--concurrency", "1"]
+    model.texts = lambda prompt: SPREAD
+    model.plan = lambda number: "401" if number == 5 else None
+    assert main([*command, *flags(model)]) == 3
+    paid = len(model.bodies) - 1  # the last was refused
+    assert len(rows_of(kept)) == paid >= 4  # one may have been under way
+    model.plan = lambda number: None
+    assert main([*command, "--resume", *flags(model)]) == 0
+    asked = [(body["messages"][-1]["content"], body["seed"], body["n"]) for body in model.bodies]
+    assert len(set(asked)) == len(asked) - 1  # only the refused one was sent again
+    clean = tmp_path / "clean.jsonl"
+    assert main(["answer", f"{tmp_path}/p.txt", "-o", str(clean), *flags(model)]) == 0
+    gone = ("seconds", "requests")  # of what was kept, none were sent
+    assert [{k: v for k, v in row.items() if k not in gone} for row in rows_of(out)] == [
+        {k: v for k, v in row.items() if k not in gone} for row in rows_of(clean)
+    ]
+    decoded = tmp_path / "d.jsonl"
+    assert main(["decode", str(kept), "-o", str(decoded), "--prune", "none"]) == 0
+    assert [row["id"] for row in rows_of(decoded)] == [1, 2, 3]
+    assert [row["pseudo_references"] for row in rows_of(decoded)] == [row["draws"] for row in rows_of(out)]
+
+
+def test_the_budget_is_checked_before_each_request_and_never_exceeded(model: Model, tmp_path: Path) -> None:
+    model.texts = lambda prompt: [f"{word} is what {other} said" for word in "abcdef" for other in "uvwxyz"]
+    answers = {}
+    for tokens in (150, 100_000):
+        made = server(model, max_tokens=20, max_cost_tokens=tokens, concurrency=1)
+        (answer,) = made.answer(["q"], n=16)
+        assert made.budget.spent == made.cost.prompt_tokens + made.cost.completion_tokens <= tokens
+        answers[tokens] = answer
+    assert answers[150].stopped == "cost"
+    assert 1 <= answers[150].draws < 16
+    assert answers[100_000].stopped == "all draws"
+    (tmp_path / "p.txt").write_text("".join(f"question {n}\n" for n in range(40)))
+    out = tmp_path / "a.jsonl"
+    limits = ["--max-tokens", "20", "--max-cost-tokens", "400", "--window", "4"]
+    assert main(["answer", f"{tmp_path}/p.txt", "-o", str(out), *limits, *flags(model)]) == 3
+    done = rows_of(out) if out.exists() else []
+    assert sum(row["tokens_in"] + row["tokens_out"] for row in done) <= 400
+    assert main(["answer", f"{tmp_path}/p.txt", "-o", str(out), *limits[:2], "--resume", *flags(model)]) == 0
+    assert len(rows_of(out)) == 40
+
+
+def test_the_bound_and_the_cost_are_said(model: Model, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "p.txt").write_text("one\ntwo\n")
+    assert (
+        main(["answer", f"{tmp_path}/p.txt", "-o", f"{tmp_path}/a", "-n", "8", "--max-tokens", "9", *flags(model)]) == 0
+    )
+    said = " ".join(capsys.readouterr().err.split())
+    assert "at most 8 draws of 9 tokens per prompt: 16 draws, 144 tokens out for 2 prompts" in said
+    assert "stopped: " in said
+    assert "tokens in " in said
+
+
+def test_other_commands_read_the_answers(model: Model, tmp_path: Path) -> None:
+    (tmp_path / "p.txt").write_text("one\ntwo\n")
+    for name, seed in (("a", "0"), ("b", "1")):
+        out = str(tmp_path / f"{name}.jsonl")
+        assert main(["answer", f"{tmp_path}/p.txt", "-o", out, "--nbest", "2", "--seed", seed, *flags(model)]) == 0
+    (tmp_path / "ref.txt").write_text("Paris\nParis\n")
+    assert main(["compare", f"{tmp_path}/a.jsonl", f"{tmp_path}/b.jsonl", "--reference", f"{tmp_path}/ref.txt"]) == 0
+
+
+# in a service
+
+
+def test_an_answer_that_is_cancelled_asks_for_nothing_more(model: Model) -> None:
+    waits, gone = threading.Event(), threading.Event()
+
+    def plan(number: int) -> None:
+        waits.set()
+        gone.wait(5)
+
+    made = server(model)
+    made.abilities()
+    model.plan = plan
+
+    async def cancelled() -> None:
+        task = asyncio.create_task(made.answer_async("q"))
+        while not waits.is_set():
+            await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    started = time.monotonic()
+    asyncio.run(cancelled())
+    assert time.monotonic() - started < 4
+    gone.set()
+    model.plan = lambda number: None
+    count = len(model.bodies)
+    assert asyncio.run(made.answer_async("q")).text == PEAKED[0]
+    assert len(model.bodies) > count
+
+
+def test_a_server_that_fails_is_nobodys_fault(model: Model) -> None:
+    model.fails_probes = True
+    model.plan = lambda number: "503"
+    with pytest.raises(ServiceError):
+        server(model).answer(["q"])
+
+
+# a model here
+
+
+def test_a_causal_model_answers_and_counts_its_tokens(tmp_path: Path) -> None:
+    from real_servers import tiny_model
+
+    model = mbrace.CausalLM(tiny_model(tmp_path / "m", samples=True), device="cpu")
+    turns = [{"role": "system", "content": "a"}, {"role": "user", "content": "b"}]
+    found = model.answer(["hello", turns], n=8, max_tokens=200, epsilon=None)
+    for answer, tokens in zip(found, (5, 2), strict=True):
+        assert 4 <= answer.draws <= 8
+        assert answer.receipt.tokens_in in (tokens, 2 * tokens)  # steps
+        assert answer.receipt.requests == 0
+        assert answer.decoded.pseudo_references == answer.draws - answer.receipt.cut - answer.receipt.blank
+    again = model.answer(["hello", turns], n=8, max_tokens=200, epsilon=None)
+    assert [answer.text for answer in again] == [answer.text for answer in found]
+    prompts = tmp_path / "p.txt"
+    prompts.write_text("hello\n")
+    out = tmp_path / "a.jsonl"
+    options = ["--model", str(tmp_path / "m"), "-n", "8", "--max-tokens", "200", "--device", "cpu"]
+    assert main(["answer", str(prompts), "-o", str(out), *options]) == 0
+    assert rows_of(out)[0]["draws"] >= 4
