@@ -17,6 +17,9 @@ struct AttendAsk {
     std::size_t rows, heads, size, time, capacity, row_at_columns;
 };
 
+// Whether every row of `row_at` is below `capacity`.
+bool rows_exist(const AttendAsk& ask);
+
 // Stores the newest keys and values, and writes what each row's query sees of all times up to now.
 void attend(const AttendAsk& ask, int threads);
 

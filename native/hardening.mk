@@ -19,8 +19,8 @@ $(SANITIZED)/.built: $(NATIVE) $(shell find src/mbrace -name '*.py')
 
 # native/stress.cpp under ThreadSanitizer: scores in every instruction set, decisions, wins and forecasts, each on many threads. It
 # is a program of its own, so that Python's own locking stays out of it.
-STRESS := native/stress.cpp native/dispatch.cpp native/count_portable.cpp native/resamples.cpp native/resample_blocks.cpp \
-  native/differences.cpp native/expected_utilities.cpp native/decide.cpp native/starters.cpp native/attend.cpp
+STRESS := native/stress.cpp $(filter-out native/module%.cpp native/stress.cpp native/count_avx%.cpp native/count_neon.cpp, \
+  $(wildcard native/*.cpp))
 TSAN := $(CXX) -std=c++20 -O1 -g -ffp-contract=off -fsanitize=thread
 ifneq ($(filter x86_64 amd64,$(shell uname -m)),)
 TSAN_VARIANTS := -DMBRACE_X86 build/tsan-avx2.o build/tsan-avx512.o

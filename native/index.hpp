@@ -29,6 +29,7 @@ class Index {
         }
     }
 
+    ~Index();
     Index(const Index&) = delete;
     Index& operator=(const Index&) = delete;
 
@@ -45,14 +46,7 @@ class Index {
         const Block& chosen = *blocks_[block];
         return {chosen.data, chosen.items, chosen.lengths.data(), chosen.inverses.data(), chosen.effective};
     }
-    std::size_t bytes() const {
-        std::size_t total = numbering_.bytes();
-        for (const auto& block : blocks_) {
-            for (const auto& columns : block->columns) total += sizeof(Column) * columns.size();
-            total += 4 * (block->lengths.size() + block->inverses.size()) + sizeof(block->effective);
-        }
-        return total;
-    }
+    std::size_t bytes() const;
 
   private:
     struct Block {

@@ -2,8 +2,6 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
-#include <algorithm>
-
 #include "attend.hpp"
 #include "python.hpp"
 
@@ -25,15 +23,10 @@ Floats attend_py(const Newest& newest, const Past& keys, const Past& values, con
     }
     if (rows > capacity || rows > row_at.shape(1)) throw nb::value_error("newest: more rows than there is room for");
     if (time >= keys.shape(0) || time > row_at.shape(0)) throw nb::value_error("time: there is no room for it");
-    for (std::size_t t = 0; t < time; ++t) {
-        const std::int32_t* row = row_at.data() + t * row_at.shape(1);
-        const bool known =
-            std::all_of(row, row + rows, [&](std::int32_t r) { return r >= 0 && static_cast<std::size_t>(r) < capacity; });
-        if (!known) throw nb::index_error("row_at: a row for which there is no room");
-    }
     Floats out = make_floats(rows, heads * size, true);
     const AttendAsk ask{newest.data(), keys.data(), values.data(), row_at.data(), out.data(),     rows,
                         heads,         size,        time,          capacity,      row_at.shape(1)};
+    if (!rows_exist(ask)) throw nb::index_error("row_at: a row for which there is no room");
     {
         nb::gil_scoped_release release;
         attend(ask, threads);

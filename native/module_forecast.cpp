@@ -5,8 +5,8 @@
 
 #include <memory>
 
-#include "cover.hpp"
 #include "forecast.hpp"
+#include "likeness.hpp"
 #include "parallel.hpp"
 #include "python.hpp"
 

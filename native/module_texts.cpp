@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "distinct.hpp"
-#include "parallel.hpp"
 #include "pieces.hpp"
 #include "python.hpp"
 #include "word_list.hpp"
@@ -34,8 +33,7 @@ nb::tuple word_numbers_py(WordList& words, nb::sequence texts, int threads) {
     }
     nb::list added;
     for (std::size_t number = known; number < words.size(); ++number) {
-        const Text& word = words.word(number);
-        added.append(nb::steal(PyUnicode_FromKindAndData(word.kind, word.data, static_cast<Py_ssize_t>(word.length))));
+        added.append(string_of(words.word(number)));
     }
     auto flat = make_table<std::int32_t>(numbers.size(), 1, false);
     std::copy(numbers.begin(), numbers.end(), flat.data());
@@ -47,7 +45,6 @@ using Tokens = nb::ndarray<const std::int32_t, nb::ndim<1>, nb::c_contig, nb::de
 // The tokens of texts whose words have numbers, one text after another, with the tokens `before` and `after` around each.
 nb::tuple join_words_py(const Tokens& numbers, const Integers& counts, const Tokens& ids, const Integers& begin,
                         const Integers& size, const Tokens& before, const Tokens& after, std::size_t room, int threads) {
-    static constexpr std::size_t AT_ONCE = 1024;  // texts per task
     const std::size_t texts = counts.size(), around = before.size() + after.size();
     std::vector<std::size_t> first_words(1, 0), starts;
     for (std::size_t i = 0; i < texts; ++i) {
@@ -78,20 +75,8 @@ nb::tuple join_words_py(const Tokens& numbers, const Integers& counts, const Tok
     Numbers<std::int64_t> lengths = make_numbers<std::int64_t>(texts);
     {
         nb::gil_scoped_release unlocked;
-        parallel((texts + AT_ONCE - 1) / AT_ONCE, threads, [&](int, std::size_t task) {
-            for (std::size_t i = task * AT_ONCE; i < std::min(texts, (task + 1) * AT_ONCE); ++i) {
-                std::int32_t* to = std::copy_n(before.data(), before.size(), flat.data() + starts[i]);
-                lengths.data()[i] = static_cast<std::int64_t>(starts[i + 1] - starts[i]);
-                std::size_t left = starts[i + 1] - starts[i] - around;
-                for (std::size_t at = first_words[i]; left > 0; ++at) {
-                    const std::int32_t word = numbers.data()[at];
-                    const std::size_t own = std::min(left, static_cast<std::size_t>(words.size[word]));
-                    to = std::copy_n(words.ids + words.begin[word], own, to);
-                    left -= own;
-                }
-                std::copy_n(after.data(), after.size(), to);
-            }
-        });
+        write_tokens(first_words, numbers.data(), words, {before.data(), before.size()}, {after.data(), after.size()},
+                     starts, threads, flat.data(), lengths.data());
     }
     return nb::make_tuple(flat, lengths, cut);
 }
@@ -111,30 +96,13 @@ void make_pieces(Pieces* self, nb::sequence texts, nb::sequence bytes) {
     new (self) Pieces(std::move(written), std::move(numbers));
 }
 
-// Each distinct row of ids is turned into text once, and equal rows share one string.
+// Equal rows share one string.
 nb::list piece_texts_py(const Pieces& pieces, const Ids& ids, int threads) {
-    static constexpr std::size_t AT_ONCE = 64;  // rows per task
-    const std::size_t rows = ids.shape(0), width = ids.shape(1);
-    std::vector<std::size_t> number_of(rows), first;
-    std::vector<std::size_t> lengths(rows);
+    std::vector<std::size_t> number_of;
     std::vector<std::string> found;
     {
         nb::gil_scoped_release unlocked;
-        Distinct distinct;
-        for (std::size_t row = 0; row < rows; ++row) {
-            const std::int32_t* own = ids.data() + row * width;
-            std::size_t length = width;
-            while (length > 0 && own[length - 1] < 0) --length;
-            lengths[row] = length;
-            number_of[row] = distinct.add({own, length, static_cast<int>(sizeof(std::int32_t))});
-            if (number_of[row] == first.size()) first.push_back(row);
-        }
-        found.resize(first.size());
-        parallel((found.size() + AT_ONCE - 1) / AT_ONCE, threads, [&](int, std::size_t task) {
-            for (std::size_t i = task * AT_ONCE; i < std::min(found.size(), (task + 1) * AT_ONCE); ++i) {
-                found[i] = pieces.text(ids.data() + first[i] * width, lengths[first[i]]);
-            }
-        });
+        found = pieces.texts(ids.data(), ids.shape(0), ids.shape(1), threads, number_of);
     }
     std::vector<nb::object> strings;
     strings.reserve(found.size());

@@ -47,7 +47,7 @@ nb::tuple race_lists_py(nb::list tallies, nb::list indexes, nb::list drawn, nb::
         if (strings.back().texts.size() != texts.size()) throw nb::value_error("drawn and scored: not equally many");
         if (std::find(each.begin(), each.end(), &tally) != each.end()) throw nb::value_error("tallies: the same one twice");
         each.push_back(&tally);
-        races.push_back({&tally, &index, texts.data(), strings.back().texts.data(), texts.size()});
+        races.push_back({&tally, &index, texts.data(), strings.back().texts.data(), texts.size(), {}, {}, {}});
     }
     double reading = 0, counting = 0, deciding = 0;
     {
@@ -63,7 +63,7 @@ nb::tuple race_lists_py(nb::list tallies, nb::list indexes, nb::list drawn, nb::
     nb::list means, steps;
     for (std::size_t i = 0; i < count; ++i) {
         const WholeRace& race = races[i];
-        for (const std::size_t at : race.first_drawn) each[i]->strings.push_back(strings[2 * i].owner[at]);
+        for (const std::size_t at : race.first_drawn) each[i]->buffers.push_back(nb::borrow(strings[2 * i].buffer(at)));
         means.append(numbers_of(race.means));
         nb::list own;
         for (const auto& step : race.steps) own.append(nb::make_tuple(step.draws, step.survivors, step.calls, step.pairs));

@@ -20,10 +20,10 @@ using UtilityTable = nb::ndarray<const Number, nb::ndim<2>, nb::c_contig, nb::de
 
 constexpr const char* NOT_ONE_EACH = "counts and weights: expected one for each distinct pseudo-reference";
 
-// A Tally, and the strings whose buffers it reads again later.
+// A Tally, and what owns the buffers of strings that it reads again later.
 struct PyTally : Tally {
     using Tally::Tally;
-    std::vector<nb::object> strings;
+    std::vector<nb::object> buffers;
     nb::list distinct_hypotheses;
 
     explicit PyTally(nb::handle texts) {
@@ -31,7 +31,7 @@ struct PyTally : Tally {
         expect_strings(2 * given.texts.size());  // as many pseudo-references, as a rule
         for (std::size_t i = 0; i < given.texts.size(); ++i) {
             if (!add_hypothesis(given.texts[i])) continue;
-            strings.push_back(given.owner[i]);
+            buffers.push_back(nb::borrow(given.buffer(i)));
             distinct_hypotheses.append(given.owner[i]);
         }
     }
@@ -56,7 +56,7 @@ struct PyTally : Tally {
         nb::list first_drawn;
         for (std::size_t i = 0; i < drawn.texts.size(); ++i) {
             if (!Tally::draw(drawn.texts[i])) continue;
-            strings.push_back(drawn.owner[i]);
+            buffers.push_back(nb::borrow(drawn.buffer(i)));
             first_drawn.append(drawn.owner[i]);
         }
         return first_drawn;

@@ -5,8 +5,10 @@
 #include <nanobind/ndarray.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -27,7 +29,7 @@ using Weights = nb::ndarray<const double, nb::ndim<1>, nb::c_contig, nb::device:
 template <class Number>
 using Numbers = nb::ndarray<nb::numpy, Number, nb::ndim<1>, nb::c_contig>;
 
-// Strings whose buffers stay alive while the lock is released: the tuple owns them even if the caller's list changes.
+// Strings whose buffers stay alive while the lock is released, even if the caller's list changes.
 struct Strings {
     nb::tuple owner;
     std::vector<Text> texts;
@@ -36,23 +38,81 @@ struct Strings {
         if (!owner.is_valid()) throw nb::python_error();
         texts.reserve(nb::len(owner));
         for (nb::handle item : owner) {
-            PyObject* string = item.ptr();
-            if (!PyUnicode_Check(string)) throw nb::type_error("expected a sequence of str");
-            const Py_ssize_t length = PyUnicode_GET_LENGTH(string);
+            if (!PyUnicode_Check(item.ptr())) throw nb::type_error("expected a sequence of str");
+            const Py_ssize_t length = PyUnicode_GetLength(item.ptr());
             if (length > std::numeric_limits<std::int32_t>::max()) throw nb::value_error("a string is too long");
-            const auto kind = static_cast<int>(PyUnicode_KIND(string));
-            texts.push_back({PyUnicode_DATA(string), static_cast<std::size_t>(length), kind});
+            texts.push_back(read(item.ptr(), static_cast<std::size_t>(length)));
         }
     }
+
+#if !defined(Py_LIMITED_API)
+    // What keeps the buffer of a string alive.
+    nb::handle buffer(std::size_t i) const { return owner[i]; }
+
+  private:
+    static Text read(PyObject* string, std::size_t length) {
+        return {PyUnicode_DATA(string), length, static_cast<int>(PyUnicode_KIND(string))};
+    }
+#else  // the stable ABI hides how a string is stored, so these are copies in Python's layouts
+    nb::handle buffer(std::size_t) const { return copies_; }
+
+  private:
+    using Chunks = std::vector<std::unique_ptr<char[]>>;
+
+    Text read(PyObject* string, std::size_t length) {
+        if (!copies_.is_valid()) {
+            chunks_ = new Chunks;
+            copies_ = nb::capsule(chunks_, [](void* p) noexcept { delete static_cast<Chunks*>(p); });
+        }
+        if (points_.size() <= length) points_.resize(2 * length + 1);
+        if (!PyUnicode_AsUCS4(string, points_.data(), static_cast<Py_ssize_t>(points_.size()), 1)) throw nb::python_error();
+        const int kind = kind_of(points_.data(), length);
+        const std::size_t bytes = (length * static_cast<std::size_t>(kind) + 3) / 4 * 4;
+        if (bytes > left_) {
+            left_ = std::max(bytes, CHUNK);
+            chunks_->emplace_back(new char[left_]);
+            next_ = chunks_->back().get();
+        }
+        void* copy = next_;
+        narrow(points_.data(), length, kind, copy);
+        next_ += bytes, left_ -= bytes;
+        return {copy, length, kind};
+    }
+
+    static constexpr std::size_t CHUNK = std::size_t{1} << 14;
+    nb::capsule copies_;  // owns the chunks
+    Chunks* chunks_ = nullptr;
+    char* next_ = nullptr;
+    std::size_t left_ = 0;
+    std::vector<std::uint32_t> points_;
+#endif
+};
+
+// A text as a Python string.
+inline nb::object string_of(const Text& text) {
+    std::vector<std::uint32_t> points;
+    with_points(text, [&](const auto* units) { points.assign(units, units + text.length); });
+    const auto bytes = static_cast<Py_ssize_t>(text.length * sizeof(std::uint32_t));
+    int order = std::endian::native == std::endian::little ? -1 : 1;
+    return nb::steal(PyUnicode_DecodeUTF32(reinterpret_cast<const char*>(points.data()), bytes, "surrogatepass", &order));
+}
+
+// Memory of an array that Python sees, from the pool.
+struct Block {
+    std::size_t bytes;
+    void* data;
+
+    explicit Block(std::size_t bytes) : bytes(bytes), data(Pool::take(bytes)) {}
+    ~Block() { Pool::give(data, bytes); }
 };
 
 // A new array whose values are not set: the caller writes all of them.
 template <class Number>
 nb::ndarray<nb::numpy, Number, nb::c_contig> make_table(std::size_t rows, std::size_t columns, bool matrix) {
-    auto* table = new UnsetVector<Number>(rows * columns);
-    nb::capsule owner(table, [](void* p) noexcept { delete static_cast<UnsetVector<Number>*>(p); });
+    auto* block = new Block(rows * columns * sizeof(Number));
+    nb::capsule owner(block, [](void* p) noexcept { delete static_cast<Block*>(p); });
     std::size_t shape[2] = {rows, columns};
-    return {table->data(), matrix ? std::size_t{2} : std::size_t{1}, shape, owner};
+    return {static_cast<Number*>(block->data), matrix ? std::size_t{2} : std::size_t{1}, shape, owner};
 }
 
 inline Floats make_floats(std::size_t rows, std::size_t columns, bool matrix) {

@@ -11,8 +11,8 @@
 
 #include "attend.hpp"
 #include "bleu.hpp"
-#include "cover.hpp"
 #include "forecast.hpp"
+#include "likeness.hpp"
 #include "parallel.hpp"
 #include "pieces.hpp"
 #include "resamples.hpp"
@@ -245,10 +245,9 @@ void attend_to_past(std::mt19937& random) {
 
 // Starts so many threads and no more.
 struct StartFew {
-    int left;
+    mutable int left;
 
-    template <class Run>
-    std::thread operator()(const Run& run, int worker) {
+    std::thread operator()(Run run, int worker) const {
         if (left-- == 0) throw std::system_error(std::make_error_code(std::errc::resource_unavailable_try_again));
         return std::thread(run, worker);
     }

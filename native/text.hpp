@@ -23,6 +23,10 @@ auto with_points(const Text& text, const Function& function) {
     return function(static_cast<const std::uint32_t*>(text.data));
 }
 
+// The layout that Python has for these code points, and a copy of them in it.
+int kind_of(const std::uint32_t* points, std::size_t length);
+void narrow(const std::uint32_t* points, std::size_t length, int kind, void* copy);
+
 constexpr std::uint32_t END = 0x1FFFFF;  // after the last code point of a text; the largest code point is 0x10FFFF
 
 // Whitespace as in Python's str.split() and str.isspace(), and Python's string.punctuation.
