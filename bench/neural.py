@@ -191,8 +191,7 @@ class Bench:
                 hypotheses, references = (vectors[side] for side in sides)
                 heights, widths = ([len(side) for side in names] for names in zip(*blocks, strict=True))
                 parts = [x.split(heights) for x in (hypotheses, head.prepare(hypotheses, s))]
-                whole = zip(*parts, references.split(widths), blocks, strict=True)
-                return head.score([PairBlock(h, prepared, r, (names[0], names[1])) for h, prepared, r, names in whole])
+                return head.score([PairBlock(*each) for each in zip(*parts, references.split(widths), strict=True)])
 
             h, r = vectors[:size], vectors[size:]
             runs: list[tuple[str, Callable[[], list[torch.Tensor]], int]] = [

@@ -19,7 +19,7 @@ from mbrace.cli import main
 from mbrace.neural.comet import Comet
 from mbrace.neural.device import without_cudnn_attention
 from mbrace.neural.encoder import Encoder
-from mbrace.neural.head import Estimator, PairBlock, TorchKernels, all_pairs
+from mbrace.neural.head import Estimator, PairBlock
 
 sys.path.insert(0, str(Path(__file__).parent / "oracle"))
 import tiny
@@ -83,28 +83,11 @@ def test_factored_head_is_the_plain_concatenation(
     blocks, expected = [], []
     for rows, columns in ((5, 7), (1, 3), (70, 2)):
         h, r, s = (torch.randn(n, 16, dtype=dtype) for n in (rows, columns, 1))
-        names = np.arange(rows), 1000 + np.arange(columns)
-        blocks.append(PairBlock(h, head.prepare(h, s), r, names))
+        blocks.append(PairBlock(h, head.prepare(h, s), r))
         expected.append(plain(head, h, r, s))
     found = head.score_together(blocks) if together else head.score(blocks)
     for table, wanted in zip(found, expected, strict=True):
         torch.testing.assert_close(table.double(), wanted, atol=tolerance, rtol=tolerance)
-
-
-@pytest.mark.parametrize("features", [4, 6])
-def test_mirrored_pairs_share_their_part_and_keep_their_own_score(features: int) -> None:
-    torch.manual_seed(1)
-    head = random_head(features, (24, 8), torch.float32)
-    bank, s = torch.randn(30, 16), torch.randn(1, 16)
-    some, others, few = np.arange(5, 25), np.random.default_rng(0).permutation(np.arange(0, 22)), np.arange(25, 30)
-    sides = [(some, others), (few, some), (others, others), (few, few[::-1].copy())]
-    blocks = [PairBlock(bank[h], head.prepare(bank[h], s), bank[r], (h, r)) for h, r in sides]
-    for found in (head.score(blocks), head.score_together(blocks)):
-        for table, (h, r) in zip(found, sides, strict=True):
-            torch.testing.assert_close(table.double(), plain(head, bank[h], bank[r], s), atol=1e-5, rtol=1e-5)
-    pairs = 20 * 22 + 5 * 20 + 22 * 22 + 5 * 5
-    spared = sum(both * (both - 1) // 2 for both in (17, 0, 22, 5))  # strings on both sides of a block
-    assert len(all_pairs(blocks).rows) == pairs - spared
 
 
 class Counting:
@@ -183,18 +166,16 @@ def test_truncated_strings_are_counted(folder: Path) -> None:
 def test_a_head_without_memory_for_all_pairs_takes_fewer_and_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(3)
     head = random_head(6, (24, 8), torch.float32)
-    vectors, s, names = torch.randn(60, 16), torch.randn(1, 16), np.arange(60)
-    block = PairBlock(vectors, head.prepare(vectors, s), vectors, (names, names))
-    shared, most = TorchKernels.shared, 200
+    vectors, s = torch.randn(60, 16), torch.randn(1, 16)
+    block = PairBlock(vectors, head.prepare(vectors, s), vectors)
+    pairs, most = head.pairs, 200
 
-    def small_only(
-        self: TorchKernels, h: torch.Tensor, r: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor
-    ) -> Any:
+    def small_only(given: Any, rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
         if len(rows) > most:
             raise torch.cuda.OutOfMemoryError("no room")
-        return shared(self, h, r, rows, columns)
+        return pairs(given, rows, columns)
 
-    monkeypatch.setattr(TorchKernels, "shared", small_only)
+    monkeypatch.setattr(head, "pairs", small_only)
     with pytest.warns(UserWarning, match="out of memory") as caught:
         tables = [*head.score([block]), *head.score([block])]
     assert len(caught) == 1

@@ -2,8 +2,7 @@
 
 The features of a pair are [h, r, h*r, |h-r|, h*s, |h-s|] for hypothesis h, reference r and source s (without the last
 two in a head that reads no source). The first linear layer is a sum over features, so it splits into a part per
-hypothesis, a part per reference, and a part per pair that needs h*r and |h-r| only: a third of the products. h*r and
-|h-r| are symmetric, so where strings are hypotheses and references at once, (b, a), the *twin* of (a, b), shares them.
+hypothesis, a part per reference, and a part per pair that needs h*r and |h-r| only: a third of the products.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -22,7 +21,10 @@ from mbrace.errors import UserError, warn
 from mbrace.neural.device import first_line
 from mbrace.neural.encoder import repeats_for_cpu
 
-_TWINS_FROM = 1 << 20  # pairs at a time on a GPU: finding the twins of fewer takes longer than scoring them
+# Bytes of the pairs scored at a time: a CPU is fastest with what fits its cache; a GPU needs large products.
+_BLOCK_BYTES = {"cpu": 8 << 20, "cuda": 5 << 28}
+_FEWEST_PAIRS = 64
+_UNKNOWN = object()
 
 
 @dataclass(frozen=True)
@@ -32,19 +34,6 @@ class PairBlock:
     hypotheses: Tensor  # (hypotheses, units)
     prepared: Tensor  # (hypotheses, ...): what `Head.prepare` made of them
     references: Tensor  # (references, units)
-    names: tuple[NDArray[np.int64], NDArray[np.int64]]  # numbers of the strings on both sides: equal for equal strings
-
-
-@dataclass(frozen=True)
-class PairIndices:
-    """Pairs to score: `rows` of hypotheses and `columns` of references, (pairs,). The first of these pairs have twins,
-    which are `twin_rows` and `twin_columns` in the same order."""
-
-    rows: Tensor
-    columns: Tensor
-    twin_rows: Tensor
-    twin_columns: Tensor
-    positions: Tensor | None = None  # in the table of scores, of all pairs, then of the twins; None: 0, 1, ...
 
 
 def to_device(indices: NDArray[np.int64], device: torch.device) -> Tensor:
@@ -52,51 +41,17 @@ def to_device(indices: NDArray[np.int64], device: torch.device) -> Tensor:
     return torch.from_numpy(indices).to(device, non_blocking=True)
 
 
-def all_pairs(blocks: Sequence[PairBlock]) -> PairIndices:
-    """All pairs of all blocks; rows and columns are numbered through all blocks. Only a few indices per block are
-    copied to the device, where the pairs are made."""
+def all_pairs(blocks: Sequence[PairBlock]) -> tuple[Tensor, Tensor]:
+    """The rows and columns, each (pairs,), of all pairs of all blocks, numbered through all blocks. Only a few indices
+    per block are copied to the device, where the pairs are made."""
     device = blocks[0].references.device
     shapes = np.array([(len(block.hypotheses), len(block.references)) for block in blocks])
     sizes, starts = shapes.prod(axis=1), np.cumsum([(0, 0), *shapes], axis=0)[:-1]
     firsts = np.cumsum(sizes) - sizes
-    both = [_on_both_sides(block) for block in blocks] if device.type == "cpu" or sizes.sum() >= _TWINS_FROM else []
-    positions, twins = None, 0
-    if any(len(rows) for rows, _ in both):
-        parts = [_twins_first(*each, device) for each in zip(both, shapes, firsts, strict=True)]
-        positions = torch.cat([part for kind in zip(*parts, strict=True) for part in kind])
-        twins = sum(len(twin) for _, _, twin in parts)
     block_of = torch.repeat_interleave(to_device(sizes, device), output_size=int(sizes.sum()))
-    at = torch.arange(len(block_of), device=device) if positions is None else positions
-    first, width, row, column = to_device(np.stack([firsts, shapes[:, 1], *starts.T]), device)[:, block_of[at]]
-    rows, columns = row + (at - first) // width, column + (at - first) % width
-    end = len(at) - twins
-    return PairIndices(rows[:end], columns[:end], rows[end:], columns[end:], positions)
-
-
-def _on_both_sides(block: PairBlock) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Indices of the strings that are on both sides, among hypotheses and among references. Empty if fewer than a tenth
-    of the pairs would have a twin: k strings on both sides make k(k-1)/2 twins."""
-    _, rows, columns = np.intersect1d(*block.names, return_indices=True)
-    kept = len(rows) if len(rows) * (len(rows) - 1) / 2 >= 0.1 * len(block.names[0]) * len(block.names[1]) else 0
-    return rows[:kept], columns[:kept]
-
-
-def _twins_first(
-    both: tuple[NDArray[np.int64], NDArray[np.int64]], shape: NDArray[np.int64], first: int, device: torch.device
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Positions in the table of a block's pairs that have a twin, of those that have none, and of the twins."""
-    height, width = shape.tolist()
-    ordered = [np.r_[side, np.delete(np.arange(size), side)] for side, size in zip(both, (height, width), strict=True)]
-    order, count = to_device(np.concatenate(ordered), device), len(both[0])
-    grid = order[:height, None] * width + (order[height:] + int(first))
-    low, high = torch.triu_indices(count, count, 1, device=device)
-    lone = grid.diagonal()[:count], grid[:count, count:].flatten(), grid[count:].flatten()
-    return grid[low, high], torch.cat(lone), grid[high, low]
-
-
-# Bytes of the pairs scored at a time: a CPU is fastest with what fits its cache; a GPU needs large products.
-_BLOCK_BYTES = {"cpu": 8 << 20, "cuda": 5 << 28}
-_FEWEST_PAIRS = 64
+    at = torch.arange(len(block_of), device=device)
+    first, width, row, column = to_device(np.stack([firsts, shapes[:, 1], *starts.T]), device)[:, block_of]
+    return row + (at - first) // width, column + (at - first) % width
 
 
 class Head(Protocol):
@@ -132,36 +87,6 @@ class Cosine:
         return (hypotheses * references).sum(dim=1)
 
 
-class PairKernels(Protocol):
-    """How a head scores pairs, in two steps: the part that twins share, and the rest."""
-
-    def shared(self, hypotheses: Tensor, references: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-        """The first layer over h*r and |h-r|: (pairs, first hidden size)."""
-        ...
-
-    def finish(self, sums: Tensor, prepared: Tensor, references: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-        """From `shared` and the parts of each side to scores (pairs,)."""
-        ...
-
-
-class TorchKernels:
-    """Both steps by torch's own operations."""
-
-    def __init__(self, head: Estimator) -> None:
-        self._head = head
-
-    def shared(self, hypotheses: Tensor, references: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-        """The features, then one matrix product."""
-        h, r = hypotheses[rows], references[columns]
-        return linear(torch.cat([h * r, (h - r).abs_()], dim=1), self._head.pair_weight)
-
-    def finish(self, sums: Tensor, prepared: Tensor, references: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-        """Adds the parts of each side, then applies the other layers."""
-        sums = sums + prepared[rows]
-        sums += references[columns]
-        return self._head.finish(sums)
-
-
 class FeedForward:
     """A feed-forward head: `layers` are (weight, bias) pairs, with `activation` between them and `final` at the end."""
 
@@ -187,6 +112,15 @@ class FeedForward:
         return score if self.final is None else self.final(score)
 
 
+class PairVectors(NamedTuple):
+    """What the scores of some blocks' pairs are computed from."""
+
+    hypotheses: Tensor  # (hypotheses, units)
+    references: Tensor  # (references, units)
+    prepared: Tensor  # (hypotheses, first hidden size)
+    reference_part: Tensor  # (references, first hidden size)
+
+
 class Estimator(FeedForward):
     """COMET's feed-forward head over 6 or 4 features of `units` numbers each."""
 
@@ -207,7 +141,7 @@ class Estimator(FeedForward):
         # numbers held in memory per pair
         self._width = 2 * units + sum(len(bias) for _, bias in layers) + len(self._bias)
         self._bytes = 0  # of pairs at a time, once the GPU has run out of memory with _BLOCK_BYTES; 0: it has not
-        self._chosen: PairKernels | None = None
+        self._kernels: Any = _UNKNOWN  # Triton's, or None for torch's operations
 
     @property
     def reads_source(self) -> bool:
@@ -246,58 +180,51 @@ class Estimator(FeedForward):
         if not blocks:
             return []
         shapes = [(len(block.hypotheses), len(block.references)) for block in blocks]
-        scores = self._score(
-            torch.cat([block.hypotheses for block in blocks]),
-            torch.cat([block.prepared for block in blocks]),
-            torch.cat([block.references for block in blocks]),
-            all_pairs(blocks),
+        hypotheses, prepared, references = (
+            torch.cat([getattr(block, side) for block in blocks]) for side in ("hypotheses", "prepared", "references")
         )
+        vectors = PairVectors(hypotheses, references, prepared, linear(references, self._reference))
+        scores = self._score(vectors, *all_pairs(blocks))
         tables = torch.split(scores, [rows * columns for rows, columns in shapes])
         return [table.view(shape) for table, shape in zip(tables, shapes, strict=True)]
 
-    def _score(self, hypotheses: Tensor, prepared: Tensor, references: Tensor, pairs: PairIndices) -> Tensor:
-        """Scores (rows x columns of all blocks,) of `pairs`."""
-        vectors = hypotheses, references, prepared, linear(references, self._reference)
-        scores = torch.empty(len(pairs.rows) + len(pairs.twin_rows), device=references.device, dtype=torch.float32)
-        pieces = -(-len(pairs.rows) // self._piece(references))
-        for piece in range(pieces):  # of about the same size: a small last one would cost as much as a large one
-            begin, end = (len(pairs.rows) * part // pieces for part in (piece, piece + 1))
-            self._score_piece(vectors, pairs, begin, end, scores)
-        if pairs.positions is None:
-            return scores
-        ordered = torch.empty_like(scores)
-        ordered[pairs.positions] = scores
-        return ordered
+    def _score(self, vectors: PairVectors, rows: Tensor, columns: Tensor) -> Tensor:
+        """Scores (pairs,) of these rows and columns, in pieces of about the same size that fit memory: a small last one
+        would cost as much as a large one."""
+        scores = torch.empty(len(rows), device=rows.device, dtype=torch.float32)
+        pieces = -(-len(rows) // self._piece(vectors.references))
+        for piece in range(pieces):
+            begin, end = (len(rows) * part // pieces for part in (piece, piece + 1))
+            self._score_piece(vectors, rows[begin:end], columns[begin:end], scores[begin:end])
+        return scores
 
-    def _score_piece(
-        self, vectors: tuple[Tensor, Tensor, Tensor, Tensor], pairs: PairIndices, begin: int, end: int, scores: Tensor
-    ) -> None:
-        """Scores of some pairs and their twins, put into `scores`; in halves if the GPU is out of memory."""
+    def _score_piece(self, vectors: PairVectors, rows: Tensor, columns: Tensor, scores: Tensor) -> None:
+        """Scores of some pairs, put into `scores`; in halves if the GPU is out of memory."""
         try:
-            hypotheses, references, prepared, reference_part = vectors
-            kernels, rows, columns = self._kernels(references.device), pairs.rows[begin:end], pairs.columns[begin:end]
-            shared = kernels.shared(hypotheses, references, rows, columns)
-            twins = pairs.twin_rows[begin:end], pairs.twin_columns[begin:end]
-            if len(twins[0]):
-                again = kernels.finish(shared[: len(twins[0])], prepared, reference_part, *twins)
-                scores[len(pairs.rows) + begin : len(pairs.rows) + begin + len(again)] = again
-            scores[begin:end] = kernels.finish(shared, prepared, reference_part, rows, columns)
+            scores[:] = self.pairs(vectors, rows, columns)
             return
         except torch.cuda.OutOfMemoryError:
-            if end - begin <= _FEWEST_PAIRS:
-                raise UserError(f"the GPU is out of memory for {end - begin} pairs; use the CPU") from None
+            if len(rows) <= _FEWEST_PAIRS:
+                raise UserError(f"the GPU is out of memory for {len(rows)} pairs; use the CPU") from None
         torch.cuda.empty_cache()
         if not self._bytes:
             warn("the GPU is out of memory: the head goes on with fewer pairs at a time")
-        half, width = (begin + end) // 2, self._width * vectors[0].element_size()
-        self._bytes = max(_FEWEST_PAIRS, (end - begin) // 2) * width
-        self._score_piece(vectors, pairs, begin, half, scores)
-        self._score_piece(vectors, pairs, half, end, scores)
+        half, width = len(rows) // 2, self._width * vectors.references.element_size()
+        self._bytes = max(_FEWEST_PAIRS, half) * width
+        self._score_piece(vectors, rows[:half], columns[:half], scores[:half])
+        self._score_piece(vectors, rows[half:], columns[half:], scores[half:])
 
-    def _kernels(self, device: torch.device) -> PairKernels:
-        if self._chosen is None:
-            self._chosen = choose_kernels(self, device)
-        return self._chosen
+    def pairs(self, vectors: PairVectors, rows: Tensor, columns: Tensor) -> Tensor:
+        """Scores (pairs,) of these rows and columns."""
+        if self._kernels is _UNKNOWN:
+            self._kernels = choose_kernels(self, rows.device)
+        if self._kernels is not None:
+            return self._kernels(vectors, rows, columns)  # type: ignore[no-any-return]
+        h, r = vectors.hypotheses[rows], vectors.references[columns]
+        sums = linear(torch.cat([h * r, (h - r).abs_()], dim=1), self.pair_weight)
+        sums += vectors.prepared[rows]
+        sums += vectors.reference_part[columns]
+        return self.finish(sums)
 
     def aligned(self, hypotheses: Tensor, references: Tensor, sources: Tensor | None) -> Tensor:
         """Scores (pairs,) of aligned rows, over all features concatenated, as in the original's `estimate`."""
@@ -322,22 +249,22 @@ def linear(rows: Tensor, weight: Tensor) -> Tensor:
     return rows @ weight.T if times == 1 else (rows.repeat(times, 1) @ weight.T)[: len(rows)]
 
 
-def choose_kernels(head: Estimator, device: torch.device) -> PairKernels:
-    """Triton kernels on a GPU, if Triton is installed and scores a pair without an error; else torch's operations."""
+def choose_kernels(head: Estimator, device: torch.device) -> Any:
+    """Triton kernels on a GPU, if Triton is installed and scores a pair without an error; None for torch's."""
     try:
         from mbrace.neural.kernels import TritonKernels, usable
     except ImportError:
-        return TorchKernels(head)
+        return None
     if not usable(head, device):
-        return TorchKernels(head)
+        return None
     kernels = TritonKernels(head)
     try:
         one = head.layers[0][0].new_zeros((1, head.units))
         part, first = torch.zeros_like(head.layers[0][1])[None], torch.zeros(1, dtype=torch.int64, device=device)
-        kernels.finish(kernels.shared(one, one, first, first), part, part, first, first)
+        kernels(PairVectors(one, one, part, part), first, first)
     except Exception as error:
         warn(f"the head runs without Triton's kernels, slower ({first_line(error)})")
-        return TorchKernels(head)
+        return None
     return kernels
 
 

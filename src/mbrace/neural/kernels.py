@@ -161,7 +161,7 @@ def add_norm_kernel(
 
 
 if TYPE_CHECKING:
-    from mbrace.neural.head import Estimator
+    from mbrace.neural.head import Estimator, PairVectors
 
 _CHUNK = 256
 _ACTIVATIONS = {torch.nn.Tanh: 0, torch.nn.ReLU: 1, torch.nn.Sigmoid: 2}
@@ -176,29 +176,27 @@ def usable(head: "Estimator", device: torch.device) -> bool:
 
 
 class TritonKernels:
-    """Computes the same as `head.TorchKernels`, faster."""
+    """Computes the same as `Estimator.pairs` by torch's operations, faster."""
 
     def __init__(self, head: "Estimator") -> None:
         self._head = head
         self._activation = _ACTIVATIONS[type(head.activation)]
         self._weights: dict[int, Tensor] = {}  # split weights by the index of their layer; -1: pair_weight
 
-    def shared(self, hypotheses: Tensor, references: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-        """The first layer over h*r and |h-r|: (pairs, first hidden size)."""
+    def __call__(self, vectors: "PairVectors", rows: Tensor, columns: Tensor) -> Tensor:
+        """Scores (pairs,) float32 of these rows and columns."""
+        hypotheses, references, prepared, reference_part = vectors
         split, units = self._split(hypotheses), hypotheses.shape[1]
         features = hypotheses.new_empty((len(rows), (4 if split else 2) * units))
         launch(
             features_kernel, len(rows), hypotheses, references, rows, columns, features,
             UNITS=units, SPLIT=split, **_block(units),
         )  # fmt: skip
-        return self._product(features, self._head.pair_weight, -1)
-
-    def finish(self, sums: Tensor, prepared: Tensor, references: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-        """From `shared` and the parts of each side to scores (pairs,) float32."""
-        split, width = self._split(sums), sums.shape[1]
+        sums = self._product(features, self._head.pair_weight, -1)
+        width = sums.shape[1]
         hidden = sums.new_empty((len(sums), 2 * width)) if split else torch.empty_like(sums)
         launch(
-            activate_kernel, len(sums), sums, prepared, references, rows, columns, hidden,
+            activate_kernel, len(sums), sums, prepared, reference_part, rows, columns, hidden,
             WIDTH=width, ACTIVATION=self._activation, SPLIT=split, **_block(width),
         )  # fmt: skip
         *middle, (last, last_bias) = self._head.rest

@@ -218,7 +218,6 @@ class RaceScorer:
             torch.split(self._bank[bank_rows], heights),
             torch.split(self._prepared[prepared_rows], heights),
             torch.split(self._bank[np.concatenate(references)], widths),
-            zip((each[0] for each in rows), references, strict=True),
             strict=True,
         )
         return [PairBlock(*each) for each in sides]
