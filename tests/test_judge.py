@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import io
+import os
 import re
 import sqlite3
 import stat
@@ -246,6 +247,18 @@ def test_results_have_the_names_that_were_given_and_take_others(
         assert shown.splitlines()[-1] == "No ratings yet."
     assert main(["judge-results", database, "--name-a", "x", "--name-b", "y"]) == 0
     assert capsys.readouterr().out.startswith("A = x, B = y\n")
+
+
+def test_a_file_of_any_name_can_be_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = write_study(tmp_path, 3)
+    odd = os.fsdecode(os.fsencode(tmp_path) + b"/a\x1b\xff.jsonl")
+    os.rename(files[0], odd)
+    monkeypatch.setattr("uvicorn.Server.run", lambda self, sockets: None)
+    assert main(["judge", odd, *files[1:], "--port", "0"]) == 0
+    assert main(["judge-results", files[-1]]) == 0
+    assert "A = a\\x1b\\xff.jsonl, B = secret-b.jsonl\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

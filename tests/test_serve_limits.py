@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import http.client
 import logging
-import resource
 import socket
 import threading
 import time
@@ -19,6 +18,8 @@ import uvicorn
 from judge_server import Server, write_study
 
 from mbrace.serve.limits import Limits, OneLine, limited_config
+
+resource = pytest.importorskip("resource")
 
 
 async def app(scope: Any, receive: Any, send: Any) -> None:

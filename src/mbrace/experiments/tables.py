@@ -27,6 +27,7 @@ from mbrace.io.candidates import read_records
 from mbrace.records import Record
 from mbrace.utilities.replay import Replay, file_name, read_table
 from mbrace.utility import Ask, Sentence, Utility
+from mbrace.wording import shown_name
 
 SPLITS = {"valid": "valid", "validation": "valid", "dev": "valid", "test": "test"}
 ENDINGS = re.compile(r"(\.jsonl|\.json)?(\.gz|\.xz|\.bz2|\.zst)?$")
@@ -44,7 +45,7 @@ class CandidateFile:
     @classmethod
     def from_path(cls, path: str) -> CandidateFile:
         """Take name and split from the file name."""
-        words = ENDINGS.sub("", printable_name(path)).split(".")
+        words = ENDINGS.sub("", shown_name(os.path.basename(path))).split(".")
         split = next((SPLITS[word] for word in reversed(words) if word in SPLITS), "all")
         name = ".".join(word for word in words if word not in SPLITS) or "candidates"
         try:
@@ -68,12 +69,6 @@ class CandidateFile:
         if empty:
             raise UserError(f"{self.path}: empty; give at least one record")
         raise UserError(f"{self.path}: hypotheses: no record has two that differ, as a race needs; give more of them")
-
-
-def printable_name(path: str) -> str:
-    """The name of a file without its folder; control characters and bytes that are no UTF-8 as \\xff."""
-    name = os.fsencode(os.path.basename(path)).decode("utf-8", "backslashreplace")
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in name)
 
 
 @dataclass(frozen=True)
@@ -326,7 +321,7 @@ def about_outcomes(
     return {
         "name": file.name,
         "split": file.split,
-        "file": printable_name(file.path),
+        "file": shown_name(os.path.basename(file.path)),
         "digest": file.digest,
         "utility": utility,
         "label": label,

@@ -21,7 +21,7 @@ from mbrace.judge.app import Site, create_app
 from mbrace.judge.items import PredictionPair, read_prediction_pairs, sample
 from mbrace.judge.store import Store, open_study
 from mbrace.serve.limits import limited_config
-from mbrace.wording import counted
+from mbrace.wording import counted, shown_name
 
 SECONDS = 1.0  # between two looks at the ratings
 
@@ -124,7 +124,7 @@ def _choose_items(
 def _names(a: str, b: str, name_a: str | None, name_b: str | None) -> tuple[str, str]:
     """Names for the report: those given, or the file names, or the whole paths if both files have the same name."""
     same = Path(a).name == Path(b).name
-    names = [path if same else Path(path).name for path in (a, b)]
+    names = [shown_name(path if same else Path(path).name) for path in (a, b)]
     for index, (option, given) in enumerate((("name_a", name_a), ("name_b", name_b))):
         if given is not None:
             if not given.strip():
