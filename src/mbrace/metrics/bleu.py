@@ -140,7 +140,7 @@ def _sacrebleu_tokenizer(name: str) -> Callable[[str], str]:
 
 
 class BLEUScorer:
-    """Scores the races of one window. The n-grams of a hypothesis are counted when it is first asked about."""
+    """Scores the races of one window. The n-grams of a hypothesis are counted when an ask first names it."""
 
     def __init__(self, utility: BLEU, sentences: Sequence[Sentence]) -> None:
         self._utility = utility
@@ -169,7 +169,7 @@ class BLEUScorer:
         return tables
 
     def _index(self, asks: Sequence[Ask]) -> None:
-        """Count the n-grams of the hypotheses that are new, up to the last one asked about."""
+        """Count the n-grams of the hypotheses that are new, up to the last one that an ask names."""
         ends: dict[int, int] = {}
         for ask in asks:
             end = int(ask.hypotheses.max(initial=-1)) + 1

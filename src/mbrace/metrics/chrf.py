@@ -118,7 +118,7 @@ class ChrF(Multithreaded):
 
 
 class ChrFScorer:
-    """Scores the races of one window. Hypotheses are indexed when they are first asked about, and a new reference is
+    """Scores the races of one window. Hypotheses are indexed when an ask first names them, and a new reference is
     scored only against the hypotheses of its ask."""
 
     def __init__(self, utility: ChrF, sentences: Sequence[Sentence]) -> None:
@@ -201,7 +201,7 @@ class ChrFScorer:
     def _index(self, asks: Sequence[Ask]) -> None:
         """Index the hypotheses of new sentences. If hypotheses join a race later, its references are indexed instead,
         each once, and each new hypothesis is looked up among them, rather than all references among new hypotheses."""
-        ends: dict[int, int] = {}  # of new sentences: the index after the last hypothesis asked about
+        ends: dict[int, int] = {}  # of new sentences: the index after the last hypothesis named
         for ask in asks:
             sentence, index = ask.sentence, self._indexes[ask.sentence]
             if index is not None and len(index) == len(self._sentences[sentence].hypotheses):

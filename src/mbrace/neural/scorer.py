@@ -116,8 +116,8 @@ class _EncodedHypotheses:
 
 
 class RaceScorer:
-    """The Scorer of one window. A hypothesis is embedded when it is first asked about, in the same batches as the
-    pseudo-references of that time step if these are known by then; one that is never asked about costs nothing."""
+    """The Scorer of one window. A hypothesis is encoded when an ask first names it, in the same batches as the
+    pseudo-references of that time step; one that no ask names costs nothing."""
 
     def __init__(
         self,
@@ -160,7 +160,7 @@ class RaceScorer:
         self.encode_seconds += time.perf_counter() - began
 
     def _new(self, asks: Sequence[Ask]) -> list[tuple[int, NDArray[np.int64]]]:
-        """The sentences with hypotheses that are asked about for the first time, and these hypotheses."""
+        """The sentences with hypotheses that no ask has named before, and these hypotheses."""
         asked: dict[int, list[NDArray[np.int64]]] = {}
         for ask in asks:
             asked.setdefault(ask.sentence, []).append(ask.hypotheses)

@@ -198,7 +198,7 @@ def whole_texts(tokenizer: Any, texts: Sequence[str], limit: int) -> tuple[Token
 
 
 _MOST_THREADS = 4
-_MOST_WORDS = 500_000  # remembered; when there are more, all are forgotten
+_MOST_WORDS = 500_000  # cached; beyond that the cache is emptied
 _MODELS = ("WordPiece", "Unigram", "BPE", "WordLevel")
 _NORMALIZERS = ("BertNormalizer", "NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "Precompiled", "Strip")
 _SPLITTERS = ("BertPreTokenizer", "Whitespace", "WhitespaceSplit")
@@ -317,7 +317,7 @@ class WordTokenizer:
 
 
 def _around(tokenizer: Any) -> tuple[list[int], list[int]] | None:
-    """The special tokens before and after a text; None if they cannot be told."""
+    """The special tokens before and after a text; None if they cannot be determined."""
     tokenizer.no_truncation()
     tokenizer.no_padding()
     inner, outer = (tokenizer.encode("a", add_special_tokens=special).ids for special in (False, True))

@@ -67,8 +67,8 @@ NAMED: dict[str, NamedUtility] = {
     "embedding-server": NamedUtility("servers.embeddings", "EmbeddingServer", "pair", needs=_SERVED),
 }
 FORMS = "module:function, file.py:function, or a mixture such as chrf++:0.5+bleu:0.5"
-# Options of utilities that ask a server: those that cannot be given as text (a key comes from the environment), and
-# those that do not change any score, so that a run can be resumed with other values.
+# Options of utilities that ask a server: some cannot be given as text (a key comes from the environment), some change no
+# score, so that a run can be resumed with other values.
 NOT_TEXT = ("api_key", "options")
 NOT_SCORED = ("url", "answers", "concurrency", "retries", "timeout", "per_request")
 MIXTURE_OPTIONS = ("scale",)
@@ -219,7 +219,7 @@ def _options_of(part: str, options: Mapping[str, str]) -> dict[str, str]:
 
 
 def _class_of(named: NamedUtility) -> type:
-    # those that ask a server are in a package above this one, which may only be imported when they are made
+    # `servers` is a package above this one, imported only when one of its utilities is made
     name = f"mbrace.{named.module}"
     module = require(name, extra="models") if named.server else importlib.import_module(name)
     found: type = getattr(module, named.class_name)

@@ -253,7 +253,7 @@ class _StoredSentence:
         values: NDArray[np.floating]
         if self._in_order and len(rows) == len(self._utilities):
             values = self._utilities[:, columns]
-        else:  # faster than choosing rows and columns at once
+        else:  # faster than indexing rows and columns in one step
             values = self._utilities[rows].take(columns, axis=1)
         # a sum is faster than checking each value, and is NaN if one of them is
         if np.isnan(values.sum()) and (missing := np.isnan(values)).any():
