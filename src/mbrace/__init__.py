@@ -73,7 +73,6 @@ if TYPE_CHECKING:  # the same names as `_NAMES` below, for type checkers and edi
         CentroidUtility as CentroidUtility,
         CorpusUtility as CorpusUtility,
         Cost as Cost,
-        EncodingUtility as EncodingUtility,
         MeteredUtility as MeteredUtility,
         ParallelUtility as ParallelUtility,
         QualityUtility as QualityUtility,
@@ -137,7 +136,7 @@ _NAMES = {
     "mbrace.metrics.rouge_l": "RougeL",
     "mbrace.metrics.ter": "TER",
     "mbrace.utility": (
-        "AggregatingUtility Ask CentroidUtility CorpusUtility Cost EncodingUtility MeteredUtility ParallelUtility "
+        "AggregatingUtility Ask CentroidUtility CorpusUtility Cost MeteredUtility ParallelUtility "
         "QualityUtility Scorer SelfScaledUtility Sentence TruncatingUtility Utility"
     ),
     "mbrace.utility_table": "UtilityTable",

@@ -182,15 +182,6 @@ class CentroidUtility(Protocol):
 
 
 @runtime_checkable
-class EncodingUtility(Protocol):
-    """A utility that spends most of its time on encoding single strings."""
-
-    def remembering(self) -> Utility:
-        """The same utility, but it encodes each string only once for all races that it starts."""
-        ...
-
-
-@runtime_checkable
 class SelfScaledUtility(Protocol):
     """A utility whose scale may come from the first table of a sentence."""
 

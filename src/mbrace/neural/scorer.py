@@ -126,11 +126,10 @@ class RaceScorer:
         sentences: Sequence[Sentence],
         *,
         reads_source: bool,
-        bank: Bank | None = None,
     ) -> None:
         self.encode_seconds = 0.0
         self._encoder, self._head, self._reads_source = encoder, head, reads_source
-        self._bank = Bank(encoder) if bank is None else bank
+        self._bank = Bank(encoder)
         self._prepared = GrowingRows()  # the head's parts for hypotheses
         self._sentences = sentences
         self._encoded = [_EncodedHypotheses() for _ in sentences]
@@ -270,7 +269,6 @@ class NeuralUtility(Rebuilt):
     encoder: TextEncoder
     head: Head
     needs_source: bool
-    _bank: Bank | None = None  # only in a copy made by `remembering`
 
     @property
     def truncated(self) -> int:
@@ -279,41 +277,30 @@ class NeuralUtility(Rebuilt):
 
     def start(self, sentences: Sequence[Sentence]) -> RaceScorer:
         """Begin the races of a window."""
-        return RaceScorer(self.encoder, self.head, sentences, reads_source=self.needs_source, bank=self._bank)
+        return RaceScorer(self.encoder, self.head, sentences, reads_source=self.needs_source)
 
     def start_aggregates(self, sentences: Sequence[Sentence]) -> GroupScorer:
         """The same for references that are averages of others, by their vectors."""
-        return GroupScorer(self.encoder, self.head, sentences, reads_source=self.needs_source, bank=self._bank)
+        return GroupScorer(self.encoder, self.head, sentences, reads_source=self.needs_source)
 
     def start_centroids(self, sentences: Sequence[Sentence]) -> GroupScorer:
         """The same for references that are centres of clusters of vectors."""
         return self.start_aggregates(sentences)
-
-    def remembering(self) -> NeuralUtility:
-        """The same utility, but it encodes each string only once for all its races; meant to be used for one window."""
-        if self._bank is not None:
-            return self
-        kept = object.__new__(type(self))  # a copy would load the model again
-        kept.__dict__.update(self.__dict__)
-        kept._bank = Bank(self.encoder)
-        return kept
 
     def pairs(
         self, hypotheses: Sequence[str], references: Sequence[str], sources: Sequence[str] | None = None
     ) -> NDArray[np.float32]:
         """Scores (pairs,) of hypothesis i against reference i (and source i); each distinct string is embedded once."""
         columns = pair_columns(self, hypotheses, references, sources)
-        return aligned_scores(self.encoder, self.head, columns, self._bank)
+        return aligned_scores(self.encoder, self.head, columns)
 
 
-def aligned_scores(
-    encoder: TextEncoder, head: Head, columns: Sequence[Sequence[str]], bank: Bank | None = None
-) -> NDArray[np.float32]:
+def aligned_scores(encoder: TextEncoder, head: Head, columns: Sequence[Sequence[str]]) -> NDArray[np.float32]:
     """Scores (rows,) of aligned columns of texts: hypotheses, references and perhaps sources."""
     if not columns[0]:
         return np.empty(0, dtype=np.float32)
     with torch.inference_mode():
-        bank = Bank(encoder) if bank is None else bank
+        bank = Bank(encoder)
         bank.add(text for texts in columns for text in texts)
         numbers = [bank.numbers(texts) for texts in columns]
         scores = []

@@ -67,8 +67,8 @@ NAMED: dict[str, NamedUtility] = {
     "embedding-server": NamedUtility("servers.embeddings", "EmbeddingServer", "pair", needs=_SERVED),
 }
 FORMS = "module:function, file.py:function, or a mixture such as chrf++:0.5+bleu:0.5"
-# Options of utilities that ask a server: some cannot be given as text (a key comes from the environment), some change no
-# score, so that a run can be resumed with other values.
+# Options of utilities that ask a server: some cannot be given as text (a key comes from the environment), and some
+# change no score, so that a run can be resumed with other values.
 NOT_TEXT = ("api_key", "options")
 NOT_SCORED = ("url", "answers", "concurrency", "retries", "timeout", "per_request")
 MIXTURE_OPTIONS = ("scale",)
