@@ -14,7 +14,6 @@ from conftest import overlap
 from experiment_files import SCHEDULE, outcomes_of, write_candidates
 
 import mbrace
-from mbrace.errors import UserError
 from mbrace.experiments import paper, studies
 from mbrace.experiments.tables import CandidateFile, Table, tables
 from mbrace.experiments.trials import (
@@ -185,12 +184,6 @@ def test_outcomes_come_back_from_their_file(random_tables: Any, tmp_path: Path) 
     assert (back.settings, back.sizes, back.about) == (found.settings, found.sizes, found.about)
     np.testing.assert_array_equal(back.measures["rr"], found.measures["rr"])
     np.testing.assert_array_equal(back.survivors, found.survivors)
-
-
-def test_a_damaged_outcomes_file_is_named(tmp_path: Path) -> None:
-    (tmp_path / "x.npz").write_bytes(b"no zip")
-    with pytest.raises(UserError, match=r"x\.npz.*delete it"):
-        Outcomes.load(tmp_path / "x.npz")
 
 
 def test_a_resumed_table_equals_an_uninterrupted_one(tmp_path: Path, five_rows: list[dict[str, Any]]) -> None:

@@ -183,6 +183,17 @@ def test_the_results_in_the_repository_are_a_page_of_less_than_two_megabytes() -
     assert (Path(__file__).parent.parent / "results" / "report.html").stat().st_size < 2_000_000
 
 
+@pytest.mark.slow
+def test_the_results_in_the_repository_are_what_their_data_give(tmp_path: Path) -> None:
+    kept = Path(__file__).parent.parent / "results"
+    shutil.copytree(kept / "data", tmp_path / "data")
+    shutil.copy(kept / "notes.md", tmp_path)
+    assert main(["experiment", "-o", str(tmp_path), "--report-only"]) == 0
+    written = ["RESULTS.md", "results.json", *(path.name for path in kept.glob("*.csv"))]
+    assert [name for name in written if (kept / name).read_bytes() != (tmp_path / name).read_bytes()] == []
+    assert sum(path.stat().st_size for path in kept.rglob("*") if path.suffix != ".png") < 12e6
+
+
 def test_results_embed_the_figures_that_were_drawn(results: Path) -> None:
     words = (results / "out" / "RESULTS.md").read_text(encoding="utf-8")
     embedded = re.findall(r"!\[[^\]]+\]\(figures/([^)]+)\)", words)

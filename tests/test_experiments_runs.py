@@ -101,21 +101,6 @@ def test_sources_are_lines_columns_or_a_field_and_others_are_named(tmp_path: Pat
         runtimes.read_sources(str(folder / "d.jsonl"), 9)
 
 
-def test_cores_are_counted_alike_everywhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    asked: list[int] = []
-    monkeypatch.setattr(experiment, "run", lambda *_, workers, **__: asked.append(workers))
-
-    def counted() -> tuple[int, str, int]:
-        assert main(["experiment", "x.jsonl", "-o", str(tmp_path)]) == 0
-        return mbrace.ChrF().workers, runtimes.device_name().rpartition(", ")[2], asked.pop()
-
-    monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(3)), raising=False)
-    assert counted() == (3, "3 cores", 3)
-    monkeypatch.delattr("os.sched_getaffinity")
-    monkeypatch.setattr("os.cpu_count", lambda: None)
-    assert counted() == (1, "1 cores", 1)
-
-
 def test_without_references_and_without_a_race_the_rest_is_measured(
     tmp_path: Path, five_rows: list[dict[str, Any]]
 ) -> None:
