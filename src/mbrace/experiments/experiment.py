@@ -90,7 +90,8 @@ def run(
         schedule = schedule_for(utility.schedule, records)
         settings = settings_for(schedule, for_figures=for_figures)
         metrics = {name: metric for name, metric in OTHER_METRICS.items() if metric.name != utility.name}
-        key = _key(file.digest, utility.name, settings, trials, seed, limit, list(metrics))
+        shortened = [] if schedule == tuple(utility.schedule) else [schedule]
+        key = _key(file.digest, utility.name, settings, trials, seed, limit, list(metrics), *shortened)
         if target in known and known[target].about.get("key") == key:
             continue
         started = time.perf_counter()
