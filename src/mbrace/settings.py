@@ -386,7 +386,8 @@ class Network(Settings):
 
     model: str | None = setting(
         None,
-        "model of a neural utility: a folder or hub name; for `learned` also en | multilingual",
+        "model of a neural utility: a folder or hub name (comet, xcomet, metricx have a default); for `learned` also "
+        "en | multilingual",
         str,
         flag="--metric-model",
         metavar="PATH_OR_NAME",

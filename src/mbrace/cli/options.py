@@ -20,8 +20,8 @@ from mbrace.utility import Cost, Utility
 from mbrace.wording import counted
 
 QE_HELP = (
-    "estimates quality from the source: `learned` (small, comes with mbrace[multilingual]), or the folder or hub name "
-    "of CometKiwi, XCOMET, a referenceless COMET, MetricX"
+    "estimates quality from the source: cometkiwi | xcomet | metricx, or the folder or hub name of such a model, or of "
+    "a referenceless COMET"
 )
 
 
@@ -45,7 +45,8 @@ def add_utility(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--metric-model",
         metavar="PATH_OR_NAME",
-        help="model of a neural utility: a folder or hub name; for `learned` also en (default) | multilingual",
+        help="model of a neural utility: a folder or hub name (comet, xcomet and metricx have a default); for "
+        "`learned` also en (default) | multilingual",
     )
     add_device(group)
     group.add_argument("--judge-server", metavar="URL", help="OpenAI-compatible server for `judge`")

@@ -26,52 +26,34 @@ from mbrace.schedule import doubling
 from mbrace.scoring import check_aligned
 from mbrace.utility import Ask, Sentence
 
-LAYERS = {
-    "albert-base-v1": 10,
-    "albert-large-v1": 17,
-    "albert-xlarge-v1": 16,
-    "albert-xxlarge-v1": 8,
-    "albert-base-v2": 9,
-    "albert-large-v2": 14,
-    "albert-xlarge-v2": 13,
-    "albert-xxlarge-v2": 8,
-    "allenai/scibert_scivocab_cased": 9,
-    "allenai/scibert_scivocab_uncased": 8,
-    "bert-base-chinese": 8,
-    "bert-base-multilingual-cased": 9,
-    "bert-base-uncased": 9,
-    "bert-large-uncased": 18,
-    "dbmdz/bert-base-turkish-cased": 10,
-    "distilbert-base-multilingual-cased": 5,
-    "distilbert-base-uncased": 5,
-    "distilroberta-base": 5,
-    "google/electra-base-discriminator": 9,
-    "google/electra-large-discriminator": 14,
-    "google/electra-small-discriminator": 11,
-    "microsoft/deberta-base": 9,
-    "microsoft/deberta-base-mnli": 9,
-    "microsoft/deberta-large": 16,
-    "microsoft/deberta-large-mnli": 18,
-    "microsoft/deberta-v2-xlarge": 10,
-    "microsoft/deberta-v2-xlarge-mnli": 17,
-    "microsoft/deberta-v2-xxlarge": 21,
-    "microsoft/deberta-v2-xxlarge-mnli": 22,
-    "microsoft/deberta-v3-base": 9,
-    "microsoft/deberta-v3-large": 12,
-    "microsoft/deberta-v3-small": 4,
-    "microsoft/deberta-v3-xsmall": 10,
-    "microsoft/deberta-xlarge": 18,
-    "microsoft/deberta-xlarge-mnli": 40,
-    "microsoft/mdeberta-v3-base": 10,
-    "microsoft/mpnet-base": 8,
-    "princeton-nlp/sup-simcse-bert-base-uncased": 10,
-    "princeton-nlp/sup-simcse-roberta-large": 16,
-    "roberta-base": 10,
-    "roberta-large": 17,
-    "roberta-large-mnli": 19,
-    "xlm-roberta-base": 9,
-    "xlm-roberta-large": 17,
+# The layer that the original (bert-score 0.3.13) reads of well-known encoders: the one that correlates best with the
+# human judgements of WMT16.
+_BY_LAYER = {
+    4: "microsoft/deberta-v3-small",
+    5: "distilbert-base-multilingual-cased distilbert-base-uncased distilroberta-base",
+    8: ("albert-xxlarge-v1 albert-xxlarge-v2 allenai/scibert_scivocab_uncased bert-base-chinese microsoft/mpnet-base"),
+    9: (
+        "albert-base-v2 allenai/scibert_scivocab_cased bert-base-multilingual-cased bert-base-uncased "
+        "google/electra-base-discriminator microsoft/deberta-base microsoft/deberta-base-mnli "
+        "microsoft/deberta-v3-base xlm-roberta-base"
+    ),
+    10: (
+        "albert-base-v1 dbmdz/bert-base-turkish-cased microsoft/deberta-v2-xlarge microsoft/deberta-v3-xsmall "
+        "microsoft/mdeberta-v3-base princeton-nlp/sup-simcse-bert-base-uncased roberta-base"
+    ),
+    11: "google/electra-small-discriminator",
+    12: "microsoft/deberta-v3-large",
+    13: "albert-xlarge-v2",
+    14: "albert-large-v2 google/electra-large-discriminator",
+    16: "albert-xlarge-v1 microsoft/deberta-large princeton-nlp/sup-simcse-roberta-large",
+    17: "albert-large-v1 microsoft/deberta-v2-xlarge-mnli roberta-large xlm-roberta-large",
+    18: "bert-large-uncased microsoft/deberta-large-mnli microsoft/deberta-xlarge",
+    19: "roberta-large-mnli",
+    21: "microsoft/deberta-v2-xxlarge",
+    22: "microsoft/deberta-v2-xxlarge-mnli",
+    40: "microsoft/deberta-xlarge-mnli",
 }
+LAYERS = {name: layer for layer, names in _BY_LAYER.items() for name in names.split()}
 # Organisations in the current hub names of models whose names used to have none.
 ORGANISATIONS = ("google-bert/", "FacebookAI/", "distilbert/", "albert/")
 

@@ -78,11 +78,13 @@ class Readout:
 
         String i has `lengths[i]` tokens, from offsets[i] on.
         """
-        mixed: Any = 0.0
+        mixed: Any = None
         for layer, weight in self._weights.items():
-            mixed = mixed + states[layer].float() * weight
+            if mixed is None:
+                mixed = torch.zeros_like(states[layer], dtype=torch.float32)
+            mixed.add_(states[layer], alpha=weight)
         if kept is not None:
-            mixed = mixed.masked_fill(~kept[:, None], 0.0)
+            mixed.masked_fill_(~kept[:, None], 0.0)
         numbers = torch.arange(len(mixed), dtype=offsets.dtype, device=mixed.device)
         return F.embedding_bag(numbers, mixed, offsets[:-1], mode="sum") / lengths[:, None]
 

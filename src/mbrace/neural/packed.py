@@ -19,7 +19,7 @@ import torch.nn.functional as F  # noqa: N812
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mbrace.neural.device import has_16_bits, supports_triton
+from mbrace.neural.device import has_16_bits, supports_triton, without_cudnn_attention
 from mbrace.neural.tokens import PackedTokens, TokenBatch, Tokens
 
 NETWORKS = ("BertModel", "RobertaModel", "XLMRobertaModel", "CamembertModel")
@@ -182,6 +182,7 @@ def _norm(module: Any) -> tuple[Tensor, Tensor, float]:
 
 
 @torch.inference_mode()
+@without_cudnn_attention()
 def packed_network(model: Any) -> PackedNetwork | None:
     """A transformer over packed strings, if it gives the hidden states of its modules, as a trial finds out."""
     weights = next(model.parameters())
